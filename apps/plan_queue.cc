@@ -41,7 +41,7 @@ SlotTable table_of(const QueuePlanConfig& config, std::span<const Plan> plans) {
     Column column{plan.rank, "stage " + std::to_string(mesh.at(Axis::kLayers, plan.rank)), {}};
     if (config.layout[Axis::kCfg] > 1) column.name += mesh.at(Axis::kCfg, plan.rank) ? "-" : "+";
     for (size_t i = 0; i < plan.steps.size(); ++i)
-      if (plan.steps[i].kind == Step::Kind::kCompute) {
+      if (plan.steps[i].kind == Step::Kind::kCompute && !plan.steps[i].reuses) {
         column.forwards[slots[plan.rank][i]] = plan.steps[i].pass;
         table.slots = std::max(table.slots, slots[plan.rank][i] + 1);
       }
@@ -128,6 +128,7 @@ std::string law_of(const QueueTimeline& timeline, const SlotTable& table) {
   if (longest <= n)
     return "the queue is never longer than " + std::to_string(longest) +
            " blocks, so its stages wait in every turn" + stages;
+  if (config.longest_skip() > 0) return "skipped steps have no forwards" + stages;
   const int64_t law = table.branches == 1 ? n * n - 1 : 2 * (n * n / 4) + n - 1;
   if (law != table.idle()) return "the steps have different numbers of branches" + stages;
   return (table.branches == 1 ? "N^2 - 1" : "2 floor(N^2 / 4) + N - 1") + stages;

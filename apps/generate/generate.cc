@@ -42,9 +42,9 @@ std::string cache_text(const RunResult& result) {
   double sum = 0, most = 0;
   int count = 0;
   for (size_t i = 1; i < steps.size(); ++i)
-    if (steps[i - 1].skipped && !steps[i].skipped) {
-      sum += steps[i].output_change;
-      most = std::max(most, steps[i].output_change);
+    if (steps[i - 1].skipped && !steps[i].skipped && steps[i].output_change) {
+      sum += *steps[i].output_change;
+      most = std::max(most, *steps[i].output_change);
       ++count;
     }
   if (count > 0)

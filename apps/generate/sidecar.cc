@@ -65,9 +65,8 @@ OutputNames output_names(const std::string& path) {
 nlohmann::json cache_json(const RunResult& result) {
   nlohmann::json steps = nlohmann::json::array();
   for (const CachedStep& step : result.cached) {
-    steps.push_back({{"skipped", step.skipped},
-                     {"embedding_change", step.embedding_change},
-                     {"output_change", step.output_change}});
+    steps.push_back({{"skipped", step.skipped}, {"embedding_change", step.embedding_change}});
+    if (step.output_change) steps.back()["output_change"] = *step.output_change;
     if (step.error) steps.back()["error"] = *step.error;
   }
   return {{"setting", to_string(result.request.cache)},

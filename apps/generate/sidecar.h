@@ -33,7 +33,7 @@ nlohmann::json request_record(const Generator& generator, const JobSpec& job);
 nlohmann::json to_json(const PromptCut& cut);
 
 // {"setting": .., "skipped": .., "steps": [{"skipped", "embedding_change", "output_change",
-// "error"}, ..]} of a step cache.
+// "error"}, ..]} of a step cache. The queue measures no output_change.
 nlohmann::json cache_json(const RunResult& result);
 
 // Keys "parameters" (A1111 form) and "weft" (JSON, schema weft.params/v1) for

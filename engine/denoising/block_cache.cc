@@ -24,25 +24,32 @@ Change change_of(Stream& stream, const TensorView& a, const TensorView& b) {
 BlockCache::BlockCache(Stream& stream, Arena& arena, int64_t width, int steps)
     : changes(steps), errors(steps), stream_(stream), arena_(arena), width_(width) {}
 
-void BlockCache::watch(int branch, int64_t rows, Before before) {
-  if (!added_[branch]) added_[branch] = Tensor(DType::kF32, {rows, width_}, stream_.device());
-  watched_ = {branch, std::move(before)};
+void BlockCache::watch(const Rows& rows, Before before) {
+  Tensor& added = added_[rows.key];
+  if (!added || added.view()[0] != rows.kept.size())
+    added = Tensor(DType::kF32, {rows.kept.size(), width_}, stream_.device());
+  watched_ = {rows, std::move(before)};
 }
 
 void BlockCache::before_head(Context&, const TensorView& x) {
   const Arena::Scope scope(arena_);
   const TensorView before = arena_.alloc(DType::kF32, x.shape());
   watched_.before(before);
-  axpby(stream_, 1, x, -1, before, added_[watched_.branch]);
+  const Range& kept = watched_.rows.kept;
+  axpby(stream_, 1, x.slice(0, kept.begin, kept.size()), -1,
+        before.slice(0, kept.begin, kept.size()), added_.at(watched_.rows.key));
 }
 
-void BlockCache::reuse(int branch, int blocks, const Before& before, const TensorView& velocity,
-                       const Forward& forward) {
-  CHECK(added_[branch], "a step is skipped before one has run the blocks");
+void BlockCache::reuse(const Rows& rows, int blocks, const Before& before,
+                       const TensorView& velocity, const Forward& forward) {
+  const auto added = added_.find(rows.key);
+  CHECK(added != added_.end() && added->second.view()[0] == rows.kept.size(), "key", rows.key,
+        "rows", rows.kept.size(), "are reused before they are kept");
   const Arena::Scope scope(arena_);
-  const TensorView x = arena_.alloc(DType::kF32, added_[branch].view().shape());
+  const TensorView x = arena_.alloc(DType::kF32, {rows.all, width_});
   before(x);
-  add(stream_, x, added_[branch], x);
+  const TensorView kept = x.slice(0, rows.kept.begin, rows.kept.size());
+  add(stream_, kept, added->second, kept);
   forward({blocks, blocks, blocks}, x, velocity);
 }
 

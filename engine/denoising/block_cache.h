@@ -1,8 +1,8 @@
 #pragma once
 // BlockCache: what the last pipeline stage of a job with a step cache keeps: per branch that it
-// computes, what the blocks that can be skipped added to the hidden rows before them, in the last
-// step that ran them. A skipped step adds it to its own rows before those blocks, and runs the
-// head.
+// computes (and per block of the queue), what the blocks that can be skipped added to the hidden
+// rows before them, in the last step that ran them. A skipped step adds it to its own rows before
+// those blocks, and runs the head.
 //
 // The stage has those rows itself. Where all blocks are skipped (TeaCache) it embeds the latent,
 // which it has because it updates it; behind the first block (FirstBlock) they are sent to it. So
@@ -10,7 +10,7 @@
 //
 // Memory: (n + j) D 4 bytes per branch for n tokens and j rows of joint text, and n C p 4 for the
 // velocity of the step before.
-#include <array>
+#include <map>
 #include <vector>
 
 #include "engine/denoising/staged_program.h"
@@ -31,14 +31,21 @@ class BlockCache final : public HiddenHook {
 
   BlockCache(Stream& stream, Arena& arena, int64_t width, int steps);
 
+  // A forward's hidden rows, and those among them that are kept, under a key.
+  struct Rows {
+    int key = 0;
+    int64_t all = 0;
+    Range kept{};
+  };
   // Writes the hidden rows before the blocks that can be skipped.
   using Before = std::function<void(const TensorView& x)>;
-  // A forward of the branch is about to run its blocks with this object as its hook. `rows` counts
-  // its hidden rows. `before` is called while it runs.
-  void watch(int branch, int64_t rows, Before before);
+  // A forward is about to run its blocks with this object as its hook. `before` is called while it
+  // runs.
+  void watch(const Rows& rows, Before before);
   void before_head(Context& context, const TensorView& x) override;
-  // Writes the velocity of a skipped step of `blocks` blocks.
-  void reuse(int branch, int blocks, const Before& before, const TensorView& velocity,
+  // Writes the velocity of a skipped step of `blocks` blocks. That of rows that are not kept is of
+  // no use.
+  void reuse(const Rows& rows, int blocks, const Before& before, const TensorView& velocity,
              const Forward& forward);
 
   // Notes the velocity of the positive prompt in a step, behind the one in the step before.
@@ -50,7 +57,7 @@ class BlockCache final : public HiddenHook {
 
  private:
   struct Watched {
-    int branch = 0;
+    Rows rows{};
     Before before{};
   };
 
@@ -58,7 +65,7 @@ class BlockCache final : public HiddenHook {
   Arena& arena_;
   const int64_t width_;
   Watched watched_{};
-  std::array<Tensor, 2> added_{};  // by the blocks that can be skipped, per branch
+  std::map<int, Tensor> added_{};  // by the blocks that can be skipped, per key
   Tensor velocity_{};              // of the step before
 };
 

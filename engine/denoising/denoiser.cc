@@ -34,11 +34,14 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
   config.steps = steps_of(sampler, directory.boundary_ratio.value_or(0), guidance);
   if (request.cache.kind == StepCacheKind::kFirstBlock)
     config.first_block_bytes = transformer.traits().width * static_cast<int64_t>(sizeof(float));
-  if (request.cache.skipped)
-    for (const int step : *request.cache.skipped) config.steps[step].skipped = true;
+  mark_skipped(request.cache, config.steps);
   if (const auto& method = placement.pipefusion())
     displace_steps(config, method->warmup, method->resync);
   return config;
+}
+
+void mark_skipped(const StepCache& cache, std::vector<DenoisePlanConfig::DenoiseStep>& steps) {
+  for (const int step : cache.skipped.value_or(std::vector<int>{})) steps[step].skipped = true;
 }
 
 void place_patches(RankPlacement& placement, const Request& request,
@@ -58,6 +61,7 @@ void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   skips_ = 0;
   for (size_t step = 0; step < config_.steps.size(); ++step)
     if (config_.steps[step].skipped) skip(static_cast<int>(step));
+  if (job.skipped) std::ranges::for_each(*job.skipped, [this](int step) { skip(step); });
   const TensorView latent = job.latent;
   const int64_t frames = placement_.has_clips() ? config.frames * traits_.patch[0] : latent[1];
   forwards_.begin({.sampler = job.sampler,
@@ -259,14 +263,18 @@ void Denoiser::decide(int turn) {
     if (!computes(branch)) continue;
     const Pass pass{.model = step.model, .branch = branch, .step = turn};
     added[branch] = alloc_hidden(pass);
-    const Change change = measure_first_block(pass, added[branch]);
+    Change change = measure_first_block(pass, added[branch]);
+    if (job_->on_first_block) job_->on_first_block(pass, change);
     own.as<float>()[2 * branch] = static_cast<float>(change.change);
     own.as<float>()[2 * branch + 1] = static_cast<float>(change.size);
   }
   const std::array<Change, 2> sums = summed(own, turn);
   const double threshold = job_->request.cache.threshold;
   const auto small = [&](const Change& sum) { return sum.change < threshold * sum.size; };
-  if (std::ranges::all_of(std::span(sums).first(step.branches), small)) return skip(turn);
+  if (std::ranges::all_of(std::span(sums).first(step.branches), small)) {
+    if (job_->skipped) job_->skipped->push_back(turn);
+    return skip(turn);
+  }
   for (int branch = 0; branch < 2; ++branch)
     if (added[branch]) first_block_->keep(branch, added[branch]);
 }
@@ -328,7 +336,7 @@ void Denoiser::compute(const Step& step) {
   if (!cache_) return forwards_.run(step, latent(), plain);
   if (config_.steps[step.pass.step].skipped) return audit(step);
   const auto watched = [&](const Forward& forward) {
-    cache_->watch(step.pass.branch, hidden_rows(step.pass),
+    cache_->watch(kept_rows(step.pass),
                   [&](const TensorView& x) { write_before(step, forward, x); });
     run_blocks(step, forward);
   };
@@ -347,7 +355,7 @@ void Denoiser::write_before(const Step& step, const Forward& forward, const Tens
 void Denoiser::reuse(const Step& step) {
   const auto blocks = [&](const Forward& forward) {
     cache_->reuse(
-        step.pass.branch, step.blocks.total,
+        kept_rows(step.pass), step.blocks.total,
         [&](const TensorView& x) { write_before(step, forward, x); }, velocity_rows(step), forward);
   };
   forwards_.run(step, latent(), blocks, {.repeats = false});

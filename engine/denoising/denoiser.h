@@ -31,6 +31,9 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
                               const Components& parts, const RankPlacement& placement,
                               const Sequence& all, std::array<int64_t, 2> prompt_rows);
 
+// Marks the steps that a cache is known to skip.
+void mark_skipped(const StepCache& cache, std::vector<DenoisePlanConfig::DenoiseStep>& steps);
+
 // Gives every rank whole patches of a token grid (frames, rows, columns) where the request
 // displaces them, and consecutive tokens where it does not. It comes before plan_config.
 void place_patches(RankPlacement& placement, const Request& request,
@@ -74,6 +77,8 @@ struct Job {
   // after the other.
   std::function<void(int step, const Range& own, const TensorView& velocity)> on_velocity{};
   std::function<void(int step)> on_update{};  // called after the update of `step`
+  // Sees, and may alter, the change of a branch that this rank has measured behind the first block.
+  std::function<void(const Pass& pass, Change& change)> on_first_block{};
   // Called with clips, on all ranks, before the first frame is decoded. each(see) calls `see` on
   // the root with every channel [F, H, W] f32 of the final latent, in order, in host memory. All
   // ranks call `each`, the same number of times.
@@ -85,6 +90,9 @@ struct Job {
   std::function<void(const TensorView& latent)> decode{};
   // Called before every step with the number of steps done. It must answer the same on all ranks.
   std::function<StepAction(int done)> before_step{};
+  // Where the cache decides while the job runs: the steps that it has skipped so far. The run
+  // begins with those before its first step, and adds to them.
+  std::vector<int>* skipped = nullptr;
   int cache_audit = 0;  // every so many skipped steps one is audited; 0: none
   std::function<void(int done, Snapshot)> keep{};  // called on the root when the answer is kKeep
 };
@@ -104,8 +112,9 @@ class Denoiser final : private StagedProgram {
   const std::vector<Change>& changes() const { return changes_; }
   const std::vector<Change>& errors() const { return errors_; }
 
-  // The steps that the last run has skipped, in order.
+  // The steps that the last run has skipped, in order, and whether it skips one that has begun.
   std::vector<int> skipped() const;
+  bool skips(int step) const { return config_.steps[step].skipped; }
 
   // Weight offload of the last run's forwards.
   const OffloadTotals& streaming() const { return forwards_.streaming(); }
@@ -137,6 +146,10 @@ class Denoiser final : private StagedProgram {
   // The rows of the latent that a forward embeds, empty on a stage that embeds none.
   TensorView latent() const { return holds_latent() ? slots[kLatentSlot] : TensorView(); }
   void write_before(const Step& step, const Forward& forward, const TensorView& x);
+  BlockCache::Rows kept_rows(const Pass& pass) {
+    const int64_t all = hidden_rows(pass);
+    return {pass.branch, all, {0, all}};
+  }
   void reuse(const Step& step);
   void audit(const Step& step);
   void run_first_block(const Step& step);

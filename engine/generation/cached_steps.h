@@ -16,6 +16,9 @@ void decide_skips(const Components& parts, const Sampler& sampler, Request& requ
 // The request without the skipped steps that are decided while it runs (first-block).
 Request before_run(Request request);
 
+// Fills in, on the root, which steps of result.request were skipped, where that was decided before
+// the run. It changes nothing without a step cache.
+void report_skips(const Components& parts, const Sampler& sampler, RunResult& result);
 // Fills in, on the root, what the last run of result.request has measured, and the steps that it
 // has skipped. It changes nothing without a step cache.
 void report_cached(const Components& parts, const Sampler& sampler, const Denoiser& denoiser,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/job/checkpoint.h"
+#include "engine/job/resume.h"
 #include "engine/memory/estimate.h"
 #include "io/sha256.h"
 #include "kernels/transfer.h"
@@ -21,8 +22,17 @@ void Delivery::write_file(const TensorView& latent, const TensorParts& parts) {
   checkpoint.notes = job_.options.notes;
   checkpoint.step = checkpoint.total = job_.result.steps;
   checkpoint.signature = job_.result.signature;
+  checkpoint.written = written_skips(job_.result.request.cache);
   write_checkpoint(job_.options.latents_path, checkpoint, latent, parts);
   job_.result.latents_path = job_.options.latents_path;
+}
+
+// A job that began with the final latent is told by its file which steps were skipped.
+void Delivery::tell_file() {
+  if (job_.result.resumed_at != job_.result.steps || !job_.options.resume) return;
+  job_.result.latents_path = job_.options.resume->path;
+  if (auto skipped = read_skips(*job_.options.resume))
+    job_.result.request.cache.skipped = std::move(skipped);
 }
 
 void Delivery::whole(const TensorView& on_device) {
@@ -32,8 +42,7 @@ void Delivery::whole(const TensorView& on_device) {
   RunResult& result = job_.result;
   result.signature = sha256_hex({static_cast<const char*>(latent.data), latent.bytes()});
   if (job_.options.tap) job_.options.tap->tap("latents_final", latent);
-  if (result.resumed_at == result.steps && job_.options.resume)
-    result.latents_path = job_.options.resume->path;
+  tell_file();
   if (keeps_file()) write_file(latent, {});
   decode(latent);
 }
@@ -54,8 +63,7 @@ void Delivery::keep(const Job::Channels& each) {
   });
   if (root) result.signature = hash.hex();
   if (whole) job_.options.tap->tap("latents_final", whole);
-  if (result.resumed_at == result.steps && job_.options.resume)
-    result.latents_path = job_.options.resume->path;
+  tell_file();
   const Tag tag{.kind = Payload::kControl, .hop = kFileDecision};
   if (!job_.placement.agreed(job_.stream, tag, keeps_file())) return;
   if (root)

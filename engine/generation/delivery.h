@@ -42,6 +42,7 @@ class Delivery {
 
  private:
   bool keeps_file() const;
+  void tell_file();
   void write_file(const TensorView& latent, const TensorParts& parts);
 
   DeliveredJob job_;

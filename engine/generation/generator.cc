@@ -326,9 +326,7 @@ Start Generator::Impl::start_of(const Run& run) {
     return {.step = agreed_step(stream, placement, from ? from->step : 0, run.options.stop)};
   }
   const LatentSplit split = latent_split(run.request);
-  if (from)
-    check_resumable(*from, job_record(run.request), run.sampler, split.shape,
-                    why_not_between_steps(run.request));
+  if (from) check_resumable(*from, job_record(run.request), run.sampler, split.shape, run.request);
   return agreed_start(stream, placement, from, run.sampler, split, run.options.stop);
 }
 
@@ -355,27 +353,25 @@ void Generator::Impl::denoise_queue(const Run& run, std::span<const Prompt> prom
 }
 
 void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, Start start) {
-  const Sampler& sampler = run.sampler;
-  Checkpoint kept = described(run, prompts);
   std::array<TensorView, 2> embeds;  // a job that begins with its final latent has none
   for (size_t i = 0; i < std::min(embeds.size(), prompts.size()); ++i)
     embeds[i] = prompts[i].embeds.view();
-  CheckpointPolicy policy(run.options, std::move(kept), start.step, run.result.earlier_seconds,
-                          why_not_between_steps(run.request),
+  CheckpointPolicy policy(run.options, described(run, prompts), start.step,
+                          run.result.earlier_seconds, why_not_between_steps(run.request),
                           [&run](int done) { return goes_on_after(run.request, done); });
   Delivery delivered = delivery(run);
   Denoiser denoiser(stream, arena, parts, placement, options.graphs);
-  DenoisePlanConfig config = plan_of(run.request, sampler);
+  DenoisePlanConfig config = plan_of(run.request, run.sampler);
   config.first_step = start.step;
   Job job{.request = run.request,
-          .sampler = sampler,
+          .sampler = run.sampler,
           .embeds = embeds,
           .latent = std::move(start.latent),
           .history = std::move(start.history),
           .on_update =
               [&](int step) {
                 run.clock.kept(policy.kept());
-                run.clock.step(step + 1, sampler.sigmas()[step]);
+                run.clock.step(step + 1, run.sampler.sigmas()[step]);
               },
           .finished =
               [&](const Job::Channels& each) {
@@ -389,21 +385,25 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
                 delivered.whole(latent);
               }};
   job.before_step = [&](int done) {
-    if (done == start.step) run.clock.enter(Zone::kDenoise, sampler.steps(), start.step);
+    if (done == start.step) run.clock.enter(Zone::kDenoise, run.sampler.steps(), start.step);
     // A checkpoint holds nothing that a skipped step adds, so the job stops before a computed one.
-    if (!run.options.stop || config.steps[done].skipped) return StepAction::kContinue;
+    if (!run.options.stop || denoiser.skips(done)) return StepAction::kContinue;
     // The first of several stages updates nothing, so it reports the finished step here.
     if (done > start.step && placement.layout()[Axis::kLayers] > 1)
-      run.clock.step(done, sampler.sigmas()[done - 1]);
+      run.clock.step(done, run.sampler.sigmas()[done - 1]);
     const Tag tag{.kind = Payload::kControl, .pass = {.step = done}, .hop = kStepDecision};
     const auto own = placement.root() ? policy.decide(done) : StepAction::kContinue;
     return static_cast<StepAction>(placement.agreed(stream, tag, static_cast<int64_t>(own)));
   };
   job.cache_audit = run.options.cache_audit;
-  job.keep = [&](int done, Snapshot snapshot) { policy.keep(done, std::move(snapshot)); };
+  job.skipped =
+      agreed_skips(stream, placement, run.options.resume.get(), start, run.result.request);
+  job.keep = [&](int done, Snapshot snapshot) {
+    policy.keep(done, std::move(snapshot), written_skips(run.result.request.cache));
+  };
   try {
     denoiser.run(config, job);
-    if (placement.root()) report_cached(parts, sampler, denoiser, run.result);
+    if (placement.root()) report_cached(parts, run.sampler, denoiser, run.result);
     delivered.finish();
     run.result.streaming = denoiser.streaming();
   } catch (...) {

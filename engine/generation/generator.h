@@ -125,8 +125,10 @@ struct StageSeconds {
 // A step of a job with a step cache. Changes are relative L1 changes from the step before.
 struct CachedStep {
   bool skipped = false;
-  double embedding_change = 0;    // of what the time MLP makes of the timestep
-  double output_change = 0;       // of the velocity for the positive prompt; 0 for the first step
+  double embedding_change = 0;  // of what the time MLP makes of the timestep
+  // That of the velocity for the positive prompt; 0 for the first step. The queue measures none:
+  // its blocks are in different steps.
+  std::optional<double> output_change{};
   std::optional<double> error{};  // of that velocity, where the step is skipped and audited
 };
 

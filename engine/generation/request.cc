@@ -113,11 +113,10 @@ void validate_cache(const Request& request, const DefaultSettings& defaults) {
     return;
   }
   const std::string method = "the method is " + to_string(request.method);
-  if (is_queue(request))
-    refuse(method +
-               ", whose blocks read the keys of their neighbours' newest steps, and a skipped step "
-               "makes none",
-           "none");
+  if (is_queue(request) && cache.kind == StepCacheKind::kFirstBlock)
+    refuse(
+        method + ", whose blocks are planned turns ahead, and this cache decides while a step runs",
+        "none, or teacache:0.1");
   if (is_displaced(request.method))
     refuse(method + ", which reads the keys of the step before, and a skipped step makes none",
            "none");

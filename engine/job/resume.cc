@@ -9,6 +9,15 @@
 #include "kernels/transfer.h"
 
 namespace weft {
+namespace {
+
+constexpr const char* kSkips = "skipped_steps";  // a name of Checkpoint::written
+
+bool decides_while_it_runs(const StepCache& cache) {
+  return cache.kind == StepCacheKind::kFirstBlock && !cache.skipped;
+}
+
+}  // namespace
 
 void check_resumable(const Checkpoint& checkpoint, const std::string& record,
                      const NeededState& needed, const std::string& solver) {
@@ -38,9 +47,17 @@ std::string why_not_between_steps(const Request& request) {
            ", and checkpoints do not hold the patches of the step before (--resync-every K keeps "
            "one "
            "every K steps)";
-  if (request.cache.kind == StepCacheKind::kFirstBlock && !request.cache.skipped)
-    return "the cache is first-block, and checkpoints do not hold what it compares the steps with";
+  if (is_queue(request) && request.cache.skipped && !request.cache.skipped->empty())
+    return "the method is queue with a step cache, and checkpoints do not hold what the skipped "
+           "steps of its blocks reuse";
   return "";
+}
+
+void check_between_steps(const Checkpoint& checkpoint, const Request& request) {
+  if (const std::string why_not = why_not_between_steps(request);
+      !checkpoint.final() && !why_not.empty())
+    throw Error(ErrorKind::kUsage,
+                checkpoint.path + " cannot be resumed: " + why_not + "; legal: --resume never");
 }
 
 bool goes_on_after(const Request& request, int steps) {
@@ -48,8 +65,7 @@ bool goes_on_after(const Request& request, int steps) {
 }
 
 void check_resumable(const Checkpoint& checkpoint, const std::string& record,
-                     const Sampler& sampler, std::array<int64_t, 4> shape,
-                     const std::string& why_not) {
+                     const Sampler& sampler, std::array<int64_t, 4> shape, const Request& request) {
   NeededState needed{.total = sampler.steps(), .latent = shape};
   const int64_t count =
       std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
@@ -57,9 +73,39 @@ void check_resumable(const Checkpoint& checkpoint, const std::string& record,
     for (const auto& entry : sampler.history(SamplerState(0)))
       needed.history.emplace_back(entry.first, count);
   check_resumable(checkpoint, record, needed, sampler.config().to_string());
-  if (!checkpoint.final() && !why_not.empty())
-    throw Error(ErrorKind::kUsage,
-                checkpoint.path + " cannot be resumed: " + why_not + "; legal: --resume never");
+  check_between_steps(checkpoint, request);
+  if (decides_while_it_runs(request.cache) && !checkpoint.written.contains(kSkips))
+    throw Error(ErrorKind::kUsage, checkpoint.path + " cannot be resumed: it has no " + kSkips);
+}
+
+std::map<std::string, std::string> written_skips(const StepCache& cache) {
+  if (cache.kind != StepCacheKind::kFirstBlock || !cache.skipped) return {};
+  std::string text;
+  for (const int step : *cache.skipped) text += (text.empty() ? "" : ",") + std::to_string(step);
+  return {{kSkips, text}};
+}
+
+std::optional<std::vector<int>> read_skips(const Checkpoint& from) {
+  const auto found = from.written.find(kSkips);
+  if (found == from.written.end()) return std::nullopt;
+  return parse_skipped_steps(found->second, from.path + ": " + kSkips);
+}
+
+std::vector<int>* agreed_skips(Stream& stream, RankPlacement& placement, const Checkpoint* from,
+                               const Start& start, Request& request) {
+  if (!decides_while_it_runs(request.cache)) return nullptr;
+  std::vector<int>& skips = request.cache.skipped.emplace();
+  if (start.step == 0) return &skips;
+  const Tensor skipped(DType::kU8, {start.step});
+  std::fill_n(skipped.as<uint8_t>(), start.step, uint8_t{0});
+  if (from)
+    for (const int step : read_skips(*from).value_or(std::vector<int>{}))
+      if (step < start.step) skipped.as<uint8_t>()[step] = 1;
+  const Tag tag{.kind = Payload::kControl, .pass = {.step = start.step}, .hop = kStartDecision};
+  if (!placement.alone()) placement.communicator().broadcast(stream, tag, skipped, 0);
+  for (int step = 0; step < start.step; ++step)
+    if (skipped.as<uint8_t>()[step]) skips.push_back(step);
+  return &skips;
 }
 
 int agreed_step(Stream& stream, RankPlacement& placement, int step, const std::atomic<bool>* stop) {

@@ -2,6 +2,8 @@
 // Decides where a job starts: at the beginning, or at the step of a checkpoint.
 #include <array>
 #include <atomic>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,10 +28,11 @@ std::string why_not_between_steps(const Request& request);
 bool goes_on_after(const Request& request, int steps);
 
 // Throws Error(kUsage) that says why where the checkpoint cannot be resumed by the job with this
-// record, steps and latent [C, F, H, W], or for the reason `why_not` between steps.
+// record, steps and latent [C, F, H, W].
 void check_resumable(const Checkpoint& checkpoint, const std::string& record,
-                     const Sampler& sampler, std::array<int64_t, 4> shape,
-                     const std::string& why_not);
+                     const Sampler& sampler, std::array<int64_t, 4> shape, const Request& request);
+// The same where it is between two steps and why_not_between_steps() is a reason.
+void check_between_steps(const Checkpoint& checkpoint, const Request& request);
 
 // The tensors that a checkpoint must hold, with their shapes or counts.
 struct NeededState {
@@ -39,6 +42,16 @@ struct NeededState {
 };
 void check_resumable(const Checkpoint& checkpoint, const std::string& record,
                      const NeededState& needed, const std::string& solver);
+
+// The facts of Checkpoint::written that state the skipped steps of a cache that decides while a job
+// runs; empty for other jobs. Then, the steps that a checkpoint states.
+std::map<std::string, std::string> written_skips(const StepCache& cache);
+std::optional<std::vector<int>> read_skips(const Checkpoint& from);
+// Fills in, on every rank, which steps of such a job were skipped before its start, and returns the
+// list (Job::skipped); null for other jobs. `from` is the root's checkpoint, or null. The root
+// sends every other rank a byte per step.
+std::vector<int>* agreed_skips(Stream& stream, RankPlacement& placement, const Checkpoint* from,
+                               const Start& start, Request& request);
 
 // Returns the root's `step` on every rank. Error(kStopped) where the root's `stop` is set.
 int agreed_step(Stream& stream, RankPlacement& placement, int step, const std::atomic<bool>* stop);

@@ -14,21 +14,18 @@ namespace {
 
 constexpr int kWindow = 16;  // turns that are planned at a time
 
-bool is_context(const SlotVersion& version) {
-  return version.slot >= kQueueContextSlot && version.slot < kQueueHiddenSlot;
-}
-
 // The number of a pass among those that keep keys in a slot.
 int version_number(const QueuePlanConfig& config, const SlotVersion& keys) {
   const int per_turn = 2 * std::min(config.blocks, static_cast<int>(config.steps.size()));
   return keys.turn * per_turn + keys.order;
 }
 
-std::optional<int> keys_among(const QueuePlanConfig& config,
-                              const std::vector<SlotVersion>& versions) {
-  const auto found = std::ranges::find_if(versions, is_context);
+// The version that has a slot of a kind, if any.
+std::optional<SlotVersion> among(const std::vector<SlotVersion>& versions, bool (*is)(int slot)) {
+  const auto found =
+      std::ranges::find_if(versions, [is](const SlotVersion& version) { return is(version.slot); });
   if (found == versions.end()) return std::nullopt;
-  return version_number(config, *found);
+  return *found;
 }
 
 }  // namespace
@@ -82,6 +79,8 @@ bool QueueDenoiser::run(const QueuePlanConfig& config, QueueJob& job) {
                        },
                    .in_blocks = true});
   make_context();
+  cache_.reset();
+  if (last_stage() && config.longest_skip() > 0) cache_.emplace(stream_, arena_, traits_.width, 0);
   struct InnerMixer {
     RankPlacement& placement;
     ~InnerMixer() { placement.set_inner_mixer({}); }
@@ -110,7 +109,10 @@ bool QueueDenoiser::run(const QueuePlanConfig& config, QueueJob& job) {
   forwards_.end();
   slots.clear();
   context_bytes_ = context_->bytes();
+  set_bytes_ = context_bytes_ / static_cast<size_t>(config.kept_sets());
+  if (cache_) set_bytes_ += added_bytes();
   context_.reset();
+  cache_.reset();
   return done;
 }
 
@@ -256,6 +258,22 @@ void QueueDenoiser::share_blocks(
   }
 }
 
+// The branches that this rank computes.
+std::vector<int> QueueDenoiser::branches() const {
+  std::vector<int> branches;
+  for (int branch = 0; branch < 2; ++branch)
+    if (placement_.computes(branch) &&
+        std::ranges::any_of(config_->steps, [&](const auto& s) { return s.branches > branch; }))
+      branches.push_back(branch);
+  return branches;
+}
+
+size_t QueueDenoiser::added_bytes() const {
+  const int part = placement_.mesh().sequence_index(placement_.rank());
+  return branches().size() * static_cast<size_t>(rows_of(0, part).size() * traits_.width) *
+         sizeof(float);
+}
+
 // Keeps keys of the blocks and branches that this rank computes.
 void QueueDenoiser::make_context() {
   BlockRange layers = placement_.blocks(config_->layers[0]);
@@ -263,13 +281,8 @@ void QueueDenoiser::make_context() {
     layers.begin = std::min(layers.begin, placement_.blocks(count).begin);
     layers.end = std::max(layers.end, placement_.blocks(count).end);
   }
-  std::vector<int> branches;
-  for (int branch = 0; branch < 2; ++branch)
-    if (placement_.computes(branch) &&
-        std::ranges::any_of(config_->steps, [&](const auto& s) { return s.branches > branch; }))
-      branches.push_back(branch);
   const int64_t first = config_->own(1).begin;
-  context_.emplace(layers, std::move(branches), Range{first, 2 * first});
+  context_.emplace(layers, branches(), Range{first, 2 * first}, config_->kept_sets());
 }
 
 int QueueDenoiser::zone(const Step& step) const {
@@ -347,15 +360,59 @@ const Rope& QueueDenoiser::right_positions(const Pass& pass) {
 }
 
 void QueueDenoiser::compute(const Step& step) {
-  BlockContext::Use use{.reads = keys_among(*config_, step.reads),
-                        .keeps = keys_among(*config_, step.writes)};
+  if (step.reuses) return reuse(step);
+  BlockContext::Use use;
+  if (const auto read = among(step.reads, is_queue_keys)) {
+    use.reads = version_number(*config_, *read);
+    use.reads_set = queue_set(read->slot);
+  }
+  if (const auto kept = among(step.writes, is_queue_keys)) {
+    use.keeps = version_number(*config_, *kept);
+    use.keeps_set = queue_set(kept->slot);
+  }
   if (forwards_.prepared(step.pass).conditioning->joint_rows() > 0)
     throw Error(ErrorKind::kUsage,
                 "--method queue: this model joins the prompt's rows to those of the latent; legal "
                 "are models of video, which do not");
   if (use.reads) use.rope = &right_positions(step.pass);
   context_->begin(use);
-  forwards_.run(step, {}, [&](const Forward& forward) { run_blocks(step, forward); });
+  const auto kept = among(step.writes, is_queue_added);
+  const auto blocks = [&](const Forward& forward) {
+    if (kept)
+      cache_->watch(kept_rows(step.pass, kept->slot),
+                    [&](const TensorView& x) { embed(step, forward, x); });
+    run_blocks(step, forward);
+  };
+  forwards_.run(step, {}, blocks, {.hook = kept ? &*cache_ : nullptr});
+}
+
+void QueueDenoiser::reuse(const Step& step) {
+  const BlockCache::Rows rows = kept_rows(step.pass, among(step.reads, is_queue_added)->slot);
+  context_->begin({});
+  forwards_.run(step, {}, [&](const Forward& forward) {
+    cache_->reuse(
+        rows, step.blocks.total, [&](const TensorView& x) { embed(step, forward, x); },
+        velocity_rows(step), forward);
+  });
+}
+
+BlockCache::Rows QueueDenoiser::kept_rows(const Pass& pass, int slot) const {
+  const int part = placement_.mesh().sequence_index(placement_.rank());
+  const Range rows = config_->part(part), own = config_->own(pass.clip, part);
+  return {slot, rows.size(), {own.begin - rows.begin, own.end - rows.begin}};
+}
+
+// Embeds this rank's own rows of a block. The last stage has no rows of the block before, and the
+// ends of a transformer compute every row alone: zeros take their place.
+void QueueDenoiser::embed(const Step& step, const Forward& forward, const TensorView& x) {
+  const int part = placement_.mesh().sequence_index(placement_.rank());
+  const Range own = kept_rows(step.pass, 0).kept;
+  const Arena::Scope scope(arena_);
+  const TensorView in = arena_.alloc(DType::kF32, {x[0], traits_.row()});
+  if (own.begin > 0) fill_zero(stream_, in.slice(0, 0, own.begin));
+  copy(stream_, slots[config_->block_slot(step.pass.clip, part)],
+       in.slice(0, own.begin, own.size()));
+  forward({0, 0, step.blocks.total}, in, x);
 }
 
 // The rows of a forward: the last frames of the block before, then the block's own.
@@ -364,7 +421,7 @@ TensorView QueueDenoiser::latent_rows(const Step& step) {
   const Range rows = config_->part(own_part), before = prefix_tokens(*config_, own_part);
   const TensorView in = arena_.alloc(DType::kF32, {rows.size(), traits_.row()});
   for (const SlotVersion& version : step.reads) {
-    if (version.slot < kQueueBlockSlot) continue;
+    if (!is_queue_block(version.slot)) continue;
     const int part = part_of(version.slot);
     const bool own = version.slot == config_->block_slot(block, part);
     const Range held = config_->own(own ? block : block - 1, part);
@@ -384,7 +441,7 @@ TensorView QueueDenoiser::velocity_rows(const Step& step) {
   const Range rows = config_->part(part), own = config_->own(step.pass.clip, part);
   if (!velocity) velocity = Tensor(DType::kF32, {rows.size(), traits_.row()}, stream_.device());
   for (const SlotVersion& made : step.writes)
-    if (!is_context(made))
+    if (made.slot < kQueueContextSlot)
       slots.lend(made.slot, velocity.view().slice(0, own.begin - rows.begin, own.size()));
   return velocity;
 }

@@ -6,13 +6,15 @@
 // Memory of a rank beside its weights, with r bytes per token of the latent and S tokens per frame,
 // for a queue of Q = min(T, B) blocks of P frames: its first and its last stage hold (Q + 1) P S r
 // for the latents, the last one 3 Q P S r for the solver and 2 (P + C) S r for the velocities;
-// every stage its kept keys (parallel/methods/block_context.h) and 2 or 3 hidden buffers. Nothing
-// depends on the length of the video.
+// every stage its kept keys (parallel/methods/block_context.h) and 2 or 3 hidden buffers. Where
+// steps are skipped, the last stage keeps P S D 4 bytes per branch for each set of added rows
+// (QueuePlanConfig::kept_sets). Nothing depends on the length of the video.
 #include <functional>
 #include <map>
 #include <optional>
 #include <span>
 
+#include "engine/denoising/block_cache.h"
 #include "engine/denoising/denoiser.h"
 #include "parallel/methods/block_context.h"
 #include "parallel/schedule/block_queue.h"
@@ -71,9 +73,14 @@ class QueueDenoiser final : private StagedProgram {
 
   const OffloadTotals& streaming() const { return forwards_.streaming(); }
   size_t context_bytes() const { return context_bytes_; }  // kept keys of the last run
+  // The most bytes of each of the last run's sets (QueuePlanConfig::kept_sets): the keys, and the
+  // added rows of the first block, which has more frames than the others.
+  size_t set_bytes() const { return set_bytes_; }
 
  private:
   void make_context();
+  std::vector<int> branches() const;
+  size_t added_bytes() const;  // of a set
   // Runs the turns from `first` on. Returns false at a turn before which before_turn says
   // otherwise.
   bool run_turns(int first);
@@ -91,6 +98,9 @@ class QueueDenoiser final : private StagedProgram {
   void enter(const Step& step) override;
   void prepare(const Step& message) override;
   void compute(const Step& step) override;
+  void reuse(const Step& step);
+  BlockCache::Rows kept_rows(const Pass& pass, int slot) const;
+  void embed(const Step& step, const Forward& forward, const TensorView& x);
   void update(const Step& step) override;
   void decide(const Step& step);
   void decode(const Step& step) override;
@@ -117,7 +127,8 @@ class QueueDenoiser final : private StagedProgram {
   int turn_ = 0;  // the turn that began last, and what before_turn said
   StepAction action_ = StepAction::kContinue;
   std::optional<BlockContext> context_;
-  size_t context_bytes_ = 0;
+  size_t context_bytes_ = 0, set_bytes_ = 0;
+  std::optional<BlockCache> cache_;        // on the last stage, where steps are skipped
   std::map<int, SamplerState> histories_;  // by block, of this rank's rows; on the last stage alone
   std::array<Tensor, 2> velocities_;       // of a whole forward, by branch
   std::map<int, Rope> right_positions_;    // by expert

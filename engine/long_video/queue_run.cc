@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "engine/decoding/video_output.h"
+#include "engine/generation/cached_steps.h"
 #include "engine/job/checkpoint_policy.h"
 #include "engine/job/resume.h"
 #include "engine/long_video/queue_denoiser.h"
@@ -164,6 +165,7 @@ QueuePlanConfig queue_plan(const Request& request, const Sampler& sampler, const
   const double guidance[] = {guidance_of(request, 0), guidance_of(request, 1)};
   config.steps = steps_of(sampler, parts.directory().boundary_ratio.value_or(0),
                           std::span(guidance).first(parts.experts()));
+  mark_skipped(request.cache, config.steps);
   config.blocks = video.blocks();
   for (int block = 0; block < config.blocks; ++block) config.prompts.push_back(video.prompt(block));
   for (int model = 0; model < parts.experts(); ++model)
@@ -207,6 +209,7 @@ void check_queue_resumable(const Checkpoint& checkpoint, const std::string& reco
   if (const int64_t last = std::min(video.decoded(turn, sampler.steps()), vae.history); last > 0)
     needed.history.emplace_back(kDecoded, count(last));
   check_resumable(checkpoint, record, needed, sampler.config().to_string());
+  check_between_steps(checkpoint, request);
   for (const char* name : {kFrames, kFrameHash, kLatentHash})
     if (!checkpoint.written.contains(name))
       throw Error(ErrorKind::kUsage, checkpoint.path + " cannot be resumed: it has no " + name);
@@ -253,7 +256,7 @@ class QueueProgress {
     clock_.step(done_);
   }
   void count(const Step& step) {
-    if (step.kind == Step::Kind::kCompute) clock_.step(++done_);
+    if (step.kind == Step::Kind::kCompute && !step.reuses) clock_.step(++done_);
   }
 
  private:
@@ -266,9 +269,11 @@ class QueueProgress {
     int forwards = 0;
     for (int before = 0; before < turn; ++before) {
       const Range blocks = config_.passes(before);
-      for (int64_t block = blocks.begin; block < blocks.end; ++block)
-        for (int branch = 0; branch < config_.steps[before - block].branches; ++branch)
+      for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+        const auto& step = config_.steps[before - block];
+        for (int branch = 0; branch < step.branches && !step.skipped; ++branch)
           forwards += placement_.computes(branch);
+      }
     }
     return forwards;
   }
@@ -289,7 +294,8 @@ std::optional<int> denoise(QueueRun& run, const QueueVideo& video, BlockOutput& 
   config.first_turn = run.first_turn;
   const auto turns = static_cast<int>(config.turns().end);
   run.about.total = turns;
-  CheckpointPolicy policy(options, std::move(run.about), run.first_turn, result.earlier_seconds);
+  CheckpointPolicy policy(options, std::move(run.about), run.first_turn, result.earlier_seconds,
+                          why_not_between_steps(request));
   QueueProgress progress(config, request.endless, run.placement, clock);
   QueueJob job{.sampler = run.sampler,
                .shape = video.window(),
@@ -338,6 +344,11 @@ void run_queue(QueueRun run, FrameSink* sink, const RunOptions& options, StageCl
     throw Error(ErrorKind::kUsage, "--method queue: the layout " +
                                        to_string(run.placement.layout()) +
                                        " lets several ranks decode, legal: decode_rank=N");
+  if (options.cache_audit > 0)
+    throw Error(ErrorKind::kUsage,
+                "--cache-audit is " + std::to_string(options.cache_audit) +
+                    ", but the method is queue, where a step that is run again would change the "
+                    "keys that the blocks beside its own read; legal with it: 0");
   if (run.placement.root() && options.listener) warn(run, video, *options.listener);
   BlockOutput output(run, video, {sink, options.tap, clock}, options.resume.get());
   const std::optional<int> stopped = denoise(run, video, output, options, clock, result);
@@ -345,6 +356,7 @@ void run_queue(QueueRun run, FrameSink* sink, const RunOptions& options, StageCl
       !stopped || (run.request.endless && video.decoded(*stopped, run.sampler.steps()) > 0);
   if (!ends)
     throw Error(ErrorKind::kStopped, "stopped in denoise before turn " + std::to_string(*stopped));
+  if (run.placement.root()) report_skips(run.parts, run.sampler, result);
   output.finish(result, started);
 }
 

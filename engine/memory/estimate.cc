@@ -130,6 +130,7 @@ class RankRun {
   std::array<int64_t, 4> shape_;  // of the latent that a forward computes
   uint64_t latent_, embeds_;      // bytes of the whole latent, and of the prompt embeddings
   uint64_t begun_;                // bytes of the latent that the rank begins with
+  uint64_t kept_ = 0;             // bytes of the sets that the short queue's cache does not have
   bool stages_messages_;
   std::vector<int64_t> later_rows_;  // of the schedule's prompts
   std::shared_ptr<SilentTransport> transport_;
@@ -186,7 +187,9 @@ Sampler RankRun::shorten(std::vector<DenoisePlanConfig::DenoiseStep>& steps, int
     const auto& step = steps[i];
     const bool fresh =
         kinds.insert({step.model, step.branches, step.displaced, step.skipped, i < global}).second;
-    if (!fresh && i >= least) continue;
+    // The step behind a skipped one of the queue reads older keys.
+    const bool behind = queue_ && !kept.empty() && kept.back().skipped;
+    if (!fresh && i >= least && !behind) continue;
     kept.push_back(steps[i]);
     sigmas.push_back(job_.sampler.sigmas()[i]);
   }
@@ -215,6 +218,7 @@ int RankRun::run_queue() {
   for (int tail = 0; tail < config.blocks; ++tail)
     prompts = std::max(
         prompts, 1 + config.prompt(tail) - config.prompt(std::max(0, tail - request_.steps + 1)));
+  const int sets = config.kept_sets();
   const Sampler few = shorten(config.steps, std::max(2, prompts));
   config.blocks = std::min(config.blocks, few.steps());
   std::vector<TensorView> texts(prompts, later_);
@@ -228,8 +232,9 @@ int RankRun::run_queue() {
                .negative = texts_[1],
                .noise = {},
                .decode = {}};
-  QueueDenoiser(run_.stream(), run_.arena(), dry_, placement_, parts_.wire_dtype())
-      .run(config, job);
+  QueueDenoiser denoiser(run_.stream(), run_.arena(), dry_, placement_, parts_.wire_dtype());
+  denoiser.run(config, job);
+  kept_ = static_cast<uint64_t>(sets - config.kept_sets()) * denoiser.set_bytes();
   return config.blocks;
 }
 
@@ -258,7 +263,7 @@ RankRun::Stage RankRun::denoising(uint64_t held, ComponentBytes& bytes) {
     else
       run_steps();
   });
-  return stage(held + (queue_ ? queue_rows(blocks) : 0), loads, ran);
+  return stage(held + kept_ + (queue_ ? queue_rows(blocks) : 0), loads, ran);
 }
 
 // The copies in host memory of the two device tensors that a step cache compares (change_of):
@@ -266,7 +271,7 @@ RankRun::Stage RankRun::denoising(uint64_t held, ComponentBytes& bytes) {
 uint64_t RankRun::compared_bytes() const {
   const BlockRange blocks = placement_.blocks(parts_.traits().blocks);
   const StepCacheKind kind = request_.cache.kind;
-  uint64_t bytes = kind != StepCacheKind::kNone && blocks.last() ? own_rows() : 0;
+  uint64_t bytes = kind != StepCacheKind::kNone && !queue_ && blocks.last() ? own_rows() : 0;
   if (kind == StepCacheKind::kFirstBlock && blocks.first()) {
     const int64_t joint = parts_.expert_model(0).joint_rows(
         sequence().tokens, std::max(prompt_rows_[0], prompt_rows_[1]));

@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-constexpr int kSampledSteps = 2;   // of each expert: the second one reads kept keys
+constexpr int kSampledSteps = 2;   // of each kind: the second one reads kept keys
 constexpr int kSampledBlocks = 2;  // the first one has more frames; the last one reads no keys
 constexpr int kSpareBlocks = 4;    // beyond a full queue and its stages
 constexpr int kDecodedLatents = 9;
@@ -65,11 +65,10 @@ QueueForecast::QueueForecast(const PlannedJob& job)
     : job_(job), options_(without_limits(job.options)) {
   const Generator generator(job.model, options_);
   const DenoisePlanConfig schedule = generator.schedule(job.request);
-  int alike = 0;
+  std::map<std::array<int, 3>, int> alike;
   for (int i = 0; i < static_cast<int>(schedule.steps.size()); ++i) {
-    const auto &step = schedule.steps[i], &before = schedule.steps[std::max(i - 1, 0)];
-    if (step.model != before.model || step.branches != before.branches) alike = 0;
-    if (++alike <= kSampledSteps) sampled_.push_back(i);
+    const auto& step = schedule.steps[i];
+    if (++alike[{step.model, step.branches, step.skipped}] <= kSampledSteps) sampled_.push_back(i);
   }
   for (const bool negative : {false, true}) {
     const std::string& prompt = negative ? *job.request.negative_prompt : job.request.prompt;
@@ -111,9 +110,9 @@ QueueForecast::StepClass QueueForecast::class_of(const Step& step, int rank) {
                 .kind = step.kind,
                 .model = step.pass.model,
                 .branch = step.pass.branch,
-                .first_block = step.pass.clip == 0 && step.kind != Step::Kind::kCompute};
-  for (const SlotVersion& read : step.reads)
-    out.reads_keys |= read.slot >= kQueueContextSlot && read.slot < kQueueHiddenSlot;
+                .first_block = step.pass.clip == 0 && step.kind != Step::Kind::kCompute,
+                .reuses = step.reuses};
+  for (const SlotVersion& read : step.reads) out.reads_keys |= is_queue_keys(read.slot);
   return out;
 }
 
@@ -136,7 +135,7 @@ QueueForecast::Costs QueueForecast::costs_of(const Layout& replica, const std::v
       const bool computes = step.kind == Step::Kind::kCompute;
       const double took = time.end_s - (computes ? begun[{groups[rank], step.pass}] : time.begin_s);
       out.seconds[class_of(step, rank)] = took;
-      forwards += computes;
+      forwards += computes && !step.reuses;
     }
     out.inside.push_back(inside_a_forward(ranks[rank].counters, forwards));
   }
@@ -257,7 +256,7 @@ QueueTimeline QueueForecast::timeline(const Layout& replica) {
       const bool last = step.pass.clip + 1 == out.config.blocks;
       took += picture_s_ * static_cast<double>(pictures(step.pass.clip + (last ? out.skipped : 0)));
     }
-    if (step.kind == Step::Kind::kCompute && !memory.empty())
+    if (step.kind == Step::Kind::kCompute && !step.reuses && !memory.empty())
       took = std::max(took, static_cast<double>(memory[rank].parts.streamed[step.pass.model]) /
                                 job_.machine.upload_bytes_per_s);
     return took;
@@ -277,7 +276,7 @@ QueueTimeline QueueForecast::timeline(const Layout& replica) {
       if (decodes && step.pass.clip == 0) out.first_frame_s = time.begin_s + picture_s_;
       if (decodes && rank == 0)
         out.decode_s += static_cast<double>(out.repeats(step.pass)) * (time.end_s - time.begin_s);
-      forwards += step.kind == Step::Kind::kCompute;
+      forwards += step.kind == Step::Kind::kCompute && !step.reuses;
     }
     out.end_s = std::max(out.end_s, out.times[rank].back().end_s);
     forwards += forwards / kept * out.skipped;
@@ -298,7 +297,7 @@ Forecast QueueForecast::at_least(const Layout& replica) {
     double block_s = 0;  // a block in all its steps
     for (const auto& step : config.steps)
       for (int branch = 0; branch < step.branches; ++branch)
-        if (placement.computes(branch)) {
+        if (placement.computes(branch) && !step.skipped) {
           const Pass pass{.model = step.model, .branch = branch};
           block_s += seconds(costs, {.kind = Step::Kind::kCompute, .pass = pass}, rank);
         }

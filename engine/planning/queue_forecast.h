@@ -46,7 +46,7 @@ class QueueForecast {
     int rank = 0;
     Step::Kind kind{};
     int model = 0, branch = 0;
-    bool first_block = false, reads_keys = false;
+    bool first_block = false, reuses = false, reads_keys = false;
     auto operator<=>(const StepClass&) const = default;
   };
   struct Costs {

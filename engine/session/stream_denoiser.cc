@@ -132,7 +132,8 @@ void StreamDenoiser::decide(int block) {
     refuse("has " + std::to_string(next.frames) + " latent frames; legal are multiples of " +
            std::to_string(whole) + " up to " + std::to_string(most));
   const int64_t least = config_.swaps() ? config_.sink_frames * whole : 1;
-  if (block == 0 && next.frames < least)
+  const bool is_empty = next.last && next.frames == 0;
+  if (block == 0 && next.frames < least && !is_empty)
     refuse("has " + std::to_string(next.frames) + " latent frames; the first one has at least " +
            std::to_string(least));
   next.last |= block + 1 == config_.most_blocks();

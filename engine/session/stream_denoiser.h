@@ -44,8 +44,9 @@ struct StreamJob {
   KeptRows kept = KeptRows::kCompute;
   // Says what enters next; `number` is that of the next block with frames. Called on the first
   // stage of the first group, in order, once per block: where a forward's width is split on all of
-  // its ranks, which must answer the same. Empty: blocks of P frames. The first block has frames,
-  // at least those of the sink where it is swapped.
+  // its ranks, which must answer the same. Empty: blocks of P frames. It may wait, but in a layer
+  // ring only while no block is under way. The first block has frames, at least those of the sink
+  // where it is swapped, unless the stream ends with it.
   std::function<NextBlock(int64_t number)> next{};
   // Fills in the noise of a block [C, f, H, W] f32 in host memory, for f of its frames. Every rank
   // draws what it needs.

@@ -9,6 +9,7 @@ extern "C" {
 #include <libavformat/avformat.h>
 #include <libavutil/error.h>
 #include <libavutil/opt.h>
+#include <libswresample/swresample.h>
 #include <libswscale/swscale.h>
 }
 
@@ -25,6 +26,7 @@ struct Delete {
   void operator()(AVFrame* frame) const { av_frame_free(&frame); }
   void operator()(AVPacket* packet) const { av_packet_free(&packet); }
   void operator()(SwsContext* context) const { sws_freeContext(context); }
+  void operator()(SwrContext* context) const { swr_free(&context); }
 };
 template <class T>
 using Owner = std::unique_ptr<T, Delete>;

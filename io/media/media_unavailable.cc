@@ -2,6 +2,8 @@
 #include "io/media/image.h"
 #include "io/media/media_probe.h"
 #include "io/media/video.h"
+#include "io/sound/audio.h"
+#include "io/sound/movie.h"
 #include "io/trace_file.h"
 #include "kernels/check.h"
 
@@ -10,7 +12,7 @@ namespace {
 
 [[noreturn]] void unavailable(ErrorKind kind, const std::string& path) {
   throw Error(kind, "'" + path +
-                        "': this build has no video and image support; build with "
+                        "': this build has no video, image and sound support; build with "
                         "-DWEFT_MEDIA=ON (needs FFmpeg and libpng)");
 }
 
@@ -62,5 +64,25 @@ std::vector<Frame> read_video(const std::string& path) { unavailable(ErrorKind::
 Frame read_png(const std::string& path, PngInfo*) { unavailable(ErrorKind::kMedia, path); }
 PngInfo probe_png(const std::string& path) { unavailable(ErrorKind::kMedia, path); }
 MediaInfo probe_media(const std::string& path) { unavailable(ErrorKind::kMedia, path); }
+
+std::unique_ptr<SoundSource> open_sound(const std::string& path, int) {
+  unavailable(ErrorKind::kMedia, path);
+}
+std::unique_ptr<SoundSource> resampled(std::unique_ptr<SoundSource> source, int rate) {
+  if (source->rate() == rate) return source;
+  unavailable(ErrorKind::kMedia, "the rate of the sound");
+}
+std::unique_ptr<MovieSink> make_movie(const std::string& path, const MovieSettings&, Overwrite) {
+  unavailable(ErrorKind::kOutput, path);
+}
+std::unique_ptr<MovieSink> make_live_movie(int, const std::string& name, const MovieSettings&) {
+  unavailable(ErrorKind::kOutput, name);
+}
+struct Resampler::Impl {};
+Resampler::Resampler(int, int) { unavailable(ErrorKind::kMedia, "the rate of the sound"); }
+Resampler::~Resampler() = default;
+void Resampler::push(std::span<const float>, std::vector<float>&) {}
+void Resampler::finish(std::vector<float>&) {}
+int Resampler::look_ahead() const { return 0; }
 
 }  // namespace weft

@@ -9,70 +9,22 @@
 #include <optional>
 #include <span>
 
-#include "io/media/ffmpeg.h"
 #include "io/media/image.h"
 #include "io/media/media_probe.h"
+#include "io/media/output_media.h"
 #include "kernels/check.h"
 
 namespace weft {
 
+using ffmpeg::close_file;
+using ffmpeg::fail_write;
+using ffmpeg::open_file;
+using ffmpeg::open_muxer;
 using ffmpeg::Options;
 using ffmpeg::Owner;
+using ffmpeg::set_metadata;
 
 namespace {
-
-// These are visually lossless for drawn and generated material. On x264's scale 18 is usually
-// considered so.
-constexpr const char* kX264Crf = "16";
-constexpr int kNoLookaheadSide = 32;  // pixels: two macroblocks
-constexpr const char* kVp9Crf = "20";
-
-[[noreturn]] void fail_write(const std::string& path, int error) {
-  if (error == AVERROR(ENOMEM)) throw Error(ErrorKind::kMemory, "out of memory in the encoder");
-  const int number = AVUNERROR(error);
-  if (number > 0 && number < 4096)
-    throw Error(ErrorKind::kOutput, system_error_line("write", path, number));
-  throw Error(ErrorKind::kOutput, "cannot write '" + path + "': " + ffmpeg::reason(error));
-}
-
-std::string even_advice(const char* field, int value) {
-  return std::string(field) + " " + std::to_string(value) +
-         ": this video format stores colour at half size and needs an even " + field + "; use " +
-         std::to_string(value - 1) + " or " + std::to_string(value + 1) +
-         ", or write a folder of PNG frames (a path ending in '/')";
-}
-
-void set_metadata(AVFormatContext* context, const VideoSettings& settings) {
-  for (const auto& [key, value] : settings.metadata)
-    av_dict_set(&context->metadata, key.c_str(), value.c_str(), 0);
-  const auto ours = settings.metadata.find("weft");
-  if (ours != settings.metadata.end() && !settings.metadata.contains("comment"))
-    av_dict_set(&context->metadata, "comment", ours->second.c_str(), 0);
-}
-
-Owner<AVFormatContext> open_muxer(const std::string& path, const char* format) {
-  AVFormatContext* context = nullptr;
-  const int result = avformat_alloc_output_context2(&context, nullptr, format, path.c_str());
-  if (result < 0)
-    throw Error(ErrorKind::kOutput,
-                std::string("FFmpeg has no ") + format + " writer: " + ffmpeg::reason(result));
-  return Owner<AVFormatContext>(context);
-}
-
-void open_file(AVFormatContext* context, const std::string& path) {
-  // The prefix makes FFmpeg take a name such as "http:x.mp4" as a file name.
-  const int result = avio_open(&context->pb, ("file:" + path).c_str(), AVIO_FLAG_WRITE);
-  if (result < 0) fail_write(path, result);
-}
-
-// Flushes and closes the file, and reports errors of both.
-void close_file(AVFormatContext* context, const std::string& path) {
-  avio_flush(context->pb);
-  const int late = context->pb->error;
-  const int result = avio_closep(&context->pb);
-  if (late < 0) fail_write(path, late);
-  if (result < 0) fail_write(path, result);
-}
 
 enum class Container { kMp4, kWebm };
 
@@ -84,18 +36,11 @@ class EncodedSink : public FrameSink {
       : settings_(settings),
         container_(container),
         part_(path, overwrite, "part", settings.kept_frames ? Earlier::kKept : Earlier::kDropped),
+        picture_(settings.width, settings.height),
         frames_(settings.kept_frames) {
     ffmpeg::silence_log();
     find_kept();
-    converter_ = ffmpeg::make_converter(settings.width, settings.height, {AV_PIX_FMT_RGB24, true},
-                                        {AV_PIX_FMT_YUV420P, false}, SWS_CS_ITU709);
-    picture_.reset(av_frame_alloc());
     packet_.reset(av_packet_alloc());
-    picture_->format = AV_PIX_FMT_YUV420P;
-    picture_->width = settings.width;
-    picture_->height = settings.height;
-    picture_->color_range = AVCOL_RANGE_MPEG;
-    picture_->colorspace = AVCOL_SPC_BT709;
     open_piece();
   }
 
@@ -108,18 +53,7 @@ class EncodedSink : public FrameSink {
           frame.height);
     if (!muxer_) open_piece();
     if (!encoder_) open_encoder();
-    // The encoder may still read the last buffer, so each frame gets a new one from FFmpeg's pool.
-    av_buffer_unref(&picture_->buf[0]);
-    for (int plane = 1; plane < 3; ++plane) av_buffer_unref(&picture_->buf[plane]);
-    if (av_frame_get_buffer(picture_.get(), 0) < 0)
-      throw Error(ErrorKind::kMemory, "out of memory for a video frame");
-    const uint8_t* source[] = {frame.rgb.data()};
-    const int stride[] = {3 * frame.width};
-    sws_scale(converter_.get(), source, stride, 0, frame.height, picture_->data,
-              picture_->linesize);
-    picture_->pict_type = AV_PICTURE_TYPE_NONE;
-    picture_->pts = frames_++ - pieces_.back().first;
-    encode(picture_.get());
+    encode(picture_.fill(frame, frames_++ - pieces_.back().first));
     if (settings_.cuts_at(frames_)) end_encoder();
   }
 
@@ -187,7 +121,7 @@ class EncodedSink : public FrameSink {
     stream->time_base = encoder_->time_base;
     stream->avg_frame_rate = encoder_->framerate;
     avcodec_parameters_from_context(stream->codecpar, encoder_.get());
-    set_metadata(muxer_.get(), settings_);
+    set_metadata(muxer_.get(), settings_.metadata);
     // Encoded packets are written at once, so that a killed job does not lose them.
     muxer_->flush_packets = 1;
     if (settings_.deterministic) muxer_->flags |= AVFMT_FLAG_BITEXACT;
@@ -226,51 +160,8 @@ class EncodedSink : public FrameSink {
 
   void open_encoder() {
     const bool mp4 = container_ == Container::kMp4;
-    const std::string name = !settings_.encoder.empty() ? settings_.encoder
-                             : mp4                      ? "libx264"
-                                                        : "libvpx-vp9";
-    const AVCodec* codec = avcodec_find_encoder_by_name(name.c_str());
-    if (codec == nullptr || codec->type != AVMEDIA_TYPE_VIDEO)
-      throw Error(ErrorKind::kOutput, "this FFmpeg has no video encoder '" + name +
-                                          "'; install one with " + (mp4 ? "libx264" : "libvpx") +
-                                          " or write a folder of PNG frames");
-    encoder_.reset(avcodec_alloc_context3(codec));
-    encoder_->width = settings_.width;
-    encoder_->height = settings_.height;
-    encoder_->pix_fmt = AV_PIX_FMT_YUV420P;
-    encoder_->time_base = {settings_.fps_den, settings_.fps_num};
-    encoder_->framerate = {settings_.fps_num, settings_.fps_den};
-    encoder_->color_range = AVCOL_RANGE_MPEG;
-    encoder_->colorspace = AVCOL_SPC_BT709;
-    encoder_->color_primaries = AVCOL_PRI_BT709;
-    encoder_->color_trc = AVCOL_TRC_BT709;
-    encoder_->chroma_sample_location = AVCHROMA_LOC_LEFT;
-    // There is a key frame every two seconds. A clip of a killed job is readable up to the last
-    // one.
-    encoder_->gop_size = std::clamp(2 * settings_.fps_num / settings_.fps_den, 12, 250);
-    encoder_->thread_count = settings_.deterministic ? 1 : settings_.threads;
-    if (muxer_->oformat->flags & AVFMT_GLOBALHEADER) encoder_->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
-    if (settings_.deterministic) encoder_->flags |= AV_CODEC_FLAG_BITEXACT;
-    Options options;
-    if (name == "libx264") {
-      encoder_->profile = FF_PROFILE_H264_HIGH;
-      options.set("preset", "medium");
-      options.set("crf", kX264Crf);
-      // For a picture this small, the cost estimates of x264's lookahead depend on memory beside
-      // the picture: about one encode in 500 gave other bytes.
-      if (std::min(settings_.width, settings_.height) <= kNoLookaheadSide)
-        options.set("rc-lookahead", "0");
-    } else if (name == "libvpx-vp9") {
-      options.set("crf", kVp9Crf);
-      options.set("b", "0");
-      options.set("cpu-used", "4");
-      options.set("row-mt", settings_.deterministic ? "0" : "1");
-    }
-    if (const int result = avcodec_open2(encoder_.get(), codec, options.address()); result < 0)
-      throw Error(ErrorKind::kOutput, "cannot open the video encoder '" + name + "' for " +
-                                          std::to_string(settings_.width) + "x" +
-                                          std::to_string(settings_.height) + ": " +
-                                          ffmpeg::reason(result));
+    encoder_ = ffmpeg::open_video_encoder(settings_, mp4 ? "libx264" : "libvpx-vp9",
+                                          muxer_->oformat->flags & AVFMT_GLOBALHEADER);
     reordered_ = encoder_->has_b_frames;
   }
 
@@ -321,7 +212,7 @@ class EncodedSink : public FrameSink {
     out->time_base = frame_time();
     out->avg_frame_rate = av_inv_q(frame_time());
     if (settings_.deterministic) target->flags |= AVFMT_FLAG_BITEXACT;
-    set_metadata(target.get(), settings_);
+    set_metadata(target.get(), settings_.metadata);
     // Decoding times start below zero if pictures are reordered. An edit list says so, and the
     // first picture is shown at time 0.
     target->avoid_negative_ts = AVFMT_AVOID_NEG_TS_DISABLED;
@@ -382,32 +273,24 @@ class EncodedSink : public FrameSink {
   std::vector<Piece> pieces_;
   Owner<AVFormatContext> muxer_;   // of the last piece; null where it is closed
   Owner<AVCodecContext> encoder_;  // null behind a cut
-  Owner<SwsContext> converter_;
-  Owner<AVFrame> picture_;
+  ffmpeg::PictureBuffer picture_;
   Owner<AVPacket> packet_;
   int64_t frames_;
   int64_t encoded_ = 0;    // packets of the piece, later of all
   int64_t reordered_ = 0;  // frames by which decoding precedes showing
 };
 
-void check_settings(const VideoSettings& settings) {
-  CHECK(settings.width > 0 && settings.height > 0, settings.width, settings.height);
-  CHECK(settings.fps_num > 0 && settings.fps_den > 0, settings.fps_num, settings.fps_den);
-  if (settings.width % 2) throw Error(ErrorKind::kUsage, even_advice("width", settings.width));
-  if (settings.height % 2) throw Error(ErrorKind::kUsage, even_advice("height", settings.height));
-}
-
 }  // namespace
 
 std::unique_ptr<FrameSink> make_mp4_sink(const std::string& path, const VideoSettings& settings,
                                          Overwrite overwrite) {
-  check_settings(settings);
+  ffmpeg::check_video_settings(settings);
   return std::make_unique<EncodedSink>(path, settings, overwrite, Container::kMp4);
 }
 
 std::unique_ptr<FrameSink> make_webm_sink(const std::string& path, const VideoSettings& settings,
                                           Overwrite overwrite) {
-  check_settings(settings);
+  ffmpeg::check_video_settings(settings);
   return std::make_unique<EncodedSink>(path, settings, overwrite, Container::kWebm);
 }
 
@@ -427,23 +310,3 @@ std::unique_ptr<FrameSink> make_sink(const std::string& path, const VideoSetting
 }
 
 }  // namespace weft
-
-namespace weft::ffmpeg {
-
-Owner<SwsContext> make_converter(int width, int height, PixelFormat from, PixelFormat to,
-                                 int colorspace) {
-  Owner<SwsContext> converter(sws_getContext(
-      width, height, from.format, width, height, to.format,
-      SWS_BICUBIC | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT | SWS_FULL_CHR_H_INP | SWS_BITEXACT,
-      nullptr, nullptr, nullptr));
-  if (!converter)
-    throw Error(ErrorKind::kMedia, "no conversion from this pixel format at " +
-                                       std::to_string(width) + "x" + std::to_string(height));
-  const int* table = sws_getCoefficients(colorspace);
-  constexpr int kOne = 1 << 16;  // 1.0, for contrast and saturation
-  sws_setColorspaceDetails(converter.get(), table, from.full_range, table, to.full_range, 0, kOne,
-                           kOne);
-  return converter;
-}
-
-}  // namespace weft::ffmpeg

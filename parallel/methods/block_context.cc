@@ -12,9 +12,10 @@ FeatureCache& BlockContext::cache(const TensorView& keys) {
                                  .versions = 1,
                                  .dtype = keys.dtype,
                                  .device = keys.device};
-  for (int branch : branches_)
-    for (int layer = layers_.begin; layer < layers_.end; ++layer)
-      description.keys.push_back({.branch = branch, .layer = layer});
+  for (int set = 0; set < sets_; ++set)
+    for (int branch : branches_)
+      for (int layer = layers_.begin; layer < layers_.end; ++layer)
+        description.keys.push_back({.clip = set, .branch = branch, .layer = layer});
   return cache_.emplace(nullptr, std::move(description));
 }
 
@@ -22,14 +23,16 @@ void BlockContextMixer::attend(Context& context, const Attend& attend) {
   CHECK(!attend.past && attend.replicated == 0 && attend.mask == Mask::kFull && attend.rope,
         "layer", attend.layer, "replicated", attend.replicated);
   CHECK(attend.q[0] == context.tokens.total, "rows", attend.q[0], "tokens", context.tokens.total);
-  const FeatureKey key{.branch = context.pass.branch, .layer = attend.layer};
   const Range& rows = context_.rows_;
   const BlockContext::Use& use = context_.use_;
+  const auto key = [&](int set) {
+    return FeatureKey{.clip = set, .branch = context.pass.branch, .layer = attend.layer};
+  };
   const int64_t heads = attend.k[1];
   const Arena::Scope scope(context.arena);
   std::vector<KVSegment> segments{{.k = attend.k, .v = attend.v}};
   if (use.reads) {
-    const TensorView kept = context_.cache(attend.k).own(key, *use.reads);
+    const TensorView kept = context_.cache(attend.k).own(key(use.reads_set), *use.reads);
     const TensorView k = context.arena.alloc(attend.k.dtype, {rows.size(), heads, attend.k[2]});
     apply_rope(context.stream, kept.slice(1, 0, heads), *use.rope, 0, k);
     segments.push_back({.k = k, .v = kept.slice(1, heads, heads)});
@@ -38,7 +41,7 @@ void BlockContextMixer::attend(Context& context, const Attend& attend) {
   // until the attention has ended.
   TensorView kept;
   if (use.keeps) {
-    kept = context_.cache(attend.k).write(key, *use.keeps);
+    kept = context_.cache(attend.k).write(key(use.keeps_set), *use.keeps);
     copy(context.stream, attend.k.slice(0, rows.begin, rows.size()), kept.slice(1, 0, heads));
   }
   apply_positions(context, attend);

@@ -6,7 +6,7 @@
 //   Ulysses. It does not serve a ring.
 // Talk: none; bytes sent: 0.
 // Past keys, replicated rows: refused.
-// Memory: 2 n Akv E elements per layer and branch for n kept tokens, which outlive the pass
+// Memory: 2 n Akv E elements per layer, branch and set for n kept tokens, which outlive the pass
 //   (block_context_cache_bytes); n Akv E of the arena.
 // Exact. Every key is read in the version that the pass names.
 // Keys are kept after their norm and before rope: who reads them gives them their positions.
@@ -21,15 +21,17 @@ namespace weft {
 // The keys and values that a rank keeps. The mixers that RankPlacement makes share them.
 class BlockContext {
  public:
-  // Keeps the keys of `rows` for the layers [begin, end) of each of the branches.
-  BlockContext(const BlockRange& layers, std::vector<int> branches, const Range& rows)
-      : layers_(layers), branches_(std::move(branches)), rows_(rows) {}
+  // Keeps the keys of `rows` for the layers [begin, end) of each of the branches: in one set, or in
+  // as many as there are forwards whose keys outlive the next one.
+  BlockContext(const BlockRange& layers, std::vector<int> branches, const Range& rows, int sets = 1)
+      : layers_(layers), branches_(std::move(branches)), rows_(rows), sets_(sets) {}
 
-  // Says what the next forward does. The versions of a branch ascend; none: it reads or keeps
-  // nothing.
+  // Says what the next forward does. The versions of a set and branch ascend; none: it reads or
+  // keeps nothing.
   struct Use {
     std::optional<int> reads{}, keeps{};
     const Rope* rope = nullptr;  // the positions of the tokens that are read
+    int reads_set = 0, keeps_set = 0;
   };
   void begin(const Use& use) { use_ = use; }
 
@@ -42,6 +44,7 @@ class BlockContext {
   BlockRange layers_;
   std::vector<int> branches_;
   Range rows_;
+  int sets_;
   Use use_;
   std::optional<FeatureCache> cache_;  // made when the first keys are kept
 };

@@ -15,6 +15,19 @@ namespace {
 
 constexpr int64_t kWordBytes = sizeof(int64_t);
 
+// The skipped steps directly behind a step.
+int skips_behind(const QueuePlanConfig& config, int step) {
+  int next = step + 1;
+  while (next < static_cast<int>(config.steps.size()) && config.steps[next].skipped) ++next;
+  return next - step - 1;
+}
+// The sets of a step: every block of the queue has its own until the stretch of skipped steps
+// behind it ends.
+int sets_of(const QueuePlanConfig& config, int step) {
+  const int skips = config.steps[step].skipped ? 0 : skips_behind(config, step);
+  return skips > 0 ? std::min(skips + 1, config.blocks) : 0;
+}
+
 class QueueWriter final : public PlanWriter {
  public:
   // A writer of another rank only answers questions.
@@ -46,6 +59,7 @@ class QueueWriter final : public PlanWriter {
   bool computes(int branch) const { return cfg_ == 1 || branch == branch_; }
   bool computes_in(int step) const { return computes(0) || config_.steps[step].branches == 2; }
   bool decodes() const { return rank() == config_.decoder; }
+  bool skipped(int step) const { return step < steps() && config_.steps[step].skipped; }
 
   int rank_at(int branch, int stage, int part) const {
     std::array<int, kAxes> at{};
@@ -85,20 +99,26 @@ class QueueWriter final : public PlanWriter {
   // Returns whether a rank of the first stage reads z_k^(j) as its own frames or as the frames
   // before.
   bool is_own(int block, int part, int j, int of_part) const {
-    return j < steps() && computes_in(j) && part == of_part && has_own(block, part);
+    return j < steps() && !skipped(j) && computes_in(j) && part == of_part && has_own(block, part);
   }
   bool is_prefix(int block, int part, int j, int of_part) const {
-    return j > 0 && block + 1 < config_.blocks && computes_in(j - 1) &&
+    return j > 0 && block + 1 < config_.blocks && !skipped(j - 1) && computes_in(j - 1) &&
            is_before_[block > 0][part * parts_ + of_part];
+  }
+  // Returns whether this rank, of the last stage, embeds its part of z_k^(j): the step is skipped,
+  // or the one behind it is, so that it keeps what the transformer blocks add.
+  bool embeds(int block, int j) const {
+    return last() && j < steps() && (skipped(j) || skipped(j + 1)) && computes_in(j) &&
+           has_own(block, part_);
   }
   bool is_decoded(int block, int part, int j) const { return j == steps() && has_own(block, part); }
   // Returns whether this rank reads z_k^(j) of a part beside its update.
   bool reads(int block, int part, int j) const {
     return (first() && (is_own(block, part, j, part_) || is_prefix(block, part, j, part_))) ||
-           (decodes() && is_decoded(block, part, j));
+           (part == part_ && embeds(block, j)) || (decodes() && is_decoded(block, part, j));
   }
   bool wanted(int block, int j) const {
-    bool any = decoder_beside() && is_decoded(block, part_, j);
+    bool any = embeds(block, j) || (decoder_beside() && is_decoded(block, part_, j));
     for (int to = 0; to < parts_; ++to)
       any = any || is_own(block, part_, j, to) || is_prefix(block, part_, j, to);
     return any;
@@ -125,6 +145,15 @@ class QueueWriter final : public PlanWriter {
     for (int block = std::max(0, turn - steps()); block < std::min(turn, config_.blocks); ++block)
       for (int part = 0; part < parts_; ++part)
         if (holds(block, part, turn)) held.push_back(rows(block, part, turn));
+    const Range blocks = config_.passes(turn);
+    for (auto block = static_cast<int>(blocks.begin); block < std::min<int>(turn, blocks.end);
+         ++block)
+      if (const int step = turn - block; skipped(step))
+        for (int branch = 0; branch < config_.steps[step].branches; ++branch) {
+          const Pass kept = pass(block, config_.computed(step), branch);
+          if (computes(branch) && leaves_keys(block, kept.step)) held.push_back(keys(kept));
+          if (computes(branch) && embeds(block, step)) held.push_back(added(kept));
+        }
     return held;
   }
   std::vector<SlotVersion> ends() const override { return {}; }
@@ -175,11 +204,14 @@ class QueueWriter final : public PlanWriter {
     const Range blocks = config_.passes(turn);
     for (auto k = static_cast<int>(blocks.end) - 1; k >= blocks.begin; --k)
       for (int branch = 0; branch < config_.steps[turn - k].branches; ++branch)
-        if (computes(branch)) made.push_back(pass(k, turn - k, branch));
+        if (computes(branch) && !skipped(turn - k)) made.push_back(pass(k, turn - k, branch));
     return made;
   }
   bool uses(int turn, int model) const {
-    return std::ranges::count(forwards(turn), model, &Pass::model) > 0;
+    const Range blocks = config_.passes(turn);
+    for (auto k = static_cast<int>(blocks.begin); k < blocks.end; ++k)
+      if (config_.steps[turn - k].model == model && computes_in(turn - k)) return true;
+    return false;
   }
   // A pass is counted among those of its turn, from the tail of the queue on.
   int order(const Pass& pass) const {
@@ -190,9 +222,10 @@ class QueueWriter final : public PlanWriter {
   int64_t forwards_before(int turn) const {
     int64_t count = 0;
     std::vector<int64_t> up_to{0};  // forwards of a block in its first steps
-    for (int i = 0; i < steps(); ++i)
-      up_to.push_back(up_to.back() +
-                      (cfg_ == 1 ? config_.steps[i].branches : static_cast<int>(computes_in(i))));
+    for (int i = 0; i < steps(); ++i) {
+      const int made = cfg_ == 1 ? config_.steps[i].branches : static_cast<int>(computes_in(i));
+      up_to.push_back(up_to.back() + (skipped(i) ? 0 : made));
+    }
     for (int before = config_.first_turn; before < turn; ++before) {
       const Range blocks = config_.passes(before);
       if (blocks.size() > 0)
@@ -218,7 +251,8 @@ class QueueWriter final : public PlanWriter {
     wait_for_send(step.pass, kQueueControlSlot);
     if (!step.reads.empty() || !step.writes.empty()) add(std::move(step));
   }
-  // The root sends it behind its first forward, whose hidden rows another rank has awaited before.
+  // The root sends it behind its first pass, whose hidden rows another rank has awaited before, or
+  // at the end of a turn without one.
   void send_word(int turn) {
     for (int to = 1; to < ranks() && sends_word_; ++to)
       send(control_message(turn, to), word(turn + 1));
@@ -238,21 +272,20 @@ class QueueWriter final : public PlanWriter {
     number_ = forwards_before(turn);
     const Range blocks = config_.passes(turn);
     std::vector<Pass> todo = forwards(turn);
-    for (int later = turn + 1; later < config_.turns().end; ++later) {  // the next one is posted
-      const std::vector<Pass> next = forwards(later);
-      if (next.empty()) continue;
-      todo.push_back(next.front());
-      break;
-    }
-    if (number_ == 0 && !todo.empty() && todo.front().clip + todo.front().step == turn)
+    if (!todo.empty() && (turn == config_.first_turn || forwards(turn - 1).empty()))
       post_hidden(todo.front());
+    if (turn + 1 < config_.turns().end)  // its first forward is posted behind the last one of this
+      if (const std::vector<Pass> next = forwards(turn + 1); !next.empty())
+        todo.push_back(next.front());
     receive_word(Kind::kPost, turn);
     auto next = todo.begin();
     for (auto k = static_cast<int>(blocks.end) - 1; k >= blocks.begin; --k) {
       post_velocity(k, turn - k);
       if (first() && computes_in(turn - k)) await_rows(k, turn);
       for (int branch = 0; branch < config_.steps[turn - k].branches; ++branch)
-        if (computes(branch)) {
+        if (computes(branch) && skipped(turn - k)) {
+          reuse(pass(k, turn - k, branch));
+        } else if (computes(branch)) {
           const Pass& present = *next++;
           forward(turn, present, next == todo.end() ? std::nullopt : std::optional(*next));
         }
@@ -260,6 +293,7 @@ class QueueWriter final : public PlanWriter {
       if (updates(k, turn - k)) update(k, turn - k);
       post_rows(k, turn + 1);
     }
+    send_word(turn);
     if (decodes() && turn >= steps()) decode(turn - steps(), turn);
     receive_word(Kind::kAwait, turn);
     if (turn + 1 == config_.turns().end) wait_for_sends({.step = turn});
@@ -287,15 +321,34 @@ class QueueWriter final : public PlanWriter {
     return {kQueueVelocitySlot + pass.branch, pass.clip + pass.step, config_.layers[pass.model],
             order(pass)};
   }
-  // The keys that a pass leaves for that of the block before it.
+  // The keys that a pass leaves for one of the block before it.
   SlotVersion keys(const Pass& pass) const {
-    return {kQueueContextSlot + pass.branch, pass.clip + pass.step, layers(pass).end, order(pass)};
+    return {queue_keys_slot(config_.kept_set(pass.clip, pass.step), pass.branch),
+            pass.clip + pass.step, layers(pass).end, order(pass)};
   }
-  // Returns whether pass (k, i) reads the keys of pass (k + 1, i - 1). Another expert's keys are
+  // The rows that the transformer blocks add in a pass before a skipped one.
+  SlotVersion added(const Pass& pass) const {
+    return {queue_added_slot(config_.kept_set(pass.clip, pass.step), pass.branch),
+            pass.clip + pass.step, config_.layers[pass.model], order(pass)};
+  }
+  // The step whose keys pass (k, i) reads of block k + 1, if any. Another expert's keys are
   // dropped.
-  bool sees_right(int block, int step) const {
-    return config_.context_frames > 0 && step > 0 && step < steps() && block >= 0 &&
-           block + 1 < config_.blocks && config_.steps[step].model == config_.steps[step - 1].model;
+  std::optional<int> right_step(int block, int step) const {
+    if (config_.context_frames == 0 || step == 0 || skipped(step) || block + 1 >= config_.blocks)
+      return std::nullopt;
+    const int from = config_.computed(step - 1);
+    if (config_.steps[from].model != config_.steps[step].model) return std::nullopt;
+    return from;
+  }
+  // Returns whether a pass that is not skipped leaves keys.
+  bool leaves_keys(int block, int step) const {
+    const int reader = step + 1 + skips_behind(config_, step);
+    return block > 0 && reader < steps() && right_step(block - 1, reader).has_value();
+  }
+  // A pass may read what passes of earlier turns have kept.
+  static void state_age(Step& step) {
+    for (const SlotVersion& read : step.reads)
+      step.stale = std::max(step.stale, step.pass.clip + step.pass.step - read.turn);
   }
 
   void forward(int turn, const Pass& pass, const std::optional<Pass>& next) {
@@ -311,15 +364,37 @@ class QueueWriter final : public PlanWriter {
     const SlotVersion out = last() ? velocity(pass) : hidden(pass, number_, layers.end);
     ++number_;
     if (next) post_hidden(*next);
-    if (sees_right(pass.clip, pass.step))
-      step.reads.push_back(keys(this->pass(pass.clip + 1, pass.step - 1, pass.branch)));
+    const bool keeps = embeds(pass.clip, pass.step);
+    if (keeps && !first()) step.reads.push_back(rows(pass.clip, part_, turn));
+    if (const std::optional<int> right = right_step(pass.clip, pass.step))
+      step.reads.push_back(keys(this->pass(pass.clip + 1, *right, pass.branch)));
+    state_age(step);
     if (!last() || updates(pass.clip, pass.step) || sends_velocity(pass.clip, pass.step))
       step.writes.push_back(out);
-    if (sees_right(pass.clip - 1, pass.step + 1)) step.writes.push_back(keys(pass));
+    if (leaves_keys(pass.clip, pass.step)) step.writes.push_back(keys(pass));
+    if (keeps) step.writes.push_back(added(pass));
     wait_for_send(pass, out.slot);
     add(std::move(step));
     if (!last()) send(hidden_message(pass, stage_ + 1), out);
     send_word(turn);
+  }
+
+  // A skipped pass: the last stage alone has something to do.
+  void reuse(const Pass& pass) {
+    if (!embeds(pass.clip, pass.step)) return;
+    Step step{.kind = Kind::kCompute,
+              .pass = pass,
+              .blocks = BlockRange::all(config_.layers[pass.model]),
+              .tokens = config_.own(pass.clip, part_),
+              .reuses = true,
+              .reads = {rows(pass.clip, part_, pass.clip + pass.step),
+                        added(this->pass(pass.clip, config_.computed(pass.step), pass.branch))}};
+    state_age(step);
+    if (updates(pass.clip, pass.step) || sends_velocity(pass.clip, pass.step))
+      step.writes.push_back(velocity(pass));
+    wait_for_send(pass, velocity(pass).slot);
+    add(std::move(step));
+    send_word(pass.clip + pass.step);
   }
 
   Step velocity_message(const Pass& pass) const {
@@ -416,6 +491,32 @@ int QueuePlanConfig::prompt(int block) const {
   return prompts.empty() ? 0 : prompts[std::min<size_t>(block, prompts.size() - 1)];
 }
 
+int QueuePlanConfig::computed(int step) const {
+  while (steps[step].skipped) --step;
+  return step;
+}
+
+int QueuePlanConfig::kept_sets() const {
+  int sets = 1;
+  for (int step = 0; step < static_cast<int>(steps.size()); ++step) sets += sets_of(*this, step);
+  return sets;
+}
+
+int QueuePlanConfig::kept_set(int block, int step) const {
+  const int own = sets_of(*this, step);
+  if (own == 0) return 0;
+  int set = 1 + block % own;
+  while (step-- > 0) set += sets_of(*this, step);
+  return set;
+}
+
+int QueuePlanConfig::longest_skip() const {
+  int longest = 0;
+  for (int step = 0; step < static_cast<int>(steps.size()); ++step)
+    longest = std::max(longest, skips_behind(*this, step));
+  return longest;
+}
+
 Range prefix_tokens(const QueuePlanConfig& config, int part) {
   const Range rows = intersection(config.part(part), {0, config.own(1).begin});
   const int64_t by = config.block_frames * config.frame_tokens;
@@ -431,6 +532,7 @@ Plan plan_queue(const QueuePlanConfig& config, const Range& turns, int rank) {
             config.context_frames <= config.block_frames,
         "steps", config.steps.size(), "blocks", config.blocks, "frames", config.block_frames,
         config.context_frames);
+  CHECK(!config.steps[0].skipped, "step 0 is skipped");
   CHECK(config.decoder >= 0 && config.decoder < config.layout.ranks(), "decoder", config.decoder);
   return QueueWriter(config, rank).write(turns, all);
 }
@@ -454,19 +556,21 @@ PlanRules queue_rules(const QueuePlanConfig& config) {
                        : message.payload == Payload::kHidden ? tokens * config.hidden_bytes
                                                              : tokens * config.latent_bytes;
               },
+          .stale = config.longest_skip(),
           .experts = static_cast<int>(config.layers.size())};
 }
 
 std::vector<std::vector<int64_t>> slots_of(std::span<const Plan> plans) {
   const auto times = time_plans(plans, {}, {}, [](const Step& step, int) {
-    return step.kind == Step::Kind::kCompute ? 1.0 : 0.0;
+    return step.kind == Step::Kind::kCompute && !step.reuses ? 1.0 : 0.0;
   });
   std::vector<std::vector<int64_t>> begun(times.size());
   for (size_t rank = 0; rank < times.size(); ++rank)
     for (size_t step = 0; step < times[rank].size(); ++step) {
       // A step that awaits a message begins, in this count, when the message is there.
       const StepTime& time = times[rank][step];
-      const bool computes = plans[rank].steps[step].kind == Step::Kind::kCompute;
+      const Step& of = plans[rank].steps[step];
+      const bool computes = of.kind == Step::Kind::kCompute && !of.reuses;
       begun[rank].push_back(static_cast<int64_t>(computes ? time.begin_s : time.end_s));
     }
   return begun;

@@ -9,6 +9,12 @@
 // own. It also sees, as keys alone, the first C frames of block k + 1, one step back, whose keys
 // pass (k + 1, i - 1) of the same turn has left on the same rank.
 //
+// Step caches: step i can be skipped (DenoiseStep::skipped), in every block. Pass (k, i) then runs
+// no transformer block. Let c(i) be the last step up to i that is not skipped. The last stage
+// embeds the block's own frames, adds what the transformer blocks added to them in pass (k, c(i)),
+// and runs the head. It leaves no keys: a pass (k, i) that is not skipped sees those of (k + 1, c(i
+// - 1)). The keys and the added rows that a later turn reads have slots of their own, by block.
+//
 // Split: guidance branches (cfg), transformer blocks (layers); the tokens of a pass (ulysses),
 //   heads and widths inside a forward, by the seams.
 // Talk: hidden rows from stage to stage, each branch a message; the updated rows of a block from
@@ -19,9 +25,12 @@
 // Bytes sent per pass: hidden (P + C) S D e per branch and hop (S tokens of a frame); rows of n C_l
 // p
 //   4 to the first stage, n the block's own tokens; as much between branches where cfg = 2. Per
-//   turn: 8 to every rank with `control`.
+//   turn: 8 to every rank with `control`. A skipped pass has no hidden rows, and no rows go to the
+//   first stage for it.
 // Memory of a rank: 2 or 3 hidden buffers; the rows of min(T, B) + 1 blocks on the first and the
-//   last stage; one set of keys per branch (parallel/methods/block_context.h).
+//   last stage; one set of keys per branch (parallel/methods/block_context.h). For every stretch of
+//   n skipped steps n + 1 sets more, and on the last stage as many of n D 4 bytes for the own
+//   tokens of a block (QueuePlanConfig::kept_sets).
 // Exact: a pass reads the versions above whatever the ranks and the delays.
 // Divisibility: none; at least one transformer block per stage.
 // Overlap: sends never block; hidden rows are received into another buffer while a pass computes.
@@ -37,14 +46,36 @@
 namespace weft {
 
 // Slots of a plan: velocities and keys of the right context, one each per branch; then hidden rows;
-// the word of control; then the rows of blocks (QueuePlanConfig::block_slot).
+// the word of control; the rows of blocks (QueuePlanConfig::block_slot); then what passes before
+// skipped ones keep: set by set the keys and the added rows of both branches.
 enum QueueSlot : int {
   kQueueVelocitySlot = 0,
   kQueueContextSlot = 2,
   kQueueHiddenSlot = 4,
   kQueueControlSlot = 7,
-  kQueueBlockSlot = 8
+  kQueueBlockSlot = 8,
+  kQueueKeptSlot = 1 << 20
 };
+// Sets are numbered from 0. Set 0 is that of the keys that the next pass reads; it has no added
+// rows.
+constexpr int queue_keys_slot(int set, int branch) {
+  return set == 0 ? kQueueContextSlot + branch : kQueueKeptSlot + 4 * (set - 1) + branch;
+}
+constexpr int queue_added_slot(int set, int branch) {
+  return kQueueKeptSlot + 4 * (set - 1) + 2 + branch;
+}
+constexpr bool is_queue_added(int slot) {
+  return slot >= kQueueKeptSlot && (slot - kQueueKeptSlot) % 4 >= 2;
+}
+constexpr bool is_queue_keys(int slot) {
+  return (slot >= kQueueContextSlot && slot < kQueueHiddenSlot) ||
+         (slot >= kQueueKeptSlot && !is_queue_added(slot));
+}
+constexpr bool is_queue_block(int slot) { return slot >= kQueueBlockSlot && slot < kQueueKeptSlot; }
+// The set of such keys or added rows.
+constexpr int queue_set(int slot) {
+  return slot >= kQueueKeptSlot ? 1 + (slot - kQueueKeptSlot) / 4 : 0;
+}
 
 struct QueuePlanConfig {
   std::vector<DenoisePlanConfig::DenoiseStep> steps{};  // T
@@ -74,6 +105,13 @@ struct QueuePlanConfig {
   // The slot of those rows. Blocks that are in the queue together have different slots.
   int block_slot(int block, int part) const;
   int prompt(int block) const;
+  // The last step up to `step` that is not skipped. Step 0 never is.
+  int computed(int step) const;
+  // The sets of keys and of added rows, and the one that pass (block, step) writes: 0 where the
+  // next step is not skipped. Passes of which both are still read have different ones.
+  int kept_sets() const;
+  int kept_set(int block, int step) const;
+  int longest_skip() const;  // steps
 };
 
 // The rows of a rank's `part` that precede the own frames of block `block` are rows of the block
@@ -89,7 +127,7 @@ Plan plan_queue(const QueuePlanConfig& config, const Range& turns, int rank);
 PlanRules queue_rules(const QueuePlanConfig& config);
 
 // The slot in which each step of the plans begins, if a forward takes one slot and nothing else
-// takes any time.
+// takes any time, skipped passes neither.
 std::vector<std::vector<int64_t>> slots_of(std::span<const Plan> plans);
 
 }  // namespace weft

@@ -76,7 +76,8 @@ class Timing {
 
   // Returns false where the step waits for what has not been sent yet.
   bool passes(Rank& rank, int index, const Step& step) {
-    if (step.kind == Step::Kind::kCompute && !groups_.empty()) return meets(rank, index);
+    if (step.kind == Step::Kind::kCompute && !step.reuses && !groups_.empty())
+      return meets(rank, index);
     if (step.kind == Step::Kind::kSend) {
       rank.now_s += message_s_;
       const auto [copied_s, due_s] = rank.messages.send(rank.now_s, step.bytes);

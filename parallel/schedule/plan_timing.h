@@ -15,8 +15,9 @@ struct StepTime {
 };
 
 // Returns the times of every rank's steps, in their order. `seconds` is what a rank's step takes
-// that is no message. Ranks of one number in `groups` begin a forward together; empty: each on its
-// own. Steps that wait for what never comes, and those after them, are left out.
+// that is no message. Ranks of one number in `groups` begin a forward together, but one that
+// reuses rows; empty: each on its own. Steps that wait for what never comes, and those after them,
+// are left out.
 std::vector<std::vector<StepTime>> time_plans(
     std::span<const Plan> plans, const DeviceModel& device, const Link& link,
     const std::function<double(const Step& step, int rank)>& seconds,

@@ -142,7 +142,7 @@ TEST(Clips, AStepCacheGivesTheBitsOfOneRank) {
     ASSERT_EQ(parts.result.cached.size(), 6u);
     for (size_t step = 0; step < 6; ++step) {
       EXPECT_EQ(parts.result.cached[step].skipped, step == 1 || step == 2 || step == 4);
-      EXPECT_NEAR(parts.result.cached[step].output_change, one.result.cached[step].output_change,
+      EXPECT_NEAR(*parts.result.cached[step].output_change, *one.result.cached[step].output_change,
                   1e-4);
     }
   }

@@ -13,7 +13,8 @@ namespace {
 const Link kFast{.latency_s = 1e-6, .bytes_per_s = 1e11},
     kSlow{.latency_s = 10e-3, .bytes_per_s = 1e8};
 
-PlannedJob planned(const std::string& model, const Link& link, int frames, int steps) {
+PlannedJob planned(const std::string& model, const Link& link, int frames, int steps,
+                   const StepCache& cache = {}) {
   PlannedJob job{.model = std::make_shared<const OpenModel>(model),
                  .options = options_of(DType::kF32),
                  .request = {},
@@ -28,6 +29,7 @@ PlannedJob planned(const std::string& model, const Link& link, int frames, int s
   job.request.frames = frames;
   job.request.steps = steps;
   job.request.method = parse_method("queue:block=2,context=1", "method");
+  job.request.cache = cache;
   job.request = Generator(job.model, job.options).resolve(job.request);
   return job;
 }
@@ -120,6 +122,13 @@ TEST(QueueForecast, HoldsForALongVideo) {
 
 TEST(QueueForecast, HoldsForTwoExperts) {
   expect_like_whole(planned("tests/golden/pipeline_two_experts/model", kSlow, 41, 9), 2);
+}
+
+TEST(QueueForecast, HoldsForAStepCache) {
+  const StepCache cache{StepCacheKind::kTeaCache, 0.1, std::vector<int>{1, 4, 5, 7}};
+  for (const int ranks : {1, 2, 4})
+    expect_like_whole(planned("models/pocket", kSlow, 81, 12, cache), ranks);
+  expect_like_whole(planned("models/pocket", kFast, 201, 9, cache), 3, "layers=3");
 }
 
 TEST(QueueForecast, ChoosesTheFastestLayout) {

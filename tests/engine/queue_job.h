@@ -25,6 +25,7 @@ struct QueueNumbers {
   std::vector<int> prompts{};
   uint64_t seed = 7;
   float negative = -0.5f;
+  std::vector<int> skipped{};  // steps
 
   int64_t height = 4, width = 4;
   std::array<int64_t, 4> shape(int block) const { return {2, frames.count(block), height, width}; }
@@ -36,7 +37,9 @@ struct QueueNumbers {
   }
   // The low-noise expert has the second half of the timesteps.
   std::vector<DenoisePlanConfig::DenoiseStep> step_list() const {
-    return steps_of(sampler(), 0.7, std::vector<double>(experts, guidance));
+    auto list = steps_of(sampler(), 0.7, std::vector<double>(experts, guidance));
+    for (const int step : skipped) list[step].skipped = true;
+    return list;
   }
   float prompt(int block) const {
     return prompts.empty() ? 0.5f : 0.5f + static_cast<float>(prompts[block]);

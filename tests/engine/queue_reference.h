@@ -16,6 +16,17 @@ struct Planted {
   bool keep_at_switch = false;      // the other expert's keys are used
   bool keys_of_prefix = false;      // the kept frames are those before the block's own
   bool keys_of_last_turn = false;   // the keys are not dropped at the end of a turn
+  // These are faults of step caches.
+  bool one_residual = false;     // all blocks share what the transformer blocks added
+  bool branches_share = false;   // so do the branches
+  bool no_old_keys = false;      // keys of an earlier turn are not seen
+  bool oldest_residual = false;  // it is kept at the first step alone
+};
+
+// Sees the hidden rows of a forward behind its transformer blocks.
+struct ReferenceHook final : HiddenHook {
+  Tensor rows{};
+  void before_head(Context&, const TensorView& x) override { rows = copy_of(x); }
 };
 
 // Keeps the keys of every forward, by pass and layer.
@@ -67,6 +78,7 @@ inline Video closed_form(const QueueNumbers& n, const Planted& planted = {}) {
   Video video;
   std::map<StepOf, Tensor> z;  // rows of a block's own frames before a step
   std::map<int, SamplerState> states;
+  std::map<std::array<int, 2>, std::vector<float>> residuals;  // by block and branch
   for (int turn = 0; turn < n.steps + n.blocks - 1; ++turn)
     for (int k = std::min(turn, n.blocks - 1); k >= std::max(0, turn - n.steps + 1); --k) {
       const int i = turn - k;
@@ -86,9 +98,11 @@ inline Video closed_form(const QueueNumbers& n, const Planted& planted = {}) {
              x.view().slice(0, 0, tokens - own));
       }
       mixer.right = {};
-      if (i > 0 && k + 1 < n.blocks &&
-          (planted.keep_at_switch || steps[i].model == steps[i - 1].model))
-        mixer.right = Pass{.clip = k + 1, .step = i - 1};
+      int from = i - 1;  // the step whose keys are the newest of the block behind
+      while (from > 0 && steps[from].skipped) --from;
+      if (i > 0 && k + 1 < n.blocks && !(planted.no_old_keys && from < i - 1) &&
+          (planted.keep_at_switch || steps[i].model == steps[from].model))
+        mixer.right = Pass{.clip = k + 1, .step = from};
       else if (planted.keys_of_last_turn && i == 0 && k > 0)
         mixer.right = Pass{.clip = k - 1, .step = 0};
       const Transformer& model = *experts.models[steps[i].model];
@@ -104,15 +118,36 @@ inline Video closed_form(const QueueNumbers& n, const Planted& planted = {}) {
             model.prepare(own_mixer, {.text = TensorView(&prompt, DType::kF32, {1, 1})}, grid);
         const Rope rope = model.rope(grid, {}, *conditioning);
         const TimeSegment time{{0, tokens}, sampler.timesteps()[i]};
-        Tensor out(DType::kF32, {tokens, row});
-        model.forward(own_mixer, {.blocks = BlockRange::all(n.layers),
-                                  .in = x,
-                                  .times = {&time, 1},
-                                  .embedding = {},
-                                  .conditioning = *conditioning,
-                                  .rope = rope,
-                                  .out = out});
+        const auto run = [&](const BlockRange& blocks, const TensorView& in, HiddenHook* hook) {
+          const bool embeds = blocks.begin == 0 && blocks.end == 0;
+          Tensor out(DType::kF32, {in[0], embeds ? ToyAttention::kWidth : row});
+          model.forward(own_mixer, {.blocks = blocks,
+                                    .in = in,
+                                    .times = {&time, 1},
+                                    .embedding = {},
+                                    .conditioning = *conditioning,
+                                    .rope = rope,
+                                    .out = out,
+                                    .hook = hook});
+          return out;
+        };
+        // The transformer blocks turn the embedded rows of the own frames into `last`.
+        Tensor first = run({0, 0, n.layers}, z.at({k, i}), nullptr);
+        std::vector<float>& added =
+            residuals[{planted.one_residual ? 0 : k, planted.branches_share ? 0 : branch}];
+        if (steps[i].skipped) {
+          for (int64_t at = 0; at < first.count(); ++at) first.as<float>()[at] += added[at];
+          velocities.push_back(run({n.layers, n.layers, n.layers}, first, nullptr));
+          continue;
+        }
+        ReferenceHook hook;
+        const Tensor out = run(BlockRange::all(n.layers), x, &hook);
         velocities.push_back(copy_of(out.view().slice(0, tokens - own, own)));
+        if (planted.oldest_residual && !added.empty()) continue;
+        added.resize(first.count());
+        for (int64_t at = 0; at < first.count(); ++at)
+          added[at] =
+              hook.rows.view().slice(0, tokens - own, own).as<float>()[at] - first.as<float>()[at];
       }
       guide(stream, {}, n.guidance, velocities.size() > 1 ? velocities[1].view() : TensorView(),
             velocities[0]);

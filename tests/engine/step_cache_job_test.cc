@@ -57,7 +57,7 @@ TEST(StepCache, ThresholdZeroGivesTheBitsOfNoCache) {
     EXPECT_EQ(cached.framehash, plain.framehash);
     EXPECT_EQ(cached.cached.size(), 7u);
     EXPECT_GT(cached.cached[3].embedding_change, 0);
-    EXPECT_GT(cached.cached[3].output_change, 0);
+    EXPECT_GT(*cached.cached[3].output_change, 0);
     EXPECT_TRUE(plain.cached.empty());
     request.cache = {StepCacheKind::kTeaCache, 0.1, std::vector<int>{3, 4}};
     EXPECT_NE(generator.run(request, nullptr).signature, plain.signature);
@@ -116,10 +116,13 @@ TEST(StepCache, RefusesWhatCannotWork) {
   request.cache.skipped.reset();
   refused(request, "no polynomial of TeaCache is known");
   refused(cached_job({3, 6}), "step 6 of 7");
+  refused(cached_job({0, 2}), "the first of its expert");
   request = cached_job({1});
   request.steps = 9;  // the fewest of a queue
   request.method = parse_method("queue:block=1,context=1", "method");
-  refused(request, "whose blocks read the keys");
+  request.cache.kind = StepCacheKind::kFirstBlock;
+  refused(request, "whose blocks are planned turns ahead");
+  request.cache.kind = StepCacheKind::kTeaCache;
   for (const char* method : {"distrifusion:patches=2", "pcpp:patches=2", "pipefusion:patches=2"}) {
     request.method = parse_method(method, "method");
     refused(request, "reads the keys of the step before");
@@ -235,9 +238,145 @@ TEST(StepCache, EveryLayoutDecidesAlikeAndGivesOneRanksLatents) {
       ASSERT_EQ(result.cached.size(), alone.cached.size());
       for (size_t step = 0; step < result.cached.size(); ++step) {
         EXPECT_EQ(result.cached[step].skipped, alone.cached[step].skipped);
-        EXPECT_NEAR(result.cached[step].output_change, alone.cached[step].output_change, 1e-4);
+        EXPECT_NEAR(*result.cached[step].output_change, *alone.cached[step].output_change, 1e-4);
       }
     }
+}
+
+// 41 frames are eleven latent frames: blocks of 2 + 1 and four times 2.
+Request cached_queue(std::vector<int> skipped) {
+  Request request = cached_job(std::move(skipped));
+  request.frames = 41;
+  request.steps = 9;
+  request.method = parse_method("queue:block=2,context=1", "method");
+  return request;
+}
+
+TEST(QueueStepCache, StagesAndBranchesChangeNoBit) {
+  const Request request = cached_queue({2, 3, 5, 7});
+  Generator generator(kModel, options_of(DType::kF32));
+  const RunResult one = generator.run(request, nullptr);
+  const RunResult plain = generator.run(cached_queue({}), nullptr);
+  EXPECT_NE(one.framehash, plain.framehash);
+  ASSERT_EQ(one.cached.size(), 9u);
+  for (int step = 0; step < 9; ++step) {
+    EXPECT_EQ(one.cached[step].skipped, step == 2 || step == 3 || step == 5 || step == 7);
+    EXPECT_FALSE(one.cached[step].output_change);
+    EXPECT_EQ(one.cached[step].embedding_change > 0, step > 0);
+  }
+  const LayoutLimits limits = generator.layout_limits(generator.resolve(request));
+  for (const auto& [ranks, text] : {std::pair{2, "layers=2"},
+                                    {2, "layers=2,decode_rank=1"},
+                                    {2, "cfg=2"},
+                                    {4, "cfg=2,layers=2"}}) {
+    const Layout layout = parse_layout(text, ranks, limits);
+    run_ranks(ranks, [&](Communicator& world) {
+      Generator rank(kModel, options_of(DType::kF32), RankPlacement::of(world, layout));
+      const RunResult result = rank.run(request, nullptr);
+      if (world.rank() != 0) return;
+      EXPECT_EQ(result.framehash, one.framehash) << to_string(layout);
+      EXPECT_EQ(result.cached.size(), 9u);
+    });
+  }
+}
+
+TEST(QueueStepCache, ThresholdZeroGivesTheBitsOfNoCache) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Generator generator(kModel, options_of(dtype));
+    Request request = cached_queue({});
+    request.cache = {StepCacheKind::kTeaCache, 0, {}};
+    const RunResult cached = generator.run(request, nullptr);
+    EXPECT_EQ(cached.cached.size(), 9u);
+    request.cache = {};
+    const RunResult plain = generator.run(request, nullptr);
+    EXPECT_EQ(cached.framehash, plain.framehash);
+    EXPECT_EQ(cached.memory_high_water, plain.memory_high_water);
+  }
+}
+
+// The decision is that of the same job without the queue: it reads the timesteps alone.
+TEST(QueueStepCache, ThePocketModelSkipsTheStepsOfAnOrdinaryJob) {
+  Generator generator("models/pocket", options_of(DType::kF32));
+  Request request;
+  request.prompt = "a red ball";
+  request.width = request.height = 32;
+  request.frames = 129;
+  request.steps = 20;
+  request.cache = {StepCacheKind::kTeaCache, 0.1, {}};
+  request.method = parse_method("queue", "method");
+  const std::vector<int> skipped = *generator.resolve(request).cache.skipped;
+  EXPECT_GT(skipped.size(), 3u);
+  request.method = parse_method("full", "method");
+  EXPECT_EQ(*generator.resolve(request).cache.skipped, skipped);
+}
+
+// The plan covers the memory of the cache itself.
+TEST(QueueStepCache, MemoryIsAsPlanned) {
+  for (const int64_t frames : {9, 17, 41, 121}) {
+    const auto sizes = [&](std::vector<int> skipped) {
+      Request request = cached_queue(std::move(skipped));
+      request.width = request.height = 128;
+      request.frames = frames;
+      Generator generator(kModel, options_of(DType::kF32));
+      request = generator.resolve(request);
+      const auto planned = static_cast<double>(generator.plan(request).parts.denoise);
+      return std::pair{planned,
+                       static_cast<double>(generator.run(request, nullptr).stage_high_water[1])};
+    };
+    const auto [planned_without, taken_without] = sizes({});
+    for (const std::vector<int>& skipped :
+         {std::vector<int>{4}, {1, 2, 3, 5}, {2, 3, 4, 5, 6, 7}}) {
+      const auto [planned, taken] = sizes(skipped);
+      const double more = planned - planned_without, took = taken - taken_without;
+      EXPECT_GE(more, 0.99 * took) << frames << " frames, " << skipped.size() << " skipped";
+      EXPECT_LE(planned, 1.05 * taken) << frames << " frames, " << skipped.size() << " skipped";
+    }
+  }
+}
+
+struct Watcher final : ProgressListener {
+  std::vector<std::string> warnings;
+  int total = 0, steps = 0;
+  void progress(const Progress& p) override {
+    if (p.stage != "denoise") return;
+    total = p.total;
+    steps = p.step;
+  }
+  void warning(const std::string& line) override { warnings.push_back(line); }
+};
+
+// Its checkpoints would lack what the skipped steps reuse, which it says beforehand.
+TEST(QueueStepCache, AStoppedJobBeginsAnewAndSaysSo) {
+  const std::string path = testing::TempDir() + "/weft_queue_cache_" + std::to_string(getpid()) +
+                           ".checkpoint.safetensors";
+  Generator generator(kModel, options_of(DType::kF32));
+  const std::atomic<bool> stop{false};
+  Watcher watcher;
+  RunOptions options;
+  options.listener = &watcher;
+  options.stop = &stop;
+  options.checkpoint_path = path;
+  options.checkpoint_seconds = 0;
+  EXPECT_EQ(generator.run(cached_queue({2, 3}), nullptr, options).checkpoints, 0);
+  ASSERT_EQ(watcher.warnings.size(), 1u);
+  EXPECT_NE(watcher.warnings[0].find("begins anew"), std::string::npos) << watcher.warnings[0];
+  EXPECT_EQ(watcher.total, 5 * 7 * 2);  // forwards: blocks, computed steps, branches
+  EXPECT_EQ(watcher.steps, watcher.total);
+  EXPECT_GT(generator.run(cached_queue({}), nullptr, options).checkpoints, 0);
+  remove_checkpoints(path);
+}
+
+TEST(QueueStepCache, AnAuditIsRefused) {
+  Generator generator(kModel, options_of(DType::kF32));
+  RunOptions options;
+  options.cache_audit = 2;
+  try {
+    generator.run(cached_queue({2, 3}), nullptr, options);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_NE(std::string(error.what()).find("--cache-audit is 2"), std::string::npos);
+  }
 }
 
 }  // namespace

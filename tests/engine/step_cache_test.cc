@@ -306,5 +306,80 @@ TEST(StepCache, DelaysChangeNoBit) {
           << to_string(layout) << " seed " << seed;
 }
 
+// The steps that every rank skips with the cache first-block, where `faulty` alters what it
+// measures.
+std::vector<std::vector<int>> first_block_skips(const Layout& layout, double threshold, int faulty,
+                                                const std::function<void(Change&)>& alter,
+                                                const LocalOptions& options = {}) {
+  std::vector<std::vector<int>> skipped(layout.ranks());
+  const Sampler steps = Toy::sampler(kSteps);
+  Request asked = toy_request(4, {});
+  asked.cache = {StepCacheKind::kFirstBlock, threshold, {}};
+  run_ranks(
+      layout.ranks(),
+      [&](Communicator& world) {
+        Stream stream = Stream::cpu(1);
+        Arena arena;
+        test::ToyValuesExperts experts;
+        RankPlacement placement = RankPlacement::of(world, layout);
+        float prompts[] = {prompt_of(0), prompt_of(1)};
+        DenoisePlanConfig config =
+            staged_config(placement, experts.traits(), DType::kF32, Toy::kTokens);
+        config.steps.assign(kSteps, {.model = 0, .branches = 2});
+        config.blocks = {kBlocks};
+        config.first_block_bytes = experts.traits().width * static_cast<int64_t>(sizeof(float));
+        Job job{.request = asked,
+                .sampler = steps,
+                .embeds = {TensorView(&prompts[0], DType::kF32, {1, 1}),
+                           TensorView(&prompts[1], DType::kF32, {1, 1})},
+                .latent = Toy::noise(),
+                .decode = [](const TensorView&) {}};
+        job.on_first_block = [&](const Pass&, Change& change) {
+          if (world.rank() == faulty) alter(change);
+        };
+        Denoiser denoiser(stream, arena, experts, placement);
+        denoiser.run(config, job);
+        skipped[world.rank()] = denoiser.skipped();
+      },
+      options);
+  return skipped;
+}
+
+// Law L-K2: what one rank measures changes the decision of all ranks, or of none where it measures
+// nothing. Large, negative and undefined values must neither part the ranks nor stop them.
+TEST(FirstBlockDecision, OneRanksFaultIsEveryRanksDecision) {
+  const double threshold = 0.05;
+  const std::vector<int> expected = first_block_skips({}, threshold, -1, [](Change&) {}).front();
+  EXPECT_GT(expected.size(), 0u);
+  EXPECT_LT(std::ssize(expected), kSteps - 2);
+  const std::vector<int> all{1, 2, 3, 4, 5, 6};
+  const std::pair<float, std::vector<int>> faults[] = {{1e9f, {}}, {-1e9f, all}, {NAN, {}}};
+  int everyone = 0;
+  for (int ranks = 2; ranks <= 4; ++ranks)
+    for (const Layout& layout : toy_layouts(ranks, true)) {
+      if (layout[Axis::kData] > 1) continue;
+      for (int faulty = 0; faulty < ranks; ++faulty)
+        for (const auto& [value, decided] : faults) {
+          bool measures = false;
+          const auto skipped = first_block_skips(
+              layout, threshold, faulty,
+              [&](Change& change) {
+                measures = true;
+                change.change = value;
+              },
+              {.delay_seed = static_cast<uint64_t>(faulty + 1), .max_delay_us = 20});
+          // A small change of one branch leaves the decision to the other branch's.
+          const bool alone = value < 0 && layout[Axis::kCfg] == 2;
+          for (int rank = 0; rank < ranks; ++rank)
+            EXPECT_EQ(skipped[rank], !measures ? expected
+                                     : alone   ? skipped[0]
+                                               : decided)
+                << to_string(layout) << " rank " << rank << ", " << value << " on rank " << faulty;
+          everyone += measures;
+        }
+    }
+  EXPECT_GT(everyone, 30);
+}
+
 }  // namespace
 }  // namespace weft

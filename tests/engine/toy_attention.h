@@ -93,6 +93,7 @@ struct ToyAttention final : ToyTransformer {
       add_signal(args, x);
     }
     if (args.blocks.last()) {
+      if (args.hook) args.hook->before_head(context, x);
       std::fill_n(args.out.as<float>(), args.out.count(), 0.0f);
       multiply(-2, 0, x, args.out);
     } else {

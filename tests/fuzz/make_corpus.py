@@ -160,9 +160,21 @@ def pictures_and_clips():
             put("media", name, path.read_bytes())
 
 
+def sounds():
+    with tempfile.TemporaryDirectory() as folder:
+        for name, options in [("a.wav", ["-ac", "2"]), ("b.wav", ["-c:a", "pcm_f32le", "-ar", "44100"]), ("c.flac", []),
+                              ("d.mp3", []), ("e.ogg", ["-c:a", "libvorbis"]), ("f.webm", ["-c:a", "libopus"]),
+                              ("g.m4a", ["-c:a", "aac"])]:
+            path = pathlib.Path(folder, name)
+            subprocess.run(["ffmpeg", "-loglevel", "error", "-f", "lavfi", "-i", "sine=440:r=16000:d=0.05",
+                            "-fflags", "+bitexact", "-flags:a", "+bitexact", *options, path], check=True)
+            put("sound", name, path.read_bytes())
+
+
 if __name__ == "__main__":
     weights()
     configs()
     tokenizers()
     tokenizer_files()
     pictures_and_clips()
+    sounds()

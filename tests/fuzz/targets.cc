@@ -17,6 +17,7 @@
 #include "io/media/image.h"
 #include "io/media/media_probe.h"
 #include "io/media/video.h"
+#include "io/sound/audio.h"
 #include "io/text/byte_bpe.h"
 #include "io/text/text_clean.h"
 #include "io/text/tokenizer.h"
@@ -252,6 +253,20 @@ void tokenizer_json(Bytes bytes) {
   });
 }
 
+void sound(Bytes bytes) {
+  const std::string path = anonymous_file(bytes);
+  refused_or_done([&] {
+    const std::unique_ptr<SoundSource> source = open_sound(path, 16000);
+    std::vector<float> samples(4096);
+    for (int count = 0; count < 64; ++count) {
+      const size_t read = source->read(samples);
+      if (read == 0) return;
+      for (const float value : std::span(samples).first(read))
+        CHECK(value >= -1 && value <= 1, value);
+    }
+  });
+}
+
 void media(Bytes bytes) {
   constexpr int64_t kPixels = int64_t{1} << 22;  // larger ones take seconds and test nothing more
   const std::string path = anonymous_file(bytes);
@@ -283,6 +298,7 @@ constexpr Target kTargets[] = {
     {"tokenizer_input", 1024, tokenizer_input},
     {"tokenizer_json", 2048, tokenizer_json},
     {"media", 16384, media},
+    {"sound", 16384, sound},
 };
 
 }  // namespace

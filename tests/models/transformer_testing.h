@@ -40,7 +40,8 @@ inline Rope rope_of(const Transformer& model, std::array<int64_t, 3> grid,
 // velocity of that shape if they end it (the patches of this rank's tokens). Others are rows.
 inline void forward(const Transformer& model, Context& context, BlockRange blocks,
                     const TensorView& in, std::span<const TimeSegment> times,
-                    const Conditioning& conditioning, const Rope& rope, const TensorView& out) {
+                    const Conditioning& conditioning, const Rope& rope, const TensorView& out,
+                    const TensorView& signal = {}) {
   Stream& stream = context.stream;
   const TransformerTraits& traits = model.traits();
   const int64_t n = context.tokens.size();
@@ -59,7 +60,8 @@ inline void forward(const Transformer& model, Context& context, BlockRange block
                           .embedding = embedding,
                           .conditioning = conditioning,
                           .rope = rope,
-                          .out = blocks.last() ? velocity.view() : out});
+                          .out = blocks.last() ? velocity.view() : out,
+                          .signal = signal});
   if (blocks.last()) unpatchify(stream, velocity, traits.patch, context.tokens, out);
   stream.sync();
 }

@@ -52,7 +52,7 @@ struct Model {
   Tensor run(Context& c, const WanText& prompt, const Rope& rope,
              std::vector<TimeSegment> times = {}) {
     if (times.empty()) times = {{.tokens = {0, tokens}, .timestep = time}};
-    test::forward(wan, c, BlockRange::all(config.layers), latent, times, prompt, rope, out);
+    test::forward(wan, c, BlockRange::all(config.layers), latent, times, prompt, rope, out, sound);
     return f32_copy(stream, out, {out.view()[0], out.view()[1], out.view()[2], out.view()[3]});
   }
 
@@ -69,6 +69,7 @@ struct Model {
   WanConfig config;
   WanTransformer wan;
   Tensor latent, text, out;
+  Tensor sound;  // of a model that hears: [time segments, audio_dim]
   float time = 0;
   std::array<int64_t, 3> grid{};
   int64_t tokens = 0;
@@ -371,6 +372,60 @@ TEST_F(WanFile, EverySpellingAndPrefix) {
       expected.wan = WanTransformer::load(expected.stream, file, config_);
       EXPECT_TRUE(bitwise_equal(expected.run(16), velocity)) << prefix << original;
     }
+}
+
+// A model that hears adds W2 silu(W1 s + b1) + b2 of a segment's sound s to its vector of the time.
+TEST_F(WanFile, SoundIsAddedToTheVectorOfTheTime) {
+  constexpr int64_t kSound = 10;
+  Model model("dit_wan_tiny");
+  const std::vector<TimeSegment> times{{{0, 6}, model.time}, {{6, 18}, model.time}};
+  Recorder deaf, hearing;
+  const Tensor silent = model.run(16, &deaf, times);
+
+  config_.audio_dim = kSound;
+  EXPECT_NE(fault().find("4 missing: condition_embedder.audio_embedder.linear_1.weight [24, 10]"),
+            std::string::npos)
+      << fault();
+  const std::string name = "condition_embedder.audio_embedder.linear_";
+  float next = 0;
+  const auto make = [&](const std::string& part, std::initializer_list<int64_t> shape) {
+    Tensor& tensor = tensors_[name + part] = Tensor(DType::kF32, shape);
+    for (float& value : std::span(tensor.as<float>(), tensor.view().count()))
+      value = 0.3f * std::sin(next += 1.7f);
+    return to_f64(tensor);
+  };
+  const auto w1 = make("1.weight", {24, kSound}), b1 = make("1.bias", {24});
+  const auto w2 = make("2.weight", {24, 24}), b2 = make("2.bias", {24});
+  model.wan = WanTransformer::load(model.stream, written(), config_);
+  model.sound = Tensor(DType::kF32, {2, kSound});
+  for (int64_t i = 0; i < 2 * kSound; ++i)
+    model.sound.as<float>()[i] = std::cos(0.9f * static_cast<float>(i));
+  const Tensor heard = model.run(16, &hearing, times);
+  EXPECT_FALSE(bitwise_equal(heard, silent));
+
+  const auto s = to_f64(model.sound), before = to_f64(deaf.seen["temb"]),
+             after = to_f64(hearing.seen["temb"]);
+  for (int64_t segment = 0; segment < 2; ++segment) {
+    std::vector<double> hidden(24);
+    for (int64_t i = 0; i < 24; ++i) {
+      double sum = b1[i];
+      for (int64_t j = 0; j < kSound; ++j) sum += w1[i * kSound + j] * s[segment * kSound + j];
+      hidden[i] = sum / (1 + std::exp(-sum));
+    }
+    for (int64_t i = 0; i < 24; ++i) {
+      double sum = b2[i] + before[segment * 24 + i];
+      for (int64_t j = 0; j < 24; ++j) sum += w2[i * 24 + j] * hidden[j];
+      EXPECT_NEAR(after[segment * 24 + i], sum, 1e-5) << segment << " " << i;
+    }
+  }
+
+  // A second linear of zeros hears nothing.
+  for (const char* part : {"2.weight", "2.bias"}) {
+    const TensorView zeros = tensors_[name + part];
+    std::fill_n(zeros.as<float>(), zeros.count(), 0.0f);
+  }
+  model.wan = WanTransformer::load(model.stream, written(), config_);
+  EXPECT_TRUE(bitwise_equal(model.run(16, nullptr, times), silent));
 }
 
 TEST_F(WanFile, AnotherModelIsNamedAsSuch) {

@@ -264,6 +264,104 @@ TEST(BlockQueue, GoesOnFromEveryTurn) {
   }
 }
 
+// Queues in which a step cache skips steps: some, or all but the first of each expert and the last.
+std::vector<QueuePlanConfig> every_cached_queue() {
+  std::vector<QueuePlanConfig> all;
+  for (const QueuePlanConfig& config : every_queue())
+    for (const int computed : {2, 3, 100}) {
+      const auto steps = static_cast<int>(config.steps.size());
+      QueuePlanConfig cached = config;
+      for (int i = 1; i + 1 < steps; ++i)
+        cached.steps[i].skipped =
+            i % computed != 0 && config.steps[i].model == config.steps[i - 1].model;
+      if (cached.longest_skip() > 0) all.push_back(std::move(cached));
+    }
+  return all;
+}
+
+TEST(CachedBlockQueue, IsSoundUnderEveryLayoutAndInWindows) {
+  const auto queues = every_cached_queue();
+  EXPECT_GT(queues.size(), 100u);
+  for (const QueuePlanConfig& config : queues) {
+    const std::vector<Plan> whole = plan_queue(config);
+    ASSERT_EQ(fault(config, whole), std::nullopt) << described(config);
+    const Range turns = config.turns();
+    std::vector<Plan> joined = plan_queue(config, {0, 1});
+    for (int64_t begin = 1; begin < turns.end; begin += 3) {
+      const auto window = plan_queue(config, {begin, std::min(begin + 3, turns.end)});
+      for (size_t rank = 0; rank < joined.size(); ++rank) append(joined[rank], window[rank]);
+    }
+    for (size_t rank = 0; rank < joined.size(); ++rank)
+      ASSERT_EQ(to_string(joined[rank]), to_string(whole[rank])) << described(config);
+  }
+}
+
+TEST(CachedBlockQueue, GoesOnFromEveryTurn) {
+  for (QueuePlanConfig config : every_cached_queue()) {
+    const auto last = static_cast<int>(config.turns().end);
+    if (config.blocks < 3 || last > 12) continue;
+    for (int turn = 1; turn < last; ++turn) {
+      config.first_turn = turn;
+      ASSERT_EQ(fault(config, plan_queue(config)), std::nullopt) << described(config) << turn;
+    }
+  }
+}
+
+// Only the last stage has a part in a skipped pass, and it sends velocities and rows of the next
+// step alone. A pass that is computed sees the keys that the block behind has left last, and so
+// many turns are between them as steps were skipped.
+TEST(CachedBlockQueue, ASkippedPassBelongsToTheLastStageAndTheNewestKeysAreRead) {
+  for (const QueuePlanConfig& config : every_cached_queue())
+    for (const Plan& plan : plan_queue(config)) {
+      const Mesh mesh(config.layout);
+      const bool last = mesh.at(Axis::kLayers, plan.rank) + 1 == config.layout[Axis::kLayers];
+      std::map<std::array<int, 3>, int> left;  // by block, branch and expert: the newest keys' step
+      for (const Step& step : plan.steps) {
+        const auto [block, i, branch] =
+            std::tuple(step.pass.clip, step.pass.step, step.pass.branch);
+        EXPECT_FALSE(step.payload == Payload::kHidden && config.steps[i].skipped);
+        if (step.kind != Kind::kCompute) continue;
+        const bool skipped = config.steps[i].skipped;
+        EXPECT_EQ(step.reuses, skipped);
+        EXPECT_TRUE(last || !skipped);
+        int newest = -1;
+        for (const SlotVersion& v : step.reads)
+          if (is_queue_keys(v.slot)) newest = v.turn - block - 1;
+        const auto found = left.find({block + 1, branch, step.pass.model});
+        if (!skipped) {
+          ASSERT_EQ(newest, found == left.end() ? -1 : found->second)
+              << described(config) << " " << to_string(step);
+          EXPECT_EQ(step.stale, newest < 0 ? 0 : i - 1 - newest);
+          if (config.context_frames > 0) left[{block, branch, step.pass.model}] = i;
+        }
+      }
+    }
+}
+
+// A stretch of n skipped steps has n + 1 sets, which blocks share in turns.
+TEST(CachedBlockQueue, SetsDoNotGrowWithTheVideo) {
+  QueuePlanConfig config = queue({.steps = 9, .blocks = 40, .stages = 2, .branches = 2});
+  for (const int step : {2, 3, 5}) config.steps[step].skipped = true;
+  EXPECT_EQ(config.kept_sets(), 1 + 3 + 2);
+  EXPECT_EQ(config.longest_skip(), 2);
+  EXPECT_EQ(config.kept_set(7, 0), 0);
+  EXPECT_EQ(config.kept_set(7, 1), 1 + 7 % 3);
+  EXPECT_EQ(config.kept_set(8, 4), 4 + 8 % 2);
+  EXPECT_EQ(config.computed(3), 1);
+  for (const Plan& plan : plan_queue(config)) {
+    std::set<int> keys, added;
+    for (const Step& step : plan.steps)
+      for (const SlotVersion& v : step.writes) {
+        if (is_queue_keys(v.slot)) keys.insert(v.slot);
+        if (is_queue_added(v.slot)) added.insert(v.slot);
+      }
+    EXPECT_EQ(std::ssize(keys), 2 * config.kept_sets());
+    EXPECT_EQ(std::ssize(added), plan.rank == 1 ? 2 * (config.kept_sets() - 1) : 0);
+  }
+  config.blocks = 2;
+  EXPECT_EQ(config.kept_sets(), 1 + 2 + 2);
+}
+
 // Law 5, on every rank: each step of each block once, in turns, from the tail to the head. Right
 // context where there is one, prefix from the second block on.
 TEST(BlockQueue, EveryPassOnceInOrderWithItsContexts) {
@@ -356,6 +454,20 @@ TEST(BlockQueue, SlotsDoNotGrowWithTheVideo) {
           EXPECT_LE(std::ssize(rows), std::min(steps, blocks) + 1 + 2);  // and two velocities
         }
       }
+}
+
+// The keys of a neighbour that has overwritten them, because its set is too small.
+TEST(CachedBlockQueueFaults, KeysOfAnOlderPass) {
+  QueuePlanConfig config = queue({.steps = 6, .blocks = 6, .stages = 2});
+  for (const int step : {2, 3}) config.steps[step].skipped = true;
+  std::vector<Plan> plans = plan_queue(config);
+  EXPECT_EQ(fault(config, plans), std::nullopt);
+  for (Plan& plan : plans)
+    for (Step& step : plan.steps)
+      for (auto* list : {&step.reads, &step.writes})
+        for (SlotVersion& v : *list)
+          if (v.slot >= kQueueKeptSlot && queue_set(v.slot) == 3) v.slot -= 4;
+  EXPECT_NE(fault(config, plans), std::nullopt);
 }
 
 // Plans with faults of careless schedules, which the checker must find.

@@ -1,0 +1,215 @@
+#pragma once
+// Session: one face of an endless stream. It joins three threads: one that brings sound, one that
+// runs the engine, and one that takes pictures with their sound.
+//
+//   sound    -> push_sound, end_turn, rest, hear, interrupt, close
+//   engine   -> next_block: the rows of a signal; deliver: the pictures of that block; fail
+//   consumer -> next: one slot, that is one picture and its sound
+//
+// A block's rows, pictures and sound are bound when the block begins, so they stay in step however
+// late the pictures come. States change at the borders of blocks. Nothing grows with the stream: a
+// producer of sound waits for room, the engine for credits, of which there are as many as blocks
+// fit into the engine and the queue of slots, and the consumer for pictures.
+//
+// Offline (`live` false) only what was pushed becomes media: a block waits for its sound, and time
+// does not matter. Live, the pictures never end: a block whose sound is not there when it must
+// begin is filled up with silence, and without any sound it is idle or listening.
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "engine/session/media_clock.h"
+#include "engine/session/speech_queue.h"
+#include "engine/session/turn_token.h"
+#include "io/media/frame.h"
+#include "io/sound/audio_features.h"
+
+namespace weft {
+
+struct SessionConfig {
+  int block_frames = 3;  // latent frames of a block
+  int first_block = 3;   // of the first block of a speech: fewer are seen earlier
+  int pictures = 4;      // of a latent frame (the VAE's temporal factor)
+  // Pictures of the stream's first latent frame: 1 for a VAE that is causal in time. The rows of
+  // the pictures that it lacks are idle and silent, and come before the others.
+  int first_pictures = 4;
+  int in_engine = 1;  // blocks that may be inside the engine
+  int warm_up = 0;    // blocks of silence before the stream whose pictures are not shown
+  MediaRate fps{25, 1};
+  int sample_rate = SoundBands::kRate;
+  double queued_seconds = 2;  // of sound that waits for its blocks
+  bool live = false;
+  MediaInstant jitter = std::chrono::milliseconds(200);  // live: the delay of the first picture
+  MediaInstant kept = std::chrono::milliseconds(600);    // media still shown after an interruption
+  // Live: a block begins so long before its first picture is due, at the latest. 0: the time of
+  // in_engine + 1 blocks.
+  MediaInstant lead{0};
+  // Shown in a loop, live, while the session neither speaks nor waits for pictures; idle and
+  // listening then take nothing from the engine. Empty: the engine makes these pictures.
+  std::vector<Frame> idle_loop, listening_loop;
+  TurnToken* turns = nullptr;  // of the engine, if several sessions share it
+  int id = 0;                  // of this session there
+  // A session that has the token and nothing for the engine so long, within a speech whose sound or
+  // consumer stalls, queues for it anew.
+  MediaInstant revoke = std::chrono::seconds(5);
+  std::function<MediaInstant()> now = [] {
+    return MediaInstant(std::chrono::steady_clock::now().time_since_epoch());
+  };
+};
+
+// A block as the engine takes it. Pictures that belong to a latent frame have neighbouring rows.
+struct SignalBlock : SessionBlock {
+  std::vector<float> rows;  // [frames * pictures, kSignalColumns]
+};
+
+// One picture and its sound: samples [round(index r / fps), round((index + 1) r / fps)).
+struct SessionSlot {
+  int64_t index = 0;    // of all slots: the picture is shown at index / fps
+  int64_t source = -1;  // of the pictures that the engine made for the stream; -1: none of them
+  int64_t block = -1;   // the engine's block of the source
+  SessionState state = SessionState::kIdle;
+  bool frozen = false;         // the last picture once more, since the next one is late
+  bool discontinuity = false;  // the clock moved: an encoder begins with a key picture
+  Frame picture;
+  std::vector<float> sound;
+};
+
+struct SessionCounts {
+  int64_t blocks = 0, muted_blocks = 0, warm_up_blocks = 0, interruptions = 0;
+  int64_t slots = 0, samples = 0;  // handed out
+  int64_t looped = 0;              // slots of a loop
+  int64_t missing = 0;             // sources that the engine left out; the last picture stands in
+  int64_t doubled = 0;             // pictures that the engine gave twice or beyond a block's number
+  double max_skew = 0;             // seconds between the sound and the pictures handed out
+  size_t max_queued_slots = 0, max_queued_samples = 0;
+  int max_in_engine = 0;
+  MediaClock::Counts clock;  // live
+};
+
+class Session {
+ public:
+  static constexpr int kSignalColumns = SoundBands::kBands + 3;  // bands; idle, listening, speaking
+
+  // Error(kUsage) names a field that is not legal.
+  explicit Session(SessionConfig config);
+  ~Session();  // gives the token back
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // The sound. These calls throw the error of fail().
+
+  int epoch() const;  // the number of interruptions
+  // Appends samples to the present speech, or begins one. Blocks while the queue is full. Returns
+  // false if `epoch` is over: the rest of an interrupted speech is not played.
+  bool push_sound(std::span<const float> samples, int epoch);
+  // Ends the present speech. Its last block is filled up with silence.
+  void end_turn();
+  // Appends a rest of so many pictures, rounded up to blocks. Blocks while the queue is full.
+  void rest(SessionState state, int64_t pictures);
+  // Live, without sound: the face listens while a user speaks, else it is idle.
+  void hear(bool user_speaks);
+  // Drops the sound and the pictures that are queued, save `kept`. Blocks inside the engine are
+  // muted; the next block is a listening one.
+  void interrupt();
+  // No more sound comes: the stream ends when all is played.
+  void close();
+
+  // The engine.
+
+  // Blocks until the next block can begin. nullopt: the stream has ended; or, with a token, it has
+  // none at present, and gives it back when all its blocks are delivered. Throws the error of
+  // fail().
+  std::optional<SignalBlock> next_block();
+  // As next_block, but nullopt where it would wait.
+  std::optional<SignalBlock> try_block();
+  // The pictures of a block, in the order of the blocks. Those of a muted or warm-up block may be
+  // left out. Never blocks.
+  void deliver(int64_t block, std::vector<Frame> pictures);
+  bool muted(int64_t block) const;
+  // Ends the session: every call, also one that waits, throws `error` from now on.
+  void fail(std::exception_ptr error);
+
+  // The consumer.
+
+  // Blocks until the next slot is there and, live, due. nullopt at the end.
+  std::optional<SessionSlot> next();
+  // As next(), but nullopt where it would wait.
+  std::optional<SessionSlot> try_next();
+  bool finished() const;  // all slots were handed out
+
+  SessionState state() const;
+  SessionCounts counts() const;
+
+ private:
+  struct InEngine {
+    SessionBlock block;
+    int64_t source;  // of its first picture
+    int64_t pictures;
+    std::vector<float> sound;
+    bool muted;
+  };
+  struct Queued {
+    int64_t source, block;
+    SessionState state;
+    Frame picture;
+    std::vector<float> sound;
+  };
+  enum class Answer : uint8_t { kBlock, kWait, kNone };
+  struct BlockPlan {
+    Answer answer = Answer::kWait;
+    SessionState state = SessionState::kIdle;
+    bool takes_sound = false;  // of the queue
+    MediaInstant wake = MediaInstant::max();
+  };
+
+  // All of these need the lock.
+  BlockPlan plan_block() const;
+  BlockPlan plan_speech(const SpeechQueue::Head& head) const;
+  BlockPlan plan_silence() const;
+  std::optional<SignalBlock> poll_block(BlockPlan& plan);
+  SignalBlock begin_block(const BlockPlan& plan);
+  bool has_credit() const;
+  bool has_loop() const { return config_.live && !config_.idle_loop.empty(); }
+  bool waits_for_pictures() const;  // slots that are to come follow the last one directly
+  int64_t pictures_ahead() const;   // slots that are queued or will come from the engine
+  MediaInstant slot_due() const;    // the first slot of the next block
+  int64_t pictures_if(SessionState state) const;  // of the next block
+  int64_t missing_head() const;                   // of its rows: those without a picture
+  void queue_pictures(InEngine& done, std::vector<Frame>& pictures);
+  std::optional<SessionSlot> poll_slot(MediaInstant* wake);
+  SessionSlot take_queued();
+  SessionSlot loop_slot();
+  SessionSlot frozen_slot() const;
+  void count_slot(SessionSlot& slot);
+  std::vector<float> silence() const;  // of one slot
+  bool all_played() const;
+  void ask_for_turn();
+  void give_turn_back();
+  void throw_error() const;
+  void wait_until(std::unique_lock<std::mutex>& lock, MediaInstant wake);
+
+  const SessionConfig config_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::exception_ptr error_;
+  SpeechQueue speech_;
+  SessionTimeline timeline_;
+  SoundBands bands_;
+  MediaClock clock_;
+  std::deque<InEngine> in_engine_;
+  std::deque<Queued> queued_;
+  Frame last_shown_, last_made_;
+  SessionState shown_state_ = SessionState::kIdle;  // of the last slot
+  bool shown_loop_ = true;                          // the last slot, or there was none
+  int64_t next_source_ = 0;                         // of the next block
+  int64_t expected_source_ = 0;                     // of the next slot
+  int64_t loop_at_ = 0;
+  bool hears_ = false, closed_ = false, turn_over_ = false;
+  SessionCounts counts_;
+};
+
+}  // namespace weft

@@ -1,0 +1,228 @@
+#include "io/sound/movie.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "io/media/output_media.h"
+#include "kernels/check.h"
+
+namespace weft {
+
+using ffmpeg::fail_write;
+using ffmpeg::Options;
+using ffmpeg::Owner;
+
+namespace {
+
+constexpr int kBufferBytes = 1 << 16;
+
+// FFmpeg's writer of a descriptor.
+int write_all(void* descriptor, uint8_t* bytes, int size) {
+  for (int done = 0; done < size;) {
+    const ssize_t wrote =
+        ::write(*static_cast<int*>(descriptor), bytes + done, size_t(size - done));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return AVERROR(errno);
+    done += int(wrote);
+  }
+  return size;
+}
+
+class Movie final : public MovieSink {
+ public:
+  // The path is empty for a descriptor.
+  Movie(const std::string& path, Overwrite overwrite, int descriptor, const std::string& name,
+        const MovieSettings& settings)
+      : settings_(settings),
+        descriptor_(descriptor),
+        picture_(settings.video.width, settings.video.height) {
+    ffmpeg::silence_log();
+    if (!path.empty()) part_.emplace(path, overwrite);
+    name_ = part_ ? part_->path() : name;
+    muxer_ = ffmpeg::open_muxer(name_, "mp4");
+    const bool global = muxer_->oformat->flags & AVFMT_GLOBALHEADER;
+    video_ =
+        ffmpeg::open_video_encoder(settings.video, "libx264", global,
+                                   part_ ? ffmpeg::EncoderUse::kFile : ffmpeg::EncoderUse::kLive);
+    open_audio_encoder(global);
+    for (const AVCodecContext* encoder : {video_.get(), audio_.get()}) {
+      AVStream* stream = avformat_new_stream(muxer_.get(), nullptr);
+      CHECK(stream != nullptr);
+      stream->time_base = encoder->time_base;
+      avcodec_parameters_from_context(stream->codecpar, encoder);
+    }
+    muxer_->streams[0]->avg_frame_rate = video_->framerate;
+    ffmpeg::set_metadata(muxer_.get(), settings.video.metadata);
+    if (settings.video.deterministic) muxer_->flags |= AVFMT_FLAG_BITEXACT;
+    open_output();
+  }
+
+  ~Movie() override { close_output(); }
+
+  void push(const Frame& picture, std::span<const float> sound, bool key) override {
+    const VideoSettings& video = settings_.video;
+    CHECK(picture.width == video.width && picture.height == video.height, picture.width,
+          picture.height);
+    AVFrame* frame = picture_.fill(picture, counts_.pictures);
+    if (key || (!part_ && counts_.pictures % settings_.fragment == 0))
+      frame->pict_type = AV_PICTURE_TYPE_I;
+    ++counts_.pictures;
+    encode(video_.get(), frame, 0);
+    waiting_.insert(waiting_.end(), sound.begin(), sound.end());
+    counts_.samples += int64_t(sound.size());
+    encode_sound(size_t(audio_->frame_size));
+    const double shown = double(counts_.pictures) * video.fps_den / video.fps_num;
+    const double heard = double(counts_.samples) / settings_.sample_rate;
+    counts_.max_skew = std::max(counts_.max_skew, std::abs(shown - heard));
+  }
+
+  std::string finish() override {
+    if (counts_.pictures == 0)
+      throw Error(ErrorKind::kOutput, "no frame to write to '" + name_ + "'");
+    encode_sound(1);
+    encode(video_.get(), nullptr, 0);
+    encode(audio_.get(), nullptr, 1);
+    if (const int result = av_write_trailer(muxer_.get()); result < 0) fail_write(name_, result);
+    if (!part_) {
+      avio_flush(muxer_->pb);
+      if (muxer_->pb->error < 0) fail_write(name_, muxer_->pb->error);
+      return "";
+    }
+    ffmpeg::close_file(muxer_.get(), name_);
+    part_->publish();
+    return part_->final_path();
+  }
+
+  MovieCounts counts() const override { return counts_; }
+
+ private:
+  void open_audio_encoder(bool global_header) {
+    const AVCodec* codec = avcodec_find_encoder(AV_CODEC_ID_AAC);
+    if (!codec) throw Error(ErrorKind::kOutput, "this FFmpeg has no AAC encoder");
+    audio_.reset(avcodec_alloc_context3(codec));
+    audio_->sample_fmt = AV_SAMPLE_FMT_FLTP;
+    audio_->sample_rate = settings_.sample_rate;
+    audio_->ch_layout = AV_CHANNEL_LAYOUT_MONO;
+    audio_->bit_rate = settings_.audio_bit_rate;
+    audio_->time_base = {1, settings_.sample_rate};
+    if (global_header) audio_->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
+    if (settings_.video.deterministic) audio_->flags |= AV_CODEC_FLAG_BITEXACT;
+    if (const int result = avcodec_open2(audio_.get(), codec, nullptr); result < 0)
+      throw Error(ErrorKind::kOutput, "cannot open the AAC encoder for " +
+                                          std::to_string(settings_.sample_rate) +
+                                          " samples per second: " + ffmpeg::reason(result));
+  }
+
+  void open_output() {
+    Options options;
+    if (part_) {
+      ffmpeg::open_file(muxer_.get(), name_);
+      options.set("movflags", "faststart+use_metadata_tags");
+    } else {
+      auto* buffer = static_cast<uint8_t*>(av_malloc(kBufferBytes));
+      if (!buffer) throw Error(ErrorKind::kMemory, "out of memory for a stream");
+      muxer_->pb =
+          avio_alloc_context(buffer, kBufferBytes, 1, &descriptor_, nullptr, write_all, nullptr);
+      muxer_->flags |= AVFMT_FLAG_CUSTOM_IO;
+      // The header waits for the first fragment, so that its edit lists have the delays.
+      options.set("movflags", "frag_keyframe+delay_moov+default_base_moof+use_metadata_tags");
+    }
+    // The encoders' delays stay in the times, and edit lists take them back.
+    muxer_->avoid_negative_ts = AVFMT_AVOID_NEG_TS_DISABLED;
+    if (const int result = avformat_write_header(muxer_.get(), options.address()); result < 0) {
+      close_output();
+      fail_write(name_, result);
+    }
+  }
+
+  void close_output() {
+    if (!muxer_ || !muxer_->pb) return;
+    if (part_) {
+      avio_closep(&muxer_->pb);
+    } else {
+      av_freep(&muxer_->pb->buffer);
+      avio_context_free(&muxer_->pb);
+    }
+  }
+
+  // Encodes what waits, in frames of the encoder's size and, if at least `least` samples are there,
+  // a smaller one.
+  void encode_sound(size_t least) {
+    size_t next = 0;
+    while (waiting_.size() - next >= least && waiting_.size() > next) {
+      const size_t count = std::min(waiting_.size() - next, size_t(audio_->frame_size));
+      Owner<AVFrame> frame(av_frame_alloc());
+      frame->format = AV_SAMPLE_FMT_FLTP;
+      frame->sample_rate = settings_.sample_rate;
+      frame->ch_layout = AV_CHANNEL_LAYOUT_MONO;
+      frame->nb_samples = int(count);
+      if (av_frame_get_buffer(frame.get(), 0) < 0)
+        throw Error(ErrorKind::kMemory, "out of memory for sound");
+      std::copy_n(waiting_.begin() + int64_t(next), count,
+                  reinterpret_cast<float*>(frame->data[0]));
+      frame->pts = encoded_samples_;
+      encoded_samples_ += int64_t(count);
+      next += count;
+      encode(audio_.get(), frame.get(), 1);
+    }
+    waiting_.erase(waiting_.begin(), waiting_.begin() + int64_t(next));
+  }
+
+  void encode(AVCodecContext* encoder, const AVFrame* frame, int stream) {
+    if (const int result = avcodec_send_frame(encoder, frame); result < 0)
+      fail_write(name_, result);
+    for (;;) {
+      const int result = avcodec_receive_packet(encoder, packet_.get());
+      if (result == AVERROR(EAGAIN) || result == AVERROR_EOF) return;
+      if (result < 0) fail_write(name_, result);
+      packet_->stream_index = stream;
+      if (stream == 0) packet_->duration = 1;
+      av_packet_rescale_ts(packet_.get(), encoder->time_base, muxer_->streams[stream]->time_base);
+      const int written = av_interleaved_write_frame(muxer_.get(), packet_.get());
+      if (written < 0) fail_write(name_, written);
+      if (muxer_->pb->error < 0) fail_write(name_, muxer_->pb->error);
+    }
+  }
+
+  const MovieSettings settings_;
+  int descriptor_;
+  std::string name_;  // that errors give
+  std::optional<PartFile> part_;
+  ffmpeg::PictureBuffer picture_;
+  Owner<AVFormatContext> muxer_;
+  Owner<AVCodecContext> video_, audio_;
+  Owner<AVPacket> packet_{av_packet_alloc()};
+  std::vector<float> waiting_;  // samples of a frame of sound that is not full
+  int64_t encoded_samples_ = 0;
+  MovieCounts counts_;
+};
+
+void check_movie(const MovieSettings& settings) {
+  ffmpeg::check_video_settings(settings.video);
+  CHECK(settings.sample_rate > 0 && settings.fragment > 0, settings.sample_rate, settings.fragment);
+}
+
+}  // namespace
+
+std::unique_ptr<MovieSink> make_movie(const std::string& path, const MovieSettings& settings,
+                                      Overwrite overwrite) {
+  if (std::filesystem::path(path).extension() != ".mp4")
+    throw Error(ErrorKind::kUsage,
+                "output '" + path + "': a movie with sound is written as .mp4 only");
+  check_movie(settings);
+  return std::make_unique<Movie>(path, overwrite, -1, "", settings);
+}
+
+std::unique_ptr<MovieSink> make_live_movie(int descriptor, const std::string& name,
+                                           const MovieSettings& settings) {
+  check_movie(settings);
+  return std::make_unique<Movie>("", Overwrite::kReplace, descriptor, name, settings);
+}
+
+}  // namespace weft
