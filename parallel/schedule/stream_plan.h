@@ -15,7 +15,8 @@
 // Talk: the rows of a block from a group to the next and from the last group to the decoder; hidden
 //   rows from stage to stage, and updated rows from the last stage to the first. A receiver that
 //   has computed with a block sends a permit for a later one, so that no rank is ever more than
-//   `credits` blocks ahead of its successor, whatever a transport buffers.
+//   `credits` blocks ahead of its successor, whatever a transport buffers. So does the last stage
+//   of a first group of one step, since nothing else returns to the first stage.
 // Bytes sent per block and hop: (P S + 1) r of the latent (P frames of S tokens, r bytes per
 // token);
 //   8 of a permit. Per forward and stage: (P S + 1) D e hidden, and (P S + 1) r back to the first
@@ -77,7 +78,7 @@ struct StreamPlanConfig {
   int under_way() const {
     const int groups = layout[Axis::kStep], most = (steps + groups - 1) / groups;
     return groups * ((most + interval() - 1) / interval() + 1) +
-           (groups - 1 + decodes_apart) * credits;
+           (groups - 1 + decodes_apart + (layout[Axis::kLayers] > 1)) * credits;
   }
   // The last block must be one of these.
   int most_blocks() const { return (kEndless - steps) / interval() - credits - 8; }

@@ -18,8 +18,11 @@ struct Played {
 
 Played play(const StreamSettings& settings, int in_engine, size_t pictures) {
   StreamEngine engine(std::make_shared<const OpenModel>(kModel), settings);
-  Session session(
-      {.block_frames = 2, .first_block = 1, .first_pictures = 1, .in_engine = in_engine});
+  SessionConfig config;
+  config.block_frames = 2;
+  config.first_block = config.first_pictures = 1;
+  config.in_engine = in_engine;
+  Session session(config);
   std::thread runs([&] { run_session(engine, "a red ball", session); });
   std::thread speaks([&] {
     if (pictures > 0) session.push_sound(speech(pictures * kSlotSamples, 3), 0);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <random>
 
@@ -243,6 +244,51 @@ TEST(StreamPlan, NoRankRunsAheadFurtherThanItsCredits) {
       EXPECT_EQ(next[rank], plans[rank].steps.size()) << rank;
     EXPECT_EQ(most, credits);
   }
+}
+
+// The same of the stages of a group, where they have the fewest steps: the first one, which alone
+// decides when a block enters, computes with no block that is further ahead of the last one.
+TEST(StreamPlan, NoStageRunsAheadFurtherThanItsCredits) {
+  for (const auto& [steps, groups] : {std::pair{1, 1}, {2, 2}, {4, 4}, {4, 1}, {4, 2}})
+    for (const int credits : {1, 2, 4}) {
+      StreamPlanConfig config = stream(split(groups, 3), steps, 40);
+      config.credits = credits;
+      const std::vector<Plan> plans = plan_stream(config);
+      const Mesh mesh(config.layout);
+      std::array<int, kAxes> at{};
+      at[static_cast<int>(Axis::kLayers)] = 2;
+      const int first = 0, last = mesh.rank_at(at);
+      // The last stage computes only when nobody else can go on.
+      std::vector<size_t> next(plans.size());
+      std::map<std::pair<int, int>, std::vector<const Step*>> sent;
+      std::vector<int> newest(plans.size(), -1);
+      const auto goes_on = [&](int rank) {
+        const Step& step = plans[rank].steps[next[rank]];
+        if (step.kind == Kind::kAwait) {
+          auto& arrived = sent[{step.peer, rank}];
+          const auto found = std::ranges::find_if(arrived, [&](const Step* message) {
+            return message->payload == step.payload && message->pass == step.pass;
+          });
+          if (found == arrived.end()) return false;
+          arrived.erase(found);
+        }
+        if (step.kind == Kind::kSend) sent[{rank, step.peer}].push_back(&step);
+        if (step.kind == Kind::kCompute) newest[rank] = std::max(newest[rank], step.pass.clip);
+        ++next[rank];
+        return true;
+      };
+      for (bool moved = true; moved;) {
+        moved = false;
+        for (size_t rank = 0; rank < plans.size(); ++rank)
+          while (int(rank) != last && next[rank] < plans[rank].steps.size() && goes_on(int(rank)))
+            moved = true;
+        ASSERT_LE(newest[first] - newest[last], credits + config.layout[Axis::kLayers])
+            << steps << " " << groups;
+        if (next[last] < plans[last].steps.size()) moved |= goes_on(last);
+      }
+      for (size_t rank = 0; rank < plans.size(); ++rank)
+        EXPECT_EQ(next[rank], plans[rank].steps.size()) << rank;
+    }
 }
 
 // The published streaming pipeline (4 steps and a decoder, blocking sends). From block 8 on the
