@@ -42,6 +42,8 @@ struct StreamRun {
   };
   std::function<void(const StreamBlock&, const TensorView&)> decode{};  // in place of the result
   std::function<void(int rank, size_t window_bytes)> done{};
+  // Called where a block is updated, with the most bytes that the rank's arena has held.
+  std::function<void(int rank, const Pass& pass, size_t arena)> updated{};
 
   static Layout split(int steps, int layers = 1) {
     Layout layout;
@@ -116,6 +118,11 @@ struct StreamRun {
         for (int64_t i = 0; i < to.count(); ++i)
           to.as<float>()[i] = loud(block) + 0.1f * static_cast<float>(i);
       };
+    const int rank = world ? world->rank() : 0;
+    if (updated)
+      job.on_update = [&](const Pass& pass, const TensorView&) {
+        updated(rank, pass, arena.high_water());
+      };
     StreamPlanConfig config = stream_config(placement, experts.traits(), wire, job);
     config.layout = layout;
     config.blocks = blocks;
@@ -125,7 +132,7 @@ struct StreamRun {
     StreamDenoiser denoiser(stream, arena, experts, placement, wire,
                             decodes_apart ? world : nullptr);
     denoiser.run(config, job);
-    if (done) done(world ? world->rank() : 0, denoiser.window_bytes());
+    if (done) done(rank, denoiser.window_bytes());
   }
 };
 
