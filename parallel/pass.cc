@@ -16,4 +16,11 @@ std::string to_string(const Pass& pass) {
   return text;
 }
 
+Pass in_tag(Pass pass) {
+  constexpr int kCount = 1 << 16;
+  pass.clip %= kCount;
+  pass.step %= kCount;
+  return pass;
+}
+
 }  // namespace weft

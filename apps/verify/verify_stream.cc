@@ -56,8 +56,8 @@ class StreamRun {
                  sink = bench_.load(inputs, "sink");
     NamedTensors out;
     const Tensor& latents = out["latents"] = Tensor(DType::kF32, noise.view().shape());
-    const auto frames = [&](const Tensor& whole, int block) {
-      return whole.view().slice(1, int64_t{block} * of_.block_frames, of_.block_frames);
+    const auto frames = [&](const Tensor& whole, const StreamBlock& block) {
+      return whole.view().slice(1, block.frames.begin, block.frames.size());
     };
     StreamJob job{
         .sampler = sampler_,
@@ -66,9 +66,10 @@ class StreamRun {
         .prompt = prompt,
         .sink = sink,
         .sink_position = of_.sink,
-        .noise = [&](int block, const TensorView& to) { copy(host_, frames(noise, block), to); },
+        .noise = [&](const StreamBlock& block,
+                     const TensorView& to) { copy(host_, frames(noise, block), to); },
         .decode =
-            [&](int block, const TensorView& latent) {
+            [&](const StreamBlock& block, const TensorView& latent) {
               copy(host_, HostCopy(bench_.stream, latent).view(), frames(latents, block));
             },
         .on_update =

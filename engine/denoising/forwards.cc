@@ -163,7 +163,8 @@ void Forwards::enqueue(const Step& step, const TensorView& embedding, const Tens
                        const Blocks& blocks, HiddenHook* hook) {
   const Prepared& prepared = this->prepared(step.pass);
   const Rope& rope = this->rope(step.pass);
-  Context context = placement_.context(stream_, arena_, step.pass, sequence(step.pass), &watch_);
+  Context context =
+      placement_.context(stream_, arena_, in_tag(step.pass), sequence(step.pass), &watch_);
   const std::vector<TimeSegment> times = times_of(step.pass);
   blocks([&](const BlockRange& range, const TensorView& in, const TensorView& out) {
     expert(step.pass).forward(context, {.blocks = range,

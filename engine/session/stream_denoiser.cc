@@ -1,5 +1,7 @@
 #include "engine/session/stream_denoiser.h"
 
+#include <cstring>
+
 #include "kernels/copy.h"
 #include "kernels/meter.h"
 #include "kernels/pointwise.h"
@@ -9,8 +11,21 @@
 namespace weft {
 namespace {
 
-constexpr int kWindow = 64;  // turns that are planned at a time
 constexpr float kSinkTimestep = 0;
+
+// The row behind those of a block, from its first byte on.
+struct Header {
+  int32_t block;  // of the plan
+  int32_t frames;
+  uint32_t epoch;
+  uint32_t last;
+};
+
+TensorView header_of(const TensorView& rows) {
+  const TensorView row = rows.select(0, rows[0] - 1);
+  CHECK(row.bytes() >= sizeof(Header), "a row has", row.bytes(), "bytes");
+  return {row.data, DType::kU8, {int64_t{sizeof(Header)}}, row.device};
+}
 
 }  // namespace
 
@@ -31,18 +46,20 @@ StreamPlanConfig stream_config(const RankPlacement& placement, const Transformer
 
 // Forwards are not recorded as device graphs: each writes other slots of the window.
 StreamDenoiser::StreamDenoiser(Stream& stream, Arena& arena, Experts& experts,
-                               RankPlacement& placement, DType wire)
+                               RankPlacement& placement, DType wire, Communicator* world)
     : StagedProgram(stream, arena, placement, experts.traits(), wire),
       experts_(experts),
-      forwards_(stream, arena, experts, placement, Graphs::kNone) {}
+      forwards_(stream, arena, experts, placement, Graphs::kNone),
+      world_(world) {}
 
 CausalWindowShape StreamDenoiser::window_shape() const {
-  return {.layers = placement_.blocks(config_->layers),
-          .steps = config_->group(placement_.mesh().at(Axis::kStep, placement_.rank())),
+  return {.layers = placement_.blocks(config_.layers),
+          .steps = config_.group(placement_.mesh().at(Axis::kStep, placement_.rank())),
           .frames = job_->window_frames / traits_.patch[0],
-          .frame_tokens = config_->frame_tokens,
-          .sink_tokens = config_->sink_tokens().size(),
-          .sinks = config_->swaps() ? 2 : 1};
+          .frame_tokens = config_.frame_tokens,
+          .sink_tokens = config_.sink_tokens().size(),
+          .sinks = config_.swaps() ? 2 : 1,
+          .kept = job_->kept};
 }
 
 void StreamDenoiser::run(const StreamPlanConfig& config, StreamJob& job) {
@@ -50,11 +67,17 @@ void StreamDenoiser::run(const StreamPlanConfig& config, StreamJob& job) {
     throw Error(ErrorKind::kUsage,
                 "the solver is " + std::string(to_string(job.sampler.config().kind)) +
                     ", which steps with what earlier steps have left; legal for a stream: euler");
-  config_ = &config;
+  config_ = config;
   job_ = &job;
   shape_ = job.shape;
   grid_ = traits_.grid(shape_[1], shape_[2], shape_[3]);
   slots.clear();
+  known_.clear();
+  known_.resize(config.live());
+  learned_ = 0;
+  last_ = StreamPlanConfig::kEndless;
+  following_ = {};
+  for (Tensor* const tensor : {&drawn_, &decoded_, &silence_}) *tensor = {};
   forwards_.begin({.sampler = job.sampler,
                    .grid = grid_,
                    .text = [&job](const Pass&) { return job.prompt; },
@@ -64,63 +87,163 @@ void StreamDenoiser::run(const StreamPlanConfig& config, StreamJob& job) {
                        [this](const Pass& pass) {
                          return is_sink(pass) ? kSinkTimestep
                                               : job_->sampler.timesteps()[pass.step];
-                       }});
-  window_.emplace(window_shape());
+                       },
+                   .signal = [this](const Pass& pass) { return signal_of(pass); }});
+  if (computes()) window_.emplace(window_shape());
   struct InnerMixer {
     RankPlacement& placement;
     ~InnerMixer() { placement.set_inner_mixer({}); }
   } const reset{placement_};
   placement_.set_inner_mixer([this] { return std::make_unique<CausalWindowMixer>(*window_); });
 
-  Interpreter interpreter(stream_, placement_.alone() ? nullptr : &placement_.communicator());
+  Communicator* const own = placement_.alone() ? nullptr : &placement_.communicator();
+  Interpreter interpreter(stream_, world_ ? world_ : own);
   int64_t planned = 0;
-  interpreter.run(
-      [&]() -> std::optional<Plan> {
-        const int64_t begin = planned, end = config.turns().end;
-        if (begin == end) return std::nullopt;
-        planned = std::min(begin + kWindow, end);
-        return plan_stream(config, {begin, planned}, placement_.rank());
-      },
-      *this);
+  interpreter.run([&] { return next_window(planned); }, *this);
   forwards_.end();
   slots.clear();
-  window_bytes_ = window_->bytes();
+  window_bytes_ = window_ ? window_->bytes() : 0;
   window_.reset();
 }
 
+std::optional<Plan> StreamDenoiser::next_window(int64_t& planned) {
+  const int64_t begin = planned, end = config_.turns().end;
+  if (begin == end) return std::nullopt;
+  planned = std::min(begin + config_.window(), end);
+  return plan_stream(config_, {begin, planned}, rank());
+}
+
+StreamDenoiser::Known& StreamDenoiser::known(int block) {
+  Known& known = known_[block % known_.size()];
+  CHECK(known.block == block, "block", block, "is not known; there is", known.block);
+  return known;
+}
+
+// The first rank's word on the next block.
+void StreamDenoiser::decide(int block) {
+  const int64_t most = shape_[1], whole = traits_.patch[0];
+  NextBlock next{.frames = block < last_ ? most : 0};
+  if (job_->next && block < last_) next = job_->next(following_.number);
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::kUsage,
+                "block " + std::to_string(following_.number) + " of a stream " + what);
+  };
+  if (next.frames < 0 || next.frames > most || next.frames % whole != 0)
+    refuse("has " + std::to_string(next.frames) + " latent frames; legal are multiples of " +
+           std::to_string(whole) + " up to " + std::to_string(most));
+  const int64_t least = config_.swaps() ? config_.sink_frames * whole : 1;
+  const bool is_empty = next.last && next.frames == 0;
+  if (block == 0 && next.frames < least && !is_empty)
+    refuse("has " + std::to_string(next.frames) + " latent frames; the first one has at least " +
+           std::to_string(least));
+  next.last |= block + 1 == config_.most_blocks();
+  learn(block, next);
+}
+
+void StreamDenoiser::learn(int block, const NextBlock& next) {
+  CHECK(block == learned_, "block", block, "after", learned_);
+  ++learned_;
+  Known& known = known_[block % known_.size()];
+  known.block = block;
+  known.last = next.last;
+  following_.frames = {following_.frames.end, following_.frames.end + next.frames};
+  following_.epoch = next.epoch;
+  known.of = following_;
+  if (next.last && block < last_) {
+    last_ = block + 1;
+    if (config_.blocks == StreamPlanConfig::kEndless) config_.blocks = config_.end_after(block);
+  }
+  if (next.frames == 0) return;
+  ++following_.number;
+  const int64_t columns = traits_.signal_columns, frames = next.frames / traits_.patch[0];
+  if (!computes() || columns == 0) return;
+  if (!job_->signal)
+    throw Error(ErrorKind::kUsage, "this model follows a sound; the stream has none");
+  if (!known.signal)
+    known.signal = Tensor(DType::kF32, {config_.block_frames, columns}, stream_.device());
+  make_on_host(stream_, known.signal.view().slice(0, 0, frames),
+               [&](const TensorView& to) { job_->signal(known.of, to); });
+}
+
+void StreamDenoiser::read_header(int block, const TensorView& rows) {
+  if (block < learned_) return;
+  Header header{.block = block, .frames = static_cast<int32_t>(shape_[1]), .epoch = 0, .last = 0};
+  if (!is_dry_run(stream_)) {
+    const HostCopy bytes(stream_, header_of(rows));
+    std::memcpy(&header, bytes.view().data, sizeof header);
+  }
+  CHECK(header.block == block, "rows of block", header.block, "in place of", block);
+  learn(block, {.frames = header.frames, .epoch = header.epoch, .last = header.last != 0});
+}
+
+void StreamDenoiser::write_header(int block, const TensorView& rows) {
+  const Known& known = this->known(block);
+  const Header header{.block = block,
+                      .frames = static_cast<int32_t>(known.of.frames.size()),
+                      .epoch = known.of.epoch,
+                      .last = known.last};
+  make_on_host(stream_, header_of(rows),
+               [&](const TensorView& to) { std::memcpy(to.data, &header, sizeof header); });
+}
+
+// The first values of a tensor like that of a whole block, as one with fewer frames.
+TensorView StreamDenoiser::part(const Tensor& whole, int64_t frames) const {
+  return {whole.view().data,
+          DType::kF32,
+          {shape_[0], frames, shape_[2], shape_[3]},
+          whole.view().device};
+}
+
+int64_t StreamDenoiser::rows_of(const Pass& pass) {
+  return is_sink(pass)
+             ? config_.sink_tokens().size()
+             : known(pass.clip).of.frames.size() / traits_.patch[0] * config_.frame_tokens;
+}
+
 void StreamDenoiser::enter(const Step& step) {
-  if (step.writes[0].slot >= config_->permit_slot(0, 0) &&
-      step.writes[0].slot < config_->block_slot(0)) {
-    slots.make(step.writes[0].slot, DType::kI64, 1, 1);
+  const int slot = step.writes[0].slot, block = step.pass.clip;
+  if (slot >= config_.permit_slot(0, 0) && slot < config_.block_slot(0)) {
+    slots.make(slot, DType::kI64, 1, 1);
     return;
   }
+  if (is_sink(step.pass)) return enter_sinks(step);
+  if (block == learned_) decide(block);
+  const TensorView& rows = latent_slot(slot, tokens() + 1);
+  write_header(block, rows);
+  const int64_t frames = known(block).of.frames.size();
+  if (frames == 0) return;
+  if (!drawn_) drawn_ = Tensor(DType::kF32, shape_, stream_.device());
+  const TensorView noise = part(drawn_, frames);
+  make_on_host(stream_, noise, [&](const TensorView& to) { job_->noise(known(block).of, to); });
+  const int64_t count = rows_of(step.pass);
+  patchify(stream_, noise, traits_.patch, TokenRanges::all(count), rows.slice(0, 0, count));
+}
+
+void StreamDenoiser::enter_sinks(const Step& step) {
   for (const SlotVersion& made : step.writes) {
-    if (is_sink(step.pass)) {
-      const TensorView& rows = latent_slot(made.slot, config_->sink_tokens().size());
-      if (step.reads.empty())
-        patchify(stream_, job_->sink, traits_.patch, TokenRanges::all(rows[0]), rows);
-      else
-        copy(stream_, slots[step.reads[0].slot].slice(0, 0, rows[0]), rows);
-      continue;
-    }
-    Tensor noise(DType::kF32, shape_);
-    if (!is_dry_run(stream_)) job_->noise(step.pass.clip, noise);
-    noise = on_device(stream_, std::move(noise));
-    patchify(stream_, noise, traits_.patch, TokenRanges::all(tokens()),
-             latent_slot(made.slot, tokens()));
-    stream_.sync();
+    const TensorView& rows = latent_slot(made.slot, config_.sink_tokens().size());
+    if (step.reads.empty())
+      patchify(stream_, job_->sink, traits_.patch, TokenRanges::all(rows[0]), rows);
+    else
+      copy(stream_, slots[step.reads[0].slot].slice(0, 0, rows[0]), rows);
   }
 }
 
 void StreamDenoiser::prepare(const Step& message) {
   if (message.kind == Step::Kind::kSend) return;
   const int slot = message.writes[0].slot;
+  const int64_t rows = config_.rows(message.pass, message.tokens);
   if (message.payload == Payload::kControl)
     slots.make(slot, DType::kI64, 1, 1);
   else if (message.payload == Payload::kHidden)
-    slots.make(slot, dtype_, message.tokens.size(), traits_.width, stream_.device());
+    slots.make(slot, dtype_, rows, traits_.width, stream_.device());
   else
-    latent_slot(slot, message.tokens.size());
+    latent_slot(slot, rows);
+}
+
+void StreamDenoiser::received(const Step& message) {
+  if (message.payload != Payload::kControl && !is_sink(message.pass))
+    read_header(message.pass.clip, slots[message.writes[0].slot]);
 }
 
 // Tells the window what the pass does, and finds its positions.
@@ -131,28 +254,29 @@ void StreamDenoiser::begin_block(const Pass& pass) {
     return on_device(stream_,
                      expert.rope({frames, grid_[1], grid_[2]}, {first, 0, 0}, conditioning));
   };
-  const Range frames{pass.clip * grid_[0], (pass.clip + 1) * grid_[0]};
+  const StreamBlock& block = known(pass.clip).of;
+  const Range frames{block.frames.begin / traits_.patch[0], block.frames.end / traits_.patch[0]};
   const Range seen = window_->seen(frames);
   const std::vector<double> slot_positions = window_->slot_positions(frames);
-  queries_ = positions(grid_[0], frames.begin - seen.begin);
+  queries_ = positions(frames.size(), frames.begin - seen.begin);
   keys_ = with_frame_positions(stream_, positions(seen.size(), 0), slot_positions);
-  if (config_->sink_frames > 0)
-    sink_keys_ =
-        positions(config_->sink_frames,
-                  sink_frame(job_->sink_position, pass.clip, pass.step, frames.begin) - seen.begin);
+  if (config_.sink_frames > 0)
+    sink_keys_ = positions(
+        config_.sink_frames,
+        sink_frame(job_->sink_position, block.number, pass.step, frames.begin) - seen.begin);
   window_->begin({.step = pass.step,
                   .frames = frames,
                   .keys = &keys_,
-                  .sink = sink_of(pass.clip),
+                  .sink = sees_second_sink(block.number),
                   .sink_keys = &sink_keys_});
 }
 
 void StreamDenoiser::begin_pass(const Pass& pass) {
   if (!is_sink(pass)) return begin_block(pass);
   queries_ =
-      on_device(stream_, forwards_.expert(pass).rope({config_->sink_frames, grid_[1], grid_[2]}, {},
+      on_device(stream_, forwards_.expert(pass).rope({config_.sink_frames, grid_[1], grid_[2]}, {},
                                                      *forwards_.prepared(pass).conditioning));
-  window_->begin_sink(sink_of(pass.clip));
+  window_->begin_sink(pass.clip > 0);
 }
 
 void StreamDenoiser::compute(const Step& step) {
@@ -160,19 +284,49 @@ void StreamDenoiser::compute(const Step& step) {
     throw Error(ErrorKind::kUsage,
                 "a stream: this model joins the prompt's rows to those of the latent; legal are "
                 "models of video, which do not");
+  const bool passes_on = !step.blocks.last();
+  if (passes_on)
+    slots.make(step.writes[0].slot, dtype_, config_.rows(step.pass, step.tokens), traits_.width,
+               stream_.device());
+  if (passes_on && !is_sink(step.pass)) write_header(step.pass.clip, slots[step.writes[0].slot]);
+  if (rows_of(step.pass) == 0) return;
   begin_pass(step.pass);
-  forwards_.run(step, {}, [&](const Forward& forward) { run_blocks(step, forward); });
+  forwards_.run(step, {}, [&](const Forward& forward) { run_rows(step, forward); });
 }
 
 // Nobody reads the velocity of a sink.
-TensorView StreamDenoiser::velocity_rows(const Step& step) {
-  return step.writes.empty() ? arena_.alloc(DType::kF32, {step.tokens.size(), traits_.row()})
-                             : latent_slot(step.writes[0].slot, step.tokens.size());
+void StreamDenoiser::run_rows(const Step& step, const Forward& forward) {
+  const Arena::Scope scope(arena_);
+  const int64_t count = rows_of(step.pass), width = traits_.width;
+  TensorView in = slots[step.reads[0].slot].slice(0, 0, count);
+  if (!step.blocks.first()) {
+    in = arena_.alloc(DType::kF32, {count, width});
+    copy(stream_, slots[step.reads[0].slot].slice(0, 0, count), in);
+  }
+  if (step.blocks.last()) {
+    const TensorView out = step.writes.empty()
+                               ? arena_.alloc(DType::kF32, {count, traits_.row()})
+                               : latent_slot(step.writes[0].slot, tokens()).slice(0, 0, count);
+    return forward(step.blocks, in, out);
+  }
+  const TensorView out = arena_.alloc(DType::kF32, {count, width});
+  forward(step.blocks, in, out);
+  copy(stream_, out, slots[step.writes[0].slot].slice(0, 0, count));
+}
+
+TensorView StreamDenoiser::signal_of(const Pass& pass) {
+  if (!is_sink(pass))
+    return known(pass.clip).signal.view().slice(0, 0, rows_of(pass) / config_.frame_tokens);
+  if (!silence_)
+    silence_ = Tensor(DType::kF32, {config_.sink_frames, traits_.signal_columns}, stream_.device());
+  return silence_;
 }
 
 void StreamDenoiser::update(const Step& step) {
-  const TensorView& before = slots[step.reads[0].slot];
-  const TensorView& velocity = slots[config_->velocity_slot()];
+  const int64_t count = rows_of(step.pass);
+  if (count == 0) return;
+  const TensorView before = slots[step.reads[0].slot].slice(0, 0, count);
+  const TensorView velocity = slots[config_.velocity_slot()].slice(0, 0, count);
   if (job_->on_update) job_->on_update(step.pass, velocity);
   SamplerState state(before.count(), stream_.device());
   job_->sampler.step(stream_, arena_, step.pass.step, velocity, before, state);
@@ -181,10 +335,15 @@ void StreamDenoiser::update(const Step& step) {
 }
 
 void StreamDenoiser::decode(const Step& step) {
-  const Tensor latent(DType::kF32, shape_, stream_.device());
-  unpatchify(stream_, slots[step.reads[0].slot], traits_.patch, TokenRanges::all(tokens()), latent);
+  const StreamBlock& block = known(step.pass.clip).of;
+  if (block.frames.size() == 0) return;
+  if (!decoded_) decoded_ = Tensor(DType::kF32, shape_, stream_.device());
+  const TensorView latent = part(decoded_, block.frames.size());
+  const int64_t count = rows_of(step.pass);
+  unpatchify(stream_, slots[step.reads[0].slot].slice(0, 0, count), traits_.patch,
+             TokenRanges::all(count), latent);
   stream_.sync();
-  if (job_->decode) job_->decode(step.pass.clip, latent);
+  if (job_->decode) job_->decode(block, latent);
 }
 
 }  // namespace weft

@@ -3,11 +3,17 @@
 // stage of a group of steps reads the rows of a block, the last one updates them, and one rank gets
 // the blocks that are done.
 //
+// The first rank decides what enters: how many frames the next block has, and whether it is the
+// last one. Every other rank reads that from the block's rows. A block of no frames is hollow: it
+// keeps the pipeline moving, is not numbered and changes nothing.
+//
 // Memory of a rank beside its weights: its keys (parallel/methods/causal_window.h), the rows of the
-// plan's slots and the velocity of a block. Nothing depends on the length of the stream.
+// plan's slots, the velocity of a block and what is drawn for one. Nothing depends on the length of
+// the stream.
 #include <array>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "engine/denoising/forwards.h"
 #include "parallel/methods/causal_window.h"
@@ -15,18 +21,43 @@
 
 namespace weft {
 
+// A block that has frames.
+struct StreamBlock {
+  int64_t number = 0;  // among those with frames
+  Range frames{};      // latent frames of the stream
+  uint32_t epoch = 0;  // as NextBlock says
+};
+
+struct NextBlock {
+  int64_t frames = 0;  // at most P, whole tokens; 0: hollow
+  uint32_t epoch = 0;  // travels with the block
+  bool last = false;   // no other follows, this one included if it is hollow
+};
+
 struct StreamJob {
   const Sampler& sampler;        // of a solver without a history
-  std::array<int64_t, 4> shape;  // [C, P, H, W]: the latent of a block
+  std::array<int64_t, 4> shape;  // [C, P, H, W]: the latent of the largest block
   int64_t window_frames = 0;     // latent frames that a block sees, its own among them
   TensorView prompt;             // rows [length, d] f32, on the stream's device
   TensorView sink;               // [C, F, H, W] f32, on the stream's device; or empty
   SinkPosition sink_position{};  // in frames of tokens
-  // Fills in the noise of a block [C, P, H, W] f32, in host memory. Every rank draws what it needs.
-  std::function<void(int block, const TensorView& noise)> noise;
-  // Called on the decoder for every block, in order, with its final latent [C, P, H, W] f32, on the
+  KeptRows kept = KeptRows::kCompute;
+  // Says what enters next; `number` is that of the next block with frames. Called on the first
+  // stage of the first group, in order, once per block: where a forward's width is split on all of
+  // its ranks, which must answer the same. Empty: blocks of P frames. It may wait, but in a layer
+  // ring only while no block is under way. The first block has frames, at least those of the sink
+  // where it is swapped, unless the stream ends with it.
+  std::function<NextBlock(int64_t number)> next{};
+  // Fills in the noise of a block [C, f, H, W] f32 in host memory, for f of its frames. Every rank
+  // draws what it needs.
+  std::function<void(const StreamBlock& block, const TensorView& noise)> noise;
+  // Fills in the signal that a block follows [f, signal_columns] f32 in host memory, a row for each
+  // frame of tokens, where the model has one. Called once per block on every rank that computes. A
+  // sink is computed in silence: zeros.
+  std::function<void(const StreamBlock& block, const TensorView& signal)> signal{};
+  // Called on the decoder for every block, in order, with its final latent [C, f, H, W] f32, on the
   // stream's device.
-  std::function<void(int block, const TensorView& latent)> decode;
+  std::function<void(const StreamBlock& block, const TensorView& latent)> decode;
   // Called on the rank that updates a block with its velocity [n, row] f32.
   std::function<void(const Pass& pass, const TensorView& velocity)> on_update{};
 };
@@ -38,8 +69,10 @@ StreamPlanConfig stream_config(const RankPlacement& placement, const Transformer
 
 class StreamDenoiser final : private StagedProgram {
  public:
+  // `world` are the ranks of a plan whose decoder is apart, the placement's and that one behind
+  // them, which has a placement of its own; else null.
   StreamDenoiser(Stream& stream, Arena& arena, Experts& experts, RankPlacement& placement,
-                 DType wire);
+                 DType wire, Communicator* world = nullptr);
 
   // Throws Error(kNonFinite) that names block, step and place where a velocity is not finite.
   void run(const StreamPlanConfig& config, StreamJob& job);
@@ -47,28 +80,59 @@ class StreamDenoiser final : private StagedProgram {
   size_t window_bytes() const { return window_bytes_; }  // kept keys of the last run
 
  private:
+  // A block of the plan, from when this rank learns of it.
+  struct Known {
+    int block = -1;  // of the plan, hollow ones counted
+    StreamBlock of{};
+    bool last = false;
+    Tensor signal{};  // [frames of tokens, signal_columns]
+  };
+  int rank() const { return world_ ? world_->rank() : placement_.rank(); }
+  bool computes() const { return rank() < config_.layout.ranks(); }
   CausalWindowShape window_shape() const;
+  std::optional<Plan> next_window(int64_t& planned);
+
+  Known& known(int block);
+  void decide(int block);
+  void learn(int block, const NextBlock& next);
+  void read_header(int block, const TensorView& rows);
+  void write_header(int block, const TensorView& rows);
+  TensorView part(const Tensor& whole, int64_t frames) const;
+  // The rows that a pass has.
+  int64_t rows_of(const Pass& pass);
+
   void begin_pass(const Pass& pass);
   void begin_block(const Pass& pass);
   void load(const Step& step) override { forwards_.load(step.pass.model, false); }
   void enter(const Step& step) override;
+  void enter_sinks(const Step& step);
   void prepare(const Step& message) override;
+  void received(const Step& message) override;
   void compute(const Step& step) override;
+  void run_rows(const Step& step, const Forward& forward);
   void update(const Step& step) override;
   void decode(const Step& step) override;
   int64_t joint_rows(const Pass&) override { return 0; }
-  TensorView velocity_rows(const Step& step) override;
-  const TensorView& latent_slot(int slot, int64_t tokens) {
-    return slots.make(slot, DType::kF32, tokens, traits_.row(), stream_.device());
+  TensorView signal_of(const Pass& pass);
+  const TensorView& latent_slot(int slot, int64_t rows) {
+    return slots.make(slot, DType::kF32, rows, traits_.row(), stream_.device());
   }
   bool is_sink(const Pass& pass) const { return pass.micro == StreamPlanConfig::kSinkPass; }
-  // The number of the sink that a block sees.
-  int sink_of(int block) const { return config_->swaps() && block >= config_->swap_block; }
+  bool sees_second_sink(int64_t number) const {
+    return config_.swaps() && number >= config_.swap_block;
+  }
 
   Experts& experts_;
   Forwards forwards_;
-  const StreamPlanConfig* config_ = nullptr;
+  Communicator* const world_;
+  StreamPlanConfig config_;
   StreamJob* job_ = nullptr;
+  std::vector<Known> known_;
+  int learned_ = 0;         // blocks of the plan
+  int last_ = 0;            // all blocks from this one on are hollow
+  StreamBlock following_;   // the next one with frames
+  Tensor drawn_, decoded_;  // [C, P, H, W] each, of one block at a time
+  Tensor silence_;          // the signal of a sink
   std::optional<CausalWindow> window_;
   size_t window_bytes_ = 0;
   Rope queries_, keys_, sink_keys_;  // the positions of the present pass

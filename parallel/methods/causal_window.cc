@@ -4,6 +4,7 @@
 
 #include "kernels/copy.h"
 #include "kernels/philox.h"
+#include "kernels/row_code.h"
 #include "parallel/context.h"
 
 namespace weft {
@@ -59,12 +60,33 @@ size_t CausalWindow::bytes() const {
   return bytes;
 }
 
-CausalWindow::Ring& CausalWindow::made(Ring& ring, int64_t tokens, const TensorView& keys) {
-  if (!ring.rows) ring.rows = Tensor(keys.dtype, {2, tokens, keys[1], keys[2]}, keys.device);
+CausalWindow::Ring& CausalWindow::made(Ring& ring, int64_t tokens, const TensorView& keys) const {
+  const bool coded = shape_.kept == KeptRows::kFp8;
+  if (!ring.rows)
+    ring.rows =
+        Tensor(coded ? DType::kI8 : keys.dtype, {2, tokens, keys[1], keys[2] + coded}, keys.device);
   return ring;
 }
 
-void CausalWindow::write(Stream& stream, Ring& ring, const TensorView& k,
+void CausalWindow::keep(Context& context, const TensorView& from, const TensorView& to) const {
+  if (shape_.kept == KeptRows::kCompute) return copy(context.stream, from, to);
+  const Arena::Scope scope(context.arena);
+  TensorView dense = from;
+  if (!from.rows_collapse()) {
+    dense = context.arena.alloc(from.dtype, from.shape());
+    copy(context.stream, from, dense);
+  }
+  encode_rows(context.stream, dense, {}, to);
+}
+
+TensorView CausalWindow::rows_of(Context& context, const TensorView& kept, DType dtype) const {
+  if (shape_.kept == KeptRows::kCompute) return kept;
+  const TensorView rows = context.arena.alloc(dtype, {kept[0], kept[1], kept[2] - 1});
+  decode_rows(context.stream, kept, {}, rows);
+  return rows;
+}
+
+void CausalWindow::write(Context& context, Ring& ring, const TensorView& k,
                          const TensorView& v) const {
   const Range& frames = block_.frames;
   CHECK(frames.begin == ring.written.end || frames == ring.written, "frames", to_string(frames),
@@ -75,16 +97,16 @@ void CausalWindow::write(Stream& stream, Ring& ring, const TensorView& k,
     const int64_t slot = frame % shape_.frames, size = shape_.frame_tokens;
     count = std::min(frames.end - frame, shape_.frames - slot);
     for (const int part : {0, 1})
-      copy(stream, (part ? v : k).slice(0, (frame - frames.begin) * size, count * size),
+      keep(context, (part ? v : k).slice(0, (frame - frames.begin) * size, count * size),
            rows.select(0, part).slice(0, slot * size, count * size));
   }
 }
 
 void CausalWindowMixer::make_sink(Context& context, const Attend& attend) {
-  CausalWindow::Ring& sink = CausalWindow::made(window_.sink(attend.layer, window_.makes_sink_),
+  const CausalWindow::Ring& sink = window_.made(window_.sink(attend.layer, window_.makes_sink_),
                                                 window_.shape_.sink_tokens, attend.k);
-  copy(context.stream, attend.k, sink.rows.view().select(0, 0));
-  copy(context.stream, attend.v, sink.rows.view().select(0, 1));
+  window_.keep(context, attend.k, sink.rows.view().select(0, 0));
+  window_.keep(context, attend.v, sink.rows.view().select(0, 1));
   FullMixer().attend(context, attend);
 }
 
@@ -96,17 +118,20 @@ void CausalWindowMixer::attend(Context& context, const Attend& attend) {
   const CausalWindow::Block& block = window_.block_;
   const CausalWindowShape& shape = window_.shape_;
   CausalWindow::Ring& ring =
-      CausalWindow::made(window_.ring(attend.layer), shape.frames * shape.frame_tokens, attend.k);
-  window_.write(context.stream, ring, attend.k, attend.v);
+      window_.made(window_.ring(attend.layer), shape.frames * shape.frame_tokens, attend.k);
+  window_.write(context, ring, attend.k, attend.v);
 
   const Arena::Scope scope(context.arena);
   std::vector<KVSegment> segments;
   const auto see = [&](const CausalWindow::Ring& kept, const Rope& positions) {
     const int64_t rows = positions.grid[0] * positions.grid[1] * positions.grid[2];
-    const TensorView keys = kept.rows.view().select(0, 0).slice(0, 0, rows);
-    const TensorView k = context.arena.alloc(keys.dtype, keys.shape());
+    const auto part = [&](int index) {
+      return window_.rows_of(context, kept.rows.view().select(0, index).slice(0, 0, rows),
+                             attend.k.dtype);
+    };
+    const TensorView keys = part(0), k = context.arena.alloc(keys.dtype, keys.shape());
     apply_rope(context.stream, keys, positions, 0, k);
-    segments.push_back({.k = k, .v = kept.rows.view().select(0, 1).slice(0, 0, rows)});
+    segments.push_back({.k = k, .v = part(1)});
   };
   see(ring, *block.keys);
   if (shape.sink_tokens > 0) see(window_.sink(attend.layer, block.sink), *block.sink_keys);
@@ -122,8 +147,10 @@ size_t causal_window_cache_bytes(const CausalWindowShape& window, const AttendSh
   const int64_t layers = window.layers.end - window.layers.begin;
   const int64_t tokens =
       window.steps.size() * window.frames * window.frame_tokens + window.sinks * window.sink_tokens;
-  return static_cast<size_t>(layers * tokens * 2 * shape.kv_heads * shape.head_dim *
-                             shape.element());
+  const int64_t row = window.kept == KeptRows::kFp8
+                          ? shape.head_dim + 1
+                          : static_cast<int64_t>(shape.head_dim * shape.element());
+  return static_cast<size_t>(layers * tokens * 2 * shape.kv_heads * row);
 }
 
 }  // namespace weft

@@ -9,9 +9,12 @@
 // Past keys (Attend::past), replicated rows: refused.
 // Memory: for every layer and step 2 C S Akv E elements for a window of C frames of S tokens; for
 //   every layer 2 R Akv E per sink of R tokens (causal_window_cache_bytes). Arena: (C S + R) Akv E.
-// Exact. Keys are kept after their norm and before rope. Whoever reads them gives them positions
-// that count from the first frame of the window, so no position grows with the stream.
-// Frame f lies in slot f mod C of a ring, so the block that is written replaces the oldest frames,
+//   In 8 bits a kept row has E + 1 bytes, and the arena takes as much again for the values.
+// Exact, but for kept rows in 8 bits: a value changes by at most 2^-4 of itself or 2^-17 of its
+// row's largest (kernels/row_code.h). Keys are kept after their norm and before rope. Whoever reads
+// them gives them positions that count from the first frame of the window, so no position grows
+// with the stream. Frame f lies in slot f mod C of a ring, so the block that is written replaces
+// the oldest frames,
 //   and blocks may have any number of frames up to C.
 // Paper: Live Avatar (2025, arXiv 2512.04677).
 #include <cstdint>
@@ -31,6 +34,9 @@ struct SinkPosition {
 };
 int64_t sink_frame(const SinkPosition& position, int64_t block, int step, int64_t first_frame);
 
+// Kept rows have the dtype of the keys, or are coded in 8 bits (kernels/row_code.h).
+enum class KeptRows : uint8_t { kCompute, kFp8 };
+
 struct CausalWindowShape {
   BlockRange layers{};
   Range steps{};           // the denoising steps that this rank computes
@@ -38,6 +44,7 @@ struct CausalWindowShape {
   int64_t frame_tokens{};  // S
   int64_t sink_tokens = 0;
   int sinks = 1;  // how many are kept at a time
+  KeptRows kept = KeptRows::kCompute;
 };
 
 // The keys and values that a rank keeps. The mixers that RankPlacement makes share them.
@@ -66,11 +73,11 @@ class CausalWindow {
  private:
   friend class CausalWindowMixer;
   struct Ring {
-    Tensor rows;      // [2, tokens, Akv, E]: keys, values
+    Tensor rows;      // [2, tokens, Akv, E]: keys, values; coded [2, tokens, Akv, E + 1]
     Range written{};  // the frames of the last block
   };
   // Returns the store of keys like `keys`, with room for `tokens`.
-  static Ring& made(Ring& ring, int64_t tokens, const TensorView& keys);
+  Ring& made(Ring& ring, int64_t tokens, const TensorView& keys) const;
   Ring& ring(int layer) {
     return rings_[(layer - shape_.layers.begin) * shape_.steps.size() + block_.step -
                   shape_.steps.begin];
@@ -78,7 +85,10 @@ class CausalWindow {
   Ring& sink(int layer, int sink) {
     return sinks_[(layer - shape_.layers.begin) * shape_.sinks + sink];
   }
-  void write(Stream& stream, Ring& ring, const TensorView& k, const TensorView& v) const;
+  void write(Context& context, Ring& ring, const TensorView& k, const TensorView& v) const;
+  // Keeps rows [n, Akv, E], and makes them readable.
+  void keep(Context& context, const TensorView& from, const TensorView& to) const;
+  TensorView rows_of(Context& context, const TensorView& kept, DType dtype) const;
 
   CausalWindowShape shape_;
   Block block_{};

@@ -143,6 +143,7 @@ struct Interpreter::Run {
           bytes);
     Tag tag{.kind = step.payload, .pass = step.pass};
     tag.pass.step = version.turn;
+    tag.pass = in_tag(tag.pass);
     program.slots.pending_.insert(version.slot);
     return {of.ranks_.empty() ? step.peer : of.ranks_[step.peer], tag, rows};
   }

@@ -57,8 +57,8 @@ class StreamWriter final : public PlanWriter {
   }
   Step message(Pass pass, int peer, Payload payload, const Range& tokens) const {
     Step step{.pass = pass, .tokens = tokens, .peer = peer, .payload = payload};
-    step.bytes =
-        tokens.size() * (payload == Payload::kHidden ? config_.hidden_bytes : config_.latent_bytes);
+    step.bytes = config_.rows(pass, tokens) *
+                 (payload == Payload::kHidden ? config_.hidden_bytes : config_.latent_bytes);
     return step;
   }
   Step rows_message(int block, int step, int peer) const {
@@ -99,11 +99,7 @@ class StreamWriter final : public PlanWriter {
     const int later = block + config_.credits;
     if (later >= config_.blocks) return;
     receive_rows(Kind::kPost, later);
-    const SlotVersion word = permit(config_.granted_slot(later), later, arrival_step());
-    const Step message = permit_message(later, arrival_step(), source());
-    wait_for_send(message.pass, word.slot);
-    add({.kind = Kind::kEnter, .pass = message.pass, .writes = {word}});
-    send(message, word);
+    send_permit(later, arrival_step(), source());
   }
 
   std::vector<SlotVersion> begins() const override { return {}; }
@@ -271,17 +267,55 @@ class StreamWriter final : public PlanWriter {
     const SlotVersion in = rows(block, step),
                       velocity{config_.velocity_slot(), in.turn, config_.layers, order};
     const bool enters = step == begin();
-    if (enters && group_ == 0 && (first() || last()))
-      add({.kind = Kind::kEnter, .pass = pass(forward), .writes = {in}});
+    const auto enter = [&] {
+      if (enters && group_ == 0 && (first() || last()))
+        add({.kind = Kind::kEnter,
+             .pass = pass(forward),
+             .reads = await_last_stage(block),
+             .writes = {in}});
+    };
+    if (first()) enter();
     if (enters && arrives()) receive_rows(Kind::kAwait, block);
     if (!enters && first() && !last())
       receive(Kind::kAwait, rows_message(block, step, peer(group_, stages_ - 1)), in);
-    compute(forward, order, in, velocity, post_next);
+    compute(forward, order, in, velocity, [&] {
+      // The last stage learns of a block from its hidden rows.
+      if (!first()) enter();
+      post_next();
+    });
     if (first() && !last() && step + 1 < end())
       receive(Kind::kPost, rows_message(block, step + 1, peer(group_, stages_ - 1)),
               rows(block, step + 1));
     if (last()) update(forward, velocity);
     if (enters && arrives()) grant(block);
+    if (is_one_way()) let_enter(block);
+  }
+
+  // Nothing returns to the first stage of a first group of one step, which so would enter blocks as
+  // fast as it can. The last stage permits it to.
+  bool is_one_way() const {
+    return group_ == 0 && stages_ > 1 && end() - begin() == 1 && (first() || last());
+  }
+  std::vector<SlotVersion> await_last_stage(int block) {
+    if (!first() || !is_one_way() || block < config_.credits) return {};
+    const SlotVersion word = permit(config_.permit_slot(block, 0), block, 1);
+    receive(Kind::kAwait, permit_message(block, 1, peer(group_, stages_ - 1)), word);
+    return {word};
+  }
+  void let_enter(int block) {
+    const int later = block + config_.credits;
+    if (later >= config_.blocks) return;
+    if (first())
+      return receive(Kind::kPost, permit_message(later, 1, peer(group_, stages_ - 1)),
+                     permit(config_.permit_slot(later, 0), later, 1));
+    send_permit(later, 1, peer(group_, 0));
+  }
+  void send_permit(int block, int step, int peer) {
+    const SlotVersion word = permit(config_.granted_slot(block), block, step);
+    const Step message = permit_message(block, step, peer);
+    wait_for_send(message.pass, word.slot);
+    add({.kind = Kind::kEnter, .pass = message.pass, .writes = {word}});
+    send(message, word);
   }
 
   void update(const Forward& forward, const SlotVersion& velocity) {
@@ -365,10 +399,10 @@ std::vector<Plan> plan_stream(const StreamPlanConfig& config) {
 
 PlanRules stream_rules(const StreamPlanConfig& config) {
   return {.bytes = [&config](const Step& message) {
-    const int64_t tokens = message.tokens.size();
+    const int64_t rows = config.rows(message.pass, message.tokens);
     return message.payload == Payload::kControl  ? kPermitBytes
-           : message.payload == Payload::kHidden ? tokens * config.hidden_bytes
-                                                 : tokens * config.latent_bytes;
+           : message.payload == Payload::kHidden ? rows * config.hidden_bytes
+                                                 : rows * config.latent_bytes;
   }};
 }
 

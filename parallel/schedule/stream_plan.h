@@ -8,22 +8,33 @@
 //   block (timestep pipeline); transformer blocks (layers), so that several blocks go around the
 //   stages (layer ring); both; heads and widths inside a forward (tensor), by the seams. One rank
 //   does everything. The latents are the same bits.
+// Blocks: their number and sizes need not be known before. A block's messages have a row more, that
+//   describes it: how many frames it has (up to P, or none: it only keeps the pipeline moving),
+//   what it belongs to, and whether the stream ends. All ranks end with the same block, a few
+//   hollow ones behind the one that says so (end_after). Messages have the size of a whole block.
 // Talk: the rows of a block from a group to the next and from the last group to the decoder; hidden
 //   rows from stage to stage, and updated rows from the last stage to the first. A receiver that
 //   has computed with a block sends a permit for a later one, so that no rank is ever more than
-//   `credits` blocks ahead of its successor, whatever a transport buffers.
-// Bytes sent per block and hop: P S r of the latent (P frames of S tokens, r bytes per token); 8 of
-//   a permit. Per forward and stage: P S D e hidden, and P S r back to the first stage.
+//   `credits` blocks ahead of its successor, whatever a transport buffers. So does the last stage
+//   of a first group of one step, since nothing else returns to the first stage.
+// Bytes sent per block and hop: (P S + 1) r of the latent (P frames of S tokens, r bytes per
+// token);
+//   8 of a permit. Per forward and stage: (P S + 1) D e hidden, and (P S + 1) r back to the first
+//   stage.
 // Memory of a rank beside its weights and keys: credits + stages + 1 blocks of rows.
 // Exact, whatever the ranks and the delays.
 // Divisibility: none; at least one step per group and one transformer block per stage.
 // Overlap: sends never block; rows and hidden rows are received while another pass computes.
 // A turn is a denoising step. A block enters every interval() turns: T of them on one rank, one
 // where every step has a rank.
+// Turns and blocks are counted in 31 bits, of which the tags of messages have 16: at 4 steps on one
+// rank and two blocks a second they last 8 years, and then the stream ends (most_blocks).
 // Sink: every rank makes the keys of the sink before its first block. Before block `swap_block` the
 // first frames of block 0, as they were generated, take its place. They are sent when block 0 is
 // done and used at that block on every rank; nothing waits unless the pipeline is longer than that.
 // Paper: Live Avatar (2025, arXiv 2512.04677).
+#include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "parallel/mesh.h"
@@ -32,8 +43,10 @@
 namespace weft {
 
 struct StreamPlanConfig {
+  static constexpr int kEndless = std::numeric_limits<int>::max();
+
   int steps = 1;                               // T
-  int blocks = 1;                              // the turns of an endless stream are windows
+  int blocks = 1;                              // kEndless until the last one is known
   int64_t block_frames = 1, frame_tokens = 0;  // P, in frames of tokens, and S
   int64_t sink_frames = 0;
   int swap_block = 0;  // 0: the sink stays
@@ -53,9 +66,28 @@ struct StreamPlanConfig {
   int interval() const;
   bool swaps() const { return sink_frames > 0 && swap_block > 0 && swap_block < blocks; }
   int turn(int block, int step) const { return block * interval() + step; }
-  Range turns() const { return {0, turn(blocks - 1, steps) + 1}; }
+  Range turns() const { return {0, int64_t{blocks - 1} * interval() + steps + 1}; }
+  // A rank that plans this many turns at a time knows early enough which block is the last one.
+  int window() const { return interval(); }
+  // The blocks of a stream whose block `last` says that no other follows. Those behind it are
+  // hollow: every rank learns of it before it plans anything behind them, and a sink that was sent
+  // is used.
+  int end_after(int last) const { return std::max(last + credits + 4, swap_block + 1); }
+  // A block enters while at most so many before it are not decoded: in each group those that take
+  // turns with its steps and the one that enters, and between two ranks the credits.
+  int under_way() const {
+    const int groups = layout[Axis::kStep], most = (steps + groups - 1) / groups;
+    return groups * ((most + interval() - 1) / interval() + 1) +
+           (groups - 1 + decodes_apart + (layout[Axis::kLayers] > 1)) * credits;
+  }
+  // The last block must be one of these.
+  int most_blocks() const { return (kEndless - steps) / interval() - credits - 8; }
   Range group(int index) const { return partition(steps, layout[Axis::kStep], index); }
   Range tokens() const { return {0, block_frames * frame_tokens}; }
+  // The rows of a message of so many tokens, with the one that describes a block.
+  int64_t rows(const Pass& pass, const Range& of) const {
+    return of.size() + (pass.micro == kSinkPass ? 0 : 1);
+  }
   Range sink_tokens() const { return {0, sink_frames * frame_tokens}; }
 
   // The slots: the velocity; hidden rows; permits that arrive (of each receiver) and that are sent;
@@ -68,11 +100,10 @@ struct StreamPlanConfig {
   int granted_slot(int block) const { return permit_slot(block, 2); }
   int block_slot(int block) const { return 4 + 3 * credits + block % live(); }
   int sink_slot(int group) const { return 4 + 3 * credits + live() + group; }
+  // A rank has at most so many blocks at a time.
+  int live() const { return credits + layout[Axis::kLayers] + 1; }
   // A sink's pass has this Pass::micro; a block's has 0.
   static constexpr int kSinkPass = 1;
-
- private:
-  int live() const { return credits + layout[Axis::kLayers] + 1; }
 };
 
 // One plan per rank, of all turns or of a window of them; or a single rank's.

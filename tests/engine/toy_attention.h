@@ -1,5 +1,6 @@
 #pragma once
-// A small random transformer with self-attention, for tests of methods that let forwards see each
+// A small random transformer with self-attention, that adds its signal to the rows of every block,
+// for tests of methods that let forwards see each
 // other's keys. Everything but attention is computed row by row, so that the bits of a row do not
 // depend on the rank that computes it.
 #include <cmath>
@@ -57,6 +58,15 @@ struct ToyAttention final : ToyTransformer {
     return x;
   }
 
+  static void add_signal(const ForwardArgs& args, const Tensor& x) {
+    for (int64_t i = 0; args.signal && i < std::ssize(args.times); ++i) {
+      const Range& tokens = args.times[i].tokens;
+      const float* row = args.signal.as<float>() + i * args.signal[1];
+      for (int64_t j = tokens.begin * kWidth; j < tokens.end * kWidth; ++j)
+        x.as<float>()[j] += 0.1f * row[j % args.signal[1]];
+    }
+  }
+
   void forward(Context& context, const ForwardArgs& args) const override {
     if (before) before(context, args);
     const int64_t n = args.in[0];
@@ -80,6 +90,7 @@ struct ToyAttention final : ToyTransformer {
           context,
           {.layer = layer, .q = q, .k = k, .v = v, .out = out, .rope = &args.rope, .scale = 0.4f});
       multiply(layer, 3, out, x);
+      add_signal(args, x);
     }
     if (args.blocks.last()) {
       if (args.hook) args.hook->before_head(context, x);

@@ -5,6 +5,7 @@
 #include <map>
 #include <random>
 
+#include "kernels/row_code.h"
 #include "parallel/methods/mixer_factory.h"
 #include "tests/parallel/attention_by_definition.h"
 #include "tests/parallel/methods.h"
@@ -303,8 +304,11 @@ TEST(CausalWindow, TheSinkStaysAheadByItsDistance) {
 
 // Laws 14 and 19: bytes by formula, all of them there after the first blocks.
 TEST(CausalWindow, BytesFollowTheFormulaAndStay) {
-  for (DType dtype : {DType::kF32, DType::kBF16}) {
-    const CausalWindowShape shape = window(4, 2, 1, 2);
+  for (const auto& [dtype, rows] : {std::pair{DType::kF32, KeptRows::kCompute},
+                                    {DType::kBF16, KeptRows::kCompute},
+                                    {DType::kBF16, KeptRows::kFp8}}) {
+    CausalWindowShape shape = window(4, 2, 1, 2);
+    shape.kept = rows;
     CausalWindow kept(shape);
     Passes passes(kept);
     for (int number : {0, 1}) passes.sink(Qkv(kSinkFrames, 0, dtype), number);
@@ -323,6 +327,44 @@ TEST(CausalWindow, BytesFollowTheFormulaAndStay) {
     EXPECT_EQ(tensor_bytes_live(), live);
     EXPECT_EQ(passes.arena.high_water(), high);
   }
+}
+
+// Law 18: the result is that of attention over rows that were coded and decoded. Values of four
+// significant bits are exact.
+TEST(CausalWindow, RowsOfEightBitsAreThoseOfTheirCode) {
+  const auto coded = [](const Tensor& x) {
+    Stream stream = Stream::cpu(1);
+    const TensorView& from = x.view();
+    const Tensor code(DType::kI8, {from[0], from[1], from[2] + 1});
+    Tensor out(from.dtype, from.shape());
+    encode_rows(stream, x, {}, code);
+    decode_rows(stream, code, {}, out);
+    return out;
+  };
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    CausalWindowShape eight = window(4);
+    eight.kept = KeptRows::kFp8;
+    CausalWindow kept(eight), exact(window(4));
+    Passes passes(kept), reference(exact);
+    const auto changed = [&](const Qkv& x, const Range& frames) {
+      Qkv y(frames, 0, dtype);
+      y.k = coded(x.k);
+      y.v = coded(x.v);
+      return y;
+    };
+    passes.sink(Qkv(kSinkFrames, 0, dtype));
+    reference.sink(changed(Qkv(kSinkFrames, 0, dtype), kSinkFrames));
+    for (int64_t first = 0; first < 12; first += 3) {
+      const Range block{first, first + 3};
+      const Qkv x(block, 0, dtype);
+      const Tensor out = passes.block(x, block, 30);
+      EXPECT_TRUE(same_bits(out, reference.block(changed(x, block), block, 30))) << first;
+      EXPECT_LE(relative_l2(out, by_definition(block, kept.seen(block), 0, 30)), 0.0625);
+    }
+  }
+  Tensor same(DType::kF32, {2, 1, kHead});
+  for (int64_t i = 0; i < same.count(); ++i) same.as<float>()[i] = i < kHead ? 0.75f : -12.0f;
+  EXPECT_TRUE(same_bits(coded(same), same));
 }
 
 TEST(CausalWindow, Bf16IsWithinItsRounding) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <random>
 
@@ -158,6 +159,43 @@ TEST(StreamPlan, WindowsJoinToThePlan) {
   }
 }
 
+// A rank that learns of the last block with its rows has planned nothing by then that the plan of
+// all blocks would not have.
+TEST(StreamPlan, TheEndIsKnownEarlyEnough) {
+  for (int steps : {1, 2, 4, 5})
+    for (int groups = 1; groups <= steps; ++groups)
+      for (int layers : {1, 2, 3})
+        for (int credits : {1, 2, 4})
+          for (int swap : {0, 4})
+            for (int last : {0, 1, 5, 9}) {
+              StreamPlanConfig endless = stream(split(groups, layers), steps);
+              endless.blocks = StreamPlanConfig::kEndless;
+              endless.credits = credits;
+              endless.swap_block = swap;
+              endless.decodes_apart = true;
+              StreamPlanConfig known = endless;
+              known.blocks = endless.end_after(last);
+              for (int rank = 0; rank < known.ranks(); ++rank) {
+                const int group =
+                    rank < known.layout.ranks() ? Mesh(known.layout).at(Axis::kStep, rank) : -1;
+                const auto first = group < 0 ? steps : int(known.group(group).begin);
+                Plan joined;
+                for (int64_t turn = 0, end; turn < known.turns().end; turn = end) {
+                  const StreamPlanConfig& config = turn > known.turn(last, first) ? known : endless;
+                  end = std::min(turn + config.window(), config.turns().end);
+                  Plan next = plan_stream(config, {turn, end}, rank);
+                  if (turn == 0)
+                    joined = std::move(next);
+                  else
+                    append(joined, next);
+                }
+                ASSERT_EQ(to_string(joined), to_string(plan_stream(known, known.turns(), rank)))
+                    << rank << " steps " << steps << " groups " << groups << " layers " << layers
+                    << " credits " << credits << " swap " << swap << " last " << last;
+              }
+            }
+}
+
 // Without waiting for any message to be taken, a rank has sent at most `credits` blocks that its
 // successor has not computed with.
 TEST(StreamPlan, NoRankRunsAheadFurtherThanItsCredits) {
@@ -206,6 +244,51 @@ TEST(StreamPlan, NoRankRunsAheadFurtherThanItsCredits) {
       EXPECT_EQ(next[rank], plans[rank].steps.size()) << rank;
     EXPECT_EQ(most, credits);
   }
+}
+
+// The same of the stages of a group, where they have the fewest steps: the first one, which alone
+// decides when a block enters, computes with no block that is further ahead of the last one.
+TEST(StreamPlan, NoStageRunsAheadFurtherThanItsCredits) {
+  for (const auto& [steps, groups] : {std::pair{1, 1}, {2, 2}, {4, 4}, {4, 1}, {4, 2}})
+    for (const int credits : {1, 2, 4}) {
+      StreamPlanConfig config = stream(split(groups, 3), steps, 40);
+      config.credits = credits;
+      const std::vector<Plan> plans = plan_stream(config);
+      const Mesh mesh(config.layout);
+      std::array<int, kAxes> at{};
+      at[static_cast<int>(Axis::kLayers)] = 2;
+      const int first = 0, last = mesh.rank_at(at);
+      // The last stage computes only when nobody else can go on.
+      std::vector<size_t> next(plans.size());
+      std::map<std::pair<int, int>, std::vector<const Step*>> sent;
+      std::vector<int> newest(plans.size(), -1);
+      const auto goes_on = [&](int rank) {
+        const Step& step = plans[rank].steps[next[rank]];
+        if (step.kind == Kind::kAwait) {
+          auto& arrived = sent[{step.peer, rank}];
+          const auto found = std::ranges::find_if(arrived, [&](const Step* message) {
+            return message->payload == step.payload && message->pass == step.pass;
+          });
+          if (found == arrived.end()) return false;
+          arrived.erase(found);
+        }
+        if (step.kind == Kind::kSend) sent[{rank, step.peer}].push_back(&step);
+        if (step.kind == Kind::kCompute) newest[rank] = std::max(newest[rank], step.pass.clip);
+        ++next[rank];
+        return true;
+      };
+      for (bool moved = true; moved;) {
+        moved = false;
+        for (size_t rank = 0; rank < plans.size(); ++rank)
+          while (int(rank) != last && next[rank] < plans[rank].steps.size() && goes_on(int(rank)))
+            moved = true;
+        ASSERT_LE(newest[first] - newest[last], credits + config.layout[Axis::kLayers])
+            << steps << " " << groups;
+        if (next[last] < plans[last].steps.size()) moved |= goes_on(last);
+      }
+      for (size_t rank = 0; rank < plans.size(); ++rank)
+        EXPECT_EQ(next[rank], plans[rank].steps.size()) << rank;
+    }
 }
 
 // The published streaming pipeline (4 steps and a decoder, blocking sends). From block 8 on the
@@ -267,17 +350,17 @@ TEST(StreamPlan, TheTextOfAPlan) {
   EXPECT_EQ(to_string(plan_stream(config)[1]), R"(rank 1 of 2, 14 steps
  turn 0
   load step 0
-  post step 1 tokens [0, 15) peer 0 latent 960 bytes writes [7@1]
+  post step 1 tokens [0, 15) peer 0 latent 1024 bytes writes [7@1]
  turn 1
-  await step 1 tokens [0, 15) peer 0 latent 960 bytes writes [7@1]
+  await step 1 tokens [0, 15) peer 0 latent 1024 bytes writes [7@1]
   compute step 1 blocks [0, 4) of 4 tokens [0, 15) reads [7@1] writes [0@1/4]
   update step 1 tokens [0, 15) reads [7@1 0@1/4] writes [7@2]
-  post step 1 clip 1 tokens [0, 15) peer 0 latent 960 bytes writes [8@2]
+  post step 1 clip 1 tokens [0, 15) peer 0 latent 1024 bytes writes [8@2]
   enter step 1 clip 1 writes [6@1]
   send step 1 clip 1 peer 0 control 8 bytes reads [6@1]
  turn 2
   decode step 1 tokens [0, 15) reads [7@2]
-  await step 1 clip 1 tokens [0, 15) peer 0 latent 960 bytes writes [8@2]
+  await step 1 clip 1 tokens [0, 15) peer 0 latent 1024 bytes writes [8@2]
   compute step 1 clip 1 blocks [0, 4) of 4 tokens [0, 15) reads [8@2] writes [0@2/4]
   update step 1 clip 1 tokens [0, 15) reads [8@2 0@2/4] writes [8@3]
   wait step 2 reads [6@1]

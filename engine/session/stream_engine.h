@@ -1,0 +1,100 @@
+#pragma once
+// StreamEngine: an endless stream of a model directory, from the signal of each block to its
+// pictures. Its ranks are threads of this process: one, groups of steps (step), stages of
+// transformer blocks (layers), and where asked for one behind them that only decodes. The pictures
+// are the same bits for all of these.
+//
+// An interruption begins a new epoch. Blocks that were begun in an earlier one are computed to
+// their end, so that the keys that later blocks see are whole, and their pictures are muted: at
+// most StreamPlanConfig::under_way() blocks for each interruption.
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/generation/components.h"
+#include "engine/sampling/noise.h"
+#include "engine/session/stream_denoiser.h"
+#include "io/media/frame.h"
+
+namespace weft {
+
+struct StreamSettings {
+  int64_t width = 0, height = 0;  // pixels
+  int steps = 4;
+  std::string solver;                            // empty: the model's
+  int64_t block_frames = 3, window_frames = 12;  // latent frames of a block, and that a block sees
+  uint64_t seed = 0;
+  TensorView sink{};  // [C, F, h, w] f32 normalised, in host memory; or empty
+  SinkPosition sink_position{};
+  KeptRows kept = KeptRows::kCompute;  // keys and values of earlier blocks
+  int swap_block = 0;                  // StreamPlanConfig
+  int credits = 2;
+  Layout layout{};  // its axes are step and layers
+  bool decodes_apart = false;
+  std::vector<Device> devices{};  // of the ranks, by turns; empty: the CPU
+  DType dtype = DType::kF32, vae_dtype = DType::kF32;
+  int threads = 0;  // of each rank; 0: all
+};
+
+// The next block, as the caller gives it.
+struct StreamSignal {
+  int64_t frames = 0;         // latent frames; 0: a hollow block, which keeps the pipeline moving
+  std::vector<float> rows{};  // [frames, signal_columns], if the model follows a signal
+  bool last = false;          // no block follows
+};
+
+struct StreamPictures {
+  StreamBlock block{};
+  int64_t first = 0;   // the index of the first picture in the stream
+  bool muted = false;  // an interruption came after the block had begun
+  std::vector<Frame> pictures{};
+};
+
+class StreamEngine {
+ public:
+  // Throws Error(kUsage) where a setting is not legal for the model. Loads no weights.
+  StreamEngine(std::shared_ptr<const OpenModel> model, const StreamSettings& settings);
+
+  // Runs a stream until `next` says that no block follows, and its last picture has been taken.
+  // `next` is called on the first rank's thread with the number of the next block that has frames;
+  // it may wait, and then the pipeline stands still. `take` is called on the decoder's thread, in
+  // order. Throws what they throw.
+  void run(const std::string& caption, const std::function<StreamSignal(int64_t number)>& next,
+           const std::function<void(StreamPictures&&)>& take);
+
+  // Mutes the blocks that have begun. Any thread may call it.
+  void interrupt() { ++epoch_; }
+  uint32_t epoch() const { return epoch_; }
+
+  StreamPlanConfig plan() const;  // of the stream, without its end
+  int64_t signal_columns() const { return model_->directory.expert(0).traits().signal_columns; }
+
+ private:
+  struct Signal {
+    std::vector<float> rows;
+    int takers;  // ranks that have not copied it yet
+  };
+  int ranks() const { return settings_.layout.ranks() + settings_.decodes_apart; }
+  RankPlacement placement(Communicator* world) const;
+  Sampler sampler() const;
+  std::array<int64_t, 4> shape() const;
+  Tensor encoded(const std::string& caption) const;
+  StreamJob job(const Sampler& sampler) const;
+  void rank(Communicator* world, const Tensor& prompt,
+            const std::function<StreamSignal(int64_t)>& next,
+            const std::function<void(StreamPictures&&)>& take);
+  NextBlock enter(int64_t number, StreamSignal signal);
+  void take_signal(const StreamBlock& block, const TensorView& to);
+
+  const std::shared_ptr<const OpenModel> model_;
+  const StreamSettings settings_;
+  std::atomic<uint32_t> epoch_ = 0;
+  std::mutex mutex_;                   // guards the member below
+  std::map<int64_t, Signal> signals_;  // of blocks under way, by number
+};
+
+}  // namespace weft

@@ -1,0 +1,269 @@
+// Tests the blocks of streams with a small random transformer: the same bits under every split,
+// with blocks of any sizes, without a known end, and with memory that does not grow.
+#include "engine/session/stream_denoiser.h"
+
+#include <atomic>
+#include <cmath>
+#include <random>
+#include <set>
+
+#include "tests/engine/stream_job.h"
+
+namespace weft::test {
+namespace {
+
+struct Split {
+  int steps, layers;
+  bool apart;
+};
+const std::vector<Split> kSplits{{1, 1, true},  {2, 1, false}, {3, 1, true}, {4, 1, false},
+                                 {4, 1, true},  {1, 2, false}, {1, 2, true}, {1, 3, false},
+                                 {2, 2, false}, {2, 2, true}};
+
+// Runs `run` under every split and compares what is decoded with what one rank makes.
+void expect_the_same_under_every_split(StreamRun run, const std::vector<Decoded>& wanted) {
+  for (const auto& [steps, layers, apart] : kSplits) {
+    run.decodes_apart = apart;
+    EXPECT_EQ(run.run(StreamRun::split(steps, layers)), wanted)
+        << "step " << steps << " layers " << layers << " decoder apart " << apart;
+  }
+}
+
+// Laws 1 to 3.
+TEST(StreamDenoiser, TheSameBitsUnderEverySplit) {
+  const StreamRun run{.blocks = 9};
+  const std::vector<Decoded> wanted = run.run();
+  ASSERT_EQ(wanted.size(), 9u);
+  expect_the_same_under_every_split(run, wanted);
+}
+
+// Law 18: coded rows are those of every split, too, and not far from the others.
+TEST(StreamDenoiser, RingsMayBeKeptInEightBits) {
+  StreamRun run{.blocks = 9};
+  const std::vector<Decoded> exact = run.run();
+  run.kept = KeptRows::kFp8;
+  const std::vector<Decoded> wanted = run.run();
+  for (int block = 0; block < 9; ++block) {
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < exact[block].latent.size(); ++i) {
+      error += std::pow(double{wanted[block].latent[i]} - exact[block].latent[i], 2);
+      norm += std::pow(double{exact[block].latent[i]}, 2);
+    }
+    EXPECT_LE(std::sqrt(error / norm), 0.0625) << block;
+    EXPECT_GT(error, 0) << block;
+  }
+  expect_the_same_under_every_split(run, wanted);
+}
+
+TEST(StreamDenoiser, FollowsItsSignal) {
+  StreamRun run{.blocks = 5};
+  const std::vector<Decoded> wanted = run.run();
+  run.loud = [](const StreamBlock& block) {
+    return 0.3f * static_cast<float>(block.number % 5) + (block.number == 2 ? 0.1f : 0.0f);
+  };
+  const std::vector<Decoded> louder = run.run();
+  for (int block = 0; block < 5; ++block)
+    EXPECT_EQ(louder[block] == wanted[block], block < 2) << block;
+  run.columns = 0;
+  EXPECT_FALSE(run.run()[0] == wanted[0]);
+}
+
+// The end is decided while the stream runs; blocks behind it are not computed.
+TEST(StreamDenoiser, EndsWhereTheFirstRankSays) {
+  for (const int last : {0, 1, 2, 5, 13}) {
+    StreamRun finite{.blocks = last + 1};
+    if (last < finite.swap_block) finite.swap_block = 0;
+    StreamRun run;
+    run.next = [last](int64_t number) {
+      EXPECT_LE(number, last);
+      return NextBlock{.frames = 3, .last = number == last};
+    };
+    const std::vector<Decoded> wanted = finite.run();
+    ASSERT_EQ(std::ssize(wanted), last + 1);
+    EXPECT_EQ(run.run(), wanted);
+    expect_the_same_under_every_split(run, wanted);
+  }
+}
+
+// Blocks of any sizes, hollow ones among them, which change nothing but when a block comes.
+TEST(StreamDenoiser, BlocksMayHaveAnySize) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 4; ++round) {
+    std::vector<int64_t> sizes{1 + int64_t(random() % 3)}, solid;
+    for (int i = 0; i < 14; ++i) sizes.push_back(int64_t(random() % 4));
+    for (const int64_t size : sizes)
+      if (size > 0) solid.push_back(size);
+    const auto in_order = [](StreamRun run, const std::vector<int64_t>& of, const Split& split) {
+      size_t at = 0;
+      run.decodes_apart = split.apart;
+      run.next = [&](int64_t) {
+        const int64_t frames = of[at++];
+        return NextBlock{.frames = frames, .last = at == of.size()};
+      };
+      return run.run(StreamRun::split(split.steps, split.layers));
+    };
+    const std::vector<Decoded> wanted = in_order({}, solid, {1, 1, false});
+    ASSERT_EQ(wanted.size(), solid.size());
+    for (size_t i = 0; i < solid.size(); ++i)
+      EXPECT_EQ(wanted[i].block.frames.size(), solid[i]) << i;
+    EXPECT_EQ(in_order({}, sizes, {1, 1, false}), wanted);
+    for (const Split& split : kSplits) EXPECT_EQ(in_order({}, sizes, split), wanted);
+  }
+}
+
+TEST(StreamDenoiser, IllegalSizesAreNamed) {
+  const auto error_of = [](int64_t first, int64_t second) -> std::string {
+    StreamRun run;
+    run.next = [=](int64_t number) {
+      return NextBlock{.frames = number == 0 ? first : second, .last = number == 1};
+    };
+    try {
+      run.run();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(error_of(3, 4).find("block 1 of a stream has 4 latent frames"), std::string::npos);
+  EXPECT_NE(error_of(0, 3).find("the first one has at least 1"), std::string::npos);
+  EXPECT_EQ(error_of(1, 2), "");
+}
+
+// Law 14 and part of law 15: block numbers pass those that tags can hold.
+TEST(StreamDenoiser, TenThousandBlocksInTheSameMemory) {
+  StreamRun run{.steps = 2, .layers = 2};
+  run.largest = 1;
+  run.window = 3;
+  run.next = [](int64_t number) { return NextBlock{.frames = 1, .last = number + 1 == 10'000}; };
+  for (const Split& split : {Split{1, 1, false}, {2, 1, true}, {1, 2, false}}) {
+    int64_t count = 0;
+    size_t after_two_windows = 0, most = 0;
+    run.decodes_apart = split.apart;
+    run.decode = [&](const StreamBlock& block, const TensorView&) {
+      EXPECT_EQ(block.number, count++);
+      const size_t live = tensor_bytes_live();
+      if (block.number == 6) after_two_windows = live;
+      if (block.number > 6) most = std::max(most, live);
+    };
+    std::mutex mutex;
+    std::map<int, size_t> arenas;  // by rank, after two windows
+    run.updated = [&](int rank, const Pass& pass, size_t arena) {
+      const std::scoped_lock lock(mutex);
+      if (pass.clip == 6) arenas[rank] = arena;
+      EXPECT_TRUE(pass.clip <= 6 || arena == arenas.at(rank)) << arena;
+    };
+    run.done = [&](int rank, size_t bytes) {
+      const std::scoped_lock lock(mutex);
+      const bool decodes_only = rank == split.steps * split.layers;
+      const CausalWindowShape shape{.layers = {0, run.layers / split.layers, run.layers},
+                                    .steps = {0, run.steps / split.steps},
+                                    .frames = run.window,
+                                    .frame_tokens = 4,
+                                    .sink_tokens = 4,
+                                    .sinks = 2};
+      const size_t kept = causal_window_cache_bytes(shape, {.heads = ToyAttention::kHeads,
+                                                            .kv_heads = ToyAttention::kHeads,
+                                                            .head_dim = ToyAttention::kHead});
+      EXPECT_EQ(bytes, decodes_only ? 0 : kept);
+    };
+    run.run(StreamRun::split(split.steps, split.layers));
+    EXPECT_EQ(count, 10'000);
+    EXPECT_LE(most, after_two_windows + (size_t{1} << 20)) << split.steps << " " << split.layers;
+  }
+}
+
+// Law 15: the numbers of blocks and turns pass those that tags can hold.
+TEST(StreamDenoiser, TagsGoRoundInACircle) {
+  for (const Split& split : {Split{2, 1, true}, {1, 2, false}}) {
+    StreamRun run{.steps = 2, .layers = 2};
+    run.decodes_apart = split.apart;
+    int entered = 0;
+    run.next = [&](int64_t number) {
+      const bool solid = entered % 7'000 == 0;
+      return NextBlock{.frames = solid ? 3 : 0, .last = ++entered == 70'001};
+    };
+    const std::vector<Decoded> out = run.run(StreamRun::split(split.steps, split.layers));
+    EXPECT_EQ(out, (StreamRun{.steps = 2, .layers = 2, .blocks = 11}.run()));
+  }
+}
+
+// Law 10. Blocks of an epoch that is over are computed to their end, so that every ring is whole:
+// all blocks have the bits of a run in which their signals were known from the start.
+TEST(StreamDenoiser, TwentyInterruptions) {
+  constexpr int64_t kBlocks = 200;
+  for (const Split& split : {Split{1, 1, false}, {4, 1, true}, {2, 2, true}, {1, 3, false}}) {
+    std::mt19937 random(split.steps * 10 + split.layers);
+    std::set<int64_t> interrupted;  // when these blocks are decoded
+    while (interrupted.size() < 20) interrupted.insert(int64_t(random() % (kBlocks - 1)));
+    std::atomic<uint32_t> epoch = 0;
+    std::vector<uint32_t> entered;  // epochs by block, on the first rank
+    int muted = 0, since = 0, most = 0;
+    std::vector<Decoded> out;
+    StreamRun run;
+    run.decodes_apart = split.apart;
+    run.next = [&](int64_t number) {
+      entered.push_back(epoch);
+      return NextBlock{
+          .frames = 1 + number % 3, .epoch = entered.back(), .last = number + 1 == kBlocks};
+    };
+    run.loud = [](const StreamBlock& block) {
+      return 0.1f * static_cast<float>(block.number % 5) + 0.2f * static_cast<float>(block.epoch);
+    };
+    run.decode = [&](const StreamBlock& block, const TensorView& latent) {
+      const float* from = latent.as<float>();
+      out.push_back({block, {from, from + latent.count()}});
+      const bool is_muted = block.epoch != epoch;
+      EXPECT_LE(block.epoch, epoch);
+      EXPECT_TRUE(is_muted || out.size() < 2 || out[out.size() - 2].block.epoch <= block.epoch);
+      since = is_muted ? since + 1 : 0;
+      muted += is_muted;
+      most = std::max(most, since);
+      if (interrupted.contains(block.number)) {
+        ++epoch;
+        since = 0;
+      }
+    };
+    const Layout layout = StreamRun::split(split.steps, split.layers);
+    run.run(layout);
+    ASSERT_EQ(std::ssize(out), kBlocks);
+    EXPECT_EQ(epoch, 20u);
+    const StreamPlanConfig config{
+        .steps = run.steps, .layout = layout, .decodes_apart = split.apart};
+    EXPECT_LE(most, config.under_way()) << split.steps << " " << split.layers;
+    EXPECT_GE(muted, split.steps > 1) << split.steps;
+
+    StreamRun same;
+    same.next = [&](int64_t number) {
+      return NextBlock{
+          .frames = 1 + number % 3, .epoch = entered[number], .last = number + 1 == kBlocks};
+    };
+    same.loud = run.loud;
+    EXPECT_EQ(same.run(), out);
+  }
+}
+
+// Law 9, with messages that come late and in another order, and sends that wait for their receives.
+TEST(StreamDenoiser, DelaysChangeNothing) {
+  StreamRun run;
+  int entered = 0;
+  run.next = [&](int64_t) {
+    const int64_t frames = ++entered % 4;
+    return NextBlock{.frames = frames, .last = entered == 12};
+  };
+  const std::vector<Decoded> wanted = run.run();
+  for (const LocalOptions& local :
+       {LocalOptions{.rendezvous = true}, LocalOptions{.delay_seed = 3}, {.delay_seed = 4}})
+    for (const int credits : {1, 2, 4}) {
+      run.local = local;
+      run.credits = credits;
+      for (const Split& split : {Split{4, 1, true}, {2, 2, true}, {1, 3, false}}) {
+        entered = 0;
+        run.decodes_apart = split.apart;
+        EXPECT_EQ(run.run(StreamRun::split(split.steps, split.layers)), wanted)
+            << split.steps << " " << split.layers << " credits " << credits;
+      }
+    }
+}
+
+}  // namespace
+}  // namespace weft::test

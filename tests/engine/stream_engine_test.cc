@@ -1,0 +1,129 @@
+// Tests streams from a model directory: pictures in order and the same bits under every split, and
+// interruptions.
+#include "engine/session/stream_engine.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/engine/small_job.h"
+#include "tests/engine/stream_job.h"
+
+namespace weft::test {
+namespace {
+
+std::shared_ptr<const OpenModel> model() {
+  static const auto open = std::make_shared<const OpenModel>(kModel);
+  return open;
+}
+
+StreamSettings settings() {
+  return {.width = 32,
+          .height = 32,
+          .steps = 2,
+          .solver = "euler",
+          .block_frames = 2,
+          .window_frames = 4,
+          .seed = 5,
+          .threads = 1};
+}
+
+StreamSignal blocks_of(int64_t number, int64_t blocks) {
+  return {.frames = number == 0 ? 1 : 2, .last = number + 1 == blocks};
+}
+
+// Runs 4 blocks, the first one of one latent frame.
+std::vector<StreamPictures> run(const StreamSettings& settings) {
+  std::vector<StreamPictures> out;
+  StreamEngine(model(), settings)
+      .run(
+          "a red ball", [](int64_t number) { return blocks_of(number, 4); },
+          [&](StreamPictures&& pictures) { out.push_back(std::move(pictures)); });
+  return out;
+}
+
+TEST(StreamEngine, PicturesAreTheSameUnderEverySplit) {
+  const std::vector<StreamPictures> wanted = run(settings());
+  ASSERT_EQ(wanted.size(), 4u);
+  int64_t index = 0;
+  for (int block = 0; block < 4; ++block) {
+    EXPECT_EQ(wanted[block].block.number, block);
+    EXPECT_EQ(wanted[block].first, index);
+    EXPECT_EQ(std::ssize(wanted[block].pictures), block == 0 ? 1 : 8);
+    EXPECT_FALSE(wanted[block].muted);
+    index += std::ssize(wanted[block].pictures);
+  }
+  EXPECT_NE(wanted[1].pictures[0].rgb, wanted[2].pictures[0].rgb);
+  for (const auto& [steps, layers, apart] :
+       {std::tuple{1, 1, true}, {2, 1, false}, {2, 1, true}, {1, 2, true}, {1, 2, false}}) {
+    StreamSettings split = settings();
+    split.layout = StreamRun::split(steps, layers);
+    split.decodes_apart = apart;
+    const std::vector<StreamPictures> got = run(split);
+    ASSERT_EQ(got.size(), wanted.size());
+    for (size_t block = 0; block < got.size(); ++block) {
+      EXPECT_EQ(got[block].first, wanted[block].first);
+      ASSERT_EQ(got[block].pictures.size(), wanted[block].pictures.size());
+      for (size_t i = 0; i < got[block].pictures.size(); ++i)
+        EXPECT_EQ(got[block].pictures[i].rgb, wanted[block].pictures[i].rgb)
+            << steps << " " << layers << " " << apart << " block " << block << " picture " << i;
+    }
+  }
+}
+
+TEST(StreamEngine, AnInterruptionMutesTheBlocksThatHaveBegun) {
+  StreamSettings split = settings();
+  split.layout = StreamRun::split(2);
+  split.decodes_apart = true;
+  StreamEngine engine(model(), split);
+  int muted = 0;
+  engine.run(
+      "a red ball",
+      [&](int64_t number) {
+        if (number == 3) engine.interrupt();
+        return blocks_of(number, 6);
+      },
+      [&](StreamPictures&& pictures) {
+        EXPECT_EQ(pictures.block.epoch, pictures.block.number < 3 ? 0u : 1u);
+        EXPECT_TRUE(!pictures.muted || pictures.block.number < 3);
+        muted += pictures.muted;
+      });
+  EXPECT_LE(muted, engine.plan().under_way());
+}
+
+TEST(StreamEngine, WhatEndsACallbackEndsTheStream) {
+  for (const bool apart : {false, true}) {
+    StreamSettings split = settings();
+    split.layout = StreamRun::split(2);
+    split.decodes_apart = apart;
+    StreamEngine engine(model(), split);
+    const auto next = [](int64_t number) { return blocks_of(number, -1); };
+    EXPECT_THROW(engine.run("a", next,
+                            [](StreamPictures&& pictures) {
+                              if (pictures.block.number == 2)
+                                throw Error(ErrorKind::kOutput, "the disk is full");
+                            }),
+                 Error);
+  }
+}
+
+TEST(StreamEngine, IllegalSettingsAreNamed) {
+  const auto error_of = [](const std::function<void(StreamSettings&)>& change) -> std::string {
+    StreamSettings changed = settings();
+    change(changed);
+    try {
+      StreamEngine(model(), changed);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error_of([](StreamSettings&) {}), "");
+  EXPECT_NE(error_of([](StreamSettings& s) { s.width = 40; }).find("--width is 40"),
+            std::string::npos);
+  EXPECT_NE(error_of([](StreamSettings& s) { s.window_frames = 1; }).find("window is 1"),
+            std::string::npos);
+  EXPECT_NE(error_of([](StreamSettings& s) { s.layout = StreamRun::split(3); }).find("step=3"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace weft::test
