@@ -135,10 +135,12 @@ PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorV
   packed.set_bias(stream, bias);
   const bool may_be_vendor = dtype == DType::kBF16 && has_bf16_dot_products();
   if (stream.device().measured()) {
-    if (const size_t bytes = may_be_vendor ? vendor_bytes(packed) : 0)
+    if (const size_t bytes = may_be_vendor ? vendor_bytes(packed) : 0) {
       storage.vendor = Tensor(DType::kU8, {static_cast<int64_t>(bytes)}, stream.device());
-    else
+      reordered_rows(weight, stream.device());  // held while the weight is packed
+    } else {
       storage.panels = LinearPanels(stream, weight, dtype);
+    }
     return packed;
   }
   const bool vendor = may_be_vendor && pack_vendor(stream, weight, packed, storage);

@@ -34,16 +34,18 @@ bool is_fast_implementation(std::string_view name) {
          (cpu_cap() == CpuCap::kEmulatedBf16 && name.starts_with("gemm"));
 }
 
+Tensor reordered_rows(const TensorView& weight, Device device) {
+  return Tensor(DType::kBF16, {std::min(kReorderedRows, weight[0]), weight[1]}, device);
+}
+
 void reorder_weight(Stream& stream, const TensorView& weight, const dnnl::memory::desc& desc,
                     void* data) {
   using dnnl::memory;
-  // 192 is a multiple of 16, 32, 48 and 64, so no layout block is cut.
-  constexpr int64_t kBlock = 192;
   const int64_t out = weight[0], in = weight[1];
-  const Tensor rows(DType::kBF16, {std::min(kBlock, out), in});
+  const Tensor rows = reordered_rows(weight, {});
   memory whole(desc, onednn_engine(), data);
-  for (int64_t o = 0; o < out; o += kBlock) {
-    const int64_t count = std::min(kBlock, out - o);
+  for (int64_t o = 0; o < out; o += kReorderedRows) {
+    const int64_t count = std::min(kReorderedRows, out - o);
     const TensorView part = rows.view().slice(0, 0, count);
     copy(stream, weight.slice(0, o, count), part);
     memory from({{in, count}, memory::data_type::bf16, memory::dims{1, in}}, onednn_engine(),
