@@ -34,17 +34,22 @@ def bands(s):
     return np.clip((np.log(1e-6 + energy) + 7) / 4, -2, 4).astype(np.float32)
 
 
-def features(s, states, pictures):
-    """The bands and three flags, [len(states) * pictures, 35]. states: one per block of so many pictures, as an index
-    into STATES; s: the samples of all blocks."""
-    flags = np.repeat(np.eye(3, dtype=np.float32)[np.asarray(states)], pictures, 0)
-    return np.concatenate([bands(s)[:len(flags)], flags], 1)
+def rows(s, state):
+    """The signal, float32 [len(state), 35]: the bands and three flags. state: of each picture, as an index into STATES."""
+    return np.concatenate([bands(s)[:len(state)], np.eye(3, dtype=np.float32)[state]], 1)
 
 
-def loudness(row):
-    """Root mean square of the sound in a picture's window, from the bands [..., 32 or more]."""
+def latent_rows(row):
+    """Rows of 4 k + 1 pictures as those of k + 1 latent frames, [k + 1, 140]: each has its four pictures', and before the
+    first picture it is idle and silent."""
+    before = rows(np.zeros(3 * HOP), np.zeros(3, int))
+    return np.concatenate([before, row]).reshape(-1, 4 * COLUMNS)
+
+
+def level(row):
+    """How loud a picture's sound is, 0 to 1, from its bands [..., 32 or more]: root mean square over full scale, bent."""
     energy = np.maximum(np.exp(4 * row[..., :BANDS].astype(np.float64) - 7) - 1e-6, 0)
-    return np.sqrt(energy.sum(-1) / (WINDOW / 2))
+    return np.clip(1.08 * (np.sqrt(energy.sum(-1) / (WINDOW / 2)) / 0.2) ** 0.6 - 0.08, 0, 1)
 
 
 def mix(row, low, high):
@@ -53,18 +58,28 @@ def mix(row, low, high):
     return row[..., :BANDS][..., (peak >= low) & (peak <= high)].mean(-1)
 
 
-def lips(row):
-    """How open, wide and round the lips are, [..., 3] adding up to 1: from the first formant's height and from how
-    much of the second lies above 1800 Hz."""
+def width(row):
+    """How wide the lips are, from -1 (round) over 0 (open) to 1, [...]: the lower the first formant, the farther from 0;
+    which way, from how much of the second lies above 1800 Hz."""
     soft = lambda x: 1 / (1 + np.exp(-np.clip(x, -30, 30)))
-    tall = soft(8 * (mix(row, 600, 1000) - mix(row, 220, 420)) + 1.0)
-    front = soft(5 * (mix(row, 1900, 2900) - mix(row, 650, 1150)) + 1.0)
-    return np.stack([tall, (1 - tall) * front, (1 - tall) * (1 - front)], -1)
+    tall = soft(10 * (mix(row, 600, 1000) - mix(row, 220, 420) + 0.2))
+    front = soft(6 * (mix(row, 1900, 2900) - mix(row, 650, 1150) + 0.85))
+    return (1 - tall) * (2 * front - 1)
+
+
+def loudness(s):
+    """level() of each picture of samples."""
+    return level(bands(s))
+
+
+def shape(s):
+    """width() of each picture of samples."""
+    return width(bands(s))
 
 
 def resonance(f, formants):
     """Gain of a vocal tract at frequencies f [k, n], formants [n, 3]."""
-    g = np.ones_like(f)
+    g = np.ones(f.shape)
     for j in range(3):
         c, b = formants[:, j], WIDTHS[j]
         g *= c * c / np.sqrt((f * f - c * c) ** 2 + (b * f) ** 2)
@@ -75,7 +90,7 @@ def speech(rng, n):
     """n samples of one voice: syllables with pauses between groups of them."""
     step = 80  # the contours have 200 points a second
     m = n // step + 2
-    level, formants, hiss = np.zeros(m), np.zeros((m, 3)), np.zeros(m)
+    power, formants, hiss = np.zeros(m), np.zeros((m, 3)), np.zeros(m)
     pitch0, tract = rng.uniform(85, 240), rng.uniform(0.92, 1.15)
     names, at = list(VOWELS), int(rng.integers(0, 40))
     rate, group = rng.uniform(0.7, 1.3), int(rng.integers(3, 10))
@@ -85,10 +100,10 @@ def speech(rng, n):
         vowel = np.array(VOWELS[names[rng.integers(len(names))]][:3]) * tract * rng.uniform(0.95, 1.05)
         begin = int(long * rng.uniform(0.1, 0.35))
         k = np.arange(max(long - begin, 4))
-        shape = np.sin(np.pi * np.minimum((k + 0.5) / len(k), 1)) ** rng.uniform(0.4, 1.2) * rng.uniform(0.35, 1)
+        arc = np.sin(np.pi * np.minimum((k + 0.5) / len(k), 1)) ** rng.uniform(0.4, 1.2) * rng.uniform(0.35, 1)
         cut = slice(at + begin, min(at + begin + len(k), m))
         if cut.start < m:
-            level[cut] = shape[:cut.stop - cut.start]
+            power[cut] = arc[:cut.stop - cut.start]
             formants[at:] = vowel
         if rng.random() < 0.5:
             hiss[at:at + begin] = rng.uniform(0.02, 0.25)
@@ -99,24 +114,25 @@ def speech(rng, n):
             group = int(rng.integers(3, 12))
     soft = np.hanning(9) / np.hanning(9).sum()
     formants = np.stack([np.convolve(np.pad(formants[:, j], 4, mode="edge"), soft, "valid") for j in range(3)], 1)
-    level, hiss = np.convolve(level, soft, "same"), np.convolve(hiss, np.ones(5) / 5, "same")
+    power, hiss = np.convolve(power, soft, "same"), np.convolve(hiss, np.ones(5) / 5, "same")
     t = np.arange(m)
     pitch = pitch0 * (1 + 0.12 * np.sin(t / rng.uniform(25, 70) + rng.uniform(0, 6)) + 0.01 * rng.standard_normal(m).cumsum() / 10)
     pitch = np.clip(pitch, 70, 320)
     count = int(3800 / pitch0)
     f = pitch * np.arange(1, count + 1)[:, None]
     amplitude = resonance(f, formants) / np.arange(1, count + 1)[:, None] ** rng.uniform(0.8, 1.3)
-    amplitude *= level / np.sqrt((amplitude ** 2).sum(0) + 1e-9)
+    amplitude *= power / np.sqrt((amplitude ** 2).sum(0) + 1e-9)
     fine, coarse = np.arange(n) / step, np.arange(m)
     phase = 2 * np.pi * np.cumsum(np.interp(fine, coarse, pitch)) / RATE
     s = np.zeros(n)
-    turn, one = np.exp(1j * phase), np.exp(1j * phase)
+    one = np.exp(1j * phase)
+    turn = one.copy()
     for k in range(count):  # harmonic k + 1 is the last times the first
         s += np.interp(fine, coarse, amplitude[k]) * turn.imag
         turn *= one
     noise = np.diff(rng.standard_normal(n + 2), 2)  # rises with the frequency, as s and f do
     s += np.interp(fine, coarse, hiss) * noise * 0.3
-    return s * rng.uniform(0.06, 0.3) + rng.standard_normal(n) * 10 ** rng.uniform(-4.5, -2.8)
+    return s * rng.uniform(0.08, 0.4) + rng.standard_normal(n) * 10 ** rng.uniform(-4.5, -2.8)
 
 
 def spoken(text, voice="en"):
@@ -140,7 +156,7 @@ def read_wav(path):
 
 def states(rng, blocks):
     """A state for each block: a few blocks of one, then another; half of the streams only speak."""
-    if rng.random() < 0.4:
+    if rng.random() < 0.5:
         return [2] * blocks
     out = []
     while len(out) < blocks:
@@ -149,37 +165,34 @@ def states(rng, blocks):
     return out[:blocks]
 
 
-def stream(rng, blocks, pictures=12):
-    """The states, samples and features of a stream of so many blocks."""
-    state = states(rng, blocks)
-    n = pictures * HOP
+def drawn(rng, blocks, pictures=12):
+    """A stream of so many blocks: its samples and the state of each picture. The first three pictures of the first block
+    are none: the VAE's first latent frame stands for one."""
+    kind, n = states(rng, blocks), pictures * HOP
     s, at = np.zeros(blocks * n), 0
     while at < blocks:
         end = at
-        while end < blocks and state[end] == state[at]:
+        while end < blocks and kind[end] == kind[at]:
             end += 1
-        if state[at] == 2:
+        if kind[at] == 2:
             s[at * n:end * n] = speech(rng, (end - at) * n)
         at = end
     s = np.round(s.clip(-1, 1) * 32767) / 32768
-    return state, s, features(s, state, pictures)
+    return s[3 * HOP:], np.repeat(kind, pictures)[3:]
 
 
 if __name__ == "__main__":
     import time
     t, rng = time.time(), np.random.default_rng(0)
-    loud, shapes = [], []
-    for i in range(20):
-        f = stream(rng, 8)[2]
-        loud.append(loudness(f)), shapes.append(lips(f))
-    loud, shapes = np.concatenate(loud), np.concatenate(shapes)
+    loud = np.concatenate([loudness(drawn(rng, 8)[0]) for _ in range(20)])
     print("seconds of sound per second %.0f" % (20 * 8 * 0.48 / (time.time() - t)))
-    print("loudness: quantiles", np.quantile(loud, (0.1, 0.3, 0.5, 0.7, 0.9, 0.99)).round(3))
-    print("silence", bands(np.zeros(640))[0, 0], "a full-scale sine", bands(np.sin(np.arange(16000) * 2 * np.pi * 1000 / RATE)).max())
+    print("loudness: deciles", np.quantile(loud, np.linspace(0.1, 0.9, 9)).round(2))
+    print("silence", bands(np.zeros(HOP))[0, 0], "a full-scale sine", bands(np.sin(np.arange(RATE) * 2 * np.pi * 1000 / RATE)).max())
     for name, (a, b, c, kind) in VOWELS.items():
-        n = 16000
+        out = []
         for pitch in (90, 130, 200):
-            f = pitch * np.arange(1, 3800 // pitch)[:, None] * np.ones((1, 1))
-            g = resonance(f, np.array([[a, b, c]]))[:, 0] / np.arange(1, len(f) + 1)
-            s = (g[:, None] * np.sin(2 * np.pi * f * np.arange(n) / RATE)).sum(0)
-            print(name, kind, pitch, lips(bands(0.1 * s / s.std())).mean(0).round(2))
+            f = pitch * np.arange(1, 3800 // pitch)[:, None]
+            g = resonance(f, np.array([[a, b, c]])) / np.arange(1, len(f) + 1)[:, None]
+            s = (g * np.sin(2 * np.pi * f * np.arange(RATE) / RATE)).sum(0)
+            out.append(round(float(shape(0.1 * s / s.std())[2:].mean()), 2))
+        print(name, kind, out)
