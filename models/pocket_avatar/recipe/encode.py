@@ -1,4 +1,4 @@
-"""Draw streams of eight blocks and encode them once: shards of latents with their signals in OUT/latents, and the statistics
+"""Draw streams of six blocks and encode them once: shards of latents with their signals in OUT/latents, and the statistics
 of the latents in OUT/stats.pt. Run again to go on."""
 import argparse, os, time
 import numpy as np
@@ -9,7 +9,7 @@ import face as F, sound as S, vae as V
 ap = argparse.ArgumentParser()
 ap.add_argument("--out", default="work")
 ap.add_argument("--shards", type=int, default=40, help="of 40 streams each")
-ap.add_argument("--blocks", type=int, default=8)
+ap.add_argument("--blocks", type=int, default=6)
 ap.add_argument("--threads", type=int, default=1)
 args = ap.parse_args()
 torch.set_num_threads(args.threads)

@@ -47,15 +47,13 @@ def rescan():
 
 
 def batch():
-    """Streams that begin with their first block, or at a later one."""
+    """The first blocks of streams: one that began later would lack what its first block saw."""
     z, signal, looks = [], [], []
     for _ in range(args.batch):
         d = shards[list(shards)[rng.integers(len(shards))]]
-        i, total = int(rng.integers(len(d["z"]))), d["z"].shape[2] // C.BLOCK
-        at = C.BLOCK * int(rng.integers(0, total - args.blocks + 1))
-        part = slice(at, at + C.BLOCK * args.blocks)
-        z.append(C.clip_rows(d["z"][i, :, part].float(), stats))
-        signal.append(d["signal"][i, part])
+        i = int(rng.integers(len(d["z"])))
+        z.append(C.clip_rows(d["z"][i, :, :C.BLOCK * args.blocks].float(), stats))
+        signal.append(d["signal"][i, :C.BLOCK * args.blocks])
         looks.append(F.caption(ALL[int(d["look"][i])]))
     return torch.stack(z), torch.stack(signal), A.captions(looks)
 
