@@ -14,7 +14,7 @@ ap.add_argument("--pictures", type=float, default=0.4, help="share of the steps 
 ap.add_argument("--kl", type=float, default=3e-4, help="weight of the KL divergence summed over channels")
 ap.add_argument("--lr", type=float, default=0.01, help="of Muon")
 ap.add_argument("--weights", default=C.POCKET, help="the exported model to begin with")
-ap.add_argument("--threads", type=int, default=2)
+ap.add_argument("--threads", type=int, default=1, help="several only help where no one else computes")
 args = ap.parse_args()
 torch.set_num_threads(args.threads)
 os.makedirs(args.out, exist_ok=True)
@@ -77,9 +77,11 @@ while clock.tick() < total:
     frames = 1 if rng.random() < args.pictures else int(rng.choice((5, 9, 13)))
     x = pictures(8) if frames == 1 else torch.stack([sample(frames, rng) for _ in range({5: 2, 9: 1, 13: 1}[frames])])
     x = x.contiguous(memory_format=torch.channels_last_3d)
-    mean, logvar = V.encode(model, x)
-    logvar = logvar.clamp(-20, 10)
-    d = V.decode(model, mean + torch.randn_like(mean) * (0.5 * logvar).exp()) - x
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mean, logvar = V.encode(model, x)
+        mean, logvar = mean.float(), logvar.float().clamp(-20, 10)
+        y = V.decode(model, mean + torch.randn_like(mean) * (0.5 * logvar).exp())
+    d = y.float() - x
     grad = d.diff(dim=-1).abs().mean() + d.diff(dim=-2).abs().mean()
     kl = 0.5 * (mean.square() + logvar.exp() - 1 - logvar).sum(1).mean()
     loss = d.abs().mean() + 0.5 * d.square().mean() + 0.5 * grad + args.kl * kl
