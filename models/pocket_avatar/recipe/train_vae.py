@@ -11,6 +11,7 @@ ap = argparse.ArgumentParser()
 ap.add_argument("--out", default="work")
 ap.add_argument("--minutes", type=float, default=25)
 ap.add_argument("--pictures", type=float, default=0.4, help="share of the steps on single pictures")
+ap.add_argument("--long", type=float, default=0.5, help="share of the time after which long clips join in")
 ap.add_argument("--kl", type=float, default=3e-4, help="weight of the KL divergence summed over channels")
 ap.add_argument("--lr", type=float, default=0.01, help="of Muon")
 ap.add_argument("--weights", default=C.POCKET, help="the exported model to begin with")
@@ -71,11 +72,13 @@ def save():
     C.write(path, dict(model=model.state_dict(), opt=opt.state_dict(), step=step, spent=clock.spent))
 
 
+# The pictures of a stream's later frames depend on more frames than those of its first ones.
+MIX = ((0.5, 0.3, 0.2, 0, 0), (0.2, 0.15, 0.15, 0.35, 0.15))  # how often clips of 5, 9, 13, 25, 37 pictures
 saved, log, total = time.time(), [], args.minutes * 60
 while clock.tick() < total:
     f = clock.spent / total
-    frames = 1 if rng.random() < args.pictures else int(rng.choice((5, 9, 13)))
-    x = pictures(8) if frames == 1 else torch.stack([sample(frames, rng) for _ in range({5: 2, 9: 1, 13: 1}[frames])])
+    frames = 1 if rng.random() < args.pictures else int(rng.choice((5, 9, 13, 25, 37), p=MIX[f > args.long]))
+    x = pictures(8) if frames == 1 else torch.stack([sample(frames, rng) for _ in range(2 if frames == 5 else 1)])
     x = x.contiguous(memory_format=torch.channels_last_3d)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         mean, logvar = V.encode(model, x)
