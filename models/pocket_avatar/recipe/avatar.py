@@ -103,11 +103,12 @@ def exported(folder):
     load = lambda name: {k: v.float() for k, v in load_file(os.path.join(folder, name)).items()}
     weights = load("transformer/diffusion_pytorch_model.safetensors")
     model = Avatar(**D.size(weights))
-    heard = {k: weights.pop(k) for k in [k for k in weights if k.startswith("audio_embedder.")]}
+    prefix = "condition_embedder.audio_embedder."
+    heard = {k[len(prefix):]: weights.pop(k) for k in [k for k in weights if k.startswith(prefix)]}
     model.dit.load_state_dict(weights)
     words = load("text_encoder/model.safetensors")
     if heard:
-        model.audio_embedder.load_state_dict({k.split(".", 1)[1]: v for k, v in heard.items()})
+        model.audio_embedder.load_state_dict(heard)
     else:
         words = {k: v for k, v in words.items() if "shared" not in k and "embed_tokens" not in k}
         model.audio_embedder["linear_2"].weight.data.mul_(0.1)
