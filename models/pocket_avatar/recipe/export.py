@@ -1,6 +1,7 @@
 """Write the whole model, in bfloat16, as a diffusers folder."""
 import argparse, json, os
 import torch
+import sentencepiece
 from diffusers import FlowMatchEulerDiscreteScheduler
 from safetensors.torch import save_file
 import common as C
@@ -58,5 +59,18 @@ write_json("model_index.json", {
     "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"], "text_encoder": ["transformers", "UMT5EncoderModel"],
     "tokenizer": ["transformers", "T5TokenizerFast"], "transformer": ["diffusers", "WanTransformer3DModel"],
     "transformer_2": [None, None], "vae": ["diffusers", "AutoencoderKLWan"]})
-write_json("weft.json", {"width": F.SIZE, "height": F.SIZE, "num_frames": 69, "fps": S.FPS, "steps": len(C.TIMES),
+write_json("weft.json", {"width": F.SIZE, "height": F.SIZE, "num_frames": 69, "fps": S.RATE // S.HOP, "steps": len(C.TIMES),
                          "guidance_scale": 1.0, "flow_shift": 3.0})
+
+# The folder must say what the training said.
+pieces = sentencepiece.SentencePieceProcessor(model_file=os.path.join(a.to, "tokenizer", "spiece.model"))
+assert pieces.get_piece_size() == model.text.config.vocab_size, (pieces.get_piece_size(), model.text.config.vocab_size)
+for look in F.looks():
+    ids = [i for i in A.captions([F.caption(look)])[0].tolist() if i]
+    assert pieces.encode(F.caption(look)) + [1] == ids, (F.caption(look), ids)
+read = A.exported(a.to).state_dict()
+assert all(torch.equal(v.to(torch.bfloat16), read[k].to(torch.bfloat16)) for k, v in model.state_dict().items())
+parts = ("vae", "transformer", "text_encoder", "tokenizer", "scheduler")
+size = sum(os.path.getsize(os.path.join(a.to, p, f)) for p in parts for f in os.listdir(os.path.join(a.to, p)))
+assert size <= 16 << 20, size
+print(f"{size / 2 ** 20:.1f} MiB")
