@@ -57,8 +57,8 @@ def deepen(state, count):
     return {**{k: v for k, v in state.items() if not k.startswith("blocks.")}, **out}
 
 
-def make_text():
-    m = UMT5EncoderModel(UMT5Config(**TEXT))
+def make_text(**over):
+    m = UMT5EncoderModel(UMT5Config(**{**TEXT, **over}))
     m.get_input_embeddings().weight.data.normal_(std=1.0)
     return m
 
