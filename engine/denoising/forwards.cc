@@ -154,7 +154,8 @@ TensorView Forwards::signal_of(const Pass& pass) const {
   const bool follows = expert(pass).traits().signal_columns > 0;
   if (follows && !job_->signal)
     throw Error(ErrorKind::kUsage,
-                "this model follows a sound; legal is `weft stream`, which has one");
+                "this model follows a sound, and this job has none; legal are models that follow "
+                "none");
   return follows ? job_->signal(pass) : TensorView();
 }
 
