@@ -76,11 +76,11 @@ def block(x, ctx, bias, mod, turn, seen, n, p):
     return x + F.linear(F.gelu(F.linear(h, w1, b1), approximate="tanh"), w2, b2) * o2
 
 
-def sample(model, signal, text, generator, size=12):
-    """Latents [b, 16, f, size, size] of a stream. A step's keys and values are those of the same step of earlier blocks,
+def sample(model, signal, text, generator=None, size=12, noise=None):
+    """Latents [b, 16, f, size, size] of a stream, from noise of that shape or of a generator. A step's keys and values are those of the same step of earlier blocks,
     so all blocks can take a step at once; a real stream takes a block's steps one after another, to the same values."""
     b, f = signal.shape[:2]
-    x = torch.randn((b, 16, f, size, size), generator=generator)
+    x = torch.randn((b, 16, f, size, size), generator=generator) if noise is None else noise
     for t, after in zip(C.TIMES, C.TIMES[1:] + (0,)):
         v = model(x, torch.full((b,), t), signal, text)
         x = x + (after - t) / 1000 * v
