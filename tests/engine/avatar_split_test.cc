@@ -1,0 +1,142 @@
+// A stream that follows a signal: the same bits under every split, in the engine and in a session.
+#include "tests/engine/avatar_testing.h"
+#include "tests/engine/session_testing.h"
+
+namespace weft::test {
+namespace {
+
+constexpr int kBlocks = 6;  // two more than a window
+
+struct Split {
+  int steps, layers;
+  bool apart;
+};
+constexpr Split kSplits[] = {{1, 1, true}, {2, 1, false}, {3, 1, true}, {4, 1, false},
+                             {4, 1, true}, {1, 2, false}, {1, 2, true}, {2, 2, false},
+                             {4, 2, true}, {1, 3, true}};
+
+std::string name_of(const Split& split) {
+  return "step=" + std::to_string(split.steps) + " layers=" + std::to_string(split.layers) +
+         (split.apart ? " and a decoder" : "");
+}
+
+StreamSettings small(const Split& split) {
+  StreamSettings settings = avatar_settings(5, split.steps, split.layers, split.apart);
+  settings.width = 48;
+  settings.height = 32;
+  return settings;
+}
+
+// The rows of a block, as loud as `volume` says.
+StreamSignal signal_of(int64_t number, int64_t frames, float volume) {
+  StreamSignal signal{.frames = frames, .rows = {}, .last = number + 1 == kBlocks};
+  for (int64_t i = 0; i < 4 * frames * Session::kSignalColumns; ++i) {
+    const int64_t column = i % Session::kSignalColumns, row = i / Session::kSignalColumns;
+    const bool loud = (row + number) % 3 != 0;
+    signal.rows.push_back(column == Session::kSignalColumns - 1 ? 1
+                          : column >= SoundBands::kBands        ? 0
+                          : loud                                ? volume + 0.02f * float(column)
+                                                                : SoundBands::silence());
+  }
+  return signal;
+}
+
+std::vector<StreamPictures> run(const Split& split, float volume, float last_volume) {
+  std::vector<StreamPictures> out;
+  StreamEngine(avatar(), small(split))
+      .run(
+          "a calm face with dark skin and gray hair on a blue background",
+          [&](int64_t number) {
+            // The first block and the third are shorter.
+            return signal_of(number,
+                             number == 0   ? 1
+                             : number == 2 ? 2
+                                           : 3,
+                             number == kBlocks - 1 ? last_volume : volume);
+          },
+          [&](StreamPictures&& pictures) { out.push_back(std::move(pictures)); });
+  return out;
+}
+
+TEST(AvatarSplit, PicturesAreTheSameUnderEverySplit) {
+  const std::vector<StreamPictures> wanted = run({1, 1, false}, 0.5f, 0.5f);
+  ASSERT_EQ(wanted.size(), size_t(kBlocks));
+  for (const Split& split : kSplits) {
+    const std::vector<StreamPictures> got = run(split, 0.5f, 0.5f);
+    ASSERT_EQ(got.size(), wanted.size());
+    for (size_t block = 0; block < got.size(); ++block) {
+      EXPECT_EQ(got[block].first, wanted[block].first);
+      ASSERT_EQ(got[block].pictures.size(), wanted[block].pictures.size());
+      for (size_t i = 0; i < got[block].pictures.size(); ++i)
+        EXPECT_EQ(got[block].pictures[i].rgb, wanted[block].pictures[i].rgb)
+            << name_of(split) << ", block " << block << ", picture " << i;
+    }
+  }
+}
+
+// A block's rows change its own pictures and those of later blocks, and no others.
+TEST(AvatarSplit, ASignalChangesItsBlockAndLaterOnes) {
+  for (const Split& split : {Split{1, 1, false}, Split{4, 1, true}, Split{2, 2, true}}) {
+    const std::vector<StreamPictures> one = run(split, 0.5f, 0.5f), other = run(split, 0.5f, -1);
+    ASSERT_EQ(one.size(), other.size());
+    for (size_t block = 0; block < one.size(); ++block)
+      for (size_t i = 0; i < one[block].pictures.size(); ++i)
+        EXPECT_EQ(one[block].pictures[i].rgb == other[block].pictures[i].rgb, block + 1 < kBlocks)
+            << name_of(split) << ", block " << block << ", picture " << i;
+  }
+}
+
+// A session whose sound comes late and in pieces, so that a layer ring gets hollow blocks.
+std::vector<SessionSlot> show(const Split& split, int in_engine) {
+  StreamEngine engine(avatar(), small(split));
+  Session session(avatar_session(in_engine));
+  return play(engine, "a happy face with tan skin and red hair on a navy background", session, [&] {
+    for (const uint32_t seed : {1u, 2u}) {
+      const std::vector<float> sound = speech(20 * kSlotSamples, seed);
+      for (size_t at = 0; at < sound.size(); at += 1500)
+        session.push_sound(std::span(sound).subspan(at, std::min<size_t>(1500, sound.size() - at)),
+                           0);
+      session.end_turn();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      session.rest(SessionState::kListening, 5);
+    }
+    session.close();
+  });
+}
+
+TEST(AvatarSplit, ASessionShowsTheSamePicturesUnderEverySplit) {
+  const std::vector<SessionSlot> wanted = show({1, 1, false}, 1);
+  ASSERT_EQ(wanted.size(), size_t(9 + 12 + 12 + 12 + 12 + 12));
+  for (const Split& split : {Split{2, 1, true}, Split{4, 1, false}, Split{1, 2, false},
+                             Split{1, 2, true}, Split{2, 2, true}})
+    for (const int in_engine : {1, 6}) {
+      const std::vector<SessionSlot> got = show(split, in_engine);
+      expect_continuous(got);
+      ASSERT_EQ(got.size(), wanted.size());
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i].picture.rgb, wanted[i].picture.rgb)
+            << name_of(split) << ", slot " << i << ", " << in_engine << " in the engine";
+        EXPECT_EQ(got[i].sound, wanted[i].sound);
+        EXPECT_EQ(got[i].state, wanted[i].state);
+      }
+    }
+}
+
+// A stream without rows, or with too few, is refused.
+TEST(AvatarSplit, RowsOfAnotherNumberAreNamed) {
+  StreamEngine engine(avatar(), small({1, 1, false}));
+  EXPECT_EQ(engine.signal_columns(), 4 * Session::kSignalColumns);
+  try {
+    engine.run(
+        "a", [](int64_t) { return StreamSignal{.frames = 3, .rows = std::vector<float>(139)}; },
+        [](StreamPictures&&) { FAIL(); });
+    FAIL() << "a signal of 139 values was taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_NE(std::string(error.what()).find("139; legal"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("3 rows of 140"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace weft::test
