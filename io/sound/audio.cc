@@ -1,9 +1,11 @@
 #include "io/sound/audio.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <cmath>
@@ -48,8 +50,9 @@ class PcmSource final : public SoundSource {
     const size_t width = format_ == PcmFormat::kS16 ? 2 : 4;
     const size_t wanted = std::min(samples.size() * width, bytes_.size());
     while (held_ < width) {
+      if (!ready()) return 0;
       const ssize_t got = ::read(descriptor_, bytes_.data() + held_, wanted - held_);
-      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
       if (got < 0)
         throw Error(ErrorKind::kMedia,
                     std::string("cannot read PCM samples: ") + std::strerror(errno));
@@ -68,8 +71,20 @@ class PcmSource final : public SoundSource {
     next_ += int64_t(count);
     return count;
   }
+  void stop() override { stopped_ = true; }
 
  private:
+  // Waits until read(2) has something to say. False: the source was stopped.
+  bool ready() const {
+    constexpr int kWaitMs = 100;
+    pollfd input{.fd = descriptor_, .events = POLLIN, .revents = 0};
+    while (!stopped_) {
+      const int events = poll(&input, 1, kWaitMs);
+      if (events > 0 || (events < 0 && errno != EINTR)) return true;
+    }
+    return false;
+  }
+
   float sample_at(size_t i) const {
     static_assert(std::endian::native == std::endian::little);
     if (format_ == PcmFormat::kF32) {
@@ -88,6 +103,7 @@ class PcmSource final : public SoundSource {
   std::array<char, 16384> bytes_;
   size_t held_ = 0;   // bytes of a sample that has not come whole
   int64_t next_ = 0;  // index of the next sample
+  std::atomic<bool> stopped_ = false;
 };
 
 }  // namespace

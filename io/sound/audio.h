@@ -19,7 +19,7 @@ struct Sound {
   double seconds() const { return rate > 0 ? double(samples.size()) / rate : 0; }
 };
 
-// Only one thread at a time may use a source.
+// Only one thread at a time may use a source, but any may stop it.
 class SoundSource {
  public:
   virtual ~SoundSource() = default;
@@ -27,6 +27,8 @@ class SoundSource {
   // Fills `samples` from the front and returns how many there are: at least one, or 0 at the end.
   // Blocks until there is one.
   virtual size_t read(std::span<float> samples) = 0;
+  // Makes a read() that waits for samples end the sound, soon.
+  virtual void stop() {}
 };
 
 // Reads the rest of a source.

@@ -5,12 +5,12 @@
 // Picture k of 25 per second owns the samples [640 k, 640 k + 640) of a sound of 16 kHz. Its row is
 // made of the 1024 samples that end with them (384 of left context, no look-ahead; zeros before the
 // start), in f64:
-//   y[j] = x[j] (0.5 - 0.5 cos(2 pi j / 1024))            a periodic Hann window, sum of squares
-//   384 P[b] = |sum_j y[j] exp(-2 pi i b j / 1024)|^2         bin b is at 15.625 b Hz E[c] = sum_b
-//   h_c(b) P[b] / 384 row[c] = clip((ln(1e-6 + E[c]) + 7) / 4, -2, 4)
-// h_c is a triangle over frequency with peak 1 and corners e[c], e[c+1], e[c+2]; the 34 corners are
-// equally spaced from 60 to 7600 Hz in mel(f) = 2595 log10(1 + f / 700) (the HTK Book, section
-// 5.6).
+//   y[j] = x[j] (0.5 - 0.5 cos(2 pi j / 1024)): a periodic Hann window, whose squares sum to 384
+//   P[b] = |sum_j y[j] exp(-2 pi i b j / 1024)|^2: bin b is at 15.625 b Hz
+//   E[c] = sum_b h_c(b) P[b] / 384
+//   row[c] = clip((ln(1e-6 + E[c]) + 7) / 4, -2, 4)
+// h_c is a triangle over frequency of peak 1 with corners e[c], e[c+1], e[c+2]; the 34 corners are
+// equally spaced from 60 to 7600 Hz in mel(f) = 2595 log10(1 + f / 700) (HTK Book, section 5.6).
 #include <array>
 #include <complex>
 #include <cstdint>

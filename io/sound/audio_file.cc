@@ -168,6 +168,7 @@ class ResampledSource final : public BufferedSource {
  public:
   ResampledSource(std::unique_ptr<SoundSource> source, int rate)
       : BufferedSource(rate), source_(std::move(source)), resampler_(source_->rate(), rate) {}
+  void stop() override { source_->stop(); }
 
  private:
   bool make(std::vector<float>& samples) override {
