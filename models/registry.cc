@@ -21,11 +21,33 @@ namespace {
 
 namespace fs = std::filesystem;
 
+StreamDefaults read_stream(const nlohmann::json& json, const std::string& file) {
+  const std::string what = file + ": stream";
+  if (!json.is_object())
+    throw Error(ErrorKind::kModel, what + " = " + json.dump() + " (legal: an object)");
+  ConfigCheck check(json, what);
+  check.keys({"caption", "block_frames", "window_frames"}, {"moods"});
+  check.finish("the settings of streams");
+  constexpr IntRange kFrames{1, 1 << 16};
+  StreamDefaults out{.caption = json_string(json, "caption", what),
+                     .moods = {},
+                     .block_frames = json_int(json, "block_frames", what, kFrames),
+                     .window_frames = json_int(json, "window_frames", what, kFrames)};
+  if (json_has(json, "moods")) out.moods = json_strings(json, "moods", what);
+  if (out.moods.empty() != (out.caption.find("{mood}") == std::string::npos))
+    throw Error(ErrorKind::kModel,
+                what + ": caption = '" + out.caption + "', and " +
+                    std::to_string(out.moods.size()) +
+                    " moods (legal: moods and a caption with {mood}, or neither)");
+  return out;
+}
+
 DefaultSettings read_weft_json(const std::string& path) {
   const nlohmann::json json = read_config(path);
   ConfigCheck check(json, path);
-  check.keys({}, {"name", "negative_prompt", "width", "height", "num_frames", "trained_frames",
-                  "fps", "steps", "guidance_scale", "guidance_scale_2", "flow_shift", "teacache"});
+  check.keys({},
+             {"name", "negative_prompt", "width", "height", "num_frames", "trained_frames", "fps",
+              "steps", "guidance_scale", "guidance_scale_2", "flow_shift", "teacache", "stream"});
   check.finish("a file of default settings");
   constexpr IntRange kPositive{1, 1 << 20};
   DefaultSettings out;
@@ -44,6 +66,7 @@ DefaultSettings read_weft_json(const std::string& path) {
     out.guidance_scale_2 = json_number(json, "guidance_scale_2", path);
   if (json_has(json, "flow_shift")) out.flow_shift = json_number(json, "flow_shift", path);
   if (json_has(json, "teacache")) out.teacache = json_numbers(json, "teacache", path);
+  if (json_has(json, "stream")) out.stream = read_stream(json_field(json, "stream", path), path);
   if (out.fps <= 0)
     throw Error(ErrorKind::kModel,
                 path + ": fps = " + std::to_string(out.fps) + " (legal: above 0)");

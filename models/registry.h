@@ -13,6 +13,14 @@
 
 namespace weft {
 
+// The endless streams that a model was trained for.
+struct StreamDefaults {
+  std::string caption;  // a {mood} in it stands for one of `moods`
+  std::vector<std::string> moods;
+  int64_t block_frames = 0;   // latent frames of a block
+  int64_t window_frames = 0;  // latent frames that a block sees, its own among them
+};
+
 // The settings that a model is run with unless the user says otherwise.
 struct DefaultSettings {
   std::string name;    // the published model's, or that of weft.json
@@ -28,6 +36,7 @@ struct DefaultSettings {
   // The polynomial of TeaCache, highest power first (engine/generation/step_cache.h). Empty: none
   // is known.
   std::vector<double> teacache;
+  std::optional<StreamDefaults> stream;  // unset: the model draws no streams
 };
 
 // Two velocities become one, with scale g: v_n + g (v_p - v_n), or v_p + g (v_p - v_n).

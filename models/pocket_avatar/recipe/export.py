@@ -60,7 +60,9 @@ write_json("model_index.json", {
     "tokenizer": ["transformers", "T5TokenizerFast"], "transformer": ["diffusers", "WanTransformer3DModel"],
     "transformer_2": [None, None], "vae": ["diffusers", "AutoencoderKLWan"]})
 write_json("weft.json", {"width": F.SIZE, "height": F.SIZE, "num_frames": 69, "fps": S.RATE // S.HOP, "steps": len(C.TIMES),
-                         "guidance_scale": 1.0, "flow_shift": 3.0})
+                         "guidance_scale": 1.0, "flow_shift": 3.0, "stream": {
+                             "caption": "a {mood} face with tan skin and black hair on a blue background",
+                             "moods": list(F.MOODS), "block_frames": 3, "window_frames": 12}})
 
 # The folder must say what the training said.
 pieces = sentencepiece.SentencePieceProcessor(model_file=os.path.join(a.to, "tokenizer", "spiece.model"))
