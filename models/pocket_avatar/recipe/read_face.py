@@ -120,7 +120,8 @@ def report(name, clips):
           f"(mean error {np.mean([abs(r[0] - r[1]) for r in read]):.3f}), "
           f"shape {agree((r[2], r[3]) for r in read if r[1] > 0.2):.3f}, "
           f"gaze {agree((r[4], r[5]) for r in read if r[4] is not None):.3f}, lids {agree((r[6], r[8]) for r in read):.3f}, "
-          f"shut {np.mean([r[7] == (r[8] > 0.7) for r in read]):.3f}; "
+          f"of {sum(r[8] > 0.7 for r in read)} shut pictures {sum(r[7] and r[8] > 0.7 for r in read)} read as shut, "
+          f"of {sum(r[8] <= 0.7 for r in read)} others {sum(r[7] and r[8] <= 0.7 for r in read)}; "
           "of %d: ground %d, hair %d, skin %d, mood %d" % (len(clips), *right), flush=True)
 
 
@@ -149,4 +150,4 @@ if __name__ == "__main__":
         vae.load_state_dict(torch.load(path, weights_only=False)["model"])
         with torch.inference_mode():
             report("VAE", [(C.to_bytes(V.decode(vae, V.encode(vae, x[None])[0])[0]), look, moves)
-                           for x, look, moves in drawn[:max(1, args.clips // 2)]])
+                           for x, look, moves in drawn])

@@ -67,6 +67,30 @@ def width(row):
     return (1 - tall) * (2 * front - 1)
 
 
+def varied(row, rng):
+    """Rows [pictures, 35] as another voice, another microphone and consonants would make them, with the same level() where
+    the face speaks: the avatar is to follow real speech, whose spectra are not those of speech() below."""
+    row, talks = row.copy(), row[:, BANDS + 2] > 0
+    n, place = int(talks.sum()), np.linspace(0, 1, BANDS)
+    if n == 0 or rng.random() < 0.15:
+        return row
+    energy = np.maximum(np.exp(4 * row[talks, :BANDS].astype(np.float64) - 7) - 1e-6, 0)
+    total = energy.sum(1, keepdims=True)
+    # A smooth curve over the bands, up to 20 dB either way.
+    knots = rng.uniform(-2.3, 2.3, 5) * rng.uniform(0, 1)
+    energy *= np.exp(np.interp(place, np.linspace(0, 1, 5), knots))
+    # Breath and high partials: a part of each picture's energy, spread over the upper bands.
+    high = 1 / (1 + np.exp(-(place - rng.uniform(0.3, 0.9)) * 20))
+    energy += high / high.sum() * total * 10 ** rng.uniform(-3, 0)
+    energy *= total / np.maximum(energy.sum(1, keepdims=True), 1e-12)
+    # Consonants: a hiss in some pictures, for which the mouth does not open.
+    hiss = np.where(rng.random(n) < rng.uniform(0, 0.25), 10 ** rng.uniform(-2.5, 1.0, n), 0)
+    energy += hiss[:, None] * high / high.sum() * np.median(total)
+    energy += 10 ** rng.uniform(-7, -4)  # the room
+    row[talks, :BANDS] = np.clip((np.log(1e-6 + energy) + 7) / 4, -2, 4)
+    return row
+
+
 def loudness(s):
     """level() of each picture of samples."""
     return level(bands(s))

@@ -3,7 +3,7 @@ import argparse, glob, os, time
 import numpy as np
 import torch
 import common as C
-import avatar as A, face as F
+import avatar as A, face as F, sound as S
 from muon import Muon
 
 ap = argparse.ArgumentParser()
@@ -53,7 +53,8 @@ def batch():
         d = shards[list(shards)[rng.integers(len(shards))]]
         i = int(rng.integers(len(d["z"])))
         z.append(C.clip_rows(d["z"][i, :, :C.BLOCK * args.blocks].float(), stats))
-        signal.append(d["signal"][i, :C.BLOCK * args.blocks])
+        heard = d["signal"][i, :C.BLOCK * args.blocks]
+        signal.append(torch.from_numpy(S.varied(heard.reshape(-1, S.COLUMNS).numpy(), rng)).reshape(heard.shape))
         looks.append(F.caption(ALL[int(d["look"][i])]))
     return torch.stack(z), torch.stack(signal), A.captions(looks)
 

@@ -15,6 +15,7 @@ ap.add_argument("--long", type=float, default=0.5, help="share of the time after
 ap.add_argument("--kl", type=float, default=3e-4, help="weight of the KL divergence summed over channels")
 ap.add_argument("--lr", type=float, default=0.01, help="of Muon")
 ap.add_argument("--weights", default=C.POCKET, help="the exported model to begin with")
+ap.add_argument("--decoder", action="store_true", help="train the decoder alone, with more weight on mouth and eyes: encoded streams stay valid")
 ap.add_argument("--threads", type=int, default=1, help="several only help where no one else computes")
 args = ap.parse_args()
 torch.set_num_threads(args.threads)
@@ -26,6 +27,14 @@ model.load_state_dict({k: v.float() for k, v in load_file(
 for p in model.parameters():
     if p.ndim == 5:
         p.data = p.data.contiguous(memory_format=torch.channels_last_3d)
+if args.decoder:
+    for part in (model.encoder, model.quant_conv):
+        part.requires_grad_(False)
+weight = torch.ones(1, 1, 1, F.SIZE, F.SIZE)
+if args.decoder:
+    for rows, columns in ((slice(36, 60), slice(27, 69)), (slice(62, 90), slice(32, 64))):  # the eyes, the mouth
+        weight[..., rows, columns] = 5
+weight /= weight.mean()
 wide = [p for p in model.parameters() if p.ndim >= 2 and p.numel() > max(p.shape)]
 opt = Muon(wide, [p for p in model.parameters() if not (p.ndim >= 2 and p.numel() > max(p.shape))], lr=args.lr,
            other_lr=args.lr / 20)
@@ -85,9 +94,9 @@ while clock.tick() < total:
         mean, logvar = mean.float(), logvar.float().clamp(-20, 10)
         y = V.decode(model, mean + torch.randn_like(mean) * (0.5 * logvar).exp())
     d = y.float() - x
-    grad = d.diff(dim=-1).abs().mean() + d.diff(dim=-2).abs().mean()
+    grad = (d.diff(dim=-1).abs() * weight[..., 1:]).mean() + (d.diff(dim=-2).abs() * weight[..., 1:, :]).mean()
     kl = 0.5 * (mean.square() + logvar.exp() - 1 - logvar).sum(1).mean()
-    loss = d.abs().mean() + 0.5 * d.square().mean() + 0.5 * grad + args.kl * kl
+    loss = (weight * (d.abs() + 0.5 * d.square())).mean() + 0.5 * grad + args.kl * kl
     opt.zero_grad()
     loss.backward()
     opt.step(min(1, (step + 1) / 30) * max(0.01, 1 if f < 0.4 else 0.5 * (1 + math.cos(math.pi * (f - 0.4) / 0.6))))
