@@ -182,7 +182,7 @@ int64_t Session::pictures_if(SessionState state) const {
 }
 
 int64_t Session::missing_head() const {
-  return timeline_.at_start() ? config_.pictures - config_.first_pictures : 0;
+  return stream_is_new_ ? config_.pictures - config_.first_pictures : 0;
 }
 
 MediaInstant Session::slot_due() const {
@@ -246,6 +246,7 @@ SignalBlock Session::begin_block(const BlockPlan& plan) {
     std::copy_n(bands.begin() + k * SoundBands::kBands, SoundBands::kBands, row);
     row[SoundBands::kBands + int(k < head ? SessionState::kIdle : plan.state)] = 1;
   }
+  stream_is_new_ = false;
   if (!block.warm_up) next_source_ += pictures;
   counts_.blocks += !block.warm_up;
   counts_.warm_up_blocks += block.warm_up;
@@ -256,6 +257,10 @@ SignalBlock Session::begin_block(const BlockPlan& plan) {
 
 std::optional<SignalBlock> Session::poll_block(BlockPlan& plan) {
   throw_error();
+  if (stream_is_over()) {
+    plan.answer = Answer::kNone;
+    return std::nullopt;
+  }
   plan = plan_block();
   if (plan.answer == Answer::kBlock) {
     changed_.notify_all();  // the queue of sound has room
@@ -267,6 +272,12 @@ std::optional<SignalBlock> Session::poll_block(BlockPlan& plan) {
     changed_.notify_all();
   }
   return std::nullopt;
+}
+
+void Session::begin_stream() {
+  std::lock_guard lock(mutex_);
+  stream_is_new_ = true;
+  if (config_.turns) stream_turn_ = turns_over_;
 }
 
 std::optional<SignalBlock> Session::next_block() {
@@ -479,6 +490,7 @@ void Session::ask_for_turn() {
 void Session::give_turn_back() {
   if (!config_.turns || !in_engine_.empty()) return;
   turn_over_ = false;
+  ++turns_over_;
   config_.turns->release(config_.id);
   ask_for_turn();
 }

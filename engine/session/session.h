@@ -120,6 +120,10 @@ class Session {
 
   // The engine.
 
+  // Says that the engine begins anew, without a past: its first latent frame gives first_pictures.
+  // With a token, only the blocks of one turn belong to what it begins. Not needed by an engine
+  // that keeps what it knows of the session from turn to turn.
+  void begin_stream();
   // Blocks until the next block can begin. nullopt: the stream has ended; or, with a token, it has
   // none at present, and gives it back when all its blocks are delivered. Throws the error of
   // fail().
@@ -187,6 +191,7 @@ class Session {
   void count_slot(SessionSlot& slot);
   std::vector<float> silence() const;  // of one slot
   bool all_played() const;
+  bool stream_is_over() const { return stream_turn_ && stream_turn_ != turns_over_; }
   void ask_for_turn();
   void give_turn_back();
   void throw_error() const;
@@ -209,6 +214,9 @@ class Session {
   int64_t expected_source_ = 0;                     // of the next slot
   int64_t loop_at_ = 0;
   bool hears_ = false, closed_ = false, turn_over_ = false;
+  bool stream_is_new_ = true;  // the next block is the engine's first
+  int64_t turns_over_ = 0;
+  std::optional<int64_t> stream_turn_;  // the value of turns_over_ during the engine's stream
   SessionCounts counts_;
 };
 

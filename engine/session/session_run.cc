@@ -1,26 +1,68 @@
 #include "engine/session/session_run.h"
 
+#include <array>
 #include <atomic>
+#include <thread>
 
 namespace weft {
 
 void run_session(StreamEngine& engine, const std::string& caption, Session& session) {
   const bool goes_round = engine.plan().layout[Axis::kLayers] > 1;
-  std::atomic<int64_t> delivered = 0;
+  std::atomic<int64_t> delivered = 0, first = 0;  // `first` is the session's number of block 0
+  session.begin_stream();
   const auto next = [&](int64_t number) -> StreamSignal {
     const bool waits = !goes_round || delivered == number;
     std::optional<SignalBlock> block = waits ? session.next_block() : session.try_block();
     if (!block) return {.frames = 0, .last = waits};
+    if (number == 0) first = block->number;
     return {.frames = block->frames, .rows = std::move(block->rows)};
   };
   const auto take = [&](StreamPictures&& pictures) {
-    session.deliver(pictures.block.number, std::move(pictures.pictures));
+    session.deliver(first + pictures.block.number, std::move(pictures.pictures));
     ++delivered;
   };
   try {
     engine.run(caption, next, take);
   } catch (...) {
     session.fail(std::current_exception());
+  }
+}
+
+namespace {
+
+// Sends the sound into the session, as one speech.
+void feed(Session& session, SoundSource& sound, const std::atomic<bool>& ends) {
+  try {
+    std::array<float, 1600> piece;
+    for (size_t count; !ends && (count = sound.read(piece)) > 0;)
+      session.push_sound(std::span(piece).first(count), session.epoch());
+    session.close();
+  } catch (...) {
+    session.fail(std::current_exception());
+  }
+}
+
+}  // namespace
+
+void play_sound(StreamEngine& engine, const std::string& caption, Session& session,
+                SoundSource& sound, const std::function<void(SessionSlot&&)>& take,
+                const std::function<bool()>& stops) {
+  std::atomic<bool> ends = false;
+  std::jthread feeds([&] { feed(session, sound, ends); });
+  std::jthread runs([&] { run_session(engine, caption, session); });
+  const auto end = [&] {
+    ends = true;
+    sound.stop();
+  };
+  try {
+    while (std::optional<SessionSlot> slot = session.next()) {
+      take(std::move(*slot));
+      if (!ends && stops()) end();
+    }
+  } catch (...) {
+    session.fail(std::current_exception());
+    end();
+    throw;
   }
 }
 

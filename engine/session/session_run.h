@@ -1,17 +1,29 @@
 #pragma once
 // Runs a session on a stream engine.
+#include <functional>
 #include <string>
 
 #include "engine/session/session.h"
 #include "engine/session/stream_engine.h"
+#include "io/sound/audio.h"
 
 namespace weft {
 
 // Runs the blocks of a session until it ends, and hands it their pictures; an error fails the
-// session. A row of the model's signal holds those of the pictures of a latent frame, one after the
-// other. SessionConfig::in_engine blocks are under way at most; StreamPlanConfig::under_way() keep
-// the engine full. While a layer ring has blocks, it never waits for sound, because they go round
-// with those that follow; hollow blocks take the place of these.
+// session. With a TurnToken it is called for whoever has the token, and runs one turn: turns do not
+// see each other. A row of the model's signal holds those of the pictures of a latent frame, one
+// after the other. SessionConfig::in_engine blocks are under way at most;
+// StreamPlanConfig::under_way() keep the engine full. While a layer ring has blocks, it never waits
+// for sound, because they go round with those that follow; hollow blocks take the place of these.
 void run_session(StreamEngine& engine, const std::string& caption, Session& session);
+
+// Speaks a sound: one thread reads it in pieces, one runs the engine, and this one calls `take`
+// with every slot. Returns when the sound has ended and all of it has been taken. Where `stops`
+// says so, no more sound is read, and what was read is played to its end. Throws the first error of
+// the three.
+void play_sound(
+    StreamEngine& engine, const std::string& caption, Session& session, SoundSource& sound,
+    const std::function<void(SessionSlot&&)>& take,
+    const std::function<bool()>& stops = [] { return false; });
 
 }  // namespace weft

@@ -27,7 +27,6 @@ class SessionTimeline {
   SessionState state() const { return state_; }  // of the last block, or kInterrupted
   int epoch() const { return epoch_; }
   bool warming_up() const { return number_ < warm_up_; }
-  bool at_start() const { return number_ == 0; }
   // The latent frames of the next block if it has this state.
   int frames_if(SessionState state) const;
   // Begins the next block.

@@ -11,6 +11,7 @@ SpeechQueue::SpeechQueue(size_t capacity) : ring_(capacity) { CHECK(capacity > 0
 size_t SpeechQueue::offer(std::span<const float> samples) {
   const size_t count = std::min(samples.size(), room());
   if (count == 0) return 0;
+  if (!stretches_.empty() && stretches_.back().state != SessionState::kSpeaking) end_turn();
   if (stretches_.empty() || stretches_.back().ended)
     stretches_.push_back({SessionState::kSpeaking, 0, false});
   for (size_t i = 0; i < count; ++i) ring_[(first_ + speech_ + i) % ring_.size()] = samples[i];
@@ -30,13 +31,15 @@ bool SpeechQueue::end_turn() {
 
 size_t SpeechQueue::rest(SessionState state, size_t samples) {
   CHECK(state == SessionState::kIdle || state == SessionState::kListening, name_of(state));
-  end_turn();
+  const auto goes_on = [&] {
+    return !stretches_.empty() && stretches_.back().state == state && !stretches_.back().ended;
+  };
+  if (!goes_on()) end_turn();
   const size_t count = std::min(samples, room());
   if (count == 0) return 0;
-  if (!stretches_.empty() && stretches_.back().state == state)
-    stretches_.back().samples += count;
-  else
-    stretches_.push_back({state, count, true});
+  if (!goes_on()) stretches_.push_back({state, 0, false});
+  stretches_.back().samples += count;
+  stretches_.back().ended = count == samples;
   size_ += count;
   return count;
 }

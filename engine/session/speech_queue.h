@@ -23,6 +23,8 @@ class SpeechQueue {
   // samples had been taken before. Does nothing if none is open.
   bool end_turn();
   // Appends a rest: so many samples of silence that are idle or listening. Returns how many fit.
+  // Where not all do, the rest stays open, and the next call with this state goes on with it: what
+  // is taken must not depend on when there was room.
   size_t rest(SessionState state, size_t samples);
   void drop();  // everything
 
@@ -31,7 +33,7 @@ class SpeechQueue {
     size_t samples;  // that are there
     bool ended;      // no more will come
   };
-  // The first stretch. It is nullopt if there is none; an open speech may have no samples left.
+  // The first stretch. It is nullopt if there is none; an open one may have no samples left.
   std::optional<Head> head() const;
   // Takes samples of the first stretch and fills up with silence. Returns whether the stretch is
   // over.

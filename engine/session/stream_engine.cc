@@ -1,6 +1,7 @@
 #include "engine/session/stream_engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 #include <utility>
 
@@ -16,6 +17,7 @@ namespace {
 
 constexpr int64_t kMostFrames = int64_t{1} << 32;
 constexpr int kComputingGroup = 254;  // the ranks before one that only decodes
+constexpr size_t kMostPrompts = 64;
 
 // Keeps the pictures of a block.
 struct Pictures final : FrameSink {
@@ -30,6 +32,18 @@ struct Pictures final : FrameSink {
 }
 
 }  // namespace
+
+struct StreamEngine::Rank {
+  Rank(const StreamEngine& engine, int index)
+      : stream(stream_on(engine.device(index), engine.settings_.threads)),
+        parts(engine.model_, {.dtype = engine.settings_.dtype}, engine.settings_.vae_dtype,
+              placement) {}
+
+  Stream stream;
+  Arena arena{size_t{256} << 30, stream.device()};
+  RankPlacement placement;  // of the present stream
+  Components parts;
+};
 
 StreamEngine::StreamEngine(std::shared_ptr<const OpenModel> model, const StreamSettings& settings)
     : model_(std::move(model)), settings_(settings) {
@@ -56,6 +70,13 @@ StreamEngine::StreamEngine(std::shared_ptr<const OpenModel> model, const StreamS
                                        std::to_string(settings.steps) + " and layers=1 ... " +
                                        std::to_string(traits.blocks));
   sampler();
+  ranks_.resize(ranks());
+}
+
+StreamEngine::~StreamEngine() = default;
+
+Device StreamEngine::device(int rank) const {
+  return settings_.devices.empty() ? Device() : settings_.devices[rank % settings_.devices.size()];
 }
 
 Sampler StreamEngine::sampler() const {
@@ -96,10 +117,11 @@ StreamPlanConfig StreamEngine::plan() const {
 }
 
 // The caption's rows [length, d] f32, in host memory.
-Tensor StreamEngine::encoded(const std::string& caption) const {
+const Tensor& StreamEngine::encoded(const std::string& caption) {
+  if (const auto found = prompts_.find(caption); found != prompts_.end()) return found->second;
+  if (prompts_.size() == kMostPrompts) prompts_.clear();
   RankPlacement placement;
-  Stream stream =
-      stream_on(settings_.devices.empty() ? Device() : settings_.devices[0], settings_.threads);
+  Stream stream = stream_on(device(0), settings_.threads);
   Arena arena{size_t{256} << 30, stream.device()};
   Components parts(model_, {.dtype = settings_.dtype}, settings_.vae_dtype, placement);
   const std::vector<int32_t>& ids = model_->tokens(caption)->ids;
@@ -111,14 +133,26 @@ Tensor StreamEngine::encoded(const std::string& caption) const {
     throw Error(ErrorKind::kNonFinite,
                 "NaN or infinity in encode_text. Try --dtype f32, or check the weights with weft "
                 "inspect");
-  return on_host(stream, std::move(rows));
+  return prompts_[caption] = on_host(stream, std::move(rows));
+}
+
+void StreamEngine::warm_up(const std::string& caption) {
+  const int64_t rows = settings_.block_frames / model_->directory.expert(0).traits().patch[0];
+  run(
+      caption,
+      [&](int64_t) {
+        return StreamSignal{.frames = settings_.block_frames,
+                            .rows = std::vector<float>(rows * signal_columns()),
+                            .last = true};
+      },
+      [](StreamPictures&&) {});
 }
 
 void StreamEngine::run(const std::string& caption,
                        const std::function<StreamSignal(int64_t number)>& next,
                        const std::function<void(StreamPictures&&)>& take) {
   signals_.clear();
-  const Tensor prompt = encoded(caption);
+  const Tensor& prompt = encoded(caption);
   if (ranks() == 1) return rank(nullptr, prompt, next, take);
   run_ranks(ranks(), [&](Communicator& world) { rank(&world, prompt, next, take); });
 }
@@ -138,12 +172,10 @@ void StreamEngine::rank(Communicator* world, const Tensor& prompt,
                         const std::function<StreamSignal(int64_t)>& next,
                         const std::function<void(StreamPictures&&)>& take) {
   const int index = world ? world->rank() : 0;
-  const auto& devices = settings_.devices;
-  Stream stream =
-      stream_on(devices.empty() ? Device() : devices[index % devices.size()], settings_.threads);
-  Arena arena{size_t{256} << 30, stream.device()};
-  RankPlacement placement = this->placement(world), alone;
-  Components parts(model_, {.dtype = settings_.dtype}, settings_.vae_dtype, placement);
+  if (!ranks_[index]) ranks_[index] = std::make_unique<Rank>(*this, index);
+  auto& [stream, arena, placement, parts] = *ranks_[index];
+  placement = this->placement(world);
+  RankPlacement alone;
   const StreamPlanConfig config = plan();
 
   Pictures pictures;
@@ -179,11 +211,13 @@ void StreamEngine::rank(Communicator* world, const Tensor& prompt,
   };
   job.signal = [&](const StreamBlock& block, const TensorView& to) { take_signal(block, to); };
   job.decode = [&](const StreamBlock& block, const TensorView& latent) {
+    const auto begun = std::chrono::steady_clock::now();
     const int64_t first = decoder->pictures();
     decoder->push(HostCopy(stream, latent));
     decoder->finish();
     writer->keep();
-    take({block, first, block.epoch != epoch_, std::exchange(pictures.frames, {})});
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
+    take({block, first, block.epoch != epoch_, took.count(), std::exchange(pictures.frames, {})});
   };
   StreamDenoiser(stream, arena, parts, placement, settings_.dtype,
                  settings_.decodes_apart ? world : nullptr)

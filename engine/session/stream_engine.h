@@ -7,6 +7,8 @@
 // An interruption begins a new epoch. Blocks that were begun in an earlier one are computed to
 // their end, so that the keys that later blocks see are whole, and their pictures are muted: at
 // most StreamPlanConfig::under_way() blocks for each interruption.
+//
+// The weights are loaded by the first stream and serve all that follow, one at a time.
 #include <atomic>
 #include <functional>
 #include <map>
@@ -25,7 +27,7 @@ namespace weft {
 struct StreamSettings {
   int64_t width = 0, height = 0;  // pixels
   int steps = 4;
-  std::string solver;                            // empty: the model's
+  std::string solver{};                          // empty: the model's
   int64_t block_frames = 3, window_frames = 12;  // latent frames of a block, and that a block sees
   uint64_t seed = 0;
   TensorView sink{};  // [C, F, h, w] f32 normalised, in host memory; or empty
@@ -49,8 +51,9 @@ struct StreamSignal {
 
 struct StreamPictures {
   StreamBlock block{};
-  int64_t first = 0;   // the index of the first picture in the stream
-  bool muted = false;  // an interruption came after the block had begun
+  int64_t first = 0;    // the index of the first picture in the stream
+  bool muted = false;   // an interruption came after the block had begun
+  double decode_s = 0;  // the time that decoding took
   std::vector<Frame> pictures{};
 };
 
@@ -58,11 +61,15 @@ class StreamEngine {
  public:
   // Throws Error(kUsage) where a setting is not legal for the model. Loads no weights.
   StreamEngine(std::shared_ptr<const OpenModel> model, const StreamSettings& settings);
+  ~StreamEngine();
+
+  // Loads the weights, encodes the caption, and draws one block that nobody sees.
+  void warm_up(const std::string& caption);
 
   // Runs a stream until `next` says that no block follows, and its last picture has been taken.
   // `next` is called on the first rank's thread with the number of the next block that has frames;
   // it may wait, and then the pipeline stands still. `take` is called on the decoder's thread, in
-  // order. Throws what they throw.
+  // order. Throws what they throw. Only one stream runs at a time.
   void run(const std::string& caption, const std::function<StreamSignal(int64_t number)>& next,
            const std::function<void(StreamPictures&&)>& take);
 
@@ -71,6 +78,8 @@ class StreamEngine {
   uint32_t epoch() const { return epoch_; }
 
   StreamPlanConfig plan() const;  // of the stream, without its end
+  const StreamSettings& settings() const { return settings_; }
+  const OpenModel& model() const { return *model_; }
   int64_t signal_columns() const { return model_->directory.expert(0).traits().signal_columns; }
 
  private:
@@ -78,11 +87,13 @@ class StreamEngine {
     std::vector<float> rows;
     int takers;  // ranks that have not copied it yet
   };
+  struct Rank;  // what a rank keeps from one stream to the next
   int ranks() const { return settings_.layout.ranks() + settings_.decodes_apart; }
+  Device device(int rank) const;
   RankPlacement placement(Communicator* world) const;
   Sampler sampler() const;
   std::array<int64_t, 4> shape() const;
-  Tensor encoded(const std::string& caption) const;
+  const Tensor& encoded(const std::string& caption);
   StreamJob job(const Sampler& sampler) const;
   void rank(Communicator* world, const Tensor& prompt,
             const std::function<StreamSignal(int64_t)>& next,
@@ -92,6 +103,8 @@ class StreamEngine {
 
   const std::shared_ptr<const OpenModel> model_;
   const StreamSettings settings_;
+  std::vector<std::unique_ptr<Rank>> ranks_;  // each is made by its thread
+  std::map<std::string, Tensor> prompts_;     // encoded captions
   std::atomic<uint32_t> epoch_ = 0;
   std::mutex mutex_;                   // guards the member below
   std::map<int64_t, Signal> signals_;  // of blocks under way, by number

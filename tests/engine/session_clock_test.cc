@@ -227,6 +227,14 @@ TEST(SpeechQueue, ABlockHasSoundOfOneStretchOnly) {
   EXPECT_TRUE(queue.take(out));
   EXPECT_EQ(queue.head()->state, SessionState::kListening);
   for (int i = 0; i < 4; ++i) EXPECT_FALSE(queue.take(out));
+  EXPECT_FALSE(queue.head()->ended) << "not all of the rest had room";
+  EXPECT_EQ(queue.rest(SessionState::kListening, 20), 20u);
+  EXPECT_EQ(queue.rest(SessionState::kListening, 10), 10u);
+  EXPECT_EQ(queue.head()->samples, 36u);
+  EXPECT_TRUE(queue.head()->ended);
+  out.resize(36);
+  EXPECT_TRUE(queue.take(out)) << "a rest ends where the next one begins";
+  EXPECT_EQ(queue.head()->samples, 10u);
   EXPECT_TRUE(queue.take(out));
   EXPECT_FALSE(queue.head());
   queue.offer(ten);

@@ -2,6 +2,7 @@
 // lets only one block into the engine at a time.
 #include "engine/session/session_run.h"
 
+#include <numeric>
 #include <thread>
 
 #include "tests/engine/session_testing.h"
@@ -86,6 +87,88 @@ TEST(SessionRun, AnErrorOfTheEngineIsTheSessions) {
   StreamSettings other = settings(2, 1, true);
   other.block_frames = 1;
   EXPECT_THROW(play(other, 2, 30), Error);
+}
+
+// Sessions that share an engine of a model that follows a sound.
+
+StreamEngine avatar(int steps, int layers) {
+  StreamSettings small = settings(steps, layers, false);
+  small.steps = 2;
+  small.block_frames = 3;
+  small.window_frames = 6;
+  return {std::make_shared<const OpenModel>("models/pocket_avatar"), small};
+}
+
+// Two speeches of a session, which differ from those of the others.
+void speak(Session& session, int number) {
+  for (int turn = 0; turn < 2; ++turn) {
+    const auto seed = static_cast<uint32_t>(10 * number + turn);
+    session.push_sound(speech(kSlotSamples * size_t(7 + 9 * turn + number), seed), 0);
+    session.end_turn();
+  }
+  session.close();
+}
+
+// The slots of so many sessions on one engine.
+std::vector<std::vector<SessionSlot>> together(StreamEngine& engine,
+                                               const std::vector<int>& numbers) {
+  const std::string captions[] = {"a calm face", "a happy face", "a stern face"};
+  TurnToken token;
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    SessionConfig config;
+    config.first_block = 1 + numbers[i] % 3;
+    config.first_pictures = 1;
+    config.in_engine = engine.plan().under_way();
+    config.turns = &token;
+    config.id = static_cast<int>(i);
+    sessions.push_back(std::make_unique<Session>(config));
+  }
+  std::vector<std::vector<SessionSlot>> slots(numbers.size());
+  std::vector<std::jthread> threads;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    threads.emplace_back([&, i] { speak(*sessions[i], numbers[i]); });
+    threads.emplace_back([&, i] {
+      while (std::optional<SessionSlot> slot = sessions[i]->next())
+        slots[i].push_back(std::move(*slot));
+    });
+  }
+  std::jthread runs([&] {
+    while (const std::optional<int> i = token.wait())
+      run_session(engine, captions[numbers[*i] % 3], *sessions[*i]);
+  });
+  for (std::jthread& thread : threads) thread.join();
+  token.close();
+  runs.join();
+  EXPECT_EQ(token.turns(), std::ssize(numbers) * 2);
+  for (const auto& session : sessions) EXPECT_EQ(session->counts().missing, 0);
+  for (const auto& session : sessions) EXPECT_EQ(session->counts().doubled, 0);
+  return slots;
+}
+
+TEST(SessionRun, SessionsThatTakeTurnsEqualEachAlone) {
+  for (const auto& [steps, layers] : {std::pair{1, 1}, {2, 1}, {1, 2}}) {
+    StreamEngine engine = avatar(steps, layers);
+    std::vector<std::vector<SessionSlot>> alone;
+    for (int number = 0; number < 8; ++number) {
+      alone.push_back(together(engine, {number}).front());
+      expect_continuous(alone.back());
+    }
+    for (const int count : {2, 8}) {
+      std::vector<int> numbers(count);
+      std::iota(numbers.begin(), numbers.end(), 0);
+      const auto slots = together(engine, numbers);
+      for (int number = 0; number < count; ++number) {
+        ASSERT_EQ(slots[number].size(), alone[number].size()) << number;
+        for (size_t k = 0; k < slots[number].size(); ++k) {
+          ASSERT_EQ(slots[number][k].picture.rgb, alone[number][k].picture.rgb)
+              << steps << " " << layers << " session " << number << " slot " << k;
+          ASSERT_EQ(slots[number][k].sound, alone[number][k].sound);
+        }
+      }
+    }
+    EXPECT_NE(alone[0].back().picture.rgb, alone[1].back().picture.rgb);
+  }
 }
 
 }  // namespace

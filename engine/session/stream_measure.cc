@@ -1,0 +1,80 @@
+#include "engine/session/stream_measure.h"
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+namespace weft {
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The middle one.
+double median(std::vector<double> values) {
+  std::ranges::nth_element(values, values.begin() + std::ssize(values) / 2);
+  return values[values.size() / 2];
+}
+
+struct Drawn {
+  double first_s = 0;                    // until the first pictures
+  std::vector<double> done_s, decode_s;  // of every block
+  int64_t pictures = 0;                  // of the last one
+};
+
+// Two blocks at least, and no further ones once they have taken so long.
+constexpr double kBudget_s = 5;
+
+Drawn draw(StreamEngine& engine, const std::string& caption, int blocks) {
+  const int64_t frames = engine.settings().block_frames;
+  const int64_t rows = frames / engine.model().directory.expert(0).traits().patch[0];
+  Drawn out;
+  const double begun = now();
+  engine.run(
+      caption,
+      [&](int64_t number) {
+        return StreamSignal{
+            .frames = frames,
+            .rows = std::vector<float>(rows * engine.signal_columns()),
+            .last = number + 1 == blocks || (number > 0 && now() - begun > kBudget_s)};
+      },
+      [&](StreamPictures&& drawn) {
+        out.done_s.push_back(now() - begun);
+        out.decode_s.push_back(drawn.decode_s);
+        out.pictures = std::ssize(drawn.pictures);
+      });
+  out.first_s = out.done_s.front();
+  return out;
+}
+
+}  // namespace
+
+StreamMeasurement measure_stream(StreamEngine& engine, const std::string& caption, double fps,
+                                 int blocks) {
+  const StreamSettings& settings = engine.settings();
+  const StreamPlanConfig plan = engine.plan();
+  engine.warm_up(caption);
+  const int full = static_cast<int>(settings.window_frames / settings.block_frames);
+  const int skipped = std::max(full, plan.under_way());
+  const Drawn drawn = draw(engine, caption, skipped + blocks);
+  std::vector<double> gaps, decoding;
+  const auto last = static_cast<int>(drawn.done_s.size());
+  for (int block = std::max(1, last - blocks); block < last; ++block) {
+    gaps.push_back(drawn.done_s[block] - drawn.done_s[block - 1]);
+    decoding.push_back(drawn.decode_s[block]);
+  }
+  StreamMeasurement out;
+  out.times = {
+      .decode_s = median(decoding), .pictures = static_cast<double>(drawn.pictures), .fps = fps};
+  out.stream = {.layout = settings.layout,
+                .decodes_apart = settings.decodes_apart,
+                .period_s = median(gaps),
+                .first_frame_s = drawn.first_s};
+  out.stream.fps = out.times.pictures / out.stream.period_s;
+  if (plan.ranks() == 1)
+    out.times.forward_s = (out.stream.period_s - out.times.decode_s) / settings.steps;
+  return out;
+}
+
+}  // namespace weft

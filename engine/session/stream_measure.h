@@ -1,0 +1,22 @@
+#pragma once
+// Measures a stream on this machine, in silence, with no regard to when its pictures are due.
+#include <string>
+
+#include "engine/planning/stream_forecast.h"
+#include "engine/session/stream_engine.h"
+
+namespace weft {
+
+struct StreamMeasurement {
+  StreamForecast stream;  // as it ran under the engine's split
+  // Its forward_s is known where one rank does everything, else it is 0.
+  StreamTimes times;
+};
+
+// Loads the weights, draws blocks until the window is full and the split is busy, and `blocks`
+// more, which are timed. Where that takes longer than 5 s it ends with the block that has begun:
+// such a stream is slow, and it would be slower with a full window. `fps` is that of the pictures.
+StreamMeasurement measure_stream(StreamEngine& engine, const std::string& caption, double fps,
+                                 int blocks = 4);
+
+}  // namespace weft
