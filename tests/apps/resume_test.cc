@@ -67,7 +67,7 @@ TEST_F(Resume, AKilledJobKeepsItsWholeSegments) {
   for (const std::string& file : expected) fs::remove(path(file));
 
   Child killed = start(arguments);
-  while (!fs::exists(path("a.002.mp4"))) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (!fs::exists(path("a.002.mp4"))) killed.run_for(std::chrono::milliseconds(1));
   killed.signal(SIGKILL);
   killed.wait();
   int segments = 0;
@@ -109,8 +109,9 @@ TEST_F(Resume, ASecondSignalStopsAtOnceAndLeavesNoPart) {
       path("a.mp4"));
   ASSERT_TRUE(child.says("\"stage\":\"denoise\""));
   EXPECT_TRUE(fs::exists(path(".a.part.mp4")));
+  child.run_for(std::chrono::milliseconds(50));
   child.signal(SIGINT);
-  std::this_thread::sleep_for(std::chrono::milliseconds(150));
+  child.run_for(std::chrono::milliseconds(150));
   child.signal(SIGINT);
   EXPECT_EQ(child.wait(), 130) << child.err();
   EXPECT_NE(child.err().find("stopped at once"), std::string::npos) << child.err();
@@ -231,7 +232,7 @@ class KilledPromptFile : public Resume {
   }
   void kill_in_second(const std::string& lines) {
     Child child = start(drawn(lines, fs::relative(folder_ + "/clips")));
-    while (!fs::exists(left())) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (!fs::exists(left())) child.run_for(std::chrono::milliseconds(1));
     child.signal(SIGKILL);
     ASSERT_EQ(child.wait(), 128 + SIGKILL) << "the job ended before it was killed";
     ASSERT_FALSE(fs::exists(path("00001.json"))) << "the job ended before it was killed";

@@ -1,10 +1,12 @@
 #pragma once
 // Shared by the tests of jobs that are killed or stopped: a process to kill, and a folder of clips.
-#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "tests/apps/cli_testing.h"
 
@@ -25,54 +28,86 @@ inline std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Runs the binary as a process of its own, with its output in files of `folder`.
+// Runs the binary as a process of its own, with its output in a file of `folder`. Its standard
+// error is a socket of the smallest buffer, which holds a few lines: a process that reports its
+// progress cannot run ahead of says(), however late that is.
 class Child {
  public:
-  Child(const std::string& folder, const std::string& arguments)
-      : out_(folder + "/stdout"), err_(folder + "/stderr") {
-    const std::string command =
-        "exec " + std::string(WEFT_BINARY) + " " + arguments + " >" + out_ + " 2>" + err_;
-    fs::remove(err_);  // of an earlier one
+  using Clock = std::chrono::steady_clock;
+
+  Child(const std::string& folder, const std::string& arguments) : out_(folder + "/stdout") {
+    const std::string command = "exec " + std::string(WEFT_BINARY) + " " + arguments + " >" + out_;
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) abort();
+    const int smallest = 1;  // the system raises it to its least
+    setsockopt(ends[1], SOL_SOCKET, SO_SNDBUF, &smallest, sizeof smallest);
     pid_ = fork();
-    if (pid_ != 0) return;
-    execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
-    _exit(127);
+    if (pid_ == 0) {
+      dup2(ends[1], STDERR_FILENO);
+      execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+      _exit(127);
+    }
+    close(ends[1]);
+    socket_ = ends[0];
   }
   ~Child() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
+    if (pid_ > 0) kill(pid_, SIGKILL);
     wait();
+    if (socket_ >= 0) close(socket_);
   }
+  Child(Child&& other) noexcept
+      : out_(other.out_),
+        err_(std::move(other.err_)),
+        socket_(std::exchange(other.socket_, -1)),
+        pid_(std::exchange(other.pid_, -1)),
+        code_(other.code_) {}
+
   void signal(int number) const { kill(pid_, number); }
   // Waits for `word` on standard error; false where the process ends before.
   bool says(const std::string& word) {
-    while (err().find(word) == std::string::npos) {
-      int status = 0;
-      if (waitpid(pid_, &status, WNOHANG) == pid_) {
-        end(status);
-        return err().find(word) != std::string::npos;
+    while (err_.find(word) == std::string::npos)
+      if (!read_until(Clock::time_point::max())) {
+        wait();
+        return false;
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
     return true;
   }
-  int wait() {
-    if (pid_ > 0) {
-      int status = 0;
-      waitpid(pid_, &status, 0);
-      end(status);
+  // Lets it run for so long.
+  void run_for(Clock::duration time) {
+    const Clock::time_point end = Clock::now() + time;
+    while (read_until(end) && Clock::now() < end) {
     }
+  }
+  int wait() {
+    if (pid_ <= 0) return code_;
+    while (read_until(Clock::time_point::max())) {
+    }
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    pid_ = -1;
     return code_;
   }
   std::string out() const { return text_of(out_); }
-  std::string err() const { return text_of(err_); }
+  const std::string& err() const { return err_; }  // all that was read
 
  private:
-  void end(int status) {
-    code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    pid_ = -1;
+  // Reads what standard error has, or waits for some until then; false at its end.
+  bool read_until(Clock::time_point end) {
+    int wait_ms = -1;
+    if (end != Clock::time_point::max())
+      wait_ms = std::max<int>(
+          0, std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count());
+    pollfd input{.fd = socket_, .events = POLLIN, .revents = 0};
+    if (poll(&input, 1, wait_ms) <= 0) return true;
+    char text[4096];
+    const ssize_t count = recv(socket_, text, sizeof text, 0);
+    if (count > 0) err_.append(text, count);
+    return count > 0;
   }
-  std::string out_, err_;
+  const std::string out_;
+  std::string err_;
+  int socket_ = -1;
   pid_t pid_ = -1;
   int code_ = -1;
 };
@@ -108,7 +143,7 @@ class Resume : public testing::Test {
            "--seed 5 --threads 1 --progress json -p x --steps " +
            std::to_string(steps) + " " + more;
   }
-  Child start(const std::string& arguments) const { return Child(folder_, arguments); }
+  Child start(const std::string& arguments) const { return {folder_, arguments}; }
   std::string hash_of(int steps) const {
     Child child = start(job(steps, "--json -o " + folder_ + "/whole.mp4 --overwrite"));
     EXPECT_EQ(child.wait(), 0) << child.err();
@@ -155,8 +190,7 @@ inline void Resume::kill_twenty(
     for (int code = -1; code != 0;) {
       Child child = start(arguments(name) + more_flags);
       if (more()) {
-        std::this_thread::sleep_for(
-            std::chrono::microseconds(random() % static_cast<int64_t>(takes.count())));
+        child.run_for(std::chrono::microseconds(random() % static_cast<int64_t>(takes.count())));
         child.signal(SIGKILL);
       }
       code = child.wait();
