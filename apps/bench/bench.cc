@@ -13,6 +13,7 @@
 #include "apps/bench/bench_text.h"
 #include "apps/bench/bench_vae.h"
 #include "apps/bench/video/bench_long.h"
+#include "apps/bench/video/bench_stream.h"
 #include "apps/bench/video/bench_truth.h"
 #include "apps/commands.h"
 #include "apps/device.h"
@@ -180,19 +181,15 @@ int run_bench(const Flags& flags) {
   const DType dtype = compute_dtype(flags);
   const std::string name = flags.operands().empty() ? "ops" : flags.operands().front();
   const int repeat = static_cast<int>(
-      flags.integer("repeat").value_or(name == "long"    ? 1
+      flags.integer("repeat").value_or(name == "long" || name == "stream" ? 1
                                        : name == "truth" ? (flags.on("quick") ? 8 : 80)
                                                          : 5));
   using Bench = int (*)(const Flags&, DType, int);
-  const std::map<std::string, Bench> benches{{"attention", bench_attention},
-                                             {"dit", bench_dit},
-                                             {"layouts", bench_layouts},
-                                             {"llm", bench_llm},
-                                             {"load", bench_load},
-                                             {"long", bench_long},
-                                             {"text", bench_text},
-                                             {"truth", bench_truth},
-                                             {"vae", bench_vae}};
+  const std::map<std::string, Bench> benches{{"attention", bench_attention}, {"dit", bench_dit},
+                                             {"layouts", bench_layouts},     {"llm", bench_llm},
+                                             {"load", bench_load},           {"long", bench_long},
+                                             {"stream", bench_stream},       {"text", bench_text},
+                                             {"truth", bench_truth},         {"vae", bench_vae}};
   const auto found = benches.find(name);
   if ((flags.operands().size() > 1 && name != "long" && name != "truth") ||
       (found == benches.end() && name != "ops" && name != "pocket"))
