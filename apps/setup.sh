@@ -14,7 +14,7 @@ optional=(libopenmpi-dev openmpi-bin)  # Without them ranks are threads only.
 # libnccl-dev of NVIDIA's repository) from an installed CUDA toolkit.
 for group in "$@"; do
   case $group in
-    tests) packages+=(libgtest-dev libboost-context-dev clang-format python3 python3-jsonschema iproute2) ;;
+    tests) packages+=(libgtest-dev libboost-context-dev clang-format python3 python3-jsonschema iproute2 espeak-ng) ;;
     fuzz) packages+=(clang libclang-rt-14-dev libomp-dev) ;;
     package) packages+=(dpkg-dev file) ;;
     bare) packages+=(mmdebstrap) ;;

@@ -226,7 +226,8 @@ std::string refuse_split(const Layout& layout, const LayoutLimits& limits) {
     return "cfg=2 where guidance is off: there is one branch to compute";
   if (layout[Axis::kTensor] > 1 && limits.whole_width)
     return "tensor=" + std::to_string(layout[Axis::kTensor]) +
-           " splits the width, which 8-bit weights cannot: their scales would be others";
+           " splits the width, which neither 8-bit weights (their scales would be others) nor "
+           "weft stream can; legal: 1";
   if (const std::string why = refuse_clips(layout, limits); !why.empty()) return why;
   if (const std::string why = refuse_patches(layout, limits); !why.empty()) return why;
   if (const std::string why = refuse_steps(layout, limits); !why.empty()) return why;

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import wave
 
 WEFT = os.path.abspath(sys.argv[1])
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -80,6 +81,10 @@ def prepare(line):
     if "compare a.safetensors" in line:
         for name in ("a.safetensors", "b.safetensors"):
             shutil.copy("models/pocket/vae/diffusion_pytorch_model.safetensors", name)
+    if "talk.wav" in line:
+        with wave.open("talk.wav", "wb") as sound:
+            sound.setparams((1, 2, 16000, 0, "NONE", ""))
+            sound.writeframes(bytes(range(256)) * 125)
     resumed = re.search(r"--resume (\w+)\.checkpoint", line)
     if resumed:
         for name in glob.glob(f"{resumed[1]}.*"):
@@ -94,7 +99,10 @@ def run(line):
     done = shell(line, **({"WEFT_CONFIG": "short.json"} if short else {}))
     if done.returncode:
         fault(f"{line}: exit code {done.returncode}: {done.stderr.strip()}")
-    if not done.stdout:
+    written = re.search(r" > (\S+)$", line)
+    if written and not (os.path.exists(written[1]) and os.path.getsize(written[1])):
+        fault(f"{line}: nothing in {written[1]}")
+    if not done.stdout and not written:
         fault(f"{line}: printed nothing")
     after = dict(zip(words(line), words(line)[1:]))
     for flag in ("-o", "--output", "--svg", "--trace"):

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import wave
 
 try:
     import jsonschema
@@ -85,6 +86,11 @@ with tempfile.TemporaryDirectory() as folder:
     for request in requests:
         for error in jsonschema.Draft202012Validator(job_schema).iter_errors(request):
             fault(f"job.schema.json: {error.json_path}: {error.message[:200]}")
+    with wave.open(folder + "/hum.wav", "wb") as sound:
+        sound.setparams((1, 2, 16000, 0, "NONE", ""))
+        sound.writeframes(bytes(range(256)) * 64)
+    weft("stream", "stream", "--model", "models/pocket_avatar", "--render", folder + "/hum.wav", "--quiet",
+         "-o", folder + "/face.mp4")
     weft("print_config", *job, "--print-config")
     weft("inspect", "inspect", model, transformer, model + "/transformer/config.json", clip)
     weft("inspect", "inspect", model, "--verbose-tensors")
@@ -108,6 +114,8 @@ weft("plan", "plan", "--model", model, "--device", "cuda", "--resident-layers", 
 weft("inspect_memory", "inspect", model, "--memory", "17x128x128", "--device", "cuda:3")
 weft("doctor", "doctor", codes=(0, 1))
 weft("bench", "bench", "load", "--model", model, "--repeat", "1")
+weft("bench", "bench", "stream", "--seconds", "3")
+weft("bench", "bench", "stream", "--simulate")
 
 for kind in sorted(seen - {"bench", "print_config"}):
     if not errors(kind, '{"surprise": 1}'):

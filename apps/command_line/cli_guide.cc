@@ -10,7 +10,7 @@ constexpr const char* kIntroduction =
     R"(# The command line
 
 This file is made by `weft completion markdown`, and a test holds it equal: change the tables in
-`apps/command_line/flag_table.cc` and `apps/command_line/flag_rows_input.cc`, or the text in `apps/command_line/cli_guide.cc`, then run
+`apps/command_line/flag_table.cc`, `flag_rows_input.cc` and `flag_rows_stream.cc`, or the text in `apps/command_line/cli_guide.cc`, then run
 `build/weft completion markdown > apps/guide/cli.md`.
 
     build/weft help generate                   # the common flags; also: weft generate --help
@@ -29,7 +29,8 @@ Scripts may rely on all of this. A later version may add to it, and changes none
 - `weft generate` prints one line per result: `path framehash seconds`, separated by single spaces.
   The frame hash is the SHA-256 of all RGB frames, 64 hexadecimal digits; a path may hold spaces, the
   other two do not. With `--json` every command prints one object per line, as
-  `apps/output.schema.json` describes them. `weft batch` prints the same line for each result.
+  `apps/output.schema.json` describes them. `weft batch` and `weft stream` print the same line for each
+  result; `weft stream --live` writes the movie there instead.
 - `weft verify` exits with 0 where every tensor of every case is within its bound, with 1 where one is
   not, with 2 for wrong usage, and with 3 where a case or its model is malformed or missing.
 - All commands use the exit codes below.

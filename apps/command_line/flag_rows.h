@@ -7,5 +7,6 @@
 namespace weft {
 
 std::span<const FlagSpec> input_flags();
+std::span<const FlagSpec> stream_flags();  // of inputs, too
 
 }  // namespace weft

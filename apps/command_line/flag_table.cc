@@ -11,6 +11,7 @@ namespace {
 constexpr CommandSpec kCommands[] = {
     {kGenerate, "generate", "", "draw a clip or a picture from a prompt"},
     {kBatch, "batch", "FILE", "draw the jobs of a file, each once; a rerun goes on where it was"},
+    {kStream, "stream", "", "draw a face that speaks a sound, as a file or live"},
     {kComplete, "complete", "[PROMPT...]",
      "continue texts, or answer them, with a language model (Qwen2.5, Qwen3)"},
     {kVerify, "verify", "CASE...", "run conformance cases and compare with their expected tensors"},
@@ -18,8 +19,8 @@ constexpr CommandSpec kCommands[] = {
     {kInspect, "inspect", "FILE...",
      "show what a model folder, weights file, config or finished clip holds"},
     {kBench, "bench", "[NAME [METHOD[@AXIS]...]]",
-     "measure this machine: ops, attention, dit, vae, text, llm, load, pocket, layouts, long or "
-     "truth"},
+     "measure this machine: ops, attention, dit, vae, text, llm, load, pocket, layouts, long, "
+     "stream or truth"},
     {kCompare, "compare", "A B",
      "PSNR and SSIM of two clips, pictures or folders of frames; errors of two weights files"},
     {kReplay, "replay", "FILE",
@@ -40,13 +41,13 @@ constexpr FlagSpec kModel[] = {
      .value = "FOLDER",
      .help =
          "folder in the diffusers layout (it has a model_index.json), or an installed model's name",
-     .commands = kGenerate | kBatch | kReplay | kPlan | kDoctor,
+     .commands = kGenerate | kStream | kBatch | kReplay | kPlan | kDoctor,
      .environment = "WEFT_MODEL_PATH"},
     {.name = "model",
      .aliases = "-m --model-path --ckpt-dir",
      .value = "FOLDER",
      .help = "measure this model folder in place of random weights (bench dit, layouts, load, "
-             "long, pocket; llm: a language model's folder)",
+             "long, stream, pocket; llm: a language model's folder)",
      .commands = kBench},
     {.name = "model",
      .aliases = "-m --model-path",
@@ -58,7 +59,7 @@ constexpr FlagSpec kModel[] = {
      .fallback = "auto",
      .legal = "auto|f32|bf16",
      .help = "number format of the computation; auto is bf16 where the hardware has it, else f32",
-     .commands = kGenerate | kBatch | kComplete | kPlan | kVerify | kBench | kInspect},
+     .commands = kGenerate | kStream | kBatch | kComplete | kPlan | kVerify | kBench | kInspect},
     {.name = "weights",
      .fallback = "compute",
      .legal = "compute|int8|fp8|fp8-tensor",
@@ -78,7 +79,7 @@ constexpr FlagSpec kModel[] = {
      .fallback = "f32",
      .legal = "f32|bf16",
      .help = "number format of the VAE decoder; the models were published with f32",
-     .commands = kGenerate | kBatch | kPlan,
+     .commands = kGenerate | kStream | kBatch | kPlan,
      .level = kAdvanced},
     {.name = "wire-dtype",
      .fallback = "that of the computation",
@@ -101,14 +102,15 @@ constexpr FlagSpec kDevice[] = {
      .fallback = "auto",
      .help = "cpu, cuda (a GPU for each rank, in turns where there are fewer), cuda:N (one GPU), "
              "or auto: cuda where the build and the machine have it, else cpu",
-     .commands =
-         kGenerate | kBatch | kReplay | kComplete | kPlan | kVerify | kBench | kDoctor | kInspect},
+     .commands = kGenerate | kStream | kBatch | kReplay | kComplete | kPlan | kVerify | kBench |
+                 kDoctor | kInspect},
     {.name = "gpus",
      .aliases = "--num-gpus",
      .type = kInteger,
      .legal = "1 ... 1024",
      .help = "short for --device cuda --ranks N",
-     .commands = kGenerate | kBatch | kReplay | kComplete | kPlan | kVerify | kBench | kInspect},
+     .commands =
+         kGenerate | kStream | kBatch | kReplay | kComplete | kPlan | kVerify | kBench | kInspect},
     {.name = "threads",
      .aliases = "-t",
      .type = kInteger,
@@ -116,7 +118,7 @@ constexpr FlagSpec kDevice[] = {
      .is_default = false,
      .legal = "1 ... 4096",
      .help = "CPU threads of each rank",
-     .commands = kGenerate | kBatch | kReplay | kComplete | kPlan | kVerify | kBench,
+     .commands = kGenerate | kStream | kBatch | kReplay | kComplete | kPlan | kVerify | kBench,
      .environment = "WEFT_THREADS"},
     {.name = "deterministic",
      .type = kSwitch,
@@ -194,6 +196,20 @@ constexpr FlagSpec kRanks[] = {
          "ulysses, tensor, as cfg=2,ulysses=2; auto: the fastest by simulation; plan also "
          "takes all",
      .commands = kGenerate | kBatch | kReplay | kComplete | kPlan | kVerify | kInspect},
+    {.name = "ranks",
+     .type = kInteger,
+     .fallback = "1, or the layout's product",
+     .is_default = false,
+     .legal = "1 ... 1024",
+     .help = "parallel workers, each a thread of this process",
+     .commands = kStream},
+    {.name = "layout",
+     .value = "KEY=N,...",
+     .fallback = "auto",
+     .help = "how the ranks share the stream: step=4 gives each denoising step a rank, layers=2 "
+             "each half of the layers, decode_rank=4 one more that decodes; auto: the fastest by "
+             "what a block takes here",
+     .commands = kStream},
     {.name = "ulysses",
      .aliases = "--ulysses-degree --ulysses-size",
      .type = kInteger,
@@ -210,7 +226,7 @@ constexpr FlagSpec kRanks[] = {
      .type = kInteger,
      .legal = "1 ... 4096",
      .help = "--layout step=N: splits the denoising steps of a stream",
-     .commands = kVerify,
+     .commands = kStream | kVerify,
      .level = kAdvanced},
     {.name = "clip",
      .type = kInteger,
@@ -251,7 +267,7 @@ constexpr FlagSpec kRanks[] = {
      .type = kInteger,
      .legal = "1 ... 4096",
      .help = "--layout layers=N: pipeline parallelism, gives each stage a part of the layers",
-     .commands = kGenerate | kBatch | kComplete | kPlan | kVerify,
+     .commands = kGenerate | kStream | kBatch | kComplete | kPlan | kVerify,
      .level = kAdvanced},
     {.name = "dp",
      .aliases = "--dp-degree",
@@ -286,6 +302,14 @@ constexpr FlagSpec kRanks[] = {
      .help =
          "the one rank, counted from 0, that decodes the pictures; the VAE is loaded there alone",
      .commands = kGenerate | kBatch | kPlan | kVerify,
+     .level = kAdvanced},
+    {.name = "decode-rank",
+     .type = kInteger,
+     .fallback = "the last one",
+     .is_default = false,
+     .legal = "0 ... 4095",
+     .help = "the rank that decodes: the last one of --layout, or one more, which only decodes",
+     .commands = kStream,
      .level = kAdvanced},
     {.name = "heartbeat-timeout",
      .type = kReal,
@@ -348,6 +372,14 @@ constexpr FlagSpec kOutput[] = {
      .environment = "WEFT_OUTPUT_DIR"},
     {.name = "output",
      .aliases = "-o --output-path",
+     .value = "PATH",
+     .fallback = "outputs/",
+     .help = "an .mp4 file, or a folder that ends in / and receives one; --live writes to standard "
+             "output instead",
+     .commands = kStream,
+     .environment = "WEFT_OUTPUT_DIR"},
+    {.name = "output",
+     .aliases = "-o --output-path",
      .value = "FOLDER/",
      .fallback = "outputs/",
      .help = "the folder of the results, {id}.mp4 or the output that a job names, and of "
@@ -381,7 +413,7 @@ constexpr FlagSpec kOutput[] = {
      .type = kSwitch,
      .fallback = "off",
      .help = "replace an existing output",
-     .commands = kGenerate | kBatch | kReplay},
+     .commands = kGenerate | kStream | kBatch | kReplay},
     {.name = "overwrite",
      .type = kSwitch,
      .fallback = "off",
@@ -442,8 +474,9 @@ constexpr FlagSpec kOutput[] = {
     {.name = "svg",
      .value = "FILE",
      .help =
-         "draw how the videos of bench long keep their picture over time, or the quality of the "
-         "methods of bench truth against the bytes that they send",
+         "draw how the videos of bench long keep their picture over time, the quality of the "
+         "methods of bench truth against the bytes that they send, or a face of bench stream with "
+         "its sound",
      .commands = kBench},
     {.name = "trace",
      .value = "FILE",
@@ -459,6 +492,11 @@ constexpr FlagSpec kSettings[] = {
      .fallback = "off",
      .help = "print the plan and the memory it needs, and run nothing",
      .commands = kGenerate | kReplay},
+    {.name = "dry-run",
+     .type = kSwitch,
+     .fallback = "off",
+     .help = "measure and print how fast the stream comes, and write nothing",
+     .commands = kStream},
     {.name = "json",
      .type = kSwitch,
      .fallback = "off",
@@ -516,7 +554,8 @@ constexpr FlagSpec kSettings[] = {
 std::vector<FlagSpec> all_rows() {
   std::vector<FlagSpec> all;
   for (const auto& [group, rows] :
-       {std::pair<FlagGroup, std::span<const FlagSpec>>{FlagGroup::kInput, input_flags()},
+       {std::pair<FlagGroup, std::span<const FlagSpec>>{FlagGroup::kInput, stream_flags()},
+        {FlagGroup::kInput, input_flags()},
         {FlagGroup::kModel, kModel},
         {FlagGroup::kDevice, kDevice},
         {FlagGroup::kRanks, kRanks},

@@ -24,7 +24,8 @@ enum Command : unsigned {
   kDoctor = 256,
   kComplete = 512,
   kBatch = 1024,
-  kEveryCommand = 2047,
+  kStream = 2048,
+  kEveryCommand = 4095,
 };
 
 struct CommandSpec {

@@ -83,7 +83,13 @@ int64_t product_of(const std::string& layout) {
 void resolve_ranks(Flags& flags) {
   if (flags.given("ranks") || !find_flag(flags.command(), "ranks")) return;
   const std::string layout = layout_text(flags);
-  const int64_t product = layout.empty() ? 1 : product_of(layout);
+  int64_t product = layout.empty() ? 1 : product_of(layout);
+  // The decoder of a stream may be a rank behind those of the axes.
+  const bool one_more =
+      flags.command() == kStream && product > 0 &&
+      ("," + layout + ",").find(",decode_rank=" + std::to_string(product) + ",") !=
+          std::string::npos;
+  product += one_more;
   if (product > 1 && product <= 1024 && !detect_launch().mpi())
     flags.imply("ranks", std::to_string(product), "layout " + layout);
 }

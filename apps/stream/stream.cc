@@ -1,0 +1,168 @@
+// weft stream: a face that speaks a sound, as a file or live.
+#include <unistd.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "apps/generate/output_name.h"
+#include "apps/generate/progress.h"
+#include "apps/generate/request_flags.h"
+#include "apps/generate/stop.h"
+#include "apps/stream/sound_input.h"
+#include "apps/stream/stream_flags.h"
+#include "apps/stream/stream_report.h"
+#include "apps/stream/stream_split.h"
+#include "engine/session/session_run.h"
+#include "io/sound/movie.h"
+
+namespace weft {
+namespace {
+
+void refuse_what_no_model_takes(const Flags& flags) {
+  if (flags.given("image"))
+    throw Error(ErrorKind::kUsage,
+                flags.label("image") + " is '" + flags.text("image") +
+                    "', but this model draws its face from --caption alone: it has no image "
+                    "encoder; legal: --caption and --mood");
+}
+
+// Where the movie goes: a file, or under --live standard output.
+struct Destination {
+  std::string path;  // "": standard output
+  VideoSettings video;
+  Overwrite overwrite = Overwrite::kRefuse;
+
+  std::unique_ptr<MovieSink> open() const {
+    const MovieSettings settings{.video = video, .sample_rate = SoundBands::kRate};
+    return path.empty() ? make_live_movie(STDOUT_FILENO, "standard output", settings)
+                        : make_movie(path, settings, overwrite);
+  }
+};
+
+Destination destination(const Flags& flags, const OpenModel& model,
+                        const StreamSettings& settings) {
+  const Overwrite overwrite = flags.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
+  Destination out{.path = "", .video = {}, .overwrite = overwrite};
+  out.video.width = static_cast<int>(settings.width);
+  out.video.height = static_cast<int>(settings.height);
+  out.video.fps_num = static_cast<int>(model.directory.defaults.fps);
+  if (flags.on("live")) {
+    if (flags.typed("output"))
+      throw Error(ErrorKind::kUsage, flags.label("output") + " is '" + flags.text("output") +
+                                         "', but --live writes to standard output; legal: --live "
+                                         "> FILE, or --render FILE without --live");
+    if (flags.on("json"))
+      throw Error(ErrorKind::kUsage,
+                  "--json prints on standard output, which --live needs for the movie; legal: one "
+                  "of them");
+    if (isatty(STDOUT_FILENO) && !flags.on("dry-run"))
+      throw Error(ErrorKind::kUsage,
+                  "--live writes a movie to standard output, which is a terminal; legal: a pipe or "
+                  "a file, as weft stream --live ... | ffplay -");
+    return out;
+  }
+  OutputChoice choice{.output = flags.text("output"), .label = flags.label("output"), .frames = 2};
+  if (flags.origin("output") == "environment WEFT_OUTPUT_DIR" && !choice.output.ends_with('/'))
+    choice.output += '/';
+  NameFields fields;
+  fields.seed = settings.seed;
+  fields.model = model.directory.defaults.name;
+  fields.prompt = caption_of(flags, *model.directory.defaults.stream);
+  fields.width = settings.width;
+  fields.height = settings.height;
+  stamp_now(fields);
+  out.path = output_path(output_pattern(choice), fields);
+  if (!out.path.ends_with(".mp4"))
+    throw Error(ErrorKind::kUsage, flags.label("output") + " is '" + flags.text("output") +
+                                       "'; legal for a movie with sound: a file that ends in "
+                                       ".mp4, or a folder that ends in /");
+  return out;
+}
+
+class Streaming {
+ public:
+  explicit Streaming(const Flags& flags)
+      : flags_(flags),
+        model_(stream_model(flags)),
+        caption_(caption_of(flags, *model_->directory.defaults.stream)),
+        ranks_(stream_ranks(flags)),
+        settings_(stream_settings(flags, ranks_, *model_)),
+        destination_(destination(flags, *model_, settings_)) {}
+
+  int run() {
+    std::unique_ptr<SoundSource> sound = sound_of(flags_);
+    const StreamSplit split = choose_split(flags_, ranks_.count, model_, settings_, caption_);
+    StreamEngine& engine = *split.engine;
+    if (flags_.on("dry-run")) {
+      print_header(stdout, engine, split.forecast);
+      return 0;
+    }
+    if (informative(flags_)) print_header(stderr, engine, split.forecast);
+    const SessionConfig config = session_config(flags_, engine);
+    const std::unique_ptr<MovieSink> movie = destination_.open();
+    if (split.forecast.empty()) engine.warm_up(caption_);
+    Session session(config);
+    StreamWatch watch(config.fps);
+    play_sound(
+        engine, caption_, session, *sound,
+        [&](SessionSlot&& slot) {
+          watch.add(slot);
+          hash_.add(slot.picture);
+          movie->push(slot.picture, slot.sound, slot.discontinuity);
+        },
+        [] { return stop_requested().load(); });
+    print_result(movie->finish(), watch.report(session));
+    return 0;
+  }
+
+ private:
+  void print_header(FILE* out, const StreamEngine& engine, const std::string& forecast) const {
+    const StreamSettings& settings = engine.settings();
+    std::fprintf(out, "model   %s (%s)    stream %lldx%lld, %g pictures/s, %d steps\n",
+                 printable(model_->directory.defaults.name).c_str(),
+                 std::string(to_string(settings.dtype)).c_str(),
+                 static_cast<long long>(settings.width), static_cast<long long>(settings.height),
+                 model_->directory.defaults.fps, settings.steps);
+    std::fprintf(out, "caption %s\nseed    %llu (%s)\n", printable(caption_).c_str(),
+                 static_cast<unsigned long long>(settings.seed),
+                 flags_.given("seed") ? "given" : "random");
+    std::fprintf(out, "device  %s\n", device_description(device_of(flags_, ranks_)).c_str());
+    std::fprintf(out, "layout  %s%s\n", to_string(settings.layout).c_str(),
+                 settings.decodes_apart ? " and a rank that decodes" : "");
+    if (!forecast.empty()) std::fprintf(out, "speed   %s\n", forecast.c_str());
+  }
+
+  void print_result(const std::string& path, const StreamReport& report) {
+    const std::string hash = hash_.hex();
+    if (informative(flags_)) std::fprintf(stderr, "stream  %s\n", to_string(report).c_str());
+    if (path.empty()) return;
+    if (flags_.on("json")) {
+      nlohmann::json object = to_json(report);
+      object["output"] = path;
+      object["framehash"] = hash;
+      object["seed"] = settings_.seed;
+      object["caption"] = caption_;
+      std::printf("%s\n", object.dump().c_str());
+    } else {
+      std::printf("%s %s %.2f\n", path.c_str(), hash.c_str(), report.seconds);
+    }
+  }
+
+  const Flags& flags_;
+  const std::shared_ptr<const OpenModel> model_;
+  const std::string caption_;
+  Ranks ranks_;
+  const StreamSettings settings_;
+  const Destination destination_;
+  FrameHash hash_;
+};
+
+}  // namespace
+
+int run_stream(const Flags& flags) {
+  refuse_what_no_model_takes(flags);
+  return Streaming(flags).run();
+}
+
+}  // namespace weft

@@ -1,0 +1,161 @@
+#include "apps/stream/stream_flags.h"
+
+#include <algorithm>
+
+#include "apps/command_line/placement.h"
+#include "apps/generate/request_flags.h"
+#include "apps/layout_choice.h"
+#include "apps/model_folder.h"
+#include "parallel/bootstrap/launch.h"
+
+namespace weft {
+namespace {
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+// The split of a stream.
+struct Split {
+  Layout layout{};
+  bool decodes_apart = false;
+
+  int ranks() const { return layout.ranks() + decodes_apart; }
+};
+
+// Reads --layout, whose decode_rank is one of its ranks or one more, behind them. nullopt: auto.
+std::optional<Split> split_of(const Flags& flags, const LayoutLimits& limits) {
+  constexpr std::string_view kDecode = "decode_rank=";
+  const std::string text = layout_text(flags);
+  if (chooses_layout(text) && text.find(kDecode) == std::string::npos) return std::nullopt;
+  std::string axes;
+  std::optional<int64_t> decoder;
+  for (const std::string& part : weft::split(text, ',')) {
+    if (part.starts_with(kDecode))
+      decoder = std::strtoll(part.c_str() + kDecode.size(), nullptr, 10);
+    else if (part != "auto")
+      axes += (axes.empty() ? "" : ",") + part;
+  }
+  int64_t computing = 1;
+  for (const std::string& part : weft::split(axes, ','))
+    computing *= std::max<int64_t>(std::strtoll(part.c_str() + part.find('=') + 1, nullptr, 10), 1);
+  computing = std::min<int64_t>(computing, 4096);
+  Split out{.layout = axes.empty() ? Layout() : parse_layout(axes, computing, limits)};
+  if (decoder && *decoder != computing && *decoder != computing - 1)
+    throw Error(ErrorKind::kUsage, "the decode rank is " + std::to_string(*decoder) +
+                                       "; legal for a stream of layout " + to_string(out.layout) +
+                                       ": " + std::to_string(computing - 1) +
+                                       ", which also computes, or " + std::to_string(computing) +
+                                       ", a rank that only decodes");
+  out.decodes_apart = decoder == computing;
+  if (flags.given("ranks") && flags.integer("ranks") != out.ranks())
+    throw Error(ErrorKind::kUsage, flags.label("ranks") + " is " + flags.text("ranks") +
+                                       "; legal for the layout '" + text +
+                                       "': " + std::to_string(out.ranks()));
+  return out;
+}
+
+// --first-block. Error(kUsage).
+int64_t first_block_of(const Flags& flags, const StreamDefaults& model) {
+  const int64_t first = flags.integer("first-block").value_or(model.block_frames);
+  if (first > model.block_frames)
+    throw Error(ErrorKind::kUsage, flags.label("first-block") + " is " + std::to_string(first) +
+                                       "; legal for this model: 1 ... " +
+                                       std::to_string(model.block_frames));
+  return first;
+}
+
+}  // namespace
+
+std::shared_ptr<const OpenModel> stream_model(const Flags& flags) {
+  const std::string folder = model_folder(flags);
+  auto model = std::make_shared<const OpenModel>(folder);
+  const ModelDirectory& directory = model->directory;
+  const int64_t columns = directory.expert(0).traits().signal_columns;
+  const int64_t wanted =
+      directory.vae_model->traits().temporal_factor * int64_t{Session::kSignalColumns};
+  if (!directory.defaults.stream)
+    throw Error(ErrorKind::kModel,
+                flags.label("model") + " is '" + folder +
+                    "', which draws no streams; legal: a model whose weft.json has \"stream\", as "
+                    "models/pocket_avatar");
+  if (columns != wanted)
+    throw Error(ErrorKind::kModel, flags.label("model") + " is '" + folder +
+                                       "', which follows a signal of " + std::to_string(columns) +
+                                       " columns; legal: " + std::to_string(wanted) +
+                                       ", those of a sound");
+  return model;
+}
+
+std::string caption_of(const Flags& flags, const StreamDefaults& model) {
+  constexpr std::string_view kField = "{mood}";
+  std::string caption = flags.given("caption") ? text_argument(flags, "caption") : model.caption;
+  const std::string mood =
+      flags.given("mood") || model.moods.empty() ? flags.text("mood") : model.moods.front();
+  if (flags.given("mood") && std::ranges::find(model.moods, mood) == model.moods.end())
+    throw Error(ErrorKind::kUsage,
+                flags.label("mood") + " is '" + mood + "'; legal for this model: " +
+                    (model.moods.empty() ? "none, it has no moods" : joined(model.moods)));
+  const size_t field = caption.find(kField);
+  if (flags.given("mood") && field == std::string::npos)
+    throw Error(ErrorKind::kUsage, flags.label("mood") + " is '" + mood + "', but " +
+                                       flags.label("caption") + " is '" + caption +
+                                       "' and says nothing of where it belongs; legal: a caption "
+                                       "with {mood}");
+  if (field != std::string::npos) caption.replace(field, kField.size(), mood);
+  return caption;
+}
+
+Ranks stream_ranks(const Flags& flags) {
+  if (detect_launch().mpi())
+    throw Error(ErrorKind::kUsage,
+                "the ranks of a stream are threads of one process; legal: weft stream without "
+                "mpirun");
+  return ranks_of(flags);
+}
+
+StreamSettings stream_settings(const Flags& flags, Ranks& ranks, const OpenModel& model) {
+  const DefaultSettings& defaults = model.directory.defaults;
+  const TransformerTraits& traits = model.directory.expert(0).traits();
+  const Request request = job_of(flags).spec.request;
+  first_block_of(flags, *defaults.stream);  // refuses it before anything is loaded
+  StreamSettings settings{
+      .width = request.width ? request.width : defaults.width,
+      .height = request.height ? request.height : defaults.height,
+      .steps = request.steps ? request.steps : defaults.steps,
+      .block_frames = defaults.stream->block_frames,
+      .window_frames = defaults.stream->window_frames,
+      .seed = seed_of(flags),
+      .kept = flags.text("kv-dtype") == "fp8" ? KeptRows::kFp8 : KeptRows::kCompute,
+      .dtype = compute_dtype(flags),
+      .vae_dtype = vae_dtype(flags)};
+  const LayoutLimits limits{.layers = traits.blocks,
+                            .stream_steps = settings.steps,
+                            .guided = false,
+                            .whole_width = true};
+  if (const std::optional<Split> split = split_of(flags, limits)) {
+    settings.layout = split->layout;
+    settings.decodes_apart = split->decodes_apart;
+    ranks.count = split->ranks();
+  }
+  settings.threads = threads_per_rank(flags, ranks);
+  for (int rank = 0; rank < ranks.count; ++rank)
+    settings.devices.push_back(device_of(flags, ranks, rank));
+  return settings;
+}
+
+SessionConfig session_config(const Flags& flags, const StreamEngine& engine) {
+  SessionConfig config;
+  config.block_frames = static_cast<int>(engine.settings().block_frames);
+  config.first_block =
+      static_cast<int>(first_block_of(flags, *engine.model().directory.defaults.stream));
+  config.pictures = static_cast<int>(engine.model().directory.vae_model->traits().temporal_factor);
+  config.first_pictures = 1;
+  config.in_engine = engine.plan().under_way();
+  config.live = flags.on("live");
+  return config;
+}
+
+}  // namespace weft

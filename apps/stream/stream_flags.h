@@ -1,0 +1,28 @@
+#pragma once
+// The flags of streams, as settings of an engine and of a session.
+#include <memory>
+#include <string>
+
+#include "apps/command_line/flags.h"
+#include "apps/device.h"
+#include "engine/session/session.h"
+#include "engine/session/stream_engine.h"
+
+namespace weft {
+
+// The model of --model. Error(kModel) unless it draws streams that follow a sound.
+std::shared_ptr<const OpenModel> stream_model(const Flags& flags);
+
+// --caption, or the model's own, with --mood in it. Error(kUsage) that lists the moods.
+std::string caption_of(const Flags& flags, const StreamDefaults& model);
+
+// The ranks of a stream: threads. Error(kUsage) under mpirun.
+Ranks stream_ranks(const Flags& flags);
+
+// A layout that is left open is that of one rank. Otherwise `ranks` becomes as many as it has.
+StreamSettings stream_settings(const Flags& flags, Ranks& ranks, const OpenModel& model);
+
+// The session that joins the blocks of an engine with their sound.
+SessionConfig session_config(const Flags& flags, const StreamEngine& engine);
+
+}  // namespace weft

@@ -1,0 +1,63 @@
+#include "apps/stream/stream_report.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace weft {
+
+void StreamWatch::add(const SessionSlot& slot) {
+  if (report_.pictures == 0) report_.first_frame_s = elapsed();
+  report_.misplaced += slot.index != report_.pictures;
+  if (slot.source >= 0 && !slot.frozen) report_.misplaced += slot.source != next_source_++;
+  ++report_.pictures;
+  report_.samples += std::ssize(slot.sound);
+}
+
+StreamReport StreamWatch::report(const Session& session) const {
+  StreamReport out = report_;
+  out.seconds = elapsed();
+  out.media_s = static_cast<double>(out.pictures) * static_cast<double>(fps_.den) /
+                static_cast<double>(fps_.num);
+  out.counts = session.counts();
+  return out;
+}
+
+std::string to_string(const StreamReport& report) {
+  char text[256];
+  std::snprintf(text, sizeof text,
+                "%lld pictures, %.1f s in %.1f s (%.1f pictures/s, %.2f times real time), the "
+                "first after %.2f s",
+                static_cast<long long>(report.pictures), report.media_s, report.seconds,
+                report.fps(), report.realtime(), report.first_frame_s);
+  std::string out = text;
+  const SessionCounts& counts = report.counts;
+  if (counts.missing + counts.doubled + report.misplaced > 0)
+    out += "; " + std::to_string(counts.missing) + " missing, " + std::to_string(counts.doubled) +
+           " doubled, " + std::to_string(report.misplaced) + " out of order";
+  if (counts.clock.frozen + counts.clock.late > 0)
+    out += "; " + std::to_string(counts.clock.frozen) + " frozen, " +
+           std::to_string(counts.clock.late) + " late";
+  return out;
+}
+
+nlohmann::json to_json(const StreamReport& report) {
+  const SessionCounts& counts = report.counts;
+  return {{"frames", report.pictures},
+          {"samples", report.samples},
+          {"media_seconds", report.media_s},
+          {"seconds", report.seconds},
+          {"fps", report.fps()},
+          {"realtime_factor", report.realtime()},
+          {"first_frame_seconds", report.first_frame_s},
+          {"out_of_order", report.misplaced},
+          {"missing", counts.missing},
+          {"doubled", counts.doubled},
+          {"frozen", counts.clock.frozen},
+          {"late", counts.clock.late},
+          {"max_lateness_seconds", static_cast<double>(counts.clock.max_lateness.count()) * 1e-9},
+          {"max_skew_seconds", counts.max_skew},
+          {"blocks", counts.blocks},
+          {"max_blocks_in_engine", counts.max_in_engine}};
+}
+
+}  // namespace weft

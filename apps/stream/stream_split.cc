@@ -1,0 +1,45 @@
+#include "apps/stream/stream_split.h"
+
+#include "engine/session/stream_measure.h"
+
+namespace weft {
+namespace {
+
+int64_t size_step(const OpenModel& model) {
+  const TransformerTraits& traits = model.directory.expert(0).traits();
+  return model.directory.vae_model->traits().spatial_factor *
+         std::max(traits.patch[1], traits.patch[2]);
+}
+
+}  // namespace
+
+StreamSplit choose_split(const Flags& flags, int ranks,
+                         const std::shared_ptr<const OpenModel>& model,
+                         const StreamSettings& settings, const std::string& caption) {
+  const bool live = flags.on("live"),
+             is_open = ranks > settings.layout.ranks() + settings.decodes_apart;
+  StreamSplit out{.engine = std::make_unique<StreamEngine>(model, settings), .forecast = ""};
+  if (!live && !is_open && !flags.on("dry-run")) return out;
+  const double fps = model->directory.defaults.fps;
+  const StreamMeasurement measured = measure_stream(*out.engine, caption, fps);
+  const StreamPlanConfig one = out.engine->plan();
+  StreamForecast forecast = measured.stream;
+  if (is_open) {
+    forecast = best_stream(one, measured.times, ranks);
+    StreamSettings best = settings;
+    best.layout = forecast.layout;
+    best.decodes_apart = forecast.decodes_apart;
+    out.engine = std::make_unique<StreamEngine>(model, best);
+    out.engine->warm_up(caption);
+  }
+  out.forecast = to_string(forecast);
+  if (!live || keeps_up(forecast, measured.times)) return out;
+  if (is_open || ranks == 1)
+    throw Error(ErrorKind::kUsage,
+                stream_refusal(one, measured.times, ranks, {settings.width, settings.height},
+                               size_step(*model)));
+  throw Error(ErrorKind::kUsage, "the stream cannot keep up: " + out.forecast +
+                                     "; legal: fewer --steps, a smaller --size, or --layout auto");
+}
+
+}  // namespace weft

@@ -1,0 +1,23 @@
+#pragma once
+// The split of a stream over its ranks.
+#include <memory>
+#include <string>
+
+#include "apps/command_line/flags.h"
+#include "engine/session/stream_engine.h"
+
+namespace weft {
+
+struct StreamSplit {
+  std::unique_ptr<StreamEngine> engine;
+  std::string forecast;  // measured on this machine; "" where nothing was measured
+};
+
+// The engine of a stream on so many ranks. A layout that is left open is chosen by forecasts from
+// what a block takes on one rank here. Under --live and --dry-run the speed is always measured; a
+// live stream that cannot keep up is an Error(kUsage) that offers fewer steps and smaller sizes.
+StreamSplit choose_split(const Flags& flags, int ranks,
+                         const std::shared_ptr<const OpenModel>& model,
+                         const StreamSettings& settings, const std::string& caption);
+
+}  // namespace weft
