@@ -91,6 +91,7 @@ with tempfile.TemporaryDirectory() as folder:
         sound.writeframes(bytes(range(256)) * 64)
     weft("stream", "stream", "--model", "models/pocket_avatar", "--render", folder + "/hum.wav", "--quiet",
          "-o", folder + "/face.mp4")
+    weft("stream_dry_run", "stream", "--model", "models/pocket_avatar", "--render", folder + "/hum.wav", "--dry-run")
     weft("print_config", *job, "--print-config")
     weft("inspect", "inspect", model, transformer, model + "/transformer/config.json", clip)
     weft("inspect", "inspect", model, "--verbose-tensors")

@@ -94,6 +94,10 @@ class Streaming {
     std::unique_ptr<SoundSource> sound = sound_of(flags_);
     const StreamSplit split = choose_split(flags_, ranks_.count, model_, settings_, caption_);
     StreamEngine& engine = *split.engine;
+    if (flags_.on("dry-run") && flags_.on("json")) {
+      std::printf("%s\n", to_json(*split.forecast).dump().c_str());
+      return 0;
+    }
     if (flags_.on("dry-run")) {
       print_header(stdout, engine, split.forecast);
       return 0;
@@ -101,7 +105,7 @@ class Streaming {
     if (informative(flags_)) print_header(stderr, engine, split.forecast);
     const SessionConfig config = session_config(flags_, engine);
     const std::unique_ptr<MovieSink> movie = destination_.open();
-    if (split.forecast.empty()) engine.warm_up(caption_);
+    if (!split.forecast) engine.warm_up(caption_);
     Session session(config);
     StreamWatch watch(config.fps);
     play_sound(
@@ -117,7 +121,8 @@ class Streaming {
   }
 
  private:
-  void print_header(FILE* out, const StreamEngine& engine, const std::string& forecast) const {
+  void print_header(FILE* out, const StreamEngine& engine,
+                    const std::optional<StreamForecast>& forecast) const {
     const StreamSettings& settings = engine.settings();
     std::fprintf(out, "model   %s (%s)    stream %lldx%lld, %g pictures/s, %d steps\n",
                  printable(model_->directory.defaults.name).c_str(),
@@ -130,7 +135,7 @@ class Streaming {
     std::fprintf(out, "device  %s\n", device_description(device_of(flags_, ranks_)).c_str());
     std::fprintf(out, "layout  %s%s\n", to_string(settings.layout).c_str(),
                  settings.decodes_apart ? " and a rank that decodes" : "");
-    if (!forecast.empty()) std::fprintf(out, "speed   %s\n", forecast.c_str());
+    if (forecast) std::fprintf(out, "speed   %s\n", to_string(*forecast).c_str());
   }
 
   void print_result(const std::string& path, const StreamReport& report) {

@@ -60,4 +60,10 @@ nlohmann::json to_json(const StreamReport& report) {
           {"max_blocks_in_engine", counts.max_in_engine}};
 }
 
+nlohmann::json to_json(const StreamForecast& forecast) {
+  return {{"layout", to_string(forecast.layout)}, {"decodes_apart", forecast.decodes_apart},
+          {"devices", forecast.devices()},        {"fps", forecast.fps},
+          {"period_seconds", forecast.period_s},  {"first_frame_seconds", forecast.first_frame_s}};
+}
+
 }  // namespace weft

@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "engine/planning/stream_forecast.h"
 #include "engine/session/session.h"
 
 namespace weft {
@@ -40,5 +41,6 @@ class StreamWatch {
 // "150 pictures, 6 s in 2.1 s (71 pictures/s, 2.9 times real time), the first after 0.22 s".
 std::string to_string(const StreamReport& report);
 nlohmann::json to_json(const StreamReport& report);
+nlohmann::json to_json(const StreamForecast& forecast);
 
 }  // namespace weft

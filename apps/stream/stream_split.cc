@@ -18,7 +18,7 @@ StreamSplit choose_split(const Flags& flags, int ranks,
                          const StreamSettings& settings, const std::string& caption) {
   const bool live = flags.on("live"),
              is_open = ranks > settings.layout.ranks() + settings.decodes_apart;
-  StreamSplit out{.engine = std::make_unique<StreamEngine>(model, settings), .forecast = ""};
+  StreamSplit out{.engine = std::make_unique<StreamEngine>(model, settings), .forecast = {}};
   if (!live && !is_open && !flags.on("dry-run")) return out;
   const double fps = model->directory.defaults.fps;
   const StreamMeasurement measured = measure_stream(*out.engine, caption, fps);
@@ -32,13 +32,13 @@ StreamSplit choose_split(const Flags& flags, int ranks,
     out.engine = std::make_unique<StreamEngine>(model, best);
     out.engine->warm_up(caption);
   }
-  out.forecast = to_string(forecast);
+  out.forecast = forecast;
   if (!live || keeps_up(forecast, measured.times)) return out;
   if (is_open || ranks == 1)
     throw Error(ErrorKind::kUsage,
                 stream_refusal(one, measured.times, ranks, {settings.width, settings.height},
                                size_step(*model)));
-  throw Error(ErrorKind::kUsage, "the stream cannot keep up: " + out.forecast +
+  throw Error(ErrorKind::kUsage, "the stream cannot keep up: " + to_string(forecast) +
                                      "; legal: fewer --steps, a smaller --size, or --layout auto");
 }
 

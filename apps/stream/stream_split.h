@@ -1,16 +1,18 @@
 #pragma once
 // The split of a stream over its ranks.
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "apps/command_line/flags.h"
+#include "engine/planning/stream_forecast.h"
 #include "engine/session/stream_engine.h"
 
 namespace weft {
 
 struct StreamSplit {
   std::unique_ptr<StreamEngine> engine;
-  std::string forecast;  // measured on this machine; "" where nothing was measured
+  std::optional<StreamForecast> forecast;  // where the speed was measured on this machine
 };
 
 // The engine of a stream on so many ranks. A layout that is left open is chosen by forecasts from

@@ -8,6 +8,7 @@
 
 #include "apps/command_line/flags.h"
 #include "tests/apps/cli_testing.h"
+#include "tests/apps/sound_testing.h"
 
 namespace weft {
 namespace {
@@ -81,6 +82,7 @@ TEST_F(Cli, WrongValuesAreToldBeforeAnythingIsLoaded) {
 // Every command but completion takes --json and then prints JSON alone, one object per line.
 TEST_F(Cli, ResultsAreJsonWhereAsked) {
   ASSERT_EQ(run("generate -q --model " + kModel + kJob + "-p x -o " + path("a.mp4")).code, 0);
+  test::write_tone(path("tone.wav"), 0.5);
   std::ofstream(path("jobs.jsonl")) << "{\"id\": \"a\", \"prompt\": \"x\"}\n";
   const std::string job = "--model " + kModel + " --width 32 --height 16 --num-frames 9 --steps 2 ";
   const std::vector<std::string> commands{
@@ -95,6 +97,9 @@ TEST_F(Cli, ResultsAreJsonWhereAsked) {
       "bench ops --repeat 1 --dtype f32",
       "compare " + path("a.mp4") + " " + path("a.mp4"),
       "replay -q " + path("a.mp4"),
+      "stream --model models/pocket_avatar -q --render " + path("tone.wav") + " -o " +
+          path("s.mp4"),
+      "stream --model models/pocket_avatar --dry-run --render " + path("tone.wav"),
       "doctor"};
   std::set<std::string> seen{"completion"};
   for (const std::string& command : commands) {

@@ -75,12 +75,6 @@ class Lips {
   size_t count_ = 0;
 };
 
-nlohmann::json to_json(const StreamForecast& forecast) {
-  return {{"layout", to_string(forecast.layout)}, {"decodes_apart", forecast.decodes_apart},
-          {"devices", forecast.devices()},        {"fps", forecast.fps},
-          {"period_seconds", forecast.period_s},  {"first_frame_seconds", forecast.first_frame_s}};
-}
-
 // The figures of one stream.
 struct Figures {
   StreamReport report;
