@@ -1,7 +1,7 @@
 // Runs whole jobs with the processes of mpirun under every layout. The memory that each rank takes
 // in each stage agrees with its plan: a plan is at most 5 % too large and 1 % too small.
-// usage: mpi_plan_test MODEL FRAMESxHEIGHTxWIDTH [LAYOUT...]   under mpirun; layouts without a name
-//                                                              are all legal ones
+// usage: mpi_plan_test MODEL FRAMESxHEIGHTxWIDTH [cache:CACHE] [steps:N] [LAYOUT...]
+//                                     under mpirun; layouts without a name are all legal ones
 //        mpi_plan_test language FOLDER [LAYOUT...]   under mpirun, completes prompts with a
 //                                                    language model
 //        mpi_plan_test widen MODEL FOLDER    copies a small model and gives its transformer the
@@ -187,6 +187,22 @@ std::vector<std::string> work(Communicator& world, const std::string& model, con
   return faults;
 }
 
+// Takes what `names` say of the job and leaves the layouts among them.
+void take_settings(std::vector<std::string>& names, Request& request) {
+  std::erase_if(names, [&](const std::string& name) {
+    const size_t colon = name.find(':');
+    if (colon == std::string::npos) return false;
+    const std::string key = name.substr(0, colon), value = name.substr(colon + 1);
+    if (key == "cache")
+      request.cache = parse_step_cache(value, "cache");
+    else if (key == "steps")
+      request.steps = std::stoi(value);
+    else
+      throw Error(ErrorKind::kUsage, "setting \"" + key + "\": legal are cache and steps");
+    return true;
+  });
+}
+
 }  // namespace
 }  // namespace weft
 
@@ -207,7 +223,8 @@ int main(int argc, char** argv) {
   request.frames = frames;
   request.height = height;
   request.width = width;
-  return weft::test::mpi_main([&](weft::Communicator& world) {
-    return weft::work(world, model, request, {argv + 3, argv + argc});
-  });
+  std::vector<std::string> names(argv + 3, argv + argc);
+  weft::take_settings(names, request);
+  return weft::test::mpi_main(
+      [&](weft::Communicator& world) { return weft::work(world, model, request, names); });
 }
