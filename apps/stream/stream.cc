@@ -27,7 +27,7 @@ void refuse_what_no_model_takes(const Flags& flags) {
                     "encoder; legal: --caption and --mood");
 }
 
-// Where the movie goes: a file, or under --live standard output.
+// The movie goes to a file, or under --live to standard output.
 struct Destination {
   std::string path;  // "": standard output
   VideoSettings video;
@@ -40,8 +40,8 @@ struct Destination {
   }
 };
 
-Destination destination(const Flags& flags, const OpenModel& model,
-                        const StreamSettings& settings) {
+Destination destination(const Flags& flags, const OpenModel& model, const StreamSettings& settings,
+                        const std::string& caption) {
   const Overwrite overwrite = flags.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
   Destination out{.path = "", .video = {}, .overwrite = overwrite};
   out.video.width = static_cast<int>(settings.width);
@@ -68,7 +68,7 @@ Destination destination(const Flags& flags, const OpenModel& model,
   NameFields fields;
   fields.seed = settings.seed;
   fields.model = model.directory.defaults.name;
-  fields.prompt = caption_of(flags, *model.directory.defaults.stream);
+  fields.prompt = caption;
   fields.width = settings.width;
   fields.height = settings.height;
   stamp_now(fields);
@@ -88,7 +88,7 @@ class Streaming {
         caption_(caption_of(flags, *model_->directory.defaults.stream)),
         ranks_(stream_ranks(flags)),
         settings_(stream_settings(flags, ranks_, *model_)),
-        destination_(destination(flags, *model_, settings_)) {}
+        destination_(destination(flags, *model_, settings_, caption_)) {}
 
   int run() {
     std::unique_ptr<SoundSource> sound = sound_of(flags_);

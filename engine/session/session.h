@@ -121,7 +121,7 @@ class Session {
   // The engine.
 
   // Says that the engine begins anew, without a past: its first latent frame gives first_pictures.
-  // With a token, only the blocks of one turn belong to what it begins. Not needed by an engine
+  // Only the blocks of one turn belong to it, if there is a token. It is not needed by an engine
   // that keeps what it knows of the session from turn to turn.
   void begin_stream();
   // Blocks until the next block can begin. nullopt: the stream has ended; or, with a token, it has

@@ -23,8 +23,8 @@ class SpeechQueue {
   // samples had been taken before. Does nothing if none is open.
   bool end_turn();
   // Appends a rest: so many samples of silence that are idle or listening. Returns how many fit.
-  // Where not all do, the rest stays open, and the next call with this state goes on with it: what
-  // is taken must not depend on when there was room.
+  // The rest stays open if not all do, and the next call with this state goes on with it: what is
+  // taken must not depend on when there was room.
   size_t rest(SessionState state, size_t samples);
   void drop();  // everything
 

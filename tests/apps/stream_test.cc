@@ -66,6 +66,17 @@ TEST_F(StreamCommand, PicturesAreTheSameUnderEverySplit) {
   EXPECT_NE(kept[0]["framehash"], wanted);
 }
 
+// Standard input can be read once only, and the caption also names the file.
+TEST_F(StreamCommand, ACaptionFromStandardInputIsDrawnAndNamesTheFile) {
+  const std::string caption = "a happy face with tan skin and red hair on a navy background";
+  std::ofstream(path("caption")) << caption << "\n";
+  const auto lines =
+      json_lines_of(render("--json --caption - < " + path("caption"), "'{prompt:12}.mp4'"));
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0]["caption"], caption);
+  EXPECT_TRUE(fs::exists(path("a_happy_face.mp4")));
+}
+
 TEST_F(StreamCommand, AShorterFirstBlockIsSeenEarlier) {
   const auto lines = json_lines_of(render("--json --first-block 1"));
   ASSERT_EQ(lines.size(), 1u);

@@ -97,7 +97,7 @@ double opening_of(const Frame& picture) {
   return sum / kInside.width() / 15;
 }
 
-// Where the white of an eye covers more than half of a pixel, which else is skin: 1, else 0.
+// Returns 1 where the white of an eye covers more than half of a pixel that else is skin, else 0.
 Part white_of(const Frame& picture, const Box& eye, const FacePaint& skin) {
   double length = 0;
   for (const int level : skin.rgb) length += (kWhite - level) * (kWhite - level);
