@@ -1,6 +1,7 @@
 // A stream that follows a signal: the same bits under every split, in the engine and in a session.
 #include "tests/engine/avatar_testing.h"
 #include "tests/engine/session_testing.h"
+#include "tests/engine/stream_pictures.h"
 
 namespace weft::test {
 namespace {
@@ -61,17 +62,8 @@ std::vector<StreamPictures> run(const Split& split, float volume, float last_vol
 TEST(AvatarSplit, PicturesAreTheSameUnderEverySplit) {
   const std::vector<StreamPictures> wanted = run({1, 1, false}, 0.5f, 0.5f);
   ASSERT_EQ(wanted.size(), size_t(kBlocks));
-  for (const Split& split : kSplits) {
-    const std::vector<StreamPictures> got = run(split, 0.5f, 0.5f);
-    ASSERT_EQ(got.size(), wanted.size());
-    for (size_t block = 0; block < got.size(); ++block) {
-      EXPECT_EQ(got[block].first, wanted[block].first);
-      ASSERT_EQ(got[block].pictures.size(), wanted[block].pictures.size());
-      for (size_t i = 0; i < got[block].pictures.size(); ++i)
-        EXPECT_EQ(got[block].pictures[i].rgb, wanted[block].pictures[i].rgb)
-            << name_of(split) << ", block " << block << ", picture " << i;
-    }
-  }
+  for (const Split& split : kSplits)
+    expect_same_pictures(run(split, 0.5f, 0.5f), wanted, name_of(split));
 }
 
 // A block's rows change its own pictures and those of later blocks, and no others.

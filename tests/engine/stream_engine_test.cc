@@ -6,6 +6,7 @@
 
 #include "tests/engine/small_job.h"
 #include "tests/engine/stream_job.h"
+#include "tests/engine/stream_pictures.h"
 
 namespace weft::test {
 namespace {
@@ -57,15 +58,8 @@ TEST(StreamEngine, PicturesAreTheSameUnderEverySplit) {
     StreamSettings split = settings();
     split.layout = StreamRun::split(steps, layers);
     split.decodes_apart = apart;
-    const std::vector<StreamPictures> got = run(split);
-    ASSERT_EQ(got.size(), wanted.size());
-    for (size_t block = 0; block < got.size(); ++block) {
-      EXPECT_EQ(got[block].first, wanted[block].first);
-      ASSERT_EQ(got[block].pictures.size(), wanted[block].pictures.size());
-      for (size_t i = 0; i < got[block].pictures.size(); ++i)
-        EXPECT_EQ(got[block].pictures[i].rgb, wanted[block].pictures[i].rgb)
-            << steps << " " << layers << " " << apart << " block " << block << " picture " << i;
-    }
+    expect_same_pictures(run(split), wanted,
+                         to_string(split.layout) + (apart ? " and a decoder" : ""));
   }
 }
 
