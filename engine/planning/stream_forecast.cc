@@ -23,9 +23,26 @@ std::string text(const char* format, double value) {
   return out;
 }
 
+// All forwards of a block, the clean pass among them, follow each other whatever the split.
+StreamForecast clean_forecast(const StreamPlanConfig& config, const StreamTimes& times) {
+  const double hops_s =
+      config.layout.ranks() > 1
+          ? (config.steps + 1) * (config.layout[Axis::kLayers] - 1) * times.hop.latency_s +
+                (config.layout[Axis::kStep] - 1) * times.hop.latency_s
+          : 0.0;
+  const double block_s = (config.steps + 1) * times.forward_s + hops_s;
+  StreamForecast out{.layout = config.layout, .decodes_apart = config.decodes_apart};
+  out.period_s =
+      config.decodes_apart ? std::max(block_s, times.decode_s) : block_s + times.decode_s;
+  out.fps = times.pictures / out.period_s;
+  out.first_frame_s = block_s - times.forward_s + times.decode_s;
+  return out;
+}
+
 }  // namespace
 
 StreamForecast stream_forecast(const StreamPlanConfig& given, const StreamTimes& times) {
+  if (given.clean_pass) return clean_forecast(given, times);
   StreamPlanConfig config = given;
   const int settled = settled_block(config), spread = 2 * config.layout[Axis::kLayers] * 12;
   config.blocks = settled + spread + config.credits + 2;
@@ -50,6 +67,18 @@ StreamForecast stream_forecast(const StreamPlanConfig& given, const StreamTimes&
   return out;
 }
 
+std::string split_refusal(const StreamPlanConfig& config, const StreamTimes& times) {
+  if (!config.clean_pass || config.layout.ranks() == 1) return "";
+  StreamPlanConfig one = config;
+  one.layout = {};
+  const double speed_up =
+      stream_forecast(one, times).period_s / stream_forecast(config, times).period_s;
+  return to_string(config.layout) + " would be " + text("%.2f", speed_up) +
+         " times as fast as one rank: a block sees the keys of a clean pass over the one ahead, "
+         "and "
+         "cannot begin before it; legal: step=1, with or without a decoder";
+}
+
 StreamForecast best_stream(const StreamPlanConfig& config, const StreamTimes& times, int devices,
                            const std::function<bool(const StreamPlanConfig&)>& fits) {
   std::optional<StreamForecast> best;
@@ -69,6 +98,7 @@ StreamForecast best_stream(const StreamPlanConfig& config, const StreamTimes& ti
         split.layout[Axis::kLayers] = layers;
         split.decodes_apart = apart;
         if (split.ranks() > devices || (fits && !fits(split))) continue;
+        if (!split_refusal(split, times).empty()) continue;
         const StreamForecast forecast = stream_forecast(split, times);
         if (!best || rank(forecast) < rank(*best)) best = forecast;
       }

@@ -47,6 +47,11 @@ struct StreamEngine::Rank {
 
 StreamEngine::StreamEngine(std::shared_ptr<const OpenModel> model, const StreamSettings& settings)
     : model_(std::move(model)), settings_(settings) {
+  if (const auto& stream = model_->directory.defaults.stream; stream && stream->clean_pass)
+    throw Error(ErrorKind::kModel,
+                "weft.json says stream.clean_pass of this model: its blocks see the keys of a pass "
+                "over the finished block ahead, which no stream here makes; legal: models whose "
+                "blocks see the keys of the same step");
   const TransformerTraits& traits = model_->directory.expert(0).traits();
   const int64_t scale = model_->directory.vae_model->traits().spatial_factor;
   const int64_t whole = traits.patch[0];

@@ -387,6 +387,7 @@ Plan plan_stream(const StreamPlanConfig& config, const Range& turns, int rank) {
         to_string(layout));
   CHECK(layout[Axis::kStep] <= config.steps && config.blocks >= 1 && config.credits >= 1, "steps",
         config.steps, "blocks", config.blocks, "credits", config.credits);
+  CHECK(!config.clean_pass);
   return StreamWriter(config, rank).write(turns, all);
 }
 

@@ -52,6 +52,9 @@ struct StreamPlanConfig {
   int swap_block = 0;  // 0: the sink stays
   int credits = 2;
   int layers = 1;  // transformer blocks
+  // Later blocks see the keys of one more pass over a finished block (Self-Forcing, 2025, arXiv
+  // 2506.08009), in place of each step's own. Such a stream is forecast, but has no plan.
+  bool clean_pass = false;
   // Its axes are step, layers and tensor.
   Layout layout{};
   // A rank behind those of the layout decodes and does nothing else. Without it the rank that
