@@ -76,7 +76,9 @@ void StreamDenoiser::run(const StreamPlanConfig& config, StreamJob& job) {
   known_.resize(config.live());
   learned_ = 0;
   last_ = StreamPlanConfig::kEndless;
-  following_ = {};
+  following_ = job.state ? job.state->following : StreamBlock{};
+  CHECK(!job.state || config.swap_block == 0, "the sink is swapped before block",
+        config.swap_block);
   for (Tensor* const tensor : {&drawn_, &decoded_, &silence_}) *tensor = {};
   forwards_.begin({.sampler = job.sampler,
                    .grid = grid_,
@@ -90,6 +92,7 @@ void StreamDenoiser::run(const StreamPlanConfig& config, StreamJob& job) {
                        },
                    .signal = [this](const Pass& pass) { return signal_of(pass); }});
   if (computes()) window_.emplace(window_shape());
+  if (window_ && job.state) window_->take(job.state->keys);
   struct InnerMixer {
     RankPlacement& placement;
     ~InnerMixer() { placement.set_inner_mixer({}); }
@@ -103,6 +106,8 @@ void StreamDenoiser::run(const StreamPlanConfig& config, StreamJob& job) {
   forwards_.end();
   slots.clear();
   window_bytes_ = window_ ? window_->bytes() : 0;
+  if (window_ && job.state) window_->leave(job.state->keys);
+  if (rank() == 0 && job.state) job.state->following = following_;
   window_.reset();
 }
 

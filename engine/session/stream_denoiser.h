@@ -34,6 +34,12 @@ struct NextBlock {
   bool last = false;   // no other follows, this one included if it is hollow
 };
 
+// What a stream leaves behind its last block, for a run that goes on with it.
+struct StreamState {
+  StreamBlock following{};  // the next block with frames; its epoch says nothing
+  WindowStore keys{};
+};
+
 struct StreamJob {
   const Sampler& sampler;        // of a solver without a history
   std::array<int64_t, 4> shape;  // [C, P, H, W]: the latent of the largest block
@@ -58,6 +64,9 @@ struct StreamJob {
   // Called on the decoder for every block, in order, with its final latent [C, f, H, W] f32, on the
   // stream's device.
   std::function<void(const StreamBlock& block, const TensorView& latent)> decode;
+  // All ranks begin with it, and leave it behind the last block: layers and steps can move to other
+  // ranks between two runs. Not legal where the sink is swapped.
+  StreamState* state = nullptr;
   // Called on the rank that updates a block with its velocity [n, row] f32.
   std::function<void(const Pass& pass, const TensorView& velocity)> on_update{};
 };

@@ -53,6 +53,35 @@ std::vector<double> CausalWindow::slot_positions(const Range& block) const {
   return positions;
 }
 
+void WindowStore::put(int layer, int step, WindowRing ring) {
+  std::lock_guard lock(mutex_);
+  rings_[{layer, step}] = std::move(ring);
+}
+
+WindowRing WindowStore::take(int layer, int step) {
+  std::lock_guard lock(mutex_);
+  const auto found = rings_.find({layer, step});
+  if (found == rings_.end()) return {};
+  WindowRing ring = std::move(found->second);
+  rings_.erase(found);
+  return ring;
+}
+
+template <class F>
+void CausalWindow::for_each_ring(F&& each) {
+  for (int layer = shape_.layers.begin; layer < shape_.layers.end; ++layer)
+    for (auto step = static_cast<int>(shape_.steps.begin); step < shape_.steps.end; ++step)
+      each(layer, step, ring(layer, step));
+}
+
+void CausalWindow::leave(WindowStore& store) {
+  for_each_ring([&](int layer, int step, Ring& ring) { store.put(layer, step, std::move(ring)); });
+}
+
+void CausalWindow::take(WindowStore& store) {
+  for_each_ring([&](int layer, int step, Ring& ring) { ring = store.take(layer, step); });
+}
+
 size_t CausalWindow::bytes() const {
   size_t bytes = 0;
   for (const std::vector<Ring>* rings : {&rings_, &sinks_})
@@ -117,8 +146,8 @@ void CausalWindowMixer::attend(Context& context, const Attend& attend) {
   if (window_.makes_sink_ >= 0) return make_sink(context, attend);
   const CausalWindow::Block& block = window_.block_;
   const CausalWindowShape& shape = window_.shape_;
-  CausalWindow::Ring& ring =
-      window_.made(window_.ring(attend.layer), shape.frames * shape.frame_tokens, attend.k);
+  CausalWindow::Ring& ring = window_.made(window_.ring(attend.layer, block.step),
+                                          shape.frames * shape.frame_tokens, attend.k);
   window_.write(context, ring, attend.k, attend.v);
 
   const Arena::Scope scope(context.arena);

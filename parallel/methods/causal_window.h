@@ -18,6 +18,8 @@
 //   and blocks may have any number of frames up to C.
 // Paper: Live Avatar (2025, arXiv 2512.04677).
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <vector>
 
 #include "parallel/partition.h"
@@ -47,6 +49,24 @@ struct CausalWindowShape {
   KeptRows kept = KeptRows::kCompute;
 };
 
+// The keys and values of one layer and step, or of a sink.
+struct WindowRing {
+  Tensor rows;      // [2, tokens, Akv, E]: keys, values; coded [2, tokens, Akv, E + 1]
+  Range written{};  // the frames of the last block
+};
+
+// The rings of all ranks of a process between two runs of one stream, by layer and step, so that
+// the next run may split them otherwise. Any thread may use it.
+class WindowStore {
+ public:
+  void put(int layer, int step, WindowRing ring);
+  WindowRing take(int layer, int step);  // empty where there is none
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<int, int>, WindowRing> rings_;
+};
+
 // The keys and values that a rank keeps. The mixers that RankPlacement makes share them.
 class CausalWindow {
  public:
@@ -70,18 +90,22 @@ class CausalWindow {
 
   size_t bytes() const;
 
+  // Moves the rings of blocks to a store and from there. Sinks are made anew. All ranks have the
+  // same device.
+  void leave(WindowStore& store);
+  void take(WindowStore& store);
+
  private:
   friend class CausalWindowMixer;
-  struct Ring {
-    Tensor rows;      // [2, tokens, Akv, E]: keys, values; coded [2, tokens, Akv, E + 1]
-    Range written{};  // the frames of the last block
-  };
+  using Ring = WindowRing;
   // Returns the store of keys like `keys`, with room for `tokens`.
   Ring& made(Ring& ring, int64_t tokens, const TensorView& keys) const;
-  Ring& ring(int layer) {
-    return rings_[(layer - shape_.layers.begin) * shape_.steps.size() + block_.step -
-                  shape_.steps.begin];
+  Ring& ring(int layer, int64_t step) {
+    return rings_[(layer - shape_.layers.begin) * shape_.steps.size() + step - shape_.steps.begin];
   }
+  // Calls each(layer, step, ring) for every ring of blocks.
+  template <class F>
+  void for_each_ring(F&& each);
   Ring& sink(int layer, int sink) {
     return sinks_[(layer - shape_.layers.begin) * shape_.sinks + sink];
   }

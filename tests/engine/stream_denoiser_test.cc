@@ -37,6 +37,35 @@ TEST(StreamDenoiser, TheSameBitsUnderEverySplit) {
   expect_the_same_under_every_split(run, wanted);
 }
 
+// Law 3: layers and steps move between ranks, with their keys, in mid-stream.
+TEST(StreamDenoiser, LayersMoveBetweenRanksWithTheirKeys) {
+  for (const KeptRows kept : {KeptRows::kCompute, KeptRows::kFp8}) {
+    const StreamRun whole{.swap_block = 0, .blocks = 12, .kept = kept};
+    const std::vector<Decoded> wanted = whole.run();
+    const std::vector<std::vector<Split>> moves{
+        {{1, 2, false}, {1, 4, false}, {1, 3, true}, {1, 1, false}},
+        {{4, 1, true}, {2, 2, false}, {1, 1, false}, {3, 1, false}},
+        {{1, 1, false}, {1, 1, true}, {2, 1, true}, {1, 3, false}}};
+    for (const std::vector<Split>& splits : moves) {
+      StreamState state;
+      std::vector<Decoded> got;
+      int64_t end = 0;
+      for (const Split& split : splits) {
+        StreamRun part{.swap_block = 0, .decodes_apart = split.apart, .kept = kept};
+        part.state = &state;
+        end += 3;
+        part.next = [end](int64_t number) {
+          return NextBlock{.frames = 3, .last = number + 1 == end};
+        };
+        for (Decoded& block : part.run(StreamRun::split(split.steps, split.layers)))
+          got.push_back(std::move(block));
+        EXPECT_EQ(state.following.number, end);
+      }
+      EXPECT_EQ(got, wanted) << splits[0].steps << ' ' << splits[0].layers;
+    }
+  }
+}
+
 // Law 18: coded rows are those of every split, too, and not far from the others.
 TEST(StreamDenoiser, RingsMayBeKeptInEightBits) {
   StreamRun run{.blocks = 9};

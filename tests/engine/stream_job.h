@@ -35,6 +35,7 @@ struct StreamRun {
   DType wire = DType::kF32;
   KeptRows kept = KeptRows::kCompute;
   LocalOptions local{};
+  StreamState* state = nullptr;
   // As in StreamJob; `next` runs on the thread of the first rank.
   std::function<NextBlock(int64_t number)> next{};
   std::function<float(const StreamBlock& block)> loud = [](const StreamBlock& block) {
@@ -111,7 +112,8 @@ struct StreamRun {
                         if (decode) return decode(block, latent);
                         const float* from = latent.as<float>();
                         out.push_back({block, {from, from + latent.count()}});
-                      }};
+                      },
+                  .state = state};
     if (columns > 0)
       job.signal = [&](const StreamBlock& block, const TensorView& to) {
         EXPECT_EQ(to[0], block.frames.size());
