@@ -8,6 +8,11 @@
 #include "parallel/context.h"
 
 namespace weft {
+namespace {
+
+RowCode code_of(KeptRows kept) { return kept == KeptRows::kInt8 ? RowCode::kInt8 : RowCode::kE4m3; }
+
+}  // namespace
 
 int64_t sink_frame(const SinkPosition& position, int64_t block, int step, int64_t first_frame) {
   const auto low = [](uint64_t value) { return static_cast<uint32_t>(value); };
@@ -90,7 +95,7 @@ size_t CausalWindow::bytes() const {
 }
 
 CausalWindow::Ring& CausalWindow::made(Ring& ring, int64_t tokens, const TensorView& keys) const {
-  const bool coded = shape_.kept == KeptRows::kFp8;
+  const bool coded = is_coded(shape_.kept);
   if (!ring.rows)
     ring.rows =
         Tensor(coded ? DType::kI8 : keys.dtype, {2, tokens, keys[1], keys[2] + coded}, keys.device);
@@ -98,20 +103,20 @@ CausalWindow::Ring& CausalWindow::made(Ring& ring, int64_t tokens, const TensorV
 }
 
 void CausalWindow::keep(Context& context, const TensorView& from, const TensorView& to) const {
-  if (shape_.kept == KeptRows::kCompute) return copy(context.stream, from, to);
+  if (!is_coded(shape_.kept)) return copy(context.stream, from, to);
   const Arena::Scope scope(context.arena);
   TensorView dense = from;
   if (!from.rows_collapse()) {
     dense = context.arena.alloc(from.dtype, from.shape());
     copy(context.stream, from, dense);
   }
-  encode_rows(context.stream, dense, {}, to);
+  encode_rows(context.stream, dense, {}, to, code_of(shape_.kept));
 }
 
 TensorView CausalWindow::rows_of(Context& context, const TensorView& kept, DType dtype) const {
-  if (shape_.kept == KeptRows::kCompute) return kept;
+  if (!is_coded(shape_.kept)) return kept;
   const TensorView rows = context.arena.alloc(dtype, {kept[0], kept[1], kept[2] - 1});
-  decode_rows(context.stream, kept, {}, rows);
+  decode_rows(context.stream, kept, {}, rows, code_of(shape_.kept));
   return rows;
 }
 
@@ -176,7 +181,7 @@ size_t causal_window_cache_bytes(const CausalWindowShape& window, const AttendSh
   const int64_t layers = window.layers.end - window.layers.begin;
   const int64_t tokens =
       window.steps.size() * window.frames * window.frame_tokens + window.sinks * window.sink_tokens;
-  const int64_t row = window.kept == KeptRows::kFp8
+  const int64_t row = is_coded(window.kept)
                           ? shape.head_dim + 1
                           : static_cast<int64_t>(shape.head_dim * shape.element());
   return static_cast<size_t>(layers * tokens * 2 * shape.kv_heads * row);

@@ -10,11 +10,11 @@
 // Memory: for every layer and step 2 C S Akv E elements for a window of C frames of S tokens; for
 //   every layer 2 R Akv E per sink of R tokens (causal_window_cache_bytes). Arena: (C S + R) Akv E.
 //   In 8 bits a kept row has E + 1 bytes, and the arena takes as much again for the values.
-// Exact, but for kept rows in 8 bits: a value changes by at most 2^-4 of itself or 2^-17 of its
-// row's largest (kernels/row_code.h). Keys are kept after their norm and before rope. Whoever reads
-// them gives them positions that count from the first frame of the window, so no position grows
-// with the stream. Frame f lies in slot f mod C of a ring, so the block that is written replaces
-// the oldest frames,
+// Exact, but for kept rows in 8 bits (kernels/row_code.h): as fp8, a value changes by at most 2^-4
+// of itself or 2^-17 of its row's largest; as int8, by at most 1/128 of its row's largest. Keys are
+// kept after their norm and before rope. Whoever reads them gives them positions that count from
+// the first frame of the window, so no position grows with the stream. Frame f lies in slot f mod C
+// of a ring, so the block that is written replaces the oldest frames,
 //   and blocks may have any number of frames up to C.
 // Paper: Live Avatar (2025, arXiv 2512.04677).
 #include <cstdint>
@@ -37,7 +37,8 @@ struct SinkPosition {
 int64_t sink_frame(const SinkPosition& position, int64_t block, int step, int64_t first_frame);
 
 // Kept rows have the dtype of the keys, or are coded in 8 bits (kernels/row_code.h).
-enum class KeptRows : uint8_t { kCompute, kFp8 };
+enum class KeptRows : uint8_t { kCompute, kFp8, kInt8 };
+constexpr bool is_coded(KeptRows kept) { return kept != KeptRows::kCompute; }
 
 struct CausalWindowShape {
   BlockRange layers{};
