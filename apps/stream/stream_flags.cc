@@ -123,6 +123,7 @@ Ranks stream_ranks(const Flags& flags) {
 StreamSettings stream_settings(const Flags& flags, Ranks& ranks, const OpenModel& model) {
   const DefaultSettings& defaults = model.directory.defaults;
   const TransformerTraits& traits = model.directory.expert(0).traits();
+  const int64_t scale = model.directory.vae_model->traits().spatial_factor;
   const Request request = job_of(flags).spec.request;
   first_block_of(flags, *defaults.stream);  // refuses it before anything is loaded
   StreamSettings settings{.width = request.width ? request.width : defaults.width,
@@ -134,7 +135,11 @@ StreamSettings stream_settings(const Flags& flags, Ranks& ranks, const OpenModel
                           .kept = kept_rows(flags.text("kv-dtype")),
                           .dtype = compute_dtype(flags),
                           .vae_dtype = vae_dtype(flags)};
-  const LayoutLimits limits{.layers = traits.blocks,
+  const std::array<int64_t, 3> grid =
+      traits.grid(traits.patch[0], settings.height / scale, settings.width / scale);
+  const LayoutLimits limits{.heads = traits.heads,
+                            .layers = traits.blocks,
+                            .tokens = grid[1] * grid[2],
                             .stream_steps = settings.steps,
                             .guided = false,
                             .whole_width = true};

@@ -49,10 +49,10 @@ struct StreamJob {
   SinkPosition sink_position{};  // in frames of tokens
   KeptRows kept = KeptRows::kCompute;
   // Says what enters next; `number` is that of the next block with frames. Called on the first
-  // stage of the first group, in order, once per block: where a forward's width is split on all of
-  // its ranks, which must answer the same. Empty: blocks of P frames. It may wait, but in a layer
-  // ring only while no block is under way. The first block has frames, at least those of the sink
-  // where it is swapped, unless the stream ends with it.
+  // stage of the first group, in order, once per block: where a forward's width is split (tensor)
+  // on all of its ranks, which must answer the same. Empty: blocks of P frames. It may wait, but in
+  // a layer ring only while no block is under way. The first block has frames, at least those of
+  // the sink where it is swapped, unless the stream ends with it.
   std::function<NextBlock(int64_t number)> next{};
   // Fills in the noise of a block [C, f, H, W] f32 in host memory, for f of its frames. Every rank
   // draws what it needs.
@@ -103,6 +103,7 @@ class StreamDenoiser final : private StagedProgram {
 
   Known& known(int block);
   void decide(int block);
+  NextBlock agreed(int block, NextBlock next);
   void learn(int block, const NextBlock& next);
   void read_header(int block, const TensorView& rows);
   void write_header(int block, const TensorView& rows);
@@ -119,6 +120,7 @@ class StreamDenoiser final : private StagedProgram {
   void received(const Step& message) override;
   void compute(const Step& step) override;
   void run_rows(const Step& step, const Forward& forward);
+  void run_own_tokens(const Step& step, const Forward& forward);
   void update(const Step& step) override;
   void decode(const Step& step) override;
   int64_t joint_rows(const Pass&) override { return 0; }
@@ -134,6 +136,7 @@ class StreamDenoiser final : private StagedProgram {
   Experts& experts_;
   Forwards forwards_;
   Communicator* const world_;
+  std::optional<Communicator> sharers_;  // the ranks that split the tokens of its forwards
   StreamPlanConfig config_;
   StreamJob* job_ = nullptr;
   std::vector<Known> known_;

@@ -68,12 +68,15 @@ StreamEngine::StreamEngine(std::shared_ptr<const OpenModel> model, const StreamS
            "multiples of " + std::to_string(whole) + " from a block's " +
                std::to_string(settings.block_frames) + " on");
   const Layout& layout = settings.layout;
-  if (layout.ranks() != layout[Axis::kStep] * layout[Axis::kLayers] ||
-      layout[Axis::kStep] > settings.steps || layout[Axis::kLayers] > traits.blocks)
+  const int ulysses = layout[Axis::kUlysses], layers = layout[Axis::kLayers];
+  if (layout.ranks() != layout[Axis::kStep] * layers * ulysses ||
+      layout[Axis::kStep] > settings.steps || layers > traits.blocks || ulysses > traits.heads ||
+      (ulysses > 1 && layers > 1))
     throw Error(ErrorKind::kUsage, "--layout is " + to_string(layout) +
                                        "; legal for this stream: step=1 ... " +
                                        std::to_string(settings.steps) + " and layers=1 ... " +
-                                       std::to_string(traits.blocks));
+                                       std::to_string(traits.blocks) + " or ulysses=1 ... " +
+                                       std::to_string(traits.heads));
   sampler();
   ranks_.resize(ranks());
 }

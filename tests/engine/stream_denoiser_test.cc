@@ -15,17 +15,20 @@ namespace {
 struct Split {
   int steps, layers;
   bool apart;
+  int sharers = 1;
 };
-const std::vector<Split> kSplits{{1, 1, true},  {2, 1, false}, {3, 1, true}, {4, 1, false},
-                                 {4, 1, true},  {1, 2, false}, {1, 2, true}, {1, 3, false},
-                                 {2, 2, false}, {2, 2, true}};
+const std::vector<Split> kSplits{
+    {1, 1, true},     {2, 1, false},   {3, 1, true},     {4, 1, false},  {4, 1, true},
+    {1, 2, false},    {1, 2, true},    {1, 3, false},    {2, 2, false},  {2, 2, true},
+    {1, 1, false, 2}, {1, 1, true, 3}, {2, 1, false, 2}, {4, 1, true, 2}};
 
 // Runs `run` under every split and compares what is decoded with what one rank makes.
 void expect_the_same_under_every_split(StreamRun run, const std::vector<Decoded>& wanted) {
-  for (const auto& [steps, layers, apart] : kSplits) {
+  for (const auto& [steps, layers, apart, sharers] : kSplits) {
     run.decodes_apart = apart;
-    EXPECT_EQ(run.run(StreamRun::split(steps, layers)), wanted)
-        << "step " << steps << " layers " << layers << " decoder apart " << apart;
+    EXPECT_EQ(run.run(StreamRun::split(steps, layers, sharers)), wanted)
+        << "step " << steps << " layers " << layers << " ulysses " << sharers << " decoder apart "
+        << apart;
   }
 }
 
@@ -132,7 +135,7 @@ TEST(StreamDenoiser, BlocksMayHaveAnySize) {
         const int64_t frames = of[at++];
         return NextBlock{.frames = frames, .last = at == of.size()};
       };
-      return run.run(StreamRun::split(split.steps, split.layers));
+      return run.run(StreamRun::split(split.steps, split.layers, split.sharers));
     };
     const std::vector<Decoded> wanted = in_order({}, solid, {1, 1, false});
     ASSERT_EQ(wanted.size(), solid.size());
@@ -167,7 +170,8 @@ TEST(StreamDenoiser, TenThousandBlocksInTheSameMemory) {
   run.largest = 1;
   run.window = 3;
   run.next = [](int64_t number) { return NextBlock{.frames = 1, .last = number + 1 == 10'000}; };
-  for (const Split& split : {Split{1, 1, false}, {2, 1, true}, {1, 2, false}}) {
+  for (const Split& split :
+       {Split{1, 1, false}, {2, 1, true}, {1, 2, false}, {1, 1, false, 2}, {1, 1, true, 3}}) {
     int64_t count = 0;
     size_t after_two_windows = 0, most = 0;
     run.decodes_apart = split.apart;
@@ -186,19 +190,19 @@ TEST(StreamDenoiser, TenThousandBlocksInTheSameMemory) {
     };
     run.done = [&](int rank, size_t bytes) {
       const std::scoped_lock lock(mutex);
-      const bool decodes_only = rank == split.steps * split.layers;
+      const bool decodes_only = rank == split.steps * split.layers * split.sharers;
       const CausalWindowShape shape{.layers = {0, run.layers / split.layers, run.layers},
                                     .steps = {0, run.steps / split.steps},
                                     .frames = run.window,
                                     .frame_tokens = 4,
                                     .sink_tokens = 4,
                                     .sinks = 2};
-      const size_t kept = causal_window_cache_bytes(shape, {.heads = ToyAttention::kHeads,
-                                                            .kv_heads = ToyAttention::kHeads,
-                                                            .head_dim = ToyAttention::kHead});
+      const int heads = ToyAttention::kHeads / split.sharers;
+      const size_t kept = causal_window_cache_bytes(
+          shape, {.heads = heads, .kv_heads = heads, .head_dim = ToyAttention::kHead});
       EXPECT_EQ(bytes, decodes_only ? 0 : kept);
     };
-    run.run(StreamRun::split(split.steps, split.layers));
+    run.run(StreamRun::split(split.steps, split.layers, split.sharers));
     EXPECT_EQ(count, 10'000);
     EXPECT_LE(most, after_two_windows + (size_t{1} << 20)) << split.steps << " " << split.layers;
   }
@@ -206,7 +210,7 @@ TEST(StreamDenoiser, TenThousandBlocksInTheSameMemory) {
 
 // Law 15: the numbers of blocks and turns pass those that tags can hold.
 TEST(StreamDenoiser, TagsGoRoundInACircle) {
-  for (const Split& split : {Split{2, 1, true}, {1, 2, false}}) {
+  for (const Split& split : {Split{2, 1, true}, {1, 2, false}, {1, 1, false, 2}}) {
     StreamRun run{.steps = 2, .layers = 2};
     run.decodes_apart = split.apart;
     int entered = 0;
@@ -214,7 +218,8 @@ TEST(StreamDenoiser, TagsGoRoundInACircle) {
       const bool solid = entered % 7'000 == 0;
       return NextBlock{.frames = solid ? 3 : 0, .last = ++entered == 70'001};
     };
-    const std::vector<Decoded> out = run.run(StreamRun::split(split.steps, split.layers));
+    const std::vector<Decoded> out =
+        run.run(StreamRun::split(split.steps, split.layers, split.sharers));
     EXPECT_EQ(out, (StreamRun{.steps = 2, .layers = 2, .blocks = 11}.run()));
   }
 }
@@ -223,7 +228,8 @@ TEST(StreamDenoiser, TagsGoRoundInACircle) {
 // all blocks have the bits of a run in which their signals were known from the start.
 TEST(StreamDenoiser, TwentyInterruptions) {
   constexpr int64_t kBlocks = 200;
-  for (const Split& split : {Split{1, 1, false}, {4, 1, true}, {2, 2, true}, {1, 3, false}}) {
+  for (const Split& split :
+       {Split{1, 1, false}, {4, 1, true}, {2, 2, true}, {1, 3, false}, {2, 1, true, 2}}) {
     std::mt19937 random(split.steps * 10 + split.layers);
     std::set<int64_t> interrupted;  // when these blocks are decoded
     while (interrupted.size() < 20) interrupted.insert(int64_t(random() % (kBlocks - 1)));
@@ -255,7 +261,7 @@ TEST(StreamDenoiser, TwentyInterruptions) {
         since = 0;
       }
     };
-    const Layout layout = StreamRun::split(split.steps, split.layers);
+    const Layout layout = StreamRun::split(split.steps, split.layers, split.sharers);
     run.run(layout);
     ASSERT_EQ(std::ssize(out), kBlocks);
     EXPECT_EQ(epoch, 20u);
@@ -288,11 +294,11 @@ TEST(StreamDenoiser, DelaysChangeNothing) {
     for (const int credits : {1, 2, 4}) {
       run.local = local;
       run.credits = credits;
-      for (const Split& split : {Split{4, 1, true}, {2, 2, true}, {1, 3, false}}) {
+      for (const Split& split : {Split{4, 1, true}, {2, 2, true}, {1, 3, false}, {2, 1, true, 2}}) {
         entered = 0;
         run.decodes_apart = split.apart;
-        EXPECT_EQ(run.run(StreamRun::split(split.steps, split.layers)), wanted)
-            << split.steps << " " << split.layers << " credits " << credits;
+        EXPECT_EQ(run.run(StreamRun::split(split.steps, split.layers, split.sharers)), wanted)
+            << split.steps << " " << split.layers << " " << split.sharers << " credits " << credits;
       }
     }
 }

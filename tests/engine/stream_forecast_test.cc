@@ -79,6 +79,24 @@ TEST(StreamForecast, PeriodsFollowTheFormulas) {
   EXPECT_NEAR(ring.period_s, 2 * 0.2655, 0.02);
 }
 
+// The only split that makes a block itself faster; its messages cost something in every forward.
+TEST(StreamForecast, UlyssesIsChosenWhereItsMessagesAreCheap) {
+  StreamPlanConfig config = config_of(4, 1, false);
+  config.heads = 40;
+  StreamTimes times = kPaper;
+  EXPECT_EQ(best_stream(config, times, 4).layout[Axis::kUlysses], 1) << "what it costs is unknown";
+  times.exchange_s = 0.01;
+  const StreamForecast fast = best_stream(config, times, 4);
+  EXPECT_EQ(fast.layout[Axis::kUlysses], 4);
+  EXPECT_NEAR(fast.period_s, 4 * (0.2655 / 4 + 0.01) + 0.15, 1e-3);
+  EXPECT_NEAR(fast.first_frame_s, 4 * (0.2655 / 4 + 0.01) + 0.15, 1e-3);
+  times.exchange_s = 0.3;
+  EXPECT_EQ(best_stream(config, times, 4).layout[Axis::kUlysses], 1);
+  config.heads = 2;
+  times.exchange_s = 0.01;
+  EXPECT_LE(best_stream(config, times, 8).layout[Axis::kUlysses], 2);
+}
+
 // Law 34.
 TEST(StreamForecast, BehindACleanPassNoSplitIsFaster) {
   StreamTimes times = kPaper;
