@@ -55,7 +55,7 @@ struct SoundPacket {
 };
 SoundPacket read_sound_packet(std::span<const uint8_t> bytes);
 
-// How a client wants its media.
+// The form in which a client wants its media.
 enum class MediaContainer : uint8_t { kFmp4, kAnnexB, kJpeg };
 const char* name_of(MediaContainer container);
 
