@@ -101,7 +101,14 @@ class RankRun {
   Stage encoding(ComponentBytes& bytes);
   Stage denoising(uint64_t held, ComponentBytes& bytes);
   void run_steps();
-  int run_queue();
+  struct ShortQueue {
+    QueuePlanConfig config;
+    Sampler sampler;
+    int prompts;  // that are shown together
+  };
+  ShortQueue short_queue(int least) const;
+  Footprint run_queue();
+  Footprint run_queue(ShortQueue queue);
   Sampler shorten(std::vector<DenoisePlanConfig::DenoiseStep>& steps, int least) const;
   uint64_t frame_bytes() const { return latent_ / static_cast<uint64_t>(shape_[1]); }
   // The latent frames that a decoder of the queue keeps.
@@ -109,7 +116,6 @@ class RankRun {
     return static_cast<uint64_t>(
         std::min(latent_shape(parts_, request_)[1], parts_.vae_model().traits().history));
   }
-  uint64_t queue_rows(int counted) const;
   Sequence sequence() const {
     const auto [frames, rows, columns] = parts_.traits().grid(shape_[1], shape_[2], shape_[3]);
     return {frames * rows * columns, frames};
@@ -210,21 +216,52 @@ void RankRun::run_steps() {
   Denoiser(run_.stream(), run_.arena(), dry_, placement_).run(config, job);
 }
 
-// Runs a short queue in which as many prompts are shown together as in the job's. Returns its
-// blocks.
-int RankRun::run_queue() {
+// The queue of the job with a few of its steps, at least so many, and as many prompts together. Its
+// blocks are those that the queue and the block before it hold at most.
+RankRun::ShortQueue RankRun::short_queue(int least) const {
   QueuePlanConfig config = queue_plan(request_, job_.sampler, parts_, placement_);
   int prompts = 1;
   for (int tail = 0; tail < config.blocks; ++tail)
     prompts = std::max(
         prompts, 1 + config.prompt(tail) - config.prompt(std::max(0, tail - request_.steps + 1)));
-  const int sets = config.kept_sets();
-  const Sampler few = shorten(config.steps, std::max(2, prompts));
-  config.blocks = std::min(config.blocks, few.steps());
-  std::vector<TensorView> texts(prompts, later_);
-  texts[0] = texts_[0];
+  const bool ends_early = config.blocks <= request_.steps;
+  Sampler few = shorten(config.steps, std::max(least, prompts));
+  config.blocks = std::min(config.blocks, few.steps() + !ends_early);
   config.prompts.resize(prompts);
   std::iota(config.prompts.begin(), config.prompts.end(), 0);
+  return {std::move(config), std::move(few), prompts};
+}
+
+// A queue holds the more, the more blocks it has at a time. Two short ones that differ by a block
+// show what each of the others takes.
+Footprint RankRun::run_queue() {
+  const QueuePlanConfig whole = queue_plan(request_, job_.sampler, parts_, placement_);
+  const int longest = std::min(request_.steps, whole.blocks);
+  ShortQueue first = short_queue(2);
+  for (int least = 3; least <= request_.steps; ++least) {
+    if (first.sampler.steps() >= longest) break;
+    ShortQueue second = short_queue(least);
+    const int steps = first.sampler.steps();
+    const bool follows = second.sampler.steps() == steps + 1 &&
+                         second.config.blocks == first.config.blocks + 1 &&
+                         second.config.kept_sets() == first.config.kept_sets();
+    if (follows) {
+      const Footprint less = run_queue(std::move(first));
+      Footprint more = run_queue(std::move(second));
+      const auto others = static_cast<uint64_t>(longest - steps - 1);
+      more.held += others * (more.held - less.held);
+      more.passing += others * (more.passing - less.passing);
+      return more;
+    }
+    if (second.sampler.steps() > steps) first = std::move(second);
+  }
+  return run_queue(std::move(first));
+}
+
+Footprint RankRun::run_queue(ShortQueue queue) {
+  auto& [config, few, prompts] = queue;
+  std::vector<TensorView> texts(prompts, later_);
+  texts[0] = texts_[0];
   QueueJob job{.sampler = few,
                .shape = shape_,
                .guidance = {guidance_of(request_, 0), guidance_of(request_, 1)},
@@ -232,10 +269,12 @@ int RankRun::run_queue() {
                .negative = texts_[1],
                .noise = {},
                .decode = {}};
-  QueueDenoiser denoiser(run_.stream(), run_.arena(), dry_, placement_, parts_.wire_dtype());
-  denoiser.run(config, job);
-  kept_ = static_cast<uint64_t>(sets - config.kept_sets()) * denoiser.set_bytes();
-  return config.blocks;
+  const int sets = queue_plan(request_, job_.sampler, parts_, placement_).kept_sets();
+  return run_.measure([&] {
+    QueueDenoiser denoiser(run_.stream(), run_.arena(), dry_, placement_, parts_.wire_dtype());
+    denoiser.run(config, job);
+    kept_ = static_cast<uint64_t>(sets - config.kept_sets()) * denoiser.set_bytes();
+  });
 }
 
 // `held` is the size of what stays from stage to stage: prompt embeddings and copies of latents for
@@ -256,14 +295,8 @@ RankRun::Stage RankRun::denoising(uint64_t held, ComponentBytes& bytes) {
     take_most(loads, weights);
   }
   if (on_device()) bytes.host.buffers += compared_bytes();
-  int blocks = 0;
-  const Footprint ran = run_.measure([&] {
-    if (queue_)
-      blocks = run_queue();
-    else
-      run_steps();
-  });
-  return stage(held + kept_ + (queue_ ? queue_rows(blocks) : 0), loads, ran);
+  const Footprint ran = queue_ ? run_queue() : run_.measure([&] { run_steps(); });
+  return stage(held + kept_, loads, ran);
 }
 
 // The copies in host memory of the two device tensors that a step cache compares (change_of):
@@ -279,23 +312,6 @@ uint64_t RankRun::compared_bytes() const {
     bytes = std::max(bytes, f32_bytes(rows * parts_.traits().width));
   }
   return 2 * bytes;
-}
-
-// The blocks of a full queue that the short one does not have: each has the rows of its own frames
-// on the first and on the last stage, and the solver's history on the last. The block that left the
-// queue last has its rows, too.
-uint64_t RankRun::queue_rows(int counted) const {
-  const BlockFrames frames = queue_settings(request_.method).frames;
-  const QueueVideo video(request_, latent_shape(parts_, request_), parts_.vae_model().traits());
-  const BlockRange blocks = placement_.blocks(parts_.traits().blocks);
-  const uint64_t of_block =
-      own_rows() * static_cast<uint64_t>(frames.block) / static_cast<uint64_t>(frames.count(0));
-  const auto more = [&](int longest) {
-    return static_cast<uint64_t>(std::min(longest, video.blocks()) - counted) * of_block;
-  };
-  const auto history = SamplerState(0).tensors().size();
-  return (blocks.first() || blocks.last() ? more(request_.steps + 1) : 0) +
-         (blocks.last() ? history * more(request_.steps) : 0);
 }
 
 // The pictures of a chunk take 1 byte per value in host memory: a rank has two of its band, and the
@@ -317,7 +333,8 @@ RankRun::Stage RankRun::decoding(ComponentBytes& bytes) {
     bytes.host.buffers += pictures - static_cast<uint64_t>(2 * row * rows);
     pictures = 0;
   }
-  if (rows == 0) return stage(embeds_ + decoded_latent() + pictures, {}, {});
+  // A queue's blocks reach the rank that decodes them, and no other.
+  if (rows == 0) return stage(embeds_ + (queue_ ? 0 : decoded_latent()) + pictures, {}, {});
   if (queue_ && on_device()) bytes.host.buffers += frame_bytes() * last_frames();
   if (queue_ && !on_device()) pictures += frame_bytes() * last_frames();
   const Vae* vae = nullptr;

@@ -1,6 +1,7 @@
 // Runs whole jobs with the processes of mpirun under every layout. The memory that each rank takes
 // in each stage agrees with its plan: a plan is at most 5 % too large and 1 % too small.
-// usage: mpi_plan_test MODEL FRAMESxHEIGHTxWIDTH [cache:CACHE] [steps:N] [LAYOUT...]
+// usage: mpi_plan_test MODEL FRAMESxHEIGHTxWIDTH [method:METHOD] [cache:CACHE] [steps:N]
+// [LAYOUT...]
 //                                     under mpirun; layouts without a name are all legal ones
 //        mpi_plan_test language FOLDER [LAYOUT...]   under mpirun, completes prompts with a
 //                                                    language model
@@ -12,6 +13,7 @@
 #include <future>
 #include <nlohmann/json.hpp>
 
+#include "engine/decoding/frame_writer.h"
 #include "engine/generation/generator.h"
 #include "engine/language/language.h"
 #include "models/random_weights.h"
@@ -49,15 +51,19 @@ void widen(const std::string& model, const std::string& folder) {
   write_random(weights, random_tensors(open_transformer(path)->tensors()));
 }
 
-// Takes no frame until the last one is decoded. Then as many wait as ever can.
+// Takes a frame so late that as many wait as ever can: the first one when the last is decoded, or
+// where the decoder waits for it, as a queue's does.
 struct LateSink final : FrameSink, ProgressListener {
   std::promise<void> decoded;
-  uint64_t bytes = 0;
+  uint64_t frames = 0, frame_bytes = 0;
   bool told = false;
   void push(const Frame& frame) override {
-    if (bytes == 0) decoded.get_future().wait();
-    bytes += frame.rgb.size();
+    if (frames == 0) decoded.get_future().wait_for(std::chrono::milliseconds(500));
+    ++frames;
+    frame_bytes = frame.rgb.size();
   }
+  // Those that have waited: in the queue, with the decoder and here.
+  uint64_t bytes() const { return std::min<uint64_t>(frames, kFramesWaiting + 2) * frame_bytes; }
   std::string finish() override { return {}; }
   void progress(const Progress& at) override {
     if (at.stage != "decode" || at.step < at.total || told) return;
@@ -82,7 +88,10 @@ std::vector<int64_t> run_rank(RankPlacement placement, const std::string& model,
     bytes.push_back(static_cast<int64_t>(planned));
   for (const uint64_t taken : result.stage_high_water)
     bytes.push_back(static_cast<int64_t>(taken - live));
-  bytes.back() += static_cast<int64_t>(sink.bytes);
+  // A queue decodes while it denoises.
+  const size_t decodes = is_queue(request) ? 1 : 2;
+  bytes[3 + decodes] += static_cast<int64_t>(sink.bytes());
+  if (is_queue(request)) bytes[2] = bytes[5] = 1;
   return bytes;
 }
 
@@ -161,6 +170,8 @@ std::vector<std::string> work(Communicator& world, const std::string& model, con
   std::vector<Layout> layouts;
   for (const std::string& name : names) layouts.push_back(parse_layout(name, world.size(), limits));
   if (names.empty()) layouts = legal_layouts(world.size(), limits);
+  for (Layout& layout : layouts)
+    if (is_queue(open)) layout.text_ranks = 1, layout.decode_rank = 0;
   std::vector<std::string> faults;
   double most = 0, least = 2;
   for (const Layout& layout : layouts)
@@ -193,12 +204,14 @@ void take_settings(std::vector<std::string>& names, Request& request) {
     const size_t colon = name.find(':');
     if (colon == std::string::npos) return false;
     const std::string key = name.substr(0, colon), value = name.substr(colon + 1);
-    if (key == "cache")
+    if (key == "method")
+      request.method = parse_method(value, "method");
+    else if (key == "cache")
       request.cache = parse_step_cache(value, "cache");
     else if (key == "steps")
       request.steps = std::stoi(value);
     else
-      throw Error(ErrorKind::kUsage, "setting \"" + key + "\": legal are cache and steps");
+      throw Error(ErrorKind::kUsage, "setting \"" + key + "\": legal are method, cache and steps");
     return true;
   });
 }
