@@ -9,7 +9,7 @@ set(weft_cmake ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
 # The program, its models, licences, manual and completions.
 set_target_properties(weft PROPERTIES INSTALL_RPATH_USE_LINK_PATH ${WEFT_CUDA})  # CUDA may lie anywhere
 install(TARGETS weft COMPONENT program)
-install(DIRECTORY models/pocket DESTINATION ${weft_models} COMPONENT program
+install(DIRECTORY models/pocket models/pocket_avatar DESTINATION ${weft_models} COMPONENT program
   PATTERN recipe EXCLUDE PATTERN samples.png EXCLUDE PATTERN __pycache__ EXCLUDE)
 install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/weft COMPONENT program)
 install(FILES apps/job.schema.json apps/output.schema.json apps/batch/array.sbatch DESTINATION ${weft_models}

@@ -206,9 +206,10 @@ constexpr FlagSpec kRanks[] = {
     {.name = "layout",
      .value = "KEY=N,...",
      .fallback = "auto",
-     .help = "how the ranks share the stream: step=4 gives each denoising step a rank, layers=2 "
-             "each half of the layers, ulysses=2 each half of the heads, decode_rank=4 one more that "
-             "decodes; auto: the fastest by what a block takes here",
+     .help =
+         "how the ranks share the stream: step=4 gives each denoising step a rank, layers=2 "
+         "each half of the layers, ulysses=2 each half of the heads, decode_rank=4 one more that "
+         "decodes; auto: the fastest by what a block takes here",
      .commands = kStream},
     {.name = "ulysses",
      .aliases = "--ulysses-degree --ulysses-size",

@@ -162,6 +162,7 @@ SessionConfig session_config(const Flags& flags, const StreamEngine& engine) {
   config.pictures = static_cast<int>(engine.model().directory.vae_model->traits().temporal_factor);
   config.first_pictures = 1;
   config.in_engine = engine.plan().under_way();
+  config.seed = engine.settings().seed;
   config.live = flags.on("live");
   return config;
 }

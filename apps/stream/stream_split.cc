@@ -23,10 +23,10 @@ StreamSplit choose_split(const Flags& flags, int ranks,
   const double fps = model->directory.defaults.fps;
   StreamMeasurement measured = measure_stream(*out.engine, caption, fps);
   const StreamPlanConfig one = out.engine->plan();
-  const auto sharers = static_cast<int>(std::min<int64_t>(ranks, one.heads));
-  if (is_open && sharers > 1) {
+  const auto ulysses = static_cast<int>(std::min<int64_t>(ranks, one.heads));
+  if (is_open && ulysses > 1) {
     StreamSettings shared = settings;
-    shared.layout[Axis::kUlysses] = sharers;
+    shared.layout[Axis::kUlysses] = ulysses;
     StreamEngine engine(model, shared);
     measured.times.exchange_s = measure_exchange(engine, caption, measured.times);
   }

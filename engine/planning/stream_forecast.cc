@@ -30,9 +30,9 @@ StreamForecast clean_forecast(const StreamPlanConfig& config, const StreamTimes&
           ? (config.steps + 1) * (config.layout[Axis::kLayers] - 1) * times.hop.latency_s +
                 (config.layout[Axis::kStep] - 1) * times.hop.latency_s
           : 0.0;
-  const int sharers = config.layout[Axis::kUlysses];
+  const int ulysses = config.layout[Axis::kUlysses];
   const double forward_s =
-      times.forward_s / sharers + (sharers > 1 ? times.exchange_s.value_or(0) : 0);
+      times.forward_s / ulysses + (ulysses > 1 ? times.exchange_s.value_or(0) : 0);
   const double block_s = (config.steps + 1) * forward_s + hops_s;
   StreamForecast out{.layout = config.layout, .decodes_apart = config.decodes_apart};
   out.period_s =
@@ -55,10 +55,10 @@ StreamForecast stream_forecast(const StreamPlanConfig& given, const StreamTimes&
     if (step.kind != Step::Kind::kCompute) return 0.0;
     const double share =
         static_cast<double>(step.tokens.size()) / static_cast<double>(config.tokens().size());
-    const int sharers = config.layout[Axis::kUlysses];
+    const int ulysses = config.layout[Axis::kUlysses];
     const double own =
-        times.forward_s * share * (step.blocks.end - step.blocks.begin) / (config.layers * sharers);
-    return sharers > 1 ? own + times.exchange_s.value_or(0) : own;
+        times.forward_s * share * (step.blocks.end - step.blocks.begin) / (config.layers * ulysses);
+    return ulysses > 1 ? own + times.exchange_s.value_or(0) : own;
   });
   std::vector<double> decoded(config.blocks);
   const Plan& last = plans[config.decoder()];
@@ -96,17 +96,17 @@ StreamForecast best_stream(const StreamPlanConfig& config, const StreamTimes& ti
     return std::tuple(!ok, rounded(ok ? of.first_frame_s : of.period_s), of.devices(),
                       rounded(of.period_s), of.layout[Axis::kLayers]);
   };
-  const int most_sharers =
+  const int most_ulysses =
       times.exchange_s ? static_cast<int>(std::min<int64_t>(config.heads, devices)) : 1;
   for (int steps = 1; steps <= std::min(config.steps, devices); ++steps)
     for (int layers = 1; layers <= std::min(config.layers, devices / steps); ++layers)
-      for (int sharers = 1; sharers <= (layers == 1 ? most_sharers : 1); ++sharers)
+      for (int ulysses = 1; ulysses <= (layers == 1 ? most_ulysses : 1); ++ulysses)
         for (const bool apart : {false, true}) {
           StreamPlanConfig split = config;
           split.layout = {};
           split.layout[Axis::kStep] = steps;
           split.layout[Axis::kLayers] = layers;
-          split.layout[Axis::kUlysses] = sharers;
+          split.layout[Axis::kUlysses] = ulysses;
           split.decodes_apart = apart;
           if (split.ranks() > devices || (fits && !fits(split))) continue;
           if (!split_refusal(split, times).empty()) continue;

@@ -17,8 +17,8 @@ struct StreamTimes {
   double forward_s = 0;  // t: one forward of a block through all transformer blocks, on one device
   double decode_s = 0;   // v: decoding a block
   Link hop{};            // c: how messages go from a device to another
-  // What a split of tokens and heads (ulysses) adds to its share of a forward. Unknown: such splits
-  // are not considered.
+  // Seconds that a split of tokens and heads (ulysses) adds to its share of a forward. Unknown:
+  // such splits are not considered.
   std::optional<double> exchange_s{};
   double pictures = 0;  // of a block
   double fps = 25;      // at which they are shown

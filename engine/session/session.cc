@@ -66,6 +66,7 @@ Session::Session(SessionConfig config)
     : config_(checked(std::move(config))),
       speech_(queue_capacity(config_)),
       timeline_(config_.block_frames, config_.first_block, config_.warm_up),
+      gestures_(config_.seed),
       clock_(clock_config(config_)) {}
 
 Session::~Session() {
@@ -230,6 +231,23 @@ Session::BlockPlan Session::plan_silence() const {
   return {Answer::kBlock, hears_ ? SessionState::kListening : SessionState::kIdle};
 }
 
+// `head` rows of the first latent frame have no picture.
+void Session::write_rows(SignalBlock& block, std::span<const float> bands, int64_t head) {
+  const size_t rows = bands.size() / SoundBands::kBands;
+  block.rows.assign(rows * kSignalColumns, 0.0f);
+  if (stream_is_new_) gestures_.restart();
+  Gesture gesture;
+  for (size_t k = 0; k < rows; ++k) {
+    float* row = block.rows.data() + k * kSignalColumns;
+    std::copy_n(bands.begin() + ptrdiff_t(k) * SoundBands::kBands, SoundBands::kBands, row);
+    if (k % size_t(config_.pictures) == 0) gesture = gestures_.next(block.state);
+    const bool shown = std::cmp_greater_equal(k, head);
+    row[SoundBands::kBands + int(shown ? block.state : SessionState::kIdle)] = 1;
+    row[SoundBands::kBands + 3] = shown ? gesture.lids : 0;
+    row[SoundBands::kBands + 4] = shown ? gesture.gaze : 0;
+  }
+}
+
 SignalBlock Session::begin_block(const BlockPlan& plan) {
   const int64_t head = missing_head(), pictures = pictures_if(plan.state);
   SignalBlock block{timeline_.begin(plan.state), {}};
@@ -240,12 +258,7 @@ SignalBlock Session::begin_block(const BlockPlan& plan) {
   std::vector<float> bands(size_t(head) * SoundBands::kBands, SoundBands::silence());
   bands_.push(inside.sound, bands);
   CHECK(bands.size() == size_t(head + pictures) * SoundBands::kBands, bands.size(), pictures);
-  block.rows.assign(size_t(head + pictures) * kSignalColumns, 0.0f);
-  for (int64_t k = 0; k < head + pictures; ++k) {
-    float* row = block.rows.data() + k * kSignalColumns;
-    std::copy_n(bands.begin() + k * SoundBands::kBands, SoundBands::kBands, row);
-    row[SoundBands::kBands + int(k < head ? SessionState::kIdle : plan.state)] = 1;
-  }
+  write_rows(block, bands, head);
   stream_is_new_ = false;
   if (!block.warm_up) next_source_ += pictures;
   counts_.blocks += !block.warm_up;

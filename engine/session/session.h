@@ -22,6 +22,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/session/gestures.h"
 #include "engine/session/media_clock.h"
 #include "engine/session/speech_queue.h"
 #include "engine/session/turn_token.h"
@@ -39,6 +40,7 @@ struct SessionConfig {
   int first_pictures = 4;
   int in_engine = 1;  // blocks that may be inside the engine
   int warm_up = 0;    // blocks of silence before the stream whose pictures are not shown
+  uint64_t seed = 0;  // of the gestures
   MediaRate fps{25, 1};
   int sample_rate = SoundBands::kRate;
   double queued_seconds = 2;  // of sound that waits for its blocks
@@ -92,7 +94,8 @@ struct SessionCounts {
 
 class Session {
  public:
-  static constexpr int kSignalColumns = SoundBands::kBands + 3;  // bands; idle, listening, speaking
+  // Bands; idle, listening, speaking; lids, gaze.
+  static constexpr int kSignalColumns = SoundBands::kBands + 5;
 
   // Error(kUsage) names a field that is not legal.
   explicit Session(SessionConfig config);
@@ -197,6 +200,8 @@ class Session {
   void throw_error() const;
   void wait_until(std::unique_lock<std::mutex>& lock, MediaInstant wake);
 
+  void write_rows(SignalBlock& block, std::span<const float> bands, int64_t head);
+
   const SessionConfig config_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -204,6 +209,7 @@ class Session {
   SpeechQueue speech_;
   SessionTimeline timeline_;
   SoundBands bands_;
+  Gestures gestures_;
   MediaClock clock_;
   std::deque<InEngine> in_engine_;
   std::deque<Queued> queued_;

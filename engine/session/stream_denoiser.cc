@@ -12,7 +12,7 @@ namespace weft {
 namespace {
 
 constexpr float kSinkTimestep = 0;
-constexpr int kSharersGroup = 253;
+constexpr int kUlyssesGroup = 253;
 
 // The row behind those of a block, from its first byte on.
 struct Header {
@@ -95,10 +95,10 @@ void StreamDenoiser::run(const StreamPlanConfig& config, StreamJob& job) {
                                               : job_->sampler.timesteps()[pass.step];
                        },
                    .signal = [this](const Pass& pass) { return signal_of(pass); }});
-  sharers_.reset();
+  ulysses_group_.reset();
   if (computes() && config_.layout[Axis::kUlysses] > 1)
-    sharers_ = placement_.group(placement_.mesh().along({Axis::kUlysses}, placement_.rank()),
-                                kSharersGroup);
+    ulysses_group_ = placement_.group(placement_.mesh().along({Axis::kUlysses}, placement_.rank()),
+                                      kUlyssesGroup);
   if (computes()) window_.emplace(window_shape());
   if (window_ && job.state) window_->take(job.state->keys);
   struct InnerMixer {
@@ -136,7 +136,7 @@ StreamDenoiser::Known& StreamDenoiser::known(int block) {
 void StreamDenoiser::decide(int block) {
   const int64_t most = shape_[1], whole = traits_.patch[0];
   NextBlock next{.frames = block < last_ ? most : 0};
-  const bool leads = !sharers_ || sharers_->rank() == 0;
+  const bool leads = !ulysses_group_ || ulysses_group_->rank() == 0;
   if (job_->next && block < last_ && leads) next = job_->next(following_.number);
   next = agreed(block, next);
   const auto refuse = [&](const std::string& what) {
@@ -157,10 +157,11 @@ void StreamDenoiser::decide(int block) {
 
 // The word of the first of the ranks that split the tokens.
 NextBlock StreamDenoiser::agreed(int block, NextBlock next) {
-  if (!sharers_) return next;
+  if (!ulysses_group_) return next;
   std::array<int64_t, 3> words{next.frames, next.epoch, next.last};
   const Tag tag{.kind = Payload::kControl, .pass = in_tag({.clip = block}), .hop = kBlockDecision};
-  sharers_->broadcast(stream_, tag, TensorView(words.data(), DType::kI64, {std::ssize(words)}), 0);
+  ulysses_group_->broadcast(stream_, tag,
+                            TensorView(words.data(), DType::kI64, {std::ssize(words)}), 0);
   return {words[0], static_cast<uint32_t>(words[1]), words[2] != 0};
 }
 
@@ -316,7 +317,7 @@ void StreamDenoiser::compute(const Step& step) {
   if (rows_of(step.pass) == 0) return;
   begin_pass(step.pass);
   forwards_.run(step, {}, [&](const Forward& forward) {
-    if (sharers_)
+    if (ulysses_group_)
       run_own_tokens(step, forward);
     else
       run_rows(step, forward);
@@ -328,7 +329,7 @@ void StreamDenoiser::run_own_tokens(const Step& step, const Forward& forward) {
   const Arena::Scope scope(arena_);
   const int64_t count = rows_of(step.pass);
   const SequenceMap map = placement_.token_map({count, count / config_.frame_tokens});
-  const int own = sharers_->rank();
+  const int own = ulysses_group_->rank();
   std::vector<TensorView> parts;
   const TensorView all = step.writes.empty()
                              ? arena_.alloc(DType::kF32, {count, traits_.row()})
@@ -341,7 +342,7 @@ void StreamDenoiser::run_own_tokens(const Step& step, const Forward& forward) {
   forward(step.blocks, in, parts[own]);
   if (is_sink(step.pass)) return;
   const Tag tag{.kind = Payload::kVelocity, .pass = in_tag(step.pass)};
-  sharers_->all_gather_v(stream_, tag, parts[own], parts);
+  ulysses_group_->all_gather_v(stream_, tag, parts[own], parts);
 }
 
 // Nobody reads the velocity of a sink.

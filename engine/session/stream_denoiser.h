@@ -34,7 +34,7 @@ struct NextBlock {
   bool last = false;   // no other follows, this one included if it is hollow
 };
 
-// What a stream leaves behind its last block, for a run that goes on with it.
+// A stream leaves this behind its last block, for a run that goes on with it.
 struct StreamState {
   StreamBlock following{};  // the next block with frames; its epoch says nothing
   WindowStore keys{};
@@ -136,7 +136,7 @@ class StreamDenoiser final : private StagedProgram {
   Experts& experts_;
   Forwards forwards_;
   Communicator* const world_;
-  std::optional<Communicator> sharers_;  // the ranks that split the tokens of its forwards
+  std::optional<Communicator> ulysses_group_;  // the ranks that split the tokens of its forwards
   StreamPlanConfig config_;
   StreamJob* job_ = nullptr;
   std::vector<Known> known_;

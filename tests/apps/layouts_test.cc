@@ -87,7 +87,8 @@ INSTANTIATE_TEST_SUITE_P(
                4}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// The rings of a stream hold the same rows in the same order wherever its steps, layers and heads are.
+// The rings of a stream hold the same rows in the same order wherever its steps, layers and heads
+// are.
 TEST(Streams, EverySplitGivesTheErrorsOfOneRankToTheBit) {
   const VerifyOptions options{.threads = 1};
   for (const char* name : {"stream_small", "stream_sink_moves"}) {

@@ -63,6 +63,8 @@ TEST_F(StreamCommand, PicturesAreTheSameUnderEverySplit) {
     EXPECT_EQ(lines[0]["framehash"], wanted) << layout;
     EXPECT_EQ(lines[0]["frames"], 57) << layout;
   }
+  const auto shared = json_lines_of(render("--overwrite --json --ulysses 2 --step 2"));
+  EXPECT_EQ(shared.at(0)["frames"], 57);
   std::set<std::string> hashes{wanted};
   for (const std::string kept : {"fp8", "int8"})
     hashes.insert(
@@ -160,7 +162,8 @@ TEST_F(StreamCommand, WrongValuesAreToldBeforeAnythingIsDrawn) {
            {kAvatar + sound + "--image face.png", "no image encoder"},
            {kAvatar + sound + "--layout tensor=2", "tensor=2"},
            {kAvatar + sound + "--step 5", "there are 4 steps"},
-           {kAvatar + sound + "--ulysses 2", "ulysses"},
+           {kAvatar + sound + "--ulysses 5", "4 heads"},
+           {kAvatar + sound + "--ulysses 2 --pp 2", "legal: one of them"},
            {kAvatar + sound + "--step 2 --decode-rank 3", "a rank that only decodes"},
            {kAvatar + sound + "--size 100x96", "multiples of 16"},
            {kAvatar + sound + "--first-block 4", "1 ... 3"},

@@ -113,7 +113,7 @@ TEST(AvatarGolden, TheNoiseIsTheRecipes) {
 
 TEST(AvatarGolden, TheSessionMakesTheRecipesRows) {
   const Fixture fixture;
-  Session session(avatar_session(1));
+  Session session(avatar_session(1, kSeed));
   std::thread speaks([&] { speak(session, fixture.sound); });
   int64_t frames = 0;
   while (const std::optional<SignalBlock> block = session.next_block()) {
@@ -152,7 +152,7 @@ TEST(AvatarGolden, OtherSettingsDrawOtherPictures) {
 TEST(AvatarGolden, ASessionShowsWhatTheRecipeDraws) {
   const Fixture fixture;
   StreamEngine engine(avatar(), avatar_settings(kSeed));
-  Session session(avatar_session(engine.plan().under_way()));
+  Session session(avatar_session(engine.plan().under_way(), kSeed));
   const std::vector<SessionSlot> slots =
       play(engine, kCaption, session, [&] { speak(session, fixture.sound); });
   std::vector<Frame> got;

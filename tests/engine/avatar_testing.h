@@ -25,8 +25,9 @@ inline StreamSettings avatar_settings(uint64_t seed, int steps = 1, int layers =
   return settings;
 }
 
-inline SessionConfig avatar_session(int in_engine) {
+inline SessionConfig avatar_session(int in_engine, uint64_t seed = 0) {
   SessionConfig config;
+  config.seed = seed;
   config.first_pictures = 1;
   config.in_engine = in_engine;
   return config;

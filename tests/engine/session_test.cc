@@ -262,7 +262,9 @@ TEST(Session, InterruptionDropsTheSoundMutesTheEngineAndListens) {
     EXPECT_EQ(engine.blocks[b].epoch, b < 4 ? 0 : 1);
     for (size_t k = 0; k < 12; ++k)
       for (size_t c = 0; c < 32; ++c)
-        ASSERT_EQ(engine.blocks[b].rows[k * 35 + c], rows[(b * 12 + k) * 32 + c]) << b << ' ' << k;
+        ASSERT_EQ(engine.blocks[b].rows[k * Session::kSignalColumns + c],
+                  rows[(b * 12 + k) * 32 + c])
+            << b << ' ' << k;
   }
   EXPECT_EQ(session.counts().muted_blocks, 2);
   EXPECT_EQ(session.counts().missing, 0);

@@ -15,7 +15,7 @@ namespace {
 struct Split {
   int steps, layers;
   bool apart;
-  int sharers = 1;
+  int ulysses = 1;
 };
 const std::vector<Split> kSplits{
     {1, 1, true},     {2, 1, false},   {3, 1, true},     {4, 1, false},  {4, 1, true},
@@ -24,10 +24,10 @@ const std::vector<Split> kSplits{
 
 // Runs `run` under every split and compares what is decoded with what one rank makes.
 void expect_the_same_under_every_split(StreamRun run, const std::vector<Decoded>& wanted) {
-  for (const auto& [steps, layers, apart, sharers] : kSplits) {
+  for (const auto& [steps, layers, apart, ulysses] : kSplits) {
     run.decodes_apart = apart;
-    EXPECT_EQ(run.run(StreamRun::split(steps, layers, sharers)), wanted)
-        << "step " << steps << " layers " << layers << " ulysses " << sharers << " decoder apart "
+    EXPECT_EQ(run.run(StreamRun::split(steps, layers, ulysses)), wanted)
+        << "step " << steps << " layers " << layers << " ulysses " << ulysses << " decoder apart "
         << apart;
   }
 }
@@ -135,7 +135,7 @@ TEST(StreamDenoiser, BlocksMayHaveAnySize) {
         const int64_t frames = of[at++];
         return NextBlock{.frames = frames, .last = at == of.size()};
       };
-      return run.run(StreamRun::split(split.steps, split.layers, split.sharers));
+      return run.run(StreamRun::split(split.steps, split.layers, split.ulysses));
     };
     const std::vector<Decoded> wanted = in_order({}, solid, {1, 1, false});
     ASSERT_EQ(wanted.size(), solid.size());
@@ -190,19 +190,19 @@ TEST(StreamDenoiser, TenThousandBlocksInTheSameMemory) {
     };
     run.done = [&](int rank, size_t bytes) {
       const std::scoped_lock lock(mutex);
-      const bool decodes_only = rank == split.steps * split.layers * split.sharers;
+      const bool decodes_only = rank == split.steps * split.layers * split.ulysses;
       const CausalWindowShape shape{.layers = {0, run.layers / split.layers, run.layers},
                                     .steps = {0, run.steps / split.steps},
                                     .frames = run.window,
                                     .frame_tokens = 4,
                                     .sink_tokens = 4,
                                     .sinks = 2};
-      const int heads = ToyAttention::kHeads / split.sharers;
+      const int heads = ToyAttention::kHeads / split.ulysses;
       const size_t kept = causal_window_cache_bytes(
           shape, {.heads = heads, .kv_heads = heads, .head_dim = ToyAttention::kHead});
       EXPECT_EQ(bytes, decodes_only ? 0 : kept);
     };
-    run.run(StreamRun::split(split.steps, split.layers, split.sharers));
+    run.run(StreamRun::split(split.steps, split.layers, split.ulysses));
     EXPECT_EQ(count, 10'000);
     EXPECT_LE(most, after_two_windows + (size_t{1} << 20)) << split.steps << " " << split.layers;
   }
@@ -219,7 +219,7 @@ TEST(StreamDenoiser, TagsGoRoundInACircle) {
       return NextBlock{.frames = solid ? 3 : 0, .last = ++entered == 70'001};
     };
     const std::vector<Decoded> out =
-        run.run(StreamRun::split(split.steps, split.layers, split.sharers));
+        run.run(StreamRun::split(split.steps, split.layers, split.ulysses));
     EXPECT_EQ(out, (StreamRun{.steps = 2, .layers = 2, .blocks = 11}.run()));
   }
 }
@@ -261,7 +261,7 @@ TEST(StreamDenoiser, TwentyInterruptions) {
         since = 0;
       }
     };
-    const Layout layout = StreamRun::split(split.steps, split.layers, split.sharers);
+    const Layout layout = StreamRun::split(split.steps, split.layers, split.ulysses);
     run.run(layout);
     ASSERT_EQ(std::ssize(out), kBlocks);
     EXPECT_EQ(epoch, 20u);
@@ -297,8 +297,8 @@ TEST(StreamDenoiser, DelaysChangeNothing) {
       for (const Split& split : {Split{4, 1, true}, {2, 2, true}, {1, 3, false}, {2, 1, true, 2}}) {
         entered = 0;
         run.decodes_apart = split.apart;
-        EXPECT_EQ(run.run(StreamRun::split(split.steps, split.layers, split.sharers)), wanted)
-            << split.steps << " " << split.layers << " " << split.sharers << " credits " << credits;
+        EXPECT_EQ(run.run(StreamRun::split(split.steps, split.layers, split.ulysses)), wanted)
+            << split.steps << " " << split.layers << " " << split.ulysses << " credits " << credits;
       }
     }
 }

@@ -58,7 +58,7 @@ TEST(StreamEngine, PicturesAreTheSameUnderEverySplit) {
     index += std::ssize(wanted[block].pictures);
   }
   EXPECT_NE(wanted[1].pictures[0].rgb, wanted[2].pictures[0].rgb);
-  for (const auto& [steps, layers, sharers, apart] : {std::tuple{1, 1, 1, true},
+  for (const auto& [steps, layers, ulysses, apart] : {std::tuple{1, 1, 1, true},
                                                       {2, 1, 1, false},
                                                       {2, 1, 1, true},
                                                       {1, 2, 1, true},
@@ -67,7 +67,7 @@ TEST(StreamEngine, PicturesAreTheSameUnderEverySplit) {
                                                       {1, 1, 2, true},
                                                       {2, 1, 2, false}}) {
     StreamSettings split = settings();
-    split.layout = StreamRun::split(steps, layers, sharers);
+    split.layout = StreamRun::split(steps, layers, ulysses);
     split.decodes_apart = apart;
     expect_same_pictures(run(split), wanted,
                          to_string(split.layout) + (apart ? " and a decoder" : ""));

@@ -46,9 +46,9 @@ struct StreamRun {
   // Called where a block is updated, with the most bytes that the rank's arena has held.
   std::function<void(int rank, const Pass& pass, size_t arena)> updated{};
 
-  static Layout split(int steps, int layers = 1, int sharers = 1) {
+  static Layout split(int steps, int layers = 1, int ulysses = 1) {
     Layout layout;
-    layout[Axis::kUlysses] = sharers;
+    layout[Axis::kUlysses] = ulysses;
     layout[Axis::kStep] = steps;
     layout[Axis::kLayers] = layers;
     return layout;

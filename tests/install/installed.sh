@@ -49,4 +49,8 @@ hash=$(cut -d ' ' -f 2 <<< "$clip")
 size=$((3 * 128 * 128))
 written=$(for frame in frame{0..4}.ppm; do tail -c $size "$frame"; done | sha256sum | cut -d ' ' -f 1)
 [ "$written" = "$hash" ] || fault "the example wrote other pixels than the program: $written, $hash"
+
+ffmpeg -loglevel error -f lavfi -i sine=300:r=16000:d=1 tone.wav
+"$prefix/bin/weft" stream --model pocket_avatar --render tone.wav -q -o tone.mp4 | grep -qE '^tone.mp4 [0-9a-f]{64} ' ||
+  fault "weft stream drew no movie with the installed avatar"
 echo "installed: the example draws the program's frames, $hash"

@@ -30,7 +30,7 @@ class Avatar(torch.nn.Module):
         return rows, bias[:, None, None]
 
     def forward(self, z, t, signal, text):
-        """z [b, 16, f, h, w], t [b], signal [b, f, 140], text of rows(): velocities like z."""
+        """z [b, 16, f, h, w], t [b], signal [b, f, 148], text of rows(): velocities like z."""
         rows, bias = text
         m = self.dit
         b, c, f, h, w = z.shape

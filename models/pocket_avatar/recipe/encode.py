@@ -10,6 +10,7 @@ ap = argparse.ArgumentParser()
 ap.add_argument("--out", default="work")
 ap.add_argument("--shards", type=int, default=40, help="of 40 streams each")
 ap.add_argument("--blocks", type=int, default=6)
+ap.add_argument("--real", type=float, default=0.4, help="share of the streams in which espeak-ng speaks; 0 where it is not installed")
 ap.add_argument("--threads", type=int, default=1)
 args = ap.parse_args()
 torch.set_num_threads(args.threads)
@@ -29,12 +30,12 @@ for k in range(args.shards):
     rng, start = np.random.default_rng(50000 + k), time.time()
     z, signal, look = [], [], []
     for _ in range(40):
-        sound, state = S.drawn(rng, args.blocks)
+        sound, state, gesture = S.drawn(rng, args.blocks, real=args.real)
         look.append(int(rng.integers(len(ALL))))
-        x = F.draw(ALL[look[-1]], F.motion(rng, sound, state))[None]
+        x = F.draw(ALL[look[-1]], F.motion(sound, state, gesture))[None]
         with torch.inference_mode():
             z.append(V.encode(model, x.contiguous(memory_format=torch.channels_last_3d))[0][0].contiguous().half())
-        signal.append(torch.from_numpy(S.latent_rows(S.rows(sound, state))))
+        signal.append(torch.from_numpy(S.latent_rows(S.rows(sound, state, gesture))))
     z = torch.stack(z)
     C.write(name, dict(z=z, signal=torch.stack(signal), look=torch.tensor(look)))
     stats = os.path.join(args.out, "stats.pt")

@@ -30,28 +30,15 @@ def smooth(x, a, b):
     return out
 
 
-def motion(rng, sound, state):
+def motion(sound, state, gesture):
     """How the face moves, a dict of arrays of a value per picture: opening and shape of the mouth, gaze (-1 left ... 1
     right), lids (0 open, 1 shut), and how low the head is (in pixels)."""
     n = len(state)
     speaking = state == S.STATES.index("speaking")
     loud = S.loudness(sound)[:n] * speaking
-    shut = np.zeros(n)
-    # It blinks when it has stopped to speak, and now and then.
-    at = [k for k in range(1, n) if loud[k] < 0.05 <= loud[k - 1] and rng.random() < 0.35]
-    at += list(np.cumsum(rng.uniform(45, 110, n // 45 + 1)).astype(int))
-    for k in at:
-        for j, lid in enumerate((0.6, 1.0, 1.0, 0.5)):
-            if 0 <= k + j < n:
-                shut[k + j] = max(shut[k + j], lid)
-    gaze, k = np.zeros(n), 0
-    while k < n:  # it looks around when idle
-        length = int(rng.integers(15, 40))
-        gaze[k:k + length] = rng.choice((-1, 0, 0, 1))
-        k += length
-    gaze = np.convolve(np.where(state == 0, gaze, 0), np.ones(3) / 3, "same")
-    return dict(open=smooth(loud, 0.9, 0.6), shape=S.shape(sound)[:n] * np.minimum(1, 3 * loud), gaze=gaze, shut=shut,
-                low=2.5 * smooth(loud, 0.25, 0.15))
+    lid = np.tile((0.6, 1.0, 1.0, 0.5), n // 4 + 1)[3:n + 3]  # of a blink, by the picture's place in its latent frame
+    return dict(open=smooth(loud, 0.9, 0.6), shape=S.shape(sound)[:n] * np.minimum(1, 3 * loud), gaze=gesture[:, 1],
+                shut=lid * gesture[:, 0], low=2.5 * smooth(loud, 0.25, 0.15))
 
 
 def ellipse(px, py, cx, cy, rx, ry):

@@ -13,12 +13,12 @@ BLOCKS = (2, 2, 1, 2, 0, 2)  # states
 SHOWN = (0, 1, 4, 8, 9, 20, 21, 32, 33, 38, 44, 45, 50, 56, 57, 60, 64, 68)  # pictures; those at the blocks' borders too
 
 
-def philox(block, frame, seed):
-    """Philox4x32-10 of the counters (block, frame, 0, 0): uint32 [len(block), 4]."""
+def philox(block, frame, seed, stream=0):
+    """Philox4x32-10 of the counters (block, frame, 0, stream): uint32 [len(block), 4]."""
     mask = np.uint64(0xFFFFFFFF)
     low, high = lambda x: x & mask, lambda x: x >> np.uint64(32)
     zero = np.zeros(len(block), np.uint64)
-    c = [block.astype(np.uint64), zero + np.uint64(frame), zero, zero]
+    c = [block.astype(np.uint64), zero + np.uint64(frame), zero, zero + np.uint64(stream)]
     k = [seed & 0xFFFFFFFF, seed >> 32]
     for _ in range(10):
         a, b = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
@@ -36,6 +36,12 @@ def noise(frames, shape, seed):
         angle = 2 * np.pi * words[:, 1::2] * 2.0 ** -32
         out.append(np.stack([radius * np.cos(angle), radius * np.sin(angle)], 2).reshape(shape))
     return torch.from_numpy(np.stack(out, 1).astype(np.float32))
+
+
+def chance(seed):
+    """The engine's words for the gestures."""
+    for k in range(2 ** 32):
+        yield int(philox(np.array([k]), 0, seed, 1)[0, 0])
 
 
 def heard():
@@ -59,7 +65,7 @@ if __name__ == "__main__":
     model = A.exported(args.weights)
     levels, state = heard()
     sound = (levels.astype(float) - 128) / 128
-    signal = torch.from_numpy(S.latent_rows(S.rows(sound, state)))
+    signal = torch.from_numpy(S.latent_rows(S.rows(sound, state, S.gestures(chance(SEED), state))))
     drawn = noise(len(signal), (16, 12, 12), SEED)
     with torch.inference_mode():
         z = A.sample(model, signal[None], model.rows(A.captions([F.caption(LOOK)])), noise=drawn[None])

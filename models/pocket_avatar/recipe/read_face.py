@@ -135,11 +135,11 @@ if __name__ == "__main__":
     ap.add_argument("--clips", type=int, default=24)
     args = ap.parse_args()
     torch.set_num_threads(1)
-    rng, looks, drawn = np.random.default_rng(700077), F.looks(), []
+    rng, looks, drawn = np.random.default_rng(700078), F.looks(), []
     for _ in range(args.clips):
         look = looks[rng.integers(len(looks))]
-        sound, state = S.drawn(rng, 4)
-        moves = F.motion(rng, sound, state)
+        sound, state, gesture = S.drawn(rng, 4)
+        moves = F.motion(sound, state, gesture)
         drawn.append((F.draw(look, moves), look, moves))
     clips = [(C.to_bytes(x), look, moves) for x, look, moves in drawn]
     report("drawn", clips)

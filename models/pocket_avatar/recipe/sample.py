@@ -40,30 +40,32 @@ def load():
 
 
 def acted(rng, kinds, real=None):
-    """A stream of blocks of the given states, as S.drawn gives one: samples and the state of each picture. The voice is
-    `real`, samples of speech, or made up."""
+    """A stream of blocks of the given states, as S.drawn gives one: samples, the state of each picture, and its gestures.
+    The voice is `real`, samples of speech, or made up."""
     s, kinds = np.zeros(len(kinds) * N), np.asarray(kinds)
     edges = [0, *np.flatnonzero(np.diff(kinds)) + 1, len(kinds)]
     for a, b in zip(edges, edges[1:]):
         if kinds[a] == 2:
             voice = S.speech(rng, (b - a) * N) if real is None else real[:(b - a) * N]
             s[a * N:a * N + len(voice)] = voice
-    return np.round(s.clip(-1, 1) * 32767)[3 * S.HOP:] / 32768, np.repeat(kinds, 12)[3:]
+    state = np.repeat(kinds, 12)[3:]
+    return np.round(s.clip(-1, 1) * 32767)[3 * S.HOP:] / 32768, state, S.gestures(S.chance(rng), state)
 
 
-def stream(look, sound, state, seed):
+def stream(look, sound, state, gesture, seed):
     """What the model draws, uint8 [pictures, 96, 96, 3]."""
-    signal = torch.from_numpy(S.latent_rows(S.rows(sound, state)))[None]
+    signal = torch.from_numpy(S.latent_rows(S.rows(sound, state, gesture)))[None]
     with torch.inference_mode():
         z = A.sample(model, signal, model.rows(A.captions([F.caption(look)])), torch.Generator().manual_seed(seed))
         return C.to_bytes(V.decode(vae, C.vae_rows(z, stats))[0])
 
 
-def read(look, sound, state, pictures):
+def read(look, sound, state, gesture, pictures):
     skin, hair, ground, mood = look
     middle = pictures[len(pictures) // 2]
-    return dict(state=state, loud=S.loudness(sound)[:len(state)] * (state == 2),
+    return dict(state=state, gesture=gesture, loud=S.loudness(sound)[:len(state)] * (state == 2),
                 open=np.array([R.opening(p) for p in pictures]), lids=np.array([R.lids(p) for p in pictures]),
+                gaze=np.array([R.gaze(p) or 0 for p in pictures]),
                 moved=np.abs(np.diff(pictures.astype(float), axis=0, prepend=pictures[:1])).mean((1, 2, 3)),
                 right=np.array([a == b for a, b in zip(R.colours(middle) + (R.mood(pictures),), (ground, hair, skin, mood))]))
 
@@ -85,12 +87,21 @@ def report(name, found):
           "of %d: ground %d, hair %d, skin %d, mood %d" % (len(found), *sum(f["right"] for f in found)))
     join = lambda key: np.concatenate([f[key] for f in found])
     state, opened, moved = join("state"), join("open"), join("moved")
-    blinks = np.concatenate([np.diff((f["lids"] > 0.5).astype(int), prepend=0) > 0 for f in found])
+    told, lids, gaze = join("gesture"), join("lids"), join("gaze")
+    shut = told[:, 0] > 0
+    # The two middle pictures of a blink, which takes the four of a latent frame, are shut.
+    begins = [np.flatnonzero(np.diff(f["gesture"][:, 0], prepend=0) > 0) for f in found]
+    blinks = [f["lids"][k + 1:k + 3].min() for f, b in zip(found, begins) for k in b]
+    aside = np.abs(told[:, 1]) > 0
+    print(f"  blinks {np.sum(np.array(blinks) > 0.5)} of {len(blinks)} told, {np.mean(lids[~shut] > 0.5):.1%} of the other pictures shut")
+    if aside.any():
+        right = np.sign(gaze[aside]) * (np.abs(gaze[aside]) > 0.4) == told[aside, 1]
+        print(f"  gaze right in {right.mean():.1%} of {aside.sum()} pictures that look aside")
     for i, kind in enumerate(S.STATES):
         at = state == i
         if at.any():
             print(f"  {kind}: {at.sum()} pictures, opening {opened[at].mean():.3f}, above 0.15 in {np.mean(opened[at] > 0.15):.1%}, "
-                  f"motion {moved[at].mean():.2f} levels a picture, {blinks[at].sum() / at.sum() * 1500:.1f} blinks a minute")
+                  f"motion {moved[at].mean():.2f} levels a picture")
 
 
 def strip(path, pictures, f):
@@ -115,9 +126,9 @@ for i in range(args.streams):
     look = looks[rng.integers(len(looks))]
     # Half of the streams speak throughout; the others go through the three states.
     kinds = [2] * args.blocks if i % 2 == 0 else [(2, 1, 0)[(k * 3 // args.blocks + i // 2) % 3] for k in range(args.blocks)]
-    sound, state = acted(rng, kinds)
-    made.append(read(look, sound, state, stream(look, sound, state, args.seed + i)))
-    drawn.append(read(look, sound, state, C.to_bytes(F.draw(look, F.motion(rng, sound, state)))))
+    sound, state, gesture = acted(rng, kinds)
+    made.append(read(look, sound, state, gesture, stream(look, sound, state, gesture, args.seed + i)))
+    drawn.append(read(look, sound, state, gesture, C.to_bytes(F.draw(look, F.motion(sound, state, gesture)))))
 report("made-up voices", made)
 report("the same, drawn without the model", drawn)
 voices = [v for v in map(S.spoken, TEXTS) if v is not None]
@@ -125,11 +136,11 @@ if voices:
     found = []
     for i, voice in enumerate(voices):
         look = looks[rng.integers(len(looks))]
-        sound, state = acted(rng, [2] * args.blocks, voice * 0.1 / voice.std())
-        found.append(read(look, sound, state, stream(look, sound, state, args.seed + 100 + i)))
+        sound, state, gesture = acted(rng, [2] * args.blocks, voice * 0.1 / voice.std())
+        found.append(read(look, sound, state, gesture, stream(look, sound, state, gesture, args.seed + 100 + i)))
     report("espeak-ng", found)
 if args.png:
     look = looks[rng.integers(len(looks))]
-    sound, state = acted(rng, [2, 2, 1, 1, 0, 0])
-    pictures = stream(look, sound, state, args.seed)
-    strip(args.png, pictures, read(look, sound, state, pictures))
+    sound, state, gesture = acted(rng, [2, 2, 1, 1, 0, 0])
+    pictures = stream(look, sound, state, gesture, args.seed)
+    strip(args.png, pictures, read(look, sound, state, gesture, pictures))

@@ -1,9 +1,9 @@
-"""Sound made to resemble speech (syllables of known vowels, several voices, pauses) and the features of it that the
-avatar is driven with: one row of 35 numbers per picture."""
+"""Sound made to resemble speech (syllables of known vowels, several voices, pauses), and the signal that the avatar is
+driven with: one row of 37 numbers per picture, of the sound, the state, and what lids and eyes are to do."""
 import os, shutil, subprocess, tempfile
 import numpy as np
 
-RATE, HOP, WINDOW, BANDS, COLUMNS = 16000, 640, 1024, 32, 35
+RATE, HOP, WINDOW, BANDS, COLUMNS = 16000, 640, 1024, 32, 37
 STATES = ("idle", "listening", "speaking")
 # The first three formants of each vowel in Hz, and the shape of the lips that goes with it.
 VOWELS = {"a": (760, 1250, 2550, "open"), "o": (560, 920, 2450, "round"), "u": (330, 720, 2300, "round"),
@@ -34,15 +34,44 @@ def bands(s):
     return np.clip((np.log(1e-6 + energy) + 7) / 4, -2, 4).astype(np.float32)
 
 
-def rows(s, state):
-    """The signal, float32 [len(state), 35]: the bands and three flags. state: of each picture, as an index into STATES."""
-    return np.concatenate([bands(s)[:len(state)], np.eye(3, dtype=np.float32)[state]], 1)
+def gestures(words, state):
+    """float32 [len(state), 2]: whether the lids blink in each picture (0 or 1), and the gaze (-1 left, 0, 1 right). Both keep
+    to latent frames: a blink takes the four pictures of one. `words` yields random numbers of 32 bits, two for a blink's
+    wait or a gaze; state: of each of 4 k + 1 pictures, as an index into STATES."""
+    out = np.zeros((len(state), 2), np.float32)
+    below = lambda n: next(words) * n >> 32
+    wait, hold, look = 1 + below(20), 0, 0
+    for f, first in enumerate(range(0, len(state) + 3, 4)):
+        at = slice(max(first - 3, 0), first + 1)
+        idle = state[first] == STATES.index("idle")
+        # It blinks when it has stopped to speak, and now and then.
+        if f > 0 and (wait == 0 or state[first] != 2 == state[first - 4]):
+            out[at, 0], wait = 1, 8 + below(20)
+        else:
+            wait -= wait > 0
+        if idle and hold == 0:  # it looks around when idle
+            hold, look = 4 + below(7), (-1, 0, 0, 1)[below(4)]
+        hold = hold - 1 if idle else 0
+        out[at, 1] = look if idle else 0
+    return out
+
+
+def chance(rng):
+    """Words for gestures()."""
+    while True:
+        yield int(rng.integers(2 ** 32))
+
+
+def rows(s, state, gesture):
+    """The signal, float32 [len(state), 37]: the bands, three flags and the gestures. state: of each picture, as an index
+    into STATES."""
+    return np.concatenate([bands(s)[:len(state)], np.eye(3, dtype=np.float32)[state], gesture], 1)
 
 
 def latent_rows(row):
-    """Rows of 4 k + 1 pictures as those of k + 1 latent frames, [k + 1, 140]: each has its four pictures', and before the
+    """Rows of 4 k + 1 pictures as those of k + 1 latent frames, [k + 1, 148]: each has its four pictures', and before the
     first picture it is idle and silent."""
-    before = rows(np.zeros(3 * HOP), np.zeros(3, int))
+    before = rows(np.zeros(3 * HOP), np.zeros(3, int), np.zeros((3, 2), np.float32))
     return np.concatenate([before, row]).reshape(-1, 4 * COLUMNS)
 
 
@@ -68,7 +97,7 @@ def width(row):
 
 
 def varied(row, rng):
-    """Rows [pictures, 35] as another voice, another microphone and consonants would make them, with the same level() where
+    """Rows [pictures, 37] as another voice, another microphone and consonants would make them, with the same level() where
     the face speaks: the avatar is to follow real speech, whose spectra are not those of speech() below."""
     row, talks = row.copy(), row[:, BANDS + 2] > 0
     n, place = int(talks.sum()), np.linspace(0, 1, BANDS)
@@ -159,14 +188,36 @@ def speech(rng, n):
     return s * rng.uniform(0.08, 0.4) + rng.standard_normal(n) * 10 ** rng.uniform(-4.5, -2.8)
 
 
-def spoken(text, voice="en"):
-    """Real speech at 16 kHz through espeak-ng, or None where it is not installed."""
+def spoken(text, voice="en", speed=175, pitch=50):
+    """Synthetic speech at 16 kHz through espeak-ng, or None where it is not installed. Words a minute; pitch 0 to 99."""
     if not shutil.which("espeak-ng"):
         return None
     with tempfile.TemporaryDirectory() as d:
         path = os.path.join(d, "a.wav")
-        subprocess.run(["espeak-ng", "-v", voice, "-w", path, text], check=True)
+        subprocess.run(["espeak-ng", "-v", voice, "-s", str(speed), "-p", str(pitch), "-w", path, text], check=True)
         return read_wav(path)
+
+
+# Words of every vowel and consonant. Sentences of sample.py are none of what said() draws from them.
+SPOKEN = ("water garden yellow quick under mother seven father letter stone morning paper little house evening green boat judge "
+          "thing measure church window apple summer every question answer river mountain language music orange between nothing "
+          "always people never follow another picture table children winter number sound story often carry begin above money "
+          "village animal power sentence idea early enough watch far real almost above later open example paper together").split()
+LANGUAGES = ("en", "en-us", "en-gb-scotland", "en-gb-x-rp", "de", "fr-fr", "es", "it", "nl", "sv")
+VARIANTS = ("", "+m1", "+m3", "+m5", "+m7", "+f1", "+f2", "+f4")
+
+
+def said(rng, n):
+    """n samples of words in a random order that a random voice of espeak-ng says, with pauses, as loud as speech()."""
+    if not shutil.which("espeak-ng"):
+        raise SystemExit("espeak-ng is not installed; with --real 0 all voices are made up")
+    pick = lambda a: a[int(rng.integers(len(a)))]
+    voice, speed, pitch = pick(LANGUAGES) + pick(VARIANTS), int(rng.integers(120, 210)), int(rng.integers(15, 90))
+    s = np.zeros(int(rng.uniform(0, 0.3) * RATE))
+    while len(s) < n:
+        text = " ".join(pick(SPOKEN) + (pick((",", ".")) if rng.random() < 0.15 else "") for _ in range(12))
+        s = np.concatenate([s, spoken(text, voice, speed, pitch), np.zeros(int(rng.uniform(0, 0.5) * RATE))])
+    return s[:n] / s[:n].std() * rng.uniform(0.05, 0.16) + rng.standard_normal(n) * 10 ** rng.uniform(-4.5, -2.8)
 
 
 def read_wav(path):
@@ -189,26 +240,28 @@ def states(rng, blocks):
     return out[:blocks]
 
 
-def drawn(rng, blocks, pictures=12):
-    """A stream of so many blocks: its samples and the state of each picture. The first three pictures of the first block
-    are none: the VAE's first latent frame stands for one."""
+def drawn(rng, blocks, pictures=12, real=0.0):
+    """A stream of so many blocks: its samples, the state of each picture, and its gestures. The first three pictures of the
+    first block are none: the VAE's first latent frame stands for one. real: the share that said() speaks."""
     kind, n = states(rng, blocks), pictures * HOP
+    voice = said if rng.random() < real else speech
     s, at = np.zeros(blocks * n), 0
     while at < blocks:
         end = at
         while end < blocks and kind[end] == kind[at]:
             end += 1
         if kind[at] == 2:
-            s[at * n:end * n] = speech(rng, (end - at) * n)
+            s[at * n:end * n] = voice(rng, (end - at) * n)
         at = end
     s = np.round(s.clip(-1, 1) * 32767) / 32768
-    return s[3 * HOP:], np.repeat(kind, pictures)[3:]
+    state = np.repeat(kind, pictures)[3:]
+    return s[3 * HOP:], state, gestures(chance(rng), state)
 
 
 if __name__ == "__main__":
     import time
     t, rng = time.time(), np.random.default_rng(0)
-    loud = np.concatenate([loudness(drawn(rng, 8)[0]) for _ in range(20)])
+    loud = np.concatenate([loudness(drawn(rng, 8, real=0.4)[0]) for _ in range(20)])
     print("seconds of sound per second %.0f" % (20 * 8 * 0.48 / (time.time() - t)))
     print("loudness: deciles", np.quantile(loud, np.linspace(0.1, 0.9, 9)).round(2))
     print("silence", bands(np.zeros(HOP))[0, 0], "a full-scale sine", bands(np.sin(np.arange(RATE) * 2 * np.pi * 1000 / RATE)).max())

@@ -15,7 +15,8 @@ ap.add_argument("--long", type=float, default=0.5, help="share of the time after
 ap.add_argument("--kl", type=float, default=3e-4, help="weight of the KL divergence summed over channels")
 ap.add_argument("--lr", type=float, default=0.01, help="of Muon")
 ap.add_argument("--weights", default=C.POCKET, help="the exported model to begin with")
-ap.add_argument("--decoder", action="store_true", help="train the decoder alone, with more weight on mouth and eyes: encoded streams stay valid")
+ap.add_argument("--decoder", action="store_true", help="train the decoder alone: encoded streams stay valid")
+ap.add_argument("--features", action="store_true", help="give mouth and eyes more weight")
 ap.add_argument("--threads", type=int, default=1, help="several only help where no one else computes")
 args = ap.parse_args()
 torch.set_num_threads(args.threads)
@@ -31,7 +32,7 @@ if args.decoder:
     for part in (model.encoder, model.quant_conv):
         part.requires_grad_(False)
 weight = torch.ones(1, 1, 1, F.SIZE, F.SIZE)
-if args.decoder:
+if args.features:
     for rows, columns in ((slice(36, 60), slice(27, 69)), (slice(62, 90), slice(32, 64))):  # the eyes, the mouth
         weight[..., rows, columns] = 5
 weight /= weight.mean()
@@ -49,9 +50,12 @@ ALL = F.looks()
 
 
 def sample(frames, r):
-    sound, state = S.drawn(r, 4)
-    moves = F.motion(r, sound, state)
-    at = int(r.integers(0, len(state) - frames + 1))
+    sound, state, gesture = S.drawn(r, 4)
+    moves = F.motion(sound, state, gesture)
+    # Windows begin with a latent frame, and so do blinks; half of them show one if the stream has any.
+    begins = np.arange(0, len(state) - frames + 1, 4)
+    blinks = [k for k in begins if gesture[k + 1:k + frames, 0].any()]
+    at = int(r.choice(blinks if blinks and r.random() < 0.5 else begins))
     return F.draw(ALL[r.integers(len(ALL))], {k: v[at:at + frames] for k, v in moves.items()})
 
 
@@ -59,8 +63,8 @@ def pictures(count):
     """Single pictures of different moments."""
     out = []
     while len(out) < count:
-        sound, state = S.drawn(rng, 4)
-        moves = F.motion(rng, sound, state)
+        sound, state, gesture = S.drawn(rng, 4)
+        moves = F.motion(sound, state, gesture)
         at = rng.permutation(len(state))[:4]
         out += list(F.draw(ALL[rng.integers(len(ALL))], {k: v[at] for k, v in moves.items()}).split(1, 1))
     return torch.stack(out)
