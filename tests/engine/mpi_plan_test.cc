@@ -1,6 +1,6 @@
 // Runs whole jobs with the processes of mpirun under every layout. The memory that each rank takes
 // in each stage agrees with its plan: a plan is at most 5 % too large and 1 % too small.
-// usage: mpi_plan_test MODEL FRAMESxHEIGHTxWIDTH [cache:CACHE] [steps:N] [LAYOUT...]
+// usage: mpi_plan_test MODEL FRAMESxHEIGHTxWIDTH [cache:CACHE] [steps:N] [method:METHOD] [LAYOUT...]
 //                                     under mpirun; layouts without a name are all legal ones
 //        mpi_plan_test language FOLDER [LAYOUT...]   under mpirun, completes prompts with a
 //                                                    language model
@@ -12,6 +12,7 @@
 #include <future>
 #include <nlohmann/json.hpp>
 
+#include "engine/decoding/frame_writer.h"
 #include "engine/generation/generator.h"
 #include "engine/language/language.h"
 #include "models/random_weights.h"
@@ -49,14 +50,21 @@ void widen(const std::string& model, const std::string& folder) {
   write_random(weights, random_tensors(open_transformer(path)->tensors()));
 }
 
-// Takes no frame until the last one is decoded. Then as many wait as ever can.
+// Takes no frame until the last one is decoded. Then as many wait as ever can. The frames of a
+// longer video are taken at once, because its decoder would wait for ever; as many of them may
+// have waited.
 struct LateSink final : FrameSink, ProgressListener {
+  static constexpr int64_t kMost = static_cast<int64_t>(kFramesWaiting) + 2;
+  explicit LateSink(const Request& request) : told(is_queue(request) || request.frames >= kMost) {
+    if (told) decoded.set_value();
+  }
   std::promise<void> decoded;
   uint64_t bytes = 0;
-  bool told = false;
+  int64_t frames = 0;
+  bool told;
   void push(const Frame& frame) override {
     if (bytes == 0) decoded.get_future().wait();
-    bytes += frame.rgb.size();
+    if (frames++ < kMost) bytes += frame.rgb.size();
   }
   std::string finish() override { return {}; }
   void progress(const Progress& at) override {
@@ -73,7 +81,7 @@ std::vector<int64_t> run_rank(RankPlacement placement, const std::string& model,
   Generator generator(model, test::options_of(dtype), std::move(placement));
   const Request request = generator.resolve(open);
   const MemoryPlan plan = generator.plan(request);
-  LateSink sink;
+  LateSink sink(request);
   RunOptions options;
   options.listener = &sink;
   const RunResult result = generator.run(request, &sink, options);
@@ -82,7 +90,9 @@ std::vector<int64_t> run_rank(RankPlacement placement, const std::string& model,
     bytes.push_back(static_cast<int64_t>(planned));
   for (const uint64_t taken : result.stage_high_water)
     bytes.push_back(static_cast<int64_t>(taken - live));
-  bytes.back() += static_cast<int64_t>(sink.bytes);
+  // The queue decodes while it denoises.
+  bytes[is_queue(request) ? 4 : 5] += static_cast<int64_t>(sink.bytes);
+  if (is_queue(request)) bytes[2] = bytes[5] = 0;
   return bytes;
 }
 
@@ -157,10 +167,13 @@ std::vector<std::string> language_work(Communicator& world, const std::string& f
 std::vector<std::string> work(Communicator& world, const std::string& model, const Request& open,
                               const std::vector<std::string>& names) {
   const Generator generator(model, test::options_of(DType::kF32));
-  const LayoutLimits limits = generator.layout_limits(generator.resolve(open));
+  const Request resolved = generator.resolve(open);
+  const LayoutLimits limits = generator.layout_limits(resolved);
   std::vector<Layout> layouts;
   for (const std::string& name : names) layouts.push_back(parse_layout(name, world.size(), limits));
   if (names.empty()) layouts = legal_layouts(world.size(), limits);
+  for (Layout& layout : layouts)
+    if (is_queue(resolved) && layout.decode_rank < 0) layout.decode_rank = 0;
   std::vector<std::string> faults;
   double most = 0, least = 2;
   for (const Layout& layout : layouts)
@@ -171,6 +184,7 @@ std::vector<std::string> work(Communicator& world, const std::string& model, con
         for (int stage = 0; stage < 3; ++stage) {
           const auto planned = static_cast<double>(all[rank][stage]),
                      taken = static_cast<double>(all[rank][3 + stage]);
+          if (planned == 0 && taken == 0) continue;
           char line[200];
           std::snprintf(line, sizeof line, "%s %s, rank %d, stage %d: %.3f MiB planned, %.3f taken",
                         to_string(layout).c_str(), std::string(to_string(dtype)).c_str(), rank,
@@ -197,8 +211,10 @@ void take_settings(std::vector<std::string>& names, Request& request) {
       request.cache = parse_step_cache(value, "cache");
     else if (key == "steps")
       request.steps = std::stoi(value);
+    else if (key == "method")
+      request.method = parse_method(value, "method");
     else
-      throw Error(ErrorKind::kUsage, "setting \"" + key + "\": legal are cache and steps");
+      throw Error(ErrorKind::kUsage, "setting \"" + key + "\": legal are cache, method and steps");
     return true;
   });
 }
