@@ -101,7 +101,13 @@ class RankRun {
   Stage encoding(ComponentBytes& bytes);
   Stage denoising(uint64_t held, ComponentBytes& bytes);
   void run_steps();
-  int run_queue();
+  struct ShortQueue {
+    int longest = 0;       // blocks that it has at most
+    Footprint ran{};       // but for its sets (QueuePlanConfig::kept_sets)
+    size_t set_bytes = 0;  // of each of them
+  };
+  ShortQueue run_queue(int least);
+  Footprint whole_queue();
   Sampler shorten(std::vector<DenoisePlanConfig::DenoiseStep>& steps, int least) const;
   uint64_t frame_bytes() const { return latent_ / static_cast<uint64_t>(shape_[1]); }
   // The latent frames that a decoder of the queue keeps.
@@ -109,7 +115,6 @@ class RankRun {
     return static_cast<uint64_t>(
         std::min(latent_shape(parts_, request_)[1], parts_.vae_model().traits().history));
   }
-  uint64_t queue_rows(int counted) const;
   Sequence sequence() const {
     const auto [frames, rows, columns] = parts_.traits().grid(shape_[1], shape_[2], shape_[3]);
     return {frames * rows * columns, frames};
@@ -130,7 +135,6 @@ class RankRun {
   std::array<int64_t, 4> shape_;  // of the latent that a forward computes
   uint64_t latent_, embeds_;      // bytes of the whole latent, and of the prompt embeddings
   uint64_t begun_;                // bytes of the latent that the rank begins with
-  uint64_t kept_ = 0;             // bytes of the sets that the short queue's cache does not have
   bool stages_messages_;
   std::vector<int64_t> later_rows_;  // of the schedule's prompts
   std::shared_ptr<SilentTransport> transport_;
@@ -210,17 +214,17 @@ void RankRun::run_steps() {
   Denoiser(run_.stream(), run_.arena(), dry_, placement_).run(config, job);
 }
 
-// Runs a short queue in which as many prompts are shown together as in the job's. Returns its
-// blocks.
-int RankRun::run_queue() {
+// Runs a short queue of at least so many steps. It is as full as the job's, and as many prompts are
+// shown together.
+RankRun::ShortQueue RankRun::run_queue(int least) {
   QueuePlanConfig config = queue_plan(request_, job_.sampler, parts_, placement_);
   int prompts = 1;
   for (int tail = 0; tail < config.blocks; ++tail)
     prompts = std::max(
         prompts, 1 + config.prompt(tail) - config.prompt(std::max(0, tail - request_.steps + 1)));
-  const int sets = config.kept_sets();
-  const Sampler few = shorten(config.steps, std::max(2, prompts));
-  config.blocks = std::min(config.blocks, few.steps());
+  const Sampler few = shorten(config.steps, std::max(least, prompts));
+  const int steps = few.steps(), behind = std::min(1, config.blocks - job_.sampler.steps());
+  config.blocks = std::min(config.blocks, steps + std::max(0, behind));
   std::vector<TensorView> texts(prompts, later_);
   texts[0] = texts_[0];
   config.prompts.resize(prompts);
@@ -233,9 +237,26 @@ int RankRun::run_queue() {
                .noise = {},
                .decode = {}};
   QueueDenoiser denoiser(run_.stream(), run_.arena(), dry_, placement_, parts_.wire_dtype());
-  denoiser.run(config, job);
-  kept_ = static_cast<uint64_t>(sets - config.kept_sets()) * denoiser.set_bytes();
-  return config.blocks;
+  ShortQueue out{.longest = std::min(steps, config.blocks)};
+  out.ran = run_.measure([&] { denoiser.run(config, job); });
+  out.set_bytes = denoiser.set_bytes();
+  out.ran.passing -= static_cast<size_t>(config.kept_sets()) * out.set_bytes;
+  return out;
+}
+
+// The queue of the job: two short ones tell what a block more takes.
+Footprint RankRun::whole_queue() {
+  const QueuePlanConfig config = queue_plan(request_, job_.sampler, parts_, placement_);
+  const int longest = std::min(job_.sampler.steps(), config.blocks);
+  ShortQueue queue = run_queue(2);
+  if (queue.longest < longest) {
+    const ShortQueue longer = run_queue(queue.longest + 1);
+    queue.ran.passing += (longer.ran.passing - queue.ran.passing) /
+                         static_cast<size_t>(longer.longest - queue.longest) *
+                         static_cast<size_t>(longest - queue.longest);
+  }
+  queue.ran.passing += static_cast<size_t>(config.kept_sets()) * queue.set_bytes;
+  return queue.ran;
 }
 
 // `held` is the size of what stays from stage to stage: prompt embeddings and copies of latents for
@@ -256,14 +277,7 @@ RankRun::Stage RankRun::denoising(uint64_t held, ComponentBytes& bytes) {
     take_most(loads, weights);
   }
   if (on_device()) bytes.host.buffers += compared_bytes();
-  int blocks = 0;
-  const Footprint ran = run_.measure([&] {
-    if (queue_)
-      blocks = run_queue();
-    else
-      run_steps();
-  });
-  return stage(held + kept_ + (queue_ ? queue_rows(blocks) : 0), loads, ran);
+  return stage(held, loads, queue_ ? whole_queue() : run_.measure([&] { run_steps(); }));
 }
 
 // The copies in host memory of the two device tensors that a step cache compares (change_of):
@@ -279,23 +293,6 @@ uint64_t RankRun::compared_bytes() const {
     bytes = std::max(bytes, f32_bytes(rows * parts_.traits().width));
   }
   return 2 * bytes;
-}
-
-// The blocks of a full queue that the short one does not have: each has the rows of its own frames
-// on the first and on the last stage, and the solver's history on the last. The block that left the
-// queue last has its rows, too.
-uint64_t RankRun::queue_rows(int counted) const {
-  const BlockFrames frames = queue_settings(request_.method).frames;
-  const QueueVideo video(request_, latent_shape(parts_, request_), parts_.vae_model().traits());
-  const BlockRange blocks = placement_.blocks(parts_.traits().blocks);
-  const uint64_t of_block =
-      own_rows() * static_cast<uint64_t>(frames.block) / static_cast<uint64_t>(frames.count(0));
-  const auto more = [&](int longest) {
-    return static_cast<uint64_t>(std::min(longest, video.blocks()) - counted) * of_block;
-  };
-  const auto history = SamplerState(0).tensors().size();
-  return (blocks.first() || blocks.last() ? more(request_.steps + 1) : 0) +
-         (blocks.last() ? history * more(request_.steps) : 0);
 }
 
 // The pictures of a chunk take 1 byte per value in host memory: a rank has two of its band, and the
@@ -334,6 +331,7 @@ RankRun::Stage RankRun::decoding(ComponentBytes& bytes) {
 // first and the last pipeline stage and, where the rank decodes, a frame and the parts of the next.
 // Before, the root holds a channel of the whole latent.
 uint64_t RankRun::decoded_latent() const {
+  if (queue_) return placement_.band(shape_[2]).size() > 0 ? latent_ : 0;
   if (!placement_.has_clips()) return latent_;
   const BlockRange blocks = placement_.blocks(parts_.traits().blocks);
   const uint64_t rows = blocks.first() || blocks.last() ? own_rows() : 0;

@@ -1,6 +1,7 @@
 // Runs whole jobs with the processes of mpirun under every layout. The memory that each rank takes
 // in each stage agrees with its plan: a plan is at most 5 % too large and 1 % too small.
-// usage: mpi_plan_test MODEL FRAMESxHEIGHTxWIDTH [cache:CACHE] [steps:N] [method:METHOD] [LAYOUT...]
+// usage: mpi_plan_test MODEL FRAMESxHEIGHTxWIDTH [cache:CACHE] [steps:N] [method:METHOD]
+//                      [LAYOUT...]
 //                                     under mpirun; layouts without a name are all legal ones
 //        mpi_plan_test language FOLDER [LAYOUT...]   under mpirun, completes prompts with a
 //                                                    language model
