@@ -85,6 +85,10 @@ struct E4m3Row {
   constexpr float unit() const {
     return finite ? power_of_two(-exponent) : std::bit_cast<float>(0x7fc00000u);
   }
+  // A number times unit() as its byte, and back; the number is that times scale().
+  static constexpr int8_t code(float number) { return static_cast<int8_t>(to_e4m3(number)); }
+  static constexpr float number(int8_t code) { return from_e4m3(static_cast<uint8_t>(code)); }
+  static constexpr float scale(int8_t exponent) { return power_of_two(exponent); }
 };
 
 }  // namespace weft

@@ -20,17 +20,17 @@ void check_rows(const Stream& stream, const TensorView& x, const TensorView& bas
 }  // namespace
 
 void encode_rows(Stream& stream, const TensorView& x, const TensorView& base,
-                 const TensorView& code) {
+                 const TensorView& code, RowCode kind) {
   check_rows(stream, x, base, code);
   if (x.count() == 0) return;
-  stream.ops().row_code.encode_rows(stream, x, base, code);
+  stream.ops().row_code.encode_rows(stream, x, base, code, kind);
 }
 
 void decode_rows(Stream& stream, const TensorView& code, const TensorView& base,
-                 const TensorView& out) {
+                 const TensorView& out, RowCode kind) {
   check_rows(stream, out, base, code);
   if (out.count() == 0) return;
-  stream.ops().row_code.decode_rows(stream, code, base, out);
+  stream.ops().row_code.decode_rows(stream, code, base, out, kind);
 }
 
 }  // namespace weft

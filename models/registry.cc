@@ -26,13 +26,14 @@ StreamDefaults read_stream(const nlohmann::json& json, const std::string& file) 
   if (!json.is_object())
     throw Error(ErrorKind::kModel, what + " = " + json.dump() + " (legal: an object)");
   ConfigCheck check(json, what);
-  check.keys({"caption", "block_frames", "window_frames"}, {"moods"});
+  check.keys({"caption", "block_frames", "window_frames"}, {"moods", "clean_pass"});
   check.finish("the settings of streams");
   constexpr IntRange kFrames{1, 1 << 16};
   StreamDefaults out{.caption = json_string(json, "caption", what),
                      .moods = {},
                      .block_frames = json_int(json, "block_frames", what, kFrames),
-                     .window_frames = json_int(json, "window_frames", what, kFrames)};
+                     .window_frames = json_int(json, "window_frames", what, kFrames),
+                     .clean_pass = json_bool_or(json, "clean_pass", what, false)};
   if (json_has(json, "moods")) out.moods = json_strings(json, "moods", what);
   if (out.moods.empty() != (out.caption.find("{mood}") == std::string::npos))
     throw Error(ErrorKind::kModel,

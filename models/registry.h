@@ -19,6 +19,7 @@ struct StreamDefaults {
   std::vector<std::string> moods;
   int64_t block_frames = 0;   // latent frames of a block
   int64_t window_frames = 0;  // latent frames that a block sees, its own among them
+  bool clean_pass = false;    // a block sees keys of finished blocks, not of the same step
 };
 
 // The settings that a model is run with unless the user says otherwise.

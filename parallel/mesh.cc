@@ -201,10 +201,14 @@ std::string refuse_steps(const Layout& layout, const LayoutLimits& limits) {
                             " where every step waits for the one before: steps side by side need "
                             "the blocks of a stream; legal: 1";
   for (const Axis axis : kSequenceAxes)
-    if (layout[axis] > 1)
+    if (layout[axis] > 1 && axis != Axis::kUlysses)
       return std::string(to_string(axis)) + "=" + std::to_string(layout[axis]) +
-             " splits the tokens of a stream's block; legal: 1 (step, layers and tensor split a "
-             "stream)";
+             " splits the keys of a stream's blocks, which a window needs whole; legal: 1 (step, "
+             "layers, tensor and ulysses split a stream)";
+  if (layout[Axis::kUlysses] > 1 && layout[Axis::kLayers] > 1)
+    return "ulysses=" + std::to_string(layout[Axis::kUlysses]) +
+           " beside layers=" + std::to_string(layout[Axis::kLayers]) +
+           ": the stages of a stream pass on the hidden rows of whole blocks; legal: one of them";
   if (parts > limits.stream_steps)
     return "step is " + std::to_string(parts) + ", but there are " +
            std::to_string(limits.stream_steps) + " steps";

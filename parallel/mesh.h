@@ -63,8 +63,8 @@ struct LayoutLimits {
   // Not 0: attention is displaced among so many patches, which the patch axis alone splits. 0: that
   // axis has no meaning and must be 1.
   int64_t patches = 0;
-  // Not 0: a stream's denoising steps, which the step axis splits; nothing but layers and tensor
-  // may stand beside it. 0: that axis has no meaning and must be 1.
+  // Not 0: a stream's denoising steps, which the step axis splits; nothing but layers, tensor and
+  // ulysses may stand beside it. 0: that axis has no meaning and must be 1.
   int64_t stream_steps = 0;
   bool one_patch_each = false;  // true: a rank holds one of them, because each has text of its own
   // Not 0: patches are computed one after the other, and this is the number of tokens of the

@@ -57,9 +57,9 @@ constexpr FlagSpec kInput[] = {
      .level = kAdvanced},
     {.name = "kv-dtype",
      .fallback = "compute",
-     .legal = "compute|fp8",
-     .help = "number format of the keys and values of earlier blocks: that of --dtype, or 8 bits "
-             "in a quarter or half of the memory",
+     .legal = "compute|fp8|int8",
+     .help = "number format of the keys and values of earlier blocks: that of --dtype, or 8-bit "
+             "floats or integers in a quarter or half of the memory",
      .commands = kStream,
      .level = kAdvanced},
     {.name = "pcm-format",

@@ -207,15 +207,15 @@ constexpr FlagSpec kRanks[] = {
      .value = "KEY=N,...",
      .fallback = "auto",
      .help = "how the ranks share the stream: step=4 gives each denoising step a rank, layers=2 "
-             "each half of the layers, decode_rank=4 one more that decodes; auto: the fastest by "
-             "what a block takes here",
+             "each half of the layers, ulysses=2 each half of the heads, decode_rank=4 one more that "
+             "decodes; auto: the fastest by what a block takes here",
      .commands = kStream},
     {.name = "ulysses",
      .aliases = "--ulysses-degree --ulysses-size",
      .type = kInteger,
      .legal = "1 ... 4096",
      .help = "--layout ulysses=N: splits the tokens, and the heads inside attention",
-     .commands = kGenerate | kBatch | kComplete | kPlan | kVerify},
+     .commands = kGenerate | kBatch | kComplete | kPlan | kVerify | kStream},
     {.name = "cfg",
      .aliases = "--cfg-degree",
      .type = kInteger,

@@ -57,6 +57,10 @@ std::optional<Split> split_of(const Flags& flags, const LayoutLimits& limits) {
   return out;
 }
 
+KeptRows kept_rows(const std::string& name) {
+  return name == "fp8" ? KeptRows::kFp8 : name == "int8" ? KeptRows::kInt8 : KeptRows::kCompute;
+}
+
 // --first-block. Error(kUsage).
 int64_t first_block_of(const Flags& flags, const StreamDefaults& model) {
   const int64_t first = flags.integer("first-block").value_or(model.block_frames);
@@ -119,19 +123,23 @@ Ranks stream_ranks(const Flags& flags) {
 StreamSettings stream_settings(const Flags& flags, Ranks& ranks, const OpenModel& model) {
   const DefaultSettings& defaults = model.directory.defaults;
   const TransformerTraits& traits = model.directory.expert(0).traits();
+  const int64_t scale = model.directory.vae_model->traits().spatial_factor;
   const Request request = job_of(flags).spec.request;
   first_block_of(flags, *defaults.stream);  // refuses it before anything is loaded
-  StreamSettings settings{
-      .width = request.width ? request.width : defaults.width,
-      .height = request.height ? request.height : defaults.height,
-      .steps = request.steps ? request.steps : defaults.steps,
-      .block_frames = defaults.stream->block_frames,
-      .window_frames = defaults.stream->window_frames,
-      .seed = seed_of(flags),
-      .kept = flags.text("kv-dtype") == "fp8" ? KeptRows::kFp8 : KeptRows::kCompute,
-      .dtype = compute_dtype(flags),
-      .vae_dtype = vae_dtype(flags)};
-  const LayoutLimits limits{.layers = traits.blocks,
+  StreamSettings settings{.width = request.width ? request.width : defaults.width,
+                          .height = request.height ? request.height : defaults.height,
+                          .steps = request.steps ? request.steps : defaults.steps,
+                          .block_frames = defaults.stream->block_frames,
+                          .window_frames = defaults.stream->window_frames,
+                          .seed = seed_of(flags),
+                          .kept = kept_rows(flags.text("kv-dtype")),
+                          .dtype = compute_dtype(flags),
+                          .vae_dtype = vae_dtype(flags)};
+  const std::array<int64_t, 3> grid =
+      traits.grid(traits.patch[0], settings.height / scale, settings.width / scale);
+  const LayoutLimits limits{.heads = traits.heads,
+                            .layers = traits.blocks,
+                            .tokens = grid[1] * grid[2],
                             .stream_steps = settings.steps,
                             .guided = false,
                             .whole_width = true};

@@ -21,8 +21,15 @@ StreamSplit choose_split(const Flags& flags, int ranks,
   StreamSplit out{.engine = std::make_unique<StreamEngine>(model, settings), .forecast = {}};
   if (!live && !is_open && !flags.on("dry-run")) return out;
   const double fps = model->directory.defaults.fps;
-  const StreamMeasurement measured = measure_stream(*out.engine, caption, fps);
+  StreamMeasurement measured = measure_stream(*out.engine, caption, fps);
   const StreamPlanConfig one = out.engine->plan();
+  const auto sharers = static_cast<int>(std::min<int64_t>(ranks, one.heads));
+  if (is_open && sharers > 1) {
+    StreamSettings shared = settings;
+    shared.layout[Axis::kUlysses] = sharers;
+    StreamEngine engine(model, shared);
+    measured.times.exchange_s = measure_exchange(engine, caption, measured.times);
+  }
   StreamForecast forecast = measured.stream;
   if (is_open) {
     forecast = best_stream(one, measured.times, ranks);

@@ -145,8 +145,11 @@ LayoutLimits stream_limits(const Case& c) {
   const StreamCase of(c);
   const TransformerTraits traits =
       open_transformer(c.file("model/transformer/config.json"))->traits();
+  // The sink has one latent frame.
+  const auto frame = traits.grid(traits.patch[0], of.shape[2], of.shape[3]);
   return {.heads = traits.heads,
           .layers = traits.blocks,
+          .tokens = frame[1] * frame[2],
           .ffn = traits.ffn_columns,
           .requests = 0,
           .stream_steps = of.steps,

@@ -25,7 +25,8 @@ enum Decision : int {
   kTokenDecision = 4,
   kFileDecision = 5,
   kChangesReport = 6,  // goes to the root
-  kSkipDecision = 7    // all ranks have a part in it
+  kSkipDecision = 7,   // all ranks have a part in it
+  kBlockDecision = 8   // of the next block of a stream, by the first of the ranks that read it
 };
 
 // The latent frames of a video, split over clips.

@@ -102,12 +102,13 @@ class RankRun {
   Stage denoising(uint64_t held, ComponentBytes& bytes);
   void run_steps();
   struct ShortQueue {
-    int longest = 0;       // blocks that it has at most
-    Footprint ran{};       // but for its sets (QueuePlanConfig::kept_sets)
-    size_t set_bytes = 0;  // of each of them
+    QueuePlanConfig config;
+    Sampler sampler;
+    int prompts;  // that are shown together
   };
-  ShortQueue run_queue(int least);
-  Footprint whole_queue();
+  ShortQueue short_queue(int least) const;
+  Footprint run_queue();
+  Footprint run_queue(ShortQueue queue);
   Sampler shorten(std::vector<DenoisePlanConfig::DenoiseStep>& steps, int least) const;
   uint64_t frame_bytes() const { return latent_ / static_cast<uint64_t>(shape_[1]); }
   // The latent frames that a decoder of the queue keeps.
@@ -135,6 +136,7 @@ class RankRun {
   std::array<int64_t, 4> shape_;  // of the latent that a forward computes
   uint64_t latent_, embeds_;      // bytes of the whole latent, and of the prompt embeddings
   uint64_t begun_;                // bytes of the latent that the rank begins with
+  uint64_t kept_ = 0;             // bytes of the sets that the short queue's cache does not have
   bool stages_messages_;
   std::vector<int64_t> later_rows_;  // of the schedule's prompts
   std::shared_ptr<SilentTransport> transport_;
@@ -214,21 +216,52 @@ void RankRun::run_steps() {
   Denoiser(run_.stream(), run_.arena(), dry_, placement_).run(config, job);
 }
 
-// Runs a short queue of at least so many steps. It is as full as the job's, and as many prompts are
-// shown together.
-RankRun::ShortQueue RankRun::run_queue(int least) {
+// The queue of the job with a few of its steps, at least so many, and as many prompts together. Its
+// blocks are those that the queue and the block before it hold at most.
+RankRun::ShortQueue RankRun::short_queue(int least) const {
   QueuePlanConfig config = queue_plan(request_, job_.sampler, parts_, placement_);
   int prompts = 1;
   for (int tail = 0; tail < config.blocks; ++tail)
     prompts = std::max(
         prompts, 1 + config.prompt(tail) - config.prompt(std::max(0, tail - request_.steps + 1)));
-  const Sampler few = shorten(config.steps, std::max(least, prompts));
-  const int steps = few.steps(), behind = std::min(1, config.blocks - job_.sampler.steps());
-  config.blocks = std::min(config.blocks, steps + std::max(0, behind));
-  std::vector<TensorView> texts(prompts, later_);
-  texts[0] = texts_[0];
+  const bool ends_early = config.blocks <= request_.steps;
+  Sampler few = shorten(config.steps, std::max(least, prompts));
+  config.blocks = std::min(config.blocks, few.steps() + !ends_early);
   config.prompts.resize(prompts);
   std::iota(config.prompts.begin(), config.prompts.end(), 0);
+  return {std::move(config), std::move(few), prompts};
+}
+
+// A queue holds the more, the more blocks it has at a time. Two short ones that differ by a block
+// show what each of the others takes.
+Footprint RankRun::run_queue() {
+  const QueuePlanConfig whole = queue_plan(request_, job_.sampler, parts_, placement_);
+  const int longest = std::min(request_.steps, whole.blocks);
+  ShortQueue first = short_queue(2);
+  for (int least = 3; least <= request_.steps; ++least) {
+    if (first.sampler.steps() >= longest) break;
+    ShortQueue second = short_queue(least);
+    const int steps = first.sampler.steps();
+    const bool follows = second.sampler.steps() == steps + 1 &&
+                         second.config.blocks == first.config.blocks + 1 &&
+                         second.config.kept_sets() == first.config.kept_sets();
+    if (follows) {
+      const Footprint less = run_queue(std::move(first));
+      Footprint more = run_queue(std::move(second));
+      const auto others = static_cast<uint64_t>(longest - steps - 1);
+      more.held += others * (more.held - less.held);
+      more.passing += others * (more.passing - less.passing);
+      return more;
+    }
+    if (second.sampler.steps() > steps) first = std::move(second);
+  }
+  return run_queue(std::move(first));
+}
+
+Footprint RankRun::run_queue(ShortQueue queue) {
+  auto& [config, few, prompts] = queue;
+  std::vector<TensorView> texts(prompts, later_);
+  texts[0] = texts_[0];
   QueueJob job{.sampler = few,
                .shape = shape_,
                .guidance = {guidance_of(request_, 0), guidance_of(request_, 1)},
@@ -236,27 +269,12 @@ RankRun::ShortQueue RankRun::run_queue(int least) {
                .negative = texts_[1],
                .noise = {},
                .decode = {}};
-  QueueDenoiser denoiser(run_.stream(), run_.arena(), dry_, placement_, parts_.wire_dtype());
-  ShortQueue out{.longest = std::min(steps, config.blocks)};
-  out.ran = run_.measure([&] { denoiser.run(config, job); });
-  out.set_bytes = denoiser.set_bytes();
-  out.ran.passing -= static_cast<size_t>(config.kept_sets()) * out.set_bytes;
-  return out;
-}
-
-// The queue of the job: two short ones tell what a block more takes.
-Footprint RankRun::whole_queue() {
-  const QueuePlanConfig config = queue_plan(request_, job_.sampler, parts_, placement_);
-  const int longest = std::min(job_.sampler.steps(), config.blocks);
-  ShortQueue queue = run_queue(2);
-  if (queue.longest < longest) {
-    const ShortQueue longer = run_queue(queue.longest + 1);
-    queue.ran.passing += (longer.ran.passing - queue.ran.passing) /
-                         static_cast<size_t>(longer.longest - queue.longest) *
-                         static_cast<size_t>(longest - queue.longest);
-  }
-  queue.ran.passing += static_cast<size_t>(config.kept_sets()) * queue.set_bytes;
-  return queue.ran;
+  const int sets = queue_plan(request_, job_.sampler, parts_, placement_).kept_sets();
+  return run_.measure([&] {
+    QueueDenoiser denoiser(run_.stream(), run_.arena(), dry_, placement_, parts_.wire_dtype());
+    denoiser.run(config, job);
+    kept_ = static_cast<uint64_t>(sets - config.kept_sets()) * denoiser.set_bytes();
+  });
 }
 
 // `held` is the size of what stays from stage to stage: prompt embeddings and copies of latents for
@@ -277,7 +295,8 @@ RankRun::Stage RankRun::denoising(uint64_t held, ComponentBytes& bytes) {
     take_most(loads, weights);
   }
   if (on_device()) bytes.host.buffers += compared_bytes();
-  return stage(held, loads, queue_ ? whole_queue() : run_.measure([&] { run_steps(); }));
+  const Footprint ran = queue_ ? run_queue() : run_.measure([&] { run_steps(); });
+  return stage(held + kept_, loads, ran);
 }
 
 // The copies in host memory of the two device tensors that a step cache compares (change_of):
@@ -314,7 +333,8 @@ RankRun::Stage RankRun::decoding(ComponentBytes& bytes) {
     bytes.host.buffers += pictures - static_cast<uint64_t>(2 * row * rows);
     pictures = 0;
   }
-  if (rows == 0) return stage(embeds_ + decoded_latent() + pictures, {}, {});
+  // A queue's blocks reach the rank that decodes them, and no other.
+  if (rows == 0) return stage(embeds_ + (queue_ ? 0 : decoded_latent()) + pictures, {}, {});
   if (queue_ && on_device()) bytes.host.buffers += frame_bytes() * last_frames();
   if (queue_ && !on_device()) pictures += frame_bytes() * last_frames();
   const Vae* vae = nullptr;
@@ -331,7 +351,6 @@ RankRun::Stage RankRun::decoding(ComponentBytes& bytes) {
 // first and the last pipeline stage and, where the rank decodes, a frame and the parts of the next.
 // Before, the root holds a channel of the whole latent.
 uint64_t RankRun::decoded_latent() const {
-  if (queue_) return placement_.band(shape_[2]).size() > 0 ? latent_ : 0;
   if (!placement_.has_clips()) return latent_;
   const BlockRange blocks = placement_.blocks(parts_.traits().blocks);
   const uint64_t rows = blocks.first() || blocks.last() ? own_rows() : 0;

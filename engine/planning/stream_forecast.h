@@ -4,6 +4,7 @@
 // for each step and one that decodes, the period is max(t, v, c) and the first pictures come after
 // T (t + c) + v (Live Avatar, 2025, arXiv 2512.04677).
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "parallel/schedule/plan_timing.h"
@@ -16,8 +17,11 @@ struct StreamTimes {
   double forward_s = 0;  // t: one forward of a block through all transformer blocks, on one device
   double decode_s = 0;   // v: decoding a block
   Link hop{};            // c: how messages go from a device to another
-  double pictures = 0;   // of a block
-  double fps = 25;       // at which they are shown
+  // What a split of tokens and heads (ulysses) adds to its share of a forward. Unknown: such splits
+  // are not considered.
+  std::optional<double> exchange_s{};
+  double pictures = 0;  // of a block
+  double fps = 25;      // at which they are shown
 
   double lasts_s() const { return pictures / fps; }  // a block
 };
@@ -34,10 +38,15 @@ struct StreamForecast {
 // Forecasts a stream of `config`, whose blocks are full and whose number of them is not read.
 StreamForecast stream_forecast(const StreamPlanConfig& config, const StreamTimes& times);
 
-// Returns the forecast of the best split on so many devices: one rank, steps, layers, both, with
-// and without a rank that only decodes. Splits that keep up go before those that do not. Among the
-// former the first pictures decide, and then the number of devices; among the latter the period.
-// `fits` says whether a split's memory does; empty: all do.
+// Says why a split is no use, in one line; "" where it is one. Behind a clean pass no block can
+// begin before the one ahead has ended, so neither steps nor layers on several ranks are any
+// faster.
+std::string split_refusal(const StreamPlanConfig& config, const StreamTimes& times);
+
+// Returns the forecast of the best split on so many devices: one rank, steps, layers, both, tokens
+// and heads, with and without a rank that only decodes. Splits that keep up go before those that do
+// not. Among the former the first pictures decide, and then the number of devices; among the latter
+// the period. `fits` says whether a split's memory does; empty: all do.
 StreamForecast best_stream(const StreamPlanConfig& config, const StreamTimes& times, int devices,
                            const std::function<bool(const StreamPlanConfig&)>& fits = {});
 

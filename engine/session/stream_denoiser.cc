@@ -12,6 +12,7 @@ namespace weft {
 namespace {
 
 constexpr float kSinkTimestep = 0;
+constexpr int kSharersGroup = 253;
 
 // The row behind those of a block, from its first byte on.
 struct Header {
@@ -39,6 +40,7 @@ StreamPlanConfig stream_config(const RankPlacement& placement, const Transformer
   config.frame_tokens = grid[1] * grid[2];
   config.sink_frames = job.sink ? job.sink[1] / traits.patch[0] : 0;
   config.layers = traits.blocks;
+  config.heads = traits.heads;
   config.hidden_bytes = traits.width * static_cast<int64_t>(size_of(wire));
   config.latent_bytes = traits.row() * static_cast<int64_t>(sizeof(float));
   return config;
@@ -76,7 +78,11 @@ void StreamDenoiser::run(const StreamPlanConfig& config, StreamJob& job) {
   known_.resize(config.live());
   learned_ = 0;
   last_ = StreamPlanConfig::kEndless;
-  following_ = {};
+  following_ = job.state ? job.state->following : StreamBlock{};
+  CHECK(!job.state || config.swap_block == 0, "the sink is swapped before block",
+        config.swap_block);
+  CHECK(!job.state || config.layout[Axis::kUlysses] * config.layout[Axis::kTensor] == 1,
+        to_string(config.layout));
   for (Tensor* const tensor : {&drawn_, &decoded_, &silence_}) *tensor = {};
   forwards_.begin({.sampler = job.sampler,
                    .grid = grid_,
@@ -89,7 +95,12 @@ void StreamDenoiser::run(const StreamPlanConfig& config, StreamJob& job) {
                                               : job_->sampler.timesteps()[pass.step];
                        },
                    .signal = [this](const Pass& pass) { return signal_of(pass); }});
+  sharers_.reset();
+  if (computes() && config_.layout[Axis::kUlysses] > 1)
+    sharers_ = placement_.group(placement_.mesh().along({Axis::kUlysses}, placement_.rank()),
+                                kSharersGroup);
   if (computes()) window_.emplace(window_shape());
+  if (window_ && job.state) window_->take(job.state->keys);
   struct InnerMixer {
     RankPlacement& placement;
     ~InnerMixer() { placement.set_inner_mixer({}); }
@@ -103,6 +114,8 @@ void StreamDenoiser::run(const StreamPlanConfig& config, StreamJob& job) {
   forwards_.end();
   slots.clear();
   window_bytes_ = window_ ? window_->bytes() : 0;
+  if (window_ && job.state) window_->leave(job.state->keys);
+  if (rank() == 0 && job.state) job.state->following = following_;
   window_.reset();
 }
 
@@ -123,7 +136,9 @@ StreamDenoiser::Known& StreamDenoiser::known(int block) {
 void StreamDenoiser::decide(int block) {
   const int64_t most = shape_[1], whole = traits_.patch[0];
   NextBlock next{.frames = block < last_ ? most : 0};
-  if (job_->next && block < last_) next = job_->next(following_.number);
+  const bool leads = !sharers_ || sharers_->rank() == 0;
+  if (job_->next && block < last_ && leads) next = job_->next(following_.number);
+  next = agreed(block, next);
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorKind::kUsage,
                 "block " + std::to_string(following_.number) + " of a stream " + what);
@@ -138,6 +153,15 @@ void StreamDenoiser::decide(int block) {
            std::to_string(least));
   next.last |= block + 1 == config_.most_blocks();
   learn(block, next);
+}
+
+// The word of the first of the ranks that split the tokens.
+NextBlock StreamDenoiser::agreed(int block, NextBlock next) {
+  if (!sharers_) return next;
+  std::array<int64_t, 3> words{next.frames, next.epoch, next.last};
+  const Tag tag{.kind = Payload::kControl, .pass = in_tag({.clip = block}), .hop = kBlockDecision};
+  sharers_->broadcast(stream_, tag, TensorView(words.data(), DType::kI64, {std::ssize(words)}), 0);
+  return {words[0], static_cast<uint32_t>(words[1]), words[2] != 0};
 }
 
 void StreamDenoiser::learn(int block, const NextBlock& next) {
@@ -291,7 +315,33 @@ void StreamDenoiser::compute(const Step& step) {
   if (passes_on && !is_sink(step.pass)) write_header(step.pass.clip, slots[step.writes[0].slot]);
   if (rows_of(step.pass) == 0) return;
   begin_pass(step.pass);
-  forwards_.run(step, {}, [&](const Forward& forward) { run_rows(step, forward); });
+  forwards_.run(step, {}, [&](const Forward& forward) {
+    if (sharers_)
+      run_own_tokens(step, forward);
+    else
+      run_rows(step, forward);
+  });
+}
+
+// Computes this rank's tokens, and gets the velocity of the others.
+void StreamDenoiser::run_own_tokens(const Step& step, const Forward& forward) {
+  const Arena::Scope scope(arena_);
+  const int64_t count = rows_of(step.pass);
+  const SequenceMap map = placement_.token_map({count, count / config_.frame_tokens});
+  const int own = sharers_->rank();
+  std::vector<TensorView> parts;
+  const TensorView all = step.writes.empty()
+                             ? arena_.alloc(DType::kF32, {count, traits_.row()})
+                             : latent_slot(step.writes[0].slot, tokens()).slice(0, 0, count);
+  int64_t first = 0;
+  for (int rank = 0; rank < map.size(); first += map.rows(rank++))
+    parts.push_back(all.slice(0, first, map.rows(rank)));
+  const int64_t begin = placement_.tokens({count, count / config_.frame_tokens}).ranges[0].begin;
+  const TensorView in = slots[step.reads[0].slot].slice(0, begin, map.rows(own));
+  forward(step.blocks, in, parts[own]);
+  if (is_sink(step.pass)) return;
+  const Tag tag{.kind = Payload::kVelocity, .pass = in_tag(step.pass)};
+  sharers_->all_gather_v(stream_, tag, parts[own], parts);
 }
 
 // Nobody reads the velocity of a sink.

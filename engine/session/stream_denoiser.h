@@ -34,6 +34,12 @@ struct NextBlock {
   bool last = false;   // no other follows, this one included if it is hollow
 };
 
+// What a stream leaves behind its last block, for a run that goes on with it.
+struct StreamState {
+  StreamBlock following{};  // the next block with frames; its epoch says nothing
+  WindowStore keys{};
+};
+
 struct StreamJob {
   const Sampler& sampler;        // of a solver without a history
   std::array<int64_t, 4> shape;  // [C, P, H, W]: the latent of the largest block
@@ -43,10 +49,10 @@ struct StreamJob {
   SinkPosition sink_position{};  // in frames of tokens
   KeptRows kept = KeptRows::kCompute;
   // Says what enters next; `number` is that of the next block with frames. Called on the first
-  // stage of the first group, in order, once per block: where a forward's width is split on all of
-  // its ranks, which must answer the same. Empty: blocks of P frames. It may wait, but in a layer
-  // ring only while no block is under way. The first block has frames, at least those of the sink
-  // where it is swapped, unless the stream ends with it.
+  // stage of the first group, in order, once per block: where a forward's width is split (tensor)
+  // on all of its ranks, which must answer the same. Empty: blocks of P frames. It may wait, but in
+  // a layer ring only while no block is under way. The first block has frames, at least those of
+  // the sink where it is swapped, unless the stream ends with it.
   std::function<NextBlock(int64_t number)> next{};
   // Fills in the noise of a block [C, f, H, W] f32 in host memory, for f of its frames. Every rank
   // draws what it needs.
@@ -58,6 +64,9 @@ struct StreamJob {
   // Called on the decoder for every block, in order, with its final latent [C, f, H, W] f32, on the
   // stream's device.
   std::function<void(const StreamBlock& block, const TensorView& latent)> decode;
+  // All ranks begin with it, and leave it behind the last block: layers and steps can move to other
+  // ranks between two runs. Not legal where the sink is swapped.
+  StreamState* state = nullptr;
   // Called on the rank that updates a block with its velocity [n, row] f32.
   std::function<void(const Pass& pass, const TensorView& velocity)> on_update{};
 };
@@ -94,6 +103,7 @@ class StreamDenoiser final : private StagedProgram {
 
   Known& known(int block);
   void decide(int block);
+  NextBlock agreed(int block, NextBlock next);
   void learn(int block, const NextBlock& next);
   void read_header(int block, const TensorView& rows);
   void write_header(int block, const TensorView& rows);
@@ -110,6 +120,7 @@ class StreamDenoiser final : private StagedProgram {
   void received(const Step& message) override;
   void compute(const Step& step) override;
   void run_rows(const Step& step, const Forward& forward);
+  void run_own_tokens(const Step& step, const Forward& forward);
   void update(const Step& step) override;
   void decode(const Step& step) override;
   int64_t joint_rows(const Pass&) override { return 0; }
@@ -125,6 +136,7 @@ class StreamDenoiser final : private StagedProgram {
   Experts& experts_;
   Forwards forwards_;
   Communicator* const world_;
+  std::optional<Communicator> sharers_;  // the ranks that split the tokens of its forwards
   StreamPlanConfig config_;
   StreamJob* job_ = nullptr;
   std::vector<Known> known_;

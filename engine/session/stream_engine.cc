@@ -47,6 +47,11 @@ struct StreamEngine::Rank {
 
 StreamEngine::StreamEngine(std::shared_ptr<const OpenModel> model, const StreamSettings& settings)
     : model_(std::move(model)), settings_(settings) {
+  if (const auto& stream = model_->directory.defaults.stream; stream && stream->clean_pass)
+    throw Error(ErrorKind::kModel,
+                "weft.json says stream.clean_pass of this model: its blocks see the keys of a pass "
+                "over the finished block ahead, which no stream here makes; legal: models whose "
+                "blocks see the keys of the same step");
   const TransformerTraits& traits = model_->directory.expert(0).traits();
   const int64_t scale = model_->directory.vae_model->traits().spatial_factor;
   const int64_t whole = traits.patch[0];
@@ -63,12 +68,15 @@ StreamEngine::StreamEngine(std::shared_ptr<const OpenModel> model, const StreamS
            "multiples of " + std::to_string(whole) + " from a block's " +
                std::to_string(settings.block_frames) + " on");
   const Layout& layout = settings.layout;
-  if (layout.ranks() != layout[Axis::kStep] * layout[Axis::kLayers] ||
-      layout[Axis::kStep] > settings.steps || layout[Axis::kLayers] > traits.blocks)
+  const int ulysses = layout[Axis::kUlysses], layers = layout[Axis::kLayers];
+  if (layout.ranks() != layout[Axis::kStep] * layers * ulysses ||
+      layout[Axis::kStep] > settings.steps || layers > traits.blocks || ulysses > traits.heads ||
+      (ulysses > 1 && layers > 1))
     throw Error(ErrorKind::kUsage, "--layout is " + to_string(layout) +
                                        "; legal for this stream: step=1 ... " +
                                        std::to_string(settings.steps) + " and layers=1 ... " +
-                                       std::to_string(traits.blocks));
+                                       std::to_string(traits.blocks) + " or ulysses=1 ... " +
+                                       std::to_string(traits.heads));
   sampler();
   ranks_.resize(ranks());
 }

@@ -77,4 +77,12 @@ StreamMeasurement measure_stream(StreamEngine& engine, const std::string& captio
   return out;
 }
 
+double measure_exchange(StreamEngine& engine, const std::string& caption,
+                        const StreamTimes& times) {
+  const StreamSettings& settings = engine.settings();
+  const StreamMeasurement split = measure_stream(engine, caption, times.fps);
+  const double forward_s = (split.stream.period_s - split.times.decode_s) / settings.steps;
+  return std::max(0.0, forward_s - times.forward_s / settings.layout[Axis::kUlysses]);
+}
+
 }  // namespace weft

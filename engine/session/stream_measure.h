@@ -19,4 +19,8 @@ struct StreamMeasurement {
 StreamMeasurement measure_stream(StreamEngine& engine, const std::string& caption, double fps,
                                  int blocks = 4);
 
+// What a split of tokens and heads over so many ranks, as `engine` has it, adds to its share of a
+// forward (StreamTimes::exchange_s). `times` are those of one rank.
+double measure_exchange(StreamEngine& engine, const std::string& caption, const StreamTimes& times);
+
 }  // namespace weft

@@ -75,6 +75,10 @@ std::unique_ptr<SoundSource> resampled(std::unique_ptr<SoundSource> source, int 
 std::unique_ptr<MovieSink> make_movie(const std::string& path, const MovieSettings&, Overwrite) {
   unavailable(ErrorKind::kOutput, path);
 }
+std::unique_ptr<MovieSink> make_movie_pieces(std::function<void(MoviePiece&&)>,
+                                             const MovieSettings&) {
+  unavailable("a stream");
+}
 std::unique_ptr<MovieSink> make_live_movie(int, const std::string& name, const MovieSettings&) {
   unavailable(ErrorKind::kOutput, name);
 }

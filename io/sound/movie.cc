@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <vector>
@@ -22,25 +24,39 @@ namespace {
 
 constexpr int kBufferBytes = 1 << 16;
 
-// FFmpeg's writer of a descriptor.
-int write_all(void* descriptor, uint8_t* bytes, int size) {
-  for (int done = 0; done < size;) {
-    const ssize_t wrote =
-        ::write(*static_cast<int*>(descriptor), bytes + done, size_t(size - done));
+// Takes the bytes of a live movie in order. Returns 0, or an error of FFmpeg.
+using TakeBytes = std::function<int(std::span<const uint8_t> bytes)>;
+
+// Takes a live movie.
+struct LiveOutput {
+  TakeBytes bytes;
+  // Called when all bytes of a fragment, and of the header before the first one, were taken.
+  std::function<void(int64_t first, int64_t pictures, bool key)> ended = [](auto...) {};
+};
+
+int write_all(int descriptor, std::span<const uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = ::write(descriptor, bytes.data(), bytes.size());
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote < 0) return AVERROR(errno);
-    done += int(wrote);
+    bytes = bytes.subspan(size_t(wrote));
   }
-  return size;
+  return 0;
+}
+
+// FFmpeg's writer of a live movie.
+int hand_over(void* take, uint8_t* bytes, int size) {
+  const int error = (*static_cast<TakeBytes*>(take))({bytes, size_t(size)});
+  return error < 0 ? error : size;
 }
 
 class Movie final : public MovieSink {
  public:
-  // The path is empty for a descriptor.
-  Movie(const std::string& path, Overwrite overwrite, int descriptor, const std::string& name,
+  // A file at `path`, or where that is empty a live movie.
+  Movie(const std::string& path, Overwrite overwrite, LiveOutput live, const std::string& name,
         const MovieSettings& settings)
       : settings_(settings),
-        descriptor_(descriptor),
+        live_(std::move(live)),
         picture_(settings.video.width, settings.video.height) {
     ffmpeg::silence_log();
     if (!path.empty()) part_.emplace(path, overwrite);
@@ -69,14 +85,19 @@ class Movie final : public MovieSink {
     const VideoSettings& video = settings_.video;
     CHECK(picture.width == video.width && picture.height == video.height, picture.width,
           picture.height);
+    if (key && in_fragment_ > 0) end_fragment();
     AVFrame* frame = picture_.fill(picture, counts_.pictures);
-    if (key || (!part_ && counts_.pictures % settings_.fragment == 0))
+    if (key || begins_with_key()) {
       frame->pict_type = AV_PICTURE_TYPE_I;
+      fragments_ = 0;
+    }
     ++counts_.pictures;
+    ++in_fragment_;
     encode(video_.get(), frame, 0);
     waiting_.insert(waiting_.end(), sound.begin(), sound.end());
     counts_.samples += int64_t(sound.size());
     encode_sound(size_t(audio_->frame_size));
+    if (in_fragment_ == settings_.fragment) end_fragment();
     const double shown = double(counts_.pictures) * video.fps_den / video.fps_num;
     const double heard = double(counts_.samples) / settings_.sample_rate;
     counts_.max_skew = std::max(counts_.max_skew, std::abs(shown - heard));
@@ -88,10 +109,10 @@ class Movie final : public MovieSink {
     encode_sound(1);
     encode(video_.get(), nullptr, 0);
     encode(audio_.get(), nullptr, 1);
+    end_fragment();
     if (const int result = av_write_trailer(muxer_.get()); result < 0) fail_write(name_, result);
     if (!part_) {
-      avio_flush(muxer_->pb);
-      if (muxer_->pb->error < 0) fail_write(name_, muxer_->pb->error);
+      flush();
       return "";
     }
     ffmpeg::close_file(muxer_.get(), name_);
@@ -128,10 +149,10 @@ class Movie final : public MovieSink {
       auto* buffer = static_cast<uint8_t*>(av_malloc(kBufferBytes));
       if (!buffer) throw Error(ErrorKind::kMemory, "out of memory for a stream");
       muxer_->pb =
-          avio_alloc_context(buffer, kBufferBytes, 1, &descriptor_, nullptr, write_all, nullptr);
+          avio_alloc_context(buffer, kBufferBytes, 1, &live_.bytes, nullptr, hand_over, nullptr);
       muxer_->flags |= AVFMT_FLAG_CUSTOM_IO;
       // The header waits for the first fragment, so that its edit lists have the delays.
-      options.set("movflags", "frag_keyframe+delay_moov+default_base_moof+use_metadata_tags");
+      options.set("movflags", "frag_custom+delay_moov+default_base_moof+use_metadata_tags");
     }
     // The encoders' delays stay in the times, and edit lists take them back.
     muxer_->avoid_negative_ts = AVFMT_AVOID_NEG_TS_DISABLED;
@@ -149,6 +170,34 @@ class Movie final : public MovieSink {
       av_freep(&muxer_->pb->buffer);
       avio_context_free(&muxer_->pb);
     }
+  }
+
+  bool begins_with_key() const { return !part_ && in_fragment_ == 0 && fragments_ == 0; }
+
+  // Writes what was encoded since the last fragment, and the header before the first one.
+  void end_fragment() {
+    if (part_) return;
+    write(nullptr);
+    for (int pieces = fragments_written_ ? 1 : 2; pieces > 0; --pieces)
+      if (const int result = av_write_frame(muxer_.get(), nullptr); result < 0)
+        fail_write(name_, result);
+    flush();
+    live_.ended(counts_.pictures - in_fragment_, in_fragment_, in_fragment_ > 0 && fragments_ == 0);
+    fragments_written_ = true;
+    fragments_ = (fragments_ + 1) % settings_.key_every;
+    in_fragment_ = 0;
+  }
+
+  void flush() {
+    avio_flush(muxer_->pb);
+    if (muxer_->pb->error < 0) fail_write(name_, muxer_->pb->error);
+  }
+
+  // Null writes the packets that wait for those of the other stream.
+  void write(AVPacket* packet) {
+    const int written = av_interleaved_write_frame(muxer_.get(), packet);
+    if (written < 0) fail_write(name_, written);
+    if (muxer_->pb->error < 0) fail_write(name_, muxer_->pb->error);
   }
 
   // Encodes what waits, in frames of the encoder's size and, if at least `least` samples are there,
@@ -184,14 +233,12 @@ class Movie final : public MovieSink {
       packet_->stream_index = stream;
       if (stream == 0) packet_->duration = 1;
       av_packet_rescale_ts(packet_.get(), encoder->time_base, muxer_->streams[stream]->time_base);
-      const int written = av_interleaved_write_frame(muxer_.get(), packet_.get());
-      if (written < 0) fail_write(name_, written);
-      if (muxer_->pb->error < 0) fail_write(name_, muxer_->pb->error);
+      write(packet_.get());
     }
   }
 
   const MovieSettings settings_;
-  int descriptor_;
+  LiveOutput live_;
   std::string name_;  // that errors give
   std::optional<PartFile> part_;
   ffmpeg::PictureBuffer picture_;
@@ -200,12 +247,36 @@ class Movie final : public MovieSink {
   Owner<AVPacket> packet_{av_packet_alloc()};
   std::vector<float> waiting_;  // samples of a frame of sound that is not full
   int64_t encoded_samples_ = 0;
+  int in_fragment_ = 0;             // pictures of the fragment that is not written
+  int fragments_ = 0;               // behind the last one that begins with a key picture
+  bool fragments_written_ = false;  // any
   MovieCounts counts_;
 };
 
+// The bytes in front of the first fragment.
+size_t header_size(std::span<const uint8_t> bytes) {
+  size_t at = 0;
+  while (std::memcmp(bytes.data() + at + 4, "moof", 4) != 0) {
+    at += size_t(bytes[at]) << 24 | bytes[at + 1] << 16 | bytes[at + 2] << 8 | bytes[at + 3];
+    CHECK(at + 8 <= bytes.size(), at, bytes.size());
+  }
+  return at;
+}
+
+// Profile, constraints and level stand behind the version in the box avcC (ISO/IEC 14496-15).
+std::string codecs_of(std::span<const uint8_t> header) {
+  constexpr std::string_view kBox = "avcC";
+  const auto box = std::ranges::search(header, kBox).begin();
+  CHECK(header.end() - box > 8);
+  char text[32];
+  std::snprintf(text, sizeof text, "avc1.%02X%02X%02X, mp4a.40.2", box[5], box[6], box[7]);
+  return text;
+}
+
 void check_movie(const MovieSettings& settings) {
   ffmpeg::check_video_settings(settings.video);
-  CHECK(settings.sample_rate > 0 && settings.fragment > 0, settings.sample_rate, settings.fragment);
+  CHECK(settings.sample_rate > 0 && settings.fragment > 0 && settings.key_every > 0,
+        settings.sample_rate, settings.fragment, settings.key_every);
 }
 
 }  // namespace
@@ -216,13 +287,35 @@ std::unique_ptr<MovieSink> make_movie(const std::string& path, const MovieSettin
     throw Error(ErrorKind::kUsage,
                 "output '" + path + "': a movie with sound is written as .mp4 only");
   check_movie(settings);
-  return std::make_unique<Movie>(path, overwrite, -1, "", settings);
+  return std::make_unique<Movie>(path, overwrite, LiveOutput(), "", settings);
 }
 
 std::unique_ptr<MovieSink> make_live_movie(int descriptor, const std::string& name,
                                            const MovieSettings& settings) {
   check_movie(settings);
-  return std::make_unique<Movie>("", Overwrite::kReplace, descriptor, name, settings);
+  return std::make_unique<Movie>("", Overwrite::kReplace, LiveOutput{[descriptor](auto bytes) {
+                                   return write_all(descriptor, bytes);
+                                 }},
+                                 name, settings);
+}
+
+std::unique_ptr<MovieSink> make_movie_pieces(std::function<void(MoviePiece&&)> take,
+                                             const MovieSettings& settings) {
+  check_movie(settings);
+  const auto bytes = std::make_shared<std::vector<uint8_t>>();
+  const auto ended = [bytes, take = std::move(take)](int64_t first, int64_t pictures, bool key) {
+    const size_t media = header_size(*bytes);
+    const auto begin = bytes->begin(), fragment = begin + ptrdiff_t(media);
+    if (media > 0) take({.codecs = codecs_of({begin, fragment}), .bytes = {begin, fragment}});
+    take({.first = first, .pictures = pictures, .key = key, .bytes = {fragment, bytes->end()}});
+    bytes->clear();
+  };
+  const auto append = [bytes](std::span<const uint8_t> more) {
+    bytes->insert(bytes->end(), more.begin(), more.end());
+    return 0;
+  };
+  return std::make_unique<Movie>("", Overwrite::kReplace, LiveOutput{append, ended}, "a stream",
+                                 settings);
 }
 
 }  // namespace weft

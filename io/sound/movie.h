@@ -5,9 +5,11 @@
 // Times come from indices and never add up: picture k is shown at k / fps, sample n is heard at
 // n / rate. An edit list takes the AAC encoder's delay back, so both start at 0.
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "io/media/video.h"
 
@@ -17,8 +19,10 @@ struct MovieSettings {
   VideoSettings video;  // kept_frames and cuts are not used
   int sample_rate = 16000;
   int audio_bit_rate = 64000;
-  // Live: pictures of a fragment. Each one begins with an IDR picture, so that a player can join.
+  // Live: pictures of a fragment, and fragments from one that begins with an IDR picture, where a
+  // player can join, to the next.
   int fragment = 12;
+  int key_every = 1;
 };
 
 struct MovieCounts {
@@ -31,7 +35,7 @@ class MovieSink {
  public:
   virtual ~MovieSink() = default;
   // Appends one picture and samples in [-1, 1]; either part may be the longer one for a while.
-  // `key` makes it an IDR picture.
+  // `key` makes it an IDR picture, and live the first of a fragment.
   virtual void push(const Frame& picture, std::span<const float> sound, bool key = false) = 0;
   // Ends the movie. Returns the final path, which exists from now on; "" for a descriptor.
   virtual std::string finish() = 0;
@@ -44,9 +48,23 @@ std::unique_ptr<MovieSink> make_movie(const std::string& path, const MovieSettin
                                       Overwrite overwrite);
 
 // Writes fragmented MP4 to a descriptor, which need not be seekable, stays open and is the
-// caller's. A fragment is written once its pictures and the first one of the next are there. No
-// pictures are reordered. `name` is for errors, as "standard output".
+// caller's. A fragment is written once its pictures are there. No pictures are reordered. `name` is
+// for errors, as "standard output".
 std::unique_ptr<MovieSink> make_live_movie(int descriptor, const std::string& name,
                                            const MovieSettings& settings);
+
+// A piece of a live movie (ISO/IEC 14496-12): the header (ftyp, moov), which comes first and once,
+// or a fragment (moof, mdat).
+struct MoviePiece {
+  std::string codecs{};  // of a header, as RFC 6381 names them: "avc1.42C00A, mp4a.40.2"
+  int64_t first = 0;     // of a fragment: its first picture
+  int64_t pictures = 0;  // and their number; the last fragment may have sound alone
+  bool key = false;      // a player can begin with it
+  std::vector<uint8_t> bytes{};
+};
+
+// Hands every piece to `take`, within push() and finish().
+std::unique_ptr<MovieSink> make_movie_pieces(std::function<void(MoviePiece&&)> take,
+                                             const MovieSettings& settings);
 
 }  // namespace weft

@@ -2,7 +2,7 @@
 // multiply-add, so that they have the bits of the other tables.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tables.h"
-#include "kernels/fp8.h"
+#include "kernels/int8_row.h"
 #include "kernels/row_code.h"
 
 namespace weft::cuda {
@@ -42,7 +42,7 @@ __device__ __forceinline__ float difference(const CodedRows<T>& rows, int64_t i)
   return rows.base ? to_float(rows.x[i]) - to_float(rows.base[i]) : to_float(rows.x[i]);
 }
 
-template <class T>
+template <class Row, class T>
 __global__ void __launch_bounds__(kThreads) encode_kernel(CodedRows<T> rows) {
   rows.to_row(blockIdx.x);
   __shared__ uint32_t most;
@@ -55,36 +55,40 @@ __global__ void __launch_bounds__(kThreads) encode_kernel(CodedRows<T> rows) {
   }
   atomicMax(&most, own);
   __syncthreads();
-  const E4m3Row row(most);
+  const Row row(most);
   for (int64_t i = threadIdx.x; i < rows.count; i += kThreads)
-    rows.code[i] = static_cast<int8_t>(to_e4m3(difference(rows, i) * row.unit()));
+    rows.code[i] = Row::code(difference(rows, i) * row.unit());
   if (threadIdx.x == 0) rows.code[rows.count] = row.exponent;
 }
 
-template <class T>
+template <class Row, class T>
 __global__ void __launch_bounds__(kThreads) decode_kernel(CodedRows<T> rows) {
   rows.to_row(blockIdx.x);
-  const float scale = power_of_two(rows.code[rows.count]);
+  const float scale = Row::scale(rows.code[rows.count]);
   for (int64_t i = threadIdx.x; i < rows.count; i += kThreads) {
-    const float value = from_e4m3(static_cast<uint8_t>(rows.code[i])) * scale;
+    const float value = Row::number(rows.code[i]) * scale;
     rows.x[i] = from_float<T>(rows.base ? to_float(rows.base[i]) + value : value);
   }
 }
 
 void encode_rows(Stream& stream, const TensorView& x, const TensorView& base,
-                 const TensorView& code) {
+                 const TensorView& code, RowCode kind) {
   visit_dtype(x.dtype, [&](auto tag) {
     using T = decltype(tag);
-    launch(stream, {static_cast<unsigned>(x.rows()), kThreads}, encode_kernel<T>,
+    const auto kernel =
+        kind == RowCode::kInt8 ? encode_kernel<Int8Row, T> : encode_kernel<E4m3Row, T>;
+    launch(stream, {static_cast<unsigned>(x.rows()), kThreads}, kernel,
            coded_rows<T>(x, base, code));
   });
 }
 
 void decode_rows(Stream& stream, const TensorView& code, const TensorView& base,
-                 const TensorView& out) {
+                 const TensorView& out, RowCode kind) {
   visit_dtype(out.dtype, [&](auto tag) {
     using T = decltype(tag);
-    launch(stream, {static_cast<unsigned>(out.rows()), kThreads}, decode_kernel<T>,
+    const auto kernel =
+        kind == RowCode::kInt8 ? decode_kernel<Int8Row, T> : decode_kernel<E4m3Row, T>;
+    launch(stream, {static_cast<unsigned>(out.rows()), kThreads}, kernel,
            coded_rows<T>(out, base, code));
   });
 }

@@ -8,6 +8,11 @@
 #include "parallel/context.h"
 
 namespace weft {
+namespace {
+
+RowCode code_of(KeptRows kept) { return kept == KeptRows::kInt8 ? RowCode::kInt8 : RowCode::kE4m3; }
+
+}  // namespace
 
 int64_t sink_frame(const SinkPosition& position, int64_t block, int step, int64_t first_frame) {
   const auto low = [](uint64_t value) { return static_cast<uint32_t>(value); };
@@ -53,6 +58,35 @@ std::vector<double> CausalWindow::slot_positions(const Range& block) const {
   return positions;
 }
 
+void WindowStore::put(int layer, int step, WindowRing ring) {
+  std::lock_guard lock(mutex_);
+  rings_[{layer, step}] = std::move(ring);
+}
+
+WindowRing WindowStore::take(int layer, int step) {
+  std::lock_guard lock(mutex_);
+  const auto found = rings_.find({layer, step});
+  if (found == rings_.end()) return {};
+  WindowRing ring = std::move(found->second);
+  rings_.erase(found);
+  return ring;
+}
+
+template <class F>
+void CausalWindow::for_each_ring(F&& each) {
+  for (int layer = shape_.layers.begin; layer < shape_.layers.end; ++layer)
+    for (auto step = static_cast<int>(shape_.steps.begin); step < shape_.steps.end; ++step)
+      each(layer, step, ring(layer, step));
+}
+
+void CausalWindow::leave(WindowStore& store) {
+  for_each_ring([&](int layer, int step, Ring& ring) { store.put(layer, step, std::move(ring)); });
+}
+
+void CausalWindow::take(WindowStore& store) {
+  for_each_ring([&](int layer, int step, Ring& ring) { ring = store.take(layer, step); });
+}
+
 size_t CausalWindow::bytes() const {
   size_t bytes = 0;
   for (const std::vector<Ring>* rings : {&rings_, &sinks_})
@@ -61,7 +95,7 @@ size_t CausalWindow::bytes() const {
 }
 
 CausalWindow::Ring& CausalWindow::made(Ring& ring, int64_t tokens, const TensorView& keys) const {
-  const bool coded = shape_.kept == KeptRows::kFp8;
+  const bool coded = is_coded(shape_.kept);
   if (!ring.rows)
     ring.rows =
         Tensor(coded ? DType::kI8 : keys.dtype, {2, tokens, keys[1], keys[2] + coded}, keys.device);
@@ -69,20 +103,20 @@ CausalWindow::Ring& CausalWindow::made(Ring& ring, int64_t tokens, const TensorV
 }
 
 void CausalWindow::keep(Context& context, const TensorView& from, const TensorView& to) const {
-  if (shape_.kept == KeptRows::kCompute) return copy(context.stream, from, to);
+  if (!is_coded(shape_.kept)) return copy(context.stream, from, to);
   const Arena::Scope scope(context.arena);
   TensorView dense = from;
   if (!from.rows_collapse()) {
     dense = context.arena.alloc(from.dtype, from.shape());
     copy(context.stream, from, dense);
   }
-  encode_rows(context.stream, dense, {}, to);
+  encode_rows(context.stream, dense, {}, to, code_of(shape_.kept));
 }
 
 TensorView CausalWindow::rows_of(Context& context, const TensorView& kept, DType dtype) const {
-  if (shape_.kept == KeptRows::kCompute) return kept;
+  if (!is_coded(shape_.kept)) return kept;
   const TensorView rows = context.arena.alloc(dtype, {kept[0], kept[1], kept[2] - 1});
-  decode_rows(context.stream, kept, {}, rows);
+  decode_rows(context.stream, kept, {}, rows, code_of(shape_.kept));
   return rows;
 }
 
@@ -117,8 +151,8 @@ void CausalWindowMixer::attend(Context& context, const Attend& attend) {
   if (window_.makes_sink_ >= 0) return make_sink(context, attend);
   const CausalWindow::Block& block = window_.block_;
   const CausalWindowShape& shape = window_.shape_;
-  CausalWindow::Ring& ring =
-      window_.made(window_.ring(attend.layer), shape.frames * shape.frame_tokens, attend.k);
+  CausalWindow::Ring& ring = window_.made(window_.ring(attend.layer, block.step),
+                                          shape.frames * shape.frame_tokens, attend.k);
   window_.write(context, ring, attend.k, attend.v);
 
   const Arena::Scope scope(context.arena);
@@ -147,7 +181,7 @@ size_t causal_window_cache_bytes(const CausalWindowShape& window, const AttendSh
   const int64_t layers = window.layers.end - window.layers.begin;
   const int64_t tokens =
       window.steps.size() * window.frames * window.frame_tokens + window.sinks * window.sink_tokens;
-  const int64_t row = window.kept == KeptRows::kFp8
+  const int64_t row = is_coded(window.kept)
                           ? shape.head_dim + 1
                           : static_cast<int64_t>(shape.head_dim * shape.element());
   return static_cast<size_t>(layers * tokens * 2 * shape.kv_heads * row);

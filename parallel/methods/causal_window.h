@@ -10,14 +10,16 @@
 // Memory: for every layer and step 2 C S Akv E elements for a window of C frames of S tokens; for
 //   every layer 2 R Akv E per sink of R tokens (causal_window_cache_bytes). Arena: (C S + R) Akv E.
 //   In 8 bits a kept row has E + 1 bytes, and the arena takes as much again for the values.
-// Exact, but for kept rows in 8 bits: a value changes by at most 2^-4 of itself or 2^-17 of its
-// row's largest (kernels/row_code.h). Keys are kept after their norm and before rope. Whoever reads
-// them gives them positions that count from the first frame of the window, so no position grows
-// with the stream. Frame f lies in slot f mod C of a ring, so the block that is written replaces
-// the oldest frames,
+// Exact, but for kept rows in 8 bits (kernels/row_code.h): as fp8, a value changes by at most 2^-4
+// of itself or 2^-17 of its row's largest; as int8, by at most 1/128 of its row's largest. Keys are
+// kept after their norm and before rope. Whoever reads them gives them positions that count from
+// the first frame of the window, so no position grows with the stream. Frame f lies in slot f mod C
+// of a ring, so the block that is written replaces the oldest frames,
 //   and blocks may have any number of frames up to C.
 // Paper: Live Avatar (2025, arXiv 2512.04677).
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <vector>
 
 #include "parallel/partition.h"
@@ -35,7 +37,8 @@ struct SinkPosition {
 int64_t sink_frame(const SinkPosition& position, int64_t block, int step, int64_t first_frame);
 
 // Kept rows have the dtype of the keys, or are coded in 8 bits (kernels/row_code.h).
-enum class KeptRows : uint8_t { kCompute, kFp8 };
+enum class KeptRows : uint8_t { kCompute, kFp8, kInt8 };
+constexpr bool is_coded(KeptRows kept) { return kept != KeptRows::kCompute; }
 
 struct CausalWindowShape {
   BlockRange layers{};
@@ -45,6 +48,24 @@ struct CausalWindowShape {
   int64_t sink_tokens = 0;
   int sinks = 1;  // how many are kept at a time
   KeptRows kept = KeptRows::kCompute;
+};
+
+// The keys and values of one layer and step, or of a sink.
+struct WindowRing {
+  Tensor rows;      // [2, tokens, Akv, E]: keys, values; coded [2, tokens, Akv, E + 1]
+  Range written{};  // the frames of the last block
+};
+
+// The rings of all ranks of a process between two runs of one stream, by layer and step, so that
+// the next run may split them otherwise. Any thread may use it.
+class WindowStore {
+ public:
+  void put(int layer, int step, WindowRing ring);
+  WindowRing take(int layer, int step);  // empty where there is none
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<int, int>, WindowRing> rings_;
 };
 
 // The keys and values that a rank keeps. The mixers that RankPlacement makes share them.
@@ -70,18 +91,22 @@ class CausalWindow {
 
   size_t bytes() const;
 
+  // Moves the rings of blocks to a store and from there. Sinks are made anew. All ranks have the
+  // same device.
+  void leave(WindowStore& store);
+  void take(WindowStore& store);
+
  private:
   friend class CausalWindowMixer;
-  struct Ring {
-    Tensor rows;      // [2, tokens, Akv, E]: keys, values; coded [2, tokens, Akv, E + 1]
-    Range written{};  // the frames of the last block
-  };
+  using Ring = WindowRing;
   // Returns the store of keys like `keys`, with room for `tokens`.
   Ring& made(Ring& ring, int64_t tokens, const TensorView& keys) const;
-  Ring& ring(int layer) {
-    return rings_[(layer - shape_.layers.begin) * shape_.steps.size() + block_.step -
-                  shape_.steps.begin];
+  Ring& ring(int layer, int64_t step) {
+    return rings_[(layer - shape_.layers.begin) * shape_.steps.size() + step - shape_.steps.begin];
   }
+  // Calls each(layer, step, ring) for every ring of blocks.
+  template <class F>
+  void for_each_ring(F&& each);
   Ring& sink(int layer, int sink) {
     return sinks_[(layer - shape_.layers.begin) * shape_.sinks + sink];
   }

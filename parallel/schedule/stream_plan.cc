@@ -383,10 +383,12 @@ Plan plan_stream(const StreamPlanConfig& config, const Range& turns, int rank) {
   const Layout& layout = config.layout;
   CHECK(turns.begin >= all.begin && turns.begin < turns.end && turns.end <= all.end, "turns",
         to_string(turns), "of", to_string(all));
-  CHECK(layout.ranks() == layout[Axis::kStep] * layout[Axis::kLayers] * layout[Axis::kTensor],
-        to_string(layout));
+  const int seams = layout[Axis::kTensor] * layout[Axis::kUlysses];
+  CHECK(layout.ranks() == layout[Axis::kStep] * layout[Axis::kLayers] * seams, to_string(layout));
+  CHECK(layout[Axis::kUlysses] == 1 || layout[Axis::kLayers] == 1, to_string(layout));
   CHECK(layout[Axis::kStep] <= config.steps && config.blocks >= 1 && config.credits >= 1, "steps",
         config.steps, "blocks", config.blocks, "credits", config.credits);
+  CHECK(!config.clean_pass);
   return StreamWriter(config, rank).write(turns, all);
 }
 

@@ -6,8 +6,9 @@
 //
 // Split: the steps (step), by groups of consecutive steps, so that every group denoises another
 //   block (timestep pipeline); transformer blocks (layers), so that several blocks go around the
-//   stages (layer ring); both; heads and widths inside a forward (tensor), by the seams. One rank
-//   does everything. The latents are the same bits.
+//   stages (layer ring); both; heads and widths inside a forward (tensor), by the seams; tokens and
+//   heads inside a forward (ulysses), behind which every rank gets the velocity of all tokens. One
+//   rank does everything. The latents are the same bits, but for tensor's sums.
 // Blocks: their number and sizes need not be known before. A block's messages have a row more, that
 //   describes it: how many frames it has (up to P, or none: it only keeps the pipeline moving),
 //   what it belongs to, and whether the stream ends. All ranks end with the same block, a few
@@ -52,7 +53,11 @@ struct StreamPlanConfig {
   int swap_block = 0;  // 0: the sink stays
   int credits = 2;
   int layers = 1;  // transformer blocks
-  // Its axes are step, layers and tensor.
+  // Later blocks see the keys of one more pass over a finished block (Self-Forcing, 2025, arXiv
+  // 2506.08009), in place of each step's own. Such a stream is forecast, but has no plan.
+  bool clean_pass = false;
+  int64_t heads = 0;  // of attention: ulysses has at most so many ranks
+  // Its axes are step, layers and tensor, or step, tensor and ulysses.
   Layout layout{};
   // A rank behind those of the layout decodes and does nothing else. Without it the rank that
   // updates the last step does.

@@ -87,8 +87,8 @@ INSTANTIATE_TEST_SUITE_P(
                4}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// The rings of a stream hold the same rows in the same order wherever its steps and layers are.
-TEST(Streams, StepsAndLayersGiveTheErrorsOfOneRankToTheBit) {
+// The rings of a stream hold the same rows in the same order wherever its steps, layers and heads are.
+TEST(Streams, EverySplitGivesTheErrorsOfOneRankToTheBit) {
   const VerifyOptions options{.threads = 1};
   for (const char* name : {"stream_small", "stream_sink_moves"}) {
     const std::string folder = std::string("tests/golden/") + name;
@@ -97,7 +97,9 @@ TEST(Streams, StepsAndLayersGiveTheErrorsOfOneRankToTheBit) {
                                         {3, "step=3"},
                                         {2, "layers=2"},
                                         {4, "step=2,layers=2"},
-                                        {6, "step=3,layers=2"}}) {
+                                        {6, "step=3,layers=2"},
+                                        {2, "ulysses=2"},
+                                        {4, "step=2,ulysses=2"}}) {
       const std::vector<VerifyRow> rows = verify_case(folder, options, threads(ranks), layout);
       ASSERT_EQ(rows.size(), one.size());
       for (size_t i = 0; i < rows.size(); ++i) {

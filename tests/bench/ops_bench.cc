@@ -152,6 +152,8 @@ void bench_rows(const Settings& settings, DType dtype) {
     entry("note_non_finite", 1, [&](Stream& s) { note_non_finite(s, x, slot); });
     entry("encode_rows", 3, [&](Stream& s) { encode_rows(s, x, y, code); });
     entry("decode_rows", 3, [&](Stream& s) { decode_rows(s, code, y, out); });
+    entry("encode_rows int8", 3, [&](Stream& s) { encode_rows(s, x, y, code, RowCode::kInt8); });
+    entry("decode_rows int8", 3, [&](Stream& s) { decode_rows(s, code, y, out, RowCode::kInt8); });
     entry("copy", 2, [&](Stream& s) { copy(s, x, out); });
     entry("copy to f32", dtype == DType::kF32 ? 2 : 3, [&](Stream& s) { copy(s, x, f); });
     entry("copy transposed", 2, [&](Stream& s) {

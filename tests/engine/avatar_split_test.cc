@@ -11,18 +11,21 @@ constexpr int kBlocks = 6;  // two more than a window
 struct Split {
   int steps, layers;
   bool apart;
+  int sharers = 1;
 };
 constexpr Split kSplits[] = {{1, 1, true}, {2, 1, false}, {3, 1, true}, {4, 1, false},
                              {4, 1, true}, {1, 2, false}, {1, 2, true}, {2, 2, false},
-                             {4, 2, true}, {1, 3, true}};
+                             {4, 2, true}, {1, 3, true},  {1, 1, false, 2}, {2, 1, true, 2}};
 
 std::string name_of(const Split& split) {
   return "step=" + std::to_string(split.steps) + " layers=" + std::to_string(split.layers) +
+         " ulysses=" + std::to_string(split.sharers) +
          (split.apart ? " and a decoder" : "");
 }
 
 StreamSettings small(const Split& split) {
   StreamSettings settings = avatar_settings(5, split.steps, split.layers, split.apart);
+  settings.layout[Axis::kUlysses] = split.sharers;
   settings.width = 48;
   settings.height = 32;
   return settings;
@@ -34,10 +37,10 @@ StreamSignal signal_of(int64_t number, int64_t frames, float volume) {
   for (int64_t i = 0; i < 4 * frames * Session::kSignalColumns; ++i) {
     const int64_t column = i % Session::kSignalColumns, row = i / Session::kSignalColumns;
     const bool loud = (row + number) % 3 != 0;
-    signal.rows.push_back(column == Session::kSignalColumns - 1 ? 1
-                          : column >= SoundBands::kBands        ? 0
-                          : loud                                ? volume + 0.02f * float(column)
-                                                                : SoundBands::silence());
+    signal.rows.push_back(column == SoundBands::kBands + 2 ? 1
+                          : column >= SoundBands::kBands   ? 0
+                          : loud                           ? volume + 0.02f * float(column)
+                                                           : SoundBands::silence());
   }
   return signal;
 }

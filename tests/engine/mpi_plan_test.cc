@@ -1,7 +1,7 @@
 // Runs whole jobs with the processes of mpirun under every layout. The memory that each rank takes
 // in each stage agrees with its plan: a plan is at most 5 % too large and 1 % too small.
-// usage: mpi_plan_test MODEL FRAMESxHEIGHTxWIDTH [cache:CACHE] [steps:N] [method:METHOD]
-//                      [LAYOUT...]
+// usage: mpi_plan_test MODEL FRAMESxHEIGHTxWIDTH [method:METHOD] [cache:CACHE] [steps:N]
+// [LAYOUT...]
 //                                     under mpirun; layouts without a name are all legal ones
 //        mpi_plan_test language FOLDER [LAYOUT...]   under mpirun, completes prompts with a
 //                                                    language model
@@ -51,22 +51,19 @@ void widen(const std::string& model, const std::string& folder) {
   write_random(weights, random_tensors(open_transformer(path)->tensors()));
 }
 
-// Takes no frame until the last one is decoded. Then as many wait as ever can. The frames of a
-// longer video are taken at once, because its decoder would wait for ever; as many of them may
-// have waited.
+// Takes a frame so late that as many wait as ever can: the first one when the last is decoded, or
+// where the decoder waits for it, as a queue's does.
 struct LateSink final : FrameSink, ProgressListener {
-  static constexpr int64_t kMost = static_cast<int64_t>(kFramesWaiting) + 2;
-  explicit LateSink(const Request& request) : told(is_queue(request) || request.frames >= kMost) {
-    if (told) decoded.set_value();
-  }
   std::promise<void> decoded;
-  uint64_t bytes = 0;
-  int64_t frames = 0;
-  bool told;
+  uint64_t frames = 0, frame_bytes = 0;
+  bool told = false;
   void push(const Frame& frame) override {
-    if (bytes == 0) decoded.get_future().wait();
-    if (frames++ < kMost) bytes += frame.rgb.size();
+    if (frames == 0) decoded.get_future().wait_for(std::chrono::milliseconds(500));
+    ++frames;
+    frame_bytes = frame.rgb.size();
   }
+  // Those that have waited: in the queue, with the decoder and here.
+  uint64_t bytes() const { return std::min<uint64_t>(frames, kFramesWaiting + 2) * frame_bytes; }
   std::string finish() override { return {}; }
   void progress(const Progress& at) override {
     if (at.stage != "decode" || at.step < at.total || told) return;
@@ -82,7 +79,7 @@ std::vector<int64_t> run_rank(RankPlacement placement, const std::string& model,
   Generator generator(model, test::options_of(dtype), std::move(placement));
   const Request request = generator.resolve(open);
   const MemoryPlan plan = generator.plan(request);
-  LateSink sink(request);
+  LateSink sink;
   RunOptions options;
   options.listener = &sink;
   const RunResult result = generator.run(request, &sink, options);
@@ -91,9 +88,10 @@ std::vector<int64_t> run_rank(RankPlacement placement, const std::string& model,
     bytes.push_back(static_cast<int64_t>(planned));
   for (const uint64_t taken : result.stage_high_water)
     bytes.push_back(static_cast<int64_t>(taken - live));
-  // The queue decodes while it denoises.
-  bytes[is_queue(request) ? 4 : 5] += static_cast<int64_t>(sink.bytes);
-  if (is_queue(request)) bytes[2] = bytes[5] = 0;
+  // A queue decodes while it denoises.
+  const size_t decodes = is_queue(request) ? 1 : 2;
+  bytes[3 + decodes] += static_cast<int64_t>(sink.bytes());
+  if (is_queue(request)) bytes[2] = bytes[5] = 1;
   return bytes;
 }
 
@@ -168,13 +166,12 @@ std::vector<std::string> language_work(Communicator& world, const std::string& f
 std::vector<std::string> work(Communicator& world, const std::string& model, const Request& open,
                               const std::vector<std::string>& names) {
   const Generator generator(model, test::options_of(DType::kF32));
-  const Request resolved = generator.resolve(open);
-  const LayoutLimits limits = generator.layout_limits(resolved);
+  const LayoutLimits limits = generator.layout_limits(generator.resolve(open));
   std::vector<Layout> layouts;
   for (const std::string& name : names) layouts.push_back(parse_layout(name, world.size(), limits));
   if (names.empty()) layouts = legal_layouts(world.size(), limits);
   for (Layout& layout : layouts)
-    if (is_queue(resolved) && layout.decode_rank < 0) layout.decode_rank = 0;
+    if (is_queue(open)) layout.text_ranks = 1, layout.decode_rank = 0;
   std::vector<std::string> faults;
   double most = 0, least = 2;
   for (const Layout& layout : layouts)
@@ -185,7 +182,6 @@ std::vector<std::string> work(Communicator& world, const std::string& model, con
         for (int stage = 0; stage < 3; ++stage) {
           const auto planned = static_cast<double>(all[rank][stage]),
                      taken = static_cast<double>(all[rank][3 + stage]);
-          if (planned == 0 && taken == 0) continue;
           char line[200];
           std::snprintf(line, sizeof line, "%s %s, rank %d, stage %d: %.3f MiB planned, %.3f taken",
                         to_string(layout).c_str(), std::string(to_string(dtype)).c_str(), rank,
@@ -208,14 +204,14 @@ void take_settings(std::vector<std::string>& names, Request& request) {
     const size_t colon = name.find(':');
     if (colon == std::string::npos) return false;
     const std::string key = name.substr(0, colon), value = name.substr(colon + 1);
-    if (key == "cache")
+    if (key == "method")
+      request.method = parse_method(value, "method");
+    else if (key == "cache")
       request.cache = parse_step_cache(value, "cache");
     else if (key == "steps")
       request.steps = std::stoi(value);
-    else if (key == "method")
-      request.method = parse_method(value, "method");
     else
-      throw Error(ErrorKind::kUsage, "setting \"" + key + "\": legal are cache, method and steps");
+      throw Error(ErrorKind::kUsage, "setting \"" + key + "\": legal are method, cache and steps");
     return true;
   });
 }

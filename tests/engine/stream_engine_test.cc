@@ -4,9 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
+#include "io/json.h"
 #include "tests/engine/small_job.h"
 #include "tests/engine/stream_job.h"
 #include "tests/engine/stream_pictures.h"
+#include "tests/io/io_testing.h"
+#include "tests/io/media_testing.h"
 
 namespace weft::test {
 namespace {
@@ -53,10 +58,16 @@ TEST(StreamEngine, PicturesAreTheSameUnderEverySplit) {
     index += std::ssize(wanted[block].pictures);
   }
   EXPECT_NE(wanted[1].pictures[0].rgb, wanted[2].pictures[0].rgb);
-  for (const auto& [steps, layers, apart] :
-       {std::tuple{1, 1, true}, {2, 1, false}, {2, 1, true}, {1, 2, true}, {1, 2, false}}) {
+  for (const auto& [steps, layers, sharers, apart] : {std::tuple{1, 1, 1, true},
+                                                      {2, 1, 1, false},
+                                                      {2, 1, 1, true},
+                                                      {1, 2, 1, true},
+                                                      {1, 2, 1, false},
+                                                      {1, 1, 2, false},
+                                                      {1, 1, 2, true},
+                                                      {2, 1, 2, false}}) {
     StreamSettings split = settings();
-    split.layout = StreamRun::split(steps, layers);
+    split.layout = StreamRun::split(steps, layers, sharers);
     split.decodes_apart = apart;
     expect_same_pictures(run(split), wanted,
                          to_string(split.layout) + (apart ? " and a decoder" : ""));
@@ -117,6 +128,27 @@ TEST(StreamEngine, IllegalSettingsAreNamed) {
             std::string::npos);
   EXPECT_NE(error_of([](StreamSettings& s) { s.layout = StreamRun::split(3); }).find("step=3"),
             std::string::npos);
+}
+
+// A copy of the pocket avatar that says so in its weft.json.
+TEST(StreamEngine, AModelWithACleanPassIsRefused) {
+  const TempFolder folder;
+  for (const auto& entry : std::filesystem::directory_iterator("models/pocket_avatar"))
+    if (entry.path().filename() != "weft.json")
+      std::filesystem::create_symlink(std::filesystem::absolute(entry.path()),
+                                      folder / entry.path().filename().string());
+  nlohmann::json json = read_json_file("models/pocket_avatar/weft.json");
+  for (const bool clean : {false, true}) {
+    json["stream"]["clean_pass"] = clean;
+    std::ofstream(folder / "weft.json") << json;
+    const auto opened = std::make_shared<const OpenModel>(folder.path());
+    StreamSettings small = settings();
+    small.width = small.height = 96;
+    if (clean)
+      expect_error(ErrorKind::kModel, "stream.clean_pass", [&] { StreamEngine(opened, small); });
+    else
+      EXPECT_NO_THROW(StreamEngine(opened, small));
+  }
 }
 
 }  // namespace

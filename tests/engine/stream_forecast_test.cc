@@ -79,6 +79,50 @@ TEST(StreamForecast, PeriodsFollowTheFormulas) {
   EXPECT_NEAR(ring.period_s, 2 * 0.2655, 0.02);
 }
 
+// The only split that makes a block itself faster; its messages cost something in every forward.
+TEST(StreamForecast, UlyssesIsChosenWhereItsMessagesAreCheap) {
+  StreamPlanConfig config = config_of(4, 1, false);
+  config.heads = 40;
+  StreamTimes times = kPaper;
+  EXPECT_EQ(best_stream(config, times, 4).layout[Axis::kUlysses], 1) << "what it costs is unknown";
+  times.exchange_s = 0.01;
+  const StreamForecast fast = best_stream(config, times, 4);
+  EXPECT_EQ(fast.layout[Axis::kUlysses], 4);
+  EXPECT_NEAR(fast.period_s, 4 * (0.2655 / 4 + 0.01) + 0.15, 1e-3);
+  EXPECT_NEAR(fast.first_frame_s, 4 * (0.2655 / 4 + 0.01) + 0.15, 1e-3);
+  times.exchange_s = 0.3;
+  EXPECT_EQ(best_stream(config, times, 4).layout[Axis::kUlysses], 1);
+  config.heads = 2;
+  times.exchange_s = 0.01;
+  EXPECT_LE(best_stream(config, times, 8).layout[Axis::kUlysses], 2);
+}
+
+// Law 34.
+TEST(StreamForecast, BehindACleanPassNoSplitIsFaster) {
+  StreamTimes times = kPaper;
+  for (const double hop_s : {0.0, 0.01}) {
+    times.hop.latency_s = hop_s;
+    StreamPlanConfig one = config_of(4, 1, true);
+    one.clean_pass = true;
+    EXPECT_EQ(split_refusal(one, times), "");
+    const double alone = stream_forecast(one, times).period_s;
+    EXPECT_NEAR(alone, 5 * times.forward_s, 1e-9) << "T + 1 forwards";
+    for (const auto& [groups, layers] : {std::pair{2, 1}, {4, 1}, {1, 2}, {4, 2}}) {
+      StreamPlanConfig split = config_of(4, groups, true, layers);
+      EXPECT_EQ(split_refusal(split, times), "") << "each step has keys of its own";
+      EXPECT_LT(stream_forecast(split, times).period_s, 0.6 * alone);
+      split.clean_pass = true;
+      EXPECT_GE(stream_forecast(split, times).period_s, alone);
+      EXPECT_LE(stream_forecast(split, times).period_s, alone + 12 * hop_s);
+      const std::string why = split_refusal(split, times);
+      EXPECT_NE(why.find(to_string(split.layout) + " would be "), std::string::npos) << why;
+      EXPECT_NE(why.find(hop_s > 0 ? "be 0.9" : "be 1.00 times"), std::string::npos) << why;
+    }
+    const StreamForecast best = best_stream(one, times, 8);
+    EXPECT_EQ(best.layout.ranks(), 1);
+  }
+}
+
 // As few devices as keep up; where none do, the fastest.
 TEST(StreamForecast, ChoosesTheSplit) {
   const StreamForecast five = best_stream(config_of(4, 1, false), kPaper, 5);

@@ -35,6 +35,7 @@ struct StreamRun {
   DType wire = DType::kF32;
   KeptRows kept = KeptRows::kCompute;
   LocalOptions local{};
+  StreamState* state = nullptr;
   // As in StreamJob; `next` runs on the thread of the first rank.
   std::function<NextBlock(int64_t number)> next{};
   std::function<float(const StreamBlock& block)> loud = [](const StreamBlock& block) {
@@ -45,8 +46,9 @@ struct StreamRun {
   // Called where a block is updated, with the most bytes that the rank's arena has held.
   std::function<void(int rank, const Pass& pass, size_t arena)> updated{};
 
-  static Layout split(int steps, int layers = 1) {
+  static Layout split(int steps, int layers = 1, int sharers = 1) {
     Layout layout;
+    layout[Axis::kUlysses] = sharers;
     layout[Axis::kStep] = steps;
     layout[Axis::kLayers] = layers;
     return layout;
@@ -111,7 +113,8 @@ struct StreamRun {
                         if (decode) return decode(block, latent);
                         const float* from = latent.as<float>();
                         out.push_back({block, {from, from + latent.count()}});
-                      }};
+                      },
+                  .state = state};
     if (columns > 0)
       job.signal = [&](const StreamBlock& block, const TensorView& to) {
         EXPECT_EQ(to[0], block.frames.size());

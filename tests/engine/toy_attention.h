@@ -58,13 +58,16 @@ struct ToyAttention final : ToyTransformer {
     return x;
   }
 
-  static void add_signal(const ForwardArgs& args, const Tensor& x) {
-    for (int64_t i = 0; args.signal && i < std::ssize(args.times); ++i) {
-      const Range& tokens = args.times[i].tokens;
-      const float* row = args.signal.as<float>() + i * args.signal[1];
-      for (int64_t j = tokens.begin * kWidth; j < tokens.end * kWidth; ++j)
-        x.as<float>()[j] += 0.1f * row[j % args.signal[1]];
-    }
+  static void add_signal(const Context& context, const ForwardArgs& args, const Tensor& x) {
+    int64_t at = 0;  // of this rank's tokens
+    for (const Range& range : context.tokens.ranges)
+      for (int64_t token = range.begin; args.signal && token < range.end; ++token, ++at) {
+        int64_t segment = 0;
+        while (token >= args.times[segment].tokens.end) ++segment;
+        const float* row = args.signal.as<float>() + segment * args.signal[1];
+        for (int64_t j = 0; j < kWidth; ++j)
+          x.as<float>()[at * kWidth + j] += 0.1f * row[(token * kWidth + j) % args.signal[1]];
+      }
   }
 
   void forward(Context& context, const ForwardArgs& args) const override {
@@ -90,7 +93,7 @@ struct ToyAttention final : ToyTransformer {
           context,
           {.layer = layer, .q = q, .k = k, .v = v, .out = out, .rope = &args.rope, .scale = 0.4f});
       multiply(layer, 3, out, x);
-      add_signal(args, x);
+      add_signal(context, args, x);
     }
     if (args.blocks.last()) {
       if (args.hook) args.hook->before_head(context, x);

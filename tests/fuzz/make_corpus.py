@@ -171,6 +171,20 @@ def sounds():
             put("sound", name, path.read_bytes())
 
 
+def stream_messages():
+    init = {"type": "session_init", "mood": "happy", "size": "96x96", "fps": 25, "seed": 7, "container": "annexb",
+            "audio": {"codec": "pcm_s16le", "rate": 48000, "channels": 1}, "client_ts": 1.5}
+    for name, message in [("init", init), ("resume", {"type": "session_resume", "token": "abc", "time_us": 40000}),
+                          ("text", {"type": "text", "text": "Hello"}), ("prompt", {"type": "prompt", "caption": "a face"}),
+                          ("listen", {"type": "listen", "on": True}), ("flush", {"type": "flush"}),
+                          ("unknown", {"type": "flush", "now": [[[{}]]]})]:
+        put("stream_message", name, json.dumps(message))
+    for name, flags, samples in [("sound", 0, [1, -1, 32767]), ("last", 4, [])]:
+        payload = struct.pack(f"<{len(samples)}h", *samples)
+        put("stream_message", name, b"WEFT" + struct.pack("<HHIIq", 1, flags, 9, len(samples), 40000) + payload)
+    put("stream_message", "short", b"WEFT" + struct.pack("<HHIIqh", 1, 0, 9, 4, 40000, 1))
+
+
 if __name__ == "__main__":
     weights()
     configs()
@@ -178,3 +192,4 @@ if __name__ == "__main__":
     tokenizer_files()
     pictures_and_clips()
     sounds()
+    stream_messages()

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/serve/stream_messages.h"
 #include "apps/verify/verify_stages.h"
 #include "engine/sampling/sampler.h"
 #include "io/json.h"
@@ -288,6 +289,16 @@ void media(Bytes bytes) {
   });
 }
 
+// A text message, or the bytes of a packet of sound.
+void stream_message(Bytes bytes) {
+  refused_or_done([&] { read_client_message(text_of(bytes)); });
+  refused_or_done([&] {
+    const SoundPacket packet = read_sound_packet(bytes);
+    const auto header = to_bytes(packet.header);
+    CHECK(std::ranges::equal(header, bytes.first(header.size())));
+  });
+}
+
 constexpr Target kTargets[] = {
     {"safetensors", 4096, safetensors},
     {"safetensors_index", 2048, safetensors_index},
@@ -299,6 +310,7 @@ constexpr Target kTargets[] = {
     {"tokenizer_json", 2048, tokenizer_json},
     {"media", 16384, media},
     {"sound", 16384, sound},
+    {"stream_message", 2048, stream_message},
 };
 
 }  // namespace

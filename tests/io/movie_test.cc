@@ -230,7 +230,7 @@ TEST(Movie, LiveFragmentsBeginWithAKeyPictureAtTheirTime) {
     EXPECT_NEAR(packets.times[size_t(k)], k * 0.04, 1e-4) << k;
     EXPECT_EQ(packets.times[size_t(k)], packets.decoded[size_t(k)]) << "no picture is reordered";
   }
-  EXPECT_EQ(packets.keys, (std::vector<int64_t>{0, 12, 24, 30, 36, 48, 60, 72, 84, 96}));
+  EXPECT_EQ(packets.keys, (std::vector<int64_t>{0, 12, 24, 30, 42, 54, 66, 78, 90}));
   EXPECT_EQ(read_video(path).size(), 100u);
   const std::vector<float> sound = sound_for(settings, 100);
   EXPECT_NEAR(lag_of(sound, read_all(*open_sound(path, kRate)).samples), 0, 1);
@@ -253,8 +253,8 @@ TEST(Movie, APlayerCanJoinAtAnyFragment) {
     if (type == "moof") fragments.emplace_back();
     if (type == "moof" || type == "mdat") fragments.back() += box;
   }
-  ASSERT_EQ(fragments.size(), 5u);
-  for (size_t first = 0; first < fragments.size(); ++first) {
+  ASSERT_EQ(fragments.size(), 6u);  // the last one has the rest of the sound alone
+  for (size_t first = 0; first < 5; ++first) {
     std::string joined = header;
     for (size_t f = first; f < fragments.size(); ++f) joined += fragments[f];
     const std::string path = folder / "join.mp4";
@@ -266,6 +266,53 @@ TEST(Movie, APlayerCanJoinAtAnyFragment) {
     for (size_t k = 0; k < frames.size(); ++k)
       EXPECT_EQ(frames[k].rgb, whole[12 * first + k].rgb) << first << ' ' << k;
   }
+}
+
+// Pieces of four pictures, a key picture in every third and at picture 30.
+TEST(Movie, PiecesAreTheLiveMovieInFragmentsWithTheirPictures) {
+  const TempFolder folder;
+  MovieSettings settings = settings_for(64);
+  settings.fragment = 4;
+  settings.key_every = 3;
+  std::vector<MoviePiece> pieces;
+  auto sink = make_movie_pieces([&](MoviePiece&& piece) { pieces.push_back(piece); }, settings);
+  const std::vector<float> sound = sound_for(settings, 62);
+  for (int k = 0; k < 62; ++k) {
+    const size_t before = pieces.size();
+    sink->push(test_picture(64, 64, k), std::span(sound).subspan(size_t(k) * kHop, kHop), k == 30);
+    if (k == 3) {
+      EXPECT_EQ(pieces.size(), 2u) << "the header and the first four pictures";
+    }
+    if (k == 30) {
+      EXPECT_EQ(pieces.size(), before + 1) << "28 and 29 are a fragment of their own";
+    }
+  }
+  EXPECT_EQ(sink->finish(), "");
+  ASSERT_EQ(pieces.size(), 1u + 7 + 1 + 8 + 1);
+  EXPECT_EQ(pieces[0].codecs.substr(0, 5), "avc1.");
+  EXPECT_EQ(pieces[0].codecs.substr(11), ", mp4a.40.2");
+  EXPECT_EQ(pieces[0].pictures, 0);
+  std::string all(pieces[0].bytes.begin(), pieces[0].bytes.end());
+  std::vector<int64_t> keys;
+  int64_t first = 0;
+  for (size_t i = 1; i < pieces.size(); ++i) {
+    EXPECT_EQ(pieces[i].codecs, "");
+    EXPECT_EQ(pieces[i].first, first);
+    EXPECT_EQ(pieces[i].pictures, first == 28 ? 2 : first == 62 ? 0 : 4) << first;
+    if (pieces[i].key) keys.push_back(first);
+    first += pieces[i].pictures;
+    all.append(pieces[i].bytes.begin(), pieces[i].bytes.end());
+  }
+  EXPECT_EQ(first, 62);
+  EXPECT_EQ(keys, (std::vector<int64_t>{0, 12, 24, 30, 42, 54}));
+  const std::string path = folder / "pieces.mp4";
+  std::ofstream(path, std::ios::binary) << all;
+  const Packets packets = packets_of(path);
+  EXPECT_EQ(packets.keys, keys);
+  ASSERT_EQ(packets.times.size(), 62u);
+  for (int k = 0; k < 62; ++k) EXPECT_NEAR(packets.times[size_t(k)], k * 0.04, 1e-4) << k;
+  EXPECT_EQ(read_video(path).size(), 62u);
+  EXPECT_NEAR(lag_of(sound, read_all(*open_sound(path, kRate)).samples), 0, 1);
 }
 
 TEST(Movie, AReaderThatLeavesIsAnErrorOfOneLine) {

@@ -306,7 +306,8 @@ TEST(CausalWindow, TheSinkStaysAheadByItsDistance) {
 TEST(CausalWindow, BytesFollowTheFormulaAndStay) {
   for (const auto& [dtype, rows] : {std::pair{DType::kF32, KeptRows::kCompute},
                                     {DType::kBF16, KeptRows::kCompute},
-                                    {DType::kBF16, KeptRows::kFp8}}) {
+                                    {DType::kBF16, KeptRows::kFp8},
+                                    {DType::kF32, KeptRows::kInt8}}) {
     CausalWindowShape shape = window(4, 2, 1, 2);
     shape.kept = rows;
     CausalWindow kept(shape);
@@ -331,19 +332,19 @@ TEST(CausalWindow, BytesFollowTheFormulaAndStay) {
 
 // Law 18: the result is that of attention over rows that were coded and decoded. Values of four
 // significant bits are exact.
-TEST(CausalWindow, RowsOfEightBitsAreThoseOfTheirCode) {
-  const auto coded = [](const Tensor& x) {
+void expect_rows_of_their_code(KeptRows rows, RowCode kind, double error) {
+  const auto coded = [kind](const Tensor& x) {
     Stream stream = Stream::cpu(1);
     const TensorView& from = x.view();
     const Tensor code(DType::kI8, {from[0], from[1], from[2] + 1});
     Tensor out(from.dtype, from.shape());
-    encode_rows(stream, x, {}, code);
-    decode_rows(stream, code, {}, out);
+    encode_rows(stream, x, {}, code, kind);
+    decode_rows(stream, code, {}, out, kind);
     return out;
   };
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     CausalWindowShape eight = window(4);
-    eight.kept = KeptRows::kFp8;
+    eight.kept = rows;
     CausalWindow kept(eight), exact(window(4));
     Passes passes(kept), reference(exact);
     const auto changed = [&](const Qkv& x, const Range& frames) {
@@ -359,12 +360,17 @@ TEST(CausalWindow, RowsOfEightBitsAreThoseOfTheirCode) {
       const Qkv x(block, 0, dtype);
       const Tensor out = passes.block(x, block, 30);
       EXPECT_TRUE(same_bits(out, reference.block(changed(x, block), block, 30))) << first;
-      EXPECT_LE(relative_l2(out, by_definition(block, kept.seen(block), 0, 30)), 0.0625);
+      EXPECT_LE(relative_l2(out, by_definition(block, kept.seen(block), 0, 30)), error);
     }
   }
   Tensor same(DType::kF32, {2, 1, kHead});
   for (int64_t i = 0; i < same.count(); ++i) same.as<float>()[i] = i < kHead ? 0.75f : -12.0f;
   EXPECT_TRUE(same_bits(coded(same), same));
+}
+
+TEST(CausalWindow, RowsOfEightBitsAreThoseOfTheirCode) {
+  expect_rows_of_their_code(KeptRows::kFp8, RowCode::kE4m3, 0.0625);
+  expect_rows_of_their_code(KeptRows::kInt8, RowCode::kInt8, 1.0 / 64);
 }
 
 TEST(CausalWindow, Bf16IsWithinItsRounding) {
