@@ -233,12 +233,12 @@ RankRun::ShortQueue RankRun::short_queue(int least) const {
 }
 
 // A queue holds the more, the more blocks it has at a time. Two short ones that differ by a block
-// show what each of the others takes.
+// show what each of the others takes. From three blocks on every rank takes equally much for each.
 Footprint RankRun::run_queue() {
   const QueuePlanConfig whole = queue_plan(request_, job_.sampler, parts_, placement_);
   const int longest = std::min(request_.steps, whole.blocks);
-  ShortQueue first = short_queue(2);
-  for (int least = 3; least <= request_.steps; ++least) {
+  ShortQueue first = short_queue(3);
+  for (int least = 4; least <= request_.steps; ++least) {
     if (first.sampler.steps() >= longest) break;
     ShortQueue second = short_queue(least);
     const int steps = first.sampler.steps();
