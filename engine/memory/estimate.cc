@@ -322,24 +322,19 @@ uint64_t RankRun::compared_bytes() const {
 RankRun::Stage RankRun::decoding(ComponentBytes& bytes) {
   const bool decodes = placement_.band(shape_[2]).size() > 0;
   const Vae* vae = nullptr;
-  Footprint weights, ran;
+  Footprint weights;
   if (decodes) weights = run_.measure([&] { vae = &dry_.vae(run_.stream()); });
   bytes.vae = weights.held;
-  if (decodes || placement_.root()) {
-    const int64_t frames = decodes ? std::min(shape_[1], kDecodedChunks) : shape_[1];
-    const Tensor latent = run_.tensor(DType::kF32, {shape_[0], frames, shape_[2], shape_[3]});
-    ran = run_.measure([&] {
-      StreamDecoder decoder(run_.stream(), run_.arena(), placement_,
-                            {.traits = parts_.vae_model().traits(),
-                             .vae = vae,
-                             .latent = {shape_[0], shape_[2], shape_[3]}});
-      if (queue_)
-        decoder.push(latent);
-      else
-        decoder.decode(latent, nullptr);
-      decoder.finish();
-    });
-  }
+  const int64_t frames = decodes ? std::min(shape_[1], kDecodedChunks) : shape_[1];
+  const Tensor latents = run_.tensor(DType::kF32, {shape_[0], frames, shape_[2], shape_[3]});
+  const DecoderSettings settings{.traits = parts_.vae_model().traits(),
+                                 .vae = vae,
+                                 .latent = {shape_[0], shape_[2], shape_[3]}};
+  const Footprint ran = run_.measure([&] {
+    StreamDecoder decoder(run_.stream(), run_.arena(), placement_, settings);
+    queue_ ? decoder.push(latents) : decoder.decode(latents, nullptr);
+    decoder.finish();
+  });
   uint64_t pictures = 0;
   if (placement_.root())
     pictures = static_cast<uint64_t>(
