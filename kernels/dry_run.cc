@@ -22,7 +22,9 @@ DryRun::DryRun(std::optional<DeviceTraits> device)
 Footprint DryRun::measure(const std::function<void()>& program) {
   const Device::Kind kind = stream_.device().kind;
   const size_t before = tensor_bytes_live(kind);
+  const size_t of_host = tensor_bytes_live(Device::Kind::kMeasuredHost);
   reset_tensor_bytes_peak(kind);
+  reset_tensor_bytes_peak(Device::Kind::kMeasuredHost);
   arena_.reset_high_water();
   meter_.most = 0;
   program();
@@ -30,7 +32,8 @@ Footprint DryRun::measure(const std::function<void()>& program) {
   return {.held = live - before,
           .passing = tensor_bytes_peak(kind) - live,
           .arena = arena_.high_water(),
-          .scratch = meter_.most};
+          .scratch = meter_.most,
+          .host = meter_.device ? tensor_bytes_peak(Device::Kind::kMeasuredHost) - of_host : 0};
 }
 
 }  // namespace weft

@@ -18,6 +18,7 @@ struct Footprint {
   size_t passing = 0;  // tensors at most, beyond those that are left
   size_t arena = 0;    // of the arena at most
   size_t scratch = 0;  // of the op that takes the most of a device
+  size_t host = 0;     // tensors of the host at most, beside a device
 };
 
 // Belongs to one thread, which has its meter as long as the object exists.

@@ -94,7 +94,8 @@ void StreamDecoder::expect(int64_t frames, const Tag& tag) {
     const Range rows = placement_.band_of(rank, settings_.latent[1]);
     if (rows.size() == 0) continue;
     arrival.bands.emplace_back(rows.begin * scale,
-                               Tensor(DType::kU8, {frames, rows.size() * scale, width_, 3}));
+                               Tensor(DType::kU8, {frames, rows.size() * scale, width_, 3},
+                                      host_stream(stream_).device()));
     receives.push_back({rank, tag, arrival.bands.back().second});
   }
   if (!receives.empty()) arrival.pending = placement_.communicator().post(stream_, {}, receives);
@@ -157,8 +158,9 @@ TensorView StreamDecoder::Chunk::reserve(const std::array<int64_t, 4>& shape,
     if (pinned.bytes() < bytes) pinned = PinnedMemory(bytes);
     return pictures = TensorView(pinned.data(), DType::kU8, shape);
   }
-  if (memory.view().bytes() < bytes) memory = Tensor(DType::kU8, shape);
-  return pictures = TensorView(memory.view().data, DType::kU8, shape);
+  const Device host = host_stream(stream).device();
+  if (memory.view().bytes() < bytes) memory = Tensor(DType::kU8, shape, host);
+  return pictures = TensorView(memory.view().data, DType::kU8, shape, host);
 }
 
 // Converts rows to 8-bit RGB in host memory. On a device they are handed over one chunk later.
@@ -167,14 +169,14 @@ void StreamDecoder::show(const TensorView& rows, const Tag& tag) {
   if (!chunk.sent.empty()) placement_.communicator().wait(chunk.sent);
   chunk.tag = tag;
   const TensorView pictures = chunk.reserve({rows[0], rows[2], rows[3], 3}, stream_);
-  if (!stream_.queue()) {
+  if (host_stream(stream_).device() == stream_.device()) {
     frames_to_rgb8(stream_, rows, pictures);
     return hand_over(chunk);
   }
   const TensorView converted = arena_.alloc(DType::kU8, pictures.shape());
   frames_to_rgb8(stream_, rows, converted);
   copy(stream_, converted, pictures);
-  chunk.copied.record(stream_);
+  if (stream_.queue()) chunk.copied.record(stream_);
   if (handed_ + 1 < shown_) hand_over(chunks_[shown_ % 2]);
 }
 

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <set>
 
-#include "engine/decoding/frame_writer.h"
+#include "engine/decoding/stream_decoder.h"
 #include "engine/denoising/denoiser.h"
 #include "engine/long_video/queue_denoiser.h"
 #include "engine/long_video/queue_run.h"
@@ -14,6 +14,9 @@
 
 namespace weft {
 namespace {
+
+// The first chunk of a video has a single picture, and two chunks are used in turn.
+constexpr int64_t kDecodedChunks = 3;
 
 uint64_t f32_bytes(int64_t count) { return static_cast<uint64_t>(count) * sizeof(float); }
 
@@ -233,12 +236,12 @@ RankRun::ShortQueue RankRun::short_queue(int least) const {
 }
 
 // A queue holds the more, the more blocks it has at a time. Two short ones that differ by a block
-// show what each of the others takes.
+// show what each of the others takes. From three blocks on every rank takes equally much for each.
 Footprint RankRun::run_queue() {
   const QueuePlanConfig whole = queue_plan(request_, job_.sampler, parts_, placement_);
   const int longest = std::min(request_.steps, whole.blocks);
-  ShortQueue first = short_queue(2);
-  for (int least = 3; least <= request_.steps; ++least) {
+  ShortQueue first = short_queue(3);
+  for (int least = 4; least <= request_.steps; ++least) {
     if (first.sampler.steps() >= longest) break;
     ShortQueue second = short_queue(least);
     const int steps = first.sampler.steps();
@@ -314,37 +317,36 @@ uint64_t RankRun::compared_bytes() const {
   return 2 * bytes;
 }
 
-// The pictures of a chunk take 1 byte per value in host memory: a rank has two of its band, and the
-// root those of the other bands and the frames that wait for the writer.
+// Decodes a few frames, or a block of the queue. The latent is not of it, and neither are the
+// frames that wait for the writer.
 RankRun::Stage RankRun::decoding(ComponentBytes& bytes) {
-  const VaeTraits& traits = parts_.vae_model().traits();
-  const int64_t rows = placement_.band(shape_[2]).size();
-  const int64_t chunk_frames = shape_[1] > 1 ? traits.temporal_factor : 1;
-  const int64_t row = chunk_frames * 3 * traits.spatial_factor * request_.width;
-  auto pictures = static_cast<uint64_t>(2 * row * rows);
-  if (placement_.root()) {
-    const int64_t waiting =
-        std::min<int64_t>(request_.frames, static_cast<int64_t>(kFramesWaiting) + 2);
-    pictures += static_cast<uint64_t>(row * (shape_[2] - rows) +
-                                      waiting * 3 * request_.height * request_.width);
-  }
-  if (on_device()) {
-    bytes.host.copies += static_cast<uint64_t>(2 * row * rows);
-    bytes.host.buffers += pictures - static_cast<uint64_t>(2 * row * rows);
-    pictures = 0;
-  }
-  // A queue's blocks reach the rank that decodes them, and no other.
-  if (rows == 0) return stage(embeds_ + (queue_ ? 0 : decoded_latent()) + pictures, {}, {});
-  if (queue_ && on_device()) bytes.host.buffers += frame_bytes() * last_frames();
-  if (queue_ && !on_device()) pictures += frame_bytes() * last_frames();
+  const bool decodes = placement_.band(shape_[2]).size() > 0;
   const Vae* vae = nullptr;
-  const Footprint weights = run_.measure([&] { vae = &dry_.vae(run_.stream()); });
+  Footprint weights;
+  if (decodes) weights = run_.measure([&] { vae = &dry_.vae(run_.stream()); });
   bytes.vae = weights.held;
-  Context context = placement_.vae_context(run_.stream(), run_.arena(), {}, shape_[2]);
-  Footprint decode = dry_decode(run_, *vae, context, rows, shape_[3], shape_[1]);
-  decode.arena += f32_bytes(row * rows);
-  return stage(embeds_ + decoded_latent() + f32_bytes(shape_[0] * rows * shape_[3]) + pictures,
-               weights, decode);
+  const int64_t frames = decodes ? std::min(shape_[1], kDecodedChunks) : shape_[1];
+  const Tensor latents = run_.tensor(DType::kF32, {shape_[0], frames, shape_[2], shape_[3]});
+  const DecoderSettings settings{.traits = parts_.vae_model().traits(),
+                                 .vae = vae,
+                                 .latent = {shape_[0], shape_[2], shape_[3]}};
+  const Footprint ran = run_.measure([&] {
+    StreamDecoder decoder(run_.stream(), run_.arena(), placement_, settings);
+    queue_ ? decoder.push(latents) : decoder.decode(latents, nullptr);
+    decoder.finish();
+  });
+  uint64_t pictures = 0;
+  if (placement_.root())
+    pictures = static_cast<uint64_t>(
+        std::min<int64_t>(request_.frames, static_cast<int64_t>(kFramesWaiting) + 2) * 3 *
+        request_.height * request_.width);
+  if (queue_ && decodes) pictures += frame_bytes() * last_frames();
+  // A queue's blocks reach the rank that decodes them, and no other.
+  const uint64_t latent = decodes || !queue_ ? decoded_latent() : 0;
+  if (!on_device()) return stage(embeds_ + latent + pictures, weights, ran);
+  bytes.host.copies += ran.host;
+  bytes.host.buffers += pictures;
+  return stage(embeds_ + latent, weights, ran);
 }
 
 // The bytes of the latent while it is decoded: all of it, or with clips the own rows of it on the
