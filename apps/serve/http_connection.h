@@ -152,6 +152,8 @@ class HttpConnection final : public Connection,
     route_ = route.path;
     if (const auto refused = access_refusal(core_.access, request_, KeyRule::kNeeded))
       return respond(*refused);
+    // A client waits for the answer; bytes before it belong to nobody.
+    if (buffer_.size() > 0) return respond(refusal_of(400));
     if (core_.draining) return respond(draining());
     if (route.refuse)
       if (const auto refused = route.refuse(request_)) return respond(*refused);

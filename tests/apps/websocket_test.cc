@@ -98,6 +98,11 @@ TEST(WebSocketServer, AnswersTheSubprotocolThatIsNoKey) {
   EXPECT_TRUE(answer.has("Sec-WebSocket-Protocol: weft.stream")) << answer.header;
 }
 
+TEST(WebSocketServer, RefusesFramesBeforeItsAnswer) {
+  RunningServer running(echo_settings());
+  EXPECT_EQ(running.ask(upgrade() + text_frame("hello")).status, 400);
+}
+
 TEST(WebSocketServer, RouteMayRefuse) {
   ServerSettings settings = echo_settings();
   settings.websockets[0].refuse = [](const HttpRequest& request) {
