@@ -7,7 +7,8 @@ cd "$(dirname "$0")/.."
 bundle=${1:-gpu/bundle.tar.xz}
 
 packages=(libhwy-dev libdnnl-dev ocl-icd-opencl-dev opencl-c-headers nlohmann-json3-dev libcli11-dev
-  libsentencepiece-dev libicu-dev libpcre2-dev libssl-dev libgtest-dev)
+  libsentencepiece-dev libicu-dev libpcre2-dev libssl-dev libgtest-dev
+  "$(dpkg-query -S /usr/include/boost/beast.hpp | cut -d: -f1)")
 
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT

@@ -185,7 +185,27 @@ def stream_messages():
     put("stream_message", "short", b"WEFT" + struct.pack("<HHIIqh", 1, 0, 9, 4, 40000, 1))
 
 
+def requests():
+    def request(name, first, *fields, body=""):
+        put("http_request", name, "\r\n".join([first, "Host: localhost", *fields, "", body]))
+
+    chunked = "Transfer-Encoding: chunked"
+    request("get", "GET /work?a=b HTTP/1.1", "Accept: */*")
+    request("old", "GET / HTTP/1.0", "Connection: keep-alive")
+    request("post", "POST /work HTTP/1.1", "Content-Length: 5", body="hello")
+    request("chunks", "POST /work HTTP/1.1", chunked, body="3;a=b\r\nhel\r\n2\r\nlo\r\n0\r\nTrailer: x\r\n\r\n")
+    request("many_chunks", "POST /work HTTP/1.1", chunked, body="1\r\na\r\n" * 6 + "0\r\n\r\n")
+    request("both", "POST /work HTTP/1.1", "Content-Length: 5", chunked, body="0\r\n\r\n")
+    request("large", "POST /work HTTP/1.1", "Content-Length: 257", body="a")
+    request("folded", "GET /work HTTP/1.1", "A: b\r\n c")
+    request("fields", "GET /work HTTP/1.1", *[f"A{i}: b" for i in range(9)])
+    request("long_uri", "GET /" + "a" * 64 + " HTTP/1.1")
+    request("upgrade", "GET /stream HTTP/1.1", "Upgrade: websocket", "Connection: Upgrade",
+            "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==")
+
+
 if __name__ == "__main__":
+    requests()
     weights()
     configs()
     tokenizers()

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/serve/http_server.h"
 #include "apps/serve/stream_messages.h"
 #include "apps/verify/verify_stages.h"
 #include "engine/sampling/sampler.h"
@@ -289,6 +290,24 @@ void media(Bytes bytes) {
   });
 }
 
+// A request passes whole and within the limits, needs more bytes, or is refused with a status.
+void http_request(Bytes bytes) {
+  ServerLimits limits;
+  limits.header_bytes = 1024;
+  limits.header_fields = 8;
+  limits.uri_bytes = 64;
+  limits.body_bytes = 256;
+  limits.body_chunks = 4;
+  const ReadRequest read = read_request(text_of(bytes), limits);
+  CHECK(read.status == 0 || read.status == 200 || (read.status >= 400 && read.status < 500),
+        read.status);
+  if (read.status != 200) return;
+  CHECK(read.request.path.size() + read.request.query.size() <= limits.uri_bytes);
+  CHECK(read.request.path.starts_with('/') && read.request.body.size() <= limits.body_bytes);
+  CHECK(read.request.headers.size() <= limits.header_fields);
+  const bool both = read.request.headers.contains("content-length") &&
+                    read.request.headers.contains("transfer-encoding");
+  CHECK(!both);
 // A text message, or the bytes of a packet of sound.
 void stream_message(Bytes bytes) {
   refused_or_done([&] { read_client_message(text_of(bytes)); });
@@ -310,6 +329,7 @@ constexpr Target kTargets[] = {
     {"tokenizer_json", 2048, tokenizer_json},
     {"media", 16384, media},
     {"sound", 16384, sound},
+    {"http_request", 2048, http_request},
     {"stream_message", 2048, stream_message},
 };
 

@@ -1,0 +1,102 @@
+#include "apps/serve/server_routes.h"
+
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+
+namespace weft {
+namespace {
+
+const char* type_name(FlagType type) {
+  switch (type) {
+    case FlagType::kText:
+      return "text";
+    case FlagType::kInteger:
+      return "integer";
+    case FlagType::kReal:
+      return "real";
+    case FlagType::kBytes:
+      return "bytes";
+    case FlagType::kSwitch:
+      return "switch";
+  }
+  return "text";
+}
+
+nlohmann::ordered_json flag_json(const FlagSpec& flag) {
+  nlohmann::ordered_json out = {{"name", flag.name}, {"type", type_name(flag.type)}};
+  // A default that only describes what follows from the model or the machine is no value.
+  out["default"] = flag.is_default && *flag.fallback ? nlohmann::ordered_json(flag.fallback)
+                                                     : nlohmann::ordered_json(nullptr);
+  out["legal"] = flag.legal ? nlohmann::ordered_json(flag.legal) : nlohmann::ordered_json(nullptr);
+  out["help"] = flag.help;
+  return out;
+}
+
+HttpResponse ready_response(const Readiness& readiness) {
+  const auto why_not = readiness.why_not();
+  if (why_not) return error_response(503, why_not->first, why_not->second);
+  return {.body = "{\"status\":\"ready\"}\n"};
+}
+
+}  // namespace
+
+void Readiness::set_ready() {
+  const std::lock_guard lock(mutex_);
+  is_ready_ = true;
+}
+
+void Readiness::set_reason(std::string reason) {
+  const std::lock_guard lock(mutex_);
+  is_ready_ = false;
+  reason_ = std::move(reason);
+}
+
+void Readiness::set_draining() {
+  const std::lock_guard lock(mutex_);
+  is_draining_ = true;
+}
+
+std::optional<std::pair<std::string, std::string>> Readiness::why_not() const {
+  const std::lock_guard lock(mutex_);
+  if (is_draining_) return {{"draining", "The server is about to end."}};
+  if (!is_ready_) return {{"not_ready", reason_}};
+  return std::nullopt;
+}
+
+std::string capabilities_json(unsigned commands) {
+  nlohmann::ordered_json listed = nlohmann::ordered_json::object();
+  for (const CommandSpec& command : command_table()) {
+    if (!(command.command & commands)) continue;
+    nlohmann::ordered_json flags = nlohmann::ordered_json::array();
+    for (const FlagSpec& flag : flag_table())
+      if (flag.commands & command.command) flags.push_back(flag_json(flag));
+    listed[command.name] = std::move(flags);
+  }
+  return nlohmann::ordered_json{{"commands", std::move(listed)}}.dump() + "\n";
+}
+
+std::vector<Route> server_routes(ServerState& state, unsigned commands) {
+  const std::string version = nlohmann::json{{"version", version_text()}}.dump() + "\n";
+  state.metrics.set("weft_build_info", 1, {{"version", version_text()}});
+  return {
+      {"GET", "/health/live",
+       [](const HttpRequest&) { return HttpResponse{.body = "{\"status\":\"live\"}\n"}; }, true,
+       true},
+      {"GET", "/health/ready",
+       [&state](const HttpRequest&) { return ready_response(state.readiness); }, false, true},
+      {"GET", "/metrics",
+       [&state](const HttpRequest&) {
+         return HttpResponse{.content_type = "text/plain; version=0.0.4; charset=utf-8",
+                             .body = state.metrics.text()};
+       },
+       false, true},
+      {"GET", "/version", [version](const HttpRequest&) { return HttpResponse{.body = version}; }},
+      {"GET", "/v1/capabilities",
+       [body = capabilities_json(commands)](const HttpRequest&) {
+         return HttpResponse{.body = body};
+       }},
+  };
+}
+
+}  // namespace weft

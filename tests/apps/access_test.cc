@@ -1,0 +1,139 @@
+#include "apps/serve/access.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "kernels/check.h"
+
+namespace weft {
+namespace {
+
+const std::string kKey = "0123456789abcdef";
+
+std::string key_of(const std::string& bytes) {
+  const std::string path = testing::TempDir() + "serve_key";
+  std::ofstream(path, std::ios::binary) << bytes;
+  return read_key_file(path);
+}
+std::string refusal_of(const std::string& bytes) {
+  try {
+    return "read " + key_of(bytes);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    return error.what();
+  }
+}
+
+TEST(KeyFile, OneNewlineIsDropped) {
+  EXPECT_EQ(key_of(kKey), kKey);
+  EXPECT_EQ(key_of(kKey + "\n"), kKey);
+  EXPECT_EQ(key_of(std::string(4096, '~')), std::string(4096, '~'));
+}
+
+TEST(KeyFile, RefusalsNameTheRuleAndHideTheKey) {
+  const auto expect = [](const std::string& bytes, const std::string& why) {
+    const std::string message = refusal_of(bytes);
+    EXPECT_NE(message.find(why), std::string::npos) << message;
+    EXPECT_NE(message.find("16 ... 4096"), std::string::npos) << message;
+    EXPECT_EQ(message.find("abcde"), std::string::npos) << message;
+  };
+  expect("", "holds 0 characters");
+  expect("abcdef", "holds 6 characters");
+  expect(kKey + "\n" + kKey + "\n", "more than one line");
+  expect(kKey + "\n\n", "more than one line");
+  expect(kKey + "\r\n", "not printable");
+  expect(kKey + " x", "a space");
+  expect(kKey + '\0', "not printable");
+  expect(kKey + "\xc3\xa4", "not printable");
+  expect(std::string(4097, 'a'), "more than 4096");
+  expect(std::string(9000, 'a'), "more than 4096");
+  EXPECT_THROW(read_key_file("/no/such/file"), Error);
+  EXPECT_THROW(read_key_file(testing::TempDir()), Error);
+}
+
+TEST(Secret, IsTheSameOrNot) {
+  EXPECT_TRUE(same_secret(kKey, kKey));
+  EXPECT_FALSE(same_secret(kKey + "x", kKey));
+  EXPECT_FALSE(same_secret(kKey + kKey, kKey));
+  EXPECT_FALSE(same_secret(kKey.substr(1), kKey));
+  EXPECT_FALSE(same_secret("0123456789abcdeF", kKey));
+  EXPECT_FALSE(same_secret("", kKey));
+  EXPECT_FALSE(same_secret("", ""));
+}
+
+TEST(Secret, Base64UrlOfTheStandard) {
+  EXPECT_EQ(base64url(""), "");
+  EXPECT_EQ(base64url("f"), "Zg");
+  EXPECT_EQ(base64url("fo"), "Zm8");
+  EXPECT_EQ(base64url("foobar"), "Zm9vYmFy");
+  EXPECT_EQ(base64url("\xff\xef\xfe"), "_-_-");
+}
+
+HttpRequest request_with(HttpHeaders headers) {
+  headers.emplace("host", "localhost:8080");
+  return {.method = "GET", .path = "/work", .headers = std::move(headers)};
+}
+int status(const AccessRules& rules, HttpHeaders headers, KeyRule key = KeyRule::kNeeded) {
+  const auto refused = access_refusal(rules, request_with(std::move(headers)), key);
+  return refused ? refused->status : 200;
+}
+
+TEST(Access, KeyComesInOneOfThreeWays) {
+  const AccessRules rules{.api_key = kKey};
+  EXPECT_EQ(status(rules, {}), 401);
+  EXPECT_EQ(status(rules, {}, KeyRule::kOpen), 200);
+  EXPECT_EQ(status(rules, {{"authorization", "Bearer " + kKey}}), 200);
+  EXPECT_EQ(status(rules, {{"authorization", "bearer " + kKey}}), 200);
+  EXPECT_EQ(status(rules, {{"authorization", "Bearer " + kKey + "x"}}), 401);
+  EXPECT_EQ(status(rules, {{"authorization", "Basic " + kKey}}), 401);
+  EXPECT_EQ(status(rules, {{"x-api-key", kKey}}), 200);
+  EXPECT_EQ(status(rules, {{"x-api-key", kKey + ", " + kKey}}), 401);
+  // A wrong key is not made good by a right one elsewhere.
+  EXPECT_EQ(status(rules, {{"authorization", "Bearer x"}, {"x-api-key", kKey}}), 401);
+  const std::string protocol = "weft.stream, weft.key." + base64url(kKey);
+  EXPECT_EQ(status(rules, {{"sec-websocket-protocol", protocol}}), 401);
+  EXPECT_EQ(status(rules, {{"upgrade", "websocket"}, {"sec-websocket-protocol", protocol}}), 200);
+  EXPECT_EQ(status(rules, {{"upgrade", "websocket"}, {"sec-websocket-protocol", protocol + "A"}}),
+            401);
+  EXPECT_EQ(chosen_protocol(request_with({{"sec-websocket-protocol", "weft.key.aa, weft.stream"}})),
+            "weft.stream");
+  EXPECT_EQ(chosen_protocol(request_with({{"sec-websocket-protocol", "weft.key.aa"}})),
+            "weft.key.aa");
+  EXPECT_EQ(chosen_protocol(request_with({})), "");
+}
+
+TEST(Access, LoopbackListenersAnswerLoopbackHostsAlone) {
+  for (const char* host : {"localhost", "LOCALHOST:80", "127.0.0.1", "127.9.9.9:1", "[::1]:8080"})
+    EXPECT_EQ(status({}, {{"host", host}}), 200) << host;
+  for (const char* host : {"", "example.org", "localhost.example.org", "127.0.0.1.example.org",
+                           "128.0.0.1", "localhost, example.org", "[::2]", "::1", "0.0.0.0"})
+    EXPECT_EQ(status({}, {{"host", host}}), 403) << host;
+  EXPECT_EQ(status({.loopback = false}, {{"host", "example.org"}}), 200);
+}
+
+TEST(Access, OriginIsTheServerItselfOrAllowed) {
+  const AccessRules rules{.allowed_origins = {"https://Example.org"}};
+  for (const char* origin :
+       {"http://localhost:8080", "https://LOCALHOST:8080", "https://example.org"})
+    EXPECT_EQ(status(rules, {{"origin", origin}}), 200) << origin;
+  for (const char* origin :
+       {"null", "", "http://localhost", "http://localhost:8081", "localhost:8080",
+        "http://example.org", "https://example.org.evil.net", "NULL"})
+    EXPECT_EQ(status(rules, {{"origin", origin}}), 403) << origin;
+  // Not even a list of origins allows "null".
+  EXPECT_EQ(status({.allowed_origins = {"null"}}, {{"origin", "null"}}), 403);
+}
+
+TEST(Access, OthersNeedAKeyOrALoopbackAddress) {
+  for (const char* host : {"127.0.0.1", "localhost", "::1"}) check_binding({host});
+  for (const char* host : {"0.0.0.0", "::", "192.0.2.1"}) {
+    EXPECT_THROW(check_binding({host}), Error) << host;
+    check_binding({host, true});
+    check_binding({host, false, true});
+  }
+}
+
+}  // namespace
+}  // namespace weft

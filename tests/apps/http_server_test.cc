@@ -1,0 +1,252 @@
+// The rules of the server for requests, each with the status that a client sees.
+#include "apps/serve/http_server.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <thread>
+
+#include "kernels/check.h"
+#include "tests/apps/serve_testing.h"
+
+namespace weft {
+namespace {
+
+const std::string kKey = "0123456789abcdef";
+
+// The answer is the refusal, in the one form of errors, and the connection ends.
+void expect_refused(RunningServer& running, const std::string& bytes, int status) {
+  SCOPED_TRACE(bytes.substr(0, 80));
+  RawClient client = running.connect();
+  const RawClient::Answer answer = client.ask(bytes);
+  EXPECT_EQ(answer.status, status);
+  EXPECT_NE(answer.body.find("{\"error\":{\"code\":\""), std::string::npos) << answer.body;
+  EXPECT_EQ(answer.body.find("127.0.0.1:"), std::string::npos) << answer.body;
+  EXPECT_TRUE(client.ended());
+}
+
+TEST(HttpServer, AnswersRoutesAndKeepsTheConnection) {
+  RunningServer running(echo_settings());
+  EXPECT_GT(running.server.port(), 0);
+  RawClient client = running.connect();
+  EXPECT_EQ(client.ask(get("/work")).body, "ok");
+  EXPECT_EQ(client.ask(post("/echo?a=%20b", "12345")).body, "5 a=%20b");
+  client.send(get("/work") + get("/nothing") + get("/work"));
+  EXPECT_EQ(client.answer().status, 200);
+  EXPECT_EQ(client.answer().status, 404);
+  EXPECT_EQ(client.answer().status, 200);
+  EXPECT_EQ(running.server.connections(), 1);
+  EXPECT_TRUE(client.ask(get("/work", "Connection: close\r\n")).has("Connection: close"));
+  EXPECT_TRUE(client.ended());
+}
+
+TEST(HttpServer, UnknownRoutesAndMethods) {
+  RunningServer running(echo_settings());
+  EXPECT_EQ(running.ask(get("/work/")).status, 404);
+  EXPECT_EQ(running.ask(get("/../work")).status, 404);
+  EXPECT_EQ(running.ask(get("/%77ork")).status, 404);
+  const RawClient::Answer wrong = running.ask(post("/work", ""));
+  EXPECT_EQ(wrong.status, 405);
+  EXPECT_TRUE(wrong.has("Allow: GET")) << wrong.header;
+  EXPECT_EQ(running.ask(get("/stream")).status, 426);
+}
+
+TEST(HttpServer, RefusesMalformedRequests) {
+  RunningServer running(echo_settings());
+  const std::string host = "Host: localhost\r\n";
+  for (const std::string& bytes : std::vector<std::string>{
+           "POST /echo HTTP/1.1\r\n" + host +
+               "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+           "POST /echo HTTP/1.1\r\n" + host +
+               "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+           "POST /echo HTTP/1.1\r\n" + host + "Content-Length: 5\r\nContent-Length: 6\r\n\r\n12345",
+           "POST /echo HTTP/1.1\r\n" + host + "Content-Length: -1\r\n\r\n",
+           "POST /echo HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
+           "GET /work HTTP/1.1\r\n" + host + host + "\r\n",
+           std::string("GET /work HTTP/1.1\r\n\r\n"),
+           "GET http://localhost/work HTTP/1.1\r\n" + host + "\r\n",
+           "OPTIONS * HTTP/1.1\r\n" + host + "\r\n",
+           "GET /work HTTP/9.9\r\n" + host + "\r\n",
+           "GET /work HTTP/1.1\r\n" + host + "a b: c\r\n\r\n",
+           std::string("\x16\x03\x01 hello\r\n\r\n"),
+       })
+    expect_refused(running, bytes, 400);
+}
+
+TEST(HttpServer, RefusesLargeHeaders) {
+  RunningServer running(echo_settings());
+  std::string fields;
+  for (int i = 0; i < 200'000; ++i) fields += "a" + std::to_string(i) + ": b\r\n";
+  expect_refused(running, get("/work", fields), 431);
+  expect_refused(running, get("/work", "a: " + std::string(20'000, 'b') + "\r\n"), 431);
+  expect_refused(running, get("/" + std::string(8192, 'a')), 414);
+  expect_refused(running, get("/" + std::string(40'000, 'a')), 414);
+  EXPECT_EQ(running.ask(get("/" + std::string(8191, 'a'))).status, 404);
+  std::string hundred;
+  for (int i = 0; i < 99; ++i) hundred += "a" + std::to_string(i) + ": b\r\n";
+  EXPECT_EQ(running.ask(get("/work", hundred)).status, 200);
+  expect_refused(running, get("/work", hundred + "last: b\r\n"), 431);
+}
+
+TEST(HttpServer, RefusesLargeBodies) {
+  ServerSettings settings = echo_settings();
+  settings.limits.body_bytes = 1000;
+  settings.limits.body_chunks = 10;
+  RunningServer running(std::move(settings));
+  EXPECT_EQ(running.ask(post("/echo", std::string(1000, 'a'))).body, "1000 ");
+  expect_refused(running, post("/echo", std::string(1001, 'a')), 413);
+  const std::string chunked =
+      "POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
+  EXPECT_EQ(running.ask(chunked + "2\r\nab\r\n0\r\n\r\n").body, "2 ");
+  expect_refused(running, chunked + "3e9\r\n" + std::string(1001, 'a') + "\r\n0\r\n\r\n", 413);
+  std::string chunks;
+  for (int i = 0; i < 11; ++i) chunks += "1\r\na\r\n";
+  expect_refused(running, chunked + chunks + "0\r\n\r\n", 413);
+  // Without a route nothing of the body is taken.
+  EXPECT_EQ(running.ask(post("/nothing", std::string(1001, 'a'))).status, 413);
+}
+
+TEST(HttpServer, SlowRequestsTimeOut) {
+  ServerSettings settings = echo_settings();
+  settings.limits.header_timeout = 200ms;
+  settings.limits.body_timeout = 200ms;
+  settings.limits.idle_timeout = 400ms;
+  RunningServer running(std::move(settings));
+  expect_refused(running, "", 408);
+  expect_refused(running, "GET /work HTTP/1.1\r\nHost:", 408);
+  expect_refused(running, "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nabc",
+                 408);
+  RawClient idle = running.connect();
+  EXPECT_EQ(idle.ask(get("/work")).status, 200);
+  EXPECT_TRUE(idle.ended());  // without an answer that belongs to no request
+}
+
+TEST(HttpServer, LimitsConnections) {
+  ServerSettings settings = echo_settings();
+  settings.limits.connections = 3;
+  settings.limits.connections_per_address = 2;
+  RunningServer running(std::move(settings));
+  {
+    RawClient first = running.connect(), second = running.connect();
+    EXPECT_EQ(first.ask(get("/work")).status, 200);
+    EXPECT_EQ(second.ask(get("/work")).status, 200);
+    expect_refused(running, "", 503);
+    RawClient other = running.connect("127.0.0.2");
+    EXPECT_EQ(other.ask(get("/work")).status, 200);
+    EXPECT_EQ(running.connect("127.0.0.3").answer().status, 503);
+    EXPECT_EQ(first.ask(get("/work")).status, 200);
+  }
+  // Connections that ended make room.
+  for (int i = 0; i < 200 && running.server.connections() > 0; ++i)
+    std::this_thread::sleep_for(10ms);
+  EXPECT_EQ(running.ask(get("/work")).status, 200);
+}
+
+TEST(HttpServer, HostOriginAndKey) {
+  ServerSettings settings = echo_settings();
+  settings.api_key = kKey;
+  RunningServer running(std::move(settings));
+  const std::string key = "Authorization: Bearer " + kKey + "\r\n";
+  EXPECT_EQ(running.ask(get("/health/live")).status, 200);
+  EXPECT_EQ(running.ask(get("/work", key)).status, 200);
+  EXPECT_EQ(running.ask(get("/nothing", key)).status, 404);
+  for (const std::string target : {"/work", "/echo", "/nothing", "/stream", "/health/live/"}) {
+    const RawClient::Answer answer = running.ask(get(target));
+    EXPECT_EQ(answer.status, 401) << target;
+    EXPECT_TRUE(answer.has("WWW-Authenticate: Bearer"));
+    EXPECT_EQ(running.ask(get(target, "X-Api-Key: " + kKey + "x\r\n")).status, 401) << target;
+  }
+  EXPECT_EQ(running.ask(upgrade()).status, 401);
+  EXPECT_EQ(running.ask(upgrade(key)).status, 101);
+  EXPECT_EQ(running.ask(get("/work", key + "Origin: null\r\n")).status, 403);
+  EXPECT_EQ(running.ask(upgrade(key + "Origin: https://example.org\r\n")).status, 403);
+  EXPECT_EQ(running.ask("GET /work HTTP/1.1\r\nHost: example.org\r\n" + key + "\r\n").status, 403);
+}
+
+TEST(HttpServer, HandlersMayFail) {
+  ServerSettings settings = echo_settings();
+  settings.routes.push_back({"GET", "/fails", [](const HttpRequest&) -> HttpResponse {
+                               throw std::runtime_error("/secret/path");
+                             }});
+  RunningServer running(std::move(settings));
+  const RawClient::Answer answer = running.ask(get("/fails"));
+  EXPECT_EQ(answer.status, 500);
+  EXPECT_EQ(answer.body.find("secret"), std::string::npos);
+  EXPECT_EQ(running.ask(get("/work")).status, 200);
+}
+
+TEST(HttpServer, TellsWhatItAnswered) {
+  ServerSettings settings = echo_settings();
+  std::mutex mutex;
+  std::string lines;
+  settings.answered = [&](const AnsweredRequest& line) {
+    const std::lock_guard lock(mutex);
+    lines += line.method + " " + line.route + " " + std::to_string(line.status) + "\n";
+  };
+  {
+    RunningServer running(std::move(settings));
+    running.ask(get("/work?secret"));
+    running.ask(get("/secret"));
+    running.ask(upgrade());
+    running.ask("nonsense\r\n\r\n");
+  }
+  EXPECT_EQ(lines, "GET /work 200\nGET  404\nGET /stream 101\n  400\n");
+}
+
+TEST(HttpServer, RefusesUnusableSettings) {
+  const auto refusal = [](auto change) -> std::string {
+    ServerSettings settings = echo_settings();
+    change(settings);
+    HttpServer server(std::move(settings));
+    try {
+      server.start();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal([](ServerSettings&) {}), "");
+  EXPECT_NE(refusal([](ServerSettings& s) { s.host = "0.0.0.0"; }), "");
+  EXPECT_EQ(refusal([](ServerSettings& s) { s.host = "0.0.0.0", s.insecure = true; }), "");
+  EXPECT_EQ(refusal([](ServerSettings& s) { s.host = "0.0.0.0", s.api_key = kKey; }), "");
+  EXPECT_NE(refusal([](ServerSettings& s) { s.host = "nowhere", s.api_key = kKey; }), "");
+  EXPECT_NE(refusal([](ServerSettings& s) { s.certificate_file = "/no/such/file"; }), "");
+  EXPECT_NE(refusal([](ServerSettings& s) { s.key_file = s.certificate_file = "/no"; }), "");
+  RunningServer running(echo_settings());
+  EXPECT_NE(refusal([&](ServerSettings& s) { s.port = running.server.port(); }), "");
+}
+
+TEST(HttpServer, DrainRefusesRequestsAndEndsInTime) {
+  RunningServer running(echo_settings());
+  RawClient idle = running.connect(), probe = running.connect(), half = running.connect();
+  EXPECT_EQ(idle.ask(get("/work")).status, 200);
+  EXPECT_EQ(probe.ask(get("/work")).status, 200);
+  half.send("GET /wo");
+  std::thread drain([&] { EXPECT_TRUE(running.server.drain(10s)); });
+  // The listener closes first: then a new connection is refused.
+  for (int i = 0; i < 500 && running.connect().is_open(); ++i) std::this_thread::sleep_for(1ms);
+  EXPECT_FALSE(running.connect().is_open());
+  const RawClient::Answer refused = idle.ask(get("/work"));
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_NE(refused.body.find("\"draining\""), std::string::npos);
+  EXPECT_TRUE(refused.has("Connection: close"));
+  EXPECT_EQ(probe.ask(get("/health/live")).status, 200);
+  EXPECT_EQ(half.ask("rk HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 503);
+  drain.join();
+  EXPECT_EQ(running.server.connections(), 0);
+}
+
+TEST(HttpServer, DrainCutsConnectionsThatDoNotEnd) {
+  RunningServer running(echo_settings());
+  RawClient half = running.connect();
+  half.send("GET /wo");
+  EXPECT_EQ(running.ask(get("/work")).status, 200);
+  const auto began = std::chrono::steady_clock::now();
+  running.server.drain(500ms);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, 5s);
+  EXPECT_TRUE(half.ended());
+}
+
+}  // namespace
+}  // namespace weft

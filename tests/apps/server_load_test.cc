@@ -1,0 +1,116 @@
+// Thousands of connections, and traffic that is malformed in bulk.
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <fstream>
+#include <vector>
+
+#include "tests/apps/serve_testing.h"
+
+namespace weft {
+namespace {
+
+// The connections of `wanted` that the limit of open files allows; each takes two, one per end.
+int allowed_connections(int wanted) {
+  rlimit limit;
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  return static_cast<int>(
+      std::min<rlim_t>(static_cast<rlim_t>(wanted), (limit.rlim_max - 100) / 2));
+}
+
+ServerSettings large_settings() {
+  ServerSettings settings = echo_settings();
+  settings.limits.connections = settings.limits.connections_per_address = 20'000;
+  settings.limits.header_timeout = settings.limits.idle_timeout = 600s;
+  return settings;
+}
+
+// Asks the live route 200 times on connections of their own, and prints the 99th percentile.
+void measure_live(RunningServer& running, const std::string& what) {
+  std::vector<double> times;
+  for (int i = 0; i < 200; ++i) {
+    const auto began = std::chrono::steady_clock::now();
+    ASSERT_EQ(running.ask(get("/health/live")).status, 200) << i;
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - began;
+    times.push_back(took.count());
+  }
+  std::ranges::sort(times);
+  std::printf("/health/live beside %s: median %.2f ms, p99 %.2f ms\n", what.c_str(), times[100],
+              times[198]);
+}
+
+TEST(ServerLoad, HalfOpenConnectionsDelayNobody) {
+  const int count = allowed_connections(2000);
+  RunningServer running(large_settings());
+  std::vector<RawClient> clients;
+  for (int i = 0; i < count; ++i) {
+    clients.push_back(running.connect());
+    ASSERT_TRUE(clients.back().is_open()) << i;
+    clients.back().send("GET /work HTTP/1.1\r\nHo");
+  }
+  measure_live(running, std::to_string(count) + " half-open connections");
+  // Each of them is still served.
+  for (RawClient& client : clients) ASSERT_EQ(client.ask("st: localhost\r\n\r\n").status, 200);
+  if (count < 2000) GTEST_SKIP() << "the limit of open files allows " << count << " of 2000";
+}
+
+TEST(ServerLoad, IdleConnectionsDelayNobody) {
+  const int count = allowed_connections(10'000);
+  RunningServer running(large_settings());
+  std::vector<RawClient> clients;
+  for (int i = 0; i < count; ++i) {
+    clients.push_back(running.connect());
+    ASSERT_EQ(clients.back().ask(get("/work")).status, 200) << i;
+  }
+  EXPECT_EQ(running.server.connections(), count);
+  measure_live(running, std::to_string(count) + " idle connections");
+  for (RawClient& client : clients) ASSERT_EQ(client.ask(get("/work")).status, 200);
+  if (count < 10'000) GTEST_SKIP() << "the limit of open files allows " << count << " of 10000";
+}
+
+double resident_megabytes() {
+  malloc_trim(0);
+  std::ifstream file("/proc/self/statm");
+  double total, resident;
+  file >> total >> resident;
+  return resident * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 20);
+}
+
+TEST(ServerLoad, MalformedTrafficTakesNoMemory) {
+  std::string fields, chunks;
+  for (int i = 0; i < 200'000; ++i) fields += "a" + std::to_string(i) + ": b\r\n";
+  for (int i = 0; i < 1'000'000; ++i) chunks += "1\r\na\r\n";
+  const std::string large_header = get("/work", fields);
+  const std::string many_chunks =
+      "POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks;
+  const std::string both =
+      "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
+      "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+  const std::string too_long =
+      "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 67108865\r\n\r\nabc";
+  const std::string large_message("\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xff\0\0\0\0", 14);
+  RunningServer running(large_settings());
+  double before = 0, after = 0;
+  for (int round = 0; round < 110; ++round) {
+    if (round == 10) before = resident_megabytes();  // after the first allocations
+    ASSERT_EQ(running.ask(large_header).status, 431);
+    ASSERT_EQ(running.ask(many_chunks).status, 413);
+    ASSERT_EQ(running.ask(both).status, 400);
+    ASSERT_EQ(running.ask(too_long).status, 413);
+    RawClient client = running.connect();
+    ASSERT_EQ(client.ask(upgrade()).status, 101);
+    client.send(large_message);
+    ASSERT_EQ(read_close(client), 1009);
+  }
+  after = resident_megabytes();
+  std::printf("resident memory: %.1f MiB before, %.1f MiB after\n", before, after);
+  EXPECT_LE(after - before, 16);
+  EXPECT_EQ(running.ask(get("/work")).status, 200);
+}
+
+}  // namespace
+}  // namespace weft
