@@ -308,6 +308,8 @@ void http_request(Bytes bytes) {
   const bool both = read.request.headers.contains("content-length") &&
                     read.request.headers.contains("transfer-encoding");
   CHECK(!both);
+}
+
 // A text message, or the bytes of a packet of sound.
 void stream_message(Bytes bytes) {
   refused_or_done([&] { read_client_message(text_of(bytes)); });
