@@ -82,8 +82,7 @@ std::string split_refusal(const StreamPlanConfig& config, const StreamTimes& tim
       stream_forecast(one, times).period_s / stream_forecast(config, times).period_s;
   return to_string(config.layout) + " would be " + text("%.2f", speed_up) +
          " times as fast as without steps and layers: a block sees the keys of a clean pass over "
-         "the "
-         "one ahead, and cannot begin before it; legal: ulysses, with or without a decoder";
+         "the one ahead, and cannot begin before it; legal: ulysses, with or without a decoder";
 }
 
 StreamForecast best_stream(const StreamPlanConfig& config, const StreamTimes& times, int devices,
