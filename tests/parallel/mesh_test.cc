@@ -178,8 +178,9 @@ TEST(Layout, ClipsNeedTheMethodAndNoRing) {
 }
 
 // An axis that splits tokens has no place beside one that splits them differently.
-void expect_refused_beside(const std::string& reason, const LayoutLimits& limits) {
-  for (const std::string other : {"ulysses", "ring", "token_ring"})
+void expect_refused_beside(const std::string& reason, const LayoutLimits& limits,
+                           const std::vector<std::string>& others) {
+  for (const std::string& other : others)
     EXPECT_NE(fault(other + "=2", 2, limits).find(other + reason), std::string::npos);
 }
 
@@ -195,11 +196,11 @@ TEST(Layout, PatchesNeedDisplacedAttentionAndNoOtherSplitOfTokens) {
             "cfg=2,patch=3,tensor=2");
   EXPECT_NE(fault("patch=4", 4, limits).find("patch is 4, but there are 3 patches"),
             std::string::npos);
-  expect_refused_beside("=2 beside displaced patches", limits);
+  expect_refused_beside("=2 beside displaced patches", limits, {"ulysses", "ring", "token_ring"});
 }
 
 // Steps have ranks of their own in a stream alone.
-TEST(Layout, StepsNeedAStreamAndNoSplitOfTokens) {
+TEST(Layout, StepsNeedAStreamAndNoSplitOfItsKeys) {
   EXPECT_NE(fault("step=2", 2, kWan).find("need the blocks of a stream; legal: 1"),
             std::string::npos);
   for (const Layout& layout : legal_layouts(8, kWan)) EXPECT_EQ(layout[Axis::kStep], 1);
@@ -209,7 +210,11 @@ TEST(Layout, StepsNeedAStreamAndNoSplitOfTokens) {
   EXPECT_EQ(to_string(parse_layout("step=3,layers=2,tensor=2", 12, limits)),
             "step=3,layers=2,tensor=2");
   EXPECT_NE(fault("step=4", 4, limits).find("step is 4, but there are 3 steps"), std::string::npos);
-  expect_refused_beside("=2 splits the tokens of a stream's block", limits);
+  EXPECT_EQ(to_string(parse_layout("step=3,tensor=2,ulysses=2", 12, limits)),
+            "step=3,ulysses=2,tensor=2");
+  EXPECT_NE(fault("layers=2,ulysses=2", 4, limits).find("ulysses=2 beside layers=2"),
+            std::string::npos);
+  expect_refused_beside("=2 splits the keys of a stream's blocks", limits, {"ring", "token_ring"});
 }
 
 TEST(SequenceMap, ClipsAreWholeFrames) {
