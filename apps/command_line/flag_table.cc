@@ -561,6 +561,7 @@ std::vector<FlagSpec> all_rows() {
         {FlagGroup::kDevice, kDevice},
         {FlagGroup::kRanks, kRanks},
         {FlagGroup::kOutput, kOutput},
+        {FlagGroup::kListen, listen_flags()},
         {FlagGroup::kSettings, kSettings}})
     for (FlagSpec row : rows) {
       row.group = group;

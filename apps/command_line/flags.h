@@ -38,7 +38,16 @@ std::span<const CommandSpec> command_table();
 const CommandSpec& command_spec(Command command);
 
 enum class FlagType : uint8_t { kText, kInteger, kReal, kBytes, kSwitch };
-enum class FlagGroup : uint8_t { kInput, kModel, kDevice, kRanks, kOutput, kSettings, kCount };
+enum class FlagGroup : uint8_t {
+  kInput,
+  kModel,
+  kDevice,
+  kRanks,
+  kOutput,
+  kListen,
+  kSettings,
+  kCount
+};
 // --help lists the basic flags, --help-all the advanced ones too.
 enum class FlagLevel : uint8_t { kBasic, kAdvanced };
 

@@ -108,6 +108,8 @@ std::string group_title(Command command, FlagGroup group) {
       return "ranks: several GPUs, threads or machines";
     case FlagGroup::kOutput:
       return "output";
+    case FlagGroup::kListen:
+      return "clients: browsers and programs";
     default:
       return "settings and messages";
   }

@@ -14,6 +14,7 @@ const MetricFamily kFamilies[] = {
     {"weft_build_info", MetricKind::kGauge, "The build; its value is 1."},
     {"weft_connections", MetricKind::kGauge, "Open connections."},
     {"weft_websockets", MetricKind::kGauge, "Open WebSockets."},
+    {"weft_sessions", MetricKind::kGauge, "Faces of clients, connected or awaited."},
     {"weft_requests_total", MetricKind::kCounter, "Requests that were answered, by status."},
     {"weft_request_duration_seconds", MetricKind::kHistogram,
      "Time from a request's first byte to its answer.", kSeconds},

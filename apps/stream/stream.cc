@@ -9,6 +9,8 @@
 #include "apps/generate/progress.h"
 #include "apps/generate/request_flags.h"
 #include "apps/generate/stop.h"
+#include "apps/live/listen.h"
+#include "apps/serve/listen_flags.h"
 #include "apps/stream/sound_input.h"
 #include "apps/stream/stream_flags.h"
 #include "apps/stream/stream_report.h"
@@ -163,10 +165,20 @@ class Streaming {
   FrameHash hash_;
 };
 
+int listen(const Flags& flags) {
+  LiveJob job{
+      .model = stream_model(flags), .caption = "", .ranks = stream_ranks(flags), .settings = {}};
+  job.caption = caption_of(flags, *job.model->directory.defaults.stream);
+  job.settings = stream_settings(flags, job.ranks, *job.model);
+  return run_live(flags, job);
+}
+
 }  // namespace
 
 int run_stream(const Flags& flags) {
   refuse_what_no_model_takes(flags);
+  if (flags.given("listen")) return listen(flags);
+  refuse_without_listener(flags);
   return Streaming(flags).run();
 }
 

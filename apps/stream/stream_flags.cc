@@ -93,23 +93,30 @@ std::shared_ptr<const OpenModel> stream_model(const Flags& flags) {
   return model;
 }
 
-std::string caption_of(const Flags& flags, const StreamDefaults& model) {
+std::string stream_caption(const StreamDefaults& model, const std::optional<std::string>& caption,
+                           const std::optional<std::string>& mood, const CaptionLabels& labels) {
   constexpr std::string_view kField = "{mood}";
-  std::string caption = flags.given("caption") ? text_argument(flags, "caption") : model.caption;
-  const std::string mood =
-      flags.given("mood") || model.moods.empty() ? flags.text("mood") : model.moods.front();
-  if (flags.given("mood") && std::ranges::find(model.moods, mood) == model.moods.end())
+  std::string text = caption.value_or(model.caption);
+  if (mood && std::ranges::find(model.moods, *mood) == model.moods.end())
     throw Error(ErrorKind::kUsage,
-                flags.label("mood") + " is '" + mood + "'; legal for this model: " +
+                labels.mood + " is '" + *mood + "'; legal for this model: " +
                     (model.moods.empty() ? "none, it has no moods" : joined(model.moods)));
-  const size_t field = caption.find(kField);
-  if (flags.given("mood") && field == std::string::npos)
-    throw Error(ErrorKind::kUsage, flags.label("mood") + " is '" + mood + "', but " +
-                                       flags.label("caption") + " is '" + caption +
+  const size_t field = text.find(kField);
+  if (mood && field == std::string::npos)
+    throw Error(ErrorKind::kUsage, labels.mood + " is '" + *mood + "', but " + labels.caption +
+                                       " is '" + text +
                                        "' and says nothing of where it belongs; legal: a caption "
                                        "with {mood}");
-  if (field != std::string::npos) caption.replace(field, kField.size(), mood);
-  return caption;
+  const std::string shown = mood.value_or(model.moods.empty() ? "" : model.moods.front());
+  if (field != std::string::npos) text.replace(field, kField.size(), shown);
+  return text;
+}
+
+std::string caption_of(const Flags& flags, const StreamDefaults& model) {
+  std::optional<std::string> caption, mood;
+  if (flags.given("caption")) caption = text_argument(flags, "caption");
+  if (flags.given("mood")) mood = flags.text("mood");
+  return stream_caption(model, caption, mood, {flags.label("caption"), flags.label("mood")});
 }
 
 Ranks stream_ranks(const Flags& flags) {

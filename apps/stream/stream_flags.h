@@ -1,6 +1,7 @@
 #pragma once
 // The flags of streams, as settings of an engine and of a session.
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "apps/command_line/flags.h"
@@ -13,7 +14,15 @@ namespace weft {
 // The model of --model. Error(kModel) unless it draws streams that follow a sound.
 std::shared_ptr<const OpenModel> stream_model(const Flags& flags);
 
-// --caption, or the model's own, with --mood in it. Error(kUsage) that lists the moods.
+// The names of the two for messages.
+struct CaptionLabels {
+  std::string caption = "caption", mood = "mood";
+};
+// The caption, or the model's own, with the mood in it. Error(kUsage) that lists the moods.
+std::string stream_caption(const StreamDefaults& model, const std::optional<std::string>& caption,
+                           const std::optional<std::string>& mood,
+                           const CaptionLabels& labels = {});
+// The same from --caption and --mood.
 std::string caption_of(const Flags& flags, const StreamDefaults& model);
 
 // The ranks of a stream: threads. Error(kUsage) under mpirun.

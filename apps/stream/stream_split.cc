@@ -16,7 +16,7 @@ int64_t size_step(const OpenModel& model) {
 StreamSplit choose_split(const Flags& flags, int ranks,
                          const std::shared_ptr<const OpenModel>& model,
                          const StreamSettings& settings, const std::string& caption) {
-  const bool live = flags.on("live"),
+  const bool live = flags.on("live") || flags.given("listen"),
              is_open = ranks > settings.layout.ranks() + settings.decodes_apart;
   StreamSplit out{.engine = std::make_unique<StreamEngine>(model, settings), .forecast = {}};
   if (!live && !is_open && !flags.on("dry-run")) return out;

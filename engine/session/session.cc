@@ -37,8 +37,10 @@ SessionConfig checked(SessionConfig config) {
           "25, for which the signal is defined");
   require(config.queued_seconds > 0 && config.queued_seconds <= 3600, "queued_seconds",
           int64_t(config.queued_seconds), "above 0 and at most 3600");
-  require(config.turns == nullptr || !config.live || !config.idle_loop.empty(), "idle_loop", 0,
-          "of at least one picture where live sessions share an engine");
+  const int64_t looped = config.loops ? int64_t(config.loops->idle.size()) : 0;
+  require(config.loops ? looped > 0 : config.turns == nullptr || !config.live, "loops", looped,
+          "of at least one idle picture where they are given and where live sessions share an "
+          "engine");
   const MediaInstant block(
       ticks_at(int64_t{config.block_frames} * config.pictures, config.fps, 1'000'000'000));
   if (config.lead.count() <= 0) config.lead = block * (config.in_engine + 1);
@@ -64,6 +66,7 @@ size_t queue_capacity(const SessionConfig& config) {
 
 Session::Session(SessionConfig config)
     : config_(checked(std::move(config))),
+      loops_(config_.loops),
       speech_(queue_capacity(config_)),
       timeline_(config_.block_frames, config_.first_block, config_.warm_up),
       gestures_(config_.seed),
@@ -126,6 +129,12 @@ void Session::rest(SessionState state, int64_t pictures) {
 void Session::hear(bool user_speaks) {
   std::lock_guard lock(mutex_);
   hears_ = user_speaks;
+}
+
+void Session::set_loops(std::shared_ptr<const SessionLoops> loops) {
+  CHECK(loops && !loops->idle.empty());
+  std::lock_guard lock(mutex_);
+  if (loops_) loops_ = std::move(loops);
 }
 
 void Session::interrupt() {
@@ -251,7 +260,7 @@ void Session::write_rows(SignalBlock& block, std::span<const float> bands, int64
 SignalBlock Session::begin_block(const BlockPlan& plan) {
   const int64_t head = missing_head(), pictures = pictures_if(plan.state);
   SignalBlock block{timeline_.begin(plan.state), {}};
-  InEngine inside{block, next_source_, pictures, {}, false};
+  InEngine inside{block, next_source_, pictures, {}, false, config_.now()};
   inside.sound.resize(size_t(pictures) * SoundBands::kHop);
   if (plan.takes_sound && speech_.take(inside.sound) && plan.state == SessionState::kSpeaking)
     turn_over_ = config_.turns != nullptr;
@@ -334,13 +343,21 @@ void Session::deliver(int64_t block, std::vector<Frame> pictures) {
 
 void Session::queue_pictures(InEngine& done, std::vector<Frame>& pictures) {
   const int64_t expected = done.pictures, given = int64_t(pictures.size());
+  const MediaInstant now = config_.now();
   if (given == 0 && last_made_.rgb.empty())
     throw Error(ErrorKind::kInternal,
                 "the engine gave no picture of block " + std::to_string(done.block.number));
   counts_.missing += std::max<int64_t>(expected - given, 0);
   counts_.doubled += std::max<int64_t>(given - expected, 0);
   for (int64_t k = 0; k < done.pictures; ++k) {
-    Queued slot{done.source + k, done.block.number, done.block.state, {}, {}};
+    Queued slot{.source = done.source + k,
+                .block = done.block.number,
+                .block_pictures = done.pictures,
+                .begun = done.begun,
+                .made = now,
+                .state = done.block.state,
+                .picture = {},
+                .sound = {}};
     if (k < given) last_made_ = pictures[k];
     slot.picture = last_made_;
     const auto sound = done.sound.begin() + k * SoundBands::kHop;
@@ -415,6 +432,9 @@ SessionSlot Session::take_queued() {
   SessionSlot slot;
   slot.source = front.source;
   slot.block = front.block;
+  slot.block_pictures = front.block_pictures;
+  slot.begun = front.begun;
+  slot.made = front.made;
   slot.state = front.state;
   slot.picture = std::move(front.picture);
   slot.sound = std::move(front.sound);
@@ -424,8 +444,8 @@ SessionSlot Session::take_queued() {
 }
 
 SessionSlot Session::loop_slot() {
-  const bool listens = hears_ && !config_.listening_loop.empty();
-  const std::vector<Frame>& loop = listens ? config_.listening_loop : config_.idle_loop;
+  const bool listens = hears_ && !loops_->listening.empty();
+  const std::vector<Frame>& loop = listens ? loops_->listening : loops_->idle;
   SessionSlot slot;
   slot.state = hears_ ? SessionState::kListening : SessionState::kIdle;
   slot.picture = loop[size_t(loop_at_++) % loop.size()];

@@ -18,6 +18,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -30,6 +31,11 @@
 #include "io/sound/audio_features.h"
 
 namespace weft {
+
+// What a live session shows while it takes nothing from the engine. Several sessions may share it.
+struct SessionLoops {
+  std::vector<Frame> idle, listening;  // an empty `listening` is replaced by `idle`
+};
 
 struct SessionConfig {
   int block_frames = 3;  // latent frames of a block
@@ -50,9 +56,9 @@ struct SessionConfig {
   // Live: a block begins so long before its first picture is due, at the latest. 0: the time of
   // in_engine + 1 blocks.
   MediaInstant lead{0};
-  // Shown in a loop, live, while the session neither speaks nor waits for pictures; idle and
-  // listening then take nothing from the engine. Empty: the engine makes these pictures.
-  std::vector<Frame> idle_loop, listening_loop;
+  // Shown live while the session neither speaks nor waits for pictures; idle and listening then
+  // take nothing from the engine. Null: the engine makes these pictures.
+  std::shared_ptr<const SessionLoops> loops{};
   TurnToken* turns = nullptr;  // of the engine, if several sessions share it
   int id = 0;                  // of this session there
   // A session that has the token and nothing for the engine so long, within a speech whose sound or
@@ -73,6 +79,8 @@ struct SessionSlot {
   int64_t index = 0;    // of all slots: the picture is shown at index / fps
   int64_t source = -1;  // of the pictures that the engine made for the stream; -1: none of them
   int64_t block = -1;   // the engine's block of the source
+  int64_t block_pictures = 0;      // of that block
+  MediaInstant begun{0}, made{0};  // when that block began, and when its pictures came
   SessionState state = SessionState::kIdle;
   bool frozen = false;         // the last picture once more, since the next one is late
   bool discontinuity = false;  // the clock moved: an encoder begins with a key picture
@@ -115,6 +123,8 @@ class Session {
   void rest(SessionState state, int64_t pictures);
   // Live, without sound: the face listens while a user speaks, else it is idle.
   void hear(bool user_speaks);
+  // Takes other loops from the next slot on. A session that began without loops stays so.
+  void set_loops(std::shared_ptr<const SessionLoops> loops);
   // Drops the sound and the pictures that are queued, save `kept`. Blocks inside the engine are
   // muted; the next block is a listening one.
   void interrupt();
@@ -158,9 +168,11 @@ class Session {
     int64_t pictures;
     std::vector<float> sound;
     bool muted;
+    MediaInstant begun;
   };
   struct Queued {
-    int64_t source, block;
+    int64_t source, block, block_pictures;
+    MediaInstant begun, made;
     SessionState state;
     Frame picture;
     std::vector<float> sound;
@@ -180,7 +192,7 @@ class Session {
   std::optional<SignalBlock> poll_block(BlockPlan& plan);
   SignalBlock begin_block(const BlockPlan& plan);
   bool has_credit() const;
-  bool has_loop() const { return config_.live && !config_.idle_loop.empty(); }
+  bool has_loop() const { return config_.live && loops_; }
   bool waits_for_pictures() const;  // slots that are to come follow the last one directly
   int64_t pictures_ahead() const;   // slots that are queued or will come from the engine
   MediaInstant slot_due() const;    // the first slot of the next block
@@ -204,6 +216,7 @@ class Session {
 
   const SessionConfig config_;
   mutable std::mutex mutex_;
+  std::shared_ptr<const SessionLoops> loops_;
   std::condition_variable changed_;
   std::exception_ptr error_;
   SpeechQueue speech_;

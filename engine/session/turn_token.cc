@@ -27,6 +27,18 @@ bool TurnToken::holds(int session) const {
   return !queue_.empty() && queue_.front() == session;
 }
 
+std::optional<int> TurnToken::position(int session) const {
+  std::lock_guard lock(mutex_);
+  const auto at = std::ranges::find(queue_, session);
+  if (at == queue_.end()) return std::nullopt;
+  return static_cast<int>(at - queue_.begin());
+}
+
+int TurnToken::wanted() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<int>(queue_.size());
+}
+
 std::optional<int> TurnToken::wait() const {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return closed_ || !queue_.empty(); });

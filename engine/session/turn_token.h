@@ -21,6 +21,9 @@ class TurnToken {
   // Gives it back, or stops waiting for it. The one that waits longest gets it.
   void release(int session);
   bool holds(int session) const;
+  // The sessions before this one: 0 for the holder. nullopt where it does not want the token.
+  std::optional<int> position(int session) const;
+  int wanted() const;  // sessions that have the token or wait for it
   // Blocks until a session has the token, and returns it; nullopt after close(), once no session
   // wants it.
   std::optional<int> wait() const;

@@ -254,15 +254,39 @@ TEST(SessionLive, TwentyInterruptionsAtRandomMoments) {
   }
 }
 
+// Ten pictures each, whose first bytes count from these values on.
+std::shared_ptr<const SessionLoops> loops_from(int idle, int listening) {
+  auto loops = std::make_shared<SessionLoops>();
+  for (int k = 0; k < 10; ++k) {
+    loops->idle.emplace_back(FakeEngine::kWidth, 1);
+    loops->idle.back().rgb[0] = uint8_t(idle + k);
+    loops->listening.emplace_back(FakeEngine::kWidth, 1);
+    loops->listening.back().rgb[0] = uint8_t(listening + k);
+  }
+  return loops;
+}
+
+TEST(SessionLive, OtherLoopsAreShownFromTheNextSlotOn) {
+  SessionConfig config;
+  config.loops = loops_from(100, 200);
+  Simulation simulation(config, constant(300));
+  simulation.run(Simulation::ms(1000));
+  const size_t shown = simulation.slots.size();
+  ASSERT_GT(shown, 0u);
+  simulation.session.set_loops(loops_from(10, 30));
+  simulation.run(Simulation::ms(1000));
+  ASSERT_GT(simulation.slots.size(), shown);
+  for (size_t k = 0; k < simulation.slots.size(); ++k) {
+    const int first = simulation.slots[k].picture.rgb[0];
+    EXPECT_EQ(first >= 100, k < shown) << k;
+    EXPECT_EQ(first % 10, int(k % 10)) << k;
+  }
+}
+
 TEST(SessionLive, LoopsTakeNothingFromTheEngine) {
   SessionConfig config;
   config.queued_seconds = 20;
-  for (int k = 0; k < 10; ++k) {
-    config.idle_loop.emplace_back(FakeEngine::kWidth, 1);
-    config.idle_loop.back().rgb[0] = uint8_t(100 + k);
-    config.listening_loop.emplace_back(FakeEngine::kWidth, 1);
-    config.listening_loop.back().rgb[0] = uint8_t(200 + k);
-  }
+  config.loops = loops_from(100, 200);
   Simulation simulation(config, constant(300));
   simulation.run(Simulation::ms(2000));
   EXPECT_EQ(simulation.engine.blocks.size(), 0u);

@@ -338,8 +338,9 @@ TEST(Session, ConfigsThatAreNotLegalNameTheFieldAndTheLegalValues) {
   refused("sample_rate is 44100, but it must be 16000", [](auto& c) { c.sample_rate = 44100; });
   refused("fps is 30", [](auto& c) { c.fps = {30, 1}; });
   refused("queued_seconds is 0", [](auto& c) { c.queued_seconds = 0; });
+  refused("loops is 0", [](auto& c) { c.loops = std::make_shared<SessionLoops>(); });
   TurnToken turns;
-  refused("idle_loop", [&](auto& c) { c.turns = &turns, c.live = true; });
+  refused("loops", [&](auto& c) { c.turns = &turns, c.live = true; });
 }
 
 }  // namespace
