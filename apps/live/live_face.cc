@@ -256,7 +256,7 @@ void LiveFace::take(MoviePiece&& piece) {
                 .stats = &stats});
 }
 
-// What is known of the pictures of a piece, which are forgotten.
+// Tells of the pictures of a piece, and forgets them.
 nlohmann::json LiveFace::stats_of(const MoviePiece& piece, uint16_t& flags) {
   Shown last{};
   bool speaks = false;

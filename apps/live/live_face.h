@@ -21,7 +21,7 @@
 
 namespace weft {
 
-// What all faces of a server share.
+// Shared by all faces of a server.
 struct FaceStage {
   TurnRunner& runner;
   SessionConfig session;  // without loops, token and id

@@ -32,7 +32,7 @@
 
 namespace weft {
 
-// What a live session shows while it takes nothing from the engine. Several sessions may share it.
+// The pictures of live sessions that take nothing from the engine. Several may share them.
 struct SessionLoops {
   std::vector<Frame> idle, listening;  // an empty `listening` is replaced by `idle`
 };
