@@ -5,6 +5,7 @@
 #include <numeric>
 #include <thread>
 
+#include "engine/session/turn_runner.h"
 #include "tests/engine/session_testing.h"
 #include "tests/engine/small_job.h"
 #include "tests/engine/stream_job.h"
@@ -113,16 +114,18 @@ void speak(Session& session, int number) {
 std::vector<std::vector<SessionSlot>> together(StreamEngine& engine,
                                                const std::vector<int>& numbers) {
   const std::string captions[] = {"a calm face", "a happy face", "a stern face"};
-  TurnToken token;
-  std::vector<std::unique_ptr<Session>> sessions;
+  TurnRunner runner(engine);
+  const int64_t turns = runner.token().turns();
+  std::vector<std::shared_ptr<Session>> sessions;
   for (size_t i = 0; i < numbers.size(); ++i) {
     SessionConfig config;
     config.first_block = 1 + numbers[i] % 3;
     config.first_pictures = 1;
     config.in_engine = engine.plan().under_way();
-    config.turns = &token;
-    config.id = static_cast<int>(i);
-    sessions.push_back(std::make_unique<Session>(config));
+    config.turns = &runner.token();
+    config.id = runner.new_id();
+    sessions.push_back(std::make_shared<Session>(config));
+    runner.join(config.id, sessions.back(), captions[numbers[i] % 3]);
   }
   std::vector<std::vector<SessionSlot>> slots(numbers.size());
   std::vector<std::jthread> threads;
@@ -133,14 +136,8 @@ std::vector<std::vector<SessionSlot>> together(StreamEngine& engine,
         slots[i].push_back(std::move(*slot));
     });
   }
-  std::jthread runs([&] {
-    while (const std::optional<int> i = token.wait())
-      run_session(engine, captions[numbers[*i] % 3], *sessions[*i]);
-  });
   for (std::jthread& thread : threads) thread.join();
-  token.close();
-  runs.join();
-  EXPECT_EQ(token.turns(), std::ssize(numbers) * 2);
+  EXPECT_EQ(runner.token().turns() - turns, std::ssize(numbers) * 2);
   for (const auto& session : sessions) EXPECT_EQ(session->counts().missing, 0);
   for (const auto& session : sessions) EXPECT_EQ(session->counts().doubled, 0);
   return slots;
@@ -169,6 +166,38 @@ TEST(SessionRun, SessionsThatTakeTurnsEqualEachAlone) {
     }
     EXPECT_NE(alone[0].back().picture.rgb, alone[1].back().picture.rgb);
   }
+}
+
+TEST(TurnRunner, LoopsRunForthAndBack) {
+  StreamEngine engine = avatar(1, 1);
+  TurnRunner runner(engine);
+  SessionConfig config;
+  config.first_pictures = 1;
+  config.in_engine = engine.plan().under_way();
+  const auto loops = draw_loops(runner, config, "a calm face", 20);
+  for (const std::vector<Frame>* loop : {&loops->idle, &loops->listening}) {
+    // Whole blocks of 12 pictures, of which the stream's first lacks three.
+    ASSERT_EQ(loop->size() % 2, 0u);
+    const size_t drawn = loop->size() / 2 + 1;
+    EXPECT_GE(drawn, 20u);
+    EXPECT_LE(drawn, 32u);
+    for (size_t k = 1; k + 1 < drawn; ++k)
+      EXPECT_EQ((*loop)[k].rgb, (*loop)[loop->size() - k].rgb) << k;
+  }
+  EXPECT_NE(loops->idle.back().rgb, loops->listening.back().rgb);
+  EXPECT_EQ(draw_loops(runner, config, "a calm face", 20)->idle[5].rgb, loops->idle[5].rgb);
+}
+
+TEST(TurnRunner, ATokenOfNobodyGoesToTheNext) {
+  StreamEngine engine = avatar(1, 1);
+  TurnRunner runner(engine);
+  const int nobody = runner.new_id();
+  runner.token().request(nobody);
+  SessionConfig config;
+  config.first_pictures = 1;
+  config.in_engine = engine.plan().under_way();
+  EXPECT_FALSE(draw_loops(runner, config, "a calm face", 4)->idle.empty());
+  EXPECT_FALSE(runner.token().holds(nobody));
 }
 
 }  // namespace
