@@ -27,13 +27,13 @@ class HttpConnection final : public Connection,
       respond(refusal_of(503));
     } else {
       read_header();
+      if (core_.draining) begin_drain();
     }
   }
 
   void begin_drain() override {
-    if (!is_idle_) return;
     // A request may be on its way: it is answered with 503 before the connection ends.
-    arm(kLinger);
+    if (is_idle_ || is_fresh()) arm(kLinger);
   }
   void end_drain() override { cut(); }
   void cut() override {
@@ -44,6 +44,9 @@ class HttpConnection final : public Connection,
 
  private:
   const ServerLimits& limits() const { return core_.settings.limits; }
+
+  // A new connection that has sent nothing, as browsers open them in advance.
+  bool is_fresh() const { return parser_ && !parser_->parser().got_some() && buffer_.size() == 0; }
 
   // A completion handler that keeps the connection alive and ends the deadline of its operation.
   template <class Call>
@@ -134,6 +137,7 @@ class HttpConnection final : public Connection,
                           }));
   }
   void refuse(error_code error) {
+    if (timed_out_ && core_.draining) return respond(draining());
     const int status = timed_out_ ? 408 : parser_->status_of(error);
     if (status > 0) respond(refusal_of(status));
   }

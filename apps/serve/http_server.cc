@@ -67,16 +67,29 @@ void Core::start() {
 
 void Core::accept() {
   acceptor_.async_accept([this](error_code error, tcp::socket socket) {
+    if (!guard_) return;  // stopped
+    if (!error) accepted(std::move(socket));
     if (!acceptor_.is_open()) return;
-    if (!error) {
-      accepted(std::move(socket));
-      return accept();
-    }
+    if (!error) return accept();
     retry_.expires_after(kAcceptRetry);
     retry_.async_wait([this](error_code cancelled) {
       if (!cancelled && acceptor_.is_open()) accept();
     });
   });
+}
+
+// Closing the acceptor resets the connections that wait in its queue, so they are taken first. A
+// client that comes between the two is reset; the system has no way to prevent it.
+void Core::end_accepting() {
+  error_code error;
+  acceptor_.non_blocking(true, error);
+  for (int taken = 0; !error && taken < net::socket_base::max_listen_connections; ++taken) {
+    tcp::socket socket(*io);
+    acceptor_.accept(socket, error);
+    if (!error) accepted(std::move(socket));
+    if (error == net::error::connection_aborted) error.clear();
+  }
+  acceptor_.close(error);
 }
 
 void Core::accepted(tcp::socket socket) {
@@ -109,12 +122,14 @@ bool Core::drain(milliseconds deadline) {
                           late = end - std::min(deadline / 4, kLinger);
   net::post(*io, [this] {
     draining = true;
-    error_code ignored;
-    acceptor_.close(ignored);
+    end_accepting();
     for_each([](Connection& connection) { connection.begin_drain(); });
-    const std::lock_guard lock(mutex_);
-    is_drained_ = connections.empty();
-    ended_.notify_all();
+    // A connection that was accepted just now may wait in the queue of the context.
+    net::post(*io, [this] {
+      const std::lock_guard lock(mutex_);
+      is_drained_ = connections.empty();
+      ended_.notify_all();
+    });
   });
   std::unique_lock lock(mutex_);
   if (ended_.wait_until(lock, late, [&] { return is_drained_; })) return true;

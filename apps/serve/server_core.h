@@ -86,6 +86,7 @@ class Core {
  private:
   void accept();
   void accepted(tcp::socket socket);
+  void end_accepting();
   template <class Action>
   void for_each(Action action) {
     for (Connection* connection : std::vector<Connection*>(connections.begin(), connections.end()))

@@ -3,6 +3,7 @@
 #include "io/media/media_probe.h"
 #include "io/media/video.h"
 #include "io/sound/audio.h"
+#include "io/sound/media_pieces.h"
 #include "io/sound/movie.h"
 #include "io/trace_file.h"
 #include "kernels/check.h"
@@ -75,9 +76,14 @@ std::unique_ptr<SoundSource> resampled(std::unique_ptr<SoundSource> source, int 
 std::unique_ptr<MovieSink> make_movie(const std::string& path, const MovieSettings&, Overwrite) {
   unavailable(ErrorKind::kOutput, path);
 }
-std::unique_ptr<MovieSink> make_movie_pieces(std::function<void(MoviePiece&&)>,
-                                             const MovieSettings&) {
-  unavailable("a stream");
+std::unique_ptr<MovieSink> make_movie_pieces(TakePiece, const MovieSettings&) {
+  unavailable(ErrorKind::kOutput, "a stream");
+}
+std::unique_ptr<MovieSink> make_annexb_pieces(TakePiece, const MovieSettings&) {
+  unavailable(ErrorKind::kOutput, "a stream");
+}
+std::unique_ptr<MovieSink> make_jpeg_pieces(TakePiece, const MovieSettings&) {
+  unavailable(ErrorKind::kOutput, "a stream");
 }
 std::unique_ptr<MovieSink> make_live_movie(int, const std::string& name, const MovieSettings&) {
   unavailable(ErrorKind::kOutput, name);

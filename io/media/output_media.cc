@@ -15,6 +15,10 @@ namespace {
 constexpr const char* kX264Crf = "16";
 constexpr int kNoLookaheadSide = 32;  // pixels: two macroblocks
 constexpr const char* kVp9Crf = "20";
+// Quantiser of JPEG pictures, 2 (finest) to 31.
+constexpr int kJpegQuantiser = 3;
+// x264's distance between key pictures when only the caller asks for them.
+constexpr int kKeysOnRequest = 1 << 30;
 
 std::string even_advice(const char* field, int value) {
   return std::string(field) + " " + std::to_string(value) +
@@ -72,6 +76,52 @@ void close_file(AVFormatContext* context, const std::string& path) {
   if (result < 0) fail_write(path, result);
 }
 
+namespace {
+
+void set_colours(AVCodecContext* encoder, PictureColours colours) {
+  const bool is_jpeg = colours == PictureColours::kJpeg;
+  encoder->color_range = is_jpeg ? AVCOL_RANGE_JPEG : AVCOL_RANGE_MPEG;
+  encoder->colorspace = is_jpeg ? AVCOL_SPC_BT470BG : AVCOL_SPC_BT709;
+  encoder->color_primaries = AVCOL_PRI_BT709;
+  encoder->color_trc = AVCOL_TRC_BT709;
+  encoder->chroma_sample_location = is_jpeg ? AVCHROMA_LOC_CENTER : AVCHROMA_LOC_LEFT;
+}
+
+void set_x264(AVCodecContext* encoder, EncoderUse use, Options& options) {
+  const bool is_live = use != EncoderUse::kFile;
+  encoder->profile = use == EncoderUse::kLiveBaseline ? FF_PROFILE_H264_BASELINE  // constrained
+                                                      : FF_PROFILE_H264_HIGH;
+  options.set("preset", is_live ? "veryfast" : "medium");
+  options.set("crf", kX264Crf);
+  if (is_live) {
+    encoder->gop_size = kKeysOnRequest;
+    options.set("tune", "zerolatency");
+    options.set("forced-idr", "1");
+    options.set("sc_threshold", "0");
+  }
+  // For a picture this small, the cost estimates of x264's lookahead depend on memory beside
+  // the picture: about one encode in 500 gave other bytes.
+  if (std::min(encoder->width, encoder->height) <= kNoLookaheadSide)
+    options.set("rc-lookahead", "0");
+}
+
+void set_mjpeg(AVCodecContext* encoder) {
+  set_colours(encoder, PictureColours::kJpeg);
+  encoder->sample_aspect_ratio = {1, 1};  // makes the header that names the colours, JFIF
+  encoder->thread_count = 1;              // threads would hold pictures back
+  encoder->flags |= AV_CODEC_FLAG_QSCALE;
+  encoder->global_quality = kJpegQuantiser * FF_QP2LAMBDA;
+}
+
+void set_vp9(const VideoSettings& settings, Options& options) {
+  options.set("crf", kVp9Crf);
+  options.set("b", "0");
+  options.set("cpu-used", "4");
+  options.set("row-mt", settings.deterministic ? "0" : "1");
+}
+
+}  // namespace
+
 Owner<AVCodecContext> open_video_encoder(const VideoSettings& settings, const std::string& standard,
                                          bool global_header, EncoderUse use) {
   const std::string name = settings.encoder.empty() ? standard : settings.encoder;
@@ -86,11 +136,7 @@ Owner<AVCodecContext> open_video_encoder(const VideoSettings& settings, const st
   encoder->pix_fmt = AV_PIX_FMT_YUV420P;
   encoder->time_base = {settings.fps_den, settings.fps_num};
   encoder->framerate = {settings.fps_num, settings.fps_den};
-  encoder->color_range = AVCOL_RANGE_MPEG;
-  encoder->colorspace = AVCOL_SPC_BT709;
-  encoder->color_primaries = AVCOL_PRI_BT709;
-  encoder->color_trc = AVCOL_TRC_BT709;
-  encoder->chroma_sample_location = AVCHROMA_LOC_LEFT;
+  set_colours(encoder.get(), PictureColours::kVideo);
   // There is a key frame every two seconds. A clip of a killed job is readable up to the last
   // one.
   encoder->gop_size = std::clamp(2 * settings.fps_num / settings.fps_den, 12, 250);
@@ -98,25 +144,9 @@ Owner<AVCodecContext> open_video_encoder(const VideoSettings& settings, const st
   if (global_header) encoder->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
   if (settings.deterministic) encoder->flags |= AV_CODEC_FLAG_BITEXACT;
   Options options;
-  if (name == "libx264") {
-    encoder->profile = FF_PROFILE_H264_HIGH;
-    options.set("preset", use == EncoderUse::kLive ? "veryfast" : "medium");
-    options.set("crf", kX264Crf);
-    if (use == EncoderUse::kLive) {
-      options.set("tune", "zerolatency");
-      options.set("forced-idr", "1");
-      options.set("sc_threshold", "0");
-    }
-    // For a picture this small, the cost estimates of x264's lookahead depend on memory beside
-    // the picture: about one encode in 500 gave other bytes.
-    if (std::min(settings.width, settings.height) <= kNoLookaheadSide)
-      options.set("rc-lookahead", "0");
-  } else if (name == "libvpx-vp9") {
-    options.set("crf", kVp9Crf);
-    options.set("b", "0");
-    options.set("cpu-used", "4");
-    options.set("row-mt", settings.deterministic ? "0" : "1");
-  }
+  if (name == "libx264") set_x264(encoder.get(), use, options);
+  if (name == "libvpx-vp9") set_vp9(settings, options);
+  if (name == "mjpeg") set_mjpeg(encoder.get());
   if (const int result = avcodec_open2(encoder.get(), codec, options.address()); result < 0)
     throw Error(ErrorKind::kOutput, "cannot open the video encoder '" + name + "' for " +
                                         std::to_string(settings.width) + "x" +
@@ -125,14 +155,28 @@ Owner<AVCodecContext> open_video_encoder(const VideoSettings& settings, const st
   return encoder;
 }
 
-PictureBuffer::PictureBuffer(int width, int height)
+void encode(AVCodecContext* encoder, const AVFrame* frame, AVPacket* packet,
+            const std::string& name, const std::function<void(AVPacket*)>& take) {
+  if (const int result = avcodec_send_frame(encoder, frame); result < 0) fail_write(name, result);
+  for (;;) {
+    const int result = avcodec_receive_packet(encoder, packet);
+    if (result == AVERROR(EAGAIN) || result == AVERROR_EOF) return;
+    if (result < 0) fail_write(name, result);
+    take(packet);
+    av_packet_unref(packet);
+  }
+}
+
+PictureBuffer::PictureBuffer(int width, int height, PictureColours colours)
     : converter_(make_converter(width, height, {AV_PIX_FMT_RGB24, true},
-                                {AV_PIX_FMT_YUV420P, false}, SWS_CS_ITU709)) {
+                                {AV_PIX_FMT_YUV420P, colours == PictureColours::kJpeg},
+                                colours == PictureColours::kJpeg ? SWS_CS_ITU601 : SWS_CS_ITU709)) {
   picture_->format = AV_PIX_FMT_YUV420P;
   picture_->width = width;
   picture_->height = height;
-  picture_->color_range = AVCOL_RANGE_MPEG;
-  picture_->colorspace = AVCOL_SPC_BT709;
+  const bool is_jpeg = colours == PictureColours::kJpeg;
+  picture_->color_range = is_jpeg ? AVCOL_RANGE_JPEG : AVCOL_RANGE_MPEG;
+  picture_->colorspace = is_jpeg ? AVCOL_SPC_BT470BG : AVCOL_SPC_BT709;
 }
 
 AVFrame* PictureBuffer::fill(const Frame& frame, int64_t pts) {

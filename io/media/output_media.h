@@ -1,5 +1,6 @@
 #pragma once
 // Shared by the writers of clips: files of FFmpeg's muxers, and an encoder with its pictures.
+#include <functional>
 #include <map>
 #include <string>
 
@@ -23,6 +24,7 @@ void close_file(AVFormatContext* context, const std::string& path);
 enum class EncoderUse : uint8_t {
   kFile,  // the smallest file: pictures may be reordered
   kLive,  // each picture gives a packet at once, and key pictures are those that are asked for
+  kLiveBaseline,  // the same in H.264's constrained baseline profile, which every decoder has
 };
 
 // Opens settings.encoder, or `name` if that is empty. Its times are frame numbers. A
@@ -30,10 +32,20 @@ enum class EncoderUse : uint8_t {
 Owner<AVCodecContext> open_video_encoder(const VideoSettings& settings, const std::string& name,
                                          bool global_header, EncoderUse use = EncoderUse::kFile);
 
-// A frame as pictures of an encoder: 4:2:0, BT.709, limited range.
+// Encodes a frame, or with null ends the encoding, and calls `take` with every packet that is
+// ready. `name` is for errors, which are kOutput.
+void encode(AVCodecContext* encoder, const AVFrame* frame, AVPacket* packet,
+            const std::string& name, const std::function<void(AVPacket*)>& take);
+
+enum class PictureColours : uint8_t {
+  kVideo,  // BT.709, limited range
+  kJpeg,   // BT.601, full range, as JFIF has it
+};
+
+// A frame as pictures of an encoder: 4:2:0.
 class PictureBuffer {
  public:
-  PictureBuffer(int width, int height);
+  PictureBuffer(int width, int height, PictureColours colours = PictureColours::kVideo);
   // The picture is valid until the next call; the encoder may keep its data for longer.
   AVFrame* fill(const Frame& frame, int64_t pts);
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "io/media/output_media.h"
+#include "io/sound/media_pieces.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -91,16 +92,12 @@ class Movie final : public MovieSink {
       frame->pict_type = AV_PICTURE_TYPE_I;
       fragments_ = 0;
     }
-    ++counts_.pictures;
+    counts_.add_push(sound.size(), settings_);
     ++in_fragment_;
     encode(video_.get(), frame, 0);
     waiting_.insert(waiting_.end(), sound.begin(), sound.end());
-    counts_.samples += int64_t(sound.size());
     encode_sound(size_t(audio_->frame_size));
     if (in_fragment_ == settings_.fragment) end_fragment();
-    const double shown = double(counts_.pictures) * video.fps_den / video.fps_num;
-    const double heard = double(counts_.samples) / settings_.sample_rate;
-    counts_.max_skew = std::max(counts_.max_skew, std::abs(shown - heard));
   }
 
   std::string finish() override {
@@ -224,17 +221,12 @@ class Movie final : public MovieSink {
   }
 
   void encode(AVCodecContext* encoder, const AVFrame* frame, int stream) {
-    if (const int result = avcodec_send_frame(encoder, frame); result < 0)
-      fail_write(name_, result);
-    for (;;) {
-      const int result = avcodec_receive_packet(encoder, packet_.get());
-      if (result == AVERROR(EAGAIN) || result == AVERROR_EOF) return;
-      if (result < 0) fail_write(name_, result);
-      packet_->stream_index = stream;
-      if (stream == 0) packet_->duration = 1;
-      av_packet_rescale_ts(packet_.get(), encoder->time_base, muxer_->streams[stream]->time_base);
-      write(packet_.get());
-    }
+    ffmpeg::encode(encoder, frame, packet_.get(), name_, [&](AVPacket* packet) {
+      packet->stream_index = stream;
+      if (stream == 0) packet->duration = 1;
+      av_packet_rescale_ts(packet, encoder->time_base, muxer_->streams[stream]->time_base);
+      write(packet);
+    });
   }
 
   const MovieSettings settings_;
@@ -264,50 +256,64 @@ size_t header_size(std::span<const uint8_t> bytes) {
 }
 
 // Profile, constraints and level stand behind the version in the box avcC (ISO/IEC 14496-15).
-std::string codecs_of(std::span<const uint8_t> header) {
+std::string mime_of(std::span<const uint8_t> header) {
   constexpr std::string_view kBox = "avcC";
   const auto box = std::ranges::search(header, kBox).begin();
   CHECK(header.end() - box > 8);
-  char text[32];
-  std::snprintf(text, sizeof text, "avc1.%02X%02X%02X, mp4a.40.2", box[5], box[6], box[7]);
+  char text[64];
+  std::snprintf(text, sizeof text, "video/mp4; codecs=\"avc1.%02X%02X%02X, mp4a.40.2\"", box[5],
+                box[6], box[7]);
   return text;
 }
 
-void check_movie(const MovieSettings& settings) {
-  ffmpeg::check_video_settings(settings.video);
-  CHECK(settings.sample_rate > 0 && settings.fragment > 0 && settings.key_every > 0,
-        settings.sample_rate, settings.fragment, settings.key_every);
+}  // namespace
+
+void MovieSettings::check() const {
+  ffmpeg::check_video_settings(video);
+  CHECK(sample_rate > 0 && fragment > 0 && key_every > 0, sample_rate, fragment, key_every);
 }
 
-}  // namespace
+void MovieCounts::add_push(size_t samples_pushed, const MovieSettings& settings) {
+  ++pictures;
+  samples += int64_t(samples_pushed);
+  const double shown = double(pictures) * settings.video.fps_den / settings.video.fps_num;
+  const double heard = double(samples) / settings.sample_rate;
+  max_skew = std::max(max_skew, std::abs(shown - heard));
+}
 
 std::unique_ptr<MovieSink> make_movie(const std::string& path, const MovieSettings& settings,
                                       Overwrite overwrite) {
   if (std::filesystem::path(path).extension() != ".mp4")
     throw Error(ErrorKind::kUsage,
                 "output '" + path + "': a movie with sound is written as .mp4 only");
-  check_movie(settings);
+  settings.check();
   return std::make_unique<Movie>(path, overwrite, LiveOutput(), "", settings);
 }
 
 std::unique_ptr<MovieSink> make_live_movie(int descriptor, const std::string& name,
                                            const MovieSettings& settings) {
-  check_movie(settings);
+  settings.check();
   return std::make_unique<Movie>("", Overwrite::kReplace, LiveOutput{[descriptor](auto bytes) {
                                    return write_all(descriptor, bytes);
                                  }},
                                  name, settings);
 }
 
-std::unique_ptr<MovieSink> make_movie_pieces(std::function<void(MoviePiece&&)> take,
-                                             const MovieSettings& settings) {
-  check_movie(settings);
+std::unique_ptr<MovieSink> make_movie_pieces(TakePiece take, const MovieSettings& settings) {
+  settings.check();
   const auto bytes = std::make_shared<std::vector<uint8_t>>();
   const auto ended = [bytes, take = std::move(take)](int64_t first, int64_t pictures, bool key) {
     const size_t media = header_size(*bytes);
     const auto begin = bytes->begin(), fragment = begin + ptrdiff_t(media);
-    if (media > 0) take({.codecs = codecs_of({begin, fragment}), .bytes = {begin, fragment}});
-    take({.first = first, .pictures = pictures, .key = key, .bytes = {fragment, bytes->end()}});
+    if (media > 0)
+      take({.kind = PieceKind::kHeader,
+            .mime = mime_of({begin, fragment}),
+            .bytes = {begin, fragment}});
+    take({.kind = PieceKind::kPictures,
+          .first = first,
+          .count = pictures,
+          .key = key,
+          .bytes = {fragment, bytes->end()}});
     bytes->clear();
   };
   const auto append = [bytes](std::span<const uint8_t> more) {

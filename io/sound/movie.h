@@ -23,11 +23,17 @@ struct MovieSettings {
   // player can join, to the next.
   int fragment = 12;
   int key_every = 1;
+
+  // Error(kUsage) if a side is odd.
+  void check() const;
 };
 
 struct MovieCounts {
   int64_t pictures = 0, samples = 0;
   double max_skew = 0;  // seconds between the ends of pictures and sound, after any push
+
+  // Counts one push().
+  void add_push(size_t samples_pushed, const MovieSettings& settings);
 };
 
 // Only one thread at a time may use it. Errors: kOutput with one line.
@@ -52,19 +58,5 @@ std::unique_ptr<MovieSink> make_movie(const std::string& path, const MovieSettin
 // for errors, as "standard output".
 std::unique_ptr<MovieSink> make_live_movie(int descriptor, const std::string& name,
                                            const MovieSettings& settings);
-
-// A piece of a live movie (ISO/IEC 14496-12): the header (ftyp, moov), which comes first and once,
-// or a fragment (moof, mdat).
-struct MoviePiece {
-  std::string codecs{};  // of a header, as RFC 6381 names them: "avc1.42C00A, mp4a.40.2"
-  int64_t first = 0;     // of a fragment: its first picture
-  int64_t pictures = 0;  // and their number; the last fragment may have sound alone
-  bool key = false;      // a player can begin with it
-  std::vector<uint8_t> bytes{};
-};
-
-// Hands every piece to `take`, within push() and finish().
-std::unique_ptr<MovieSink> make_movie_pieces(std::function<void(MoviePiece&&)> take,
-                                             const MovieSettings& settings);
 
 }  // namespace weft

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -235,6 +236,45 @@ TEST(HttpServer, DrainRefusesRequestsAndEndsInTime) {
   EXPECT_EQ(half.ask("rk HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 503);
   drain.join();
   EXPECT_EQ(running.server.connections(), 0);
+}
+
+TEST(HttpServer, DrainAnswersConnectionsThatWaitToBeAccepted) {
+  std::promise<void> entered, released;
+  ServerSettings settings = echo_settings();
+  settings.routes.push_back({"GET", "/wait", [&](const HttpRequest&) {
+                               entered.set_value();
+                               released.get_future().wait();
+                               return HttpResponse{.body = "waited"};
+                             }});
+  RunningServer running(std::move(settings));
+  RawClient busy = running.connect();
+  busy.send(get("/wait"));
+  entered.get_future().wait();
+  // The server's thread is held up, so these wait in the system's queue.
+  std::vector<RawClient> waiting;
+  for (int i = 0; i < 20; ++i) {
+    waiting.push_back(running.connect());
+    waiting.back().send(get("/work"));
+  }
+  std::thread drain([&] { EXPECT_TRUE(running.server.drain(10s)); });
+  std::this_thread::sleep_for(50ms);  // usually the drain begins before the next accept
+  released.set_value();
+  EXPECT_EQ(busy.answer().status, 200);
+  for (RawClient& client : waiting) {
+    const int status = client.answer().status;
+    EXPECT_TRUE(status == 200 || status == 503) << status;
+  }
+  drain.join();
+  EXPECT_EQ(running.server.connections(), 0);
+}
+
+TEST(HttpServer, DrainEndsConnectionsThatSentNothing) {
+  RunningServer running(echo_settings());
+  RawClient silent = running.connect();
+  while (running.server.connections() == 0) std::this_thread::sleep_for(1ms);
+  EXPECT_TRUE(running.server.drain(60s));
+  EXPECT_EQ(silent.answer().status, 503);
+  EXPECT_TRUE(silent.ended());
 }
 
 TEST(HttpServer, DrainCutsConnectionsThatDoNotEnd) {

@@ -10,6 +10,7 @@
 #include "io/media/media_probe.h"
 #include "io/media_time.h"
 #include "io/sound/audio.h"
+#include "io/sound/media_pieces.h"
 #include "tests/io/io_testing.h"
 #include "tests/io/media_testing.h"
 #include "tests/io/sound_testing.h"
@@ -274,8 +275,8 @@ TEST(Movie, PiecesAreTheLiveMovieInFragmentsWithTheirPictures) {
   MovieSettings settings = settings_for(64);
   settings.fragment = 4;
   settings.key_every = 3;
-  std::vector<MoviePiece> pieces;
-  auto sink = make_movie_pieces([&](MoviePiece&& piece) { pieces.push_back(piece); }, settings);
+  std::vector<MediaPiece> pieces;
+  auto sink = make_movie_pieces([&](MediaPiece&& piece) { pieces.push_back(piece); }, settings);
   const std::vector<float> sound = sound_for(settings, 62);
   for (int k = 0; k < 62; ++k) {
     const size_t before = pieces.size();
@@ -289,18 +290,20 @@ TEST(Movie, PiecesAreTheLiveMovieInFragmentsWithTheirPictures) {
   }
   EXPECT_EQ(sink->finish(), "");
   ASSERT_EQ(pieces.size(), 1u + 7 + 1 + 8 + 1);
-  EXPECT_EQ(pieces[0].codecs.substr(0, 5), "avc1.");
-  EXPECT_EQ(pieces[0].codecs.substr(11), ", mp4a.40.2");
-  EXPECT_EQ(pieces[0].pictures, 0);
+  EXPECT_EQ(pieces[0].kind, PieceKind::kHeader);
+  EXPECT_EQ(pieces[0].mime.substr(0, 28), "video/mp4; codecs=\"avc1.6400");
+  EXPECT_EQ(pieces[0].mime.substr(30), ", mp4a.40.2\"");
+  EXPECT_EQ(pieces[0].count, 0);
   std::string all(pieces[0].bytes.begin(), pieces[0].bytes.end());
   std::vector<int64_t> keys;
   int64_t first = 0;
   for (size_t i = 1; i < pieces.size(); ++i) {
-    EXPECT_EQ(pieces[i].codecs, "");
+    EXPECT_EQ(pieces[i].kind, PieceKind::kPictures);
+    EXPECT_EQ(pieces[i].mime, "");
     EXPECT_EQ(pieces[i].first, first);
-    EXPECT_EQ(pieces[i].pictures, first == 28 ? 2 : first == 62 ? 0 : 4) << first;
+    EXPECT_EQ(pieces[i].count, first == 28 ? 2 : first == 62 ? 0 : 4) << first;
     if (pieces[i].key) keys.push_back(first);
-    first += pieces[i].pictures;
+    first += pieces[i].count;
     all.append(pieces[i].bytes.begin(), pieces[i].bytes.end());
   }
   EXPECT_EQ(first, 62);
