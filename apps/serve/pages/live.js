@@ -36,7 +36,7 @@ let session = null, player = null, sender = null;
 let startedAt = 0, textSentAt = null;
 let fragments = [];  // {begin, end, arrivedAt, stats, isSilent} in seconds of the stream
 let statsOf = new Map();  // by the packet's number, where the stats came first
-let serverFreezes = 0, queueMs = 0;
+let serverFreezes = 0, queueMs = 0, turnToldAt = 0;
 let picturesShown = 0, picturesAt = 0, firstCount = 0;
 let moods = [];
 
@@ -190,7 +190,9 @@ const receivers = {
   },
   queue_status({position, depth, eta_s: eta}) {
     const wait = eta === null || eta === undefined ? "" : `, about ${Math.ceil(eta)} s`;
-    element("turn").textContent = position > 0 ? `Turn ${position} of ${depth} in the queue${wait}` : "";
+    const words = `Waiting for a turn, ${position} of ${depth}${wait}`;
+    element("turn").textContent = position > 0 ? words : "";
+    turnToldAt = performance.now();
   },
   media_init(message) {
     element("canvas").width = message.width;
@@ -276,6 +278,7 @@ function showFaceState(state, shownAt) {
 function measure() {
   if (!player || measures.state === "stopped") return;
   const now = performance.now();
+  if (now - turnToldAt > 2500) element("turn").textContent = "";  // nobody says when the wait is over
   const {total, dropped} = player.frames;
   Object.assign(measures, {
     totalFrames: total, droppedFrames: dropped, jumps: player.counts.jumps, stalls: player.counts.stalls,
@@ -373,7 +376,6 @@ async function toggleMicrophone() {
     showError(`The microphone cannot be used: ${error.message}`);
   }
   button.setAttribute("aria-pressed", String(microphone.isOn));
-  button.textContent = microphone.isOn ? "Microphone off" : "Microphone on";
   element("talking").textContent = microphone.isOn ? "silence" : "off";
   if (!microphone.isOn) element("level").value = 0;
   log(microphone.isOn ? "The microphone is on." : "The microphone is off.");
