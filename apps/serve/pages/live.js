@@ -25,6 +25,8 @@ const measures = window.weft = {
   packets: 0,
   skipped: 0,              // packets that the server left out because this page was too slow
   skewMs: [],              // of the last 2000 pictures
+  longestGapMs: 0,         // between two shown pictures, by the clock
+  longestStepMs: 0,        // and by their times in the stream; tests set both to 0
   latencyMs: null,
   aheadMs: null,
   interrupts: [],          // {goneMs}: until the picture shown does not speak, null while it does
@@ -38,6 +40,7 @@ let fragments = [];  // {begin, end, arrivedAt, stats, isSilent} in seconds of t
 let statsOf = new Map();  // by the packet's number, where the stats came first
 let serverFreezes = 0, queueMs = 0, turnToldAt = 0;
 let picturesShown = 0, picturesAt = 0, firstCount = 0;
+let lastPicture = null;
 let moods = [];
 
 const charts = {
@@ -134,6 +137,7 @@ function start() {
   Object.assign(measures, {firstPictureMs: null, answerMs: null, container: Player.container,
                            totalFrames: 0, droppedFrames: 0, skewMs: [], interrupts: []});
   fragments = [];
+  lastPicture = null;
   statsOf = new Map();
   picturesShown = 0;
   picturesAt = 0;
@@ -175,6 +179,7 @@ function connectionLost() {
 function newStream(words) {
   ++measures.newSessions;
   player.newStream();
+  lastPicture = null;
   fragments = [];
   statsOf.clear();
   log(words);
@@ -244,6 +249,11 @@ function pictureShown({streamTime, shownAt, presented, skewMs}) {
     firstCount = presented;
   }
   picturesShown = presented - firstCount;
+  if (lastPicture) {
+    measures.longestGapMs = Math.max(measures.longestGapMs, shownAt - lastPicture.shownAt);
+    measures.longestStepMs = Math.max(measures.longestStepMs, 1000 * (streamTime - lastPicture.streamTime));
+  }
+  lastPicture = {shownAt, streamTime};
   if (measures.skewMs.push(skewMs) > 2000) measures.skewMs.shift();
   // The newest one that fits: after an interruption an old one may have the same time.
   const fragment = fragments.findLast(({begin, end}) => begin <= streamTime + 0.001 && streamTime < end);
