@@ -63,7 +63,7 @@ class Looks(WithPage):
     def test_an_unknown_container_is_refused_by_name(self):
         self.page.driver.get(self.server.url + "/?container=avi")
         self.page.click("#start")
-        self.assertIn('"avi", legal: fmp4', self.page.find("#error").text)
+        self.assertIn('"avi", legal: fmp4, annexb, jpeg', self.page.find("#error").text)
         self.assertEqual(self.page.measures("state"), "stopped")
 
 

@@ -1,11 +1,13 @@
 // The live page: joins the controls, the session, the player and the charts.
+import {AccessUnitPlayer, JpegPlayer} from "./live_canvas_player.js";
 import {Chart} from "./live_charts.js";
 import {MsePlayer} from "./live_player.js";
 import {PacketFlag, PacketType, SOUND_RATE, Session} from "./live_session.js";
 import {Microphone, PacedSender, readSoundFile} from "./live_sound.js";
 
 const element = (id) => document.getElementById(id);
-const PLAYERS = [MsePlayer];
+const PLAYERS = [MsePlayer, AccessUnitPlayer, JpegPlayer];  // the first that is supported is taken
+const SUPPORTED = await Promise.all(PLAYERS.map((player) => player.isSupported()));
 const DRAW_MS = matchMedia("(prefers-reduced-motion: reduce)").matches ? 1000 : 200;
 
 // The counters of the page, which tests read.
@@ -118,7 +120,7 @@ function choosePlayer() {
     const legal = PLAYERS.map((each) => each.container).join(", ");
     throw new Error(`?container= is "${wanted}", legal: ${legal}`);
   }
-  const chosen = named ?? PLAYERS.find((each) => each.isSupported());
+  const chosen = named ?? PLAYERS.find((each, i) => SUPPORTED[i]);
   if (!chosen) throw new Error("This browser can play none of the forms in which the server sends media.");
   return chosen;
 }
@@ -143,7 +145,10 @@ function start() {
   picturesAt = 0;
   serverFreezes = 0;
   Object.values(charts).forEach((chart) => chart.clear());
-  player = new Player(element(Player.container === "fmp4" ? "video" : "canvas"),
+  const isVideo = Player === MsePlayer;
+  element("video").hidden = !isVideo;
+  element("canvas").hidden = isVideo;
+  player = new Player(element(isVideo ? "video" : "canvas"),
                       {picture: pictureShown, failed: showError});
   player.muted = element("mute").getAttribute("aria-pressed") === "true";
   session = new Session(
@@ -226,7 +231,7 @@ function receive(message) {
 
 function receivePacket(packet) {
   if (packet.type === PacketType.header) return player.header(packet);
-  if (packet.type === PacketType.heard) return player.heard?.(packet);
+  if (packet.type === PacketType.heard) return player.heard(packet);
   ++measures.packets;
   const begin = packet.timeUs / 1e6;
   fragments.push({number: packet.number, begin, end: begin + packet.durationUs / 1e6,
@@ -234,7 +239,7 @@ function receivePacket(packet) {
                   stats: statsOf.get(packet.number), isShown: false});
   statsOf.delete(packet.number);
   if (fragments.length > 200) fragments.splice(0, 100);
-  player.media(packet);
+  player.media(packet, Boolean(packet.flags & PacketFlag.key));
 }
 
 // ---- What is shown --------------------------------------------------------------------------

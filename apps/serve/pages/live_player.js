@@ -55,8 +55,6 @@ export class MsePlayer {
     return {total: quality.totalVideoFrames, dropped: quality.droppedVideoFrames};
   }
 
-  get isStalled() { return this.#hasStarted && this.#video.readyState < 3; }
-
   set muted(value) { this.#video.muted = value; }
 
   async init(message) {
@@ -77,6 +75,8 @@ export class MsePlayer {
   newStream() { this.#rebase = true; }
 
   header(packet) { this.#append({bytes: packet.payload}); }
+
+  heard() {}
 
   media(packet) {
     const time = packet.timeUs / 1e6;
