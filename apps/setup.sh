@@ -14,7 +14,11 @@ optional=(libopenmpi-dev openmpi-bin)  # Without them ranks are threads only.
 # libnccl-dev of NVIDIA's repository) from an installed CUDA toolkit.
 for group in "$@"; do
   case $group in
-    tests) packages+=(libgtest-dev libboost-context-dev clang-format python3 python3-jsonschema iproute2 espeak-ng) ;;
+    tests)
+      packages+=(libgtest-dev libboost-context-dev clang-format python3 python3-jsonschema iproute2 espeak-ng
+        python3-websockets curl openssl)
+      optional+=(chromium chromium-driver python3-selenium)  # Without them the pages' test is skipped.
+      ;;
     fuzz) packages+=(clang libclang-rt-14-dev libomp-dev) ;;
     package) packages+=(dpkg-dev file) ;;
     bare) packages+=(mmdebstrap) ;;

@@ -2,7 +2,8 @@
 """Runs the examples of README.md, of the guides and of --help, word for word, and checks that the files
 they promise appear. Every document has a scratch folder of its own. Clips get few frames and steps through
 WEFT_CONFIG. An example whose model is not at hand, that takes minutes or that another document has run
-already only has its flags read (--print-config). usage: examples.py WEFT"""
+already only has its flags read (--print-config). A server listens at a free port in place of the one that is
+written, until its document ends. usage: examples.py WEFT"""
 import glob
 import json
 import os
@@ -10,6 +11,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -112,8 +114,64 @@ def run(line):
         fault(f"{line}: no {resumed[1]}.mp4")
 
 
+servers = {}  # of the present document, by the port that is written
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return str(listener.getsockname()[1])
+
+
+def with_free_ports(line):
+    return re.sub(r"(?<=:)(\d{4,5})\b", lambda port: servers[port[1]][0] if port[1] in servers else port[1], line)
+
+
+def serve(line):
+    """Starts a server and waits for the address that it prints when clients can connect."""
+    port = re.search(r"--listen \S+:(\d+)", line)[1]
+    servers[port] = (free_port(), None)
+    with open(f"server-{port}.log", "w") as log:
+        server = subprocess.Popen(["bash", "-c", "exec " + with_free_ports(line)], stdout=subprocess.PIPE, stderr=log,
+                                  text=True, env=ENVIRONMENT)
+    servers[port] = (servers[port][0], server)
+    if not server.stdout.readline():
+        with open(f"server-{port}.log") as log:
+            fault(f"{line}: no address: {log.read().strip()[-1000:]}")
+    return "served"
+
+
+def end_servers():
+    for port, (_, server) in servers.items():
+        server.send_signal(signal.SIGTERM)
+        server.stdout.close()
+        if server.wait() != 0:
+            fault(f"the server of port {port} ended with {server.returncode}")
+    servers.clear()
+
+
+def ask(line):
+    """Runs a client of the server that the document has started."""
+    prepare(line)
+    if line.startswith("python3 "):
+        line = sys.executable + line.removeprefix("python3")  # the one that sees Debian's modules
+    done = shell(with_free_ports(line).replace("curl ", "curl --fail ", 1))
+    if done.returncode or not done.stdout:
+        fault(f"{line}: exit code {done.returncode}, {done.stderr.strip()}")
+    return "asked"
+
+
 def check(line):
     first = words(line)[0]
+    if "--listen" in line and first == "build/weft":
+        return serve(line)
+    if first == "curl" or (first == "python3" and "_client.py" in line):
+        return ask(line)
+    if first == "openssl":
+        done = shell(line)
+        if done.returncode:
+            fault(f"{line}: {done.stderr.strip()}")
+        return "ran"
     if first == "build-cuda/weft":  # the flags are the same; the device may not be there
         parse(line.replace(first, "build/weft", 1))
         return "parsed"
@@ -156,6 +214,7 @@ def fresh_folder(folder):
 def check_document(text):
     for line in examples(text):
         count(check(line))
+    end_servers()
     # Commands in the running text and in tables.
     for code in re.findall(r"`weft ([^`]*)`", text):
         name = code.split()[0]

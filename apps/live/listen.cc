@@ -9,6 +9,7 @@
 #include "apps/generate/stop.h"
 #include "apps/live/live_faces.h"
 #include "apps/serve/listen_flags.h"
+#include "apps/serve/page_routes.h"
 #include "apps/stream/stream_flags.h"
 #include "apps/stream/stream_split.h"
 
@@ -54,6 +55,7 @@ class LiveServer {
   LiveServer(const Flags& flags, const LiveJob& job)
       : flags_(flags), job_(job), settings_(listener_settings(flags)) {
     settings_.routes = server_routes(state_, kStream);
+    for (Route& route : live_page_routes()) settings_.routes.push_back(std::move(route));
     settings_.websockets.push_back(
         {.path = "/v1/stream",
          .refuse = [this](const HttpRequest&) { return not_ready(); },

@@ -23,10 +23,39 @@ std::string_view without_port(std::string_view host) {
   return host.substr(0, host.find(':'));
 }
 
+// The bytes of standard base64 with its padding; nullopt where the text is none.
+std::optional<std::string> base64_bytes(std::string_view text) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  if (text.size() % 4 != 0) return std::nullopt;
+  for (int padding = 0; padding < 2 && text.ends_with('='); ++padding) text.remove_suffix(1);
+  std::string out;
+  unsigned bits = 0;
+  int count = 0;
+  for (const char c : text) {
+    const size_t digit = kDigits.find(c);
+    if (digit == std::string_view::npos) return std::nullopt;
+    bits = bits << 6 | static_cast<unsigned>(digit);
+    if ((count += 6) < 8) continue;
+    count -= 8;
+    out += static_cast<char>(bits >> count & 255);
+  }
+  return out;
+}
+
+// A browser asks its user for a name and a password; the password is the key.
+bool basic_matches(const std::string& key, std::string_view credentials) {
+  const std::optional<std::string> pair = base64_bytes(credentials);
+  const size_t colon = pair ? pair->find(':') : std::string::npos;
+  return colon != std::string::npos && same_secret(std::string_view(*pair).substr(colon + 1), key);
+}
+
 bool key_matches(const std::string& key, const HttpRequest& request) {
   const std::string& authorization = request.header("authorization");
   if (lowercase(authorization.substr(0, 7)) == "bearer ")
     return same_secret(std::string_view(authorization).substr(7), key);
+  if (lowercase(authorization.substr(0, 6)) == "basic ")
+    return basic_matches(key, std::string_view(authorization).substr(6));
   if (const std::string& stated = request.header("x-api-key"); !stated.empty())
     return same_secret(stated, key);
   if (lowercase(request.header("upgrade")) != "websocket") return false;
@@ -110,8 +139,12 @@ std::optional<HttpResponse> access_refusal(const AccessRules& rules, const HttpR
     return std::nullopt;
   HttpResponse response =
       error_response(401, "key_needed",
-                     "A valid API key is needed, as Authorization: Bearer KEY or X-Api-Key: KEY.");
-  response.headers.emplace_back("WWW-Authenticate", "Bearer");
+                     "A valid API key is needed, as Authorization: Bearer KEY, as X-Api-Key: KEY, "
+                     "or in a browser as the password, with any user name.");
+  // Only a browser that opens a page may ask its user; programs read the code.
+  const bool is_page = request.header("accept").find("text/html") != std::string::npos;
+  response.headers.emplace_back("WWW-Authenticate",
+                                is_page ? R"(Basic realm="weft", charset="UTF-8")" : "Bearer");
   return response;
 }
 

@@ -35,6 +35,8 @@ struct AccessRules {
 enum class KeyRule : bool { kNeeded, kOpen };
 
 // The refusal, 403 for Host or Origin and 401 for the key; nullopt where the request may pass.
+// Browsers send the password that their user typed with every later request, also with those that
+// foreign pages cause; the rule for Origin refuses these before the key is read.
 std::optional<HttpResponse> access_refusal(const AccessRules& rules, const HttpRequest& request,
                                            KeyRule key);
 

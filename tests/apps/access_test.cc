@@ -80,7 +80,7 @@ int status(const AccessRules& rules, HttpHeaders headers, KeyRule key = KeyRule:
   return refused ? refused->status : 200;
 }
 
-TEST(Access, KeyComesInOneOfThreeWays) {
+TEST(Access, KeyComesInAHeaderOrASubprotocol) {
   const AccessRules rules{.api_key = kKey};
   EXPECT_EQ(status(rules, {}), 401);
   EXPECT_EQ(status(rules, {}, KeyRule::kOpen), 200);
@@ -102,6 +102,36 @@ TEST(Access, KeyComesInOneOfThreeWays) {
   EXPECT_EQ(chosen_protocol(request_with({{"sec-websocket-protocol", "weft.key.aa"}})),
             "weft.key.aa");
   EXPECT_EQ(chosen_protocol(request_with({})), "");
+}
+
+TEST(Access, ABrowserGivesTheKeyAsThePassword) {
+  const AccessRules rules{.api_key = kKey};
+  const auto basic = [&](const std::string& credentials) {
+    return status(rules, {{"authorization", credentials}});
+  };
+  EXPECT_EQ(basic("Basic d2VmdDowMTIzNDU2Nzg5YWJjZGVm"), 200);      // weft:0123456789abcdef
+  EXPECT_EQ(basic("basic OjAxMjM0NTY3ODlhYmNkZWY="), 200);          // :0123456789abcdef
+  EXPECT_EQ(basic("Basic MDEyMzQ1Njc4OWFiY2RlZg=="), 401);          // 0123456789abcdef
+  EXPECT_EQ(basic("Basic d2VmdDowMTIzNDU2Nzg5YWJjZGVmZw=="), 401);  // weft:0123456789abcdefg
+  EXPECT_EQ(basic("Basic d2VmdDo="), 401);                          // weft:
+  for (const char* wrong : {"Basic ", "Basic =", "Basic ====", "Basic d2VmdDowMTIzNDU2Nzg5YWJjZGV",
+                            "Basic d2VmdDow*TIzNDU2Nzg5YWJjZGVm"})
+    EXPECT_EQ(basic(wrong), 401) << wrong;
+  // A key may hold colons: the user name ends at the first one.
+  EXPECT_EQ(status({.api_key = "0123:456789abcdef"},
+                   {{"authorization", "Basic dTowMTIzOjQ1Njc4OWFiY2RlZg=="}}),
+            200);
+}
+
+TEST(Access, OnlyPagesMakeABrowserAskForAPassword) {
+  const auto challenge = [](const std::string& accept) {
+    const auto refused =
+        access_refusal({.api_key = kKey}, request_with({{"accept", accept}}), KeyRule::kNeeded);
+    EXPECT_EQ(refused->headers.at(0).first, "WWW-Authenticate");
+    return refused->headers.at(0).second;
+  };
+  EXPECT_EQ(challenge("text/html,application/xhtml+xml"), R"(Basic realm="weft", charset="UTF-8")");
+  EXPECT_EQ(challenge("*/*"), "Bearer");
 }
 
 TEST(Access, LoopbackListenersAnswerLoopbackHostsAlone) {
