@@ -210,8 +210,7 @@ bool LiveFace::wait_to_show() {
 }
 
 void LiveFace::show_slots() {
-  const auto movie =
-      make_movie_pieces([this](MoviePiece&& piece) { take(std::move(piece)); }, stage_.movie);
+  const std::unique_ptr<MovieSink> movie = open_movie();
   while (wait_to_show()) {
     const std::optional<SessionSlot> slot = session_->next();
     if (!slot) return;
@@ -223,45 +222,65 @@ void LiveFace::show_slots() {
   }
 }
 
-void LiveFace::take(MoviePiece&& piece) {
-  std::string bytes(piece.bytes.begin(), piece.bytes.end());
-  const VideoSettings& video = stage_.movie.video;
-  if (!piece.codecs.empty()) {
-    const double fps = double(video.fps_num) / video.fps_den;
-    sender_.begin(
-        server_message("media_init", {{"stream_id", std::to_string(id_)},
-                                      {"mime", "video/mp4; codecs=\"" + piece.codecs + "\""},
-                                      {"container", name_of(request_.container)},
-                                      {"width", video.width},
-                                      {"height", video.height},
-                                      {"fps", fps},
-                                      {"timescale", 1'000'000},
-                                      {"sample_rate", stage_.movie.sample_rate}}),
-        std::move(bytes));
-    return;
+std::unique_ptr<MovieSink> LiveFace::open_movie() {
+  const auto take_piece = [this](MediaPiece&& piece) { take(std::move(piece)); };
+  switch (request_.container) {
+    case MediaContainer::kAnnexB:
+      return make_annexb_pieces(take_piece, stage_.movie);
+    case MediaContainer::kJpeg:
+      return make_jpeg_pieces(take_piece, stage_.movie);
+    case MediaContainer::kFmp4:
+      break;
   }
-  const MediaRate fps{video.fps_num, video.fps_den};
-  const int64_t begins = ticks_at(piece.first, fps, 1'000'000);
-  uint16_t flags = piece.key ? kKeyFlag : 0;
-  nlohmann::json stats = stats_of(piece, flags);
-  const int64_t duration = ticks_at(piece.first + piece.pictures, fps, 1'000'000) - begins;
+  return make_movie_pieces(take_piece, stage_.movie);
+}
+
+void LiveFace::take(MediaPiece&& piece) {
+  if (piece.kind == PieceKind::kHeader)
+    announce(piece);
+  else
+    send(std::move(piece));
+}
+
+void LiveFace::announce(const MediaPiece& header) {
+  const VideoSettings& video = stage_.movie.video;
+  sender_.begin(server_message("media_init", {{"stream_id", std::to_string(id_)},
+                                              {"mime", header.mime},
+                                              {"container", name_of(request_.container)},
+                                              {"width", video.width},
+                                              {"height", video.height},
+                                              {"fps", double(video.fps_num) / video.fps_den},
+                                              {"timescale", 1'000'000},
+                                              {"sample_rate", stage_.movie.sample_rate}}),
+                {header.bytes.begin(), header.bytes.end()});
+}
+
+void LiveFace::send(MediaPiece&& piece) {
+  const VideoSettings& video = stage_.movie.video;
+  const bool is_sound = piece.kind == PieceKind::kSound;
+  const MediaRate rate =
+      is_sound ? MediaRate{stage_.movie.sample_rate, 1} : MediaRate{video.fps_num, video.fps_den};
+  const int64_t begins = ticks_at(piece.first, rate, 1'000'000);
+  const int64_t duration = ticks_at(piece.first + piece.count, rate, 1'000'000) - begins;
+  MediaPacket packet{.type = is_sound ? PacketType::kHeard : PacketType::kMedia,
+                     .time_us = begins,
+                     .duration_us = duration,
+                     .payload = {piece.bytes.begin(), piece.bytes.end()}};
+  if (is_sound) return sender_.push(packet);
+  packet.flags = piece.key ? kKeyFlag : 0;
+  nlohmann::json stats = stats_of(piece, packet.flags);
   stats["time_us"] = begins;
   stats["duration_us"] = duration;
   stats["emit_ts"] = microseconds(now());
-  sender_.push({.type = PacketType::kMedia,
-                .flags = flags,
-                .time_us = begins,
-                .duration_us = duration,
-                .payload = std::move(bytes),
-                .stats = &stats});
+  packet.stats = &stats;
+  sender_.push(packet);
 }
 
 // Tells of the pictures of a piece, and forgets them.
-nlohmann::json LiveFace::stats_of(const MoviePiece& piece, uint16_t& flags) {
+nlohmann::json LiveFace::stats_of(const MediaPiece& piece, uint16_t& flags) {
   Shown last{};
   bool speaks = false;
-  for (; !shown_.empty() && shown_.front().index < piece.first + piece.pictures;
-       shown_.pop_front()) {
+  for (; !shown_.empty() && shown_.front().index < piece.first + piece.count; shown_.pop_front()) {
     last = shown_.front();
     speaks |= last.state == SessionState::kSpeaking;
     frozen_ += last.frozen;

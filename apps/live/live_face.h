@@ -17,7 +17,7 @@
 #include "apps/live/packet_sender.h"
 #include "apps/live/sound_inbox.h"
 #include "engine/session/turn_runner.h"
-#include "io/sound/movie.h"
+#include "io/sound/media_pieces.h"
 
 namespace weft {
 
@@ -73,8 +73,11 @@ class LiveFace {
   void end_turn(const Utterance& utterance);
   void show();
   void show_slots();
-  void take(MoviePiece&& piece);
-  nlohmann::json stats_of(const MoviePiece& piece, uint16_t& flags);
+  std::unique_ptr<MovieSink> open_movie();
+  void take(MediaPiece&& piece);
+  void announce(const MediaPiece& header);
+  void send(MediaPiece&& piece);
+  nlohmann::json stats_of(const MediaPiece& piece, uint16_t& flags);
   std::optional<int64_t> received_before(MediaInstant begun) const;
   bool wait_to_show();
   void report(const StreamError& error);

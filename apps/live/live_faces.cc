@@ -184,7 +184,6 @@ FaceRequest LiveFaces::checked(const SessionInit& init) const {
   if (init.model) only("model", *init.model, settings_.model);
   if (init.size) only("size", *init.size, size);
   if (init.fps) only("fps", std::to_string(*init.fps), std::to_string(video.fps_num));
-  only("container", name_of(init.container), "fmp4");
   return {.caption = stage_.caption(init.caption, init.mood),
           .seed = init.seed.value_or(stage_.session.seed),
           .container = init.container,

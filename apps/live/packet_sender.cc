@@ -106,7 +106,7 @@ int64_t PacketSender::attach(std::shared_ptr<WebSocket> socket, int64_t seen_us)
   skipped_ = skipped_bytes_ = 0;
   auto first = std::ranges::find(kept_, seen_us, &Kept::time_us);
   if (seen_us >= 0 && first != kept_.end()) {
-    ++first;
+    while (first != kept_.end() && first->time_us == seen_us) ++first;  // and its sound
   } else {  // it begins, or what it saw is not kept any more
     if (!announcement_.empty()) announce();
     const auto last_key = std::ranges::find_if(kept_.rbegin(), kept_.rend(), &Kept::key);

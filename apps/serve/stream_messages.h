@@ -8,7 +8,7 @@
 //        4      2  type (PacketType)
 //        6      2  flags (PacketFlag)
 //        8      4  number of the packet in its direction, from 0
-//       12      4  sound: samples; media: microseconds
+//       12      4  kSound: samples; all others: microseconds
 //       16      8  time of the first sample or picture
 #include <array>
 #include <cstdint>

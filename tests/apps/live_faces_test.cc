@@ -168,6 +168,33 @@ TEST(LiveFaces, StatsFollowThePackets) {
   EXPECT_TRUE(media[0].header.flags & kKeyFlag);
 }
 
+TEST(LiveFaces, EveryContainerCarriesPicturesAndSound) {
+  Stage stage;
+  for (const auto& [container, mime, magic] :
+       {std::tuple{"annexb", "avc1.42C0", std::string("\0\0\0\1", 4)},
+        {"jpeg", "image/jpeg", std::string("\xff\xd8\xff")}}) {
+    const Stage::Client client = stage.begin({{"container", container}});
+    client.speak(10, 6);
+    ASSERT_TRUE(client.socket->wait_state("speaking"));
+    const nlohmann::json init = *client.socket->wait_text("media_init");
+    EXPECT_EQ(init.at("container"), container);
+    EXPECT_EQ(init.at("mime").get<std::string>().rfind(mime, 0), 0u) << init;
+    EXPECT_TRUE(client.socket->headers().empty());
+    std::vector<KeptSocket::Media> pictures, heard;
+    for (KeptSocket::Media& media : client.socket->media())
+      (media.header.type == PacketType::kMedia ? pictures : heard).push_back(std::move(media));
+    expect_gapless(pictures, 0);
+    expect_gapless(heard, 0);
+    EXPECT_TRUE(pictures[0].header.flags & kKeyFlag);
+    for (const KeptSocket::Media& picture : pictures)
+      EXPECT_EQ(picture.payload.substr(0, magic.size()), magic);
+    for (const KeptSocket::Media& sound : heard) {
+      EXPECT_EQ(sound.header.length, 40'000u);
+      EXPECT_EQ(sound.payload.size(), 640u * 2);
+    }
+  }
+}
+
 TEST(LiveFaces, AClientThatComesBackLosesNothing) {
   Stage stage;
   Stage::Client client = stage.begin();
