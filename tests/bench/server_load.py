@@ -21,7 +21,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 import live_client  # noqa: E402
-from live_client import CLOSE, MEDIA, Raw, WebSocket, ask, request, syllables  # noqa: E402
+from live_client import MEDIA, Raw, WebSocket, ask, request, syllables  # noqa: E402
 
 KEY = "0123456789abcdef0123456789abcdef"
 LIVE = request("GET", "/health/live")
