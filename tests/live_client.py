@@ -9,6 +9,7 @@ import signal
 import socket
 import struct
 import subprocess
+import tempfile
 import time
 
 MAGIC = b"WEFT"
@@ -17,16 +18,19 @@ TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
 
 class Server:
-    """A running `weft stream --listen`; `log` gets its standard error."""
+    """A running `weft stream --listen`, ready for clients."""
 
-    def __init__(self, weft, *flags, port=0, log=subprocess.DEVNULL, wait=600):
+    def __init__(self, weft, *flags, port=0, wait=600):
         command = [weft, "stream", "--listen", f"127.0.0.1:{port}", "--json", *flags]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
         ready, _, _ = select.select([self.process.stdout], [], [], wait)
         line = self.process.stdout.readline() if ready else ""
         if not line:
             self.process.kill()
-            raise RuntimeError(f"{' '.join(command)}: no address, exit code {self.process.wait()}")
+            code = self.process.wait()
+            self.log.seek(0)
+            raise RuntimeError(f"{' '.join(command)}: no address, exit code {code}: {self.log.read()[-2000:]}")
         self.port = json.loads(line)["port"]
 
     def memory_bytes(self):

@@ -21,7 +21,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 import live_client  # noqa: E402
-from live_client import CLOSE, MEDIA, Raw, WebSocket, ask, request, syllables  # noqa: E402
+from live_client import MEDIA, Raw, WebSocket, ask, request, syllables  # noqa: E402
 
 KEY = "0123456789abcdef0123456789abcdef"
 LIVE = request("GET", "/health/live")
@@ -238,12 +238,12 @@ def main():
         print(json.dumps({name: round(value, 2) if isinstance(value, float) else value
                           for name, value in line.items()}), flush=True)
 
-    with tempfile.NamedTemporaryFile("w") as key_file, tempfile.TemporaryFile("w") as log:
+    with tempfile.NamedTemporaryFile("w") as key_file:
         key_file.write(KEY + "\n")
         key_file.flush()
         os.chmod(key_file.name, 0o600)
         server = live_client.Server(arguments.weft, "--model", arguments.model, "--api-key-file", key_file.name,
-                                    "--max-connections", "20000", "--max-connections-per-address", "20000", log=log)
+                                    "--max-connections", "20000", "--max-connections-per-address", "20000")
         ready, stop, results = multiprocessing.Event(), multiprocessing.Event(), multiprocessing.Queue()
         viewer = multiprocessing.Process(
             target=watch, args=(server.port, arguments.container, ready, stop, results))
