@@ -132,7 +132,7 @@ def serve(line):
     port = re.search(r"--listen \S+:(\d+)", line)[1]
     servers[port] = (free_port(), None)
     with open(f"server-{port}.log", "w") as log:
-        server = subprocess.Popen(["bash", "-c", "exec " + with_free_ports(line)], stdout=subprocess.PIPE, stderr=log,
+        server = subprocess.Popen(["bash", "-c", f"exec {with_free_ports(line)} --steps 1 --size 64x64"], stdout=subprocess.PIPE, stderr=log,
                                   text=True, env=ENVIRONMENT)
     servers[port] = (servers[port][0], server)
     if not server.stdout.readline():

@@ -56,7 +56,8 @@ def minute(server):
     frames = last["totalFrames"] - first["totalFrames"]
     dropped = last["droppedFrames"] - first["droppedFrames"]
     emit("minute", {
-        "first_picture_ms": rounded(last["firstPictureMs"]), "answer_ms": rounded(last["answerMs"]),
+        "first_picture_ms": rounded(last["firstPictureMs"]), "moves_ms": rounded(last["movesMs"]),
+        "answer_ms": rounded(last["answerMs"]),
         "frames": frames, "dropped": dropped, "dropped_share": round(dropped / max(1, frames), 5),
         **skew_figures(last["skewMs"]), "jumps": last["jumps"] - first["jumps"], "stalls": last["stalls"] - first["stalls"],
         "freezes": last["freezes"] - first["freezes"], "longest_gap_ms": rounded(last["longestGapMs"]),

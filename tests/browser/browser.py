@@ -33,11 +33,14 @@ class Server:
         self.log = tempfile.TemporaryFile("w+")
         command = [weft, "stream", "--model", "models/pocket_avatar", "--listen", f"127.0.0.1:{port}", *flags]
         self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=self.log, text=True)
-        self.url = self.process.stdout.readline().strip()
+        self.url = self.process.stdout.readline().strip().rstrip("/")
         if not self.url:
-            self.log.seek(0)
-            raise RuntimeError(f"the server did not start: {self.log.read()[-2000:]}")
-        self.port = int(self.url.rstrip("/").rsplit(":", 1)[1])
+            raise RuntimeError(f"the server did not start: {self.last_words()}")
+        self.port = int(self.url.rsplit(":", 1)[1])
+
+    def last_words(self):
+        self.log.seek(0)
+        return self.log.read()[-2000:]
 
     def kill(self):
         self.process.kill()

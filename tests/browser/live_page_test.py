@@ -13,6 +13,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 WEFT = os.path.abspath(sys.argv.pop(1))
+FAST = ("--steps", "1", "--size", "64x64")  # keeps up on a machine that does other things, too
 LONG_TEXT = "This is a long text, which takes the face a while to say. " * 12
 
 # Faults that a person who cannot see, or sees little, would meet.
@@ -22,7 +23,7 @@ AUDIT = (pathlib.Path(__file__).parent / "audit.js").read_text()
 class WithPage(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server(WEFT)
+        cls.server = Server(WEFT, *FAST)
 
     @classmethod
     def tearDownClass(cls):
@@ -34,6 +35,7 @@ class WithPage(unittest.TestCase):
 
     def tearDown(self):
         self.page.quit()
+        self.assertIsNone(self.server.process.poll(), f"the server ended: {self.server.last_words()}")
 
 
 class Looks(WithPage):
@@ -154,7 +156,7 @@ class GoesOn(WithPage):
         self.server.kill()
         self.page.wait("a page that says so", "w.state === 'reconnecting'")
         self.assertIn("Not connected", self.page.find("#status").text)
-        type(self).server = Server(WEFT, port=port)
+        type(self).server = Server(WEFT, *FAST, port=port)
         self.page.wait("a new session", "w.newSessions === 1 && w.state === 'playing'")
         shown = self.page.measures("totalFrames")
         self.page.wait("more pictures", f"w.totalFrames > {shown + 25}")
@@ -221,7 +223,7 @@ class Key(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
             file.write(key)
             file.flush()
-            server = Server(WEFT, "--api-key-file", file.name)
+            server = Server(WEFT, *FAST, "--api-key-file", file.name)
         try:
             page = Page(server.url)
             try:

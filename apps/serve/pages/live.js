@@ -16,6 +16,7 @@ const measures = window.weft = {
   faceState: null,         // of the face in the picture shown: idle, listening, speaking, interrupted
   container: null,
   firstPictureMs: null,    // from the press of Start
+  movesMs: null,           // until the second one
   answerMs: null,          // from the last text sent to the first picture that speaks
   totalFrames: 0,
   droppedFrames: 0,
@@ -43,7 +44,6 @@ let statsOf = new Map();  // by the packet's number, where the stats came first
 let serverFreezes = 0, queueMs = 0, turnToldAt = 0;
 let picturesShown = 0, picturesAt = 0, firstCount = 0;
 let lastPicture = null;
-let moods = [];
 
 const charts = {
   latency: new Chart("latency", {unit: "ms", most: 1000}),
@@ -136,7 +136,7 @@ function start() {
     return;
   }
   startedAt = performance.now();
-  Object.assign(measures, {firstPictureMs: null, answerMs: null, container: Player.container,
+  Object.assign(measures, {firstPictureMs: null, movesMs: null, answerMs: null, container: Player.container,
                            totalFrames: 0, droppedFrames: 0, skewMs: [], interrupts: []});
   fragments = [];
   lastPicture = null;
@@ -193,10 +193,8 @@ function newStream(words) {
 const receivers = {
   session_ready(message) {
     measures.sessionId = message.session_id;
-    moods = message.moods ?? [];
-    offerMoods(message.mood);
-    if (!element("caption").value) element("caption").value = message.caption ?? "";
-    element("caption").dataset.sent = element("caption").value;
+    offerMoods(message.moods ?? [], message.mood);
+    element("caption").placeholder = message.caption ?? "";
   },
   queue_status({position, depth, eta_s: eta}) {
     const wait = eta === null || eta === undefined ? "" : `, about ${Math.ceil(eta)} s`;
@@ -254,7 +252,9 @@ function pictureShown({streamTime, shownAt, presented, skewMs}) {
     firstCount = presented;
   }
   picturesShown = presented - firstCount;
+  if (!player.isPlaying) return;
   if (lastPicture) {
+    measures.movesMs ??= shownAt - startedAt;
     measures.longestGapMs = Math.max(measures.longestGapMs, shownAt - lastPicture.shownAt);
     measures.longestStepMs = Math.max(measures.longestStepMs, 1000 * (streamTime - lastPicture.streamTime));
   }
@@ -299,7 +299,7 @@ function measure() {
     totalFrames: total, droppedFrames: dropped, jumps: player.counts.jumps, stalls: player.counts.stalls,
     freezes: player.counts.stalls + serverFreezes, aheadMs: 1000 * player.ahead,
   });
-  if (measures.firstPictureMs !== null) {
+  if (measures.movesMs !== null) {
     charts.drift.add(measures.skewMs.at(-1));
     charts.freezes.add(measures.freezes);
     charts.queue.add(queueMs);
@@ -321,11 +321,12 @@ function look() {
   return {...(caption && {caption}), ...(mood && {mood})};
 }
 
-function offerMoods(current) {
+function offerMoods(moods, current) {
   const select = element("mood");
-  const before = select.value;
-  select.replaceChildren(...moods.map((mood) => new Option(mood, mood)));
-  select.value = moods.includes(before) ? before : current;
+  const chosen = select.value;
+  select.replaceChildren(new Option(`as the server chose (${current})`, ""),
+                         ...moods.map((mood) => new Option(mood, mood)));
+  select.value = moods.includes(chosen) ? chosen : "";
 }
 
 function speakText() {
@@ -441,7 +442,8 @@ element("speak-file").onclick = speakFile;
 element("look-form").onsubmit = (event) => {
   event.preventDefault();
   const change = look();
-  if (!session || Object.keys(change).length === 0) return log("The look holds from the next session on.");
+  if (Object.keys(change).length === 0) return log("Neither a caption nor a mood is chosen.");
+  if (!session) return log("The look holds from the start on.");
   session.send({type: "prompt", ...change});
   log("The look changes with the next turn.");
 };

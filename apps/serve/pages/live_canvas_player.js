@@ -76,6 +76,7 @@ class CanvasPlayer {
     this.#next = requestAnimationFrame((now) => this.#draw(now));
   }
 
+  get isPlaying() { return this.#offset !== null; }
   get ahead() { return this.#offset === null ? 0 : this.#end - this.#clock(); }
   get frames() { return this.#frames; }
   set muted(value) { this.#volume.gain.value = value ? 0 : 1; }

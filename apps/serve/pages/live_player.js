@@ -29,18 +29,19 @@ export class MsePlayer {
   #rebase = true;
   #end = 0;         // the element's time of the newest data, queued data included
   #hasStarted = false;  // play() was called
-  #hasShown = false;    // a picture
   #timer = 0;
   #picture = 0;
   counts = {jumps: 0, stalls: 0};
+  isPlaying = false;  // the first picture stands still for a moment
 
   // Handlers: picture({streamTime, now, skewMs}) for each shown picture, failed(message).
   constructor(video, handlers) {
     this.#video = video;
     this.#handlers = handlers;
     this.#video.onwaiting = () => {
-      if (this.#hasShown) ++this.counts.stalls;
+      if (this.isPlaying) ++this.counts.stalls;
     };
+    this.#video.onplaying = () => { this.isPlaying = true; };
     this.#video.onerror = () =>
       this.#handlers.failed(`The browser cannot play the media: ${this.#video.error?.message}`);
     this.#timer = setInterval(() => this.#tend(), TICK_MS);
@@ -92,7 +93,7 @@ export class MsePlayer {
   close() {
     clearInterval(this.#timer);
     this.#video.cancelVideoFrameCallback?.(this.#picture);
-    this.#video.onwaiting = this.#video.onerror = null;
+    this.#video.onwaiting = this.#video.onplaying = this.#video.onerror = null;
     this.#video.pause();
     this.#video.removeAttribute("src");
     this.#video.load();
@@ -190,7 +191,6 @@ export class MsePlayer {
   #awaitPicture() {
     if (!this.#video.requestVideoFrameCallback) return;
     this.#picture = this.#video.requestVideoFrameCallback((now, picture) => {
-      this.#hasShown = true;
       const {currentTime, playbackRate} = this.#video;
       // The element's clock is that of the sound; it stands still within this call.
       const clock = currentTime + playbackRate * (picture.expectedDisplayTime - now) / 1000;
