@@ -14,6 +14,9 @@ namespace ws = boost::beast::websocket;
 // Time that a client gets to answer a close.
 constexpr milliseconds kCloseTimeout{2000};
 
+// Bytes that the system holds of what was sent and has not arrived; Linux doubles it.
+constexpr int kSendBuffer = 64 << 10;
+
 struct Frame {
   std::string data;
   bool is_text = false;
@@ -87,6 +90,9 @@ class WebSocketConnection final : public Connection,
     stream_.set_option(timeout);
     stream_.read_message_max(limits.message_bytes);
     stream_.auto_fragment(false);  // a message is a frame
+    // What the system holds for a slow client can be neither seen nor dropped, so it is little.
+    error_code ignored;
+    socket_of(stream_).set_option(net::socket_base::send_buffer_size(kSendBuffer), ignored);
     stream_.set_option(ws::stream_base::decorator(
         [protocol = chosen_protocol(request)](ws::response_type& response) {
           if (!protocol.empty()) response.set(http::field::sec_websocket_protocol, protocol);
