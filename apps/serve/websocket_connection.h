@@ -90,7 +90,7 @@ class WebSocketConnection final : public Connection,
     stream_.set_option(timeout);
     stream_.read_message_max(limits.message_bytes);
     stream_.auto_fragment(false);  // a message is a frame
-    // What the system holds for a slow client can be neither seen nor dropped, so it is little.
+    // Bytes that the system holds for a slow client can be neither seen nor dropped: few are.
     error_code ignored;
     socket_of(stream_).set_option(net::socket_base::send_buffer_size(kSendBuffer), ignored);
     stream_.set_option(ws::stream_base::decorator(
