@@ -1,5 +1,6 @@
 #pragma once
 // A part of http_server.cc, which alone includes it: one connection that speaks HTTP.
+#include "apps/serve/file_response.h"
 #include "apps/serve/websocket_connection.h"
 
 namespace weft::serve {
@@ -184,16 +185,35 @@ class HttpConnection final : public Connection,
     response_.set("X-Content-Type-Options", "nosniff");
     for (const auto& [name, value] : given.headers) response_.set(name, value);
     response_.keep_alive(keep_alive_);
+    file_ = given.file;
+    file_at_ = given.file_offset;
+    file_end_ = file_at_ + given.file_bytes;
     response_.body() = given.body;
     response_.prepare_payload();
+    if (file_) response_.content_length(given.file_bytes);
     arm(limits().idle_timeout);
     http::async_write(stream_, response_, next([this](error_code error) {
-                        if (error) return;
-                        response_ = {};
-                        request_ = {};
-                        parser_.reset();
-                        keep_alive_ ? read_next() : finish_writing();
+                        if (!error) written();
                       }));
+  }
+  // The header or a piece of a file has been sent.
+  void written() {
+    if (file_at_ < file_end_) return send_piece();
+    response_ = {};
+    request_ = {};
+    parser_.reset();
+    file_.reset();
+    piece_ = {};
+    keep_alive_ ? read_next() : finish_writing();
+  }
+  void send_piece() {
+    piece_.resize(static_cast<size_t>(std::min<uint64_t>(file_end_ - file_at_, kFilePiece)));
+    if (!file_->read(file_at_, piece_)) return cut();  // it became shorter than was promised
+    file_at_ += piece_.size();
+    arm(limits().idle_timeout);
+    net::async_write(stream_, net::buffer(piece_), next([this](error_code error) {
+                       if (!error) written();
+                     }));
   }
 
   void finish_writing() {
@@ -229,6 +249,9 @@ class HttpConnection final : public Connection,
   std::unique_ptr<LimitedParser> parser_;
   HttpRequest request_;
   http::response<http::string_body> response_;
+  std::shared_ptr<const ServedFile> file_;  // the bytes of file_at_ ... file_end_ are to be sent
+  uint64_t file_at_ = 0, file_end_ = 0;
+  std::string piece_;
   const Route* chosen_ = nullptr;
   std::string route_;
   Clock::time_point began_ = Clock::now();
