@@ -87,6 +87,17 @@ bool ServedFile::read(uint64_t offset, std::span<char> to) const {
   return true;
 }
 
+FilePieces::FilePieces(const HttpResponse& response)
+    : file_(response.file),
+      at_(response.file_offset),
+      end_(response.file_offset + response.file_bytes) {}
+
+bool FilePieces::read() {
+  piece_.resize(static_cast<size_t>(std::min<uint64_t>(left(), kFilePiece)));
+  at_ += piece_.size();
+  return file_->read(at_ - piece_.size(), piece_);
+}
+
 HttpResponse file_response(const HttpRequest& request, const FileToSend& file) {
   const std::string tag = '"' + file.tag + '"';
   const auto open = ServedFile::open(file.path);

@@ -31,6 +31,22 @@ class ServedFile {
   const uint64_t bytes_;
 };
 
+// The bytes that a response sends of its file, piece by piece.
+class FilePieces {
+ public:
+  FilePieces() = default;
+  explicit FilePieces(const HttpResponse& response);
+
+  uint64_t left() const { return end_ - at_; }
+  bool read();  // the next piece; false where the file has fewer bytes
+  const std::string& piece() const { return piece_; }
+
+ private:
+  std::shared_ptr<const ServedFile> file_{};
+  uint64_t at_ = 0, end_ = 0;
+  std::string piece_{};
+};
+
 struct FileToSend {
   std::string path, content_type;
   std::string name;  // to save it under

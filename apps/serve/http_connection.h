@@ -185,12 +185,10 @@ class HttpConnection final : public Connection,
     response_.set("X-Content-Type-Options", "nosniff");
     for (const auto& [name, value] : given.headers) response_.set(name, value);
     response_.keep_alive(keep_alive_);
-    file_ = given.file;
-    file_at_ = given.file_offset;
-    file_end_ = file_at_ + given.file_bytes;
+    pieces_ = FilePieces(given);
     response_.body() = given.body;
     response_.prepare_payload();
-    if (file_) response_.content_length(given.file_bytes);
+    if (given.file) response_.content_length(given.file_bytes);
     arm(limits().idle_timeout);
     http::async_write(stream_, response_, next([this](error_code error) {
                         if (!error) written();
@@ -198,20 +196,17 @@ class HttpConnection final : public Connection,
   }
   // The header or a piece of a file has been sent.
   void written() {
-    if (file_at_ < file_end_) return send_piece();
+    if (pieces_.left() > 0) return send_piece();
     response_ = {};
     request_ = {};
     parser_.reset();
-    file_.reset();
-    piece_ = {};
+    pieces_ = {};
     keep_alive_ ? read_next() : finish_writing();
   }
   void send_piece() {
-    piece_.resize(static_cast<size_t>(std::min<uint64_t>(file_end_ - file_at_, kFilePiece)));
-    if (!file_->read(file_at_, piece_)) return cut();  // it became shorter than was promised
-    file_at_ += piece_.size();
+    if (!pieces_.read()) return cut();  // the file became shorter than was promised
     arm(limits().idle_timeout);
-    net::async_write(stream_, net::buffer(piece_), next([this](error_code error) {
+    net::async_write(stream_, net::buffer(pieces_.piece()), next([this](error_code error) {
                        if (!error) written();
                      }));
   }
@@ -249,9 +244,7 @@ class HttpConnection final : public Connection,
   std::unique_ptr<LimitedParser> parser_;
   HttpRequest request_;
   http::response<http::string_body> response_;
-  std::shared_ptr<const ServedFile> file_;  // the bytes of file_at_ ... file_end_ are to be sent
-  uint64_t file_at_ = 0, file_end_ = 0;
-  std::string piece_;
+  FilePieces pieces_;  // of the response
   const Route* chosen_ = nullptr;
   std::string route_;
   Clock::time_point began_ = Clock::now();
