@@ -26,8 +26,8 @@ class Jobs : public testing::Test {
     if (worker_.joinable()) worker_.join();
   }
 
-  static Job job(const std::string& id) {
-    Job job{.id = id, .request = {{"prompt", "a ball"}}};
+  static ServedJob job(const std::string& id) {
+    ServedJob job{.id = id, .request = {{"prompt", "a ball"}}};
     job.drawing.spec.request.frames = 5;
     job.drawing.spec.request.fps = 8;
     job.drawing.spec.id = id;
@@ -69,9 +69,9 @@ class Jobs : public testing::Test {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return drawn_.size() >= count; });
   }
-  Job wait_until_over(const std::string& id) {
+  ServedJob wait_until_over(const std::string& id) {
     for (;;) {
-      const Job job = *queue_.find(id);
+      const ServedJob job = *queue_.find(id);
       if (job.finished) return job;
       std::this_thread::sleep_for(2ms);
     }
@@ -79,7 +79,7 @@ class Jobs : public testing::Test {
   JobState state(const std::string& id) { return queue_.find(id)->state; }
 
   Metrics metrics_{server_metrics()};
-  JobQueue queue_{{.queued = 3, .history = 2}, &metrics_, [this](const Job& job) {
+  JobQueue queue_{{.queued = 3, .history = 2}, &metrics_, [this](const ServedJob& job) {
                     const std::lock_guard lock(mutex_);
                     ended_.push_back(job.id);
                   }};
@@ -121,7 +121,7 @@ TEST_F(Jobs, ProgressRisesTo100WithTheEndAlone) {
   EXPECT_EQ(queue_.find("a")->progress.percent, 0);
   work();
   wait_until_drawn(1);
-  const Job running = *queue_.find("a");
+  const ServedJob running = *queue_.find("a");
   EXPECT_EQ(running.progress.stage, "denoise");
   EXPECT_EQ(running.progress.step, 1);
   EXPECT_EQ(running.progress.steps, 2);
@@ -129,7 +129,7 @@ TEST_F(Jobs, ProgressRisesTo100WithTheEndAlone) {
   EXPECT_GT(running.progress.percent, 0);
   EXPECT_LT(running.progress.percent, 100);
   let_go(Outcome::kDone);
-  const Job over = wait_until_over("a");
+  const ServedJob over = wait_until_over("a");
   EXPECT_EQ(over.progress.percent, 100);
   EXPECT_LE(*over.started, *over.finished);
   EXPECT_LE(over.created, *over.started);
@@ -145,7 +145,7 @@ TEST_F(Jobs, CancelledOnesStayCancelled) {
   EXPECT_FALSE(queue_.find("b")->started);
   EXPECT_EQ(queue_.remove("a"), JobAnswer::kActive);
   EXPECT_EQ(queue_.cancel("a"), JobAnswer::kDone);
-  const Job stopped = wait_until_over("a");
+  const ServedJob stopped = wait_until_over("a");
   EXPECT_EQ(stopped.state, JobState::kCancelled);
   EXPECT_FALSE(stopped.failure);
   EXPECT_LT(stopped.progress.percent, 100);
@@ -165,7 +165,7 @@ TEST_F(Jobs, AFailureOffersWhatThePlannerFound) {
   queue_.add(job("b"));
   work();
   let_go(Outcome::kFails);
-  const Job failed = wait_until_over("a");
+  const ServedJob failed = wait_until_over("a");
   EXPECT_EQ(failed.state, JobState::kFailed);
   ASSERT_TRUE(failed.failure);
   EXPECT_EQ(failed.failure->code, "memory");
@@ -234,7 +234,7 @@ class JobRoutes : public Jobs {
                                 throw Error(ErrorKind::kUsage, "the job: bad, legal: good");
                               return job(body);
                             },
-                            [this](const Job& job) { removed_ = job.result->path; }});
+                            [this](const ServedJob& job) { removed_ = job.result->path; }});
     running_ = std::make_unique<RunningServer>(std::move(settings));
   }
   void TearDown() override {

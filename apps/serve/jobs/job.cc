@@ -26,7 +26,7 @@ Json shown_time(const std::optional<JobTime>& time) {
   return text;
 }
 
-Json queue_json(const Job& job) {
+Json queue_json(const ServedJob& job) {
   if (job.position == 0) return nullptr;
   return {{"position", job.position}, {"depth", job.depth}};
 }
@@ -40,7 +40,7 @@ Json progress_json(const JobProgress& progress) {
           {"eta_s", progress.eta_seconds}};
 }
 
-Json outputs_json(const Job& job) {
+Json outputs_json(const ServedJob& job) {
   Json outputs = Json::array();
   if (!job.result) return outputs;
   const Request& request = job.drawing.spec.request;
@@ -97,7 +97,7 @@ std::string new_job_id() {
   return id;
 }
 
-Json to_json(const Job& job) {
+Json to_json(const ServedJob& job) {
   JobSpec resolved = job.drawing.spec;
   resolved.id.clear();
   resolved.seeded = true;

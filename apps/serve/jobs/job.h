@@ -38,7 +38,7 @@ struct JobFailure {
 
 using JobTime = std::chrono::system_clock::time_point;
 
-struct Job {
+struct ServedJob {
   std::string id{};
   Drawing drawing{};         // its whole request, and the path of its result
   nlohmann::json request{};  // as it was sent, weft.job/v1
@@ -54,7 +54,7 @@ struct Job {
 
 std::string new_job_id();  // "job_" and 24 random hex digits
 
-nlohmann::ordered_json to_json(const Job& job);
+nlohmann::ordered_json to_json(const ServedJob& job);
 
 // The error of a job without the folders of this machine. The hints are what the memory planner
 // offers.

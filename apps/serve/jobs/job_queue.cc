@@ -43,12 +43,12 @@ class JobQueue::Listener final : public ProgressListener {
   Entry& entry_;
 };
 
-JobQueue::JobQueue(JobLimits limits, Metrics* metrics, std::function<void(const Job&)> ended)
+JobQueue::JobQueue(JobLimits limits, Metrics* metrics, std::function<void(const ServedJob&)> ended)
     : limits_(limits), metrics_(metrics), ended_(std::move(ended)) {
   count_under_lock();
 }
 
-JobAnswer JobQueue::add(Job job) {
+JobAnswer JobQueue::add(ServedJob job) {
   const std::lock_guard lock(mutex_);
   if (draining_) return JobAnswer::kDraining;
   if (queued_under_lock() >= limits_.queued) return JobAnswer::kFull;
@@ -92,7 +92,7 @@ JobAnswer JobQueue::remove(const std::string& id) {
   return JobAnswer::kDone;
 }
 
-std::optional<Job> JobQueue::find(const std::string& id) const {
+std::optional<ServedJob> JobQueue::find(const std::string& id) const {
   const std::lock_guard lock(mutex_);
   const EntryPtr entry = find_under_lock(id);
   return entry ? std::optional(copy_under_lock(*entry)) : std::nullopt;
@@ -181,7 +181,7 @@ void JobQueue::run_one(Entry& entry, const JobRunner& run) {
 }
 
 void JobQueue::finish(Entry& entry, JobState state, std::optional<JobFailure> failure) {
-  Job job;
+  ServedJob job;
   {
     const std::lock_guard lock(mutex_);
     entry.job.state = state;
@@ -219,8 +219,8 @@ JobQueue::EntryPtr JobQueue::find_under_lock(const std::string& id) const {
   return found == jobs_.end() ? nullptr : *found;
 }
 
-Job JobQueue::copy_under_lock(const Entry& entry) const {
-  Job job = entry.job;
+ServedJob JobQueue::copy_under_lock(const Entry& entry) const {
+  ServedJob job = entry.job;
   if (job.state != JobState::kQueued) return job;
   for (const EntryPtr& each : jobs_) {
     job.depth += each->job.state == JobState::kQueued;

@@ -41,16 +41,16 @@ class JobQueue {
   // `ended` is called after every job's end, on the thread of work() or of the call that ended the
   // job. It may be absent, and `metrics` null.
   explicit JobQueue(JobLimits limits = {}, Metrics* metrics = nullptr,
-                    std::function<void(const Job&)> ended = nullptr);
+                    std::function<void(const ServedJob&)> ended = nullptr);
 
-  JobAnswer add(Job job);                   // kDone, kFull or kDraining
+  JobAnswer add(ServedJob job);             // kDone, kFull or kDraining
   JobAnswer cancel(const std::string& id);  // kDone (also where it is cancelled), kUnknown, kOver
   JobAnswer remove(const std::string& id);  // kDone, kUnknown, kActive
-  std::optional<Job> find(const std::string& id) const;
+  std::optional<ServedJob> find(const std::string& id) const;
   // The newest jobs first, from the one older than `after` on; "" is from the newest on. nullopt
   // where there is no job `after`.
   struct Page {
-    std::vector<Job> jobs;
+    std::vector<ServedJob> jobs;
     bool has_more = false;
   };
   std::optional<Page> newest(size_t limit, const std::string& after) const;
@@ -64,7 +64,7 @@ class JobQueue {
 
  private:
   struct Entry {
-    Job job;
+    ServedJob job;
     std::atomic<bool> stop{false};
     bool cancelled = false;  // by a client
   };
@@ -77,12 +77,12 @@ class JobQueue {
   void count_under_lock();
   void forget_under_lock();
   EntryPtr find_under_lock(const std::string& id) const;
-  Job copy_under_lock(const Entry& entry) const;
+  ServedJob copy_under_lock(const Entry& entry) const;
   size_t queued_under_lock() const;
 
   const JobLimits limits_;
   Metrics* const metrics_;
-  const std::function<void(const Job&)> ended_;
+  const std::function<void(const ServedJob&)> ended_;
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::deque<EntryPtr> jobs_;  // in the order in which they came

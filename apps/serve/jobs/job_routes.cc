@@ -28,7 +28,7 @@ HttpResponse later(int status, const std::string& code, const std::string& messa
 }
 
 HttpResponse submit(JobQueue& queue, const JobServices& services, const HttpRequest& request) {
-  Job job;
+  ServedJob job;
   try {
     job = services.read(request.body);
   } catch (const Error& error) {
@@ -44,7 +44,7 @@ HttpResponse submit(JobQueue& queue, const JobServices& services, const HttpRequ
     default:
       break;
   }
-  const std::optional<Job> added = queue.find(id);
+  const std::optional<ServedJob> added = queue.find(id);
   if (!added) return unknown_job();
   HttpResponse response = json_response(202, to_json(*added));
   response.headers.emplace_back("Location", "/v1/jobs/" + id);
@@ -89,20 +89,20 @@ HttpResponse list(const JobQueue& queue, const HttpRequest& request) {
     return error_response(400, "invalid_query",
                           "after is '" + query.after + "', legal: the id of a job of this server");
   nlohmann::ordered_json data = nlohmann::ordered_json::array();
-  for (const Job& job : page->jobs) data.push_back(to_json(job));
+  for (const ServedJob& job : page->jobs) data.push_back(to_json(job));
   return tagged_response(request, json_response(200, {{"object", "list"},
                                                       {"data", std::move(data)},
                                                       {"has_more", page->has_more}}));
 }
 
 HttpResponse show(const JobQueue& queue, const HttpRequest& request) {
-  const std::optional<Job> job = queue.find(request.parameter);
+  const std::optional<ServedJob> job = queue.find(request.parameter);
   return job ? tagged_response(request, json_response(200, to_json(*job))) : unknown_job();
 }
 
 HttpResponse cancel(JobQueue& queue, const HttpRequest& request) {
   const JobAnswer answer = queue.cancel(request.parameter);
-  const std::optional<Job> job = queue.find(request.parameter);
+  const std::optional<ServedJob> job = queue.find(request.parameter);
   if (answer == JobAnswer::kUnknown || !job) return unknown_job();
   if (answer == JobAnswer::kOver)
     return error_response(409, "job_is_over",
@@ -111,7 +111,7 @@ HttpResponse cancel(JobQueue& queue, const HttpRequest& request) {
 }
 
 HttpResponse content(const JobQueue& queue, const HttpRequest& request) {
-  const std::optional<Job> job = queue.find(request.parameter);
+  const std::optional<ServedJob> job = queue.find(request.parameter);
   if (!job) return unknown_job();
   if (!job->result)
     return error_response(
@@ -125,7 +125,7 @@ HttpResponse content(const JobQueue& queue, const HttpRequest& request) {
 }
 
 HttpResponse remove(JobQueue& queue, const JobServices& services, const HttpRequest& request) {
-  const std::optional<Job> job = queue.find(request.parameter);
+  const std::optional<ServedJob> job = queue.find(request.parameter);
   switch (queue.remove(request.parameter)) {
     case JobAnswer::kUnknown:
       return unknown_job();

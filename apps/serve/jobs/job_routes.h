@@ -13,9 +13,9 @@ namespace weft {
 struct JobServices {
   // Reads the body of a request. It throws Error(kUsage) that names the field, its value and what
   // is legal.
-  std::function<Job(const std::string& body)> read;
+  std::function<ServedJob(const std::string& body)> read;
   // Removes the files of a job that is no longer in the queue.
-  std::function<void(const Job& job)> remove_files;
+  std::function<void(const ServedJob& job)> remove_files;
 };
 
 // `queue` and what the services use outlive the server.

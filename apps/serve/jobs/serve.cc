@@ -60,7 +60,7 @@ class Serving {
         folder_(folder_of(flags)),
         drawer_(flags, nullptr),
         planner_(drawer_.generator().model(), drawer_.generator().options()),
-        queue_({}, &state_.metrics, [this](const Job& job) { ended(job); }) {}
+        queue_({}, &state_.metrics, [this](const ServedJob& job) { ended(job); }) {}
 
   int run() {
     const ServerSettings settings = settings_of_server();
@@ -89,7 +89,7 @@ class Serving {
     ServerSettings settings = listener_settings(flags_);
     settings.routes = server_routes(state_, kServe);
     const JobServices services{[this](const std::string& body) { return read(body); },
-                               [this](const Job& job) { remove_files(job); }};
+                               [this](const ServedJob& job) { remove_files(job); }};
     for (Route& route : job_routes(queue_, services)) settings.routes.push_back(std::move(route));
     settings.routes.push_back({"GET", "/v1/model", [body = model_text()](const HttpRequest&) {
                                  return HttpResponse{.body = body};
@@ -172,7 +172,7 @@ class Serving {
   }
 
   // On the server's thread.
-  Job read(const std::string& body) const {
+  ServedJob read(const std::string& body) const {
     const std::string where = "the job";
     const size_t first = body.find_first_not_of(" \t\r\n");
     if (first == std::string::npos || body[first] != '{')
@@ -187,13 +187,13 @@ class Serving {
     if (!spec.id.empty()) refuse("id", spec.id, "as the server names its jobs");
     if (!spec.output.empty()) refuse("output", spec.output, "as the server names its files");
     if (spec.request.endless) refuse("endless", "true", "as jobs run one after the other");
-    Job job{.id = new_job_id(), .request = to_json(spec)};
+    ServedJob job{.id = new_job_id(), .request = to_json(spec)};
     spec.id = job.id;
     job.drawing = placed_job(given, planner_, {.where = where, .folder = folder_}).drawing;
     return job;
   }
 
-  void ended(const Job& job) {
+  void ended(const ServedJob& job) {
     const bool by_client = job.state == JobState::kCancelled && !job.failure;
     if (by_client) drop_leftovers(flags_, output_names(job.drawing.path));
     ServerLog::Fields fields{{"job", job.id}, {"state", to_string(job.state)}};
@@ -202,7 +202,7 @@ class Serving {
                "A job ended.", fields);
   }
 
-  void remove_files(const Job& job) const {
+  void remove_files(const ServedJob& job) const {
     const OutputNames names = output_names(job.drawing.path);
     drop_leftovers(flags_, names);
     for (const std::string& path : {job.drawing.path, names.sidecar}) fs::remove(path);
