@@ -166,6 +166,11 @@ TEST_F(ServeCommand, BadBodiesAreRefusedWithWhatIsLegal) {
     EXPECT_NE(told.find(message), std::string::npos) << body << ": " << told;
   }
   EXPECT_EQ(json::parse(ask(get("/v1/jobs")).body).at("data"), json::array());
+  // A text never names a file of the server.
+  const json text = job(submit(
+      R"({"prompt": "@/etc/passwd", "negative_prompt": "@/etc/passwd", "num_frames": 1, "steps": 1})"));
+  EXPECT_EQ(text.at("resolved").at("prompt"), "@/etc/passwd");
+  EXPECT_EQ(text.at("resolved").at("negative_prompt"), "@/etc/passwd");
   EXPECT_EQ(end(), 0);
 }
 

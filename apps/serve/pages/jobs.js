@@ -7,6 +7,13 @@ const kSoon = 500, kLater = 3000, kPage = 20;
 const kFields = ["size", "num-frames", "steps", "seed", "negative-prompt"];
 const kMore = ["guidance-scale", "fps", "flow-shift", "solver", "method", "cache", "rng"];
 
+// What differs from the words of the command line.
+const kLabels = { num_frames: "Frames" };
+const kHints = {
+  negative_prompt: "what to avoid",
+  seed: "the same seed draws the same frames; empty takes a random one",
+};
+
 let shown = null; // the id of the job that is shown
 let jobs = [];
 let pages = 1;
@@ -57,8 +64,9 @@ function input_of(flag, standard) {
   const words = flag.type === "text" && flag.legal ? flag.legal.split("|") : null;
   const wide = field === "negative_prompt" || field === "method";
   const box = element("div", "", wide ? { class: "wide" } : {});
-  const label = field.replaceAll("_", " ");
-  box.append(element("label", label[0].toUpperCase() + label.slice(1), { for: id }));
+  const words_of = field.replaceAll("_", " ");
+  const label = kLabels[field] || words_of[0].toUpperCase() + words_of.slice(1);
+  box.append(element("label", label, { for: id }));
   let input;
   if (words) {
     input = element("select");
@@ -75,7 +83,7 @@ function input_of(flag, standard) {
   input.setAttribute("aria-describedby", `${id}-hint`);
   if (standard !== undefined && standard !== null && !words) input.placeholder = String(standard);
   const range = flag.type !== "text" && flag.legal ? ` (${flag.legal})` : "";
-  box.append(input, element("p", flag.help + range, { id: `${id}-hint`, class: "hint" }));
+  box.append(input, element("p", (kHints[field] || flag.help) + range, { id: `${id}-hint`, class: "hint" }));
   return box;
 }
 
@@ -260,7 +268,7 @@ async function look() {
     const more = await load_jobs();
     if (!shown && jobs.length > 0) shown = jobs[0].id;
     let job = jobs.find((each) => each.id === shown);
-    if (shown && !job) job = await ask(`/v1/jobs/${shown}`).catch(() => null);
+    if (shown && !job && more) job = await ask(`/v1/jobs/${shown}`).catch(() => null);
     if (!job) shown = null;
     show_job(job);
     show_history(more);
