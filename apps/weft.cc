@@ -185,6 +185,8 @@ int run(Command command, std::span<const std::string> arguments) {
       return finished(run_generate(flags));
     case kBatch:
       return finished(run_batch(flags));
+    case kServe:
+      return finished(run_serve(flags));
     case kStream:
       return finished(run_stream(flags));
     case kComplete:
@@ -248,7 +250,7 @@ int main_checked(int argc, char** argv) {
   }
   const Command command = command_of(word);
   constexpr unsigned kComputing =
-      kGenerate | kBatch | kStream | kComplete | kVerify | kPlan | kBench | kReplay;
+      kGenerate | kBatch | kServe | kStream | kComplete | kVerify | kPlan | kBench | kReplay;
   if ((command & kComputing) && !help_asked(arguments)) restart_with_short_spin(argv);
   return run(command, std::span(arguments).subspan(1));
 }

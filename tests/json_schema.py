@@ -61,6 +61,18 @@ def weft(kind, *arguments, codes=(0,), progress=False):
         validate("progress", "\n".join(events), about)
 
 
+def server(kind, *arguments):
+    """The line of a server, which is then told to end."""
+    command = [WEFT, *arguments, "--listen", "127.0.0.1:0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as running:
+        line = running.stdout.readline()
+        running.terminate()
+    about = " ".join(command[1:])
+    if running.returncode:
+        fault(f"{about}: exit code {running.returncode}")
+    validate(kind, line, about)
+
+
 model, transformer = "models/pocket", "models/pocket/transformer/diffusion_pytorch_model.safetensors"
 with tempfile.TemporaryDirectory() as folder:
     clip, other = folder + "/clip.mp4", folder + "/other.mp4"
@@ -92,6 +104,7 @@ with tempfile.TemporaryDirectory() as folder:
     weft("stream", "stream", "--model", "models/pocket_avatar", "--render", folder + "/hum.wav", "--quiet",
          "-o", folder + "/face.mp4")
     weft("stream_dry_run", "stream", "--model", "models/pocket_avatar", "--render", folder + "/hum.wav", "--dry-run")
+    server("serve", "serve", "--model", model, "-o", folder + "/served/")
     weft("print_config", *job, "--print-config")
     weft("inspect", "inspect", model, transformer, model + "/transformer/config.json", clip)
     weft("inspect", "inspect", model, "--verbose-tensors")

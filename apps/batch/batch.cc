@@ -8,9 +8,9 @@
 #include <set>
 
 #include "apps/batch/batch_log.h"
+#include "apps/batch/job_drawing.h"
 #include "apps/commands.h"
 #include "apps/generate/drawer.h"
-#include "apps/generate/output_name.h"
 #include "apps/generate/progress.h"
 #include "apps/generate/resume.h"
 #include "io/sha256.h"
@@ -25,8 +25,7 @@ struct BatchJob {
   size_t index;  // of the line among all, which decides the shard
   GivenJob given;
   std::string where;
-  Drawing drawing{};
-  std::string hash{};
+  PlacedJob placed{};
 };
 
 Shard shard_of(const Flags& flags) {
@@ -39,27 +38,6 @@ Shard shard_of(const Flags& flags) {
     throw Error(ErrorKind::kUsage,
                 flags.label("shard") + " is '" + text + "', legal: I/N, with I from 0 to N-1");
   return shard;
-}
-
-const char* name_of(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::kUsage:
-      return "usage";
-    case ErrorKind::kModel:
-      return "model";
-    case ErrorKind::kMemory:
-      return "memory";
-    case ErrorKind::kNonFinite:
-      return "non_finite";
-    case ErrorKind::kComm:
-      return "communication";
-    case ErrorKind::kOutput:
-      return "output";
-    case ErrorKind::kMedia:
-      return "media";
-    default:
-      return "internal";
-  }
 }
 
 class Batch {
@@ -90,7 +68,8 @@ class Batch {
       return unfinished(mine);
     });
     std::vector<Drawing> drawings;
-    for (const std::string& index : left) drawings.push_back(mine[std::stoul(index)].drawing);
+    for (const std::string& index : left)
+      drawings.push_back(mine[std::stoul(index)].placed.drawing);
     try {
       if (!drawings.empty()) draw(drawings);
     } catch (...) {
@@ -154,21 +133,14 @@ class Batch {
     std::vector<BatchJob> good;
     for (BatchJob& job : jobs_) {
       try {
-        const JobSpec& spec = job.given.spec;
-        check_model(job);
-        job.drawing.spec = spec;
-        Request& request = job.drawing.spec.request;
-        request = request_of(spec, generator.defaults(), generator.limits(), job.given.label);
-        request = generator.resolve(request);
-        // A job without a seed keeps its own, whatever run draws it.
-        if (!spec.seeded) request.seed = std::stoull(sha256_hex(spec.id).substr(0, 8), nullptr, 16);
-        job.drawing.path = path_of(job);
-        job.hash = job_hash(generator.job_record(request));
-        const auto [first, is_new] = paths.emplace(job.drawing.path, job.where);
+        job.placed = placed_job(
+            job.given, generator,
+            {.where = job.where, .folder = folder_, .index = static_cast<int>(job.index)});
+        const std::string& path = job.placed.drawing.path;
+        const auto [first, is_new] = paths.emplace(path, job.where);
         if (!is_new)
-          throw Error(ErrorKind::kUsage, job.where + ": its output " + job.drawing.path +
-                                             " is that of " + first->second +
-                                             ", too; legal: an output of its own");
+          throw Error(ErrorKind::kUsage, job.where + ": its output " + path + " is that of " +
+                                             first->second + ", too; legal: an output of its own");
         good.push_back(std::move(job));
       } catch (const Error& error) {
         const std::string what = error.what();
@@ -176,33 +148,6 @@ class Batch {
       }
     }
     jobs_ = std::move(good);
-  }
-
-  void check_model(const BatchJob& job) const {
-    const std::string& wanted = job.given.model;
-    const std::string here = drawer_.generator().model_name();
-    if (!wanted.empty() && wanted != here)
-      throw Error(ErrorKind::kUsage,
-                  job.where + ": model is '" + wanted + "', legal: " + here + ", which --model is");
-  }
-
-  std::string path_of(const BatchJob& job) const {
-    const JobSpec& spec = job.drawing.spec;
-    const Request& request = spec.request;
-    const std::string name =
-        spec.output.empty() ? request.frames == 1 ? "{id}.png" : "{id}.mp4" : spec.output;
-    const std::string pattern = output_pattern(
-        {.output = folder_ + name, .label = job.where + ": output", .frames = request.frames});
-    return output_path(pattern, {.seed = request.seed,
-                                 .model = drawer_.generator().model_name(),
-                                 .prompt = request.prompt,
-                                 .width = request.width,
-                                 .height = request.height,
-                                 .frames = request.frames,
-                                 .id = spec.id,
-                                 .index = static_cast<int>(job.index),
-                                 .date = {},
-                                 .time = {}});
   }
 
   // Tells every faulty line. Nothing is drawn then, unless --skip-invalid is given.
@@ -240,14 +185,14 @@ class Batch {
   // True where the job's result is there and verified, or where it must not be drawn.
   bool is_done(const BatchJob& job) {
     const std::string& id = job.given.spec.id;
-    const std::string& path = job.drawing.path;
+    const std::string& path = job.placed.drawing.path;
     const OutputNames names = output_names(path);
     const auto remove = [&] {
       for (const std::string& file : {path, names.sidecar}) fs::remove(file);
     };
     if (const nlohmann::json* line = log_->result(id)) {
       const nlohmann::json& body = line->at("response").at("body");
-      if (body.at("job_sha256") != job.hash) {
+      if (body.at("job_sha256") != job.placed.hash) {
         if (!flags_.on("overwrite")) return other_request(job);
       } else if (!flags_.on("overwrite") && fs::is_regular_file(path) &&
                  file_hash(path) == body.at("file_sha256")) {
@@ -257,9 +202,10 @@ class Batch {
       remove();
       return false;
     }
-    if (complete(drawer_.generator(), job.drawing)) {  // killed before its line was written
+    const Drawing& drawing = job.placed.drawing;
+    if (complete(drawer_.generator(), drawing)) {  // killed before its line was written
       const nlohmann::json sidecar = sidecar_of(path);
-      log_->add_result(result_line(job.drawing, job.hash, sidecar));
+      log_->add_result(result_line(drawing, job.placed.hash, sidecar));
       drop_leftovers(flags_, names);
       return true;
     }
@@ -334,7 +280,7 @@ class Batch {
                                     {"custom_id", id},
                                     {"response", nullptr},
                                     {"error",
-                                     {{"code", name_of(error.kind())},
+                                     {{"code", error_code(error.kind())},
                                       {"exit_code", static_cast<int>(error.kind())},
                                       {"message", error.what()}}}};
           std::fprintf(stderr, "weft: %s failed: %s\n", printable(id).c_str(),

@@ -10,7 +10,7 @@ constexpr const char* kIntroduction =
     R"(# The command line
 
 This file is made by `weft completion markdown`, and a test holds it equal: change the tables in
-`apps/command_line/flag_table.cc`, `flag_rows_input.cc` and `flag_rows_stream.cc`, or the text in `apps/command_line/cli_guide.cc`, then run
+`apps/command_line/flag_table.cc`, the `flag_rows_*.cc` beside it, or the text in `apps/command_line/cli_guide.cc`, then run
 `build/weft completion markdown > apps/guide/cli.md`.
 
     build/weft help generate                   # the common flags; also: weft generate --help

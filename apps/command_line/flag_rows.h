@@ -9,5 +9,6 @@ namespace weft {
 std::span<const FlagSpec> input_flags();
 std::span<const FlagSpec> stream_flags();  // of inputs, too
 std::span<const FlagSpec> listen_flags();
+std::span<const FlagSpec> rank_flags();
 
 }  // namespace weft

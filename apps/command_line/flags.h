@@ -25,7 +25,8 @@ enum Command : unsigned {
   kComplete = 512,
   kBatch = 1024,
   kStream = 2048,
-  kEveryCommand = 4095,
+  kServe = 4096,
+  kEveryCommand = 8191,
 };
 
 struct CommandSpec {

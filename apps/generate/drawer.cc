@@ -11,7 +11,6 @@
 #include "apps/commands.h"
 #include "apps/generate/progress.h"
 #include "apps/generate/resume.h"
-#include "apps/generate/stop.h"
 #include "apps/inspect/memory.h"
 #include "apps/model_folder.h"
 #include "engine/long_video/queue_settings.h"
@@ -74,10 +73,10 @@ std::string job_name(const std::string& path) {
 }
 
 // The options of a rank that is not its replica's root.
-RunOptions joining(const Flags& flags) {
+RunOptions joining(const Flags& flags, const std::atomic<bool>* stop) {
   RunOptions options;
   options.cache_audit = static_cast<int>(flags.integer("cache-audit").value_or(0));
-  options.stop = &stop_requested();
+  options.stop = stop;
   return options;
 }
 
@@ -124,7 +123,8 @@ struct Drawer::Work {
 };
 
 Drawer::Drawer(const Flags& flags, std::shared_ptr<const OpenModel> model)
-    : flags_(flags),
+    : given_(flags),
+      flags_(flags),
       ranks_(ranks_of(flags)),
       profiling_(flags, ranks_),
       options_(metered(options_of(flags, ranks_), profiling_.ops())),
@@ -132,6 +132,7 @@ Drawer::Drawer(const Flags& flags, std::shared_ptr<const OpenModel> model)
       generator_(model_, options_) {}
 
 void Drawer::arrange(const std::vector<Drawing>& drawings) {
+  flags_ = given_;  // without a layout that was chosen for other drawings
   const Drawing& first = drawings.front();
   LayoutLimits limits = generator_.layout_limits(first.spec.request);
   for (const Drawing& drawing : drawings) {
@@ -276,7 +277,7 @@ void Drawer::run_jobs(Work& work, Generator& mine, int replica, bool root) {
         draw_one(work, mine, drawing);
       else if (!done) {
         profiling_.restart();
-        mine.run(drawing.spec.request, nullptr, joining(flags_));
+        mine.run(drawing.spec.request, nullptr, joining(flags_, work.drawings.stop));
       }
     } catch (...) {
       work.fail(index);
@@ -325,10 +326,12 @@ void Drawer::draw_one(const Work& work, Generator& generator, const Drawing& dra
     if (complete(generator, drawing)) drop_leftovers(flags_, names);
     throw Error(ErrorKind::kOutput, names.sidecar + " exists; --overwrite replaces it");
   }
-  RunOptions options = joining(flags_);
+  const Drawings& drawings = work.drawings;
+  RunOptions options = joining(flags_, drawings.stop);
   options.resume = left_by_earlier_run(flags_, generator, request, names);
   const std::unique_ptr<FrameSink> sink = sink_of(generator, drawing, options.resume.get());
-  ProgressPrinter printer(progress_mode(flags_), job_name(drawing.path));
+  ProgressPrinter printer(drawings.listener ? ProgressMode::kNone : progress_mode(flags_),
+                          job_name(drawing.path));
   if (is_queue(request) && flags_.on("keep-latents"))
     throw Error(ErrorKind::kUsage, flags_.label("keep-latents") + " is given, but the method " +
                                        to_string(request.method) +
@@ -338,15 +341,15 @@ void Drawer::draw_one(const Work& work, Generator& generator, const Drawing& dra
   if (!is_queue(request)) options.latents_path = names.latents;
   if (seconds) options.checkpoint_path = names.checkpoint;
   options.checkpoint_seconds = seconds.value_or(0);
-  const Drawings& drawings = work.drawings;
   options.notes = resume_notes(flags_, generator,
                                drawings.several ? std::span(drawings.all) : std::span(&drawing, 1));
-  options.listener = &printer;
-  Finished done{.drawing = drawing,
-                .result = {},
-                .profile = nullptr,
-                .upload = upload_,
-                .cut = checked_prompt(request)};
+  options.listener = drawings.listener ? drawings.listener : &printer;
+  Finished done{
+      .drawing = drawing,
+      .result = {},
+      .profile = nullptr,
+      .upload = upload_,
+      .cut = drawings.listener ? generator_.prompt_cut(request.prompt) : checked_prompt(request)};
   profiling_.restart();
   try {
     done.result = generator.run(request, sink.get(), options);

@@ -14,6 +14,7 @@
 #include "apps/generate/profile.h"
 #include "apps/generate/request_flags.h"
 #include "apps/generate/sidecar.h"
+#include "apps/generate/stop.h"
 #include "apps/layout_choice.h"
 #include "engine/generation/generator.h"
 
@@ -59,6 +60,9 @@ class Drawer {
   struct Drawings {
     std::vector<Drawing> all;
     bool several = false;
+    // Receives the progress in place of standard error, which then shows nothing of the jobs.
+    ProgressListener* listener = nullptr;
+    const std::atomic<bool>* stop = &stop_requested();
   };
   void draw(const Drawings& drawings, const ResultListener& on_result,
             const FailureListener& on_failure = nullptr);
@@ -76,7 +80,8 @@ class Drawer {
   std::unique_ptr<FrameSink> sink_of(const Generator& generator, const Drawing& drawing,
                                      const Checkpoint* left) const;
 
-  Flags flags_;  // with the layout that was chosen
+  const Flags given_;
+  Flags flags_;  // the same with the layout that was chosen
   const Ranks ranks_;
   Profiling profiling_;
   const GeneratorOptions options_;

@@ -1,5 +1,6 @@
 #pragma once
 // A part of http_server.cc, which alone includes it: one connection that speaks HTTP.
+#include "apps/serve/file_response.h"
 #include "apps/serve/websocket_connection.h"
 
 namespace weft::serve {
@@ -184,16 +185,30 @@ class HttpConnection final : public Connection,
     response_.set("X-Content-Type-Options", "nosniff");
     for (const auto& [name, value] : given.headers) response_.set(name, value);
     response_.keep_alive(keep_alive_);
+    pieces_ = FilePieces(given);
     response_.body() = given.body;
     response_.prepare_payload();
+    if (given.file) response_.content_length(given.file_bytes);
     arm(limits().idle_timeout);
     http::async_write(stream_, response_, next([this](error_code error) {
-                        if (error) return;
-                        response_ = {};
-                        request_ = {};
-                        parser_.reset();
-                        keep_alive_ ? read_next() : finish_writing();
+                        if (!error) written();
                       }));
+  }
+  // The header or a piece of a file has been sent.
+  void written() {
+    if (pieces_.left() > 0) return send_piece();
+    response_ = {};
+    request_ = {};
+    parser_.reset();
+    pieces_ = {};
+    keep_alive_ ? read_next() : finish_writing();
+  }
+  void send_piece() {
+    if (!pieces_.read()) return cut();  // the file became shorter than was promised
+    arm(limits().idle_timeout);
+    net::async_write(stream_, net::buffer(pieces_.piece()), next([this](error_code error) {
+                       if (!error) written();
+                     }));
   }
 
   void finish_writing() {
@@ -229,6 +244,7 @@ class HttpConnection final : public Connection,
   std::unique_ptr<LimitedParser> parser_;
   HttpRequest request_;
   http::response<http::string_body> response_;
+  FilePieces pieces_;  // of the response
   const Route* chosen_ = nullptr;
   std::string route_;
   Clock::time_point began_ = Clock::now();

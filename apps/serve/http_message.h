@@ -1,6 +1,8 @@
 #pragma once
 // The messages of the server as plain values: what a client asked, and what it is answered.
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,15 +15,22 @@ struct HttpRequest {
   HttpHeaders headers{};  // names are lowercase; ", " joins the values of a repeated name
   std::string body{};
   std::string remote_address{};
+  std::string parameter{};  // what stands in place of {...} of the route's path
 
   const std::string& header(const std::string& lowercase_name) const;  // "" where it is absent
 };
+
+class ServedFile;
 
 struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
   std::vector<std::pair<std::string, std::string>> headers{};
   std::string body{};
+  // Where it is set, so many of its bytes are sent in place of `body`, without all of them being in
+  // memory.
+  std::shared_ptr<const ServedFile> file{};
+  uint64_t file_offset = 0, file_bytes = 0;
 };
 
 // The one form of every refusal: {"error": {"code", "message"}}. A message names no path of the

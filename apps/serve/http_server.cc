@@ -15,6 +15,26 @@ namespace {
 constexpr int kLingeringRefusals = 64;
 constexpr milliseconds kAcceptRetry{100};  // after an accept failed, as without file descriptors
 
+// Matches a path with that of a route. Returns what stands in place of the braces, "" where the
+// route has none, and nullopt where the paths differ.
+std::optional<std::string> path_parameter(const std::string& route, const std::string& path) {
+  const size_t open = route.find('{'), close = route.find('}');
+  if (open == std::string::npos)
+    return route == path ? std::optional<std::string>("") : std::nullopt;
+  const std::string_view before = std::string_view(route).substr(0, open),
+                         after = std::string_view(route).substr(close + 1);
+  if (path.size() <= before.size() + after.size() || !path.starts_with(before) ||
+      !path.ends_with(after))
+    return std::nullopt;
+  std::string value = path.substr(open, path.size() - before.size() - after.size());
+  const auto plain = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '-' ||
+           c == '_';
+  };
+  if (!std::ranges::all_of(value, plain)) return std::nullopt;
+  return value;
+}
+
 [[noreturn]] void refuse_setting(const std::string& what, const error_code& error) {
   throw Error(ErrorKind::kUsage, what + ": " + error.message());
 }
@@ -159,9 +179,11 @@ void Core::stop() {
   thread_.join();
 }
 
-const Route* Core::find(const HttpRequest& request, std::string& allow) const {
+const Route* Core::find(HttpRequest& request, std::string& allow) const {
   for (const Route& route : settings.routes) {
-    if (route.path != request.path) continue;
+    const auto parameter = path_parameter(route.path, request.path);
+    if (!parameter) continue;
+    request.parameter = *parameter;
     if (route.method == request.method) return &route;
     allow += (allow.empty() ? "" : ", ") + route.method;
   }

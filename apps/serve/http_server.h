@@ -54,6 +54,8 @@ struct WebSocketHandler {
 };
 
 struct Route {
+  // The path may have one segment in braces, as /v1/jobs/{id}/cancel. It takes letters, digits, '-'
+  // and '_', and is handed on as HttpRequest::parameter.
   std::string method, path;
   std::function<HttpResponse(const HttpRequest&)> answer;
   bool open = false;            // needs no key

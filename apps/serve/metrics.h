@@ -18,7 +18,7 @@ struct MetricFamily {
   std::vector<double> buckets{};  // upper bounds of a histogram, ascending
 };
 
-// The families of a server that streams.
+// The families of a server that streams or draws.
 std::span<const MetricFamily> server_metrics();
 
 class Metrics {

@@ -66,7 +66,9 @@ class Core {
   void stop();
   bool drain(milliseconds deadline);
 
-  const Route* find(const HttpRequest& request, std::string& allow) const;
+  // The route of a request, whose parameter it sets; null where there is none. `allow` receives the
+  // methods that the path takes.
+  const Route* find(HttpRequest& request, std::string& allow) const;
   const WebSocketRoute* find_websocket(const std::string& path) const;
   void log(const AnsweredRequest& line) const {
     if (settings.answered) settings.answered(line);

@@ -100,6 +100,7 @@ TEST_F(Cli, ResultsAreJsonWhereAsked) {
       "stream --model models/pocket_avatar -q --render " + path("tone.wav") + " -o " +
           path("s.mp4"),
       "stream --model models/pocket_avatar --dry-run --render " + path("tone.wav"),
+      "serve --model " + kModel + " --print-config",
       "doctor"};
   std::set<std::string> seen{"completion"};
   for (const std::string& command : commands) {

@@ -26,12 +26,15 @@ for tool, package in (("chromium", "chromium"), ("chromedriver", "chromium-drive
         sys.exit(SKIPPED)
 
 
-class Server:
-    """`weft stream --listen` at a port of its own. It stands still and returns when clients can connect."""
+LIVE = ("stream", "--model", "models/pocket_avatar")
 
-    def __init__(self, weft, *flags, port=0):
+
+class Server:
+    """A server, `weft stream` unless told otherwise, at a port of its own. Returns when clients can connect."""
+
+    def __init__(self, weft, *flags, port=0, command=LIVE):
         self.log = tempfile.TemporaryFile("w+")
-        command = [weft, "stream", "--model", "models/pocket_avatar", "--listen", f"127.0.0.1:{port}", *flags]
+        command = [weft, *command, "--listen", f"127.0.0.1:{port}", *flags]
         self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=self.log, text=True)
         self.url = self.process.stdout.readline().strip().rstrip("/")
         if not self.url:

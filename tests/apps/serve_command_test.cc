@@ -1,0 +1,250 @@
+// weft serve: the binary as a server, from the first job to the last.
+#include <fcntl.h>
+
+#include <csignal>
+#include <thread>
+
+#include "tests/apps/cli_testing.h"
+#include "tests/apps/serve_testing.h"
+
+namespace weft {
+namespace {
+
+using nlohmann::json;
+using test::Cli, test::fs::exists, test::Outcome, test::run;
+
+const std::string kPocket = "models/pocket";
+// Seconds of work, so that it can be cancelled.
+const std::string kLong = R"({"prompt": "a red ball", "num_frames": 33, "steps": 1000})";
+const std::string kShort =
+    R"({"prompt": "a red ball", "num_frames": 5, "steps": 2, "seed": 7, "size": "64x64"})";
+
+class ServeCommand : public Cli {
+ protected:
+  void TearDown() override {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    Cli::TearDown();
+  }
+
+  // Starts the server on a free port. It has told its address, so it is ready.
+  void start(std::vector<std::string> more = {}) {
+    std::vector<std::string> words{WEFT_BINARY, "serve",       "--model",  kPocket,
+                                   "--listen",  "127.0.0.1:0", "--json",   "--threads",
+                                   "1",         "-o",          path("out")};
+    for (std::string& word : more) words.push_back(std::move(word));
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    int ends[2];
+    ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(ends[1], STDOUT_FILENO);
+      dup2(open(path("log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
+      execv(WEFT_BINARY, arguments.data());
+      _exit(127);
+    }
+    close(ends[1]);
+    std::string line;
+    for (char c; read(ends[0], &c, 1) == 1 && c != '\n';) line += c;
+    close(ends[0]);
+    ASSERT_TRUE(line.starts_with('{')) << line << log();
+    port_ = json::parse(line).at("port");
+    EXPECT_EQ(json::parse(line).at("address"), "http://127.0.0.1:" + std::to_string(port_) + "/");
+  }
+  // The exit code of the server after a signal.
+  int end(int signal = SIGTERM) {
+    if (signal) kill(pid_, signal);
+    int status = 0;
+    waitpid(std::exchange(pid_, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+  std::string log() const {
+    std::ifstream file(path("log"));
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  RawClient::Answer ask(const std::string& bytes) const { return RawClient(port_).ask(bytes); }
+  std::string submit(const std::string& body) {
+    const RawClient::Answer answer = ask(post("/v1/jobs", body));
+    EXPECT_EQ(answer.status, 202) << answer.body;
+    return answer.status == 202 ? json::parse(answer.body).at("id") : json("");
+  }
+  json job(const std::string& id) { return json::parse(ask(get("/v1/jobs/" + id)).body); }
+  // Asks for the job until `enough` says that it was what the test waits for.
+  template <class Enough>
+  json wait_for(const std::string& id, Enough enough) {
+    for (;;) {
+      const json now = job(id);
+      if (enough(now)) return now;
+      std::this_thread::sleep_for(20ms);
+    }
+  }
+  json wait_for_state(const std::string& id, const std::string& state) {
+    return wait_for(id, [&](const json& now) {
+      return now.at("state") == state || !now.at("finished").is_null();
+    });
+  }
+  RawClient::Answer cancel(const std::string& id) {
+    return ask(post("/v1/jobs/" + id + "/cancel", ""));
+  }
+
+  pid_t pid_ = -1;
+  uint16_t port_ = 0;
+};
+
+TEST_F(ServeCommand, DrawsAJobThatWeftGenerateWouldDraw) {
+  start();
+  const std::string id = submit(kShort);
+  double percent = -1;
+  const json over = wait_for(id, [&](const json& now) {
+    const double before = std::exchange(percent, now.at("progress").at("percent"));
+    EXPECT_GE(percent, before);
+    EXPECT_EQ(percent == 100, now.at("state") == "completed");
+    return !now.at("finished").is_null();
+  });
+  ASSERT_EQ(over.at("state"), "completed") << over << log();
+  EXPECT_EQ(ask(get("/health/ready")).status, 200);
+  EXPECT_EQ(over.at("request").at("steps"), 2);
+  EXPECT_EQ(over.at("resolved").at("seed"), 7);
+  const json output = over.at("outputs").at(0);
+  EXPECT_EQ(output.at("width"), 64);
+  EXPECT_EQ(output.at("frames"), 5);
+  const RawClient::Answer movie = ask(get(output.at("url")));
+  EXPECT_EQ(movie.status, 200);
+  EXPECT_EQ(movie.body.size(), output.at("bytes"));
+  EXPECT_EQ(movie.body.substr(4, 4), "ftyp");
+  EXPECT_TRUE(movie.has("Content-Type: video/mp4"));
+  const RawClient::Answer part = ask(get(output.at("url"), "Range: bytes=4-7\r\n"));
+  EXPECT_EQ(part.status, 206);
+  EXPECT_EQ(part.body, "ftyp");
+  const Outcome same = run("generate -q --model " + kPocket +
+                           " --threads 1 -p 'a red ball' --num-frames 5 --steps 2 --seed 7 --size "
+                           "64x64 -o " +
+                           path("same.mp4"));
+  EXPECT_NE(same.out.find(output.at("framehash").get<std::string>()), std::string::npos);
+
+  const std::string metrics = ask(get("/metrics")).body;
+  for (const char* line :
+       {"weft_jobs_queued 0\n", "weft_jobs_running 0\n", "weft_requests_total{status=\"202\"} 1\n",
+        "weft_job_duration_seconds_count{state=\"completed\"} 1\n"})
+    EXPECT_NE(metrics.find(line), std::string::npos) << line;
+  EXPECT_TRUE(exists(path("out/" + id + ".mp4")) && exists(path("out/" + id + ".json")));
+  EXPECT_EQ(ask("DELETE /v1/jobs/" + id + " HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
+  EXPECT_TRUE(test::fs::is_empty(path("out")));
+  EXPECT_EQ(end(), 0) << log();
+  for (const json& line : test::json_lines(log())) EXPECT_TRUE(line.contains("event")) << line;
+  EXPECT_EQ(log().find("red ball"), std::string::npos);
+  EXPECT_EQ(log().find(folder_), std::string::npos) << log();
+}
+
+TEST_F(ServeCommand, BadBodiesAreRefusedWithWhatIsLegal) {
+  start();
+  const std::map<std::string, std::string> bodies = {
+      {"", "no JSON object"},
+      {"a ball", "no JSON object"},
+      {"[1]", "no JSON object"},
+      {"{\"prompt\": \"x\"", "the job"},
+      {"{\"prompt\": \"x\", \"prompt\": \"y\"}", "prompt"},
+      {"{}", "has no prompt; legal: a text"},
+      {R"({"prompt": "x", "stepz": 3})", "stepz is no field of a job; did you mean steps?"},
+      {R"({"prompt": "x", "steps": 0})", "steps is 0, legal: 1 ... 1000"},
+      {R"({"prompt": "x", "width": 41})", "width is 41, legal: multiples of"},
+      {R"({"prompt": "x", "num_frames": 6})", "legal: 4n+1"},
+      {R"({"prompt": "x", "output": "a.mp4"})", "output is 'a.mp4', legal: none"},
+      {R"({"prompt": "x", "output": "/etc/a.mp4"})", "output is '/etc/a.mp4', legal: "},
+      {R"({"prompt": "x", "id": "mine"})", "id is 'mine', legal: none"},
+      {R"({"prompt": "x", "endless": true})", "endless is 'true', legal: none"},
+      {R"({"prompt": "x", "model": "sora-2"})", "model is 'sora-2', legal: "}};
+  for (const auto& [body, message] : bodies) {
+    const RawClient::Answer answer = ask(post("/v1/jobs", body));
+    EXPECT_EQ(answer.status, 400) << body;
+    const std::string told = json::parse(answer.body).at("error").at("message");
+    EXPECT_NE(told.find(message), std::string::npos) << body << ": " << told;
+  }
+  EXPECT_EQ(json::parse(ask(get("/v1/jobs")).body).at("data"), json::array());
+  // A text never names a file of the server.
+  const json text = job(submit(
+      R"({"prompt": "@/etc/passwd", "negative_prompt": "@/etc/passwd", "num_frames": 1, "steps": 1})"));
+  EXPECT_EQ(text.at("resolved").at("prompt"), "@/etc/passwd");
+  EXPECT_EQ(text.at("resolved").at("negative_prompt"), "@/etc/passwd");
+  EXPECT_EQ(end(), 0);
+}
+
+TEST_F(ServeCommand, ACancelledJobLeavesNothingAndTheNextIsDrawn) {
+  start();
+  const std::string first = submit(kLong), second = submit(kLong), third = submit(kShort);
+  wait_for(first, [](const json& now) { return now.at("progress").at("step") > 0; });
+  EXPECT_EQ(job(second).at("queue"), (json{{"position", 1}, {"depth", 2}}));
+  EXPECT_EQ(cancel(second).status, 200);
+  EXPECT_EQ(job(second).at("state"), "cancelled");
+  EXPECT_EQ(cancel(first).status, 200);
+  const json over = wait_for_state(first, "cancelled");
+  EXPECT_EQ(over.at("state"), "cancelled");
+  EXPECT_EQ(over.at("error"), nullptr);
+  EXPECT_EQ(over.at("outputs"), json::array());
+  EXPECT_EQ(wait_for_state(third, "completed").at("state"), "completed");
+  EXPECT_EQ(files(), (std::vector<std::string>{"log", "out", "out/" + third + ".json",
+                                               "out/" + third + ".mp4"}));
+  EXPECT_EQ(end(), 0);
+}
+
+TEST_F(ServeCommand, AJobThatDoesNotFitIsOfferedWhatWould) {
+  start({"--memory-limit", "60M"});
+  const std::string id = submit(R"({"prompt": "x", "size": "512x512", "num_frames": 33})");
+  const json over = wait_for_state(id, "failed");
+  ASSERT_EQ(over.at("state"), "failed") << over;
+  EXPECT_EQ(over.at("error").at("code"), "memory");
+  ASSERT_FALSE(over.at("error").at("hints").empty()) << over;
+  EXPECT_TRUE(std::string(over.at("error").at("hints")[0]).starts_with("--")) << over;
+  EXPECT_EQ(wait_for_state(submit(kShort), "completed").at("state"), "completed");
+  EXPECT_EQ(end(), 0);
+}
+
+TEST_F(ServeCommand, ADrainLetsTheRunningJobEnd) {
+  start({"--drain-seconds", "3600"});
+  const std::string first = submit(kLong), second = submit(kShort);
+  wait_for(first, [](const json& now) { return now.at("progress").at("step") > 0; });
+  kill(pid_, SIGTERM);
+  const json waiting = wait_for_state(second, "cancelled");
+  EXPECT_EQ(waiting.at("state"), "cancelled");
+  EXPECT_EQ(waiting.at("error").at("code"), "draining");
+  EXPECT_EQ(ask(get("/health/ready")).status, 503);
+  EXPECT_EQ(ask(get("/health/live")).status, 200);
+  EXPECT_EQ(ask(post("/v1/jobs", kShort)).status, 503);
+  EXPECT_EQ(job(first).at("state"), "running");
+  EXPECT_EQ(cancel(first).status, 200);  // its end is the server's
+  EXPECT_EQ(end(0), 0) << log();
+}
+
+TEST_F(ServeCommand, AJobThatADrainStopsCanBeResumed) {
+  start({"--drain-seconds", "0"});
+  const std::string id = submit(kLong);
+  wait_for(id, [](const json& now) { return now.at("progress").at("step") > 0; });
+  EXPECT_EQ(end(), 0) << log();
+  const std::string checkpoint = path("out/" + id + ".checkpoint.safetensors");
+  ASSERT_TRUE(exists(checkpoint));
+  const Outcome resumed = run("generate --dry-run --resume " + checkpoint);
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_NE(resumed.out.find("33 frames, 1000 steps"), std::string::npos) << resumed.out;
+}
+
+TEST_F(ServeCommand, RefusesWhatCannotServe) {
+  const std::string serve = "serve --model " + kPocket + " -o " + path("out") + " ";
+  const Outcome others = run(serve + "--listen 0.0.0.0:0");
+  EXPECT_EQ(others.code, 2);
+  EXPECT_NE(others.err.find("without a key"), std::string::npos) << others.err;
+  const Outcome none = run(serve + "--listen 127.0.0.1");
+  EXPECT_EQ(none.code, 2);
+  EXPECT_NE(none.err.find("legal: HOST:PORT"), std::string::npos) << none.err;
+  const Outcome small = run(serve + "--listen 127.0.0.1:0 --memory-limit 1M");
+  EXPECT_EQ(small.code, 4) << small.err;  // the warm-up does not fit
+  std::ofstream(path("file")) << "no folder";
+  EXPECT_EQ(run("serve --model " + kPocket + " --listen 127.0.0.1:0 -o " + path("file/x")).code, 7);
+}
+
+}  // namespace
+}  // namespace weft
