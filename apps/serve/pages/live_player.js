@@ -49,7 +49,10 @@ export class MsePlayer {
   }
 
   // Seconds of data that are not played yet.
-  get ahead() { return this.#hasStarted ? this.#end - this.#video.currentTime : 0; }
+  get ahead() {
+    const {buffered, currentTime} = this.#video;
+    return buffered.length ? buffered.end(buffered.length - 1) - currentTime : 0;
+  }
 
   get frames() {
     const quality = this.#video.getVideoPlaybackQuality();
