@@ -112,7 +112,8 @@ class LiveFace {
   };
   std::deque<Shown> shown_;  // of the thread that shows
   int64_t frozen_ = 0;       // slots, since the start
-  std::thread shows_, feeds_;
+  // The constructor starts the one that shows; all other members are there by then.
+  std::thread feeds_, shows_;
 };
 
 }  // namespace weft
