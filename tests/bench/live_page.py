@@ -210,14 +210,14 @@ def turns(server):
     page.quit()
 
 
-def killed(server, weft):
+def killed(server, weft, *flags):
     """kill -9 of the server, and its restart at the same port."""
     page = Page(server.url)
     page.start()
     server.kill()
     page.wait("a page that says so", "w.state === 'reconnecting'")
     said = page.find("#status").text
-    again = Server(weft, port=server.port)
+    again = Server(weft, *flags, port=server.port)
     ready = time.monotonic()
     page.wait("a new session", "w.newSessions === 1 && w.state === 'playing'")
     playing = time.monotonic()
@@ -255,15 +255,17 @@ def main():
     parser.add_argument("weft")
     parser.add_argument("cases", nargs="*", help=", ".join([*CASES, "killed"]))
     parser.add_argument("--screenshots", metavar="FOLDER")
+    parser.add_argument("--server", metavar="FLAGS", default="", help="more flags of the server, as '--steps 2'")
     given = parser.parse_args()
     weft = os.path.abspath(given.weft)
-    server = Server(weft)
+    flags = given.server.split()
+    server = Server(weft, *flags)
     try:
         if given.screenshots:
             screenshots(server, given.screenshots)
         for name in given.cases or ([] if given.screenshots else [*CASES, "killed"]):
             if name == "killed":
-                killed(Server(weft), weft)
+                killed(Server(weft, *flags), weft, *flags)
             else:
                 CASES[name](server)
     finally:

@@ -80,6 +80,20 @@ class Plays(WithPage):
         self.assertEqual(self.page.measures("errors"), [])
         self.assertEqual(self.page.console(), [])
 
+    def test_other_containers_play_and_go_on(self):
+        for container in ("annexb", "jpeg"):
+            self.page.driver.get(f"{self.server.url}/?container={container}")
+            self.page.start()
+            self.assertEqual(self.page.measures("container"), container)
+            self.page.say("Hello there.")
+            self.page.wait("a face that speaks", "w.faceState === 'speaking'")
+            self.page.script("weft.dropConnection()")
+            self.page.wait("the same session", "w.reconnects === 1 && w.state === 'playing'")
+            shown = self.page.measures("totalFrames")
+            self.page.wait("more pictures", f"w.totalFrames > {shown + 25}")
+            self.assertEqual(self.page.measures("errors"), [])
+        self.assertEqual(self.page.console(), [])
+
     def test_a_text_makes_the_face_speak(self):
         self.page.say("Hello there.")  # this starts the session, too
         self.page.wait("a face that speaks", "w.faceState === 'speaking'")
@@ -91,9 +105,12 @@ class Plays(WithPage):
         for _ in range(2):
             self.page.say(LONG_TEXT)
             self.page.wait("a face that speaks", "w.faceState === 'speaking'")
-            self.page.click("#interrupt")
+            self.assertTrue(self.page.script("""
+                document.querySelector("#interrupt").click();
+                return document.querySelector("#video").muted"""), "it is still heard")
             self.page.wait("silence", "w.interrupts.at(-1).goneMs !== null")
             self.page.wait("a face that does not speak", "w.faceState !== 'speaking'")
+            self.page.wait("sound again", "!document.querySelector('#video').muted")
         self.assertIn("Interrupted.", self.page.log())
 
     def test_a_sound_file_is_spoken(self):

@@ -8,6 +8,7 @@ import {Microphone, PacedSender, readSoundFile} from "./live_sound.js";
 const element = (id) => document.getElementById(id);
 const PLAYERS = [MsePlayer, AccessUnitPlayer, JpegPlayer];  // the first that is supported is taken
 const SUPPORTED = await Promise.all(PLAYERS.map((player) => player.isSupported()));
+const LONGEST_HUSH_MS = 3000;
 const DRAW_MS = matchMedia("(prefers-reduced-motion: reduce)").matches ? 1000 : 200;
 
 // The counters of the page, which tests read.
@@ -44,6 +45,7 @@ let statsOf = new Map();  // by the packet's number, where the stats came first
 let serverFreezes = 0, queueMs = 0, turnToldAt = 0;
 let picturesShown = 0, picturesAt = 0, firstCount = 0;
 let lastPicture = null;
+let hush = null;  // {since, until}: no sound before this time of the stream, after an interruption
 
 const charts = {
   latency: new Chart("latency", {unit: "ms", most: 1000}),
@@ -150,7 +152,7 @@ function start() {
   element("canvas").hidden = isVideo;
   player = new Player(element(isVideo ? "video" : "canvas"),
                       {picture: pictureShown, failed: showError});
-  player.muted = element("mute").getAttribute("aria-pressed") === "true";
+  endHush();
   session = new Session(
       {container: Player.container, audio: {codec: "pcm_s16le", channels: 1, rate: SOUND_RATE}, ...look()},
       {state: sessionState, message: receive, packet: receivePacket, lost: connectionLost, newStream});
@@ -218,7 +220,10 @@ const receivers = {
     measures.skipped += packets;
     log(`This page was too slow: the server left ${packets} packets out.`);
   },
-  flushed() { log("Interrupted."); },
+  flushed({time_us: time}) {
+    if (hush) hush.until = time / 1e6;
+    log("Interrupted.");
+  },
   session_closing({reason}) { log(`The server closes the session: ${reason}.`); },
   error({code, message}) { showError(`${message} (${code})`); },
 };
@@ -253,6 +258,7 @@ function pictureShown({streamTime, shownAt, presented, skewMs}) {
   }
   picturesShown = presented - firstCount;
   if (!player.isPlaying) return;
+  if (hush && streamTime >= hush.until) endHush();
   if (lastPicture) {
     measures.movesMs ??= shownAt - startedAt;
     measures.longestGapMs = Math.max(measures.longestGapMs, shownAt - lastPicture.shownAt);
@@ -293,6 +299,7 @@ function showFaceState(state, shownAt) {
 function measure() {
   if (!player || measures.state === "stopped") return;
   const now = performance.now();
+  if (hush && now - hush.since > LONGEST_HUSH_MS) endHush();
   if (now - turnToldAt > 2500) element("turn").textContent = "";  // nobody says when the wait is over
   const {total, dropped} = player.frames;
   Object.assign(measures, {
@@ -360,6 +367,14 @@ function interrupt() {
   measures.interrupts.push({pressedAt: performance.now(), goneMs: null});
   if (measures.interrupts.length > 100) measures.interrupts.shift();
   session.send({type: "flush"});
+  // What is on its way to the screen cannot be called back, but it need not be heard.
+  hush = {since: performance.now(), until: Infinity};
+  applyMute();
+}
+
+function endHush() {
+  hush = null;
+  applyMute();
 }
 
 const microphone = new Microphone({
@@ -401,7 +416,11 @@ function toggleMute() {
   const button = element("mute");
   const isMuted = button.getAttribute("aria-pressed") !== "true";
   button.setAttribute("aria-pressed", String(isMuted));
-  if (player) player.muted = isMuted;
+  applyMute();
+}
+
+function applyMute() {
+  if (player) player.muted = hush !== null || element("mute").getAttribute("aria-pressed") === "true";
 }
 
 // ---- Controls -------------------------------------------------------------------------------
