@@ -114,6 +114,12 @@ class Client:
         self.errors = []
 
     async def run(self, until):
+        try:
+            await self.listen(until)
+        except websockets.ConnectionClosed as closed:
+            self.errors.append(str(closed))
+
+    async def listen(self, until):
         host, port = self.url.split("/")[2].split(":")
         wire = socket.socket()
         if self.rate:
@@ -259,17 +265,18 @@ def main():
     given = parser.parse_args()
     weft = os.path.abspath(given.weft)
     flags = given.server.split()
-    server = Server(weft, *flags)
-    try:
-        if given.screenshots:
-            screenshots(server, given.screenshots)
-        for name in given.cases or ([] if given.screenshots else [*CASES, "killed"]):
-            if name == "killed":
-                killed(Server(weft, *flags), weft, *flags)
-            else:
-                CASES[name](server)
-    finally:
-        server.end()
+    if given.screenshots:
+        CASES["screenshots"] = lambda server: screenshots(server, given.screenshots)
+        given.cases.append("screenshots")
+    for name in given.cases or [*CASES, "killed"]:
+        server = Server(weft, *flags)
+        if name == "killed":
+            killed(server, weft, *flags)
+            continue
+        try:
+            CASES[name](server)
+        finally:
+            server.end()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ const element = (id) => document.getElementById(id);
 const PLAYERS = [MsePlayer, AccessUnitPlayer, JpegPlayer];  // the first that is supported is taken
 const SUPPORTED = await Promise.all(PLAYERS.map((player) => player.isSupported()));
 const LONGEST_HUSH_MS = 3000;
+const LONG_WAIT_US = 1e6;
 const DRAW_MS = matchMedia("(prefers-reduced-motion: reduce)").matches ? 1000 : 200;
 
 // The counters of the page, which tests read.
@@ -277,10 +278,13 @@ function pictureShown({streamTime, shownAt, presented, skewMs}) {
   charts.latency.add(measures.latencyMs);
 }
 
-// From the arrival of the sound, or else from the start of drawing, to the sending.
+// From the arrival of the sound to the sending. From the start of drawing where there is no sound,
+// and where it waited long for its turn to be spoken, as a text's does.
 function serverMs(stats) {
-  const since = stats?.audio_recv_ts ?? stats?.infer_start;
-  return since && stats.emit_ts ? (stats.emit_ts - since) / 1000 : 0;
+  if (!stats?.infer_start || !stats.emit_ts) return 0;
+  const heard = stats.audio_recv_ts ?? stats.infer_start;
+  const hasWaited = stats.infer_start - heard > LONG_WAIT_US;
+  return (stats.emit_ts - (hasWaited ? stats.infer_start : heard)) / 1000;
 }
 
 function showFaceState(state, shownAt) {
