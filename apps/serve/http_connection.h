@@ -74,13 +74,17 @@ class HttpConnection final : public Connection,
     buffer_.shrink_to_fit();
     is_idle_ = true;
     arm(core_.draining ? kLinger : limits().idle_timeout);
-    stream_.async_read_some(buffer_.prepare(512),
-                            [self = this->shared_from_this()](error_code error, size_t bytes) {
-                              ++self->operation_;
-                              self->is_idle_ = false;
-                              self->buffer_.commit(bytes);
-                              if (!error) self->read_header();
-                            });
+    const auto came = [self = this->shared_from_this()](error_code error, size_t bytes = 0) {
+      ++self->operation_;
+      self->is_idle_ = false;
+      self->buffer_.commit(bytes);
+      if (!error) self->read_header();
+    };
+    // An idle connection without TLS holds no buffer: there may be thousands.
+    if constexpr (kIsTls<Stream>)
+      stream_.async_read_some(buffer_.prepare(512), came);
+    else
+      stream_.async_wait(tcp::socket::wait_read, came);
   }
 
   void read_header() {
