@@ -164,6 +164,10 @@ constexpr ComponentRow<TextEncoderModel> kTextEncoders[] = {
      [](const std::string& path) -> std::shared_ptr<const TextEncoderModel> {
        return make_umt5_model(Umt5Config::from_json_file(path));
      }},
+    {"T5EncoderModel", [](const std::string& name, const nlohmann::json&) { return name == "t5"; },
+     [](const std::string& path) -> std::shared_ptr<const TextEncoderModel> {
+       return make_umt5_model(Umt5Config::from_json_file(path));
+     }},
     {"Qwen3Model", [](const std::string& name, const nlohmann::json&) { return name == "qwen3"; },
      [](const std::string& path) -> std::shared_ptr<const TextEncoderModel> {
        return make_decoder_text_model(DecoderConfig::from_json_file(path));

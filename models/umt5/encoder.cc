@@ -19,6 +19,7 @@ namespace weft {
 namespace {
 
 constexpr IntRange kWidths{1, 1 << 20};
+constexpr const char* kBiasName = "0.SelfAttention.relative_attention_bias.weight";
 
 std::string block_name(int64_t layer, const char* rest) {
   return "encoder.block." + std::to_string(layer) + ".layer." + rest;
@@ -51,6 +52,7 @@ Umt5Config Umt5Config::from_json_file(const std::string& path) {
     throw Error(ErrorKind::kModel,
                 path + ": feed_forward_proj is \"" + feed_forward + "\", legal: \"gated-gelu\"");
   Umt5Config config;
+  config.shared_bias = json_string_or(json, "model_type", path, "umt5") == "t5";
   config.d_model = json_int(json, "d_model", path, kWidths);
   config.d_kv = json_int(json, "d_kv", path, {1, 4096});
   config.d_ff = json_int(json, "d_ff", path, kWidths);
@@ -76,8 +78,8 @@ std::vector<TensorSpec> umt5_tensors(const Umt5Config& config) {
     tensors.push_back({block_name(i, "0.SelfAttention.k.weight"), {inner, d}});
     tensors.push_back({block_name(i, "0.SelfAttention.v.weight"), {inner, d}});
     tensors.push_back({block_name(i, "0.SelfAttention.o.weight"), {d, inner}});
-    tensors.push_back({block_name(i, "0.SelfAttention.relative_attention_bias.weight"),
-                       {config.num_buckets, config.num_heads}});
+    if (i == 0 || !config.shared_bias)
+      tensors.push_back({block_name(i, kBiasName), {config.num_buckets, config.num_heads}});
     tensors.push_back({block_name(i, "1.layer_norm.weight"), {d}});
     tensors.push_back({block_name(i, "1.DenseReluDense.wi_0.weight"), {ff, d}});
     tensors.push_back({block_name(i, "1.DenseReluDense.wi_1.weight"), {ff, d}});
@@ -137,17 +139,18 @@ Umt5Encoder Umt5Encoder::load(const TensorFile& file, const Umt5Config& config, 
     const auto row_linear = [&](const char* name) {
       return held.row_linear(stream, block_name(i, name), dtype);
     };
-    encoder.layers_.push_back(
-        {.attention_norm = norm("0.layer_norm.weight"),
-         .q = matrix("0.SelfAttention.q"),
-         .k = matrix("0.SelfAttention.k"),
-         .v = matrix("0.SelfAttention.v"),
-         .o = row_linear("0.SelfAttention.o"),
-         .bias = held.table(host, block_name(i, "0.SelfAttention.relative_attention_bias.weight")),
-         .feed_forward_norm = norm("1.layer_norm.weight"),
-         .wi_0 = matrix("1.DenseReluDense.wi_0"),
-         .wi_1 = matrix("1.DenseReluDense.wi_1"),
-         .wo = row_linear("1.DenseReluDense.wo")});
+    encoder.layers_.push_back({.attention_norm = norm("0.layer_norm.weight"),
+                               .q = matrix("0.SelfAttention.q"),
+                               .k = matrix("0.SelfAttention.k"),
+                               .v = matrix("0.SelfAttention.v"),
+                               .o = row_linear("0.SelfAttention.o"),
+                               .bias = i == 0 || !config.shared_bias
+                                           ? held.table(host, block_name(i, kBiasName))
+                                           : Tensor(),
+                               .feed_forward_norm = norm("1.layer_norm.weight"),
+                               .wi_0 = matrix("1.DenseReluDense.wi_0"),
+                               .wi_1 = matrix("1.DenseReluDense.wi_1"),
+                               .wo = row_linear("1.DenseReluDense.wo")});
   }
   encoder.final_norm_ = held.vector(stream, "encoder.final_layer_norm.weight");
   return encoder;
@@ -172,16 +175,22 @@ void Umt5Encoder::encode(Context& context, std::span<const int32_t> ids,
   const TensorView x = context.arena.alloc(DType::kF32, {n, config_.d_model});
   gather_rows(context.stream, embedding_,
               TensorView(const_cast<int32_t*>(ids.data()), DType::kI32, {n}), x);
+  TensorView bias;
+  if (config_.shared_bias && !layers_.empty()) {
+    bias = context.arena.alloc(DType::kF32, {width_.heads.size(), n, n});
+    expand_bias(config_, layers_[0].bias, n, context, bias);
+  }
   for (size_t i = 0; i < layers_.size(); ++i) {
     const ZoneScope zone(Zone::kBlock, static_cast<int>(i));
-    attend(context, layers_[i], x);
+    attend(context, layers_[i], bias, x);
     feed_forward(context, layers_[i], x);
     context.observe("text_encoder.block", x, static_cast<int>(i));
   }
   rms_norm(context.stream, x, final_norm_, config_.eps, out);
 }
 
-void Umt5Encoder::attend(Context& context, const Layer& layer, const TensorView& x) const {
+void Umt5Encoder::attend(Context& context, const Layer& layer, const TensorView& shared_bias,
+                         const TensorView& x) const {
   const Arena::Scope scope(context.arena);
   const int64_t n = x[0], heads = width_.heads.size(), inner = heads * config_.d_kv;
   const TensorView h = rms_normed(context, x, layer.attention_norm, config_.eps, dtype_);
@@ -191,8 +200,11 @@ void Umt5Encoder::attend(Context& context, const Layer& layer, const TensorView&
     *view = context.arena.alloc(dtype_, {n, heads, config_.d_kv});
     linear(context.stream, h, *weight, LinearActivation::kNone, view->reshape({n, inner}));
   }
-  const TensorView bias = context.arena.alloc(DType::kF32, {heads, n, n});
-  expand_bias(config_, layer.bias, n, context, bias);
+  TensorView bias = shared_bias;
+  if (!bias) {
+    bias = context.arena.alloc(DType::kF32, {heads, n, n});
+    expand_bias(config_, layer.bias, n, context, bias);
+  }
   const TensorView mixed = context.arena.alloc(dtype_, {n, heads, config_.d_kv});
   const KVSegment keys{.k = k, .v = v};
   // The scale is 1, because T5 puts the factor 1 / sqrt(E) into the initialisation of q.

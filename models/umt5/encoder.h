@@ -1,6 +1,7 @@
 #pragma once
 // UMT5 encoder (Chung et al. 2023; Raffel et al. 2020): pre-norm blocks of attention with relative
-// position bias and gated GELU. Unlike in T5, every layer has a position bias of its own.
+// position bias and gated GELU. The T5 v1.1 encoder differs in one thing: its layers share the
+// position bias of the first one.
 #include <span>
 #include <string>
 #include <vector>
@@ -21,11 +22,13 @@ struct Umt5Config {
   int64_t num_buckets = 32;
   int64_t max_distance = 128;
   float eps = 1e-6f;
+  bool shared_bias = false;  // T5: only the first layer has a position bias, which all layers add
 
   int64_t inner() const { return num_heads * d_kv; }
   TextEncoderTraits traits() const { return {d_model, num_heads, d_ff}; }
 
-  // Reads a transformers config.json. Error(kModel) names the field, its value and what is legal.
+  // Reads a transformers config.json of model_type "umt5" or "t5". Error(kModel) names the field,
+  // its value and what is legal.
   static Umt5Config from_json_file(const std::string& path);
 };
 
@@ -63,7 +66,7 @@ class Umt5Encoder final : public TextEncoder {
     Tensor attention_norm;     // [d_model] f32
     PackedLinear q, k, v;      // [inner part, d_model]
     RowLinear o;               // [d_model, inner part]
-    Tensor bias;               // [num_buckets, heads part] f32, on the host
+    Tensor bias;               // [num_buckets, heads part] f32, on the host; empty: the first's
     Tensor feed_forward_norm;  // [d_model] f32
     PackedLinear wi_0, wi_1;   // [d_ff part, d_model]: the gate, then the values it multiplies
     RowLinear wo;              // [d_model, d_ff part]
@@ -73,7 +76,9 @@ class Umt5Encoder final : public TextEncoder {
     }
   };
 
-  void attend(Context& context, const Layer& layer, const TensorView& x) const;
+  // `shared_bias` [heads part, n, n] f32 is that of all layers, or empty.
+  void attend(Context& context, const Layer& layer, const TensorView& shared_bias,
+              const TensorView& x) const;
   void feed_forward(Context& context, const Layer& layer, const TensorView& x) const;
 
   Umt5Config config_;
@@ -84,7 +89,7 @@ class Umt5Encoder final : public TextEncoder {
   Tensor final_norm_;  // [d_model] f32
 };
 
-// A UMT5 encoder by its configuration.
+// A UMT5 or T5 v1.1 encoder by its configuration.
 std::unique_ptr<TextEncoderModel> make_umt5_model(const Umt5Config& config);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// The UMT5 encoder as a TextEncoderModel.
+// The UMT5 and T5 v1.1 encoders as a TextEncoderModel.
 #include "models/umt5/encoder.h"
 
 namespace weft {

@@ -64,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(
         Family{"Vae",
                {"vae21_tiny_decode3", "vae21_tiny_encode3", "vae_patch2_decode3", "vae_kl_decode"},
                5},
-        Family{"TextEncoder", {"umt5", "umt5_uneven"}, 4},
+        Family{"TextEncoder", {"umt5", "umt5_uneven", "t5"}, 4},
         Family{"LanguageModel",
                {"llm_qwen2_bias", "llm_qwen3_tied", "llm_qwen3_untied", "llm_pocket"},
                4},

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import __version__ as tokenizers_version
 from transformers import (AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
-                          Qwen3ForCausalLM, UMT5Config, UMT5EncoderModel)
+                          Qwen3ForCausalLM, T5Config, T5EncoderModel, UMT5Config, UMT5EncoderModel)
 from transformers.utils.logging import disable_progress_bar
 
 BF16_FLOOR = 2e-2
@@ -158,12 +158,13 @@ def vae_encode(root, rng, generator):
 
 def text_encoder(root, rng, generator):
     heads, d_kv = rng.choice([(3, 8), (4, 16), (5, 4)])
-    config = UMT5Config(vocab_size=rng.choice([97, 300]), d_model=rng.choice([24, 40]), d_kv=d_kv,
-                        d_ff=rng.choice([48, 80]), num_layers=rng.randint(1, 3), num_heads=heads,
-                        feed_forward_proj="gated-gelu", dropout_rate=0.0)
-    model = UMT5EncoderModel(config).eval()
+    kind, make_config, make = rng.choice([("umt5", UMT5Config, UMT5EncoderModel), ("t5", T5Config, T5EncoderModel)])
+    config = make_config(vocab_size=rng.choice([97, 300]), d_model=rng.choice([24, 40]), d_kv=d_kv,
+                         d_ff=rng.choice([48, 80]), num_layers=rng.randint(1, 3), num_heads=heads,
+                         feed_forward_proj="gated-gelu", dropout_rate=0.0)
+    model = make(config).eval()
     draw_weights(model, generator)
-    case = Case(root, f"text_encoder_{heads}x{d_kv}", "text_encoder", 1e-4)
+    case = Case(root, f"text_encoder_{kind}_{heads}x{d_kv}", "text_encoder", 1e-4)
     for i, length in enumerate([1, rng.randint(2, 30), rng.randint(130, 300)]):
         ids = torch.randint(0, config.vocab_size, (1, length), generator=generator)
         with torch.no_grad():

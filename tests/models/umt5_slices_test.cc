@@ -2,6 +2,7 @@
 // own bytes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "kernels/ops.h"
@@ -17,7 +18,8 @@ using test::relative_l2;
 using test::to_f64;
 using test::width_part;
 
-class Umt5Slices : public testing::Test {
+// The parameter tells whether all layers share a position bias, as in T5.
+class Umt5Slices : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     config_ = {.d_model = 24,
@@ -28,10 +30,12 @@ class Umt5Slices : public testing::Test {
                .vocab_size = 50,
                .num_buckets = 32,
                .max_distance = 128,
-               .eps = 1e-6f};
+               .eps = 1e-6f,
+               .shared_bias = GetParam()};
     weights_ = test::random_weights(umt5_tensors(config_), 5);
-    file_ = testing::TempDir() + "weft_umt5_slices_" +
-            testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::string name = testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::ranges::replace(name, '/', '_');
+    file_ = testing::TempDir() + "weft_umt5_slices_" + name;
     test::write_file(file_ + ".safetensors", weights_);
   }
   void TearDown() override {
@@ -80,7 +84,7 @@ class Umt5Slices : public testing::Test {
   std::string file_;
 };
 
-TEST_F(Umt5Slices, JoinedTheyAreTheWhole) {
+TEST_P(Umt5Slices, JoinedTheyAreTheWhole) {
   const Tensor whole = run(1, DType::kF32), bf16 = run(1, DType::kBF16);
   const double own = relative_l2(to_f64(bf16), to_f64(whole));
   for (int parts = 2; parts <= 5; ++parts) {
@@ -90,7 +94,7 @@ TEST_F(Umt5Slices, JoinedTheyAreTheWhole) {
   }
 }
 
-TEST_F(Umt5Slices, NothingElseIsUsed) {
+TEST_P(Umt5Slices, NothingElseIsUsed) {
   const Tensor whole = run(1, DType::kF32);
   for (int rank = 0; rank < 3; ++rank)
     test::write_poisoned(file_ + "." + std::to_string(rank) + ".safetensors", umt5_tensors(config_),
@@ -101,7 +105,7 @@ TEST_F(Umt5Slices, NothingElseIsUsed) {
   EXPECT_LT(relative_l2(to_f64(run(3, DType::kF32, true)), to_f64(whole)), test::kParallelL2);
 }
 
-TEST_F(Umt5Slices, ReadsItsBytesAlone) {
+TEST_P(Umt5Slices, ReadsItsBytesAlone) {
   Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
   uint64_t sliced = 0;
   for (const TensorSpec& tensor : umt5_tensors(config_))
@@ -124,7 +128,7 @@ TEST_F(Umt5Slices, ReadsItsBytesAlone) {
   }
 }
 
-TEST_F(Umt5Slices, APartWithoutASumIsABug) {
+TEST_P(Umt5Slices, APartWithoutASumIsABug) {
   Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
   const TensorFile file = TensorFile::open(file_ + ".safetensors");
   const auto load = [&](const WidthSlice& width) {
@@ -140,6 +144,8 @@ TEST_F(Umt5Slices, APartWithoutASumIsABug) {
   const int32_t id = 3;
   EXPECT_DEATH(part.encode(alone, {&id, 1}, out), "a sum over 1 parts");
 }
+
+INSTANTIATE_TEST_SUITE_P(SharedBias, Umt5Slices, testing::Bool());
 
 }  // namespace
 }  // namespace weft

@@ -53,7 +53,7 @@ TEST_P(Umt5Golden, MatchesReference) {
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, Umt5Golden,
-    testing::Combine(testing::Values("umt5", "umt5_uneven"),
+    testing::Combine(testing::Values("umt5", "umt5_uneven", "t5"),
                      testing::Values(Run{"reference", DType::kF32}, Run{"reference", DType::kBF16},
                                      Run{"cpu", DType::kF32}, Run{"cpu", DType::kBF16})));
 
@@ -71,6 +71,12 @@ TEST(Umt5, CountsOfTheXxlEncoder) {
   const std::vector<TensorSpec> tensors = umt5_tensors(Umt5Config());
   EXPECT_EQ(parameter_count(tensors), 5'680'910'336);
   EXPECT_EQ(tensors.size(), 242u);
+}
+
+TEST(Umt5, CountsOfTheT5XxlEncoder) {
+  const std::vector<TensorSpec> tensors = umt5_tensors({.vocab_size = 32128, .shared_bias = true});
+  EXPECT_EQ(parameter_count(tensors), 4'762'310'656);
+  EXPECT_EQ(tensors.size(), 219u);
 }
 
 TEST(Umt5, ForeignTokenIsAnError) {
