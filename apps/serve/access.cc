@@ -160,8 +160,8 @@ void check_binding(const Binding& binding) {
   if (loopback || binding.has_key || binding.insecure) return;
   throw Error(ErrorKind::kUsage,
               "the server would listen on " + binding.host +
-                  ", where other machines can reach it, without a key; give a key file, listen on "
-                  "127.0.0.1, or state that this is meant to be insecure");
+                  ", where other machines can reach it, without a key; legal: --api-key-file FILE, "
+                  "an address of this machine alone as 127.0.0.1, or --insecure");
 }
 
 }  // namespace weft
