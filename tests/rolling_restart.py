@@ -112,7 +112,8 @@ class Viewer(threading.Thread):
         # The sound of a picture is a packet of its own behind it, unless it is within the fragment.
         if self.container == "fmp4" or packet["kind"] == HEARD:
             self.seen_us = packet["time_us"]
-        self.note(packets=is_new, again=not is_new, spoken=is_new and not packet["flags"] & 2)
+        is_spoken = is_new and packet["kind"] == MEDIA and not packet["flags"] & 2
+        self.note(packets=is_new, again=not is_new, spoken=is_spoken)
 
     def speak(self, seconds):
         sound = syllables(RATE, seconds)
@@ -161,7 +162,7 @@ def use(viewer, cuts):
 
 def run(arguments, container):
     port = free_port()
-    flags = ["--model", arguments.model]
+    flags = ["--model", arguments.model, "--threads", "1"]  # threads would wait for each other on a busy machine
     server = Server(arguments.weft, *flags, port=port)
     viewer = Viewer(port, container)
     viewer.start()

@@ -229,6 +229,7 @@ def main():
     parser.add_argument("--container", default="fmp4")
     parser.add_argument("--half-open", type=int, default=2000)
     parser.add_argument("--idle", type=int, default=10000)
+    parser.add_argument("--threads", default="1", help="of the engine; the server and its clients have their own")
     parser.add_argument("--rounds", type=int, default=20, help="of all kinds of malformed traffic")
     arguments = parser.parse_args()
     multiprocessing.set_start_method("fork")
@@ -247,7 +248,8 @@ def main():
         key_file.write(KEY + "\n")
         key_file.flush()
         os.chmod(key_file.name, 0o600)
-        server = live_client.Server(arguments.weft, "--model", arguments.model, "--api-key-file", key_file.name,
+        server = live_client.Server(arguments.weft, "--model", arguments.model, "--threads", arguments.threads,
+                                    "--api-key-file", key_file.name,
                                     "--max-connections", "20000", "--max-connections-per-address", "20000")
         ready, stop, results = multiprocessing.Event(), multiprocessing.Event(), multiprocessing.Queue()
         viewer = multiprocessing.Process(
