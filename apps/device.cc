@@ -288,19 +288,35 @@ Stream stream_of(const Flags& flags, const Ops* ops) {
                    flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast, ops);
 }
 
-WeightFormat weight_format(const Flags& flags) {
-  const std::string weights = flags.text("weights");
-  if (weights == "compute") return WeightFormat::kCompute;
+namespace {
+
+WeightFormat weight_format(const Flags& flags, const char* flag) {
+  const std::string weights = flags.text(flag);
+  if (weights == "compute" || weights.empty()) return WeightFormat::kCompute;
+  if (weights == "file" && wants_cuda(flags))
+    throw Error(ErrorKind::kUsage, flags.label(flag) +
+                                       " is file, which needs --device cpu: no kernel expands "
+                                       "stored weights on a GPU; legal here: compute, int8" +
+                                       (std::string(flag) == "weights" ? ", fp8, fp8-tensor" : ""));
+  if (weights == "file") return WeightFormat::kFile;
   const bool fp8 = weights.starts_with("fp8");
   if (wants_cuda(flags) && fp8)
     return weights == "fp8" ? WeightFormat::kFp8 : WeightFormat::kFp8Tensor;
   if (wants_cuda(flags)) return WeightFormat::kInt8;
-  const std::string legal = cpu_has_int8() ? "compute, int8" : "compute";
+  const std::string legal = cpu_has_int8() ? "compute, file, int8" : "compute, file";
   if (fp8 || !cpu_has_int8())
-    throw Error(ErrorKind::kUsage, flags.label("weights") + " is " + weights + ", which needs " +
+    throw Error(ErrorKind::kUsage, flags.label(flag) + " is " + weights + ", which needs " +
                                        (fp8 ? "--device cuda" : "AVX512-VNNI or AMX") +
                                        "; this is " + cpu_isa() + ", legal here: " + legal);
   return WeightFormat::kInt8;
+}
+
+}  // namespace
+
+WeightFormat weight_format(const Flags& flags) { return weight_format(flags, "weights"); }
+
+WeightFormat text_weight_format(const Flags& flags) {
+  return weight_format(flags, "text-encoder-weights");
 }
 
 AttentionFormat attention_format(const Flags& flags) {

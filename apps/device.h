@@ -74,9 +74,10 @@ std::optional<PlannedDevice> planned_device(const Flags& flags);
 // The largest number of `ranks` that share such a device.
 int planned_ranks_per_device(const Flags& flags, int ranks);
 
-// --weights. Error(kUsage) for int8 where the CPU has no fast 8-bit multiplication, and for
-// fp8 on a CPU.
+// --weights. Error(kUsage) for int8 where the CPU has no fast 8-bit multiplication, for fp8 on a
+// CPU, and for file on a GPU.
 WeightFormat weight_format(const Flags& flags);
+WeightFormat text_weight_format(const Flags& flags);  // --text-encoder-weights
 
 // The attention format that --attention asks for. Error(kUsage) for fp8 on a CPU.
 AttentionFormat attention_format(const Flags& flags);

@@ -64,7 +64,15 @@ SimulatedMachine simulated_machine(const Flags& flags, const Ranks& ranks, const
         " (measured here, " + std::to_string(threads) + (threads == 1 ? " thread)" : " threads)");
   }
   machine.description = to_string(machine.model) + source;
-  if (!machine.planned) return machine;
+  if (!machine.planned) {
+    machine.ranks_per_device = ranks.on_this_host;  // they share the disk
+    machine.upload = {1, kAssumedDiskGbs * 1e9, "assumed", true};
+    if (flags.integer("resident-layers") || flags.real("device-host-gbs") ||
+        flags.text("mode") == "memory")
+      machine.upload = read_forecast(flags, 1, model.directory.expert(0), *model.expert_files[0],
+                                     {.dtype = dtype, .weights = weight_format(flags)});
+    return machine;
+  }
   machine.description = machine.planned->description() + ", " + machine.description;
   machine.ranks_per_device = planned_ranks_per_device(flags, ranks.count);
   std::optional<Stream> here;

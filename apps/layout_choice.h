@@ -16,8 +16,9 @@ struct SimulatedMachine {
   DeviceModel model;
   std::string description;
   Link link;
-  int ranks_per_device = 1;  // ranks that share the device's memory and its link to the host
-  UploadForecast upload{};   // its rate alone is used
+  int ranks_per_device =
+      1;                    // ranks that share the device's memory and its link to the host or disk
+  UploadForecast upload{};  // its rate alone is used
 };
 
 // The link of --link-gbit and --link-ms; unlimited where neither is given.

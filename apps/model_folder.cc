@@ -60,20 +60,22 @@ bool is_repository_name(const std::string& path) {
   });
 }
 
+// Says which flag takes a single file of weights, where the command has one.
+std::string advice_of_file(Command command) {
+  if (!find_flag(command, "transformer")) return "";
+  return ", which --transformer, --text-encoder or --vae takes (weft inspect FILE tells which)";
+}
+
 // Says what a path is that is no folder, and what to do.
 std::string fault(const std::string& path, Command command) {
   const FolderKind kind = kind_for(command);
   const std::string legal = "; legal: " + kind.legal;
   const std::string instead = legal + ". Download one with " + download(kind.repository);
   const std::string extension = lower_extension(path);
-  if (extension == ".gguf")
-    return "a GGUF file (quantized weights of llama.cpp or stable-diffusion.cpp), which is not "
-           "supported yet; 8-bit weights are made while loading, with --weights int8 on a CPU and "
-           "--weights fp8 on a GPU" +
-           instead;
+  if (extension == ".gguf") return "a GGUF file of weights" + advice_of_file(command) + instead;
   if (extension == ".safetensors") {
     const std::string folder = folder_around(path, command);
-    return "a single file of weights; checkpoints of one file are not supported yet" +
+    return "a single file of weights" + advice_of_file(command) +
            (folder.empty()
                 ? instead
                 : legal + ". This file belongs to such a folder: give --model " + folder);
@@ -97,6 +99,31 @@ std::string download_advice(const std::string& path) {
          download(path);
 }
 
+PartFiles part_files(const Flags& flags) {
+  PartFiles files;
+  for (const auto& [name, path] : kParts) {
+    std::string flag = name;
+    std::ranges::replace(flag, '_', '-');
+    if (!find_flag(flags.command(), flag) || flags.text(flag).empty()) continue;
+    const std::string given = flags.text(flag);
+    if (!fs::exists(given))
+      throw Error(ErrorKind::kUsage,
+                  flags.label(flag) + " is '" + given + "', no file that exists");
+    files.*path = fs::absolute(given).lexically_normal().string();
+  }
+  return files;
+}
+
+std::shared_ptr<const OpenModel> open_model(const Flags& flags) {
+  const PartFiles files = part_files(flags);
+  std::vector<Lora> loras;
+  if (find_flag(flags.command(), "lora"))
+    loras = parse_loras(flags.text("lora"), flags.label("lora"));
+  const bool alone = flags.text("model").empty() && !files.transformer.empty();
+  return std::make_shared<const OpenModel>(alone ? "" : model_folder(flags), std::move(loras),
+                                           files);
+}
+
 std::string model_folder(const Flags& flags) {
   const std::string path = flags.text("model");
   const CommandSpec& command = command_spec(flags.command());
@@ -104,6 +131,7 @@ std::string model_folder(const Flags& flags) {
   if (path.empty())
     throw Error(ErrorKind::kUsage,
                 std::string("weft ") + command.name + " needs --model FOLDER" +
+                    (find_flag(flags.command(), "transformer") ? " or --transformer FILE" : "") +
                     (spec->environment ? std::string(" (or ") + spec->environment + ")" : ""));
   const std::string found = search_model(path);
   if (!fs::is_directory(found))

@@ -12,6 +12,7 @@
 #include "apps/layout_choice.h"
 #include "apps/model_folder.h"
 #include "apps/plan_queue.h"
+#include "engine/pictures/picture_conditions.h"
 #include "io/atomic_file.h"
 #include "parallel/schedule/plan_check.h"
 #include "parallel/schedule/timeline_svg.h"
@@ -80,12 +81,14 @@ nlohmann::json to_json(const PlannedJob& job, const Forecast& out, const Simulat
   else
     object["turns"] = schedule_json(job, out.layout);
   object["fits"] = out.fits();
+  describe_mode(job.options, out.memory.front(), object);
   if (machine.planned) {
     object["device"] = machine.planned->description();
     object["available_bytes"] = out.memory.front().available;
   }
   if (out.uploads.bytes > 0)
-    object["streaming"] = {{"bytes_per_step", out.uploads.bytes},
+    object["streaming"] = {{"source", machine.upload.from_file ? "file" : "host"},
+                           {"bytes_per_step", out.uploads.bytes},
                            {"predicted_gbs", machine.upload.bytes_per_s * 1e-9},
                            {"predicted_from", machine.upload.source},
                            {"upload_seconds_per_step", out.uploads.seconds},
@@ -98,13 +101,15 @@ nlohmann::json to_json(const PlannedJob& job, const Forecast& out, const Simulat
       line["sent"] = sent_json(out.ranks[rank].counters);
     }
     describe_device_memory(out.memory[rank], line);
-    if (machine.planned) line["streamed_bytes_per_forward"] = streamed_by(out.memory[rank]);
+    if (machine.planned || streamed_by(out.memory[rank]) > 0)
+      line["streamed_bytes_per_forward"] = streamed_by(out.memory[rank]);
     object["per_rank"].push_back(std::move(line));
   }
   return object;
 }
 
-void print_one(const Forecast& out, const SimulatedMachine& machine, double alone_s) {
+void print_one(const PlannedJob& job, const Forecast& out, const SimulatedMachine& machine,
+               double alone_s) {
   const bool device = machine.planned.has_value();
   std::printf("layout  %s\n\n%-5s %12s %12s", to_string(out.layout).c_str(), "rank", "weights",
               "high-water");
@@ -122,14 +127,16 @@ void print_one(const Forecast& out, const SimulatedMachine& machine, double alon
     std::printf(" %12s %10lld %10.4g\n", format_bytes(static_cast<uint64_t>(sent.bytes)).c_str(),
                 static_cast<long long>(sent.messages), out.ranks[rank].seconds);
   }
-  if (device) std::printf("\nmemory  %s\n", out.memory.front().to_string().c_str());
+  std::printf("\nmode    %s%s\n", out.layout.ranks() > 1 ? "rank 0: " : "",
+              mode_text(job.options, out.memory.front()).c_str());
+  if (device) std::printf("memory  %s\n", out.memory.front().to_string().c_str());
   if (out.uploads.bytes > 0)
     std::printf(
-        "upload  %s a step from the host at %.1f GB/s (%s): %.4g s, of which %.4g s "
+        "%s  %s a step from the %s at %.1f GB/s (%s): %.4g s, of which %.4g s "
         "during computation\n",
-        format_bytes(static_cast<uint64_t>(out.uploads.bytes)).c_str(),
-        machine.upload.bytes_per_s * 1e-9, machine.upload.source.c_str(), out.uploads.seconds,
-        out.uploads.hidden_s);
+        line_name(machine.upload), format_bytes(static_cast<uint64_t>(out.uploads.bytes)).c_str(),
+        machine.upload.from_file ? "file" : "host", machine.upload.bytes_per_s * 1e-9,
+        machine.upload.source.c_str(), out.uploads.seconds, out.uploads.hidden_s);
   std::printf("\ntime    %.4g s:", out.seconds);
   for (const auto& [stage, seconds] : out.stages)
     std::printf(" %s %.4g s,", stage.c_str(), seconds);
@@ -212,17 +219,21 @@ struct Comparison {
 // A layout that a simulation chose is simulated whole, rank by rank, only if `whole` is true.
 Comparison compare(const PlannedJob& job, const std::string& text, int ranks, bool whole) {
   const Generator generator(job.model, job.options);
-  std::vector<Layout> layouts = parse_layouts(text, ranks, generator.layout_limits(job.request));
+  const LayoutLimits limits = generator.layout_limits(job.request);
+  std::vector<Layout> layouts = parse_layouts(text, ranks, limits);
+  // One rank computes exactly where it cannot have all patches.
+  PlannedJob alone = job;
+  if (!refuse({}, limits).empty()) alone.request.method = {.kind = MethodKind::kFull};
   Comparison out;
   if (chooses_layout(text) && layouts.size() > 1) {
     out.choice = choose_layout(job, layouts);
     layouts = {out.choice->best.front().layout};
     out.forecasts = out.choice->best;
-    out.alone_s = QuickForecast(job)({}).seconds;
+    out.alone_s = QuickForecast(alone)({}).seconds;
     if (!whole && !is_queue(job.request)) return out;
     out.forecasts.clear();
   }
-  out.alone_s = forecast_of(job, {}).seconds;
+  out.alone_s = forecast_of(alone, {}).seconds;
   for (const Layout& layout : layouts) out.forecasts.push_back(forecast_of(job, layout));
   std::ranges::stable_sort(out.forecasts, {},
                            [](const Forecast& one) { return std::pair(!one.fits(), one.seconds); });
@@ -236,7 +247,7 @@ void print_comparison(const PlannedJob& job, const SimulatedMachine& machine, co
     std::printf("chosen  %s: %s\n", to_string(first.layout).c_str(),
                 to_string(*all.choice).c_str());
   if (all.forecasts.size() > 1 || first.ranks.empty()) return print_all(all.forecasts, all.alone_s);
-  print_one(first, machine, all.alone_s);
+  print_one(job, first, machine, all.alone_s);
   if (is_queue(job.request) && !rank)
     return print_queue(QueueForecast(job).timeline(first.layout), first);
   print_schedule(job, first.layout, rank);
@@ -256,11 +267,11 @@ int run_plan(const Flags& flags) {
   if (!svg.empty() && text.starts_with("all"))
     throw Error(ErrorKind::kUsage, flags.label("svg") + " draws one layout, but " +
                                        flags.label("layout") + " is all; legal: one layout");
-  const auto model = std::make_shared<const OpenModel>(model_folder(flags));
+  const std::shared_ptr<const OpenModel> model = open_model(flags);
   const SimulatedMachine machine = simulated_machine(flags, ranks, link_of(flags), *model);
   const GeneratorOptions options = planning_options(flags, ranks.count, machine.planned);
   const Generator generator(model, options);
-  Request request = request_of(flags, given, generator);
+  Request request = with_any_pictures(request_of(flags, given, generator), model->directory);
   request.prompt = flags.given("prompt") ? prompts_of(flags).front() : "a planned prompt";
   const PlannedJob job = planned_job(generator, options, generator.resolve(request), machine);
   const bool whole = rank || !svg.empty() || flags.on("check");

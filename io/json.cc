@@ -1,14 +1,9 @@
 #include "io/json.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "io/input_file.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -224,29 +219,7 @@ nlohmann::json parse_json(std::string_view text, const std::string& what, JsonDi
 }
 
 std::string read_text_file(const std::string& path, size_t max_bytes) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) refuse(path, std::string("cannot be opened: ") + std::strerror(errno));
-  struct Closer {
-    int fd;
-    ~Closer() { close(fd); }
-  } closer{fd};
-  struct stat info;
-  if (fstat(fd, &info) != 0) refuse(path, std::string("fstat: ") + std::strerror(errno));
-  if (!S_ISREG(info.st_mode))
-    refuse(path, S_ISDIR(info.st_mode) ? "is a folder, not a file" : "is not a regular file");
-  if (static_cast<uint64_t>(info.st_size) > max_bytes)
-    refuse(path, "holds " + std::to_string(info.st_size) + " bytes, at most " +
-                     std::to_string(max_bytes) + " are read");
-  std::string text(static_cast<size_t>(info.st_size), '\0');
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t got = read(fd, text.data() + done, text.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) refuse(path, std::string("cannot be read: ") + std::strerror(errno));
-    if (got == 0) refuse(path, "became shorter while it was read");
-    done += static_cast<size_t>(got);
-  }
-  return text;
+  return read_input_file(path, max_bytes, ErrorKind::kModel);
 }
 
 nlohmann::json read_json_file(const std::string& path, JsonDialect dialect,

@@ -27,6 +27,7 @@ class DryRun {
   // Measures the memory of a device that need not be present, or of the host.
   explicit DryRun(std::optional<DeviceTraits> device = {});
 
+  const std::optional<DeviceTraits>& device() const { return meter_.device; }
   Stream& stream() { return stream_; }
   Arena& arena() { return arena_; }
   Tensor tensor(DType dtype, std::initializer_list<int64_t> shape) const {

@@ -1,13 +1,95 @@
 #include "kernels/linear.h"
 
+#include <algorithm>
+
+#include "kernels/copy.h"
 #include "kernels/ops.h"
+#include "kernels/pointwise.h"
 #include "kernels/view_checks.h"
 
 namespace weft {
 
+namespace {
+
+constexpr int64_t kTermRows = 512;  // rows of x that a low-rank term is added for at a time
+
+// The scratch of one piece of rows: two results in f32, and x * down^T.
+struct TermPlaces {
+  int64_t sums = 0, added, inner, end;
+
+  TermPlaces(int64_t rows, const PackedLinear& up) {
+    const auto whole = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
+    added = whole(rows * up.out() * static_cast<int64_t>(sizeof(float)));
+    inner = 2 * added;
+    end = inner + whole(rows * up.in() * static_cast<int64_t>(size_of(up.dtype())));
+  }
+};
+
+// The rows [begin, begin + count) of a tensor whose rows collapse, as a matrix.
+TensorView some_rows(const TensorView& x, int64_t begin, int64_t count) {
+  TensorView view(x.data, x.dtype, {x.rows(), x[-1]}, x.device);
+  if (x.rows() > 1) view.stride[0] = x.row_stride();
+  return view.slice(0, begin, count);
+}
+
+void linear_with_term(Stream& stream, const TensorView& x, const PackedLinear& packed,
+                      LinearActivation activation, const TensorView& out) {
+  const auto& [down, up, scratch] = *packed.term();
+  const int64_t step = std::min(kTermRows, x.rows());
+  const TermPlaces at(step, up);
+  const auto run = [&](void* data) {
+    for (int64_t row = 0; row < x.rows(); row += step) {
+      const int64_t count = std::min(step, x.rows() - row);
+      const auto part = [&](int64_t place, DType dtype, int64_t columns) {
+        return TensorView(static_cast<char*>(data) + place, dtype, {count, columns},
+                          stream.device());
+      };
+      const TensorView in = some_rows(x, row, count);
+      const TensorView sums = part(at.sums, DType::kF32, packed.out()),
+                       added = part(at.added, DType::kF32, packed.out()),
+                       inner = part(at.inner, up.dtype(), up.in());
+      stream.ops().linear.linear(stream, in, packed, LinearActivation::kNone, sums);
+      linear(stream, in, down, LinearActivation::kNone, inner);
+      linear(stream, inner, up, LinearActivation::kNone, added);
+      add(stream, sums, added, sums);
+      if (activation == LinearActivation::kGeluTanh) gelu_tanh(stream, sums, sums);
+      if (activation == LinearActivation::kSilu) silu(stream, sums, sums);
+      copy(stream, sums, some_rows(out, row, count));
+    }
+  };
+  scratch->with(
+      SharedScratch::new_content(), [](void*) {}, run);
+}
+
+}  // namespace
+
+PackedLinear::PackedLinear(PackedLinear&&) noexcept = default;
+PackedLinear& PackedLinear::operator=(PackedLinear&&) noexcept = default;
+PackedLinear::~PackedLinear() = default;
+
+void PackedLinear::add_term(Device device, PackedLinear down, PackedLinear up,
+                            std::shared_ptr<SharedScratch> scratch) {
+  CHECK(down.in() == in() && up.out() == out() && down.out() == up.in() && !term_, "term of",
+        down.in(), down.out(), up.in(), up.out(), "for", in(), out());
+  scratch->reserve(device, TermPlaces(kTermRows, up).end);
+  term_ = std::make_unique<LowRankTerm>(
+      LowRankTerm{std::move(down), std::move(up), std::move(scratch)});
+}
+
+void PackedLinear::for_buffers(const BufferVisitor& visit) const {
+  PackedWeights::for_buffers(visit);
+  if (!term_) return;
+  term_->down.for_buffers(visit);
+  term_->up.for_buffers(visit);
+}
+
+size_t PackedLinear::bytes() const {
+  return PackedWeights::bytes() + (term_ ? term_->down.bytes() + term_->up.bytes() : 0);
+}
+
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
                          DType dtype, WeightFormat format) {
-  CHECK(is_compute(dtype), "dtype", to_string(dtype));
+  CHECK(is_compute(dtype) && format != WeightFormat::kFile, "dtype", to_string(dtype));
   CHECK(weight.rank == 2 && is_float(weight.dtype) && weight.count() > 0 && is_near(stream, weight),
         "weight", weight.to_string_shape());
   // The largest possible int8 dot product must fit 32 bits.
@@ -19,6 +101,22 @@ PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorV
   return stream.ops().linear.pack_linear(stream, weight, bias, dtype, format);
 }
 
+PackedLinear pack_stored(Stream& stream, StoredMatrix matrix, const TensorView& bias, DType dtype,
+                         std::shared_ptr<SharedScratch> scratch) {
+  CHECK(is_compute(dtype), "dtype", to_string(dtype));
+  const TensorView& blocks = matrix.blocks;
+  CHECK(matrix.out > 0 && matrix.in > 0 && matrix.in % shape_of(matrix.type).values == 0 &&
+            blocks.count() == matrix.out * matrix.row_bytes() && blocks.dtype == DType::kU8,
+        "blocks", blocks.to_string_shape(), "of", matrix.out, matrix.in);
+  CHECK(!matrix.scales || matrix.scales.count() == 1 || matrix.scales.count() == matrix.out,
+        "scales", matrix.scales.view().to_string_shape());
+  CHECK(!bias || (bias.rank == 1 && bias[0] == matrix.out && is_float(bias.dtype) &&
+                  is_near(stream, bias)),
+        "bias", bias.to_string_shape(), "of", matrix.out);
+  return stream.ops().linear.pack_stored(stream, std::move(matrix), bias, dtype,
+                                         std::move(scratch));
+}
+
 void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out) {
   CHECK(packed && is_rows(stream, x) && x[-1] == packed.in() && x.dtype == packed.dtype(), "x",
@@ -28,6 +126,7 @@ void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
         "out", out.to_string_shape(), "x", x.to_string_shape());
   if (x.rows() == 0) return;
   CHECK(out.data != x.data, "linear cannot run in place");
+  if (packed.term()) return linear_with_term(stream, x, packed, activation, out);
   stream.ops().linear.linear(stream, x, packed, activation, out);
 }
 

@@ -1,6 +1,10 @@
 #pragma once
 // The linear family computes out = act(x * weight^T + bias); weights are packed once at load.
+#include <memory>
+
 #include "kernels/packed_weights.h"
+#include "kernels/shared_scratch.h"
+#include "kernels/stored_matrix.h"
 
 namespace weft {
 
@@ -17,8 +21,14 @@ enum class LinearActivation : uint8_t { kNone, kGeluTanh, kSilu };
 //   kFp8Tensor  the same with one scale for the whole matrix and one for all of x. Both are powers
 //               of two (e4m3_exponent), so the rows that share a call only affect the rounding of
 //               values below 2^-14 of the largest
-enum class WeightFormat : uint8_t { kCompute, kInt8, kFp8, kFp8Tensor };
-constexpr bool is_fp8(WeightFormat format) { return format >= WeightFormat::kFp8; }
+// kFile keeps the values as a file stores them (pack_stored). Each call expands the matrix to the
+// compute dtype, with the results of kCompute bit for bit.
+enum class WeightFormat : uint8_t { kCompute, kInt8, kFp8, kFp8Tensor, kFile };
+constexpr bool is_fp8(WeightFormat format) {
+  return format == WeightFormat::kFp8 || format == WeightFormat::kFp8Tensor;
+}
+
+struct LowRankTerm;
 
 // A PackedLinear is one packed weight matrix. It holds the only anonymous copy of the weights; the
 // view it was packed from may go away.
@@ -27,12 +37,33 @@ class PackedLinear : public PackedWeights {
   PackedLinear() = default;
   // An empty matrix [out, in] for weight [out, ...], whose other dimensions are one.
   PackedLinear(const TensorView& weight, DType dtype, WeightFormat format = WeightFormat::kCompute)
-      : PackedWeights(weight.count() / weight[0], weight[0], dtype), format_(format) {}
+      : PackedLinear(weight[0], weight.count() / weight[0], dtype, format) {}
+  PackedLinear(int64_t out, int64_t in, DType dtype, WeightFormat format)
+      : PackedWeights(in, out, dtype), format_(format) {}
+  PackedLinear(PackedLinear&&) noexcept;
+  PackedLinear& operator=(PackedLinear&&) noexcept;
+  ~PackedLinear();
   WeightFormat format() const { return format_; }
   bool has_bias() const { return bias() != nullptr; }
 
+  // Adds x * down^T * up^T to every result, before the activation: down [rank, in], up [out, rank]
+  // in the dtype of x. `scratch` holds intermediate results of a call.
+  void add_term(Device device, PackedLinear down, PackedLinear up,
+                std::shared_ptr<SharedScratch> scratch);
+  const LowRankTerm* term() const { return term_.get(); }
+
+  // These do what those of PackedWeights do, and count the term.
+  void for_buffers(const BufferVisitor& visit) const;
+  size_t bytes() const;
+
  private:
   WeightFormat format_ = WeightFormat::kCompute;
+  std::unique_ptr<LowRankTerm> term_;
+};
+
+struct LowRankTerm {
+  PackedLinear down, up;
+  std::shared_ptr<SharedScratch> scratch;
 };
 
 // weight [out, in] and bias [out] (or empty) have any float dtype and lie on the stream's device or
@@ -40,6 +71,12 @@ class PackedLinear : public PackedWeights {
 // bias stays f32.
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
                          DType dtype, WeightFormat format = WeightFormat::kCompute);
+
+// Packs a matrix in the format kFile. `scratch` holds an expanded matrix during a call; the
+// matrices of a model share one. Where the table has no fast layout for the expanded values, the
+// result is packed as kCompute.
+PackedLinear pack_stored(Stream& stream, StoredMatrix matrix, const TensorView& bias, DType dtype,
+                         std::shared_ptr<SharedScratch> scratch);
 
 // x [.., in] and out [.., out] need rows_collapse; both have packed.dtype(), or out is f32 where x
 // is bf16 (partial sums for Reducer). Accumulation, bias and activation are f32, with one rounding.

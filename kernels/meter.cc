@@ -164,6 +164,15 @@ PackedLinear pack_linear_metered(Stream& stream, const TensorView& weight, const
   return packed;
 }
 
+PackedLinear pack_stored_metered(Stream& stream, StoredMatrix matrix, const TensorView& bias,
+                                 DType dtype, std::shared_ptr<SharedScratch> scratch) {
+  Stream host = stream_on({Device::Kind::kMeasuredHost});
+  const bool dry = is_dry_run(stream);
+  CHECK(!dry || !measured_device(), "weights of a device in their file's format");
+  return (dry ? cpu_ops() : base(stream))
+      .linear.pack_stored(dry ? host : stream, std::move(matrix), bias, dtype, std::move(scratch));
+}
+
 PackedConv pack_conv_metered(Stream& stream, const TensorView& weight, const TensorView& bias,
                              DType dtype) {
   if (!is_dry_run(stream)) return base(stream).conv.pack_conv(stream, weight, bias, dtype);
@@ -213,6 +222,8 @@ void meter_pointwise(Ops& ops) {
   meter<"add_bias", kOf, &Of::add_bias, moved<kPointwise, 0, 2>>(ops);
   meter<"silu", kOf, &Of::silu, moved<kPointwise, 0, 1>>(ops);
   meter<"gelu_tanh", kOf, &Of::gelu_tanh, moved<kPointwise, 0, 1>>(ops);
+  meter<"gelu_erf", kOf, &Of::gelu_erf, moved<kPointwise, 0, 1>>(ops);
+  meter<"gelu_quick", kOf, &Of::gelu_quick, moved<kPointwise, 0, 1>>(ops);
   meter<"gelu_tanh_mul", kOf, &Of::gelu_tanh_mul, moved<kPointwise, 0, 1, 2>>(ops);
   meter<"tanh", kOf, &Of::tanh, moved<kPointwise, 0, 1>>(ops);
   meter<"silu_mul", kOf, &Of::silu_mul, moved<kPointwise, 0, 1, 2>>(ops);
@@ -238,6 +249,7 @@ Ops make_metered() {
   meter<"group_squares", kOfNorm, &NormOps::group_squares, moved<kNorm, 0>>(ops);
   meter<"group_norm", kOfNorm, &NormOps::group_norm, moved<kNorm, 0, 7>>(ops);
   ops.linear.pack_linear = pack_linear_metered;
+  ops.linear.pack_stored = pack_stored_metered;
   meter<"linear", &Ops::linear, &LinearOps::linear, linear_work>(ops);
   meter<"attention", &Ops::attention, &AttentionOps::attention, attention_work>(ops);
   meter<"merge_attention", &Ops::attention, &AttentionOps::merge_attention,

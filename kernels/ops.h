@@ -32,6 +32,7 @@ struct NormOps {
 
 struct LinearOps {
   decltype(&weft::pack_linear) pack_linear;
+  decltype(&weft::pack_stored) pack_stored;
   decltype(&weft::linear) linear;
 };
 
@@ -51,6 +52,8 @@ struct PointwiseOps {
   decltype(&weft::silu) silu;
   decltype(&weft::tanh) tanh;
   decltype(&weft::gelu_tanh) gelu_tanh;
+  decltype(&weft::gelu_erf) gelu_erf;
+  decltype(&weft::gelu_quick) gelu_quick;
   decltype(&weft::gelu_tanh_mul) gelu_tanh_mul;
   decltype(&weft::silu_mul) silu_mul;
   decltype(&weft::axpby) axpby;

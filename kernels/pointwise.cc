@@ -60,6 +60,18 @@ void gelu_tanh(Stream& stream, const TensorView& x, const TensorView& out) {
   stream.ops().pointwise.gelu_tanh(stream, x, out);
 }
 
+void gelu_erf(Stream& stream, const TensorView& x, const TensorView& out) {
+  check_same(stream, x, out);
+  if (out.count() == 0) return;
+  stream.ops().pointwise.gelu_erf(stream, x, out);
+}
+
+void gelu_quick(Stream& stream, const TensorView& x, const TensorView& out) {
+  check_same(stream, x, out);
+  if (out.count() == 0) return;
+  stream.ops().pointwise.gelu_quick(stream, x, out);
+}
+
 void gelu_tanh_mul(Stream& stream, const TensorView& a, const TensorView& b,
                    const TensorView& out) {
   check_same(stream, a, out);

@@ -20,6 +20,10 @@ void add_bias(Stream& stream, const TensorView& x, const TensorView& bias, const
 void silu(Stream& stream, const TensorView& x, const TensorView& out);
 void tanh(Stream& stream, const TensorView& x, const TensorView& out);
 void gelu_tanh(Stream& stream, const TensorView& x, const TensorView& out);
+// GELU as it is defined, x (1 + erf(x / sqrt 2)) / 2, and CLIP's short form x sigmoid(1.702 x)
+// (Hendrycks & Gimpel 2016).
+void gelu_erf(Stream& stream, const TensorView& x, const TensorView& out);
+void gelu_quick(Stream& stream, const TensorView& x, const TensorView& out);
 
 // Gated GELU of T5 v1.1 (Shazeer 2020): out = gelu_tanh(a) * b.
 void gelu_tanh_mul(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& out);

@@ -13,25 +13,37 @@ namespace weft {
 
 namespace {
 
-// Makes [positions, pairs, 2] cosines and sines of positions[i] theta^(-j / pairs).
-Tensor angle_table(std::span<const double> positions, int pairs, double theta) {
-  Tensor out(DType::kF32, {static_cast<int64_t>(positions.size()), pairs, 2});
-  float* table = out.as<float>();
+// Writes the cosines and sines of positions[i] theta^(-j / pairs) to table [positions, pairs, 2],
+// whose rows are `columns` values apart.
+void write_angles(std::span<const double> positions, int pairs, double theta, float* table,
+                  int64_t columns) {
   std::vector<double> omega(pairs);
   for (int j = 0; j < pairs; ++j) omega[j] = std::pow(theta, -static_cast<double>(j) / pairs);
-  for (const double position : positions)
+  for (size_t i = 0; i < positions.size(); ++i) {
+    float* row = table + static_cast<int64_t>(i) * columns;
     for (int j = 0; j < pairs; ++j) {
-      const double angle = position * omega[j];
-      *table++ = static_cast<float>(std::cos(angle));
-      *table++ = static_cast<float>(std::sin(angle));
+      const double angle = positions[i] * omega[j];
+      *row++ = static_cast<float>(std::cos(angle));
+      *row++ = static_cast<float>(std::sin(angle));
     }
+  }
+}
+
+std::vector<double> line(int64_t tokens, int64_t start) {
+  std::vector<double> positions(static_cast<size_t>(tokens));
+  std::iota(positions.begin(), positions.end(), static_cast<double>(start));
+  return positions;
+}
+
+// Makes a table [positions, pairs, 2].
+Tensor angle_table(std::span<const double> positions, int pairs, double theta) {
+  Tensor out(DType::kF32, {static_cast<int64_t>(positions.size()), pairs, 2});
+  write_angles(positions, pairs, theta, out.as<float>(), 2 * int64_t{pairs});
   return out;
 }
 
 Tensor angle_table(int64_t tokens, int64_t start, int pairs, double theta) {
-  std::vector<double> positions(static_cast<size_t>(tokens));
-  std::iota(positions.begin(), positions.end(), static_cast<double>(start));
-  return angle_table(positions, pairs, theta);
+  return angle_table(line(tokens, start), pairs, theta);
 }
 
 }  // namespace
@@ -66,6 +78,22 @@ Rope make_line_rope(int64_t tokens, int64_t start, int head_dim, double theta, R
   rope.table[0] = angle_table(tokens, start, head_dim / 2, theta);
   rope.order = order;
   rope.theta = theta;
+  return rope;
+}
+
+Rope make_diagonal_rope(int64_t tokens, int64_t start, const std::array<int, 3>& pairs,
+                        double theta) {
+  const int all = pairs[0] + pairs[1] + pairs[2];
+  Rope rope;
+  rope.grid = {tokens, 1, 1};
+  rope.start = {start, 0, 0};
+  rope.pairs = {all, 0, 0};
+  rope.table[0] = Tensor(DType::kF32, {tokens, all, 2});
+  float* table = rope.table[0].as<float>();
+  for (const int own : pairs) {
+    write_angles(line(tokens, start), own, theta, table, 2 * int64_t{all});
+    table += 2 * own;
+  }
   return rope;
 }
 

@@ -22,7 +22,7 @@ struct Rope {
   // pairs[a], 2] f32, computed from f64 angles.
   std::array<Tensor, 3> table;
   RopePairs order = RopePairs::kNeighbours;
-  double theta = 0;  // omega_j = theta^(-j / pairs)
+  double theta = 0;  // omega_j = theta^(-j / pairs); 0 where no single rule holds
 };
 
 // Returns a copy with its tables on the stream's device, where apply_rope needs them.
@@ -44,6 +44,11 @@ Rope make_rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
 // Makes the tables for `tokens` consecutive positions from `start` on: the first axis has all
 // dimensions, omega_j = theta^(-2j/E).
 Rope make_line_rope(int64_t tokens, int64_t start, int head_dim, double theta, RopePairs order);
+
+// Makes the tables for `tokens` rows whose position is start + i on every axis. The table of the
+// first axis has the angles of all three.
+Rope make_diagonal_rope(int64_t tokens, int64_t start, const std::array<int, 3>& pairs,
+                        double theta);
 
 // Rotates the rows of grid tokens first_token .. first_token + n - 1. x and out are [n, A, E] f32
 // or bf16, arithmetic is f32; they may alias exactly, and rows may be strided. A grid has fewer

@@ -14,6 +14,7 @@ enum class Zone : uint8_t {
   kCopy,
   kDecode,
   kDenoise,
+  kEncodeImage,
   kEncodeText,
   kEncodeVideo,
   kForward,  // index = branch of classifier-free guidance

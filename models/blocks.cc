@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "kernels/meter.h"
+#include "kernels/transfer.h"
+
 namespace weft {
 
 namespace {
@@ -70,9 +73,16 @@ void for_patches(const TensorView& latent, const TensorView& rows, std::array<in
 
 }  // namespace
 
-void CheckpointPart::read_ahead(const std::string& prefix) const {
-  for (const auto& [name, place] : tensors_)
-    if (name.starts_with(prefix)) file_->read_ahead(place.name);
+void CheckpointPart::read_ahead(const Stream& stream, const std::string& prefix) const {
+  if (is_dry_run(stream)) return;
+  for (auto at = tensors_.lower_bound(prefix);
+       at != tensors_.end() && at->first.starts_with(prefix); ++at)
+    if (whole(at->first)) file_->read_ahead(at->second.name);
+}
+
+bool CheckpointPart::whole(const std::string& name) const {
+  const Place& place = tensors_.at(name);
+  return place.part.range == Range{0, file_->describe(place.name)[place.part.dim]};
 }
 
 HeldWeight CheckpointPart::held(Stream& stream, const std::string& name, DType dtype) const {
@@ -90,22 +100,58 @@ Tensor CheckpointPart::table(Stream& stream, const std::string& name) const {
   return f32_copy(stream, weight.view(), {weight.view()[-2], weight.view()[-1]});
 }
 
+PackedLinear CheckpointPart::matrix(Stream& stream, const std::string& name, const TensorView& bias,
+                                    DType dtype, WeightFormat format) const {
+  const Place& weight = tensors_.at(name + ".weight");
+  const StoredTensors* stored = file_->stored();
+  const bool changed = stored && stored->product_rank(weight.name) > 0;
+  const bool product = changed && !alike_;
+  PackedLinear out;
+  if (format == WeightFormat::kFile || kept_ == WeightFormat::kFile) {
+    auto matrix = product == changed ? held_blocks(stream, *file_, weight.name, weight.part, dtype)
+                                     : std::nullopt;
+    if (matrix) out = pack_stored(stream, std::move(*matrix), bias, dtype, expanded_);
+    format = WeightFormat::kCompute;
+  }
+  if (!out) {
+    const bool merged = format == WeightFormat::kCompute || !product;
+    const TensorFile& values = merged ? *file_ : *stored->base();
+    const HeldWeight held(stream, values, weight.name, weight.part, dtype);
+    const TensorView& view = held.view();
+    out = pack_linear(stream, view.reshape({view[0], view.count() / view[0]}), bias, dtype, format);
+    if (merged) return out;
+  }
+  if (product) add_product(stream, weight, dtype, out);
+  return out;
+}
+
+void CheckpointPart::add_product(Stream& stream, const Place& weight, DType dtype,
+                                 PackedLinear& to) const {
+  const StoredTensors& stored = *file_->stored();
+  const int64_t rank = stored.product_rank(weight.name);
+  const bool dry = is_dry_run(stream);
+  const Device place{dry ? Device::Kind::kMeasuredHost : Device::Kind::kCpu};
+  const Tensor up(DType::kF32, {to.out(), rank}, place), down(DType::kF32, {rank, to.in()}, place);
+  const auto [dim, range] = weight.part;
+  if (!dry)
+    stored.read_product(weight.name, dim == 0 ? range.begin : 0, up, dim == 0 ? 0 : range.begin,
+                        down);
+  to.add_term(stream.device(), pack_linear(stream, down, {}, dtype),
+              pack_linear(stream, up, {}, dtype), products_);
+}
+
 PackedLinear CheckpointPart::linear(Stream& stream, const std::string& name, DType dtype,
                                     WeightFormat format) const {
-  const HeldWeight weight = held(stream, name + ".weight", dtype);
-  const TensorView matrix =
-      weight.view().reshape({weight.view()[0], weight.view().count() / weight.view()[0]});
-  if (!tensors_.count(name + ".bias")) return pack_linear(stream, matrix, {}, dtype, format);
+  if (!tensors_.count(name + ".bias")) return matrix(stream, name, {}, dtype, format);
   const HeldWeight bias = held(stream, name + ".bias");
-  return pack_linear(stream, matrix, bias.view(), dtype, format);
+  return matrix(stream, name, bias.view(), dtype, format);
 }
 
 RowLinear CheckpointPart::row_linear(Stream& stream, const std::string& name, DType dtype,
                                      WeightFormat format) const {
-  const HeldWeight weight = held(stream, name + ".weight", dtype);
-  if (weight.whole()) return {.packed = linear(stream, name, dtype, format), .bias = {}};
+  if (whole(name + ".weight")) return {.packed = linear(stream, name, dtype, format), .bias = {}};
   const std::string bias = name + ".bias";
-  return {.packed = pack_linear(stream, weight.view(), {}, dtype, format),
+  return {.packed = matrix(stream, name, {}, dtype, format),
           .bias = tensors_.count(bias) ? vector(stream, bias) : Tensor()};
 }
 
@@ -157,6 +203,19 @@ TensorView reuse(const TensorView& x, std::initializer_list<int64_t> shape) {
   CHECK(x.contiguous() && out.count() <= x.count(), out.to_string_shape(), "in",
         x.to_string_shape());
   return out;
+}
+
+void read_rows(Stream& stream, const TableInFile& table, std::span<const int32_t> ids,
+               const TensorView& out) {
+  make_on_host(stream, out, [&](const TensorView& to) {
+    Stream host = host_stream(stream);
+    const TensorView like = table.file->describe(table.name);
+    const Tensor row(like.dtype, {like[1]});
+    for (size_t i = 0; i < ids.size(); ++i) {
+      table.file->read_run(table.name, ids[i] * like[1], row);
+      copy(host, row, to.select(0, static_cast<int64_t>(i)));
+    }
+  });
 }
 
 Tensor f32_copy(Stream& stream, const TensorView& x, std::initializer_list<int64_t> shape) {

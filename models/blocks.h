@@ -3,6 +3,8 @@
 // linears, RMS norms, patches.
 #include <array>
 #include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "kernels/linear.h"
 #include "kernels/norm.h"
 #include "kernels/pointwise.h"
+#include "kernels/rope.h"
 #include "models/weights.h"
 #include "parallel/context.h"
 
@@ -27,32 +30,51 @@ struct RowLinear {
 // The part of a checkpoint that one rank holds. Tensors are named as in diffusers.
 class CheckpointPart {
  public:
-  // `file` must outlive the object.
-  explicit CheckpointPart(const TensorFile& file) : file_(&file) {}
+  // `file` must outlive the object. With `kept` kFile every matrix stays as the file stores it,
+  // whatever format it is packed in, where that takes less memory. `alike` says that blocks must
+  // have the same buffers: products are then merged, because they may change some blocks alone.
+  explicit CheckpointPart(const TensorFile& file, WeightFormat kept = WeightFormat::kCompute,
+                          bool alike = false)
+      : file_(&file), kept_(kept), alike_(alike) {}
   // Says that `part` of the tensor is held, which the file spells `spelled`.
   void add(const std::string& name, const std::string& spelled, const TensorPart& part) {
     tensors_[name] = {spelled, part};
   }
 
-  // Asks the system to read the tensors whose names begin with `prefix`.
-  void read_ahead(const std::string& prefix) const;
+  // Asks the system to read the tensors whose names begin with `prefix`, where they are held as a
+  // whole. Does nothing in a dry run.
+  void read_ahead(const Stream& stream, const std::string& prefix) const;
   HeldWeight held(Stream& stream, const std::string& name, DType dtype = DType::kF32) const;
   // An f32 copy on the stream's device: of all values in a row, or of the last two dimensions.
   Tensor vector(Stream& stream, const std::string& name) const;
   Tensor table(Stream& stream, const std::string& name) const;
-  // Packs `name`.weight as a matrix [out, rest], and `name`.bias if there is one.
+  // Packs `name`.weight as a matrix [out, rest], and `name`.bias if there is one. In another format
+  // than kCompute, a product that the file adds to the matrix (StoredTensors) is added when it is
+  // used, unless it must be merged.
   PackedLinear linear(Stream& stream, const std::string& name, DType dtype,
                       WeightFormat format = WeightFormat::kCompute) const;
   RowLinear row_linear(Stream& stream, const std::string& name, DType dtype,
                        WeightFormat format = WeightFormat::kCompute) const;
+  // The same with this bias [out], or none.
+  PackedLinear matrix(Stream& stream, const std::string& name, const TensorView& bias, DType dtype,
+                      WeightFormat format) const;
 
  private:
   struct Place {
     std::string name;  // in the file
     TensorPart part;
   };
+  bool whole(const std::string& name) const;
+  // Adds the product of the factors to the matrix that was packed without it.
+  void add_product(Stream& stream, const Place& weight, DType dtype, PackedLinear& to) const;
+
   const TensorFile* file_;
+  WeightFormat kept_;
+  bool alike_;
   std::map<std::string, Place> tensors_;
+  // Scratch that the packed matrices share: for one that is expanded, and for products.
+  std::shared_ptr<SharedScratch> expanded_ = std::make_shared<SharedScratch>(),
+                                 products_ = std::make_shared<SharedScratch>();
 };
 
 // Writes the sum over ranks of x * weight^T, plus bias, to out [N, out] f32. x [N, in] is in the
@@ -71,6 +93,11 @@ void full_rms_norm(Context& context, const TensorView& x, int64_t width, const T
 
 // The bytes of weights. std::tie makes a list of some.
 inline size_t bytes_of(const Tensor& x) { return x ? x.view().bytes() : 0; }
+inline size_t bytes_of(const Rope& rope) {
+  size_t bytes = 0;
+  for (const Tensor& table : rope.table) bytes += bytes_of(table);
+  return bytes;
+}
 inline size_t bytes_of(const PackedLinear& packed) { return packed.bytes(); }
 inline size_t bytes_of(const RowLinear& weights) {
   return weights.packed.bytes() + bytes_of(weights.bias);
@@ -95,6 +122,15 @@ std::vector<TensorView> pieces_of(const std::tuple<const Weights&...>& list) {
 // Returns the memory of `x` as a view of another shape with at most as many elements. The values of
 // x are no longer needed.
 TensorView reuse(const TensorView& x, std::initializer_list<int64_t> shape);
+
+// A table [V, D] that stays in its file, which must outlive this.
+struct TableInFile {
+  const TensorFile* file = nullptr;
+  std::string name{};  // in the file
+};
+// Reads the rows `ids` of the table as out [n, D] f32.
+void read_rows(Stream& stream, const TableInFile& table, std::span<const int32_t> ids,
+               const TensorView& out);
 
 // Returns an f32 copy of a checkpoint tensor, reshaped, on the stream's device.
 Tensor f32_copy(Stream& stream, const TensorView& x, std::initializer_list<int64_t> shape);

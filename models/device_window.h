@@ -18,9 +18,6 @@
 
 namespace weft {
 
-// The number of slots that offloaded layers are copied into.
-inline constexpr int kWindowSlots = 2;
-
 // Layer owns tensors on one device. `pieces(layer)` lists them. All layers must have the same
 // number of tensors with the same extents and dtypes, in the same order.
 template <class Layer>

@@ -1,12 +1,16 @@
 #pragma once
 // Registry: the one table of model families. A row describes a pipeline by the `_class_name` of its
 // model_index.json; other tables find the class of a component by that of its config.json.
+#include <array>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "models/audio_encoder.h"
+#include "models/files/part_files.h"
+#include "models/image_encoder.h"
 #include "models/text_encoder.h"
 #include "models/transformer.h"
 #include "models/vae.h"
@@ -41,9 +45,52 @@ struct DefaultSettings {
 };
 
 // Two velocities become one, with scale g: v_n + g (v_p - v_n), or v_p + g (v_p - v_n).
-enum class GuidanceForm : uint8_t { kFromNegative, kFromPositive };
+enum class GuidanceForm : uint8_t {
+  kFromNegative,
+  kFromPositive,
+  kRescaled,  // from the negative one; then every token's velocity is scaled to the norm of v_p
+  kTold,      // there is one velocity; the transformer is told g, if it reads it
+};
+
+// The use that a video model makes of a job's pictures.
+enum class PictureForm : uint8_t {
+  kNone,  // it makes videos from text alone
+  // A video that begins with the first picture (and ends with the last one) and is grey elsewhere
+  // is encoded. The result, and a mask of the frames that are pictures, are given channels.
+  kChannels,
+  // The first latent frame is the first picture, encoded. Its tokens have timestep 0.
+  kFirstFrame,
+};
+
+struct PictureConditioning {
+  PictureForm form = PictureForm::kNone;
+  int least = 0, most = 0;     // pictures of a job: a first one, or a first and a last one
+  int64_t given_channels = 0;  // that the transformers have (TransformerTraits::given_channels)
+  // The width and height of the clip that continues a picture of width x height: of about its
+  // shape, of about `area` pixels, both multiples of `multiple`.
+  std::array<int64_t, 2> (*clip_size)(int64_t width, int64_t height, int64_t area,
+                                      int64_t multiple) = nullptr;
+  // kChannels: writes the given channels [given_channels, F, h, w] of a clip whose first `pictures`
+  // of {first frame, last frame} are pictures. `encoded` [C, F, h, w] is the encoded video,
+  // normalised. All f32 on the host.
+  void (*give_channels)(int pictures, const TensorView& encoded, const TensorView& out) = nullptr;
+
+  bool reads_any() const { return form != PictureForm::kNone; }
+};
 
 struct ModelDirectory;
+
+// The folders of a text encoder in a model directory; null: the family has none.
+struct TextFolders {
+  const char *encoder = nullptr, *tokenizer = nullptr;
+};
+
+// The facts that the folder of a model states beside its weights, for one that has no folder.
+struct PipelineFacts {
+  std::string scheduler;                   // as scheduler_config.json
+  std::optional<double> boundary_ratio{};  // of two experts
+  bool expand_timesteps = false;
+};
 
 // A row of the registry.
 struct ModelFamily {
@@ -51,36 +98,64 @@ struct ModelFamily {
   GuidanceForm guidance = GuidanceForm::kFromNegative;
   bool even_sigmas = false;  // the pipeline gives an Euler scheduler its sigmas (SamplerConfig)
   float velocity_sign = 1;   // the sampler steps along velocity_sign times the transformer's output
-  std::unique_ptr<PromptTokenizer> (*tokenizer)(const std::string& folder) = nullptr;
+  TextFolders text{"text_encoder", "tokenizer"};  // of the rows that transformers read
+  TextFolders pooled{};                           // of a prompt's vector
+  std::unique_ptr<PromptTokenizer> (*tokenizer)(const ModelDirectory& model) = nullptr;
   // The published settings of the model, for a folder without weft.json.
   DefaultSettings (*defaults)(const ModelDirectory& model) = nullptr;
+  // Says which pictures the model reads; null: none.
+  PictureConditioning (*pictures)(const ModelDirectory& model) = nullptr;
+  // These describe a model whose parts are single files: the classes of the parts, of which the
+  // transformer's tells the family, and the rest. A family without them needs a folder.
+  const char* transformer_class = nullptr;
+  const char* text_encoder_class = nullptr;
+  const char* vae_class = nullptr;
+  PipelineFacts (*pipeline)(const ModelDirectory& model) = nullptr;
 };
 
-// A model directory. Component folders are full paths; a component that is absent has an empty one.
+// A model directory, or single files that together are a model. Components are full paths of
+// folders or files; one that is absent is empty. The scheduler's is empty where scheduler_config
+// holds its JSON text.
 struct ModelDirectory {
-  std::string path;
+  std::string path;  // the folder, or the transformer's file
   const ModelFamily* family = nullptr;
   std::string transformer, transformer_2, text_encoder, tokenizer, scheduler, vae;
+  std::string audio_encoder;
+  std::string image_encoder, image_processor;
+  std::string pooled_encoder, pooled_tokenizer;  // of a prompt's vector
+  std::string scheduler_config;
   std::optional<double> boundary_ratio;
+  bool expand_timesteps = false;   // every token of a forward has a timestep of its own
+  std::vector<std::string> notes;  // what may be wrong with the files, a line each
   std::vector<std::shared_ptr<const TransformerModel>> transformers;  // one per expert
   std::shared_ptr<const TextEncoderModel> text_model;
+  std::shared_ptr<const TextEncoderModel> pooled_model;  // null: prompts have no vector
   std::shared_ptr<const VaeModel> vae_model;
+  std::shared_ptr<const AudioEncoderModel> audio_model;  // null: the folder has none
+  std::shared_ptr<const ImageEncoderModel> image_model;  // null: the folder has none
+  PictureConditioning pictures;
   DefaultSettings defaults;
 
   // Two experts run only if transformer_2 exists, whatever boundary_ratio says.
   int experts() const { return transformer_2.empty() ? 1 : 2; }
   const std::string& expert_path(int model) const { return model ? transformer_2 : transformer; }
+  std::vector<std::string> weights_folders() const;  // of the components that there are
   const TransformerModel& expert(int model) const { return *transformers[model]; }
 };
 
 // Opens a model directory: reads its JSON files only. Throws Error(kModel) that names the file if a
-// part is missing or not supported.
-ModelDirectory open_model_directory(const std::string& path);
+// part is missing or not supported. `files` take the place of its parts; their configurations are
+// those of a config.json beside the weights or of the folder, where one fits the tensors, or else
+// follow from the tensors. Without a path, "", they are the model: Error(kUsage) names the flags of
+// the parts that are missing.
+ModelDirectory open_model_directory(const std::string& path, const PartFiles& files = {});
 
 // Open one component by the class that its config.json names. Error(kModel) lists the classes that
 // are legal.
 std::shared_ptr<const TransformerModel> open_transformer(const std::string& config_path);
 std::shared_ptr<const TextEncoderModel> open_text_encoder(const std::string& config_path);
+std::shared_ptr<const ImageEncoderModel> open_image_encoder(const std::string& config_path);
+std::shared_ptr<const AudioEncoderModel> open_audio_encoder(const std::string& config_path);
 std::shared_ptr<const VaeModel> open_vae(const std::string& config_path);
 // The transformer of a single-file checkpoint without a config, by its tensors' names and shapes.
 std::shared_ptr<const TransformerModel> open_transformer(const TensorFile& file);
@@ -88,15 +163,23 @@ std::shared_ptr<const TransformerModel> open_transformer(const TensorFile& file)
 // The component that a config.json describes. component_facts returns nullopt for one that is not
 // known here.
 struct ComponentFacts {
+  std::string part;  // "transformer", "text_encoder", "image_encoder", "vae"
   std::string class_name;
   std::vector<TensorSpec> tensors;
   std::string description;  // the configuration in one line, or ""
 };
 std::optional<ComponentFacts> component_facts(const std::string& config_path);
+// The component that a file without a config holds; nullopt where it holds none.
+std::optional<ComponentFacts> component_facts(const TensorFile& file);
 std::string known_components();  // "WanTransformer3DModel, ..."
+// The family that draws with a transformer of this class from single files; null where none does.
+const ModelFamily* family_of_transformer(const std::string& class_name);
 
-std::string folder_name(const std::string& path);  // the last name of a path
+// The last name of a path, without the extension of weights.
+std::string folder_name(const std::string& path);
 
+// Reads a weft.json. Error(kModel) names the key, its value and what is legal.
+DefaultSettings read_weft_json(const std::string& path);
 // Returns the settings of the folder's weft.json, or else the published ones of the family.
 DefaultSettings default_settings(const ModelDirectory& model);
 

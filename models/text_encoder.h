@@ -22,9 +22,9 @@ class TextEncoder {
  public:
   virtual ~TextEncoder() = default;
   virtual size_t bytes() const = 0;  // packed weights
-  // Writes the rows of the n ids of one prompt to out [n, columns] f32. If only a part of the width
-  // is loaded, the Context needs a Reducer that sums over the parts. An id outside the vocabulary
-  // throws Error(kModel).
+  // Writes the rows of the last out[0] of the ids of one prompt to out [.., columns] f32. If only a
+  // part of the width is loaded, the Context needs a Reducer that sums over the parts. An id
+  // outside the vocabulary throws Error(kModel).
   virtual void encode(Context& context, std::span<const int32_t> ids,
                       const TensorView& out) const = 0;
 };
@@ -35,11 +35,18 @@ class TextEncoderModel {
 
   const TextEncoderTraits& traits() const { return traits_; }
   virtual std::vector<TensorSpec> tensors() const = 0;  // of the whole checkpoint
+  // The row of a prompt's ids that stands for the whole prompt, or nullopt where the encoder was
+  // not trained to have one.
+  virtual std::optional<int64_t> pooled_row(std::span<const int32_t> /*ids*/) const {
+    return std::nullopt;
+  }
 
-  // Packs the slice `width` of the weights in `dtype`. `file` must outlive the encoder, whose
-  // embedding may stay in the mapped file.
-  virtual std::unique_ptr<TextEncoder> load(Stream& stream, const TensorFile& file, DType dtype,
-                                            const WidthSlice& width) const = 0;
+  // Packs the slice `width` of the weights in `dtype`, and the blocks' matrices in the format
+  // `weights`, which needs the whole width if it rounds to 8 bits. `file` must outlive the encoder,
+  // whose embedding may stay in the mapped file.
+  virtual std::unique_ptr<TextEncoder> load(
+      Stream& stream, const TensorFile& file, DType dtype, const WidthSlice& width,
+      WeightFormat weights = WeightFormat::kCompute) const = 0;
 
  protected:
   explicit TextEncoderModel(const TextEncoderTraits& traits) : traits_(traits) {}
@@ -59,6 +66,8 @@ struct PromptCut {
 struct PromptTokens {
   std::vector<int32_t> ids;      // at most max_ids()
   std::optional<PromptCut> cut;  // nullopt where the ids hold all of the prompt
+  // The prompt for the encoder that makes one vector of it; empty where the model reads none.
+  std::vector<int32_t> pooled_ids{};
 };
 
 // Turns a prompt into the ids that a text encoder was trained on: cleaning, template, tokenizer.
@@ -67,8 +76,11 @@ class PromptTokenizer {
   virtual ~PromptTokenizer() = default;
   virtual int64_t max_ids() const = 0;
   virtual PromptTokens read(const std::string& prompt) const = 0;
-  // The rows that a transformer was trained with for a prompt of `ids` ids, padding included.
-  virtual int64_t padded_rows(int64_t ids) const = 0;
+  // The ids at the beginning of every prompt whose rows the transformer does not read: those of a
+  // template.
+  virtual int64_t unread_ids() const { return 0; }
+  // The rows that a transformer was trained with for a prompt of `rows` rows, padding included.
+  virtual int64_t padded_rows(int64_t rows) const = 0;
 };
 
 }  // namespace weft

@@ -40,7 +40,7 @@ TransformerLoad TransformerLoad::of(const TransformerTraits& traits) const {
             all.blocks.begin <= all.blocks.end && all.blocks.end <= all.blocks.total,
         "blocks", blocks.begin, blocks.end, blocks.total);
   all.width = width.of(traits.heads, traits.ffn_columns);
-  CHECK(weights == WeightFormat::kCompute || all.width.heads.size() == traits.heads,
+  CHECK(!rounds_to_8bit(weights) || all.width.heads.size() == traits.heads,
         "8-bit weights of a part of the width");
   return all;
 }
@@ -66,6 +66,11 @@ void Transformer::check_reducer(const Context& context) const {
   const Range& heads = loaded().width.heads;
   CHECK((context.reducer.parts() == 1) == (heads.size() == traits().heads), "a sum over",
         context.reducer.parts(), "parts for heads", to_string(heads), "of", traits().heads);
+}
+
+void TransformerModel::signal_rows(const TensorView&, const TensorView&) const {
+  throw Error(ErrorKind::kModel,
+              "this model hears no features of a sound (legal: speech to video)");
 }
 
 void Transformer::timestep_embedding(Stream& stream, std::span<const TimeSegment> times,

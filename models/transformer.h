@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/attention.h"
@@ -24,14 +25,35 @@ struct TransformerTraits {
   int64_t in_channels = 0, out_channels = 0;
   std::array<int64_t, 3> patch{1, 1, 1};  // frames, rows, columns of the latent per token
   int64_t text_columns = 0;               // of a text encoder's rows
+  int64_t image_columns = 0;              // of an image encoder's rows, or 0: it reads none
+  int64_t image_rows = 0;                 // that the model was trained with
+  int images = 0;                         // pictures that they are of
+  int64_t pooled_columns = 0;             // of a prompt's vector, or 0: the model reads none
+  bool reads_guidance = false;            // it is told a scale of guidance (Conditions::guidance)
   int64_t time_columns = 0;               // of the sinusoidal embedding of a timestep
   int64_t signal_columns = 0;  // of the signal that a latent frame follows (sound), or 0: none
+  // Latent frames of a picture that the clip shows, and of frames before the clip, whose rows the
+  // model joins to the tokens' (Conditions::reference, motion); 0: it reads none.
+  int64_t reference_frames = 0, motion_frames = 0;
   // A timestep t is embedded as time_offset + time_scale t.
   float time_offset = 0, time_scale = 1;
   const char* block_name = "blocks";  // under which an Observer sees the blocks' output
+  bool joint_first = false;           // it sees the joint rows before the tokens'
+  // Blocks from this one on are of a second kind, with a name and numbers of their own; 0: none
+  // are.
+  int second_blocks = 0;
+  const char* second_block_name = "";
 
+  // The name and number under which an Observer sees the output of a block.
+  std::pair<const char*, int> observed_block(int block) const {
+    const bool second = second_blocks > 0 && block >= second_blocks;
+    return second ? std::pair{second_block_name, block - second_blocks}
+                  : std::pair{block_name, block};
+  }
   // Values of the latent and of the velocity per token.
   int64_t row() const { return out_channels * patch[0] * patch[1] * patch[2]; }
+  // Channels of the input that are given and not denoised (Conditions::channels).
+  int64_t given_channels() const { return in_channels - out_channels; }
   // The number of tokens of a latent [C, F, H, W] along (frame, row, column). Throws Error(kUsage)
   // where H or W is not a multiple of the patch.
   std::array<int64_t, 3> grid(int64_t frames, int64_t height, int64_t width) const;
@@ -47,12 +69,14 @@ struct TransformerLoad {
   DType dtype = DType::kF32;  // dtype of matrices, keys and values; the conditioning path stays f32
   BlockRange blocks{};        // total 0 = all
   WidthSlice width{};         // slice of every block; embeddings and head are whole
-  // Format of the blocks' matrices. 8-bit weights need the whole width, because the scales of a
-  // part would differ from those of the whole matrix.
+  // Format of the blocks' matrices. Weights that are rounded to 8 bits need the whole width,
+  // because the scales of a part would differ from those of the whole matrix. With kFile all
+  // matrices stay as the file stores them.
   WeightFormat weights = WeightFormat::kCompute;
   AttentionFormat attention = AttentionFormat::kCompute;  // format of self-attention
-  // Blocks on a device at once, at least 2. The others are offloaded to pinned host memory and
-  // copied when used (DeviceWindow). 0: all blocks are on the device.
+  // Blocks on the device at once, at least 2. The others are offloaded: to pinned host memory, from
+  // which they are copied when used (DeviceWindow), or on a CPU to the file, from which they are
+  // read ahead of use (LayerWindow). 0: all blocks are on the device.
   int resident = 0;
 
   // The same with all ranges written out.
@@ -67,6 +91,20 @@ void time_embedding(float timestep, const TensorView& out);
 struct Conditions {
   TensorView text{};        // the prompt's rows [length, text_columns] f32
   int64_t text_length = 0;  // rows that the model was trained on, padding included; >= length
+  TensorView image{};       // rows of an image encoder [n, image_columns] f32, or empty
+  // The channels [given_channels, F, H, W] f32 that follow the latent's in the input, or empty.
+  TensorView channels{};
+  TensorView pooled{};  // the prompt as one vector [pooled_columns] f32, or empty
+  double guidance = 0;  // the scale that a model with embedded guidance is told
+  // The latents of a picture that the clip shows [C, reference_frames, H, W] and of the frames
+  // before it [C, up to motion_frames, H, W], the newest last; f32, or empty.
+  TensorView reference{}, motion{};
+  // Scales of time of the motion that are read: 2 all, 1 without the newest latent, 0 without the
+  // newest three. Those that are not read count as zeros.
+  int motion_scales = 2;
+  TensorView pose{};  // the latent of a video that guides the clip [C, F, H, W] f32, or empty
+  // The tokens are those of the reference picture, not of a clip: a forward for their keys alone.
+  bool tokens_are_reference = false;
 };
 
 // The result of Transformer::prepare for one prompt.
@@ -113,9 +151,10 @@ class Transformer {
   virtual const TransformerTraits& traits() const = 0;
   virtual const TransformerLoad& loaded() const = 0;
   virtual size_t weights_bytes() const = 0;  // bytes on the stream's device
-  // Weight bytes that a forward of all loaded blocks copies from host memory.
+  // Weight bytes that a forward of all loaded blocks copies from host memory, or reads from the
+  // file.
   virtual size_t streamed_bytes() const = 0;
-  // The offload totals of all passes so far. Waits for pending copies.
+  // The offload totals of all passes so far. Waits for pending copies and reads.
   virtual WeightOffload streamed() const = 0;
 
   // Computes what the steps need of a prompt, for a latent of `grid` tokens.
@@ -124,6 +163,11 @@ class Transformer {
   // The rotary angles of a latent's tokens. `start` shifts the positions: (frame, row, column).
   virtual Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
                     const Conditioning& conditioning) const = 0;
+  // The rotary angles of the joint rows, moved by so many frames, for those who keep their keys.
+  // Empty where the model gives none.
+  virtual Rope joint_rope(int64_t /*frames*/, const Conditioning& /*conditioning*/) const {
+    return {};
+  }
 
   // Writes the embedding of every segment's timestep to `out` [segments, time_columns] f32 on the
   // stream's device. The forward that reads it can be recorded (DeviceGraph) and
@@ -139,6 +183,12 @@ class Transformer {
   void check_reducer(const Context& context) const;
 };
 
+// A tensor as it lies in a file: stretch `part` of the `parts` equal stretches of the file's rows.
+struct TensorPlace {
+  std::string name;
+  int64_t part = 0, parts = 1;
+};
+
 class TransformerModel {
  public:
   virtual ~TransformerModel() = default;
@@ -149,8 +199,17 @@ class TransformerModel {
   // The same transformer with its first `blocks` blocks alone, for measurements.
   virtual std::unique_ptr<TransformerModel> with_blocks(int blocks) const = 0;
 
+  // The places of the tensor with this name in the spellings of all files, without a prefix; the
+  // first is the name itself.
+  virtual std::vector<TensorPlace> spellings(const std::string& name) const {
+    return {{.name = name}};
+  }
+  // Returns whether other models of the family have a module of this name, which this one may lack.
+  virtual bool relatives_have(const std::string& /*module*/) const { return false; }
+
   // Reads the part of the weights that `load` describes and nothing else. The file may be closed
-  // afterwards. Throws Error(kModel) that names every tensor that is missing or misshapen.
+  // afterwards, unless `load` offloads blocks on a CPU. Throws Error(kModel) that names every
+  // tensor that is missing or misshapen.
   virtual std::unique_ptr<Transformer> load(Stream& stream, const TensorFile& file,
                                             const TransformerLoad& load) const = 0;
 
@@ -160,6 +219,15 @@ class TransformerModel {
                                                        std::span<const float> /*times*/) const {
     return {};
   }
+
+  // Writes what each latent frame hears of the features of a sound, as ForwardArgs::signal takes
+  // it, to `rows` [frames, signal_columns] f32. `features` [layers, columns, n] f32 belong to the
+  // first of the frames; both are in host memory. Error(kModel) that names a size that is not
+  // legal.
+  virtual void signal_rows(const TensorView& features, const TensorView& rows) const;
+
+  // The joint rows that Conditions::motion becomes, for a latent of `grid` tokens.
+  virtual int64_t motion_rows(std::array<int64_t, 3> /*grid*/) const { return 0; }
 
   // Conditioning::joint_rows of a prompt of `text` rows and a latent of `tokens` tokens.
   virtual int64_t joint_rows(int64_t /*tokens*/, int64_t /*text*/) const { return 0; }

@@ -59,6 +59,8 @@ class Vae {
   // Converts the transformer's latents to those that decoders take, [channels, F, h, w] f32 on the
   // host. `out` may alias `latents`.
   virtual void denormalize(const TensorView& latents, const TensorView& out) const = 0;
+  // The inverse, for the mean that encoders give.
+  virtual void normalize(const TensorView& mean, const TensorView& out) const = 0;
   // A decoder and an encoder of latents of size h x w. The Vae must outlive them.
   virtual std::unique_ptr<VaeDecoder> decoder(int64_t h, int64_t w) const = 0;
   virtual std::unique_ptr<VaeEncoder> encoder(int64_t h, int64_t w) const = 0;

@@ -187,6 +187,18 @@ FrameShape VaeDesign::encoder_input(int64_t h, int64_t w, Chunk chunk) const {
           3 * patch * patch};
 }
 
+namespace {
+
+// The shape that a tensor must have in the file: matrices may be convolutions of one pixel there.
+std::vector<int64_t> shape_in(const TensorFile& file, const std::string& spelled,
+                              std::vector<int64_t> shape) {
+  const size_t rank = file.contains(spelled) ? file.describe(spelled).rank : 0;
+  if (shape.size() == 2 && rank > 2) shape.resize(rank, 1);
+  return shape;
+}
+
+}  // namespace
+
 NetworkVae::NetworkVae(VaeDesign design, const TensorFile& file, Stream& stream, DType dtype,
                        VaeParts parts)
     : design_(std::move(design)), dtype_(dtype), device_(stream.device()) {
@@ -194,16 +206,20 @@ NetworkVae::NetworkVae(VaeDesign design, const TensorFile& file, Stream& stream,
     return design_.spelled ? design_.spelled(file, name) : name;
   };
   WeightBinder binder(file, "vae", spelled);
-  for (const TensorSpec& tensor : design_.tensors()) binder.take(tensor.name, tensor.shape);
+  for (const TensorSpec& tensor : design_.tensors())
+    binder.take(tensor.name, shape_in(file, spelled(tensor.name), tensor.shape));
   binder.finish();
+  std::vector<TensorView> taken;
   const VaeWeightSource source{
-      .take = [&](const std::string& name,
-                  std::initializer_list<int64_t>) { return file.view(spelled(name)); },
+      .take =
+          [&](const std::string& name, std::initializer_list<int64_t> shape) {
+            return taken.emplace_back(file.view(spelled(name))).reshape(shape);
+          },
       .stream = &stream,
       .dtype = dtype};
   if (parts != VaeParts::kDecoder) encoder_ = design_.encoder(source);
   if (parts != VaeParts::kEncoder) decoder_ = design_.decoder(source);
-  for (const std::string& name : file.names()) file.drop_pages(file.view(name));
+  for (const TensorView& view : taken) file.drop_pages(view);
 }
 
 size_t NetworkVae::bytes() const {
@@ -213,16 +229,32 @@ size_t NetworkVae::bytes() const {
   return total;
 }
 
-void NetworkVae::denormalize(const TensorView& latents, const TensorView& out) const {
-  const int64_t channels = design_.traits.channels, n = latents.count() / channels;
-  CHECK(latents[0] == channels && latents.contiguous() && out.contiguous() &&
-            latents.count() == out.count(),
-        latents.to_string_shape(), out.to_string_shape());
-  for (int64_t c = 0; c < channels; ++c) {
-    const auto& [divisor, factor, shift] = design_.scales[c];
+namespace {
+
+// Writes change(x, scale of its channel) of every value of x [C, ..] to `out`.
+template <class Change>
+void change_channels(const std::vector<LatentScale>& scales, const TensorView& x,
+                     const TensorView& out, const Change& change) {
+  const auto channels = std::ssize(scales);
+  CHECK(x[0] == channels && x.contiguous() && out.contiguous() && x.count() == out.count(),
+        x.to_string_shape(), out.to_string_shape());
+  for (int64_t c = 0, n = x.count() / channels; c < channels; ++c)
     for (int64_t i = c * n; i < (c + 1) * n; ++i)
-      out.as<float>()[i] = latents.as<float>()[i] / divisor * factor + shift;
-  }
+      out.as<float>()[i] = change(x.as<float>()[i], scales[c]);
+}
+
+}  // namespace
+
+void NetworkVae::denormalize(const TensorView& latents, const TensorView& out) const {
+  change_channels(design_.scales, latents, out, [](float x, const LatentScale& scale) {
+    return x / scale.divisor * scale.factor + scale.shift;
+  });
+}
+
+void NetworkVae::normalize(const TensorView& mean, const TensorView& out) const {
+  change_channels(design_.scales, mean, out, [](float x, const LatentScale& scale) {
+    return (x - scale.shift) / scale.factor * scale.divisor;
+  });
 }
 
 std::unique_ptr<VaeDecoder> NetworkVae::decoder(int64_t h, int64_t w) const {

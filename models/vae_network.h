@@ -156,6 +156,7 @@ class NetworkVae final : public Vae {
   const VaeTraits& traits() const override { return design_.traits; }
   size_t bytes() const override;
   void denormalize(const TensorView& latents, const TensorView& out) const override;
+  void normalize(const TensorView& mean, const TensorView& out) const override;
   std::unique_ptr<VaeDecoder> decoder(int64_t h, int64_t w) const override;
   std::unique_ptr<VaeEncoder> encoder(int64_t h, int64_t w) const override;
 

@@ -1,13 +1,13 @@
 #pragma once
-// Counters and times of weight offload: weights that are copied to a device that does not hold all
-// of a model.
+// Counters and times of weight offload: weights that are copied to a device, or on a CPU read from
+// the file, because the memory does not hold all of a model.
 #include <algorithm>
 #include <cstdint>
 
 namespace weft {
 
-// Totals of any number of passes: the time that the copies took, and the time that the work waited
-// for them. The difference overlapped with computation.
+// Totals of any number of passes: the time that the copies or reads took, and the time that the
+// work waited for them. The difference overlapped with computation.
 struct WeightOffload {
   int64_t bytes = 0;
   double copying_s = 0, waited_s = 0;

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "kernels/copy.h"
+#include "kernels/host_tasks.h"
 #include "kernels/meter.h"
 #include "kernels/transfer.h"
 
@@ -34,7 +35,7 @@ constexpr int64_t kStaging = int64_t{1} << 16;  // values converted at a time
 }  // namespace
 
 std::string to_string(WeightFormat format) {
-  constexpr const char* kNames[] = {"compute", "int8", "fp8", "fp8-tensor"};
+  constexpr const char* kNames[] = {"compute", "int8", "fp8", "fp8-tensor", "file"};
   return kNames[static_cast<int>(format)];
 }
 
@@ -65,39 +66,102 @@ int64_t TensorPart::count(const TensorSpec& tensor) const {
 HeldWeight::HeldWeight(Stream& stream, const TensorFile& file, const std::string& name,
                        const TensorPart& part, DType dtype)
     : file_(file), whole_(part.range == Range{0, file.describe(name)[part.dim]}) {
-  const TensorView like = file.describe(name).slice(part.dim, part.range.begin, part.range.size());
-  if (whole_) {
+  if (whole_ && !file.is_derived()) {
     mapped_ = file.view(name);
     return;
   }
+  read(stream, name, part, dtype);
+}
+
+void HeldWeight::read(Stream& stream, const std::string& name, const TensorPart& part,
+                      DType dtype) {
+  const TensorView like = file_.describe(name).slice(part.dim, part.range.begin, part.range.size());
   const bool dry = is_dry_run(stream);
   const Device place{dry ? Device::Kind::kMeasuredHost : Device::Kind::kCpu};
   memory_ = Tensor(dtype, like.shape(), place);
-  Stream host = host_stream(stream);
+  const Stream host = host_stream(stream);
   const bool straight = like.dtype == dtype;
   const int64_t rows = like[0], row_values = like.count() / rows;
-  const int64_t step = straight ? rows : std::max<int64_t>(1, kStaging / row_values);
+  const bool at_once = straight && !file_.is_derived();
+  const int64_t step = at_once ? rows : std::clamp<int64_t>(kStaging / row_values, 1, rows);
+  // Values that are computed are worth a thread for each of several pieces.
+  const int64_t pieces = (rows + step - 1) / step,
+                tasks = file_.is_derived() ? std::min<int64_t>(pieces, host.threads()) : 1;
   Tensor staging;
   if (!straight) {
     TensorView shape = like;
-    shape.extent[0] = std::min(step, rows);
+    shape.extent[0] = tasks * step;
     staging = Tensor(like.dtype, shape.shape(), place);
   }
   if (dry) return;
-  for (int64_t row = 0; row < rows; row += step) {
-    const int64_t count = std::min(step, rows - row);
-    const TensorView out = memory_.view().slice(0, row, count);
-    const TensorView in = straight ? out : staging.view().slice(0, 0, count);
-    std::array<int64_t, kMaxRank> begin{};
-    begin[part.dim] = part.range.begin;
-    begin[0] += row;
-    file.read(name, {begin.data(), static_cast<size_t>(like.rank)}, in);
-    if (!straight) copy(host, in, out);
-  }
+  host_tasks(host, tasks, [&](int64_t task) {
+    Stream own = Stream::cpu(1);
+    for (int64_t row = task * step; row < rows; row += tasks * step) {
+      const int64_t count = std::min(step, rows - row);
+      const TensorView out = memory_.view().slice(0, row, count);
+      const TensorView in = straight ? out : staging.view().slice(0, task * step, count);
+      std::array<int64_t, kMaxRank> begin{};
+      begin[part.dim] = part.range.begin;
+      begin[0] += row;
+      file_.read(name, {begin.data(), static_cast<size_t>(like.rank)}, in);
+      if (!straight) copy(own, in, out);
+    }
+  });
 }
 
 HeldWeight::~HeldWeight() {
   if (mapped_) file_.drop_pages(mapped_);
+}
+
+namespace {
+
+// The columns of a matrix that a part holds, whose blocks must not be cut.
+Range held_columns(const TensorFile& file, const std::string& name, const TensorPart& part,
+                   const TensorView& like, const BlockShape& shape) {
+  const Range columns = part.dim == 0 ? Range{0, like.count() / like[0]} : part.range;
+  if (columns.begin % shape.values == 0 && columns.end % shape.values == 0) return columns;
+  const std::string where = file.files().empty() ? "" : file.files().front() + ": ";
+  throw Error(ErrorKind::kUsage, where + name + " is stored in blocks of " +
+                                     std::to_string(shape.values) + " columns (" + shape.name +
+                                     "), which a part of the columns " + to_string(columns) +
+                                     " cuts; legal: parts that begin and end between blocks, or "
+                                     "weights in the compute dtype");
+}
+
+}  // namespace
+
+std::optional<StoredMatrix> held_blocks(Stream& stream, const TensorFile& file,
+                                        const std::string& name, const TensorPart& part,
+                                        DType dtype) {
+  const std::optional<BlockType> type = file.blocks(name);
+  const TensorView like = file.describe(name);
+  const int64_t all_columns = like.count() / like[0];
+  if (!type || all_columns % shape_of(*type).values || (part.dim > 0 && like.rank != 2)) return {};
+  const BlockShape& shape = shape_of(*type);
+  if (shape.bytes >= shape.values * static_cast<int64_t>(size_of(dtype))) return {};
+  const Range columns = held_columns(file, name, part, like, shape),
+              rows = part.dim == 0 ? part.range : Range{0, like[0]};
+  StoredMatrix out{.type = *type, .out = rows.size(), .in = columns.size()};
+  const bool dry = is_dry_run(stream);
+  const Device place = stream.device();
+  out.blocks = Tensor(DType::kU8, {out.out, out.row_bytes()}, place);
+  const std::vector<float> scales =
+      file.stored() ? file.stored()->scales(name) : std::vector<float>();
+  const bool one = scales.size() == 1;
+  if (!scales.empty()) out.scales = Tensor(DType::kF32, {one ? 1 : out.out}, place);
+  if (dry) return out;
+  const int64_t first = rows.begin * all_columns / shape.values,
+                blocks = all_columns / shape.values;
+  if (columns.size() == all_columns)
+    file.read_blocks(name, first, out.blocks.view().reshape({out.blocks.count()}));
+  else
+    for (int64_t row = 0; row < out.out; ++row)
+      file.read_blocks(name, first + row * blocks + columns.begin / shape.values,
+                       out.blocks.view().select(0, row));
+  if (!scales.empty())
+    std::copy_n(scales.begin() + (one ? 0 : rows.begin), out.scales.count(),
+                out.scales.as<float>());
+  return out;
 }
 
 WeightBinder::WeightBinder(const TensorFile& file, std::string component,
@@ -111,10 +175,10 @@ bool WeightBinder::take(const std::string& name, std::span<const int64_t> shape)
   return false;
 }
 
-TensorView WeightBinder::take_any(std::initializer_list<std::string> names,
-                                  std::initializer_list<int64_t> shape) {
+std::string WeightBinder::take_any(std::initializer_list<std::string> names,
+                                   std::initializer_list<int64_t> shape) {
   const std::span<const int64_t> extents(shape.begin(), shape.size());
-  TensorView found;
+  std::string found;
   bool any = false;
   std::string all;
   for (const std::string& name : names) {
@@ -126,7 +190,7 @@ TensorView WeightBinder::take_any(std::initializer_list<std::string> names,
       continue;
     }
     any = true;
-    if (check(spelled, extents)) found = file_.view(spelled);
+    if (check(spelled, extents)) found = spelled;
   }
   if (!any) missing_.push_back(all + " " + shape_text(extents));
   return found;

@@ -1,6 +1,7 @@
 #pragma once
 // WeightBinder: checks a checkpoint's tensors by name and shape and reports all faults at once.
 #include <functional>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -9,6 +10,7 @@
 #include "io/weights/tensor_file.h"
 #include "kernels/attention.h"
 #include "kernels/device_plan.h"
+#include "kernels/stored_matrix.h"
 #include "kernels/stream.h"
 #include "parallel/partition.h"
 
@@ -25,7 +27,13 @@ struct WidthSlice {
   WidthSlice of(int64_t all_heads, int64_t all_ffn) const;
 };
 
-std::string to_string(WeightFormat format);     // "compute", "int8", "fp8", "fp8-tensor"
+// "compute", "int8", "fp8", "fp8-tensor", "file"
+std::string to_string(WeightFormat format);
+// True for the formats that round weights to 8 bits with scales of their own, which a part of a
+// matrix would have others of.
+constexpr bool rounds_to_8bit(WeightFormat format) {
+  return format != WeightFormat::kCompute && format != WeightFormat::kFile;
+}
 std::string to_string(AttentionFormat format);  // "compute", "fp8"
 
 // The diffusers name and the extents that a config prescribes for one tensor of a checkpoint. Every
@@ -59,9 +67,9 @@ inline int64_t parameter_count(std::span<const TensorSpec> tensors) {
 TensorFile without_values(const std::vector<TensorSpec>& tensors, DType dtype = DType::kBF16);
 
 // The part of one tensor that a rank holds, by its name in the file. The whole tensor is a view of
-// the mapped file. A part is read into memory of its own as `dtype`; values are rounded once, here
-// or when they are packed. The destructor frees the memory and drops the
-// file's pages, so the file must outlive it.
+// the mapped file. A part is read into memory of its own as `dtype`, and so is a whole tensor of a
+// derived file; values are rounded once, here or when they are packed. The destructor frees the
+// memory and drops the file's pages, so the file must outlive it.
 class HeldWeight {
  public:
   HeldWeight(Stream& stream, const TensorFile& file, const std::string& name,
@@ -74,11 +82,20 @@ class HeldWeight {
   bool whole() const { return whole_; }
 
  private:
+  void read(Stream& stream, const std::string& name, const TensorPart& part, DType dtype);
+
   const TensorFile& file_;
   bool whole_;
   TensorView mapped_;  // the whole tensor
-  Tensor memory_;      // a part of it
+  Tensor memory_;      // a part of it, or all of one that is computed
 };
+
+// Reads the part of a matrix [out, ...] as the file stores it. Returns nullopt where that would
+// take no less memory than `dtype`, or is of no type that can be kept. Throws Error(kUsage) that
+// names the tensor if the part cuts its blocks.
+std::optional<StoredMatrix> held_blocks(Stream& stream, const TensorFile& file,
+                                        const std::string& name, const TensorPart& part,
+                                        DType dtype);
 
 class WeightBinder {
  public:
@@ -93,10 +110,10 @@ class WeightBinder {
     return take(name, std::span<const int64_t>(shape.begin(), shape.size()));
   }
   bool take(const std::string& name, std::span<const int64_t> shape);
-  // Takes a tensor that may have any of several names. Returns its view, or an empty view if there
+  // Takes a tensor that may have any of several names. Returns its name in the file, or "" if there
   // was a fault.
-  TensorView take_any(std::initializer_list<std::string> names,
-                      std::initializer_list<int64_t> shape);
+  std::string take_any(std::initializer_list<std::string> names,
+                       std::initializer_list<int64_t> shape);
   // Says that the file may contain this name (in the file's spelling) without its being used.
   void ignore(const std::string& name);
   // Says so of all names without this prefix: a single-file checkpoint may contain other models.

@@ -222,6 +222,21 @@ void take_one_rank_stages(Layout& layout) {
   if (layout.decode_rank < 0 && layout.vae_ranks == 0) layout.decode_rank = 0;
 }
 
+// Why the layout cuts blocks in which weights are stored, or "".
+std::string refuse_blocks(const Layout& layout, const LayoutLimits& limits) {
+  const int parts = layout[Axis::kTensor];
+  const auto cut = [&](const char* what, int64_t count, int64_t size, int64_t block) {
+    for (int part = 0; part < parts && count >= parts; ++part)
+      if (const int64_t end = partition(count, parts, part).end * size; end % block)
+        return "tensor=" + std::to_string(parts) + " cuts the " + what + " at column " +
+               std::to_string(end) + ", but the weights are stored in blocks of " +
+               std::to_string(block) + " columns";
+    return std::string();
+  };
+  const std::string heads = cut("heads", limits.heads, limits.head_size, limits.head_block);
+  return heads.empty() ? cut("feed-forward", limits.ffn, 1, limits.ffn_block) : heads;
+}
+
 // Why the layout splits what the job does not let be split, or "".
 std::string refuse_split(const Layout& layout, const LayoutLimits& limits) {
   if (layout[Axis::kCfg] > 2)
@@ -232,6 +247,7 @@ std::string refuse_split(const Layout& layout, const LayoutLimits& limits) {
     return "tensor=" + std::to_string(layout[Axis::kTensor]) +
            " splits the width, which neither 8-bit weights (their scales would be others) nor "
            "weft stream can; legal: 1";
+  if (const std::string why = refuse_blocks(layout, limits); !why.empty()) return why;
   if (const std::string why = refuse_clips(layout, limits); !why.empty()) return why;
   if (const std::string why = refuse_patches(layout, limits); !why.empty()) return why;
   if (const std::string why = refuse_steps(layout, limits); !why.empty()) return why;

@@ -70,8 +70,11 @@ struct LayoutLimits {
   // Not 0: patches are computed one after the other, and this is the number of tokens of the
   // smallest, whose rows Ulysses and rings split. Their keys stay, so a token ring does not serve.
   int64_t patch_tokens = 0;
-  bool guided = true;         // false: cfg must be 1
-  bool whole_width = false;   // true: tensor must be 1
+  bool guided = true;        // false: cfg must be 1
+  bool whole_width = false;  // true: tensor must be 1
+  // The columns at whose multiples alone the width may be cut, because weights are stored in blocks
+  // of so many: those of the heads, of `head_size` columns each, and those of the feed-forward.
+  int64_t head_size = 1, head_block = 1, ffn_block = 1;
   bool whole_frames = false;  // true: ring and token_ring must be 1
   // Not 0: the ranks that split a long pass by tokens split a pass of one token by heads; this is
   // the number of key/value heads then.

@@ -261,7 +261,7 @@ case " ${stages[*]} " in  # a machine that lost its build gets it again
   *" build "*) ;;
   *) [ -x "$weft" ] || stages=(build "${stages[@]}") ;;
 esac
-mapfile -t split < <(grep -lE '"stage": *"(transformer|pipeline|llm|text_encoder|vae_decode)"' tests/golden/*/case.json |
+mapfile -t split < <(grep -lE '"stage": *"(transformer|pipeline|pipeline_i2v|llm|text_encoder|vae_decode)"' tests/golden/*/case.json |
   xargs -n 1 dirname)
 [ -z "${TINY:-}" ] || split=(tests/golden/{dit_wan_tiny_sharded,dit_wan_tiny,pipeline_t2v,llm_qwen3_tied})
 for stage in "${stages[@]}"; do

@@ -8,13 +8,15 @@
 #include "apps/bench/bench_limits.h"
 #include "apps/device.h"
 #include "apps/generate/offload_report.h"
+#include "apps/scratch_folder.h"
 #include "engine/memory/memory_plan.h"
+#include "io/weights/quantised_copy.h"
 #include "kernels/attention.h"
 #include "kernels/copy.h"
 #include "kernels/cuda/device.h"
 #include "kernels/device_graph.h"
 #include "models/footprint.h"
-#include "models/random_weights.h"
+#include "models/random_weights/random_weights.h"
 #include "parallel/context.h"
 
 namespace weft {
@@ -62,16 +64,14 @@ double relative_l2(Stream& stream, const Tensor& actual, const Tensor& expected)
   return std::sqrt(error / norm);
 }
 
-// Reads --resident-layers; 0 where it is not given. Error(kUsage) outside 2 ... blocks - 1 and on a
-// CPU.
-int resident_of(const Flags& flags, const Stream& stream, int blocks) {
+// Reads --resident-layers; 0 where it is not given. Error(kUsage) outside 2 ... blocks - 1.
+int resident_of(const Flags& flags, int blocks) {
   const auto given = flags.integer("resident-layers");
   if (!given) return 0;
-  if (!stream.queue() || *given < 2 || *given >= blocks)
-    throw Error(ErrorKind::kUsage,
-                flags.label("resident-layers") + " is " + std::to_string(*given) + " of " +
-                    std::to_string(blocks) +
-                    " blocks, legal: 2 to one less than all, with --device cuda");
+  if (*given < 2 || *given >= blocks)
+    throw Error(ErrorKind::kUsage, flags.label("resident-layers") + " is " +
+                                       std::to_string(*given) + " of " + std::to_string(blocks) +
+                                       " blocks, legal: 2 to one less than all");
   return static_cast<int>(*given);
 }
 
@@ -143,7 +143,23 @@ class Forward {
     velocity_ = Tensor(DType::kF32, latent_.view().shape(), stream.device());
     const Tensor embeds = waves(stream, DType::kF32, {kTextRows, traits.text_columns});
     Context context = seams_.context(stream, arena_, {}, TokenRanges::all(tokens));
-    conditioning_ = model.prepare(context, {.text = embeds, .text_length = kTextRows}, grid);
+    const auto optional = [&](bool read, std::initializer_list<int64_t> shape) {
+      return read ? waves(stream, DType::kF32, shape) : Tensor();
+    };
+    const Tensor image =
+                     optional(traits.image_columns > 0, {traits.image_rows, traits.image_columns}),
+                 pooled = optional(traits.pooled_columns > 0, {traits.pooled_columns}),
+                 channels = optional(traits.given_channels() > 0,
+                                     {traits.given_channels(), grid[0] * traits.patch[0],
+                                      grid[1] * traits.patch[1], grid[2] * traits.patch[2]});
+    conditioning_ = model.prepare(context,
+                                  {.text = embeds,
+                                   .text_length = kTextRows,
+                                   .image = image,
+                                   .channels = channels,
+                                   .pooled = pooled,
+                                   .guidance = 1},
+                                  grid);
     rope_ = weft::on_device(stream, model.rope(grid, {}, *conditioning_));
     timestep_ = Tensor(DType::kF32, {1, traits.time_columns}, stream.device());
     time_ = {{0, tokens}, 500};
@@ -256,6 +272,15 @@ void print_dit(const Flags& flags, const nlohmann::json& object, const Timed& ti
   if (object.contains("rel_l2"))
     std::printf("--weights %s --attention %s: relative L2 of the velocity %.4f\n",
                 flags.text("weights").c_str(), flags.text("attention").c_str(), number("rel_l2"));
+  if (object.contains("stored_over_compute"))
+    std::printf("in turns with --weights compute: %.3f of its time\n",
+                number("stored_over_compute"));
+  if (object.contains("stored"))
+    std::printf("%s: relative L2 of the velocity against unquantised weights %.4f\n",
+                text("stored").c_str(), number("stored_error"));
+  if (object.contains("planned_over_file"))
+    std::printf("memory of all blocks with --weights file: %.3f of the file (predicted)\n",
+                number("planned_over_file"));
   std::printf("weights %.2f GiB, peak resident %.2f GiB\n", number("weights_bytes") * 0x1p-30,
               number("peak_rss_bytes") * 0x1p-30);
 }
@@ -328,6 +353,156 @@ nlohmann::json measure_attention(Stream& stream, DType dtype, int64_t n, Attenti
   return object;
 }
 
+// Random weights, quantised as --stored says.
+TensorFile bench_weights(const Flags& flags, const TransformerModel& model) {
+  TensorFile random = random_tensors(model.tensors());
+  const std::string type = flags.text("stored");
+  for (int i = 0; flags.given("stored") && i < static_cast<int>(BlockType::kCount); ++i)
+    if (type == shape_of(static_cast<BlockType>(i)).name)
+      return quantised_copy(std::make_shared<const TensorFile>(std::move(random)),
+                            static_cast<BlockType>(i));
+  return random;
+}
+
+// A forward that was measured.
+struct MeasuredForward {
+  Stream& stream;
+  Arena& arena;
+  const TransformerModel& model;
+  int64_t tokens;
+  Forward& forward;
+  nlohmann::json& object;
+};
+
+// Times forwards of weights that stay stored in turns with forwards of the same weights in the
+// compute dtype.
+void compare_stored(const MeasuredForward& of, Forward& plain, int repeat) {
+  std::vector<double> seconds, plain_seconds, ratios;
+  for (int i = 0; i < repeat; ++i) {
+    seconds.push_back(seconds_of([&] { of.forward.run(of.stream); }));
+    plain_seconds.push_back(seconds_of([&] { plain.run(of.stream); }));
+    ratios.push_back(seconds.back() / plain_seconds.back());
+  }
+  of.object["stored_seconds"] = median(seconds);
+  of.object["compute_seconds"] = median(plain_seconds);
+  of.object["stored_over_compute"] = median(ratios);
+}
+
+// Runs a forward of other weights or of another format. Returns the relative L2 of the measured
+// velocity against it.
+double error_against(const MeasuredForward& of, const TensorFile& file, const TransformerLoad& how,
+                     const std::function<void(Forward&)>& then = {}) {
+  const std::unique_ptr<Transformer> other = of.model.load(of.stream, file, how);
+  Forward exact(of.stream, of.arena, *other, of.model.traits(), of.tokens);
+  exact.run(of.stream);
+  if (then) then(exact);
+  return relative_l2(of.stream, of.forward.velocity(), exact.velocity());
+}
+
+// The bytes of a model with all of its blocks by a dry run, over those of its file.
+double planned_over_file(const Flags& flags, DType dtype) {
+  const auto whole = published_transformer(flags.text("arch"));
+  const TensorFile file = bench_weights(flags, *whole);
+  DryRun dry;
+  const size_t held =
+      dry_load(dry, *whole, file, {.dtype = dtype, .weights = WeightFormat::kFile}).weights.held;
+  return static_cast<double>(held) / static_cast<double>(file.bytes());
+}
+
+// Compares the formats of weights and attention with the compute dtype, and quantised weights with
+// those that were quantised.
+void compare_formats(const Flags& flags, const MeasuredForward& of, const TransformerLoad& how,
+                     int repeat) {
+  const TransformerLoad plainly{.dtype = how.dtype, .resident = how.resident};
+  if (how.weights != plainly.weights || how.attention != plainly.attention) {
+    of.object["weights"] = flags.text("weights");
+    of.object["attention"] = flags.text("attention");
+    of.object["rel_l2"] =
+        error_against(of, bench_weights(flags, of.model), plainly, [&](Forward& plain) {
+          if (how.weights == WeightFormat::kFile) compare_stored(of, plain, repeat);
+        });
+  }
+  if (!flags.given("stored")) return;
+  of.object["stored"] = flags.text("stored");
+  of.object["stored_error"] = error_against(of, random_tensors(of.model.tensors()), plainly);
+  if (!flags.given("model")) of.object["planned_over_file"] = planned_over_file(flags, how.dtype);
+}
+
+// Forwards of a transformer, some of whose blocks are read from its file: times, and what was read.
+struct FileForwards {
+  std::vector<double> seconds;
+  OffloadTotals streaming;
+
+  void time(Stream& stream, const Transformer& model, Forward& forward) {
+    const WeightOffload before = model.streamed();
+    seconds.push_back(seconds_of([&] { forward.run(stream); }));
+    streaming.weights += model.streamed() - before;
+    streaming.forward_s += seconds.back();
+    streaming.bytes_per_forward = static_cast<int64_t>(model.streamed_bytes());
+    ++streaming.forwards;
+  }
+};
+
+// Measures forwards on a CPU whose blocks are partly read from a file, from the disk and from the
+// system's cache, beside forwards with all blocks in memory.
+int bench_from_file(const Flags& flags, const std::string& name, const TransformerModel& described,
+                    const TransformerLoad& how, int repeat) {
+  const ScratchFolder folder;
+  const std::string path = folder.file("transformer.safetensors");
+  write_random(path, random_tensors(described.tensors()));
+  const TensorFile file = TensorFile::open(path);
+  Stream stream = bench_stream(flags, cpu_ops());
+  Arena arena(kBenchArena);
+  const int64_t tokens = *flags.integer("tokens");
+  TransformerLoad whole = how;
+  whole.resident = 0;
+  const auto model = described.load(stream, file, how), all = described.load(stream, file, whole);
+  Forward forward(stream, arena, *model, described.traits(), tokens);
+  Forward exact(stream, arena, *all, described.traits(), tokens);
+  forward.run(stream);
+  exact.run(stream);
+  FileForwards from_disk, from_cache, from_memory;
+  for (int i = 0; i < repeat; ++i) {
+    from_memory.time(stream, *all, exact);
+    from_cache.time(stream, *model, forward);
+    model->streamed();  // the blocks that are read in advance are there
+    forget_pages(file);
+    from_disk.time(stream, *model, forward);
+  }
+  const UploadForecast forecast =
+      read_forecast(flags, static_cast<int64_t>(model->streamed_bytes()), described, file, how);
+  const nlohmann::json object{
+      {"bench", "dit"},
+      {"config", name},
+      {"blocks", described.traits().blocks},
+      {"resident", how.resident},
+      {"tokens", tokens},
+      {"dtype", to_string(how.dtype)},
+      {"weights", to_string(how.weights)},
+      {"threads", stream.threads()},
+      {"isa", cpu_isa()},
+      {"weights_bytes", model->weights_bytes()},
+      {"all_weights_bytes", all->weights_bytes()},
+      {"same_bits", relative_l2(stream, forward.velocity(), exact.velocity()) == 0},
+      {"seconds_all_in_memory", median(from_memory.seconds)},
+      {"seconds_from_disk", median(from_disk.seconds)},
+      {"seconds_from_cache", median(from_cache.seconds)},
+      {"from_disk", to_json(forecast, from_disk.streaming)},
+      {"from_cache", to_json(forecast, from_cache.streaming)}};
+  if (flags.on("json")) {
+    std::printf("%s\n", object.dump().c_str());
+  } else {
+    std::printf(
+        "%d of %d blocks in memory: forward %.3f s from disk, %.3f s from the cache, %.3f s "
+        "with all in memory\n",
+        how.resident, described.traits().blocks, median(from_disk.seconds),
+        median(from_cache.seconds), median(from_memory.seconds));
+    std::printf("disk:  %s\n", to_string(forecast, from_disk.streaming).c_str());
+    std::printf("cache: %s\n", to_string(forecast, from_cache.streaming).c_str());
+  }
+  return object["same_bits"] ? 0 : 1;
+}
+
 }  // namespace
 
 int bench_dit(const Flags& flags, DType dtype, int repeat) {
@@ -337,16 +512,15 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   Stream stream = bench_stream(flags, metered_ops());
   const bool device = stream.queue() != nullptr;
   const uint64_t device_before = device ? device_bytes(stream.device()) : 0;
-  const int resident = resident_of(flags, stream, traits.blocks);
-  const TransformerLoad plainly{.dtype = dtype, .resident = resident};
-  TransformerLoad how = plainly;
-  how.weights = weight_format(flags);
-  how.attention = attention_format(flags);
-  const auto load = [&](const TransformerLoad& with) {
-    return described->load(stream, random_tensors(described->tensors()), with);
-  };
+  const int resident = resident_of(flags, traits.blocks);
+  const TransformerLoad how{.dtype = dtype,
+                            .weights = weight_format(flags),
+                            .attention = attention_format(flags),
+                            .resident = resident};
+  if (resident > 0 && !device) return bench_from_file(flags, name, *described, how, repeat);
   if (device) reset_device_use_peak(stream.device());
-  const std::unique_ptr<Transformer> model = load(how);
+  const std::unique_ptr<Transformer> model =
+      described->load(stream, bench_weights(flags, *described), how);
   nlohmann::json object{{"bench", "dit"},
                         {"config", name},
                         {"blocks", traits.blocks},
@@ -377,14 +551,7 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   object["arena_bytes"] = arena.high_water();
   if (resident > 0) object["resident"] = resident;
   describe(timed, repeat, limits, stream.device(), object);
-  if (how.weights != plainly.weights || how.attention != plainly.attention) {
-    const std::unique_ptr<Transformer> plain = load(plainly);
-    Forward exact(stream, arena, *plain, traits, tokens);
-    exact.run(stream);
-    object["weights"] = flags.text("weights");
-    object["attention"] = flags.text("attention");
-    object["rel_l2"] = relative_l2(stream, forward.velocity(), exact.velocity());
-  }
+  compare_formats(flags, {stream, arena, *described, tokens, forward, object}, how, repeat);
   print_dit(flags, object, timed, limits);
   return 0;
 }

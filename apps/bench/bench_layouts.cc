@@ -10,7 +10,7 @@
 #include "apps/device.h"
 #include "engine/denoising/denoiser.h"
 #include "kernels/transfer.h"
-#include "models/random_weights.h"
+#include "models/random_weights/random_weights.h"
 #include "parallel/schedule/simulate.h"
 #include "parallel/transport/local.h"
 
@@ -97,15 +97,18 @@ Times run_steps(const Shape& shape, const Method& method, Slices& slices, RankPl
   const Sampler sampler(solver, shape.steps);
   Tensor latent(DType::kF32, shape.latent);
   Tensor embeds(DType::kF32, {kTextRows, shape.model->traits().text_columns});
-  for (Tensor* tensor : {&latent, &embeds})
+  Tensor pooled(DType::kF32, {shape.model->traits().pooled_columns});
+  for (Tensor* tensor : {&latent, &embeds, &pooled})
     for (int64_t i = 0; i < tensor->count(); ++i)
       tensor->as<float>()[i] = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
   latent = on_device(stream, std::move(latent));
   embeds = on_device(stream, std::move(embeds));
+  pooled = on_device(stream, std::move(pooled));
   std::vector<Moment> ended(shape.steps);
   Job job{.request = request,
           .sampler = sampler,
           .embeds = {embeds.view(), embeds.view()},
+          .pooled = {pooled.view(), pooled.view()},
           .latent = std::move(latent),
           .on_update =
               [&](int step) {
@@ -117,6 +120,7 @@ Times run_steps(const Shape& shape, const Method& method, Slices& slices, RankPl
   DenoisePlanConfig config = staged_config(placement, traits, shape.dtype, shape.tokens);
   config.steps.assign(shape.steps, {.model = 0, .branches = 2});
   config.blocks = {traits.blocks};
+  config.joint_rows.fill(shape.model->joint_rows(shape.tokens, kTextRows));
   if (const auto& patches = placement.pipefusion()) displace_steps(config, patches->warmup);
   Arena arena(size_t{256} << 30, stream.device());
   const Moment begun = now();
@@ -339,6 +343,10 @@ Shape shape_of(const Flags& flags, DType dtype) {
   const auto [name, model] = transformer_of(flags, 2);
   shape.name = name;
   shape.model = model;
+  if (model->traits().given_channels() > 0)
+    throw Error(ErrorKind::kUsage, flags.label("arch") + " is " + name +
+                                       ", which starts from a picture, and bench layouts gives "
+                                       "none; legal: models that need a prompt alone");
   int64_t width = std::clamp<int64_t>(shape.tokens / 4, 1, 52);  // rows enough for patches
   while (shape.tokens % width) --width;
   const TransformerTraits& traits = model->traits();

@@ -1,5 +1,8 @@
 #include "apps/bench/bench_limits.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -9,7 +12,7 @@
 #include "apps/device.h"
 #include "apps/model_folder.h"
 #include "kernels/copy.h"
-#include "models/random_weights.h"
+#include "models/random_weights/random_weights.h"
 #include "models/registry.h"
 
 namespace weft {
@@ -90,6 +93,16 @@ uint64_t process_bytes(const char* key) {
 }
 
 void reset_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+void forget_pages(const TensorFile& weights) {
+  for (const std::string& path : weights.files()) {
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) continue;
+    fdatasync(file);
+    posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+    ::close(file);
+  }
+}
 
 double upload_rate(Stream& stream) {
   constexpr int64_t kBytes = int64_t{64} << 20;

@@ -42,6 +42,10 @@ void reset_peak();
 // the host are compared with it.
 double upload_rate(Stream& stream);
 
+// Drops the pages of a model's files from the system's cache, so that they are read from the disk:
+// a model larger than memory finds nothing of itself there.
+void forget_pages(const TensorFile& weights);
+
 class MachineLimits {
  public:
   struct GemmShape {

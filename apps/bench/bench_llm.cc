@@ -1,8 +1,5 @@
 #include "apps/bench/bench_llm.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -17,7 +14,7 @@
 #include "kernels/dry_run.h"
 #include "kernels/read_limit.h"
 #include "kernels/transfer.h"
-#include "models/random_weights.h"
+#include "models/random_weights/random_weights.h"
 
 namespace weft {
 namespace {
@@ -114,15 +111,6 @@ struct Decode {
   }
 };
 
-// Drops the pages of a file from the system's cache.
-void forget(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY);
-  if (file < 0) return;
-  fdatasync(file);
-  posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
-  ::close(file);
-}
-
 // Returns the seconds of a token of one sequence whose model must be read from its files again, and
 // appends the tokens to `ids`.
 double decode_from_files(LanguageRank& rank, const TensorFile& file, int64_t tokens,
@@ -135,7 +123,7 @@ double decode_from_files(LanguageRank& rank, const TensorFile& file, int64_t tok
   for (int i = 0; i < kDecodeTokens; ++i) {
     ids.push_back(parts[0].ids[0]);
     // A model larger than memory finds nothing of itself there.
-    for (const std::string& part : file.files()) forget(part);
+    forget_pages(file);
     seconds += seconds_of([&] { passes.run(parts); });
   }
   return seconds / kDecodeTokens;
@@ -162,7 +150,7 @@ nlohmann::json bench_streamed(const Subject& subject, const LanguageOptions& opt
   {
     LanguageRank rank(file, config, streamed);
     before = rank.window();
-    for (const std::string& part : file.files()) forget(part);
+    forget_pages(file);
     part_s = decode_from_files(rank, file, tokens, of_part);
     after = rank.window();
     part_bytes = rank.weights_bytes();

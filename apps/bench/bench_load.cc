@@ -24,7 +24,7 @@
 #include "apps/scratch_folder.h"
 #include "engine/generation/components.h"
 #include "kernels/transfer.h"
-#include "models/random_weights.h"
+#include "models/random_weights/random_weights.h"
 
 namespace weft {
 namespace {
@@ -124,12 +124,10 @@ struct Loaded {
 
 std::vector<std::string> files_of(const ModelDirectory& directory) {
   std::vector<std::string> files;
-  for (const std::string& part :
-       {directory.text_encoder, directory.transformer, directory.transformer_2, directory.vae})
-    if (!part.empty()) {
-      const TensorFile file = TensorFile::open(part);
-      files.insert(files.end(), file.files().begin(), file.files().end());
-    }
+  for (const std::string& part : directory.weights_folders()) {
+    const TensorFile file = TensorFile::open(part);
+    files.insert(files.end(), file.files().begin(), file.files().end());
+  }
   return files;
 }
 
@@ -140,6 +138,7 @@ Loaded parts_of(const std::string& model, Stream& stream, DType dtype) {
             Components parts(std::make_shared<OpenModel>(model), {.dtype = dtype}, DType::kF32,
                              alone);
             uint64_t bytes = parts.text_encoder(stream).bytes();
+            if (parts.pooled_model()) bytes += parts.pooled_encoder(stream).bytes();
             for (int expert = 0; expert < parts.experts(); ++expert)
               bytes += parts.expert(stream, expert).weights_bytes();
             bytes += parts.vae(stream).bytes();

@@ -6,7 +6,7 @@
 #include "apps/bench/bench_limits.h"
 #include "apps/device.h"
 #include "kernels/transfer.h"
-#include "models/random_weights.h"
+#include "models/random_weights/random_weights.h"
 #include "models/umt5/encoder.h"
 #include "parallel/context.h"
 

@@ -8,7 +8,7 @@
 #include "apps/generate/request_flags.h"
 #include "kernels/transfer.h"
 #include "models/footprint.h"
-#include "models/random_weights.h"
+#include "models/random_weights/random_weights.h"
 #include "models/wan/vae.h"
 
 namespace weft {

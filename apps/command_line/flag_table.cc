@@ -34,6 +34,9 @@ constexpr CommandSpec kCommands[] = {
 using enum FlagType;
 using enum FlagLevel;
 
+// The commands whose model may consist of single files.
+constexpr unsigned kFileCommands = kGenerate | kBatch | kServe | kPlan | kInspect;
+
 // Help texts show the flags of a group in the order of its rows. A name that means different things
 // to different commands stands once for each meaning.
 constexpr FlagSpec kModel[] = {
@@ -56,6 +59,42 @@ constexpr FlagSpec kModel[] = {
      .help = "folder of a Qwen2.5 or Qwen3: config.json, tokenizer.json, safetensors",
      .commands = kComplete,
      .environment = "WEFT_LANGUAGE_MODEL"},
+    {.name = "transformer",
+     .value = "FILE",
+     .help =
+         "weights of the transformer (safetensors or GGUF, diffusers or original names) in "
+         "place of those of the model folder; with --text-encoder and --vae no folder is needed",
+     .commands = kFileCommands,
+     .level = kAdvanced},
+    {.name = "transformer-2",
+     .value = "FILE",
+     .help =
+         "weights of the expert of low noise, where a model has two; --transformer is then that "
+         "of high noise",
+     .commands = kFileCommands,
+     .level = kAdvanced},
+    {.name = "text-encoder",
+     .value = "FILE",
+     .help = "weights of the text encoder (safetensors or GGUF), which may hold its tokenizer",
+     .commands = kFileCommands,
+     .level = kAdvanced},
+    {.name = "tokenizer",
+     .value = "FILE",
+     .help = "the text encoder's tokenizer, where it is in neither the model folder nor "
+             "--text-encoder: "
+             "spiece.model, tokenizer.json, or a folder or weights file that holds it",
+     .commands = kFileCommands,
+     .level = kAdvanced},
+    {.name = "vae",
+     .value = "FILE",
+     .help = "weights of the VAE, with diffusers or original names",
+     .commands = kFileCommands,
+     .level = kAdvanced},
+    {.name = "image-encoder",
+     .value = "FILE",
+     .help = "weights of the image encoder (CLIP ViT-H), which Wan 2.1 image-to-video reads",
+     .commands = kFileCommands,
+     .level = kAdvanced},
     {.name = "dtype",
      .fallback = "auto",
      .legal = "auto|f32|bf16",
@@ -64,12 +103,17 @@ constexpr FlagSpec kModel[] = {
          kGenerate | kStream | kBatch | kServe | kComplete | kPlan | kVerify | kBench | kInspect},
     {.name = "weights",
      .fallback = "compute",
-     .legal = "compute|int8|fp8|fp8-tensor",
-     .help =
-         "number format of the transformer's weights: that of --dtype (compute), int8 for CPUs "
-         "with 8-bit multiplication, fp8 (a scale per output) and fp8-tensor (a scale per matrix) "
-         "for GPUs",
+     .legal = "compute|file|int8|fp8|fp8-tensor",
+     .help = "number format of the transformer's weights: that of --dtype (compute), that of their "
+             "file (file, on a CPU: same results, less memory), or 8 bits: int8 on a CPU; fp8 (a "
+             "scale per output), fp8-tensor (one per matrix) on a GPU",
      .commands = kGenerate | kBatch | kServe | kComplete | kPlan | kBench | kInspect},
+    {.name = "text-encoder-weights",
+     .fallback = "compute",
+     .legal = "compute|file|int8",
+     .help = "the same for the text encoder's matrices; one rank encodes if it is not compute",
+     .commands = kGenerate | kBatch | kServe | kPlan | kInspect,
+     .level = kAdvanced},
     {.name = "attention",
      .fallback = "compute",
      .legal = "compute|fp8",
@@ -90,6 +134,12 @@ constexpr FlagSpec kModel[] = {
      .help = "number format of the hidden rows that pipeline stages send each other under the "
              "method queue; with f32 the number of stages changes no bit",
      .commands = kGenerate | kBatch | kServe | kPlan,
+     .level = kAdvanced},
+    {.name = "cache-text",
+     .value = "FOLDER",
+     .help = "keep what the text encoder makes of each prompt in this folder; a later job with the "
+             "same prompt and model then loads no text encoder",
+     .commands = kGenerate | kBatch | kServe | kReplay,
      .level = kAdvanced},
     {.name = "allow-other-weights",
      .type = kSwitch,
@@ -135,7 +185,7 @@ constexpr FlagSpec kDevice[] = {
      .type = kBytes,
      .fallback = "what is free",
      .is_default = false,
-     .help = "refuse jobs that need more memory of the device, as 20G",
+     .help = "refuse jobs that need more device memory, as 20G",
      .commands = kGenerate | kBatch | kServe | kReplay | kComplete | kPlan},
     {.name = "host-memory-limit",
      .type = kBytes,
@@ -144,14 +194,21 @@ constexpr FlagSpec kDevice[] = {
      .help = "on a GPU: refuse jobs that need more of the host's memory, as 64G",
      .commands = kGenerate | kBatch | kServe | kReplay | kPlan,
      .level = kAdvanced},
+    {.name = "mode",
+     .fallback = "auto",
+     .legal = "speed|auto|memory",
+     .help = "weights in memory: all, or the job is refused (speed); as many as fit (auto); the "
+             "fewest, in 8 bits unless their format is given, which changes the picture (memory)",
+     .commands = kGenerate | kBatch | kServe | kReplay | kPlan},
     {.name = "resident-layers",
      .type = kInteger,
      .fallback = "all",
      .is_default = false,
      .legal = "2 ... 1024",
-     .help = "layers kept in memory; the others are copied in ahead of use, for a video model on a "
-             "GPU from the host, for a language model from disk",
-     .commands = kGenerate | kBatch | kServe | kComplete | kPlan | kBench | kInspect},
+     .help = "layers kept in memory; the others are brought in ahead of use: on a GPU from the "
+             "host, on a CPU from disk",
+     .commands = kGenerate | kBatch | kServe | kComplete | kPlan | kBench | kInspect,
+     .level = kAdvanced},
     {.name = "no-graphs",
      .type = kSwitch,
      .fallback = "off",
@@ -177,12 +234,18 @@ constexpr FlagSpec kDevice[] = {
      .fallback = "measured, or 55",
      .is_default = false,
      .legal = "0.001 ... 1000000",
-     .help = "GB/s between the host's memory and the GPU, to predict what --resident-layers costs",
+     .help = "GB/s between the host's memory and the GPU, or on a CPU between disk and memory, to "
+             "predict what --resident-layers costs",
      .commands = kGenerate | kBatch | kServe | kPlan | kBench,
      .level = kAdvanced},
 };
 
 constexpr FlagSpec kOutput[] = {
+    {.name = "output",
+     .aliases = "-o",
+     .value = "FILE",
+     .help = "write the fit of bench preview to this file, preview.json beside a VAE's weights",
+     .commands = kBench},
     {.name = "output",
      .aliases = "-o --save-file --output-path",
      .value = "PATH",
@@ -265,6 +328,28 @@ constexpr FlagSpec kOutput[] = {
      .fallback = "60",
      .help = "seconds between checkpoints beside the output; 0 is after every step, none is never",
      .commands = kGenerate | kBatch | kServe,
+     .level = kAdvanced},
+    {.name = "preview",
+     .fallback = "none",
+     .legal = "none|proj",
+     .help = "show while drawing what comes: proj maps the latent to colours by the VAE's "
+             "preview.json, in at most 1 % of the time (the steps in between are left out)",
+     .commands = kGenerate | kBatch | kServe,
+     .level = kAdvanced},
+    {.name = "preview-every",
+     .type = kInteger,
+     .fallback = "1",
+     .legal = "1 ... 1000000",
+     .help = "denoising steps between two previews",
+     .commands = kGenerate | kBatch | kServe,
+     .level = kAdvanced},
+    {.name = "preview-path",
+     .value = "FILE",
+     .fallback = "beside the output",
+     .is_default = false,
+     .help = "the file of the newest preview, which replaces the one before: .gif, or .png of the "
+             "middle picture",
+     .commands = kGenerate,
      .level = kAdvanced},
     {.name = "keep-latents",
      .type = kSwitch,

@@ -235,7 +235,7 @@ Flags Flags::parse(Command command, std::span<const std::string> arguments,
   for (const auto& [spec, values] : words.values) {
     if (values.empty()) continue;
     flags.typed_[spec->name] = spelling_used(*spec, arguments);
-    if (values.size() > 1 && spec->type != kSwitch && spec != assignments)
+    if (values.size() > 1 && spec->type != kSwitch && spec != assignments && !spec->is_list)
       throw Error(ErrorKind::kUsage, flags.typed_[spec->name] + " is given " +
                                          std::to_string(values.size()) + " times, as '" +
                                          values[0] + "' and '" + values[1] + "'; give it once");
@@ -260,10 +260,13 @@ Flags Flags::parse(Command command, std::span<const std::string> arguments,
   for (const auto& [name, value] : stored.values)
     if (const FlagSpec* spec = find_flag(command, name)) flags.set(*spec, value, stored.origin);
   for (const std::string& assignment : words.values[assignments]) flags.read_assignment(assignment);
-  for (const auto& [spec, values] : words.values)
-    if (!values.empty() && spec != assignments)
-      flags.set(*spec, spec->type == kSwitch && values.back() == "true" ? "on" : values.back(),
-                "flag");
+  for (const auto& [spec, values] : words.values) {
+    if (values.empty() || spec == assignments) continue;
+    std::string value = spec->type == kSwitch && values.back() == "true" ? "on" : values.back();
+    if (spec->is_list)
+      for (size_t i = values.size() - 1; i-- > 0;) value = values[i] + "," + value;
+    flags.set(*spec, value, "flag");
+  }
   for (const FlagSpec& spec : flag_table())
     if ((spec.commands & command) && flags.given(spec.name)) flags.check(spec);
   resolve_placement(flags);

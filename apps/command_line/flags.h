@@ -69,6 +69,7 @@ struct FlagSpec {
   FlagGroup group = FlagGroup::kInput;  // set by flag_table()
   FlagLevel level = FlagLevel::kBasic;
   const char* environment = nullptr;  // the WEFT_* variable that sets it where the flag is absent
+  bool is_list = false;  // true: it may be repeated, which joins the values with commas
 };
 std::span<const FlagSpec> flag_table();
 // The command's flag of this name, alias or former name, without dashes; null where it has none.

@@ -35,6 +35,14 @@ void append_wrapped(std::string& out, const std::string& text, size_t column, si
   std::istringstream words(tied);
   bool first = true;
   for (std::string word; words >> word; first = false) {
+    // A list of legal values that is wider than the column ends its lines at bars.
+    while (indent + word.size() > kColumns && word.find('|') < kColumns - indent) {
+      const size_t cut = word.rfind('|', kColumns - indent - 1) + 1;
+      out += (first ? "" : "\n" + std::string(indent, ' ')) + word.substr(0, cut);
+      word.erase(0, cut);
+      column = kColumns;  // the rest begins a line
+      first = false;
+    }
     if (!first && column + 1 + word.size() > kColumns) {
       out += "\n" + std::string(indent, ' ');
       column = indent;

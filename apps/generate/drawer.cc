@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <condition_variable>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <new>
 #include <sstream>
+#include <thread>
 
 #include "apps/command_line/placement.h"
 #include "apps/commands.h"
@@ -13,6 +16,7 @@
 #include "apps/generate/resume.h"
 #include "apps/inspect/memory.h"
 #include "apps/model_folder.h"
+#include "apps/preview/preview_file.h"
 #include "engine/long_video/queue_settings.h"
 #include "io/media/segments.h"
 #include "kernels/transfer.h"
@@ -35,14 +39,22 @@ VideoSettings video_settings(const Flags& flags, const Request& request, int thr
   return settings;
 }
 
-// Predicts the time that weights take which are copied to the device for every forward.
-UploadForecast upload_of(const Flags& flags, Device device, const MemoryPlan& plan) {
+// Predicts the time that weights take which are copied or read for every forward.
+UploadForecast upload_of(const Flags& flags, const GeneratorOptions& options,
+                         const OpenModel& model, const MemoryPlan& plan) {
   const std::vector<uint64_t>& streamed = plan.parts.streamed;
-  const uint64_t most = streamed.empty() ? 0 : *std::max_element(streamed.begin(), streamed.end());
-  if (most == 0) return {};
-  if (!plan.fits()) return upload_forecast(flags, static_cast<int64_t>(most), nullptr);
-  Stream stream = stream_on(device);
-  return upload_forecast(flags, static_cast<int64_t>(most), &stream);
+  const auto most = std::ranges::max_element(streamed);
+  if (most == streamed.end() || *most == 0) return {};
+  const auto bytes = static_cast<int64_t>(*most);
+  if (plan.parts.streams_from_file) {
+    const auto expert = most - streamed.begin();
+    return read_forecast(flags, bytes, model.directory.expert(static_cast<int>(expert)),
+                         *model.expert_files[expert],
+                         {.dtype = options.dtype, .weights = options.weights});
+  }
+  if (!plan.fits()) return upload_forecast(flags, bytes, nullptr);
+  Stream stream = stream_on(options.device);
+  return upload_forecast(flags, bytes, &stream);
 }
 
 // "moving left on a navy background ...": at most eight words.
@@ -76,6 +88,7 @@ std::string job_name(const std::string& path) {
 RunOptions joining(const Flags& flags, const std::atomic<bool>* stop) {
   RunOptions options;
   options.cache_audit = static_cast<int>(flags.integer("cache-audit").value_or(0));
+  options.text_cache = flags.text("cache-text");
   options.stop = stop;
   return options;
 }
@@ -122,14 +135,97 @@ struct Drawer::Work {
   }
 };
 
+// Threads that are the ranks of one layout after another call of draw(), so that each keeps its
+// generator. They end when one of them fails.
+class Drawer::Team {
+ public:
+  Team(Drawer& drawer, const Layout& layout) : layout_(layout) {
+    host_ = std::thread([this, &drawer] {
+      try {
+        on_ranks(drawer.ranks_, [&](Communicator& world) { serve(drawer, world); });
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        error_ = std::current_exception();
+      }
+      const std::lock_guard lock(mutex_);
+      have_ended_ = shall_end_ = true;
+      changed_.notify_all();
+    });
+  }
+  ~Team() {
+    end();
+    host_.join();
+  }
+
+  // True where the ranks wait for work under this layout.
+  bool fits(const Layout& layout) {
+    const std::lock_guard lock(mutex_);
+    return !shall_end_ && layout == layout_;
+  }
+  // Returns when all ranks are done; throws what one of them threw.
+  void run(Work& work) {
+    std::unique_lock lock(mutex_);
+    work_ = &work;
+    left_ = static_cast<int>(layout_.ranks());
+    ++turn_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return left_ == 0 || have_ended_; });
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  void serve(Drawer& drawer, Communicator& world) {
+    try {
+      drawer.on_rank(world, [&](Generator& mine, int replica, bool root) {
+        for (uint64_t turn = 1; Work* work = await(turn); ++turn) {
+          drawer.run_jobs(*work, mine, replica, root);
+          const std::lock_guard lock(mutex_);
+          if (--left_ == 0) changed_.notify_all();
+        }
+      });
+    } catch (...) {
+      end();
+      throw;
+    }
+  }
+  Work* await(uint64_t turn) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return shall_end_ || turn_ >= turn; });
+    return shall_end_ ? nullptr : work_;
+  }
+  void end() {
+    const std::lock_guard lock(mutex_);
+    shall_end_ = true;
+    changed_.notify_all();
+  }
+
+  const Layout layout_;
+  std::mutex mutex_;  // guards the members below
+  std::condition_variable changed_;
+  Work* work_ = nullptr;
+  uint64_t turn_ = 0;  // counts the works
+  int left_ = 0;       // ranks that are not done with the present work
+  bool shall_end_ = false, have_ended_ = false;
+  std::exception_ptr error_;
+  std::thread host_;
+};
+
 Drawer::Drawer(const Flags& flags, std::shared_ptr<const OpenModel> model)
     : given_(flags),
       flags_(flags),
       ranks_(ranks_of(flags)),
       profiling_(flags, ranks_),
       options_(metered(options_of(flags, ranks_), profiling_.ops())),
-      model_(model ? std::move(model) : std::make_shared<OpenModel>(model_folder(flags))),
-      generator_(model_, options_) {}
+      model_(model ? std::move(model) : open_model(flags)),
+      generator_(model_, options_) {
+  for (const std::string& note : model_->notes)
+    if (ranks_.speaks && informative(flags))
+      std::fprintf(stderr, "weft: warning: %s\n", printable(note).c_str());
+}
+
+Drawer::~Drawer() = default;
+
+void Drawer::keep_ranks() { planned_ = planned_options(); }
 
 void Drawer::arrange(const std::vector<Drawing>& drawings) {
   flags_ = given_;  // without a layout that was chosen for other drawings
@@ -161,8 +257,10 @@ void Drawer::arrange(const std::vector<Drawing>& drawings) {
   limits.requests = static_cast<int64_t>(drawings.size());
   layout_ = layout_for(first, limits);
   plan_ = plan_of_rank(model_, options_, layout_, first.spec.request);
-  upload_ = upload_of(flags_, options_.device, plan_);
+  upload_ = upload_of(flags_, options_, *model_, plan_);
 }
+
+std::string Drawer::mode_text() const { return weft::mode_text(options_, plan_); }
 
 // A chosen layout is kept as a given of the job. All ranks receive the same.
 Layout Drawer::layout_for(const Drawing& first, const LayoutLimits& limits) {
@@ -190,6 +288,7 @@ Layout Drawer::layout_for(const Drawing& first, const LayoutLimits& limits) {
 
 // The options of the ranks, with the memory that is free now as the limit.
 GeneratorOptions Drawer::planned_options() const {
+  if (planned_) return *planned_;
   GeneratorOptions options = options_;
   const auto limited = [](uint64_t& limit, uint64_t free) {
     limit = limit ? std::min(limit, free) : free;
@@ -226,8 +325,14 @@ void Drawer::draw(const Drawings& drawings, const ResultListener& on_result,
     if (ranks_.alone()) {
       const auto recorded = profiling_.record(0);
       run_jobs(work, generator_, 0, true);
+    } else if (planned_) {
+      run_on_team(work);
     } else {
-      on_ranks(ranks_, [&](Communicator& world) { run_rank(work, world); });
+      on_ranks(ranks_, [&](Communicator& world) {
+        on_rank(world, [&](Generator& mine, int replica, bool root) {
+          run_jobs(work, mine, replica, root);
+        });
+      });
     }
   };
   profiling_.around(about, [&] {
@@ -249,7 +354,14 @@ void Drawer::draw(const Drawings& drawings, const ResultListener& on_result,
   });
 }
 
-void Drawer::run_rank(Work& work, Communicator& world) {
+void Drawer::run_on_team(Work& work) {
+  if (team_ && !team_->fits(layout_)) team_.reset();
+  if (!team_) team_ = std::make_unique<Team>(*this, layout_);
+  team_->run(work);
+}
+
+// Makes the generator of a rank and runs it as a part of its replica.
+void Drawer::on_rank(Communicator& world, const std::function<void(Generator&, int, bool)>& run) {
   const auto recorded = profiling_.record(world.rank());
   RankPlacement placement = RankPlacement::of(world, layout_);
   const bool root = placement.root();
@@ -257,7 +369,7 @@ void Drawer::run_rank(Work& work, Communicator& world) {
   GeneratorOptions own = options_;
   own.device = device_of(flags_, ranks_, world.rank());
   Generator mine(model_, own, std::move(placement));
-  run_jobs(work, mine, replica, root);
+  run(mine, replica, root);
   profiling_.gather(world);
 }
 
@@ -332,6 +444,7 @@ void Drawer::draw_one(const Work& work, Generator& generator, const Drawing& dra
   const std::unique_ptr<FrameSink> sink = sink_of(generator, drawing, options.resume.get());
   ProgressPrinter printer(drawings.listener ? ProgressMode::kNone : progress_mode(flags_),
                           job_name(drawing.path));
+  printer.show_previews(preview_path(flags_, drawing.path, drawings.several, request.frames));
   if (is_queue(request) && flags_.on("keep-latents"))
     throw Error(ErrorKind::kUsage, flags_.label("keep-latents") + " is given, but the method " +
                                        to_string(request.method) +

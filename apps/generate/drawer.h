@@ -39,12 +39,15 @@ class Drawer {
  public:
   // Finds the ranks and opens --model, unless `model` is given.
   Drawer(const Flags& flags, std::shared_ptr<const OpenModel> model);
+  ~Drawer();
 
   const Ranks& ranks() const { return ranks_; }
   // For planning: it belongs to no rank.
   const Generator& generator() const { return generator_; }
   const Layout& layout() const { return layout_; }
   const MemoryPlan& plan() const { return plan_; }  // of the first request
+  // "auto, it fits: all resident": the memory mode, and what follows from it for that request.
+  std::string mode_text() const;
   const UploadForecast& upload() const { return upload_; }
   // On the first rank, where a simulation chose the layout.
   const std::optional<LayoutChoice>& choice() const { return choice_; }
@@ -67,14 +70,20 @@ class Drawer {
   void draw(const Drawings& drawings, const ResultListener& on_result,
             const FailureListener& on_failure = nullptr);
 
+  // From now on the ranks, which are threads, keep their weights between calls of draw() under one
+  // layout. A failure or a stop releases them.
+  void keep_ranks();
+
   // Warns of prompts that the text encoder does not read to their end; returns the prompt's cut.
   std::optional<PromptCut> checked_prompt(const Request& request) const;
 
  private:
   struct Work;  // a call of draw()
+  class Team;   // ranks that wait for calls of draw()
   Layout layout_for(const Drawing& first, const LayoutLimits& limits);
   GeneratorOptions planned_options() const;
-  void run_rank(Work& work, Communicator& world);
+  void on_rank(Communicator& world, const std::function<void(Generator&, int, bool)>& run);
+  void run_on_team(Work& work);
   void run_jobs(Work& work, Generator& mine, int replica, bool root);
   void draw_one(const Work& work, Generator& generator, const Drawing& drawing);
   std::unique_ptr<FrameSink> sink_of(const Generator& generator, const Drawing& drawing,
@@ -91,6 +100,8 @@ class Drawer {
   std::optional<LayoutChoice> choice_;
   MemoryPlan plan_;
   UploadForecast upload_;
+  std::optional<GeneratorOptions> planned_;  // with keep_ranks(): the memory that was free then
+  std::unique_ptr<Team> team_;               // last, because its threads use the members above
 };
 
 }  // namespace weft

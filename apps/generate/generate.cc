@@ -88,7 +88,8 @@ void print_result(const Flags& flags, const Finished& done) {
   if (!result.cached.empty() && informative(flags))
     std::fprintf(stderr, "cache   %s\n", cache_text(result).c_str());
   if (result.streaming.forwards > 0 && informative(flags))
-    std::fprintf(stderr, "upload  %s\n", to_string(done.upload, result.streaming).c_str());
+    std::fprintf(stderr, "%s  %s\n", line_name(done.upload),
+                 to_string(done.upload, result.streaming).c_str());
 }
 
 // Refuses --output, where it names the results, and its companions before anything is loaded.
@@ -230,10 +231,12 @@ class Generation {
     std::fprintf(out, "layout  %s (%s)%s%s\n", to_string(layout).c_str(),
                  drawer_.ranks().description.c_str(), choice ? ", chosen by simulation: " : "",
                  choice ? to_string(*choice).c_str() : "");
+    std::fprintf(out, "mode    %s\n", drawer_.mode_text().c_str());
     std::fprintf(out, "memory  %s%s\n", layout.ranks() > 1 ? "per rank, rank 0: " : "",
                  drawer_.plan().to_string().c_str());
     if (drawer_.upload().bytes_per_forward > 0)
-      std::fprintf(out, "upload  %s\n", to_string(drawer_.upload()).c_str());
+      std::fprintf(out, "%s  %s\n", line_name(drawer_.upload()),
+                   to_string(drawer_.upload()).c_str());
     if (flags_.text("log-level") == "debug" || flags_.on("verbose"))
       std::fprintf(out, "%s", flags_.to_string().c_str());
   }
@@ -259,6 +262,8 @@ class Generation {
                           {"available_bytes", plan.available},
                           {"residency", to_string(plan.residency)},
                           {"fits", plan.fits()}};
+    if (plan.encode_image > 0) object["encode_image_bytes"] = plan.encode_image;
+    describe_mode(generator.options(), plan, object);
     describe_device_memory(plan, object);
     if (drawer_.choice()) object["chosen_from"] = to_json(*drawer_.choice());
     if (drawer_.upload().bytes_per_forward > 0) object["streaming"] = to_json(drawer_.upload());

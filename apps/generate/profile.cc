@@ -41,7 +41,7 @@ double all_seconds(const Profile& profile) {
 }
 
 // The order in which a job passes through the stages.
-constexpr Zone kStages[] = {Zone::kLoad,   Zone::kEncodeText,  Zone::kDenoise,
+constexpr Zone kStages[] = {Zone::kLoad,   Zone::kEncodeText,  Zone::kEncodeImage, Zone::kDenoise,
                             Zone::kDecode, Zone::kEncodeVideo, Zone::kWrite};
 
 void print_line(const std::string& name, double seconds, double share, const nlohmann::json& f) {

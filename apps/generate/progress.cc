@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/command_line/printable.h"
+#include "apps/preview/preview_file.h"
 
 namespace weft {
 
@@ -30,8 +31,9 @@ double overall_percent(const Progress& progress) {
     const char* name;
     double begin, end;
   };
-  constexpr Stage kStages[] = {{"load", 0, 4},     {"encode_text", 4, 8},    {"denoise", 8, 80},
-                               {"decode", 80, 97}, {"encode_video", 97, 98}, {"write", 98, 99}};
+  constexpr Stage kStages[] = {{"load", 0, 4},     {"encode_text", 4, 7}, {"encode_image", 7, 8},
+                               {"denoise", 8, 80}, {"decode", 80, 97},    {"encode_video", 97, 98},
+                               {"write", 98, 99}};
   for (const Stage& stage : kStages)
     if (progress.stage == stage.name) {
       const double part = progress.total > 0 ? double(progress.step) / progress.total : 0;
@@ -71,6 +73,25 @@ void ProgressPrinter::progress(const Progress& progress) {
       now - printed_at_ < every_)
     return;
   print(progress, percent_);
+}
+
+void ProgressPrinter::preview(const Preview& preview) {
+  if (preview_path_.empty()) return;
+  try {
+    write_preview(preview_path_, preview);
+  } catch (const Error& error) {
+    warning(std::string(error.what()) + "; there are no more previews");
+    preview_path_.clear();
+    return;
+  }
+  if (mode_ != ProgressMode::kJson) return;
+  const std::scoped_lock lock(mutex_);
+  const nlohmann::json event{{"event", "preview"},     {"job", job_},
+                             {"stage", "denoise"},     {"step", preview.step},
+                             {"total", preview.total}, {"percent", percent_},
+                             {"output", preview_path_}};
+  std::fprintf(out_, "%s\n", event.dump().c_str());
+  std::fflush(out_);
 }
 
 void ProgressPrinter::warning(const std::string& line) {

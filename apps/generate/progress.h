@@ -35,6 +35,10 @@ class ProgressPrinter final : public ProgressListener {
   ProgressPrinter& operator=(const ProgressPrinter&) = delete;
 
   void progress(const Progress& progress) override;
+  // Writes the preview to the file of show_previews(), if there is one. A file that cannot be
+  // written is a warning, and no further preview is tried.
+  void preview(const Preview& preview) override;
+  void show_previews(const std::string& path) { preview_path_ = path; }
   void warning(const std::string& line) override;
   void finish();  // 100 %: the job is complete
 
@@ -47,7 +51,8 @@ class ProgressPrinter final : public ProgressListener {
   const std::string job_;
   FILE* const out_;
   const Clock::duration every_;
-  std::mutex mutex_;  // guards the members below
+  std::string preview_path_;  // of the thread of the job
+  std::mutex mutex_;          // guards the members below
   std::condition_variable_any stopping_;
   Progress last_;
   Clock::time_point heard_at_{}, printed_at_{};

@@ -150,6 +150,16 @@ GivenJob job_of(const Record& record, const Flags& flags) {
                             const std::string& field) { return path + ": " + field; },
                .model = {}};
   read_named_job(fields, job.label, job.spec);
+  // The flags tell where the recorded pictures lie now.
+  Request& request = job.spec.request;
+  for (const auto& [flag, picture] :
+       {std::pair{"image", &request.image}, {"last-image", &request.last_image}}) {
+    if (!flags.given(flag)) continue;
+    if (!picture->given())
+      throw Error(ErrorKind::kUsage, flags.label(flag) + " is given, but " + record.path +
+                                         " was made without; weft generate draws another");
+    picture->path = flags.text(flag);
+  }
   return job;
 }
 
@@ -157,15 +167,16 @@ GivenJob job_of(const Record& record, const Flags& flags) {
 // file are data: each is checked as the value of a flag.
 StoredFlags stored_flags(const Record& record, const Flags& flags) {
   StoredFlags stored{.values = {}, .origin = record.path};
-  for (const char* name :
-       {"dtype", "weights", "attention", "vae_dtype", "wire_dtype", "device", "threads", "layout"})
+  for (const char* name : {"dtype", "weights", "text_encoder_weights", "attention", "vae_dtype",
+                           "wire_dtype", "device", "threads", "layout"})
     if (const std::string value = text_of(record.engine, name); !value.empty())
       stored.values[name] = value;
   stored.values["deterministic"] = text_of(record.engine, "deterministic") == "true" ? "on" : "off";
   if (flags.given("ranks") || flags.given("layout") || stored.values["layout"] == "one rank")
     stored.values.erase("layout");
   for (const auto& [name, value] : flags.values())
-    if (flags.given(name) && name != "prompt" && name != "negative-prompt")
+    if (flags.given(name) && name != "prompt" && name != "negative-prompt" && name != "image" &&
+        name != "last-image")
       stored.values[name] = value.first;
   return stored;
 }
@@ -223,16 +234,21 @@ int run_replay(const Flags& flags) {
     throw Error(ErrorKind::kUsage,
                 "weft replay takes one file, got " + std::to_string(flags.operands().size()));
   const Record record = record_of(flags.operands().front());
-  const std::string model = flags.given("model") ? model_folder(flags) : find_model(record.model);
-  if (model.empty())
+  const GivenJob given = job_of(record, flags);
+  const PartFiles& files = given.spec.request.files;
+  std::string model;
+  if (flags.given("model"))
+    model = model_folder(flags);
+  else if (!record.model.empty())
+    model = find_model(record.model);
+  if (model.empty() && files.transformer.empty())
     throw Error(ErrorKind::kUsage, "weft replay needs --model FOLDER: " + record.path +
                                        " was made with " + text_of(record.engine, "model") +
                                        " and does not say in which folder that is");
-  const GivenJob given = job_of(record, flags);
   const ScratchFolder scratch;
   StoredFlags stored = stored_flags(record, flags);
   const Target target = target_of(record, flags, scratch);
-  stored.values["model"] = model;
+  if (!model.empty()) stored.values["model"] = model;
   stored.values["output"] = target.output;
   stored.values["frames"] = target.frames_as_pictures ? "png" : "file";
   if (!target.kept) {
@@ -241,7 +257,7 @@ int run_replay(const Flags& flags) {
   }
   const Flags job = Flags::parse(kGenerate, {}, stored);
 
-  const auto opened = std::make_shared<const OpenModel>(model);
+  const auto opened = std::make_shared<const OpenModel>(model, given.spec.request.loras, files);
   const std::string weights = opened->weights_hash;
   const std::vector<Difference> differ = differences(record, flags, job, weights);
   for (const Difference& d : differ)
@@ -250,9 +266,9 @@ int run_replay(const Flags& flags) {
                    d.here.c_str());
   const std::string theirs = text_of(record.engine, "weights_sha256");
   if (theirs != weights && !flags.on("allow-other-weights"))
-    throw Error(ErrorKind::kModel, model + " holds other weights (" + weights.substr(0, 12) +
-                                       "...) than " + record.path + " was made with (" +
-                                       theirs.substr(0, 12) +
+    throw Error(ErrorKind::kModel, opened->directory.path + " holds other weights (" +
+                                       weights.substr(0, 12) + "...) than " + record.path +
+                                       " was made with (" + theirs.substr(0, 12) +
                                        "...). Try --model with the folder "
                                        "it was made with, or --allow-other-weights");
   if (flags.on("dry-run")) {

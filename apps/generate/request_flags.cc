@@ -11,6 +11,8 @@
 
 #include "apps/command_line/placement.h"
 #include "apps/generate/progress.h"
+#include "apps/preview/preview_file.h"
+#include "engine/memory/memory_advice.h"
 #include "io/json.h"
 
 namespace weft {
@@ -49,6 +51,35 @@ nlohmann::json schedule_of(const Flags& flags) {
   return entries;
 }
 
+// The fields that --preset stands for, by its name. nullptr: the field may not be given beside it.
+struct PresetField {
+  const char *preset, *field, *value;
+};
+constexpr PresetField kPresets[] = {
+    {"distill-4", "solver", "distill-4"},       {"distill-4", "steps", "4"},
+    {"distill-4", "guidance_scale", "1"},       {"distill-4", "flow_shift", "5"},
+    {"distill-4", "guidance_scale_2", nullptr}, {"distill-4", "sigmas", nullptr}};
+
+bool same_value(const std::string& given, const std::string& preset) {
+  char* end = nullptr;
+  const double number = std::strtod(given.c_str(), &end);
+  return given == preset || (!given.empty() && !*end && number == std::atof(preset.c_str()));
+}
+
+// Adds the fields of --preset. Error(kUsage) where a flag gives one of them another value.
+void add_preset(const Flags& flags, nlohmann::json& fields) {
+  const std::string preset = flags.text("preset");
+  for (const auto& [name, field, value] : kPresets) {
+    if (preset != name) continue;
+    const std::string flag = flag_of(field);
+    if (fields.contains(field) && !(value && same_value(flags.text(flag), value)))
+      throw Error(ErrorKind::kUsage, flags.label(flag) + " is " + flags.text(flag) + ", but " +
+                                         flags.label("preset") + " is " + preset +
+                                         "; legal with it: " + (value ? value : "none"));
+    if (value) fields[field] = value;
+  }
+}
+
 // The fields that those flags of this command give which are `chosen`; `prompt` and `output` mean
 // something else there.
 nlohmann::json fields_of(const Flags& flags, bool (Flags::*chosen)(const std::string&) const) {
@@ -62,6 +93,7 @@ nlohmann::json fields_of(const Flags& flags, bool (Flags::*chosen)(const std::st
     else
       fields[name] = name == "negative_prompt" ? text_argument(flags, flag) : flags.text(flag);
   }
+  if (find_flag(flags.command(), "preset") && (flags.*chosen)("preset")) add_preset(flags, fields);
   return fields;
 }
 
@@ -177,7 +209,11 @@ GivenJob recorded_job(const Flags& flags, const nlohmann::json& request, const s
   };
   GivenJob job{.spec = blank_record(), .label = label, .model = {}};
   read_named_job(request, label, job.spec);
+  const JobSpec recorded = job.spec;
   read_named_job(fields_of(flags, &Flags::typed), label, job.spec);
+  // A flag tells where a picture lies now. It has to be the recorded one.
+  job.spec.request.image.sha256 = recorded.request.image.sha256;
+  job.spec.request.last_image.sha256 = recorded.request.last_image.sha256;
   if (flags.typed("prompt")) job.spec.request.prompt = text_argument(flags, "prompt");
   return job;
 }
@@ -267,11 +303,26 @@ std::optional<int64_t> segment_frames(const Flags& flags, double fps) {
 
 namespace {
 
+MemoryMode memory_mode(const Flags& flags) {
+  const std::string mode = flags.text("mode");
+  if (mode == "speed" && flags.given("resident-layers"))
+    throw Error(ErrorKind::kUsage,
+                flags.label("mode") + " is speed, which keeps all layers in memory, but " +
+                    flags.label("resident-layers") + " is " + flags.text("resident-layers") +
+                    "; legal with it: auto, memory");
+  return mode == "speed"    ? MemoryMode::kSpeed
+         : mode == "memory" ? MemoryMode::kMemory
+                            : MemoryMode::kAuto;
+}
+
 // The options that running and planning share.
 GeneratorOptions model_options(const Flags& flags) {
   GeneratorOptions options;
   options.dtype = compute_dtype(flags);
   options.weights = weight_format(flags);
+  options.text_weights = text_weight_format(flags);
+  options.weights_fixed = flags.given("weights");
+  if (find_flag(flags.command(), "mode")) options.mode = memory_mode(flags);
   options.attention = attention_format(flags);
   if (const std::string wire = flags.text("wire-dtype"); flags.given("wire-dtype"))
     options.wire_dtype = wire == "bf16" ? DType::kBF16 : DType::kF32;
@@ -280,6 +331,14 @@ GeneratorOptions model_options(const Flags& flags) {
   options.memory_limit = flags.bytes("memory-limit");
   options.host_memory_limit = flags.bytes("host-memory-limit");
   return options;
+}
+
+// The weights that a memory mode chooses, where the flags leave them open. All ranks choose alike.
+void choose_weights(const Flags& flags, GeneratorOptions& options) {
+  if (options.mode != MemoryMode::kMemory) return;
+  Layout layout;
+  layout[Axis::kTensor] = static_cast<int>(parts_along(Axis::kTensor, flags).value_or(1));
+  options.weights = smallest_weights(options, layout);
 }
 
 }  // namespace
@@ -294,6 +353,11 @@ GeneratorOptions options_of(const Flags& flags, const Ranks& ranks) {
   options.determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
   options.ranks_per_host = ranks.on_this_host;
   options.keeping = checkpoint_seconds(flags) ? Keeping::kCheckpoints : Keeping::kNothing;
+  options.preview_every = preview_every(flags);
+  choose_weights(flags, options);
+  if (options.mode == MemoryMode::kMemory)
+    options.weights =
+        static_cast<WeightFormat>(agreed(ranks, static_cast<uint64_t>(options.weights)));
   return options;
 }
 
@@ -303,8 +367,9 @@ GeneratorOptions planning_options(const Flags& flags, int ranks,
   options.threads = 1;
   options.keeping = Keeping::kCheckpoints;  // as weft generate does unless told otherwise
   options.ranks_per_device = ranks;
+  if (device) options.planned = device->traits;
+  choose_weights(flags, options);
   if (!device) return options;
-  options.planned = device->traits;
   options.ranks_per_device = planned_ranks_per_device(flags, ranks);
   options.ranks_per_host = ranks;
   return options;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "apps/command_line/placement.h"
+#include "apps/command_line/printable.h"
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "apps/generate/progress.h"
@@ -22,15 +23,23 @@ namespace fs = std::filesystem;
 // A checkpoint stores neither the flags that say how results are shown, which the new command line
 // decides, nor those whose values are stored under the flags that they set. Its records of jobs
 // state the prompts and the outputs.
-const std::set<std::string> kNotStored = {
-    "config",    "gpus",  "print-config", "dry-run", "json",  "progress",    "verbose",
-    "log-level", "quiet", "resume",       "profile", "trace", "prompt-file", "output"};
+const std::set<std::string> kNotStored = {"config",      "gpus",     "print-config", "dry-run",
+                                          "json",        "progress", "verbose",      "log-level",
+                                          "quiet",       "resume",   "profile",      "trace",
+                                          "prompt-file", "output",   "preset"};
 const std::set<std::string> kModels = {"model", "expand-prompt"};
 
 std::string absolute(const std::string& path) { return fs::absolute(path).string(); }
 
+// Returns whether the flag gives a file for a part of the model.
+bool is_part(const std::string& flag) {
+  return std::ranges::any_of(kParts, [&](const auto& part) { return flag == flag_of(part.first); });
+}
+
 // The value of a flag, made independent of the working folder.
 std::string anywhere(const std::string& name, const std::string& value) {
+  if (name == "lora") return to_string(parse_loras(value, name));
+  if (is_part(name)) return fs::absolute(value).lexically_normal().string();
   return kModels.count(name) && value != "auto" ? absolute(find_model(value)) : value;
 }
 
@@ -52,16 +61,6 @@ OutputNames names_of_left(const std::string& path) {
     throw Error(ErrorKind::kUsage,
                 "--resume is '" + path + "', legal: auto, never, or a checkpoint file");
   return output_names(path);
-}
-
-std::string quoted(const std::string& word) {
-  const auto plain = [](unsigned char c) {
-    return std::isalnum(c) || std::string_view("/._-+=:,@%").find(char(c)) != std::string::npos;
-  };
-  if (!word.empty() && std::ranges::all_of(word, plain)) return word;
-  std::string out = "'";
-  for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
 }
 
 // Warns of differences that may change the last bits of a result although the job is the same.
@@ -93,11 +92,12 @@ bool names_checkpoint(const Flags& flags) {
   return flags.text("resume") != "auto" && flags.text("resume") != "never";
 }
 
-// True where the record of a job states what the flag gives.
+// True where the record of a job states what the flag gives. The LoRAs and the files of parts are
+// needed before it is read, to open the model.
 bool is_recorded(const std::string& flag) {
-  return flag != "output" && std::ranges::any_of(job_fields(), [&](const JobField& field) {
-           return flag == flag_of(field.name);
-         });
+  return flag != "output" && flag != "lora" && !is_part(flag) &&
+         std::ranges::any_of(job_fields(),
+                             [&](const JobField& field) { return flag == flag_of(field.name); });
 }
 
 // Earlier versions stored the output among the flags, and wrote frames into any that ends in /.
@@ -276,8 +276,8 @@ std::string resume_advice(const Flags& flags, const Ranks& ranks, const OutputNa
   if (files.empty()) return "";
   if (flags.command() == kBatch) return "The same command goes on from there";
   const std::string start = ranks.processes ? "mpirun -n " + std::to_string(ranks.count) + " " : "";
-  return "Resume: " + start + quoted(program_name()) + " generate --resume " +
-         quoted(files.front());
+  return "Resume: " + start + shell_word(program_name()) + " generate --resume " +
+         shell_word(files.front());
 }
 
 }  // namespace weft

@@ -118,6 +118,7 @@ void write_sidecar(const std::string& path, const Flags& flags, const Generator&
                          {"signature", result.signature}};
   sidecar.update(record_of(flags, generator, done.drawing.spec));
   if (done.segments > 0) sidecar["segments"] = done.segments;
+  if (result.resident_layers > 0) sidecar["resident_layers"] = result.resident_layers;
   if (result.streaming.forwards > 0) sidecar["streaming"] = to_json(done.upload, result.streaming);
   if (!result.cached.empty()) sidecar["cache"] = cache_json(result);
   if (!done.profile.is_null()) sidecar["profile"] = done.profile;

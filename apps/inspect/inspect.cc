@@ -4,14 +4,16 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "apps/commands.h"
+#include "apps/inspect/file_use.h"
 #include "apps/inspect/language_memory.h"
 #include "apps/inspect/memory.h"
 #include "apps/model_folder.h"
 #include "io/json.h"
 #include "io/media/media_probe.h"
-#include "io/weights/tensor_file.h"
+#include "io/weights/weights_file.h"
 #include "models/registry.h"
 
 namespace weft {
@@ -20,29 +22,30 @@ namespace {
 namespace fs = std::filesystem;
 
 template <class Specs>
-void add_counts(nlohmann::json& object, const Specs& tensors) {
+void add_counts(nlohmann::json& object, const Specs& tensors, bool every_tensor) {
   int64_t parameters = 0;
   for (const auto& tensor : tensors) {
     int64_t count = 1;
     for (const int64_t extent : tensor.shape) count *= extent;
     parameters += count;
+    if (every_tensor) object["list"].push_back({{"name", tensor.name}, {"shape", tensor.shape}});
   }
   object["parameters"] = parameters;
   object["tensors"] = tensors.size();
 }
 
-// Parameter and tensor counts from a component's config alone.
-nlohmann::json inspect_config(const std::string& path) {
+// Parameter and tensor counts, and the tensors themselves, from a component's config alone.
+nlohmann::json inspect_config(const std::string& path, bool every_tensor) {
   const nlohmann::json config = read_json_file(path);
   nlohmann::json object{{"file", path}};
   const std::string type = json_string_or(config, "model_type", path, "");
   if (const std::optional<ComponentFacts> facts = component_facts(path)) {
     object["class"] = facts->class_name;
-    add_counts(object, facts->tensors);
+    add_counts(object, facts->tensors, every_tensor);
     if (!facts->description.empty()) object["config"] = facts->description;
   } else if (is_decoder_type(type)) {
     object["class"] = type == "qwen3" ? "Qwen3ForCausalLM" : "Qwen2ForCausalLM";
-    add_counts(object, decoder_tensors(DecoderConfig::from_json_file(path)));
+    add_counts(object, decoder_tensors(DecoderConfig::from_json_file(path)), every_tensor);
   } else {
     throw Error(ErrorKind::kModel, path + ": not the config of a model known here; legal: " +
                                        known_components() + ", or a " + decoder_families());
@@ -51,8 +54,9 @@ nlohmann::json inspect_config(const std::string& path) {
 }
 
 nlohmann::json inspect_weights(const std::string& path, bool every_tensor) {
-  const TensorFile file = TensorFile::open(path);
+  const TensorFile file = open_weights(path);
   nlohmann::json object{{"file", path},
+                        {"format", file.format()},
                         {"files", file.files()},
                         {"bytes", file.bytes()},
                         {"header_sha256", file.header_hash()},
@@ -62,21 +66,23 @@ nlohmann::json inspect_weights(const std::string& path, bool every_tensor) {
   std::map<std::string, int64_t> dtypes;
   nlohmann::json list = nlohmann::json::array();
   for (const std::string& name : file.names()) {
-    const TensorView view = file.view(name);
+    const TensorView view = file.describe(name);
+    const std::string type = file.stored_type(name);
     parameters += view.count();
-    ++dtypes[std::string(to_string(view.dtype))];
+    ++dtypes[type];
     if (every_tensor)
       list.push_back({{"name", name},
-                      {"dtype", to_string(view.dtype)},
+                      {"dtype", type},
                       {"shape", std::vector<int64_t>(view.shape().begin(), view.shape().end())}});
   }
   object["parameters"] = parameters;
   object["dtypes"] = dtypes;
+  add_use(path, file, object);
   if (every_tensor) object["list"] = list;
   return object;
 }
 
-nlohmann::json inspect_model(const std::string& path) {
+nlohmann::json inspect_model(const std::string& path, bool every_tensor) {
   const ModelDirectory model = open_model_directory(path);
   nlohmann::json object{
       {"model", path}, {"class", model.family->class_name}, {"experts", model.experts()}};
@@ -88,11 +94,44 @@ nlohmann::json inspect_model(const std::string& path) {
   if (d.guidance_scale_2) object["defaults"]["guidance_scale_2"] = *d.guidance_scale_2;
   if (d.flow_shift) object["defaults"]["flow_shift"] = *d.flow_shift;
   if (model.boundary_ratio) object["boundary_ratio"] = *model.boundary_ratio;
-  for (const std::string& part :
-       {model.transformer, model.transformer_2, model.text_encoder, model.vae})
-    if (!part.empty())
-      object["components"][fs::path(part).filename().string()] =
-          inspect_config(part + "/config.json");
+  if (model.pictures.reads_any())
+    object["pictures"] = {{"least", model.pictures.least}, {"most", model.pictures.most}};
+  for (const std::string& part : model.weights_folders())
+    object["components"][fs::path(part).filename().string()] =
+        inspect_config(part + "/config.json", every_tensor);
+  return object;
+}
+
+// Looks at a folder in the original layout of a model: the transformer at its root, and other parts
+// in folders or in files beside it. nullopt where it is no such folder.
+std::optional<nlohmann::json> inspect_original(const std::string& path, bool every_tensor) {
+  const auto config_of = [](const fs::path& folder) {
+    const std::string config = (folder / "config.json").string();
+    return fs::is_regular_file(config) && component_facts(config) ? config : std::string();
+  };
+  std::map<std::string, nlohmann::json> parts;
+  std::set<std::string> unread;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+    if (entry.path().extension() == ".pth") unread.insert(entry.path().filename().string());
+    if (!entry.is_directory()) continue;
+    if (const std::string config = config_of(entry.path()); !config.empty())
+      parts[entry.path().filename().string()] = inspect_config(config, every_tensor);
+  }
+  const std::string root = config_of(path);
+  if (root.empty() || (parts.empty() && unread.empty())) return std::nullopt;
+  parts["transformer"] = inspect_config(root, every_tensor);
+  return nlohmann::json{{"folder", path}, {"components", parts}, {"not_read", unread}};
+}
+
+// A folder of weights, with what its config.json says of them.
+nlohmann::json inspect_component(const std::string& path, bool every_tensor) {
+  nlohmann::json object = inspect_weights(path, every_tensor);
+  const std::string config = path + "/config.json";
+  if (object.contains("class") || !fs::is_regular_file(config)) return object;
+  if (const std::optional<ComponentFacts> facts = component_facts(config)) {
+    object["class"] = facts->class_name;
+    if (!facts->description.empty()) object["config"] = facts->description;
+  }
   return object;
 }
 
@@ -112,23 +151,29 @@ nlohmann::json inspect_media(const std::string& path) {
 
 nlohmann::json inspect(const std::string& path, bool every_tensor) {
   if (fs::is_directory(path)) {
-    if (fs::exists(path + "/model_index.json")) return inspect_model(path);
+    if (fs::exists(path + "/model_index.json")) return inspect_model(path, every_tensor);
     if (LanguageFolder::recognise(path)) return inspect_language(path);
-    return inspect_weights(path, every_tensor);
+    if (const std::optional<nlohmann::json> folder = inspect_original(path, every_tensor))
+      return *folder;
+    return inspect_component(path, every_tensor);
   }
   std::string extension = fs::path(path).extension().string();
   std::transform(extension.begin(), extension.end(), extension.begin(),
                  [](unsigned char c) { return std::tolower(c); });
   for (const char* media : {".mp4", ".mov", ".webm", ".mkv", ".gif", ".png"})
     if (extension == media) return inspect_media(path);
-  if (path.ends_with(".safetensors") || path.ends_with(".safetensors.index.json"))
+  if (path.ends_with(".safetensors") || path.ends_with(".safetensors.index.json") ||
+      extension == ".gguf")
     return inspect_weights(path, every_tensor);
   if (fs::path(path).filename() == "model_index.json")
     return inspect_model(
-        fs::path(path).parent_path().empty() ? "." : fs::path(path).parent_path().string());
-  if (extension == ".json") return inspect_config(path);
+        fs::path(path).parent_path().empty() ? "." : fs::path(path).parent_path().string(),
+        every_tensor);
+  if (extension == ".json") return inspect_config(path, every_tensor);
   throw Error(ErrorKind::kModel,
-              path + ": legal: a model folder, .safetensors, a config .json, .mp4 .webm .gif .png");
+              path +
+                  ": legal: a model folder, .safetensors, .gguf, a config .json, .mp4 .webm "
+                  ".gif .png");
 }
 
 void print(const nlohmann::json& value, const std::string& indent) {
@@ -147,6 +192,10 @@ void print(const nlohmann::json& value, const std::string& indent) {
 }  // namespace
 
 int run_inspect(const Flags& flags) {
+  if (flags.operands().empty() && flags.given("memory") && flags.given("transformer")) {
+    inspect_memory(flags, "");
+    return 0;
+  }
   if (flags.operands().empty())
     throw Error(ErrorKind::kUsage, "weft inspect needs at least one file or folder");
   for (const std::string& operand : flags.operands()) {
@@ -158,7 +207,8 @@ int run_inspect(const Flags& flags) {
     }
     if (flags.given("memory")) {
       const bool language = LanguageFolder::recognise(path);
-      for (const char* flag : {"device", "weights", "attention", "resident-layers"})
+      for (const char* flag :
+           {"device", "weights", "text-encoder-weights", "attention", "resident-layers"})
         if (language && flags.given(flag))
           throw Error(ErrorKind::kUsage, flags.label(flag) +
                                              " is given, but the memory of a language model is "

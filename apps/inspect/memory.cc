@@ -1,14 +1,16 @@
 #include "apps/inspect/memory.h"
 
-#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <tuple>
+#include <vector>
 
 #include "apps/command_line/printable.h"
 #include "apps/device.h"
 #include "apps/generate/request_flags.h"
+#include "apps/model_folder.h"
+#include "engine/pictures/picture_conditions.h"
 
 namespace weft {
 namespace {
@@ -36,10 +38,14 @@ struct Stage {
   uint64_t weights() const { return total - activations; }
 };
 
-std::array<Stage, 3> stages_of(const MemoryPlan& plan) {
-  return {{{"encode_text", plan.encode_text, plan.parts.encode_text},
-           {"denoise", plan.denoise, plan.parts.denoise},
-           {"decode", plan.decode, plan.parts.decode}}};
+std::vector<Stage> stages_of(const MemoryPlan& plan) {
+  std::vector<Stage> stages{{"encode_text", plan.encode_text, plan.parts.encode_text},
+                            {"denoise", plan.denoise, plan.parts.denoise},
+                            {"decode", plan.decode, plan.parts.decode}};
+  if (plan.encode_image > 0)
+    stages.insert(stages.begin() + 1, {"encode_image", plan.encode_image,
+                                       plan.parts.encode_image - plan.parts.picture_encoder});
+  return stages;
 }
 
 nlohmann::json to_json(const MemoryPlan& plan) {
@@ -82,6 +88,20 @@ void describe_device_memory(const MemoryPlan& plan, nlohmann::json& object) {
   object["host"] = {{"pinned_bytes", plan.host.pinned()}, {"bytes", plan.host.total()}};
 }
 
+std::string mode_text(const GeneratorOptions& options, const MemoryPlan& plan) {
+  const bool changed = !options.weights_fixed && options.weights != WeightFormat::kCompute;
+  return std::string(to_string(options.mode)) + ", " + plan.reason +
+         (changed ? ", " + to_string(options.weights) + " weights, which change the picture" : "");
+}
+
+void describe_mode(const GeneratorOptions& options, const MemoryPlan& plan,
+                   nlohmann::json& object) {
+  object["mode"] = to_string(options.mode);
+  object["mode_reason"] = plan.reason;
+  object["weights"] = to_string(options.weights);
+  if (plan.resident_layers > 0) object["resident_layers"] = plan.resident_layers;
+}
+
 MemoryPlan plan_of_rank(const std::shared_ptr<const OpenModel>& model,
                         const GeneratorOptions& options, Layout layout, const Request& request) {
   layout[Axis::kData] = 1;
@@ -89,15 +109,19 @@ MemoryPlan plan_of_rank(const std::shared_ptr<const OpenModel>& model,
 }
 
 void inspect_memory(const Flags& flags, const std::string& model) {
-  if (!std::filesystem::exists(model + "/model_index.json"))
+  const PartFiles files = part_files(flags);
+  if (model.empty() ? files.transformer.empty()
+                    : !std::filesystem::exists(model + "/model_index.json"))
     throw Error(ErrorKind::kUsage,
-                flags.label("memory") + " is given, but " + model +
-                    " is no model folder; legal: a folder with model_index.json");
+                flags.label("memory") + " is given, but " +
+                    (model.empty() ? "no model" : model + " is no model folder") +
+                    "; legal: a folder with model_index.json, or --transformer FILE and the other "
+                    "parts");
   Request request = clip_of(flags);
   const int ranks = static_cast<int>(flags.integer("ranks").value_or(1));
   const std::optional<PlannedDevice> device = planned_device(flags);
   const GeneratorOptions options = planning_options(flags, ranks, device);
-  const auto opened = std::make_shared<const OpenModel>(model);
+  const auto opened = std::make_shared<const OpenModel>(model, std::vector<Lora>{}, files);
   const Generator generator(opened, options);
   const std::string clip = flags.label("memory") + " is '" + flags.text("memory") + "': its ";
   for (const auto& [name, value, grid] :
@@ -108,7 +132,7 @@ void inspect_memory(const Flags& flags, const std::string& model) {
   request.prompt = flags.text("prompt");
   if (request.prompt.empty())
     for (int64_t i = 0; i < generator.limits().text_length; ++i) request.prompt += "a ";
-  request = generator.resolve(request);
+  request = generator.resolve(with_any_pictures(request, opened->directory));
   const Layout layout = parse_layout(flags.text("layout"), ranks, generator.layout_limits(request));
   const MemoryPlan plan = plan_of_rank(opened, options, layout, request);
   const std::string dtype(to_string(options.dtype));

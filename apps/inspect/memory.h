@@ -12,6 +12,11 @@ namespace weft {
 MemoryPlan plan_of_rank(const std::shared_ptr<const OpenModel>& model,
                         const GeneratorOptions& options, Layout layout, const Request& request);
 
+// "auto, it fits: all resident", for run headers.
+std::string mode_text(const GeneratorOptions& options, const MemoryPlan& plan);
+// The same as fields of a plan's JSON: "mode", "mode_reason", "resident_layers", "weights".
+void describe_mode(const GeneratorOptions& options, const MemoryPlan& plan, nlohmann::json& object);
+
 // Adds the fields that only plans for GPUs have to a plan's JSON: "scratch_bytes" of single ops,
 // and "host": {"pinned_bytes", "bytes"}. Adds nothing for a CPU.
 void describe_device_memory(const MemoryPlan& plan, nlohmann::json& object);

@@ -23,6 +23,10 @@ constexpr size_t kMostLoops = 16;
 // picture was shown, and an eighth of a block's length would cost too many headers.
 constexpr int kFragmentPictures = 4, kFragmentsPerKey = 3;
 
+// An interrupted face goes on so long with what is encoded. A page has about 0.3 s more in its
+// player, and all of it must be gone after 0.6 s and a block.
+constexpr std::chrono::milliseconds kKeptPictures{400};
+
 // The loops that were drawn, by caption.
 class LoopCache {
  public:
@@ -58,10 +62,10 @@ class LiveServer {
     for (Route& route : live_page_routes()) settings_.routes.push_back(std::move(route));
     settings_.websockets.push_back(
         {.path = "/v1/stream",
-         .refuse = [this](const HttpRequest&) { return not_ready(); },
+         .refuse = [this](const HttpRequest&) { return state_.refuse_yet(); },
          .open = [this](const HttpRequest&,
                         auto socket) { return faces_->open(std::move(socket)); }});
-    settings_.answered = [this](const AnsweredRequest& request) { answered(request); };
+    settings_.answered = [this](const AnsweredRequest& request) { state_.answered(request); };
     server_ = std::make_unique<HttpServer>(settings_);
   }
 
@@ -79,20 +83,6 @@ class LiveServer {
   }
 
  private:
-  std::optional<HttpResponse> not_ready() const {
-    const auto reason = state_.readiness.why_not();
-    if (!reason) return std::nullopt;
-    HttpResponse response = error_response(503, reason->first, reason->second);
-    response.headers.emplace_back("Retry-After", "2");
-    return response;
-  }
-
-  void answered(const AnsweredRequest& request) {
-    state_.metrics.add("weft_requests_total", {{"status", std::to_string(request.status)}});
-    state_.metrics.observe("weft_request_duration_seconds", request.seconds);
-    log_.answered(request);
-  }
-
   // Loads the weights and draws the loops that faces begin with.
   void warm_up() {
     StreamSplit split =
@@ -101,6 +91,7 @@ class LiveServer {
     if (!split.forecast) engine_->warm_up(job_.caption);
     SessionConfig session = session_config(flags_, *engine_);
     session.revoke = std::chrono::seconds(1);
+    session.kept = kKeptPictures;
     runner_ = std::make_unique<TurnRunner>(*engine_);
     loops_ = std::make_unique<LoopCache>(*runner_, session);
     loops_->of(job_.caption);
@@ -112,7 +103,7 @@ class LiveServer {
         .loops = [this](const std::string& caption) { return loops_->of(caption); },
         .caption = [this](const auto& caption,
                           const auto& mood) { return stream_caption(defaults(), caption, mood); }});
-    faces_ = std::make_unique<LiveFaces>(*stage_, live_settings(), state_, log_);
+    faces_ = std::make_unique<LiveFaces>(*stage_, live_settings(), state_);
   }
 
   const StreamDefaults& defaults() const { return *job_.model->directory.defaults.stream; }
@@ -142,27 +133,21 @@ class LiveServer {
 
   void begin() {
     state_.readiness.set_ready();
-    const std::string address = address_of(settings_, server_->port());
-    log_.write(LogLevel::kInfo, "ready", "Clients can connect.", {{"address", address}});
-    if (flags_.on("json"))
-      std::printf("%s\n",
-                  nlohmann::json{{"address", address}, {"port", server_->port()}}.dump().c_str());
-    else
-      std::printf("%s\n", address.c_str());
-    std::fflush(stdout);
+    tell_address(flags_, state_.log, "Clients can connect.", server_->port());
   }
 
   // Lets the faces speak what they have, and ends.
   int end() {
-    log_.write(LogLevel::kInfo, "draining", "The server is about to end.");
+    state_.log.write(LogLevel::kInfo, "draining", "The server is about to end.");
     state_.readiness.set_draining();
     if (faces_) faces_->drain();
     const bool in_time = server_->drain(std::chrono::seconds(*flags_.integer("drain-seconds")));
     server_->stop();
     faces_.reset();
     runner_.reset();
-    log_.write(LogLevel::kInfo, "ended",
-               in_time ? "All clients were served." : "Clients that took too long were cut off.");
+    state_.log.write(
+        LogLevel::kInfo, "ended",
+        in_time ? "All clients were served." : "Clients that took too long were cut off.");
     return 0;
   }
 
@@ -170,7 +155,6 @@ class LiveServer {
   const LiveJob& job_;
   ServerSettings settings_;
   ServerState state_;
-  ServerLog log_;
   std::unique_ptr<StreamEngine> engine_;
   std::unique_ptr<TurnRunner> runner_;
   std::unique_ptr<LoopCache> loops_;

@@ -297,7 +297,8 @@ nlohmann::json LiveFace::stats_of(const MediaPiece& piece, uint16_t& flags) {
   if (last.made > last.begun) {
     const VideoSettings& video = stage_.movie.video;
     const double seconds = double(last.block_pictures) * video.fps_den / video.fps_num;
-    stats["realtime_factor"] = seconds * 1e9 / double((last.made - last.begun).count());
+    realtime_factor_ = seconds * 1e9 / double((last.made - last.begun).count());
+    stats["realtime_factor"] = realtime_factor_.load();
   }
   if (last.state == SessionState::kSpeaking)
     if (const auto received = received_before(last.begun)) stats["audio_recv_ts"] = *received;

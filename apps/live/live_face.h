@@ -65,6 +65,8 @@ class LiveFace {
   std::optional<int> position() const;  // in the queue for the engine; nullopt: wants nothing
   SessionCounts counts() const;
   PacketSender::Counts sent() const { return sender_.counts(); }
+  // The length of the latest block by the time that its computation took; 0 before the first.
+  double realtime_factor() const { return realtime_factor_; }
 
  private:
   void feed();
@@ -98,6 +100,7 @@ class LiveFace {
   std::mutex flush_mutex_;  // a flush drops the waiting sound and interrupts the session at once
   std::atomic<bool> ready_ = false, over_ = false, key_is_due_ = false;
   std::atomic<bool> feeds_now_ = false, shows_speech_ = false;
+  std::atomic<double> realtime_factor_ = 0;
   struct Fed {
     MediaInstant at, received;
   };

@@ -4,9 +4,9 @@
 #include <array>
 #include <atomic>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <utility>
 
+#include "apps/serve/server_text.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -14,16 +14,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kRound{200}, kPositionEvery{1000};
-
-std::string random_token() {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::random_device random;
-  std::string token;
-  for (int word = 0; word < 4; ++word)
-    for (uint32_t bits = random(), digit = 0; digit < 8; ++digit, bits >>= 4)
-      token += kDigits[bits & 15];
-  return token;
-}
 
 const StreamError kNoRoom{.code = "overloaded",
                           .message =
@@ -54,10 +44,11 @@ struct LiveFaces::Client {
   EntryPtr entry{};  // guarded by LiveFaces::mutex_
 };
 
-LiveFaces::LiveFaces(FaceStage& stage, LiveSettings settings, ServerState& state, ServerLog& log)
-    : stage_(stage), settings_(std::move(settings)), state_(state), log_(log), looks_after_([this] {
-        look_after();
-      }) {}
+LiveFaces::LiveFaces(FaceStage& stage, LiveSettings settings, ServerState& state)
+    : stage_(stage),
+      settings_(std::move(settings)),
+      state_(state),
+      looks_after_([this] { look_after(); }) {}
 
 LiveFaces::~LiveFaces() {
   {
@@ -95,7 +86,8 @@ void LiveFaces::refuse(const ClientPtr& client, const StreamError& error, uint16
   if (!error.fatal) return;
   client->closing = true;
   client->socket->close(code, error.code);
-  log_.write(LogLevel::kWarning, "client_refused", "A client was refused.", {{"code", error.code}});
+  state_.log.write(LogLevel::kWarning, "client_refused", "A client was refused.",
+                   {{"code", error.code}});
 }
 
 void LiveFaces::take_text(const ClientPtr& client, std::string_view message) {
@@ -214,7 +206,7 @@ void LiveFaces::begin(const ClientPtr& client, const SessionInit& init) {
                    .fatal = true},
                   1013);
   const EntryPtr entry = std::make_shared<Entry>();
-  entry->token = random_token();
+  entry->token = random_hex(4);
   entry->caption = request.caption;
   entry->mood = init.mood.value_or(settings_.mood);
   entry->container = request.container;
@@ -229,7 +221,7 @@ void LiveFaces::begin(const ClientPtr& client, const SessionInit& init) {
       there->socket->send_text(greeting(*alive, false));
   });
   entry->face->attach(client->socket, -1);
-  log_.write(LogLevel::kInfo, "session_began", "A face was made for a client.");
+  state_.log.write(LogLevel::kInfo, "session_began", "A face was made for a client.");
 }
 
 void LiveFaces::resume(const ClientPtr& client, const SessionResume& resume) {
@@ -251,7 +243,7 @@ void LiveFaces::resume(const ClientPtr& client, const SessionResume& resume) {
   client->entry = entry;
   if (entry->is_greeted) client->socket->send_text(greeting(*entry, true));
   entry->face->attach(client->socket, resume.time_us);
-  log_.write(LogLevel::kInfo, "session_resumed", "A client came back.");
+  state_.log.write(LogLevel::kInfo, "session_resumed", "A client came back.");
 }
 
 // Tells the client that its face can be shown.
@@ -315,6 +307,8 @@ void LiveFaces::look_after(const Client& client) {
   if (!client.entry) return;
   Entry& entry = *client.entry;
   if (now - entry.told >= kPositionEvery) tell_position(entry);
+  if (const double factor = entry.face->realtime_factor(); factor > 0)
+    state_.metrics.set("weft_realtime_factor", factor);
   if (entry.is_shown || entry.face->sent().packets == 0) return;
   entry.is_shown = true;
   state_.metrics.observe("weft_time_to_first_frame_seconds",
@@ -346,9 +340,9 @@ void LiveFaces::take_ended(std::vector<EntryPtr>& ended) {
     at = entries_.erase(at);
     const SessionCounts counts = entry->face->counts();
     state_.metrics.add("weft_frames_generated_total", {}, double(counts.slots));
-    log_.write(LogLevel::kInfo, "session_ended", "A face was ended.",
-               {{"slots", std::to_string(counts.slots)},
-                {"interruptions", std::to_string(counts.interruptions)}});
+    state_.log.write(LogLevel::kInfo, "session_ended", "A face was ended.",
+                     {{"slots", std::to_string(counts.slots)},
+                      {"interruptions", std::to_string(counts.interruptions)}});
     ended.push_back(entry);
   }
 }

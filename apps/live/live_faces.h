@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "apps/live/live_face.h"
-#include "apps/serve/http_server.h"
-#include "apps/serve/server_log.h"
+#include "apps/serve/http/http_server.h"
 #include "apps/serve/server_routes.h"
 
 namespace weft {
@@ -28,10 +27,10 @@ struct LiveSettings {
   std::chrono::milliseconds first_message{10'000};
 };
 
-// The stage, the state and the log outlive it; the server is stopped before.
+// The stage and the state outlive it; the server is stopped before.
 class LiveFaces {
  public:
-  LiveFaces(FaceStage& stage, LiveSettings settings, ServerState& state, ServerLog& log);
+  LiveFaces(FaceStage& stage, LiveSettings settings, ServerState& state);
   ~LiveFaces();
 
   // Answers a new connection's messages. Called on the server's thread.
@@ -68,7 +67,6 @@ class LiveFaces {
   FaceStage& stage_;
   const LiveSettings settings_;
   ServerState& state_;
-  ServerLog& log_;
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::map<std::string, EntryPtr> entries_;  // by token

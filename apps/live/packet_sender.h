@@ -10,7 +10,7 @@
 #include <mutex>
 #include <string>
 
-#include "apps/serve/http_server.h"
+#include "apps/serve/http/http_server.h"
 #include "apps/serve/stream_messages.h"
 
 namespace weft {

@@ -1,8 +1,10 @@
 #include "apps/serve/listen_flags.h"
 
 #include <charconv>
+#include <cstdio>
+#include <nlohmann/json.hpp>
 
-#include "apps/serve/access.h"
+#include "apps/serve/http/access.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -21,6 +23,12 @@ void read_address(const Flags& flags, ServerSettings& settings) {
                                        "127.0.0.1:8188 or [::1]:8188");
   const bool bracketed = host.starts_with('[') && host.ends_with(']');
   settings.host = bracketed ? host.substr(1, host.size() - 2) : host;
+}
+
+std::string shown_address(const ServerSettings& settings, uint16_t port) {
+  const bool is_v6 = settings.host.find(':') != std::string::npos;
+  return std::string(settings.certificate_file.empty() ? "http" : "https") + "://" +
+         (is_v6 ? "[" + settings.host + "]" : settings.host) + ":" + std::to_string(port) + "/";
 }
 
 }  // namespace
@@ -51,10 +59,14 @@ void refuse_without_listener(const Flags& flags) {
       throw Error(ErrorKind::kUsage, flags.label(spec.name) + " is legal beside --listen");
 }
 
-std::string address_of(const ServerSettings& settings, uint16_t port) {
-  const bool is_v6 = settings.host.find(':') != std::string::npos;
-  return std::string(settings.certificate_file.empty() ? "http" : "https") + "://" +
-         (is_v6 ? "[" + settings.host + "]" : settings.host) + ":" + std::to_string(port) + "/";
+void tell_address(const Flags& flags, ServerLog& log, const std::string& message, uint16_t port) {
+  const std::string address = shown_address(listener_settings(flags), port);
+  log.write(LogLevel::kInfo, "ready", message, {{"address", address}});
+  if (flags.on("json"))
+    std::printf("%s\n", nlohmann::json{{"address", address}, {"port", port}}.dump().c_str());
+  else
+    std::printf("%s\n", address.c_str());
+  std::fflush(stdout);
 }
 
 }  // namespace weft

@@ -28,14 +28,6 @@ const char* content_type(std::string_view name) {
   return "text/javascript; charset=utf-8";
 }
 
-bool has_it(const HttpRequest& request, std::string_view etag) {
-  const std::vector<std::string> known = list_header(request.header("if-none-match"));
-  return std::ranges::any_of(known, [&](std::string_view tag) {
-    if (tag.starts_with("W/")) tag.remove_prefix(2);
-    return tag == etag || tag == "*";
-  });
-}
-
 HttpResponse answer(const PageFile& file, const HttpRequest& request) {
   HttpResponse response{.content_type = content_type(file.name)};
   response.headers = {{"ETag", std::string(file.etag)},
@@ -44,7 +36,7 @@ HttpResponse answer(const PageFile& file, const HttpRequest& request) {
                       {"Referrer-Policy", "no-referrer"},
                       {"Cross-Origin-Opener-Policy", "same-origin"},
                       {"Cross-Origin-Resource-Policy", "same-origin"}};
-  if (has_it(request, file.etag))
+  if (has_tag(request, file.etag))
     response.status = 304;
   else
     response.body = file.bytes;

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/serve/http_server.h"
+#include "apps/serve/http/http_server.h"
 
 namespace weft {
 

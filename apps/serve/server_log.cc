@@ -2,26 +2,11 @@
 
 #include <chrono>
 #include <cstdio>
-#include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "apps/serve/server_text.h"
+
 namespace weft {
-namespace {
-
-std::string timestamp() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-  const std::time_t seconds = milliseconds / 1000;
-  std::tm utc;
-  gmtime_r(&seconds, &utc);
-  char date[32], text[48];
-  std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", &utc);
-  std::snprintf(text, sizeof text, "%s.%03dZ", date, static_cast<int>(milliseconds % 1000));
-  return text;
-}
-
-}  // namespace
-
 ServerLog::ServerLog(std::function<void(const std::string& line)> write)
     : write_(write ? std::move(write)
                    : [](const std::string& line) { std::fputs(line.c_str(), stderr); }) {}
@@ -29,7 +14,7 @@ ServerLog::ServerLog(std::function<void(const std::string& line)> write)
 void ServerLog::write(LogLevel level, const std::string& event, const std::string& message,
                       const Fields& fields) {
   const char* names[] = {"info", "warning", "error"};
-  nlohmann::ordered_json line = {{"ts", timestamp()},
+  nlohmann::ordered_json line = {{"ts", utc_text(std::chrono::system_clock::now())},
                                  {"level", names[static_cast<int>(level)]},
                                  {"event", event},
                                  {"msg", message}};

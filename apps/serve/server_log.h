@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "apps/serve/http_server.h"
+#include "apps/serve/http/http_server.h"
 
 namespace weft {
 

@@ -33,12 +33,6 @@ nlohmann::ordered_json flag_json(const FlagSpec& flag) {
   return out;
 }
 
-HttpResponse ready_response(const Readiness& readiness) {
-  const auto why_not = readiness.why_not();
-  if (why_not) return error_response(503, why_not->first, why_not->second);
-  return {.body = "{\"status\":\"ready\"}\n"};
-}
-
 }  // namespace
 
 void Readiness::set_ready() {
@@ -64,6 +58,19 @@ std::optional<std::pair<std::string, std::string>> Readiness::why_not() const {
   return std::nullopt;
 }
 
+void ServerState::answered(const AnsweredRequest& request) {
+  metrics.add("weft_requests_total", {{"status", std::to_string(request.status)}});
+  metrics.observe("weft_request_duration_seconds", request.seconds);
+  log.answered(request);
+}
+
+std::optional<HttpResponse> ServerState::refuse_yet() const {
+  constexpr int kRetrySeconds = 2;
+  const auto reason = readiness.why_not();
+  if (!reason) return std::nullopt;
+  return retry_response(503, reason->first, reason->second, kRetrySeconds);
+}
+
 std::string capabilities_json(unsigned commands) {
   nlohmann::ordered_json listed = nlohmann::ordered_json::object();
   for (const CommandSpec& command : command_table()) {
@@ -84,7 +91,10 @@ std::vector<Route> server_routes(ServerState& state, unsigned commands) {
        [](const HttpRequest&) { return HttpResponse{.body = "{\"status\":\"live\"}\n"}; }, true,
        true},
       {"GET", "/health/ready",
-       [&state](const HttpRequest&) { return ready_response(state.readiness); }, false, true},
+       [&state](const HttpRequest&) {
+         return state.refuse_yet().value_or(HttpResponse{.body = "{\"status\":\"ready\"}\n"});
+       },
+       false, true},
       {"GET", "/metrics",
        [&state](const HttpRequest&) {
          return HttpResponse{.content_type = "text/plain; version=0.0.4; charset=utf-8",

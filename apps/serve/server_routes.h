@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "apps/command_line/flags.h"
-#include "apps/serve/http_server.h"
+#include "apps/serve/http/http_server.h"
 #include "apps/serve/metrics.h"
+#include "apps/serve/server_log.h"
 
 namespace weft {
 
@@ -28,8 +29,12 @@ class Readiness {
 };
 
 struct ServerState {
-  Readiness readiness;
+  Readiness readiness{};
   Metrics metrics{server_metrics()};
+  ServerLog log{};
+
+  void answered(const AnsweredRequest& request);   // counts and logs it
+  std::optional<HttpResponse> refuse_yet() const;  // 503 where it is not ready
 };
 
 // GET /health/live, /health/ready, /metrics, /version and /v1/capabilities. `state` outlives the

@@ -11,6 +11,7 @@
 #include "kernels/arena.h"
 #include "kernels/copy.h"
 #include "kernels/transfer.h"
+#include "models/blocks.h"
 #include "models/registry.h"
 #include "parallel/context.h"
 
@@ -103,18 +104,40 @@ struct CaseTransformer final : Experts {
 
 // Joins the rows [n + joint, columns] of every sequence index, which stage `stage` holds on the
 // host, on the root as [tokens + joint, columns]; returns an empty tensor elsewhere. The joint rows
-// are those of the first sequence index.
+// are those of the first sequence index; they may come first in both.
 struct JoinedRows {
   Sequence all;
   int64_t joint, columns;
+  bool joint_first = false;
 };
 Tensor join_rows(Bench& bench, RankPlacement& placement, const TensorView& own, int stage,
                  int index, const JoinedRows& shape);
+
+// The inputs of speech to video beside the latent and the prompt (verify_speech.cc). All are empty
+// for other models.
+struct SpeechInputs {
+  Tensor reference, motion, pose;  // as in Conditions
+  int motion_scales = 2;
+  Tensor signal;  // as in ForwardArgs, of a row per latent frame
+};
+SpeechInputs speech_inputs(Bench& bench, const Case& c, const TensorFile& inputs,
+                           const TransformerModel& model, int64_t frames);
+// The rows that latent frames hear of `features`, which are on the host, on the stream's device.
+Tensor signal_of(Bench& bench, const TransformerModel& model, const TensorView& features,
+                 int64_t frames);
 
 // Stages clips and displaced (verify_denoise.cc).
 NamedTensors run_clips(Case& c);
 NamedTensors run_displaced(Case& c);
 void limit_displaced(const Case& c, LayoutLimits& limits);
+
+// Stages tokenizer, text_clean, text_encoder, image_encoder and audio_encoder
+// (verify_encoders.cc).
+NamedTensors run_tokenizer(Case& c);
+NamedTensors run_text_clean(Case& c);
+NamedTensors run_text_encoder(Case& c);
+NamedTensors run_image_encoder(Case& c);
+NamedTensors run_audio_encoder(Case& c);
 
 // Stage llm (verify_language.cc).
 NamedTensors run_llm(Case& c);

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "apps/generate/request_flags.h"
 #include "apps/verify/verify_run.h"
@@ -11,20 +12,20 @@
 #include "engine/sampling/noise.h"
 #include "engine/sampling/sampler.h"
 #include "io/json.h"
-#include "io/text/byte_bpe.h"
-#include "io/text/text_clean.h"
-#include "io/text/tokenizer.h"
+#include "io/weights/weights_file.h"
 #include "kernels/copy.h"
 #include "kernels/meter.h"
 #include "kernels/transfer.h"
 #include "models/blocks.h"
+#include "models/lora/lora.h"
 #include "models/registry.h"
 
 namespace weft {
 
 Tensor join_rows(Bench& bench, RankPlacement& placement, const TensorView& own, int stage,
                  int index, const JoinedRows& shape) {
-  const auto [all, joint, columns] = shape;
+  const auto [all, joint, columns, joint_first] = shape;
+  const int64_t first = joint_first ? joint : 0;  // of the tokens' rows
   Tensor whole, part;
   if (placement.root()) whole = Tensor(DType::kF32, {all.tokens + joint, columns});
   const auto sends = [&](int rank) {
@@ -43,12 +44,13 @@ Tensor join_rows(Bench& bench, RankPlacement& placement, const TensorView& own, 
       const TensorView source = from.slice(0, at, count);
       std::memcpy(whole.view().slice(0, to, count).data, source.data, source.bytes());
     };
-    int64_t at = 0;
+    int64_t at = first;
     for (const Range& range : tokens.ranges) {
-      copy_rows(at, range.begin, range.size());
+      copy_rows(at, first + range.begin, range.size());
       at += range.size();
     }
-    if (placement.mesh().sequence_index(rank) == 0) copy_rows(at, all.tokens, joint);
+    if (placement.mesh().sequence_index(rank) == 0)
+      copy_rows(joint_first ? 0 : at, joint_first ? 0 : all.tokens, joint);
   };
   if (placement.alone())
     place(0, own);
@@ -85,14 +87,15 @@ class OneForward final : private StagedProgram {
         conditioning_(conditioning),
         rope_(rope) {}
 
-  // Returns the velocity of `latent` [C, F, H, W], on the host.
-  Tensor run(Tensor latent, float timestep) {
+  // Returns the velocity of `latent` [C, F, H, W], on the host. `signal` is as in ForwardArgs.
+  Tensor run(Tensor latent, std::span<const TimeSegment> times, const TensorView& signal) {
     const int64_t tokens = context_.tokens.total, frames = latent.view()[1] / traits_.patch[0];
     DenoisePlanConfig config = staged_config(placement_, traits_, dtype_, {tokens, frames});
     config.steps = {{.model = 0, .branches = 1}};
     config.blocks = {traits_.blocks};
     config.joint_rows = {conditioning_.joint_rows(), 0};
-    timestep_ = timestep;
+    times_ = times;
+    signal_ = signal;
     run_from(std::move(latent), config);
     return std::move(velocity_);
   }
@@ -101,17 +104,18 @@ class OneForward final : private StagedProgram {
   int64_t joint_rows(const Pass&) override { return conditioning_.joint_rows(); }
   void compute(const Step& step) override {
     const Arena::Scope scope(arena_);
-    const TimeSegment time{{0, context_.tokens.total}, timestep_};
-    const TensorView embedding = arena_.alloc(DType::kF32, {1, traits_.time_columns});
-    model_.timestep_embedding(stream_, {&time, 1}, embedding);
+    const auto segments = static_cast<int64_t>(times_.size());
+    const TensorView embedding = arena_.alloc(DType::kF32, {segments, traits_.time_columns});
+    model_.timestep_embedding(stream_, times_, embedding);
     run_blocks(step, [&](const BlockRange&, const TensorView& in, const TensorView& out) {
       model_.forward(context_, {.blocks = step.blocks,
                                 .in = in,
-                                .times = {&time, 1},
+                                .times = times_,
                                 .embedding = embedding,
                                 .conditioning = conditioning_,
                                 .rope = rope_,
-                                .out = out});
+                                .out = out,
+                                .signal = signal_});
     });
   }
   void update(const Step&) override {
@@ -124,9 +128,15 @@ class OneForward final : private StagedProgram {
   const Transformer& model_;
   const Conditioning& conditioning_;
   const Rope& rope_;
-  float timestep_ = 0;
+  std::span<const TimeSegment> times_;
+  TensorView signal_;
   Tensor velocity_;
 };
+
+std::string observed_name(const TransformerTraits& traits, int block) {
+  const auto [name, number] = traits.observed_block(block);
+  return std::string(name) + "." + std::to_string(number);
+}
 
 // Joins on the root what the ranks' collectors saw of token rows, under the golden names.
 void join_seen(Bench& bench, RankPlacement& placement, const TransformerTraits& traits,
@@ -138,16 +148,17 @@ void join_seen(Bench& bench, RankPlacement& placement, const TransformerTraits& 
     const auto own = seen.find(name);
     Tensor whole =
         join_rows(bench, placement, own == seen.end() ? TensorView() : own->second.view(), stage,
-                  message++, {all, extra, traits.width});
+                  message++, {all, extra, traits.width, traits.joint_first});
     if (whole) seen[name] = std::move(whole);
   };
   // Only the first stage sees rows that no block made. The root is one of its ranks, so all of them
   // have seen the same.
-  const std::string block = std::string(traits.block_name) + ".";
+  std::set<std::string> blocks_seen;
+  for (int i = 0; i < traits.blocks; ++i) blocks_seen.insert(observed_name(traits, i));
   std::vector<std::pair<std::string, int64_t>> before;
   const int64_t own = placement.tokens(all).size();
   for (const auto& [name, tensor] : seen)
-    if (!name.starts_with(block) && tensor.view().rank == 2 &&
+    if (!blocks_seen.count(name) && tensor.view().rank == 2 &&
         (name == "patch_embedding" || name.find('.') != std::string::npos))
       before.emplace_back(name, tensor.view()[0] - own);
   const bool first = placement.blocks(traits.blocks).first();
@@ -156,16 +167,95 @@ void join_seen(Bench& bench, RankPlacement& placement, const TransformerTraits& 
   message = 1 << 10;
   for (int stage = 0; stage < stages; ++stage) {
     const BlockRange blocks = stage_blocks(traits.blocks, stages, stage);
-    for (int i = blocks.begin; i < blocks.end; ++i) join(block + std::to_string(i), stage, joint);
+    for (int i = blocks.begin; i < blocks.end; ++i) join(observed_name(traits, i), stage, joint);
   }
+}
+
+// The timesteps of a case as segments: of all tokens, or one per token. A segment is a latent frame
+// at most where each frame follows its own signal.
+std::vector<TimeSegment> segments_of(const Case& c, const Tensor& timestep, const Sequence& all,
+                                     bool of_frames) {
+  const int64_t count = timestep.count(), tokens = all.tokens;
+  if (count != 1 && count != tokens)
+    throw Error(ErrorKind::kModel, c.folder + ": timestep has " + std::to_string(count) +
+                                       " values (legal: 1, or one for each of " +
+                                       std::to_string(tokens) + " tokens)");
+  const float* t = timestep.as<float>();
+  std::vector<TimeSegment> out;
+  const int64_t segments = of_frames ? all.frames : 1, each = tokens / segments;
+  if (count == 1) {
+    for (int64_t i = 0; i < segments; ++i) out.push_back({{i * each, (i + 1) * each}, t[0]});
+    return out;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    if (out.empty() || t[i] != out.back().timestep) out.push_back({{i, i}, t[i]});
+    out.back().tokens.end = i + 1;
+  }
+  return out;
+}
+
+// Repeats the rows that a forward has per segment of equal timesteps: a row per token.
+void give_each_token_its_time(std::span<const TimeSegment> times, NamedTensors& seen) {
+  for (const auto& [name, columns] : {std::pair{"temb", 1}, {"timestep_proj", 2}}) {
+    const auto found = seen.find(name);
+    if (found == seen.end()) continue;
+    const TensorView from = found->second.view();
+    const int64_t row = from.count() / static_cast<int64_t>(times.size());
+    const int64_t tokens = times.back().tokens.end, d = from[-1];
+    Tensor all =
+        columns == 1 ? Tensor(DType::kF32, {tokens, d}) : Tensor(DType::kF32, {tokens, row / d, d});
+    for (size_t i = 0; i < times.size(); ++i)
+      for (int64_t token = times[i].tokens.begin; token < times[i].tokens.end; ++token)
+        std::copy_n(from.as<float>() + static_cast<int64_t>(i) * row, row,
+                    all.as<float>() + token * row);
+    found->second = std::move(all);
+  }
+}
+
+// The inputs of a transformer beside the latent and the prompt.
+struct GivenInputs {
+  Tensor image, channels;
+};
+GivenInputs given_inputs(Bench& bench, const Case& c, const TensorFile& inputs, const TensorView& x,
+                         const TransformerTraits& traits) {
+  if (x[0] != traits.in_channels)
+    throw Error(ErrorKind::kModel, c.folder + ": hidden_states has " + std::to_string(x[0]) +
+                                       " channels (legal: " + std::to_string(traits.in_channels) +
+                                       ")");
+  GivenInputs given;
+  const std::string image = "encoder_hidden_states_image";
+  if (inputs.contains(image)) {
+    given.image = bench.load(inputs, image);
+    if (given.image.view().rank != 2)
+      throw Error(ErrorKind::kModel, c.folder + ": " + image + " is " +
+                                         given.image.view().to_string_shape() + " (legal: [N, d])");
+  }
+  if (const int64_t channels = traits.given_channels()) {
+    given.channels = bench.tensor(DType::kF32, {channels, x[1], x[2], x[3]});
+    copy(bench.stream, x.slice(0, traits.out_channels, channels), given.channels);
+  }
+  return given;
+}
+
+// Merges the LoRA files of the case.
+TensorFile with_loras(const Case& c, TensorFile weights, const TransformerModel& model) {
+  if (!json_has(c.spec, "lora")) return weights;
+  const std::string what = c.file("case.json");
+  std::vector<Lora> loras;
+  for (const nlohmann::json& each : c.spec.at("lora"))
+    loras.push_back({.file = c.file(json_string(each, "file", what)),
+                     .scale = json_number(each, "scale", what)});
+  std::vector<std::string> notes;
+  return with_loras(std::make_shared<const TensorFile>(std::move(weights)), model, loras, notes);
 }
 
 NamedTensors run_transformer(Case& c) {
   const ZoneScope zone(Zone::kDenoise);
   Bench bench(c);
   const bool original = c.original_names();
-  const TensorFile weights = TensorFile::open(c.file(original ? "model" : "model/transformer"));
-  const std::shared_ptr<const TransformerModel> described = c.transformer_model(weights);
+  TensorFile opened = open_weights(c.file(original ? "model" : "model/transformer"));
+  const std::shared_ptr<const TransformerModel> described = c.transformer_model(opened);
+  const TensorFile weights = with_loras(c, std::move(opened), *described);
   const TransformerTraits& traits = described->traits();
   const std::unique_ptr<Transformer> model =
       described->load(bench.stream, weights, c.placement.load(traits, {.dtype = c.options.dtype}));
@@ -181,20 +271,36 @@ NamedTensors run_transformer(Case& c) {
                                        "encoder_hidden_states [T, d]");
   const auto grid = traits.grid(x[1], x[2], x[3]);
   const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
+  const std::vector<TimeSegment> times = segments_of(c, timestep, all, traits.signal_columns > 0);
+  const GivenInputs given = given_inputs(bench, c, inputs, x, traits);
+  const SpeechInputs speech = speech_inputs(bench, c, inputs, *described, grid[0]);
   Collector prepared, collector;
   Context context = c.placement.context(bench.stream, bench.arena, Pass{}, all, &prepared);
+  const Tensor pooled = traits.pooled_columns ? bench.load(inputs, "pooled_projections") : Tensor();
   const std::unique_ptr<Conditioning> conditioning =
-      model->prepare(context, {.text = embeds, .text_length = embeds.view()[0]}, grid);
+      model->prepare(context,
+                     {.text = embeds,
+                      .text_length = embeds.view()[0],
+                      .image = given.image,
+                      .channels = given.channels,
+                      .pooled = pooled ? pooled.view() : TensorView(),
+                      .guidance = json_number_or(c.spec, "guidance_scale", c.file("case.json"), 0),
+                      .reference = speech.reference,
+                      .motion = speech.motion,
+                      .motion_scales = speech.motion_scales,
+                      .pose = speech.pose},
+                     grid);
   const Rope rope = on_device(bench.stream, model->rope(grid, {}, *conditioning));
   context.observer = &collector;
-  Tensor clip = bench.tensor(DType::kF32, x.shape());
-  copy(bench.stream, x, clip);
+  Tensor clip = bench.tensor(DType::kF32, {traits.out_channels, x[1], x[2], x[3]});
+  copy(bench.stream, x.slice(0, 0, traits.out_channels), clip);
   Tensor out = OneForward(bench, context, c.placement, *model, *conditioning, rope)
-                   .run(std::move(clip), timestep.as<float>()[0]);
+                   .run(std::move(clip), times, speech.signal);
 
   join_seen(bench, c.placement, traits, all, conditioning->joint_rows(), collector.tensors);
   Stream host = host_stream(bench.stream);
   NamedTensors& seen = collector.tensors;
+  if (timestep.count() > 1) give_each_token_its_time(times, seen);
   seen["output"] = latent.view().rank == 3
                        ? f32_copy(host, out, {x.extent[0], x.extent[2], x.extent[3]})
                        : std::move(out);
@@ -267,101 +373,6 @@ NamedTensors run_vae(Case& c, VaeParts part) {
 NamedTensors run_vae_decode(Case& c) { return run_vae(c, VaeParts::kDecoder); }
 NamedTensors run_vae_encode(Case& c) { return run_vae(c, VaeParts::kEncoder); }
 
-NamedTensors run_text_encoder(Case& c) {
-  const ZoneScope zone(Zone::kEncodeText);
-  Bench bench(c);
-  const TensorFile weights = TensorFile::open(c.file("model/text_encoder"));
-  const std::shared_ptr<const TextEncoderModel> model =
-      open_text_encoder(c.file("model/text_encoder/config.json"));
-  const TextEncoderTraits& traits = model->traits();
-  if (!c.placement.encodes_text(traits)) return {};
-  const std::unique_ptr<TextEncoder> encoder =
-      model->load(bench.stream, weights, c.options.dtype, c.placement.text_width(traits));
-  const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
-  NamedTensors out;
-  const std::string prefix = "input_ids.";
-  for (const std::string& name : inputs.names()) {
-    if (!name.starts_with(prefix)) continue;
-    const TensorView view = inputs.view(name);
-    if (view.dtype != DType::kI32)
-      throw Error(ErrorKind::kModel, c.folder + ": " + name + " is not int32");
-    std::vector<int32_t> ids(static_cast<size_t>(view.count()));
-    std::memcpy(ids.data(), view.data, view.bytes());
-    Tensor states = bench.tensor(DType::kF32, {view.count(), traits.columns});
-    Context context =
-        c.placement.text_context(bench.stream, bench.arena, Pass{}, traits, view.count());
-    encoder->encode(context, ids, states);
-    out["last_hidden_state." + name.substr(prefix.size())] =
-        on_host(bench.stream, std::move(states));
-  }
-  return out;
-}
-
-// Compares a list of produced values with the expected list and adds a row.
-template <class T>
-void compare_lists(Case& c, const std::string& what, const std::vector<T>& produced,
-                   const std::vector<T>& expected) {
-  if (produced.size() != expected.size())
-    throw Error(ErrorKind::kModel, c.folder + ": case.json holds " +
-                                       std::to_string(produced.size()) + " texts and " +
-                                       std::to_string(expected.size()) + " " + what);
-  for (size_t i = 0; i < produced.size(); ++i) {
-    VerifyRow row;
-    row.tensor = what + "." + std::to_string(i);
-    row.pass = produced[i] == expected[i];
-    row.note = row.pass ? "equal"
-                        : "got " + nlohmann::json(produced[i]).dump() + ", expected " +
-                              nlohmann::json(expected[i]).dump();
-    c.rows.push_back(row);
-  }
-}
-
-// The id lists of case.json.
-std::vector<std::vector<int32_t>> expected_ids(Case& c) {
-  std::vector<std::vector<int32_t>> expected;
-  const std::string what = c.file("case.json");
-  for (const auto& [index, list] : json_field(c.spec, "ids", what).items()) {
-    const std::vector<int64_t> ids =
-        json_ints({{"ids", list}}, "ids", what, {0, std::numeric_limits<int32_t>::max()});
-    expected.emplace_back(ids.begin(), ids.end());
-  }
-  return expected;
-}
-
-void run_byte_tokenizer(Case& c) {
-  const auto tokenizer = ByteBpeTokenizer::open(c.file("model/tokenizer/tokenizer.json"));
-  std::vector<std::vector<int32_t>> produced;
-  std::vector<std::string> decoded;
-  for (const std::string& text : c.texts("texts")) {
-    produced.push_back(tokenizer.encode(text));
-    decoded.push_back(tokenizer.decode(produced.back()));
-  }
-  compare_lists(c, "ids", produced, expected_ids(c));
-  compare_lists(c, "decoded", decoded, c.texts("decoded"));
-}
-
-NamedTensors run_tokenizer(Case& c) {
-  const std::string model = c.file("model/tokenizer/spiece.model");
-  if (!std::filesystem::exists(model)) {
-    run_byte_tokenizer(c);
-    return {};
-  }
-  const SentencePieceTokenizer tokenizer = SentencePieceTokenizer::load(model);
-  const int max_length = c.integer("max_length", 1 << 16);
-  std::vector<std::vector<int32_t>> produced;
-  for (const std::string& text : c.texts("texts"))
-    produced.push_back(tokenizer.encode(text, max_length));
-  compare_lists(c, "ids", produced, expected_ids(c));
-  return {};
-}
-
-NamedTensors run_text_clean(Case& c) {
-  std::vector<std::string> produced;
-  for (const std::string& text : c.texts("texts")) produced.push_back(clean_prompt(text));
-  compare_lists(c, "cleaned", produced, c.texts("cleaned"));
-  return {};
-}
-
 // The analytic model of the scheduler cases: v(x, sigma) = 0.3 x + sigma + 0.1 sin(3 x).
 float analytic_velocity(float x, float sigma) {
   return static_cast<float>(0.3 * x + sigma + 0.1 * std::sin(3.0 * x));
@@ -419,6 +430,8 @@ NamedTensors run_noise(Case& c) {
   return out;
 }
 
+constexpr const char* kPictureStage = "pipeline_i2v";
+
 Request pipeline_request(const Case& c) {
   const std::string what = c.file("case.json");
   Request request;
@@ -436,7 +449,30 @@ Request pipeline_request(const Case& c) {
   return request;
 }
 
+// A tensor of a case's inputs as f32 on the host.
+Tensor input_of(const Case& c, const std::string& name) {
+  Bench bench(c);
+  const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
+  return inputs.contains(name) ? on_host(bench.stream, bench.load(inputs, name)) : Tensor();
+}
+
+// The picture of a case of the stage pipeline_i2v, of the clip's size.
+GivenPicture picture_of(const Case& c) {
+  Tensor image = input_of(c, "image");
+  if (!image)
+    throw Error(ErrorKind::kModel, c.file("inputs.safetensors") + " lacks the tensor image");
+  return {.path = "image", .pixels = std::make_shared<const Tensor>(std::move(image))};
+}
+
 NamedTensors run_pipeline(Case& c) {
+  Request request = pipeline_request(c);
+  RunOptions run{.latents_path = {}, .listener = nullptr, .tap = nullptr, .stop = nullptr};
+  Tensor rows;  // of the picture, in place of an image encoder
+  if (c.text("stage") == kPictureStage) {
+    request.image = picture_of(c);
+    rows = input_of(c, "image_embeds");
+    run.image_rows = rows;
+  }
   GeneratorOptions options;
   options.device = c.device();
   options.dtype = c.options.dtype;
@@ -444,7 +480,6 @@ NamedTensors run_pipeline(Case& c) {
   options.determinism = c.options.determinism;
   options.ops = c.options.ops;
   Generator generator(c.file("model"), options, std::move(c.placement));
-  const Request request = pipeline_request(c);
 
   struct Tap final : PipelineTap {
     NamedTensors tensors;
@@ -455,8 +490,8 @@ NamedTensors run_pipeline(Case& c) {
       tensors[name] = std::move(kept);
     }
   } tap;
-  generator.run(request, nullptr,
-                {.latents_path = {}, .listener = nullptr, .tap = &tap, .stop = nullptr});
+  run.tap = &tap;
+  generator.run(request, nullptr, run);
   return std::move(tap.tensors);
 }
 
@@ -473,9 +508,11 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
   std::vector<VerifyRow> rows;
   Case c{folder, spec, options, rows};
   const std::string stage = c.text("stage");
-  if (stage == "pipeline") {
+  if (stage == "pipeline" || stage == kPictureStage) {
     const Generator generator(c.file("model"), {});
-    LayoutLimits limits = generator.layout_limits(generator.resolve(pipeline_request(c)));
+    Request request = pipeline_request(c);
+    if (stage == kPictureStage) request.image.path = "image";
+    LayoutLimits limits = generator.layout_limits(generator.resolve(request));
     limits.requests = 0;
     return limits;
   }
@@ -483,7 +520,7 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
   const bool clips = stage == "clips", displaced = stage == "displaced";
   if (stage == "transformer" || clips || displaced) {
     const TensorFile weights =
-        TensorFile::open(c.file(c.original_names() ? "model" : "model/transformer"));
+        open_weights(c.file(c.original_names() ? "model" : "model/transformer"));
     const std::shared_ptr<const TransformerModel> model = c.transformer_model(weights);
     const TransformerTraits& traits = model->traits();
     const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
@@ -517,11 +554,14 @@ NamedTensors run_stage(const std::string& folder, const nlohmann::json& spec,
       {"vae_decode", run_vae_decode},
       {"vae_encode", run_vae_encode},
       {"text_encoder", run_text_encoder},
+      {"image_encoder", run_image_encoder},
+      {"audio_encoder", run_audio_encoder},
       {"tokenizer", run_tokenizer},
       {"text_clean", run_text_clean},
       {"scheduler", run_scheduler},
       {"noise", run_noise},
       {"pipeline", run_pipeline},
+      {kPictureStage, run_pipeline},
       {"llm", run_llm},
       {"clips", run_clips},
       {"displaced", run_displaced},

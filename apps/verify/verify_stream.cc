@@ -16,6 +16,7 @@ constexpr int kMostFrames = 1 << 16;
 struct StreamCase {
   int block_frames, window_blocks, blocks, steps, swap_block = 0;
   SinkPosition sink;
+  bool whole_sound = true;       // else each block hears its own features alone
   std::array<int64_t, 4> shape;  // of a block's latent
 
   explicit StreamCase(const Case& c) {
@@ -28,6 +29,13 @@ struct StreamCase {
     sink.start = json_int(c.spec, "sink_start", what, kPositions);
     const int64_t distance = json_int(c.spec, "sink_distance", what, kPositions);
     sink.distance = {distance, distance + 1};
+    if (json_has(c.spec, "audio_context")) {
+      const std::string context = c.text("audio_context");
+      if (context != "whole" && context != "block")
+        throw Error(ErrorKind::kModel,
+                    what + ": audio_context is '" + context + "' (legal: whole, block)");
+      whole_sound = context == "whole";
+    }
     if (!c.spec.value("swap_block", nlohmann::json()).is_null())
       swap_block = c.integer("swap_block", kMostFrames);
     const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
@@ -54,6 +62,9 @@ class StreamRun {
     const Tensor noise = on_host(bench_.stream, bench_.load(inputs, "noise"));
     const Tensor prompt = bench_.load(inputs, "encoder_hidden_states"),
                  sink = bench_.load(inputs, "sink");
+    const TransformerTraits& traits = experts_.traits();
+    const Tensor motion = traits.motion_frames ? bench_.load(inputs, "motion_latents") : Tensor();
+    const Tensor sound = traits.motion_frames ? whole_signal(inputs) : Tensor();
     NamedTensors out;
     const Tensor& latents = out["latents"] = Tensor(DType::kF32, noise.view().shape());
     const auto frames = [&](const Tensor& whole, const StreamBlock& block) {
@@ -65,6 +76,10 @@ class StreamRun {
         .window_frames = int64_t{of_.window_blocks} * of_.block_frames,
         .prompt = prompt,
         .sink = sink,
+        .motion = motion,
+        .motion_rows = motion ? experts_.model->motion_rows(
+                                    traits.grid(traits.patch[0], of_.shape[2], of_.shape[3]))
+                              : 0,
         .sink_position = of_.sink,
         .noise = [&](const StreamBlock& block,
                      const TensorView& to) { copy(host_, frames(noise, block), to); },
@@ -77,8 +92,11 @@ class StreamRun {
               copy(host_, HostCopy(bench_.stream, velocity).view(),
                    velocities_[{pass.clip, pass.step}] = Tensor(DType::kF32, velocity.shape()));
             }};
-    StreamPlanConfig config =
-        stream_config(case_.placement, experts_.traits(), case_.options.dtype, job);
+    if (sound)
+      job.signal = [&](const StreamBlock& block, const TensorView& to) {
+        copy(host_, sound.view().slice(0, block.frames.begin, block.frames.size()), to);
+      };
+    StreamPlanConfig config = stream_config(case_.placement, traits, case_.options.dtype, job);
     config.blocks = of_.blocks;
     config.swap_block = of_.swap_block;
     StreamDenoiser(bench_.stream, bench_.arena, experts_, case_.placement, case_.options.dtype)
@@ -93,6 +111,24 @@ class StreamRun {
   }
 
  private:
+  // Returns the rows that the latent frames hear [frames, signal_columns], on the host.
+  Tensor whole_signal(const TensorFile& inputs) {
+    const Tensor features = on_host(bench_.stream, bench_.load(inputs, "audio_features"));
+    const int64_t frames = int64_t{of_.blocks} * of_.block_frames;
+    const int64_t parts = of_.whole_sound ? 1 : of_.blocks, each = frames / parts;
+    Tensor rows(DType::kF32, {frames, experts_.traits().signal_columns});
+    const TensorView& all = features;
+    if (all.rank != 3 || all[2] % frames != 0)
+      throw Error(ErrorKind::kModel, case_.folder + ": audio_features is " + all.to_string_shape() +
+                                         " (legal: [layers, columns, n], n a multiple of " +
+                                         std::to_string(frames) + " frames)");
+    const int64_t step = all[2] / parts;
+    for (int64_t i = 0; i < parts; ++i)
+      experts_.model->signal_rows(all.slice(2, i * step, step),
+                                  rows.view().slice(0, i * each, each));
+    return rows;
+  }
+
   // The root takes in `to` what the rank `from` has in `own`.
   void on_root(int from, const Tag& tag, const TensorView& own, const TensorView& to) {
     RankPlacement& placement = case_.placement;

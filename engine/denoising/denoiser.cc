@@ -8,13 +8,18 @@
 #include "models/blocks.h"
 
 namespace weft {
+namespace {
+constexpr int64_t kColours = 3;
+}  // namespace
 
-double guidance_of(const Request& request, int model) {
+double guidance_of(const ModelFamily& family, const Request& request, int model) {
+  if (family.guidance == GuidanceForm::kTold) return 1;
   return model ? *request.guidance_scale_2 : *request.guidance_scale;
 }
 
-bool computes_with(const Request& request, const RankPlacement& placement, int model) {
-  return placement.computes(0) || guidance_branches(guidance_of(request, model)) == 2;
+bool computes_with(const ModelFamily& family, const Request& request,
+                   const RankPlacement& placement, int model) {
+  return placement.computes(0) || guidance_branches(guidance_of(family, request, model)) == 2;
 }
 
 DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
@@ -29,7 +34,7 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
   std::vector<double> guidance;  // by expert
   for (int model = 0; model < directory.experts(); ++model) {
     config.blocks.push_back(directory.expert(model).traits().blocks);
-    guidance.push_back(guidance_of(request, model));
+    guidance.push_back(guidance_of(*directory.family, request, model));
   }
   config.steps = steps_of(sampler, directory.boundary_ratio.value_or(0), guidance);
   if (request.cache.kind == StepCacheKind::kFirstBlock)
@@ -66,7 +71,10 @@ void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   const int64_t frames = placement_.has_clips() ? config.frames * traits_.patch[0] : latent[1];
   forwards_.begin({.sampler = job.sampler,
                    .grid = traits_.grid(frames, latent[2], latent[3]),
-                   .text = [&job](const Pass& pass) { return job.embeds[pass.branch]; }});
+                   .text = [&job](const Pass& pass) { return job.embeds[pass.branch]; },
+                   .pooled = [&job](const Pass& pass) { return job.pooled[pass.branch]; },
+                   .guidance = job.request.guidance_scale.value_or(0),
+                   .pictures = job.pictures});
   clip_ = {.step = config.first_step};
   const Method& method = job.request.method;
   global_steps_ = method.global_sigma ? job.sampler.steps_from(*method.global_sigma) : 0;
@@ -78,17 +86,22 @@ void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   if (caches && last_stage()) cache_.emplace(stream_, arena_, traits_.width, job.sampler.steps());
   if (config_.first_block_bytes && first_stage() && !job.request.cache.skipped)
     first_block_.emplace(stream_);
+  preview_.reset();
+  previewed_ = {job.preview ? job.preview->every : 1, job.sampler.steps()};
   if (run_from(std::move(job.latent), config_)) return;
   throw Error(ErrorKind::kStopped, "stopped in denoise after step " + std::to_string(clip_.step) +
                                        " of " + std::to_string(job.sampler.steps()));
 }
 
 void Denoiser::begun() {
+  if (job_->preview && sends_latent(placement_.rank()))
+    preview_.emplace(stream_, job_->preview->fit, own().size(), traits_.row());
   if (!last_stage()) {
     job_->history.clear();
     return;
   }
   const TensorView latent = slots[kLatentSlot];
+  keep_given(latent);
   const std::vector<Range> patches = this->patches();
   for (const Range& patch : patches)
     clip_.history.emplace_back(patch.size() * traits_.row(), stream_.device());
@@ -105,6 +118,46 @@ void Denoiser::begun() {
   }
   stream_.sync();
   job_->history.clear();
+}
+
+// The ranges of this rank's rows that are tokens of given frames.
+std::vector<Range> Denoiser::given_rows() const {
+  const int64_t given = job_->pictures.frames * sequence().frame_tokens() / traits_.patch[0];
+  std::vector<Range> rows;
+  int64_t first = 0;
+  for (const Range& tokens : own().ranges) {
+    const int64_t end = std::min(tokens.end, given);
+    if (tokens.begin < end) rows.push_back({first, first + end - tokens.begin});
+    first += tokens.size();
+  }
+  return rows;
+}
+
+void Denoiser::keep_given(const TensorView& latent) {
+  given_ = {};
+  int64_t count = 0;
+  for (const Range& rows : given_rows()) count += rows.size();
+  if (count == 0) return;
+  given_ = Tensor(DType::kF32, {count, traits_.row()}, stream_.device());
+  int64_t at = 0;
+  for (const Range& rows : given_rows()) {
+    copy(stream_, latent.slice(0, rows.begin, rows.size()),
+         given_.view().slice(0, at, rows.size()));
+    at += rows.size();
+  }
+}
+
+// Undoes an update of given rows. `latent` are the own rows `updated`.
+void Denoiser::restore_given(const Range& updated, const TensorView& latent) {
+  int64_t at = 0;
+  for (const Range& rows : given_rows()) {
+    const int64_t begin = std::max(rows.begin, updated.begin),
+                  end = std::min(rows.end, updated.end);
+    if (begin < end)
+      copy(stream_, given_.view().slice(0, at + begin - rows.begin, end - begin),
+           latent.slice(0, begin - updated.begin, end - begin));
+    at += rows.size();
+  }
 }
 
 std::vector<Range> Denoiser::patches() const {
@@ -126,10 +179,13 @@ int Denoiser::zone(const Step& step) const {
 
 bool Denoiser::begin_turn(int turn) {
   if (turn == job_->sampler.steps()) {  // what remains needs only the rows, which may be under way
+    show_preview(turn);
+    preview_.reset();
     placement_.finish_messages();
     if (job_->request.cache.kind != StepCacheKind::kNone) gather_changes();
     forget_caches();
     clip_ = {};
+    given_ = {};
     forwards_.end();
     if (placement_.has_clips()) {
       slots.clear_but(kLatentSlot);
@@ -146,7 +202,23 @@ bool Denoiser::begin_turn(int turn) {
     if (placement_.root()) job_->keep(turn, std::move(snapshot));
   }
   if (stops(what)) placement_.finish_messages();
+  if (!stops(what)) show_preview(turn);
   return !stops(what);
+}
+
+// Gathers the colours of the last step's prediction on the root, which shows them.
+void Denoiser::show_preview(int done) {
+  if (!job_->preview || done == config_.first_step || !previewed_.shows(done)) return;
+  const Tag tag{.kind = Payload::kLatent, .pass = {.step = done}, .hop = kPreviewHop};
+  const Tensor colours =
+      gather_on_root(preview_ ? preview_->colours() : TensorView(), tag, kColours);
+  if (placement_.root() && job_->preview->show) job_->preview->show(done, colours);
+}
+
+// True for the rank of the last stage that reports the rows of its sequence index.
+bool Denoiser::sends_latent(int rank) const {
+  const int last_stage = placement_.layout()[Axis::kLayers] - 1;
+  return placement_.rank_of(last_stage, placement_.mesh().sequence_index(rank)) == rank;
 }
 
 // Gathers the newest latent and history on the root.
@@ -180,10 +252,7 @@ Snapshot Denoiser::gather(int done) {
 // rank of the last pipeline stage has for each sequence index.
 Tensor Denoiser::gather_on_root(const TensorView& own_rows, const Tag& tag, int64_t channels) {
   const int64_t row = traits_.row() / shape_[0] * channels;
-  const int last_stage = placement_.layout()[Axis::kLayers] - 1;
-  const auto sends = [&](int rank) {
-    return placement_.rank_of(last_stage, placement_.mesh().sequence_index(rank)) == rank;
-  };
+  const auto sends = [&](int rank) { return sends_latent(rank); };
   TensorView own;
   if (sends(placement_.rank())) own = own_rows.reshape({this->own().size(), row});
   Tensor whole;
@@ -389,10 +458,7 @@ void Denoiser::gather_changes() {
       sum.size += sums.view().as<float>()[2 * i + 1];
     }
   };
-  const int last_stage = placement_.layout()[Axis::kLayers] - 1;
-  const auto sends = [&](int rank) {
-    return placement_.rank_of(last_stage, placement_.mesh().sequence_index(rank)) == rank;
-  };
+  const auto sends = [&](int rank) { return sends_latent(rank); };
   const auto new_rows = [&] { return Tensor(DType::kF32, {2 * steps, 2}); };
   Tensor own, landed;
   if (sends(placement_.rank())) {
@@ -424,7 +490,8 @@ void Denoiser::update(const Step& step) {
                    velocity = arena_.alloc(DType::kF32, positive.shape());
   copy(stream_, positive, velocity);
   const bool guided = step.reads.size() > 2;
-  guide(stream_, experts_.family(), guidance_of(job_->request, step.pass.model),
+  guide(stream_, arena_, experts_.family(),
+        guidance_of(experts_.family(), job_->request, step.pass.model),
         guided ? slots[kVelocitySlot + 1] : TensorView(), velocity);
   std::vector<Range> rows = patches();
   const Range all{0, own().size()};
@@ -432,6 +499,9 @@ void Denoiser::update(const Step& step) {
   if (step.pass.micro > 0) rows = {rows[first]};
   if (job_->on_velocity)
     job_->on_velocity(step.pass.step, step.pass.micro ? rows[0] : all, velocity);
+  if (preview_ && previewed_.shows(step.pass.step + 1))
+    preview_->predict(stream_, arena_, job_->sampler.sigmas()[step.pass.step], latent, velocity,
+                      step.pass.micro ? rows[0] : all);
   if (cache_) cache_->note_velocity(step.pass.step, positive);
   // The latent and the velocity begin with the first of these rows.
   for (size_t patch = 0; patch < rows.size(); ++patch) {
@@ -439,6 +509,7 @@ void Denoiser::update(const Step& step) {
     job_->sampler.step(stream_, arena_, step.pass.step, velocity.slice(0, own.begin, own.size()),
                        latent.slice(0, own.begin, own.size()), clip_.history[first + patch]);
   }
+  restore_given({rows.front().begin, rows.back().end}, latent);
   if (first_non_finite(stream_, latent) >= 0)
     forwards_.report_non_finite(step.pass, "the latent behind guidance and solver");
   const bool ends = step.pass.micro == 0 || step.pass.micro == std::ssize(config_.patches);

@@ -21,6 +21,7 @@
 #include "engine/denoising/first_block.h"
 #include "engine/denoising/forwards.h"
 #include "engine/generation/request.h"
+#include "engine/preview/preview_rows.h"
 
 namespace weft {
 
@@ -39,11 +40,13 @@ void mark_skipped(const StepCache& cache, std::vector<DenoisePlanConfig::Denoise
 void place_patches(RankPlacement& placement, const Request& request,
                    const std::array<int64_t, 3>& grid);
 
-// The guidance scale that a request gives to expert `model`.
-double guidance_of(const Request& request, int model);
+// The scale with which the two velocities of expert `model` become one: 1 where the family has one
+// velocity (GuidanceForm::kTold).
+double guidance_of(const ModelFamily& family, const Request& request, int model);
 // Returns whether a rank computes with expert `model`. Under cfg=2 the rank of the negative prompt
 // has nothing to compute where the expert's guidance is off.
-bool computes_with(const Request& request, const RankPlacement& placement, int model);
+bool computes_with(const ModelFamily& family, const Request& request,
+                   const RankPlacement& placement, int model);
 
 // Says what every rank does between two steps: go on, or first gather the latent and the solver's
 // history on the root (kKeep), or stop.
@@ -56,6 +59,18 @@ inline bool stops(StepAction action) { return action >= StepAction::kStop; }
 // Tag::hop of a checkpoint's messages, one per tensor. The plan's messages have hop 0.
 inline constexpr int kFirstKeptHop = 1;
 
+// Tag::hop of the colours of previews.
+inline constexpr int kPreviewHop = (1 << 20) - 1;
+
+// The previews of a job: how they are made, and who sees them. It must be the same on all ranks.
+struct PreviewJob {
+  const PreviewFit& fit;
+  int every = 1;  // steps
+  // Called on the root with the steps done and the colours [3, F, h, w] f32 of the latent that they
+  // predict, in host memory, in [-1, 1] but for overshoot.
+  std::function<void(int done, const TensorView& colours)> show{};
+};
+
 // A host copy of the latent [C, F, H, W] f32 and of the tensors of Sampler::history.
 struct Snapshot {
   Tensor latent{};
@@ -66,13 +81,16 @@ struct Job {
   const Request& request;  // resolved
   const Sampler& sampler;
   // `embeds` are on the stream's device.
-  std::array<TensorView, 2> embeds;  // per branch [length, d] f32, the prompt's rows
+  std::array<TensorView, 2> embeds;    // per branch [length, d] f32, the prompt's rows
+  std::array<TensorView, 2> pooled{};  // per branch [d] f32, its vector, where the model reads one
   // The noise or the resumed latent [C, F, H, W] f32, on the stream's device: the frames of this
   // rank's clip (RankPlacement::clip_of). It is released once the ranks have their rows of it.
   Tensor latent;
   // The solver's history of a resumed job, in Sampler::history's order, on the device; released
   // like the latent. Empty when the job starts at step 0.
   std::vector<Tensor> history{};
+  // Given frames of the latent stay as they begin. Only without clips.
+  PictureViews pictures{};
   // Sees a step's velocity behind guidance, of this rank's rows `own` or of those of one patch
   // after the other.
   std::function<void(int step, const Range& own, const TensorView& velocity)> on_velocity{};
@@ -93,6 +111,9 @@ struct Job {
   // Where the cache decides while the job runs: the steps that it has skipped so far. The run
   // begins with those before its first step, and adds to them.
   std::vector<int>* skipped = nullptr;
+  // Makes previews, which change no bit of the result. Each costs a linear map of the rows that a
+  // rank owns to 3 channels. The last stage's ranks but the root send 4 bytes per value of these.
+  const PreviewJob* preview = nullptr;
   int cache_audit = 0;  // every so many skipped steps one is audited; 0: none
   std::function<void(int done, Snapshot)> keep{};  // called on the root when the answer is kKeep
 };
@@ -159,6 +180,11 @@ class Denoiser final : private StagedProgram {
   void gather_changes();
   // The parts of this rank's rows that the solver steps alone: patches, or all rows.
   std::vector<Range> patches() const;
+  bool sends_latent(int rank) const;
+  void show_preview(int done);
+  std::vector<Range> given_rows() const;
+  void keep_given(const TensorView& latent);
+  void restore_given(const Range& rows, const TensorView& latent);
   Snapshot gather(int done);
   Tensor gather_on_root(const TensorView& own_rows, const Tag& tag, int64_t channels);
   void gather_channels(const std::function<void(const TensorView& channel)>& see);
@@ -168,8 +194,11 @@ class Denoiser final : private StagedProgram {
   DenoisePlanConfig config_{};  // that of the run; decide() marks its skipped steps
   Job* job_ = nullptr;
   ClipState clip_;
+  Tensor given_;  // the rows of given_rows() as they begin; on the last stage alone
   std::optional<BlockCache> cache_{};        // on the last stage of a job with a step cache
   std::optional<FirstBlock> first_block_{};  // on the first stage of one that decides by it
+  std::optional<PreviewRows> preview_{};     // on the last stage of a job with previews
+  PreviewSteps previewed_{};
   int skips_ = 0;
   std::vector<Change> changes_{}, errors_{};
   int global_steps_ = 0;  // DualScope::global_steps

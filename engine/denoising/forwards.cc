@@ -66,7 +66,8 @@ void Forwards::end() {
 }
 
 const Forwards::Prepared& Forwards::prepared(const Pass& pass) {
-  const Pass prompt{.request = pass.request, .model = pass.model, .branch = pass.branch};
+  Pass prompt{.request = pass.request, .model = pass.model, .branch = pass.branch};
+  if (job_->by_micro) prompt.micro = pass.micro;
   const auto [found, fresh] = prepared_.try_emplace(prompt);
   Prepared& prepared = found->second;
   if (!fresh) return prepared;
@@ -75,8 +76,14 @@ const Forwards::Prepared& Forwards::prepared(const Pass& pass) {
   Context context = placement_.context(stream_, arena_, pass, sequence_of(job_->grid));
   const WeightOffload before = held.expert->streamed();
   const TensorView text = job_->text(pass);
-  prepared.conditioning = held.expert->prepare(
-      context, {.text = text, .text_length = experts_.text_length(text[0])}, job_->grid);
+  Conditions conditions{.text = text,
+                        .text_length = experts_.text_length(text[0]),
+                        .image = job_->pictures.rows,
+                        .channels = job_->pictures.channels,
+                        .pooled = job_->pooled ? job_->pooled(pass) : TensorView(),
+                        .guidance = job_->guidance};
+  if (job_->condition) job_->condition(pass, conditions);
+  prepared.conditioning = held.expert->prepare(context, conditions, job_->grid);
   prepared.rope = on_device(stream_, held.expert->rope(job_->grid, {}, *prepared.conditioning));
   if (held.expert->streamed_bytes() > 0) {
     stream_.sync();
@@ -136,13 +143,20 @@ Sequence Forwards::sequence(const Pass& pass) const {
   return sequence_of(job_->rope ? job_->rope(pass).grid : job_->grid);
 }
 
-// All tokens have one timestep; they are segments of a latent frame each where each follows its own
-// signal.
+// All tokens but those of given frames have one timestep; they are segments of a latent frame each
+// where each follows its own signal.
 std::vector<TimeSegment> Forwards::times_of(const Pass& pass) const {
   const float timestep =
       job_->timestep ? job_->timestep(pass) : job_->sampler.timesteps()[pass.step];
   const Sequence all = sequence(pass);
-  if (expert(pass).traits().signal_columns == 0) return {{{0, all.tokens}, timestep}};
+  const bool follows = expert(pass).traits().signal_columns > 0;
+  const int64_t frame_tokens = all.frame_tokens() / expert(pass).traits().patch[0];
+  if (const int64_t given = job_->pictures.frames * frame_tokens; given > 0 && !follows) {
+    std::vector<TimeSegment> times{{{0, given}, 0}};
+    if (given < all.tokens) times.push_back({{given, all.tokens}, timestep});
+    return times;
+  }
+  if (!follows) return {{{0, all.tokens}, timestep}};
   const int64_t frames = job_->rope ? job_->rope(pass).grid[0] : job_->grid[0];
   std::vector<TimeSegment> times;
   for (int64_t i = 0, n = all.tokens / frames; i < frames; ++i)

@@ -19,13 +19,29 @@ namespace weft {
 std::vector<DenoisePlanConfig::DenoiseStep> steps_of(const Sampler& sampler, double boundary_ratio,
                                                      std::span<const double> guidance);
 
+// The conditions that come from pictures (engine/pictures/picture_conditions.h), on the stream's
+// device.
+struct PictureViews {
+  TensorView rows{};      // Conditions::image
+  TensorView channels{};  // Conditions::channels
+  int64_t frames = 0;     // of the latent, the first ones: given, with tokens of timestep 0
+};
+
 // The part of a job that its forwards need.
 struct ForwardJob {
   const Sampler& sampler;
   std::array<int64_t, 3> grid;  // tokens of a forward along frame, row and column
   // The rows [length, d] f32 of the prompt that a pass is conditioned on, on the stream's device.
   std::function<TensorView(const Pass& pass)> text;
+  // The vector [d] f32 of that prompt, and the scale of guidance, where the model reads them.
+  std::function<TensorView(const Pass& pass)> pooled{};
+  double guidance = 0;
   bool in_blocks = false;  // an error names the block (Pass::clip) of a pass
+  // Fills in what a pass is conditioned on beside the prompt, where there is more. Passes that
+  // differ in Pass::micro are then prepared apart if `by_micro` is set.
+  std::function<void(const Pass& pass, Conditions& conditions)> condition{};
+  bool by_micro = false;
+  PictureViews pictures{};
   // These are set by a job whose passes differ in their grids or in what a step's timestep is. A
   // pass then has the tokens of its rotary angles' grid. Otherwise the angles are those that its
   // prompt was prepared with, and the timestep is the sampler's.
@@ -94,7 +110,7 @@ class Forwards {
   Graphs graphs_;
   std::optional<ForwardJob> job_;
   std::map<int, Held> held_;           // by expert
-  std::map<Pass, Prepared> prepared_;  // by expert, branch and request
+  std::map<Pass, Prepared> prepared_;  // by expert, branch and request, or by micro too
   // Device graphs of the forward, one per branch, for the current expert and prompts. A forward is
   // recorded at its second step.
   struct Recorded {

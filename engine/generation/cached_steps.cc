@@ -8,7 +8,7 @@ std::vector<EmbeddedStep> embedded_models(const Components& parts, const Sampler
                                           const Request& request) {
   std::vector<double> guidance;
   for (int model = 0; model < parts.experts(); ++model)
-    guidance.push_back(guidance_of(request, model));
+    guidance.push_back(guidance_of(parts.family(), request, model));
   std::vector<EmbeddedStep> out;
   for (const auto& step : steps_of(sampler, parts.directory().boundary_ratio.value_or(0), guidance))
     out.push_back({.model = step.model});

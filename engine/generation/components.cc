@@ -6,21 +6,28 @@ namespace weft {
 
 Components::Components(std::shared_ptr<const OpenModel> model, const TransformerLoad& how,
                        DType vae_dtype, const RankPlacement& placement,
-                       std::optional<DeviceTraits> device)
+                       std::optional<DeviceTraits> device, WeightFormat text_weights)
     : model_(std::move(model)),
       how_(how),
       vae_dtype_(vae_dtype),
+      text_weights_(text_weights),
       device_(std::move(device)),
       placement_(placement),
       experts_(directory().experts()) {}
 
 void Components::set_residency(Residency residency) {
   residency_ = residency;
-  done_with_text_encoder();
+  done_with_text_encoders();
   if (residency >= Residency::kOneExpert && experts_resident() > 1) {
     for (auto& expert : experts_) expert.reset();
   }
   if (residency == Residency::kSequential) vae_.reset();
+}
+
+void Components::set_resident_blocks(int blocks) {
+  if (blocks == how_.resident) return;
+  for (auto& expert : experts_) expert.reset();
+  how_.resident = blocks;
 }
 
 void Components::load(const std::string& name, const std::function<void()>& body) {
@@ -31,18 +38,66 @@ void Components::load(const std::string& name, const std::function<void()>& body
   }
 }
 
-const TextEncoder& Components::text_encoder(Stream& stream) {
-  if (!text_encoder_) {
-    if (residency_ != Residency::kAll) {  // the text encoder is then resident alone
-      for (auto& expert : experts_) expert.reset();
-      vae_.reset();
-    }
-    load("text_encoder", [&] {
-      text_encoder_ = text_model().load(stream, *model_->text_file, dtype(),
-                                        placement_.text_width(text_model().traits()));
+// The text encoders are resident without the other parts, unless all are.
+const TextEncoder& Components::encoder(Stream& stream, const std::string& name,
+                                       const TextEncoderModel& model, const TensorFile& file,
+                                       WeightFormat weights, std::unique_ptr<TextEncoder>& held) {
+  if (!held) {
+    release_others();
+    load(name, [&] {
+      held = model.load(stream, file, dtype(), placement_.text_width(model.traits()), weights);
     });
   }
-  return *text_encoder_;
+  return *held;
+}
+
+const TextEncoder& Components::text_encoder(Stream& stream) {
+  return encoder(stream, "text_encoder", text_model(), *model_->text_file, text_weights_,
+                 text_encoder_);
+}
+
+const TextEncoder& Components::pooled_encoder(Stream& stream) {
+  CHECK(pooled_model());
+  return encoder(stream, "pooled_encoder", *pooled_model(), *model_->pooled_file,
+                 WeightFormat::kCompute, pooled_encoder_);
+}
+
+void Components::load_text_encoders(Stream& stream) {
+  if (placement_.encodes_text(text_model().traits())) text_encoder(stream);
+  if (pooled_model() && placement_.encodes_text(pooled_model()->traits())) pooled_encoder(stream);
+}
+
+void Components::release_others() {
+  if (residency_ == Residency::kAll) return;
+  for (auto& expert : experts_) expert.reset();
+  vae_.reset();
+}
+
+const ImageEncoder& Components::image_encoder(Stream& stream) {
+  if (!image_encoder_) {
+    release_others();
+    const ImageEncoderModel& image_model = *directory().image_model;
+    load("image_encoder", [&] {
+      image_encoder_ = image_model.load(stream, *model_->image_file, dtype(),
+                                        placement_.text_width(image_model.traits().split()));
+    });
+  }
+  return *image_encoder_;
+}
+
+const Vae& Components::vae_encoder(Stream& stream) {
+  if (!vae_encoder_) {
+    release_others();
+    load("vae", [&] {
+      vae_encoder_ = vae_model().load(stream, *model_->vae_file, vae_dtype_, VaeParts::kEncoder);
+    });
+  }
+  return *vae_encoder_;
+}
+
+void Components::done_with_pictures() {
+  image_encoder_.reset();
+  vae_encoder_.reset();
 }
 
 const Transformer& Components::expert(Stream& stream, int model) {
@@ -68,8 +123,30 @@ const Vae& Components::vae(Stream& stream) {
   return *vae_;
 }
 
-void Components::done_with_text_encoder() {
-  if (residency_ != Residency::kAll) text_encoder_.reset();
+const AudioEncoderModel& Components::audio_model() const {
+  const std::shared_ptr<const AudioEncoderModel>& model = directory().audio_model;
+  if (!model)
+    throw Error(ErrorKind::kModel, directory().path + " has no audio_encoder; models of " +
+                                       "speech to video have one");
+  return *model;
+}
+
+std::unique_ptr<AudioEncoder> Components::audio_encoder(Stream& stream) {
+  const AudioEncoderModel& model = audio_model();
+  done_with_text_encoders();
+  release_others();
+  std::unique_ptr<AudioEncoder> encoder;
+  load("audio_encoder", [&] {
+    encoder = model.load(stream, *model_->audio_file, dtype(),
+                         placement_.text_width(model.traits().split()));
+  });
+  return encoder;
+}
+
+void Components::done_with_text_encoders() {
+  if (residency_ == Residency::kAll) return;
+  text_encoder_.reset();
+  pooled_encoder_.reset();
 }
 
 void Components::done_with_experts() {

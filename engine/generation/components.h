@@ -32,13 +32,15 @@ class Components final : public Experts {
   // `placement` says which slices this rank holds, and must outlive the object. `device` is set
   // where memory is planned for a device that is not the host.
   Components(std::shared_ptr<const OpenModel> model, const TransformerLoad& how, DType vae_dtype,
-             const RankPlacement& placement, std::optional<DeviceTraits> device = {});
+             const RankPlacement& placement, std::optional<DeviceTraits> device = {},
+             WeightFormat text_weights = WeightFormat::kCompute);
 
   const std::shared_ptr<const OpenModel>& model() const { return model_; }
   const ModelFamily& family() const override { return *directory().family; }
   const TransformerTraits& traits() const override { return expert_model(0).traits(); }
   DType dtype() const override { return how_.dtype; }
   DType vae_dtype() const { return vae_dtype_; }
+  WeightFormat text_weights() const { return text_weights_; }  // of the text encoder's matrices
   // The dtype of the queue's hidden rows between pipeline stages: dtype() unless it is set.
   DType wire_dtype() const { return wire_dtype_.value_or(dtype()); }
   void set_wire_dtype(std::optional<DType> wire) { wire_dtype_ = wire; }
@@ -46,7 +48,11 @@ class Components final : public Experts {
   const ModelDirectory& directory() const { return model_->directory; }
   const TransformerModel& expert_model(int model) const { return directory().expert(model); }
   const TextEncoderModel& text_model() const { return *directory().text_model; }
+  // The encoder of a prompt's vector; null: the transformers read none.
+  const TextEncoderModel* pooled_model() const { return directory().pooled_model.get(); }
   const VaeModel& vae_model() const { return *directory().vae_model; }
+  // Error(kModel) for a model that hears nothing.
+  const AudioEncoderModel& audio_model() const;
   int64_t text_length(int64_t rows) const override { return model_->tokenizer->padded_rows(rows); }
 
   const std::optional<DeviceTraits>& device() const { return device_; }
@@ -55,7 +61,8 @@ class Components final : public Experts {
     return placement_.load(expert_model(model).traits(), how_);
   }
   int resident_blocks() const { return how_.resident; }
-  void set_resident_blocks(int blocks) { how_.resident = blocks; }  // for parts loaded later
+  // Sets TransformerLoad::resident, and releases the experts that are loaded otherwise.
+  void set_resident_blocks(int blocks);
 
   // Sets which parts may be resident from now on, and releases the others.
   void set_residency(Residency residency);
@@ -65,27 +72,45 @@ class Components final : public Experts {
   // Each loads its part if it is missing, after releasing the parts that may not be resident with
   // it.
   const TextEncoder& text_encoder(Stream& stream);
+  const TextEncoder& pooled_encoder(Stream& stream);
   const Transformer& expert(Stream& stream, int model) override;
   const Vae& vae(Stream& stream);
+  // Loads the audio encoder. A job needs it once, so the caller holds it.
+  std::unique_ptr<AudioEncoder> audio_encoder(Stream& stream);
+  // The encoders of pictures. A job needs each of them once, so done_with_pictures() releases them
+  // under every residency.
+  const ImageEncoder& image_encoder(Stream& stream);
+  const Vae& vae_encoder(Stream& stream);
+  void done_with_pictures();
+  // Loads the parts of the text encoders that this rank holds.
+  void load_text_encoders(Stream& stream);
   // Says that this job no longer needs the part.
-  void done_with_text_encoder();
+  void done_with_text_encoders();
   void done_with_experts() override;
 
   int experts_resident() const;
 
  private:
   void load(const std::string& name, const std::function<void()>& body);
+  // Before a part that is resident alone, unless all parts are resident.
+  void release_others();
+  const TextEncoder& encoder(Stream& stream, const std::string& name, const TextEncoderModel& model,
+                             const TensorFile& file, WeightFormat weights,
+                             std::unique_ptr<TextEncoder>& held);
 
   const std::shared_ptr<const OpenModel> model_;
   TransformerLoad how_;
   DType vae_dtype_;
+  WeightFormat text_weights_;
   std::optional<DType> wire_dtype_;
   std::optional<DeviceTraits> device_;
   const RankPlacement& placement_;
   Residency residency_ = Residency::kAll;
-  std::unique_ptr<TextEncoder> text_encoder_;
+  std::unique_ptr<TextEncoder> text_encoder_, pooled_encoder_;
   std::vector<std::unique_ptr<Transformer>> experts_;
   std::unique_ptr<Vae> vae_;
+  std::unique_ptr<ImageEncoder> image_encoder_;
+  std::unique_ptr<Vae> vae_encoder_;
 };
 
 }  // namespace weft

@@ -7,44 +7,36 @@
 #include "engine/generation/cached_steps.h"
 #include "engine/generation/components.h"
 #include "engine/generation/delivery.h"
+#include "engine/generation/prompt_rows.h"
 #include "engine/generation/stages.h"
 #include "engine/job/checkpoint_policy.h"
+#include "engine/job/engine_facts.h"
 #include "engine/job/job_spec.h"
 #include "engine/job/resume.h"
 #include "engine/long_video/queue_run.h"
 #include "engine/long_video/queue_settings.h"
 #include "engine/memory/estimate.h"
+#include "engine/memory/memory_advice.h"
 #include "engine/memory/memory_meter.h"
+#include "engine/pictures/picture_conditions.h"
+#include "engine/planning/layout_limits.h"
 #include "engine/sampling/guidance.h"
-#include "io/sha256.h"
+#include "kernels/copy.h"
 #include "kernels/cuda/device.h"
 #include "kernels/meter.h"
 #include "kernels/pointwise.h"
 #include "kernels/transfer.h"
 
 namespace weft {
+
 namespace {
 
-struct Prompt {
-  std::vector<int32_t> ids;
-  Tensor embeds;  // [ids, d] f32, on the device
-};
-
-// Pads `embeds` with zero rows to the text length that the models were trained with.
-Tensor padded(Stream& stream, const Tensor& embeds, int64_t text_length) {
-  const HostCopy rows(stream, embeds);
-  Tensor out(DType::kF32, {text_length, embeds.view()[1]});
-  std::copy_n(rows.view().as<float>(), embeds.count(), out.as<float>());
-  return out;
-}
-
-std::string text_hash(Stream& stream, std::span<const Prompt> prompts) {
-  Sha256 hash;
-  for (const Prompt& prompt : prompts) {
-    const HostCopy rows(stream, prompt.embeds);
-    if (rows.view()) hash.update(rows.view().data, rows.view().bytes());
-  }
-  return hash.hex();
+// A text encoder that is not in the compute dtype is not split over ranks: its scales or blocks
+// would be others.
+RankPlacement encoding_rank(RankPlacement placement, const GeneratorOptions& options) {
+  if (options.text_weights != WeightFormat::kCompute && !placement.alone())
+    placement.encode_on_root();
+  return placement;
 }
 
 }  // namespace
@@ -59,12 +51,13 @@ struct Generator::Run {
   MemoryMeter& meter;
   RunResult& result;
   std::chrono::steady_clock::time_point started;
+  PictureConditions& pictures;
 };
 
 struct Generator::Impl {
   Impl(std::shared_ptr<const OpenModel> model, const GeneratorOptions& given, RankPlacement of)
       : options(given),
-        placement(std::move(of)),
+        placement(encoding_rank(std::move(of), given)),
         parts(std::move(model),
               {.dtype = given.dtype,
                .weights = given.weights,
@@ -73,22 +66,25 @@ struct Generator::Impl {
               given.vae_dtype, placement,
               given.planned || given.device.kind == Device::Kind::kCpu
                   ? given.planned
-                  : std::optional(device_traits(given.device))),
-        sampler(
-            SamplerConfig::from_json_file(parts.directory().scheduler + "/scheduler_config.json")),
+                  : std::optional(device_traits(given.device)),
+              given.text_weights),
+        sampler(parts.model()->sampler()),
         stream(stream_on(given.device, given.threads, given.determinism, given.ops)),
         available(given.planned ? available_memory(*given.planned)
                                 : available_memory(given.device)) {
-    if (given.resident_blocks > 0 && !parts.device())
+    if (given.mode == MemoryMode::kSpeed && given.resident_blocks > 0)
       throw Error(ErrorKind::kUsage,
-                  "--resident-layers is " + std::to_string(given.resident_blocks) +
-                      ", but on a cpu the weights are resident as a whole; legal: with --device "
-                      "cuda");
-    if (given.weights != WeightFormat::kCompute && placement.layout()[Axis::kTensor] > 1)
+                  "--mode is speed, which keeps all layers in memory, but --resident-layers is " +
+                      std::to_string(given.resident_blocks) + "; legal with it: auto, memory");
+    if (given.resident_blocks == 1)
+      throw Error(ErrorKind::kUsage,
+                  "--resident-layers is 1, legal: 2 ... (one in use, one being copied in)");
+    if (rounds_to_8bit(given.weights) && placement.layout()[Axis::kTensor] > 1)
       throw Error(ErrorKind::kUsage, "--layout " + to_string(placement.layout()) +
                                          " splits the width, which 8-bit weights cannot: their "
                                          "scales would be others; legal with them: tensor=1");
     check_attention();
+    if (given.preview_every > 0) preview_fit = preview_fit_of(parts.directory());
     parts.set_wire_dtype(given.wire_dtype);
     if (given.memory_limit)
       available = is_dry_run(stream) || given.planned
@@ -110,6 +106,7 @@ struct Generator::Impl {
     limits.experts = parts.experts();
     limits.boundary_ratio = parts.directory().boundary_ratio.value_or(0);
     limits.text_length = parts.model()->tokenizer->max_ids();
+    limits.guided = parts.family().guidance != GuidanceForm::kTold || parts.traits().reads_guidance;
   }
 
   void check_attention() const {
@@ -130,32 +127,24 @@ struct Generator::Impl {
   SamplerConfig sampler_for(const Request& request) const {
     SamplerConfig config = sampler;
     if (!request.solver.empty()) config.kind = solver_from_name(request.solver);
-    if (request.flow_shift) config.shift = *request.flow_shift;
     config.even_sigmas = parts.directory().family->even_sigmas;
-    return config;
+    if (request.flow_shift) return config.with_shift(*request.flow_shift);
+    return config.dynamic ? config.for_tokens(sequence_of(parts, request).tokens) : config;
   }
 
   bool guided(const Request& request) const {
     bool any = false;
     for (int model = 0; model < limits.experts; ++model) {
-      any |= guidance_branches(guidance_of(request, model)) == 2;
+      any |= guidance_branches(guidance_of(parts.family(), request, model)) == 2;
     }
     return any;
   }
 
-  nlohmann::json engine_facts() const;
   std::string job_record(const Request& request) const;
 
-  // The second one is empty where no negative prompt is used.
-  std::array<std::vector<int32_t>, 2> prompt_ids(const Request& request) const {
-    std::array<std::vector<int32_t>, 2> ids{parts.model()->tokens(request.prompt)->ids};
-    if (guided(request)) ids[1] = parts.model()->tokens(*request.negative_prompt)->ids;
-    return ids;
-  }
-
   std::array<int64_t, 2> prompt_rows(const Request& request) const {
-    const auto ids = prompt_ids(request);
-    return {std::ssize(ids[0]), std::ssize(ids[1])};
+    const auto rows = [&](const std::string& text) { return parts.model()->prompt_rows(text); };
+    return {rows(request.prompt), guided(request) ? rows(*request.negative_prompt) : 0};
   }
 
   DenoisePlanConfig plan_of(const Request& request, const Sampler& sampler) {
@@ -164,26 +153,51 @@ struct Generator::Impl {
                        prompt_rows(request));
   }
 
+  int layers() const {  // of a transformer on this rank
+    const BlockRange blocks = placement.blocks(parts.expert_model(0).traits().blocks);
+    return blocks.end - blocks.begin;
+  }
   MemoryPlan plan(const Request& request) const {
+    return plan(request, options.mode, options.resident_blocks);
+  }
+  MemoryPlan plan(const Request& request, MemoryMode mode, int resident) const {
     const Sampler sampler(sampler_for(request), request.steps, request.sigmas);
     const size_t kept = options.keeping == Keeping::kCheckpoints && placement.root()
                             ? 1 + sampler.history(SamplerState(0)).size()
                             : 0;
-    return plan_memory(
-        predict_bytes(parts, placement,
-                      {request, sampler, prompt_rows(request), kept, is_queue(request)}),
-        available, host_available);
+    const auto bytes = [&](int blocks) {
+      return predict_bytes(parts, placement,
+                           {request,
+                            sampler,
+                            prompt_rows(request),
+                            kept,
+                            is_queue(request),
+                            blocks,
+                            {},
+                            preview_fit ? &*preview_fit : nullptr});
+    };
+    const bool all = resident >= layers();  // as the user asks
+    return choose_plan({.mode = mode,
+                        .layers = all ? 0 : layers(),
+                        .resident = all ? 0 : resident,
+                        .bytes = bytes,
+                        .available = available,
+                        .host_available = host_available});
   }
-  LayoutLimits layout_limits(const Request& request) const;
+  LayoutLimits layout_limits(const Request& request) const {
+    return limits_of(parts, request, guided(request), options.weights);
+  }
   std::string refusal(const Request& request, const MemoryPlan& plan);
 
   RunResult run(const Request& request, FrameSink* sink, const RunOptions& run_options);
-  void load_all(const Run& run);
-  std::vector<Prompt> encode_prompts(const Run& run);
-  void encode_prompt(const Prompt& prompt, const Pass& pass);
+  void load_all(const Run& run, bool with_text_encoder);
+  void encode_prompts(const Run& run, PromptEncoder& encoder, std::span<Prompt> prompts);
+  void encode_pictures(const Run& run);
   Tensor initial_latents(const Run& run);
   Start start_of(const Run& run);
+  StepAction agreed_action(CheckpointPolicy& policy, int done);
   void denoise(const Run& run, std::span<const Prompt> prompts, Start start);
+  std::optional<PreviewJob> preview_job(const Run& run) const;
   void denoise_queue(const Run& run, std::span<const Prompt> prompts, int first_turn);
   Checkpoint described(const Run& run, std::span<const Prompt> prompts);
   void heed_stop(const char* stage, const Run& run) const;
@@ -204,34 +218,19 @@ struct Generator::Impl {
   Stream stream;
   uint64_t available;                    // measured before anything is loaded
   uint64_t host_available = UINT64_MAX;  // host memory where the job runs on a device
+  std::optional<PreviewFit> preview_fit{};
   Arena arena{size_t{256} << 30, options.device};
 };
-
-nlohmann::json Generator::Impl::engine_facts() const {
-  nlohmann::json facts{{"numerics_epoch", kNumericsEpoch},
-                       {"model", parts.directory().defaults.name},
-                       {"weights_sha256", parts.model()->weights_hash},
-                       {"dtype", to_string(options.dtype)},
-                       {"weights", to_string(options.weights)},
-                       {"attention", to_string(options.attention)},
-                       {"vae_dtype", to_string(options.vae_dtype)},
-                       {"device", to_string(options.device.kind)},
-                       {"isa", cpu_isa()},
-                       {"threads", options.threads},
-                       {"deterministic", options.determinism == Determinism::kFixed},
-                       {"layout", to_string(placement.layout())}};
-  if (options.wire_dtype) facts["wire_dtype"] = to_string(*options.wire_dtype);
-  return facts;
-}
 
 std::string Generator::Impl::job_record(const Request& request) const {
   const SamplerConfig config = sampler_for(request);
   JobSpec job{.request = before_run(request), .seeded = true};
   job.request.solver = to_string(config.kind);
-  if (request.sigmas.empty()) job.request.flow_shift = config.shift;
+  if (request.sigmas.empty() && sampler.only_shifts()) job.request.flow_shift = config.shift;
   if (!guided(request)) job.request.negative_prompt = "";
-  return nlohmann::json{{"engine", engine_facts()}, {"request", to_json(job)}}.dump(
-      -1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return nlohmann::json{{"engine", engine_facts(options, parts, placement.layout())},
+                        {"request", to_json(job)}}
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 // A single rank stops here. Several ranks stop together, between steps, when the root decides it.
@@ -240,71 +239,43 @@ void Generator::Impl::heed_stop(const char* stage, const Run& run) const {
     throw Error(ErrorKind::kStopped, std::string("stopped in ") + stage);
 }
 
-void Generator::Impl::load_all(const Run& run) {
+void Generator::Impl::load_all(const Run& run, bool with_text_encoder) {
   run.clock.enter(Zone::kLoad, 2 + parts.experts());
   int done = 0;
   heed_stop("load", run);
-  if (placement.encodes_text(parts.text_model().traits())) parts.text_encoder(stream);
+  if (with_text_encoder) parts.load_text_encoders(stream);
   run.clock.step(++done);
   for (int model = 0; model < parts.experts(); ++model) {
     heed_stop("load", run);
-    if (computes_with(run.request, placement, model)) parts.expert(stream, model);
+    if (computes_with(parts.family(), run.request, placement, model)) parts.expert(stream, model);
     run.clock.step(++done);
   }
   if (decodes(run.request)) parts.vae(stream);
   run.clock.step(++done);
 }
 
-// The positive prompt, the negative one, and those of the schedule.
-std::vector<Prompt> Generator::Impl::encode_prompts(const Run& run) {
-  std::vector<Prompt> prompts;
-  for (std::vector<int32_t>& ids : prompt_ids(run.request)) prompts.push_back({std::move(ids), {}});
-  for (const ScheduledPrompt& later : run.request.schedule)
-    prompts.push_back({parts.model()->tokens(later.prompt)->ids, {}});
-  run.clock.enter(Zone::kEncodeText,
-                  static_cast<int>(prompts.size()) - (prompts[1].ids.empty() ? 1 : 0));
-  int done = 0;
-  for (Prompt& prompt : prompts) {
-    if (prompt.ids.empty()) continue;
-    heed_stop("encode_text", run);
-    const auto rows = static_cast<int64_t>(prompt.ids.size());
-    prompt.embeds =
-        Tensor(DType::kF32, {rows, parts.text_model().traits().columns}, stream.device());
-    encode_prompt(prompt, Pass{.branch = done});
-    if (first_non_finite(stream, prompt.embeds) >= 0) {
-      throw Error(ErrorKind::kNonFinite, "NaN or infinity in encode_text, " +
-                                             std::string(done ? "negative" : "positive") +
-                                             " prompt. Try --dtype f32, or check the weights with "
-                                             "weft inspect");
-    }
-    run.clock.step(++done);
-  }
-  if (run.options.tap) {
-    run.options.tap->tap("prompt_embeds", padded(stream, prompts[0].embeds,
-                                                 parts.text_length(prompts[0].embeds.view()[0])));
-  }
-  parts.done_with_text_encoder();
-  return prompts;
+// Fills in the rows that the encoder has not recalled.
+void Generator::Impl::encode_prompts(const Run& run, PromptEncoder& encoder,
+                                     std::span<Prompt> prompts) {
+  const auto given = [](const Prompt& prompt) { return !prompt.ids.empty(); };
+  run.clock.enter(Zone::kEncodeText, static_cast<int>(std::ranges::count_if(prompts, given)));
+  encoder.encode(
+      prompts, [&] { heed_stop("encode_text", run); }, [&](int done) { run.clock.step(done); });
+  parts.done_with_text_encoders();
 }
 
-// The ranks that hold a part of the encoder compute the rows together. The root sends the rows to
-// the other ranks.
-void Generator::Impl::encode_prompt(const Prompt& prompt, const Pass& pass) {
-  const TextEncoderTraits& traits = parts.text_model().traits();
-  const Tag tag{.kind = Payload::kText, .pass = pass};
-  if (!placement.encodes_text(traits)) {
-    placement.communicator().receive(stream, 0, tag, prompt.embeds);
-    return;
-  }
-  const TextEncoder& encoder = parts.text_encoder(stream);
-  const Arena::Scope scope(arena);
-  Context context = placement.text_context(stream, arena, pass, traits, prompt.embeds.view()[0]);
-  encoder.encode(context, prompt.ids, prompt.embeds);
-  if (!placement.root()) return;
-  for (int rank = placement.text_parts(traits); rank < placement.ranks(); ++rank)
-    placement.communicator().send(stream, rank, tag, prompt.embeds);
+void Generator::Impl::encode_pictures(const Run& run) {
+  PictureEncoder encoder(stream, arena, parts, placement, run.request, run.options.image_rows);
+  run.clock.enter(Zone::kEncodeImage, encoder.pieces());
+  heed_stop("encode_image", run);
+  run.pictures = encoder.encode([&](int done) {
+    heed_stop("encode_image", run);
+    run.clock.step(done);
+  });
+  run.meter.stage_ended(MemoryMeter::kEncodeImage);
 }
 
+// Noise, behind the latent frames that are given.
 Tensor Generator::Impl::initial_latents(const Run& run) {
   const LatentSplit split = latent_split(run.request);
   const auto drawn = [&](const std::array<int64_t, 4>& shape, int64_t first) {
@@ -315,7 +286,12 @@ Tensor Generator::Impl::initial_latents(const Run& run) {
   };
   if (run.options.tap) run.options.tap->tap("latents_initial", drawn(split.shape, 0));
   const int rank = placement.rank();
-  return on_device(stream, drawn(split.held(rank), split.frames[rank].begin));
+  Tensor latent = drawn(split.held(rank), split.frames[rank].begin);
+  if (const TensorView given = run.pictures.frames; given) {
+    Stream host = host_stream(stream);
+    copy(host, given, latent.view().slice(1, 0, given[1]));
+  }
+  return on_device(stream, std::move(latent));
 }
 
 Start Generator::Impl::start_of(const Run& run) {
@@ -352,10 +328,28 @@ void Generator::Impl::denoise_queue(const Run& run, std::span<const Prompt> prom
   run.meter.stage_ended(MemoryMeter::kDenoise);
 }
 
+std::optional<PreviewJob> Generator::Impl::preview_job(const Run& run) const {
+  if (!preview_fit) return std::nullopt;
+  if (!run.options.listener) return PreviewJob{*preview_fit, options.preview_every};
+  const auto show = [this, &run, budget = PreviewBudget(options.preview_share)](
+                        int done, const TensorView& colours) mutable {
+    budget.spend([&] {
+      run.options.listener->preview(preview_of(colours, parts.vae_model().traits(), done,
+                                               run.sampler.steps(), run.request.fps));
+    });
+  };
+  return PreviewJob{*preview_fit, options.preview_every, show};
+}
+
+// Returns the root's decision about a step that comes next.
+StepAction Generator::Impl::agreed_action(CheckpointPolicy& policy, int done) {
+  const Tag tag{.kind = Payload::kControl, .pass = {.step = done}, .hop = kStepDecision};
+  const auto own = placement.root() ? policy.decide(done) : StepAction::kContinue;
+  return static_cast<StepAction>(placement.agreed(stream, tag, static_cast<int64_t>(own)));
+}
+
 void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, Start start) {
-  std::array<TensorView, 2> embeds;  // a job that begins with its final latent has none
-  for (size_t i = 0; i < std::min(embeds.size(), prompts.size()); ++i)
-    embeds[i] = prompts[i].embeds.view();
+  const PromptViews views = views_of(prompts);
   CheckpointPolicy policy(run.options, described(run, prompts), start.step,
                           run.result.earlier_seconds, why_not_between_steps(run.request),
                           [&run](int done) { return goes_on_after(run.request, done); });
@@ -363,11 +357,14 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
   Denoiser denoiser(stream, arena, parts, placement, options.graphs);
   DenoisePlanConfig config = plan_of(run.request, run.sampler);
   config.first_step = start.step;
+  const std::optional<PreviewJob> preview = preview_job(run);
   Job job{.request = run.request,
           .sampler = run.sampler,
-          .embeds = embeds,
+          .embeds = views.embeds,
+          .pooled = views.pooled,
           .latent = std::move(start.latent),
           .history = std::move(start.history),
+          .pictures = run.pictures.views(),
           .on_update =
               [&](int step) {
                 run.clock.kept(policy.kept());
@@ -381,9 +378,11 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
           .decode =
               [&](const TensorView& latent) {
                 if (placement.has_clips()) return delivered.decode(latent);
+                run.pictures = {};
                 policy.finish(run.result);
                 delivered.whole(latent);
-              }};
+              },
+          .preview = preview ? &*preview : nullptr};
   job.before_step = [&](int done) {
     if (done == start.step) run.clock.enter(Zone::kDenoise, run.sampler.steps(), start.step);
     // A checkpoint holds nothing that a skipped step adds, so the job stops before a computed one.
@@ -391,9 +390,7 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
     // The first of several stages updates nothing, so it reports the finished step here.
     if (done > start.step && placement.layout()[Axis::kLayers] > 1)
       run.clock.step(done, run.sampler.sigmas()[done - 1]);
-    const Tag tag{.kind = Payload::kControl, .pass = {.step = done}, .hop = kStepDecision};
-    const auto own = placement.root() ? policy.decide(done) : StepAction::kContinue;
-    return static_cast<StepAction>(placement.agreed(stream, tag, static_cast<int64_t>(own)));
+    return agreed_action(policy, done);
   };
   job.cache_audit = run.options.cache_audit;
   job.skipped =
@@ -412,28 +409,6 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
   }
 }
 
-LayoutLimits Generator::Impl::layout_limits(const Request& request) const {
-  LayoutLimits out;
-  for (int model = 0; model < limits.experts; ++model) {
-    const TransformerTraits& traits = parts.expert_model(model).traits();
-    const auto least = [](int64_t& limit, int64_t value) {
-      limit = limit ? std::min(limit, value) : value;
-    };
-    least(out.heads, traits.heads);
-    least(out.layers, traits.blocks);
-    least(out.ffn, traits.ffn_columns);
-  }
-  const Sequence all = sequence_of(parts, request);
-  out.tokens = all.tokens;
-  if (request.method.kind == MethodKind::kClips) out.clip_frames = all.frames;
-  out.one_patch_each = parts.expert_model(0).joint_rows(out.tokens, 1) > 0;
-  limit_patches(request.method, token_grid(parts, request), out);
-  out.whole_frames = is_queue(request);
-  out.guided = guided(request);
-  out.whole_width = options.weights != WeightFormat::kCompute;
-  return out;
-}
-
 std::string Generator::Impl::refusal(const Request& request, const MemoryPlan& memory) {
   const auto of = [&](const Request& changed) {
     // A small picture may have fewer tokens than the layout has ranks, and a short video fewer
@@ -444,53 +419,63 @@ std::string Generator::Impl::refusal(const Request& request, const MemoryPlan& m
       return MemoryPlan{.parts = {}, .high_water = UINT64_MAX};
     return plan(changed);
   };
-  const auto with_resident = [&](int layers) {
-    parts.set_resident_blocks(layers);
-    const MemoryPlan changed = plan(request);
-    parts.set_resident_blocks(options.resident_blocks);
-    return changed;
-  };
-  const BlockRange blocks = placement.blocks(parts.expert_model(0).traits().blocks);
+  const auto with_resident = [&](int layers) { return plan(request, MemoryMode::kLayers, layers); };
   const auto under = [&](const Layout& layout, int rank) {
     return Generator(parts.model(), options, RankPlacement(layout, rank)).plan(request);
   };
-  return weft::refusal(request, memory, limits, options.dtype,
-                       {.request = of,
-                        .resident = with_resident,
-                        .layers = parts.device() ? blocks.end - blocks.begin : 0,
-                        .layout = under,
-                        .layouts = other_layouts(placement.layout(), layout_limits(request))});
+  const auto with_options = [&](const GeneratorOptions& other) {
+    return Generator(parts.model(), other, RankPlacement(placement.layout(), placement.rank()))
+        .plan(request);
+  };
+  return weft::refusal(
+      request, memory, limits, options.dtype,
+      {.modes = other_modes(options, placement.layout(), with_options),
+       .request = of,
+       .resident = with_resident,
+       .layers = options.mode == MemoryMode::kLayers || options.resident_blocks > 0 ? layers() : 0,
+       .layout = under,
+       .layouts = other_layouts(placement.layout(), layout_limits(request))});
 }
 
 RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
                                const RunOptions& run_options) {
+  check_image_encoder(request, parts.directory(), run_options.image_rows);
   const JobScope job(placement);
   const Sampler steps(sampler_for(request), request.steps, request.sigmas);
-  const MemoryPlan memory = plan(request);
+  MemoryPlan memory = plan(request);
   if (!memory.fits()) throw Error(ErrorKind::kMemory, refusal(request, memory));
   const auto started = std::chrono::steady_clock::now();
   StageClock clock(run_options.listener, [this] { return memory_now(); });
   MemoryMeter meter(stream, arena);
   RunResult result;
   result.request = request;
+  result.resident_layers = memory.resident_layers;
   result.steps = steps.steps();
-  const Run run{request, steps, run_options, sink, clock, meter, result, started};
+  PictureConditions pictures;
+  const Run run{request, steps, run_options, sink, clock, meter, result, started, pictures};
   Start start = start_of(run);
   result.resumed_at = start.step;
   if (run_options.resume) result.earlier_seconds = run_options.resume->seconds;
   const bool decode_only = !is_queue(request) && start.step == steps.steps();
 
   parts.on_load = nullptr;
+  parts.set_resident_blocks(memory.resident_layers);
   parts.set_residency(memory.residency);
-  if (memory.residency == Residency::kAll && !decode_only) load_all(run);
+  PromptEncoder encoder(stream, arena, parts, placement, run_options.text_cache);
+  std::vector<Prompt> prompts;
+  if (!decode_only) prompts = prompts_of(request, *parts.model(), guided(request));
+  const bool encodes = !decode_only && !encoder.recall(prompts);
+  if (memory.residency == Residency::kAll && !decode_only) load_all(run, encodes);
   parts.on_load = [&](const std::string&, const std::function<void()>& load) {
     clock.inside(Zone::kLoad, 1, load);
   };
-  std::vector<Prompt> prompts;
-  if (!decode_only) prompts = encode_prompts(run);
+  if (encodes) encode_prompts(run, encoder, prompts);
+  if (run_options.tap && !decode_only) tap_prompt(stream, prompts[0], parts, *run_options.tap);
   meter.stage_ended(MemoryMeter::kEncodeText);
+  if (!decode_only && !pictures_of(request).empty()) encode_pictures(run);
 
   if (start.step == 0 && !is_queue(request)) start.latent = initial_latents(run);
+  pictures.frames = {};
   if (is_queue(request))
     denoise_queue(run, prompts, start.step);
   else if (Delivery decoded = delivery(run); decode_only && !placement.has_clips())
@@ -541,7 +526,10 @@ std::array<int64_t, 3> Generator::grid(const Request& request) const {
 }
 
 Request Generator::resolve(const Request& request) const {
-  Request resolved = weft::resolve(request, defaults());
+  const ModelDirectory& directory = impl_->parts.directory();
+  Request resolved = take_opened(
+      *model(),
+      weft::resolve(with_clip_size(request, directory, impl_->limits.size_multiple), defaults()));
   validate(resolved, impl_->limits);
   const SamplerConfig config = impl_->sampler_for(resolved);
   Sampler(config, resolved.steps, resolved.sigmas);  // refuses what is illegal
@@ -553,6 +541,9 @@ Request Generator::resolve(const Request& request) const {
        .flow_shift = config.shift,
        .grid = token_grid(impl_->parts, resolved)});
   validate_method(resolved, impl_->parts.expert_model(0), model_name());
+  if (options().preview_every > 0 && is_queue(resolved))
+    throw Error(ErrorKind::kUsage, "--preview is proj, but a queue decodes meanwhile; legal: none");
+  validate_pictures(resolved, directory);
   decide_skips(impl_->parts, sampler(resolved), resolved);
   if (resolved.endless)
     resolved.frames =

@@ -14,7 +14,8 @@
 #include "engine/generation/rank_placement.h"
 #include "engine/generation/request.h"
 #include "engine/job/checkpoint.h"
-#include "engine/memory/memory_plan.h"
+#include "engine/memory/memory_mode.h"
+#include "engine/preview/preview.h"
 #include "engine/sampling/sampler.h"
 #include "io/media/video.h"
 #include "kernels/device_graph.h"
@@ -24,8 +25,8 @@
 
 namespace weft {
 
-// Progress of a stage. Users see these stage names: load, encode_text, denoise, decode,
-// encode_video, write.
+// Progress of a stage. Users see these stage names: load, encode_text, encode_image, denoise,
+// decode, encode_video, write.
 struct Progress {
   std::string stage;
   int step = 0, total = 0;      // step of total; 0 of n when the stage starts
@@ -46,13 +47,16 @@ struct Progress {
 struct ProgressListener {
   virtual ~ProgressListener() = default;
   virtual void progress(const Progress& progress) = 0;
+  // Comes behind the progress of its step.
+  virtual void preview(const Preview&) {}
   // Reports, in one line, a problem that does not end the job.
   virtual void warning(const std::string&) {}
 };
 
 // Sees a job's intermediate tensors under the golden cases' names: prompt_embeds [T, d],
-// latents_initial [C, F, H, W], latents_final (normalised), video [3, F, H, W] in [0, 1]. All f32.
-// Give one to every rank of a replica or to none: video is gathered whole.
+// pooled_prompt_embeds [d] where the model reads such a vector, latents_initial [C, F, H, W],
+// latents_final (normalised), video [3, F, H, W] in [0, 1]. All f32. Give one to every rank of a
+// replica or to none: video is gathered whole.
 struct PipelineTap {
   virtual ~PipelineTap() = default;
   virtual void tap(const char* name, const TensorView& value) = 0;
@@ -68,14 +72,20 @@ struct GeneratorOptions {
   // The dtype of hidden rows between the pipeline stages of the method queue; unset: `dtype`.
   std::optional<DType> wire_dtype{};
   // Format of the transformer blocks' weights. Error(kUsage) for 8-bit weights where a layout
-  // splits the width.
+  // splits the width, and for kFile where it cuts the blocks in which they are stored.
   WeightFormat weights = WeightFormat::kCompute;
+  // False where a memory mode may choose another one (smallest_weights).
+  bool weights_fixed = true;
+  // Format of the text encoder's matrices. In another than kCompute one rank encodes.
+  WeightFormat text_weights = WeightFormat::kCompute;
   // Format of the transformer's self-attention. Error(kUsage) where the device or the head size has
   // no 8-bit attention.
   AttentionFormat attention = AttentionFormat::kCompute;
-  // Blocks of a transformer that are on the device at once; the others are copied from the host
-  // when they are used (TransformerLoad::resident). 0: all. Error(kUsage) on a CPU.
+  // Blocks of a transformer that are on the device at once, at least 2; the others are copied from
+  // the host, or on a CPU read from the file, ahead of use (TransformerLoad::resident). 0: all.
   int resident_blocks = 0;
+  // The memory mode of all jobs. kSpeed and resident_blocks exclude each other.
+  MemoryMode mode = MemoryMode::kLayers;
   Graphs graphs = Graphs::kRecord;  // whether a device's forwards are recorded
   int threads = 0;                  // 0: all
   Determinism determinism = Determinism::kFast;
@@ -90,6 +100,10 @@ struct GeneratorOptions {
   // (metered_ops()). memory_limit 0: all the memory of such a device.
   std::optional<DeviceTraits> planned{};
   Keeping keeping = Keeping::kNothing;  // set kCheckpoints if runs have a checkpoint_path
+  // Steps between two previews, which the listener of a run sees; 0: none. Error(kUsage) where the
+  // model's VAE has no PreviewFit, or the method is the queue.
+  int preview_every = 0;
+  double preview_share = PreviewBudget::kShare;  // of the time that previews may take
 };
 
 struct RunOptions {
@@ -114,6 +128,11 @@ struct RunOptions {
   // Recomputes every n-th step that the step cache skips, to measure its error; 0: none. It must be
   // the same on all ranks.
   int cache_audit = 0;
+  // The folder in which the root keeps prompts' rows (text_cache.h). Either every rank sets it or
+  // none does; empty: none.
+  std::string text_cache{};
+  // Rows of an image encoder [n, columns] f32 on the host in place of those of the job's pictures.
+  TensorView image_rows{};
   std::shared_ptr<Checkpoint> resume{};  // read on the root: resumes from it and moves its tensors
 };
 
@@ -146,11 +165,12 @@ struct RunResult {
   // The peak that MemoryPlan predicts: tensors and arena together. On a device it includes the ops'
   // scratch and the rounding up of committed ranges.
   uint64_t memory_high_water = 0;
-  // The peak of each stage: encode_text, denoise, decode. On a device it is that of all stages up
-  // to the end of this one.
-  std::array<uint64_t, 3> stage_high_water{};
+  // The peak of each stage: encode_text, denoise, decode, encode_image. On a device it is that of
+  // all stages up to the end of this one.
+  std::array<uint64_t, 4> stage_high_water{};
   std::vector<CachedStep> cached{};  // by step, on the root; empty without a step cache
   OffloadTotals streaming{};         // weight offload of the forwards
+  int resident_layers = 0;           // of a transformer in memory at once; 0: all
   std::string latents_path;  // the file that holds the final latents; empty if none was written
   int steps = 0;
   int resumed_at = 0;             // steps, or turns of the queue, that an earlier run had done

@@ -1,6 +1,10 @@
 #include "engine/generation/open_model.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "io/sha256.h"
+#include "io/weights/weights_file.h"
 
 namespace weft {
 namespace {
@@ -18,28 +22,52 @@ void check_that_parts_fit(const ModelDirectory& directory) {
     const std::string name = model ? "transformer_2" : "transformer";
     expect(traits.text_columns, directory.text_model->traits().columns, name + " text_dim",
            "text_encoder d_model");
+    const TextEncoderModel* pooled = directory.pooled_model.get();
+    expect(traits.pooled_columns, pooled ? pooled->traits().columns : 0,
+           name + " pooled_projection_dim",
+           std::string(pooled ? directory.family->pooled.encoder : "no text encoder's") +
+               " hidden_size");
     expect(traits.out_channels, directory.vae_model->traits().channels, name + " out_channels",
            "vae z_dim");
-    expect(traits.in_channels, directory.vae_model->traits().channels, name + " in_channels",
-           "vae z_dim");
+    expect(traits.given_channels(), directory.pictures.given_channels,
+           name + " in_channels less out_channels", "what the pipeline gives it");
+    if (directory.image_model && traits.image_columns)
+      expect(traits.image_columns, directory.image_model->traits().columns, name + " image_dim",
+             "image_encoder hidden_size");
   }
 }
 
 OpenModel::File opened(const std::string& path) {
-  return std::make_shared<const TensorFile>(TensorFile::open(path));
+  return std::make_shared<const TensorFile>(open_weights(path));
 }
 
-std::vector<OpenModel::File> open_experts(const ModelDirectory& directory) {
+std::vector<OpenModel::File> open_experts(const ModelDirectory& directory,
+                                          std::span<const Lora> loras,
+                                          std::vector<std::string>& notes) {
   check_that_parts_fit(directory);
+  for (const Lora& lora : loras)
+    if (lora.expert != LoraExpert::kAll && directory.experts() < 2)
+      throw Error(ErrorKind::kUsage, "lora is '" + to_string(lora) +
+                                         "', but this model has one expert; legal: FILE[:SCALE]");
   std::vector<OpenModel::File> files;
-  for (int model = 0; model < directory.experts(); ++model)
+  for (int model = 0; model < directory.experts(); ++model) {
     files.push_back(opened(directory.expert_path(model)));
+    std::vector<Lora> own;
+    std::ranges::copy_if(loras, std::back_inserter(own),
+                         [&](const Lora& lora) { return lora.changes(model); });
+    if (!own.empty())
+      files.back() = std::make_shared<const TensorFile>(
+          with_loras(files.back(), directory.expert(model), own, notes));
+  }
   return files;
 }
 
 std::string hash_of(const OpenModel& model) {
   std::string all = model.text_file->header_hash() + model.vae_file->header_hash();
+  if (model.pooled_file) all += model.pooled_file->header_hash();
   for (const OpenModel::File& file : model.expert_files) all += file->header_hash();
+  if (model.audio_file) all += model.audio_file->header_hash();
+  if (model.image_file) all += model.image_file->header_hash();
   return sha256_hex(all);
 }
 
@@ -62,12 +90,18 @@ std::vector<OpenModel::File> with_blocks(const OpenModel& whole, int blocks) {
 
 }  // namespace
 
-OpenModel::OpenModel(const std::string& path)
-    : directory(open_model_directory(path)),
-      tokenizer(directory.family->tokenizer(directory.tokenizer)),
+OpenModel::OpenModel(const std::string& path, std::vector<Lora> changes, PartFiles of_parts)
+    : directory(open_model_directory(path, of_parts)),
+      tokenizer(directory.family->tokenizer(directory)),
       text_file(opened(directory.text_encoder)),
       vae_file(opened(directory.vae)),
-      expert_files(open_experts(directory)),
+      audio_file(directory.audio_model ? opened(directory.audio_encoder) : nullptr),
+      image_file(directory.image_encoder.empty() ? nullptr : opened(directory.image_encoder)),
+      pooled_file(directory.pooled_model ? opened(directory.pooled_encoder) : nullptr),
+      files(std::move(of_parts)),
+      loras(std::move(changes)),
+      notes(directory.notes),
+      expert_files(open_experts(directory, loras, notes)),
       weights_hash(hash_of(*this)) {}
 
 OpenModel::OpenModel(const OpenModel& whole, int blocks)
@@ -75,8 +109,19 @@ OpenModel::OpenModel(const OpenModel& whole, int blocks)
       tokenizer(whole.tokenizer),
       text_file(whole.text_file),
       vae_file(whole.vae_file),
+      audio_file(whole.audio_file),
+      image_file(whole.image_file),
+      pooled_file(whole.pooled_file),
+      files(whole.files),
+      loras(whole.loras),
       expert_files(with_blocks(whole, blocks)),
       weights_hash(whole.weights_hash) {}
+
+SamplerConfig OpenModel::sampler() const {
+  if (directory.scheduler.empty())
+    return SamplerConfig::from_json(directory.scheduler_config, "the built-in scheduler");
+  return SamplerConfig::from_json_file(directory.scheduler + "/scheduler_config.json");
+}
 
 std::shared_ptr<const PromptTokens> OpenModel::tokens(const std::string& prompt) const {
   constexpr size_t kMost = 64;  // a job has two prompts
@@ -84,6 +129,10 @@ std::shared_ptr<const PromptTokens> OpenModel::tokens(const std::string& prompt)
   if (const auto found = tokens_.find(prompt); found != tokens_.end()) return found->second;
   if (tokens_.size() >= kMost) tokens_.clear();
   return tokens_[prompt] = std::make_shared<const PromptTokens>(tokenizer->read(prompt));
+}
+
+int64_t OpenModel::prompt_rows(const std::string& prompt) const {
+  return std::ssize(tokens(prompt)->ids) - tokenizer->unread_ids();
 }
 
 }  // namespace weft

@@ -7,16 +7,19 @@
 #include <string>
 #include <vector>
 
+#include "engine/sampling/sampler.h"
 #include "io/weights/tensor_file.h"
+#include "models/lora/lora.h"
 #include "models/registry.h"
 
 namespace weft {
 
 class OpenModel {
  public:
+  // `files` take the place of parts of the directory; a path of "" means that they are the model.
   // Throws Error(kModel) for a directory that is not supported, or whose parts do not belong
   // together.
-  explicit OpenModel(const std::string& path);
+  explicit OpenModel(const std::string& path, std::vector<Lora> loras = {}, PartFiles files = {});
   // The same model for simulations: its transformers have at most so many blocks. Those that had
   // more lose their values.
   OpenModel(const OpenModel& whole, int blocks);
@@ -25,13 +28,24 @@ class OpenModel {
   const ModelDirectory directory;
   const std::shared_ptr<const PromptTokenizer> tokenizer;
   const File text_file, vae_file;
+  const File audio_file;          // of the audio encoder; null where the folder has none
+  const File image_file;          // of the image encoder; null where there is none
+  const File pooled_file;         // null: prompts have no vector
+  const PartFiles files;          // that it was opened with
+  const std::vector<Lora> loras;  // merged into the experts' weights
+  // The user should know of these: the modules of LoRAs that change nothing of this model, and
+  // names of files that contradict their places.
+  std::vector<std::string> notes;
   const std::vector<File> expert_files;  // one per expert
   // SHA-256 over the header hashes of all files; in simulations that of the whole model.
   const std::string weights_hash;
 
+  SamplerConfig sampler() const;  // of the model's scheduler
   // The prompt's tokens. The last prompts are remembered, so that each is cleaned and tokenised
   // once, whoever asks for it.
   std::shared_ptr<const PromptTokens> tokens(const std::string& prompt) const;
+  // The number of the prompt's rows that the transformers read.
+  int64_t prompt_rows(const std::string& prompt) const;
 
  private:
   mutable std::mutex mutex_;  // guards the member below

@@ -210,6 +210,12 @@ int RankPlacement::text_parts(const TextEncoderTraits& traits) const {
   return static_cast<int>(std::min({most, traits.heads, traits.ffn_columns}));
 }
 
+void RankPlacement::encode_on_root() {
+  Layout layout = this->layout();
+  layout.text_ranks = 1;
+  mesh_ = Mesh(layout);
+}
+
 WidthSlice RankPlacement::text_width(const TextEncoderTraits& traits) const {
   const int parts = text_parts(traits);
   if (parts == 1 || !encodes_text(traits)) return {};

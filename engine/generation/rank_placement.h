@@ -26,7 +26,8 @@ enum Decision : int {
   kFileDecision = 5,
   kChangesReport = 6,  // goes to the root
   kSkipDecision = 7,   // all ranks have a part in it
-  kBlockDecision = 8   // of the next block of a stream, by the first of the ranks that read it
+  kBlockDecision = 8,  // of the next block of a stream, by the first of the ranks that read it
+  kTextDecision = 9
 };
 
 // The latent frames of a video, split over clips.
@@ -76,6 +77,8 @@ class RankPlacement {
   int text_parts(const TextEncoderTraits& traits) const;
   bool encodes_text(const TextEncoderTraits& traits) const { return rank() < text_parts(traits); }
   WidthSlice text_width(const TextEncoderTraits& traits) const;
+  // Says that the root alone encodes text (Layout::text_ranks). All ranks call it.
+  void encode_on_root();
 
   // Returns the root's value on all ranks. All of them must call it with the same tag; the root
   // sends 8 bytes to each.

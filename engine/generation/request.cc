@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/generation/open_model.h"
 #include "engine/long_video/queue_settings.h"
 #include "engine/sampling/sampler.h"
 
@@ -82,6 +83,21 @@ Request resolve(const Request& request, const DefaultSettings& defaults) {
   return out;
 }
 
+Request take_opened(const OpenModel& model, Request request) {
+  const auto check = [](bool same, const std::string& given, const std::string& opened) {
+    if (!same)
+      throw Error(ErrorKind::kUsage, given + ", but the model was opened with " + opened +
+                                         "; legal: the same for all jobs of a run");
+  };
+  check(!request.files.any() || request.files == model.files, to_string(request.files),
+        to_string(model.files));
+  check(request.loras.empty() || request.loras == model.loras,
+        "lora is '" + to_string(request.loras) + "'", "'" + to_string(model.loras) + "'");
+  request.files = model.files;
+  request.loras = model.loras;
+  return request;
+}
+
 void validate(const Request& request, const ModelLimits& limits) {
   check_on_grid("width is " + std::to_string(request.width), request.width, side_grid(limits));
   check_on_grid("height is " + std::to_string(request.height), request.height, side_grid(limits));
@@ -89,6 +105,9 @@ void validate(const Request& request, const ModelLimits& limits) {
   check_number("fps", request.fps, 0.1, 1000);
   check_number("guidance scale", *request.guidance_scale, 0, 1000);
   check_number("guidance scale 2", *request.guidance_scale_2, 0, 1000);
+  if (!limits.guided && *request.guidance_scale > 1)
+    refuse("guidance scale", shown(*request.guidance_scale),
+           "0 to 1, as this model was trained to need no guidance");
   if (limits.experts < 2 && *request.guidance_scale_2 != *request.guidance_scale) {
     refuse("guidance scale 2", shown(*request.guidance_scale_2),
            "absent, as this model has one expert");

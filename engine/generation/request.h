@@ -7,10 +7,14 @@
 
 #include "engine/generation/method.h"
 #include "engine/generation/step_cache.h"
+#include "engine/pictures/given_picture.h"
 #include "engine/sampling/noise_pool.h"
+#include "models/lora/lora.h"
 #include "models/registry.h"
 
 namespace weft {
+
+class OpenModel;
 
 // Incremented whenever the results of default settings change, because a seed must then give other
 // frames than before.
@@ -43,8 +47,12 @@ struct Request {
   Rng rng = Rng::kPortable;
   Method method{};
   StepCache cache{};
-  NoiseMode noise = NoiseMode::kPool;       // of the queue
+  NoiseMode noise = NoiseMode::kPool;  // of the queue
+  PartFiles files{};                   // these and the LoRAs: with which the model was opened
+  std::vector<Lora> loras{};
   std::vector<ScheduledPrompt> schedule{};  // after `prompt`; the queue alone can change prompts
+  GivenPicture image{}, last_image{};       // the first and the last frame, where they are given
+  PictureFit image_fit{};                   // brings them to the clip's size
 };
 
 inline bool is_queue(const Request& request) { return request.method.kind == MethodKind::kQueue; }
@@ -57,6 +65,7 @@ struct ModelLimits {
   int experts = 1;
   double boundary_ratio = 0;  // two experts: truncated t >= boundary_ratio * 1000 is high noise
   int64_t text_length = 512;
+  bool guided = true;  // false: guidance has no meaning for the model
 };
 
 // The legal values of a size or a frame count: multiple * n + offset, from `low` to `high`.
@@ -78,6 +87,10 @@ std::string shown(double value);  // with at most six digits
 
 // Returns `request` with every open field filled from `defaults`.
 Request resolve(const Request& request, const DefaultSettings& defaults);
+
+// Returns the request with the files and LoRAs with which its model was opened. Error(kUsage) where
+// it has others.
+Request take_opened(const OpenModel& model, Request request);
 
 // Checks a resolved request. Throws Error(kUsage) that names the field, its value and the legal
 // values; for sizes and frame counts it names the two nearest legal ones.

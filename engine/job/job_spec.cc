@@ -5,12 +5,14 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "engine/job/prompt_schedule.h"
 #include "io/json.h"
 #include "io/legal.h"
 #include "io/nearest.h"
+#include "io/picture/picture_fit.h"
 #include "io/sha256.h"
 
 namespace weft {
@@ -81,10 +83,41 @@ void set_prompt_schedule(JobSpec& job, const GivenText& value) {
   job.request.schedule = read_prompt_schedule(entries, value.label);
 }
 
+// Another file is another picture.
+void set_picture(GivenPicture& picture, const GivenText& value) { picture = {.path = value.text}; }
+
+void set_picture_hash(GivenPicture& picture, const GivenText& value) {
+  const bool hex = std::ranges::all_of(
+      value.text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+  if (value.text.size() != 64 || !hex) value.refuse("64 lower-case hexadecimal digits");
+  picture.sha256 = value.text;
+}
+
+constexpr std::pair<const char*, PictureFit> kFits[] = {{"cover", PictureFit::kCover},
+                                                        {"contain", PictureFit::kContain},
+                                                        {"stretch", PictureFit::kStretch}};
+
+void set_picture_fit(JobSpec& job, const GivenText& value) {
+  const std::string name = value.one_of();
+  for (const auto& [known, fit] : kFits)
+    if (name == known) job.request.image_fit = fit;
+}
+
+const char* to_string(PictureFit fit) {
+  return std::ranges::find(kFits, fit, &std::pair<const char*, PictureFit>::second)->first;
+}
+
 bool is_on(const GivenText& value) {
   const bool on = value.text == "on" || value.text == "1",
              off = value.text == "off" || value.text == "0";
   return on || (!off && value.one_of() == "true");
+}
+
+// A part of the model that has a file of its own.
+template <std::string PartFiles::*part>
+void set_file(JobSpec& job, const GivenText& value) {
+  if (value.text.empty()) value.refuse("the path of a file");
+  job.request.files.*part = std::filesystem::absolute(value.text).lexically_normal().string();
 }
 
 struct Rule {
@@ -164,6 +197,23 @@ constexpr Rule kRules[] = {
        job.request.noise = noise_mode_from_name(v.one_of());
      }},
     {{"prompt_schedule", nullptr}, set_prompt_schedule},
+    {{"transformer", nullptr}, set_file<&PartFiles::transformer>},
+    {{"transformer_2", nullptr}, set_file<&PartFiles::transformer_2>},
+    {{"text_encoder", nullptr}, set_file<&PartFiles::text_encoder>},
+    {{"tokenizer", nullptr}, set_file<&PartFiles::tokenizer>},
+    {{"vae", nullptr}, set_file<&PartFiles::vae>},
+    {{"image_encoder", nullptr}, set_file<&PartFiles::image_encoder>},
+    {{"image", nullptr},
+     [](JobSpec& job, const GivenText& v) { set_picture(job.request.image, v); }},
+    {{"image_sha256", nullptr},
+     [](JobSpec& job, const GivenText& v) { set_picture_hash(job.request.image, v); }},
+    {{"last_image", nullptr},
+     [](JobSpec& job, const GivenText& v) { set_picture(job.request.last_image, v); }},
+    {{"last_image_sha256", nullptr},
+     [](JobSpec& job, const GivenText& v) { set_picture_hash(job.request.last_image, v); }},
+    {{"image_fit", "cover|contain|stretch"}, set_picture_fit},
+    {{"lora", nullptr},
+     [](JobSpec& job, const GivenText& v) { job.request.loras = parse_loras(v.text, v.label); }},
 };
 
 constexpr auto kFields = [] {
@@ -242,6 +292,9 @@ nlohmann::json facts_of(const std::string& record) {
   for (const auto& [name, value] : parsed.at("engine").items())
     if (std::ranges::find(kPlace, name) == std::end(kPlace)) facts[name] = value;
   if (facts.value("method", "") == to_string(MethodKind::kFull)) facts.erase("method");
+  // A picture is known by its pixels, wherever its file lies.
+  for (const std::string picture : {"image", "last_image"})
+    if (facts.contains(picture + "_sha256")) facts.erase(picture);
   return facts;
 }
 
@@ -313,6 +366,16 @@ nlohmann::json to_json(const JobSpec& job) {
   set("cache", cache.kind != StepCacheKind::kNone, to_string(cache));
   if (cache.skipped && cache.kind != StepCacheKind::kNone) out["skipped_steps"] = *cache.skipped;
   set("noise", request.noise != NoiseMode::kPool, to_string(request.noise));
+  for (const auto& [name, path] : kParts)
+    set(name, !(request.files.*path).empty(), request.files.*path);
+  set("lora", !request.loras.empty(), to_string(request.loras));
+  for (const auto& [name, picture] :
+       {std::pair{"image", &request.image}, {"last_image", &request.last_image}}) {
+    set(name, !picture->path.empty(), picture->path);
+    set((std::string(name) + "_sha256").c_str(), !picture->sha256.empty(), picture->sha256);
+  }
+  set("image_fit", request.image.given() || request.last_image.given(),
+      to_string(request.image_fit));
   set("prompt_schedule", !request.schedule.empty(), to_json(request.schedule));
   return out;
 }
@@ -334,6 +397,8 @@ Request request_of(const JobSpec& job, const DefaultSettings& defaults, const Mo
     request.frames = nearest_legal(static_cast<double>(request.frames));
   }
   frames += std::to_string(request.frames) + (job.seconds > 0 ? " frames" : "");
+  take_facts(request.image, label("image"));
+  take_facts(request.last_image, label("last_image"));
   for (const auto& [name, side] : {std::pair{"width", request.width}, {"height", request.height}})
     if (side) check_on_grid(label(name) + " is " + std::to_string(side), side, side_grid(limits));
   if (request.frames) check_on_grid(frames, request.frames, frame_grid(limits));

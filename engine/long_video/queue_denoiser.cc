@@ -460,7 +460,7 @@ void QueueDenoiser::update(const Step& step) {
   const TensorView& positive = slots[kQueueVelocitySlot];
   const TensorView velocity = arena_.alloc(DType::kF32, positive.shape());
   copy(stream_, positive, velocity);
-  guide(stream_, experts_.family(), job_->guidance[step.pass.model],
+  guide(stream_, arena_, experts_.family(), job_->guidance[step.pass.model],
         step.reads.size() > 2 ? slots[kQueueVelocitySlot + 1] : TensorView(), velocity);
   const int block = step.pass.clip, part = part_of(step.reads[0].slot);
   if (job_->on_update) job_->on_update(step.pass, rows_of(block, part), velocity);

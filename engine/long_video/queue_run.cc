@@ -162,7 +162,8 @@ QueuePlanConfig queue_plan(const Request& request, const Sampler& sampler, const
   QueuePlanConfig config =
       queue_config(placement, parts.traits(), parts.wire_dtype(), video.window(),
                    queue_settings(request.method).frames.block);
-  const double guidance[] = {guidance_of(request, 0), guidance_of(request, 1)};
+  const double guidance[] = {guidance_of(parts.family(), request, 0),
+                             guidance_of(parts.family(), request, 1)};
   config.steps = steps_of(sampler, parts.directory().boundary_ratio.value_or(0),
                           std::span(guidance).first(parts.experts()));
   mark_skipped(request.cache, config.steps);
@@ -299,7 +300,8 @@ std::optional<int> denoise(QueueRun& run, const QueueVideo& video, BlockOutput& 
   QueueProgress progress(config, request.endless, run.placement, clock);
   QueueJob job{.sampler = run.sampler,
                .shape = video.window(),
-               .guidance = {guidance_of(request, 0), guidance_of(request, 1)},
+               .guidance = {guidance_of(run.parts.family(), request, 0),
+                            guidance_of(run.parts.family(), request, 1)},
                .prompts = run.prompts,
                .negative = run.negative,
                .noise = [&](int block, const TensorView& noise) { video.fill_noise(block, noise); },

@@ -6,9 +6,12 @@
 
 #include "engine/decoding/stream_decoder.h"
 #include "engine/denoising/denoiser.h"
+#include "engine/generation/prompt_rows.h"
 #include "engine/long_video/queue_denoiser.h"
 #include "engine/long_video/queue_run.h"
 #include "engine/long_video/queue_video.h"
+#include "engine/pictures/picture_conditions.h"
+#include "engine/sound/audio_features.h"
 #include "models/footprint.h"
 #include "parallel/transport/silent.h"
 
@@ -46,10 +49,28 @@ std::array<int64_t, 4> held_latent(const Components& parts, const Request& reque
   return QueueVideo(request, whole, parts.vae_model().traits()).window();
 }
 
+// The ids of every prompt of the request, for the encoder that makes one vector of it.
+std::vector<int64_t> pooled_ids_of(const Components& parts, const MeasuredJob& job) {
+  std::vector<int64_t> counts;
+  const auto add = [&](const std::string& text) {
+    counts.push_back(std::ssize(parts.model()->tokens(text)->pooled_ids));
+  };
+  if (!parts.pooled_model()) return counts;
+  add(job.request.prompt);
+  if (job.prompt_rows[1] > 0) add(*job.request.negative_prompt);
+  for (const ScheduledPrompt& later : job.request.schedule) add(later.prompt);
+  return counts;
+}
+
+TransformerLoad with_resident(TransformerLoad how, int blocks) {
+  how.resident = blocks;
+  return how;
+}
+
 std::vector<int64_t> rows_of_schedule(const Components& parts, const Request& request) {
   std::vector<int64_t> rows;
   for (const ScheduledPrompt& later : request.schedule)
-    rows.push_back(static_cast<int64_t>(parts.model()->tokens(later.prompt)->ids.size()));
+    rows.push_back(parts.model()->prompt_rows(later.prompt));
   return rows;
 }
 
@@ -74,7 +95,8 @@ class RankRun {
         transport_(std::make_shared<SilentTransport>(of.rank(), of.ranks())),
         placement_(Communicator(transport_), of.layout()),
         run_(parts.device()),
-        dry_(parts.model(), parts.how(), parts.vae_dtype(), placement_, parts.device()) {
+        dry_(parts.model(), with_resident(parts.how(), job.resident_blocks), parts.vae_dtype(),
+             placement_, parts.device(), parts.text_weights()) {
     place_patches(placement_, request_, token_grid(parts, request_));
     const int64_t columns = parts.text_model().traits().columns;
     for (size_t branch = 0; branch < texts_.size(); ++branch)
@@ -83,6 +105,10 @@ class RankRun {
       embeds_ += f32_bytes(rows * columns);
       if (!later_ || later_.view()[0] < rows) later_ = run_.tensor(DType::kF32, {rows, columns});
     }
+    if (!parts.pooled_model()) return;
+    const int64_t vector = parts.pooled_model()->traits().columns;
+    pooled_ = run_.tensor(DType::kF32, {1, vector});
+    embeds_ += f32_bytes(std::ssize(pooled_ids_of(parts, job)) * vector);
   }
 
   ComponentBytes bytes();
@@ -102,6 +128,8 @@ class RankRun {
   }
   bool on_device() const { return parts_.device().has_value(); }
   Stage encoding(ComponentBytes& bytes);
+  Stage hearing(ComponentBytes& bytes);
+  Stage encoding_pictures(ComponentBytes& bytes);
   Stage denoising(uint64_t held, ComponentBytes& bytes);
   void run_steps();
   struct ShortQueue {
@@ -139,6 +167,7 @@ class RankRun {
   std::array<int64_t, 4> shape_;  // of the latent that a forward computes
   uint64_t latent_, embeds_;      // bytes of the whole latent, and of the prompt embeddings
   uint64_t begun_;                // bytes of the latent that the rank begins with
+  uint64_t reading_ = 0;          // bytes that a block takes while it is read, beside its weights
   uint64_t kept_ = 0;             // bytes of the sets that the short queue's cache does not have
   bool stages_messages_;
   std::vector<int64_t> later_rows_;  // of the schedule's prompts
@@ -148,6 +177,8 @@ class RankRun {
   Components dry_;               // loaded in the dry run
   std::array<Tensor, 2> texts_;  // embeddings of the prompts
   Tensor later_;                 // those of the longest prompt of the schedule
+  PictureConditions pictures_;
+  Tensor pooled_;  // the vector of a prompt, where the model reads one
 };
 
 // The largest of what two parts of a program take when one follows the other.
@@ -167,21 +198,85 @@ StageBytes together(const StageBytes& a, const StageBytes& b, uint64_t shared) {
 }
 
 RankRun::Stage RankRun::encoding(ComponentBytes& bytes) {
-  const TextEncoderTraits& traits = parts_.text_model().traits();
-  if (!placement_.encodes_text(traits)) return stage(embeds_, {}, {});
-  const TextEncoder* encoder = nullptr;
-  const Footprint weights = run_.measure([&] { encoder = &dry_.text_encoder(run_.stream()); });
-  bytes.text_encoder = weights.held;
-  Footprint most;
-  std::vector<int64_t> all(prompt_rows_.begin(), prompt_rows_.end());
-  all.insert(all.end(), later_rows_.begin(), later_rows_.end());
-  for (const int64_t rows : all) {
-    if (rows == 0) continue;  // no negative prompt
-    // The sums of a short prompt may take a star, which holds more than the ring of a long one.
-    Context context = placement_.text_context(run_.stream(), run_.arena(), {}, traits, rows);
-    take_most(most, dry_encode(run_, *encoder, context, rows, traits.columns));
+  Footprint weights, most;
+  const auto load = [&](const TextEncoderModel& model, auto&& get) -> const TextEncoder* {
+    if (!placement_.encodes_text(model.traits())) return nullptr;
+    const TextEncoder* encoder = nullptr;
+    const Footprint own = run_.measure([&] { encoder = &get(); });
+    bytes.text_encoder += own.held;
+    take_most(weights, own);
+    return encoder;
+  };
+  const TextEncoderModel& rows_model = parts_.text_model();
+  const TextEncoderModel* pooled_model = parts_.pooled_model();
+  const auto context_of = [&](const TextEncoderModel& model, int64_t rows) {
+    return placement_.text_context(run_.stream(), run_.arena(), {}, model.traits(), rows);
+  };
+  if (const auto* encoder = load(
+          rows_model, [&]() -> auto& { return dry_.text_encoder(run_.stream()); })) {
+    std::vector<int64_t> all(prompt_rows_.begin(), prompt_rows_.end());
+    all.insert(all.end(), later_rows_.begin(), later_rows_.end());
+    for (const int64_t rows : all) {
+      if (rows == 0) continue;  // no negative prompt
+      // The sums of a short prompt may take a star, which holds more than the ring of a long one.
+      Context context = context_of(rows_model, rows);
+      take_most(most, dry_encode(run_, *encoder, context, rows, rows_model.traits().columns));
+    }
+  }
+  if (!pooled_model) return stage(embeds_, weights, most);
+  if (const auto* encoder = load(
+          *pooled_model, [&]() -> auto& { return dry_.pooled_encoder(run_.stream()); })) {
+    for (const int64_t count : pooled_ids_of(parts_, job_)) {
+      const std::vector<int32_t> ids(static_cast<size_t>(count));
+      Context context = context_of(*pooled_model, count);
+      take_most(most, run_.measure([&] { encode_pooled(context, *encoder, ids, 0, pooled_); }));
+    }
   }
   return stage(embeds_, weights, most);
+}
+
+// Adds the features, which stay until the job ends, to `embeds_`. On a device they are the host's.
+RankRun::Stage RankRun::hearing(ComponentBytes& bytes) {
+  const auto [samples, fps, clip_frames] = *job_.sound;
+  const AudioEncoderTraits& traits = parts_.audio_model().traits();
+  const TextEncoderTraits split = traits.split();
+  const int64_t rows = feature_rows(traits, samples), states = traits.rows(samples);
+  const auto frames = std::ssize(rows_of_frames(rows, fps, clip_frames));
+  const uint64_t features = f32_bytes(traits.states * traits.columns * frames);
+  const bool encodes = placement_.encodes_text(split);
+  // The sound, the rows of one hidden state at the features' rate, and on a device its copy.
+  const uint64_t on_host =
+      f32_bytes(samples + (encodes ? (rows + (on_device() ? states : 0)) * traits.columns : 0));
+  if (on_device())
+    bytes.host.buffers += features + on_host;
+  else
+    embeds_ += features;
+  const uint64_t tensors = embeds_ + (on_device() ? 0 : on_host);
+  if (!encodes) return stage(tensors, {}, {});
+  std::unique_ptr<AudioEncoder> encoder;
+  const Footprint weights = run_.measure([&] { encoder = dry_.audio_encoder(run_.stream()); });
+  bytes.audio_encoder = weights.held;
+  Context context = placement_.text_context(run_.stream(), run_.arena(), {}, split, states);
+  return stage(tensors, weights, dry_encode(run_, *encoder, context, samples));
+}
+
+// The encoders' weights are tensors of the stage. Afterwards the conditions are left.
+RankRun::Stage RankRun::encoding_pictures(ComponentBytes& bytes) {
+  if (pictures_of(request_).empty()) return {};
+  const auto weigh = [&](const std::function<void()>& load) {
+    const Footprint weights = run_.measure(load);
+    bytes.picture_encoder = std::max<uint64_t>(bytes.picture_encoder, weights.held);
+    dry_.done_with_pictures();
+  };
+  const auto& image_model = parts_.directory().image_model;
+  if (image_model && placement_.encodes_text(image_model->traits().split()))
+    weigh([&] { dry_.image_encoder(run_.stream()); });
+  if (placement_.band(shape_[2]).size() > 0) weigh([&] { dry_.vae_encoder(run_.stream()); });
+  PictureEncoder encoder(run_.stream(), run_.arena(), dry_, placement_, request_);
+  const Footprint ran = run_.measure([&] { pictures_ = encoder.encode([](int) {}); });
+  pictures_.frames = {};
+  if (on_device()) bytes.host.buffers += ran.host;
+  return stage(embeds_, {}, ran);
 }
 
 // Returns a sampler of a few of the steps, which `steps` is reduced to: the first one of each kind,
@@ -211,11 +306,16 @@ void RankRun::run_steps() {
                                          sequence_of(parts_, request_), prompt_rows_);
   const Sampler few = shorten(config.steps, 1);
   const auto begins = placement_.split(shape_, parts_.traits().patch[0]).held(placement_.rank());
+  std::optional<PreviewJob> preview;
+  if (job_.preview) preview.emplace(*job_.preview);
   Job job{.request = request_,
           .sampler = few,
           .embeds = {texts_[0].view(), texts_[1].view()},
+          .pooled = {pooled_.view(), pooled_.view()},
           .latent = Tensor(DType::kF32, begins, run_.stream().device()),
-          .decode = [](const TensorView&) {}};
+          .pictures = pictures_.views(),
+          .decode = [](const TensorView&) {},
+          .preview = preview ? &*preview : nullptr};
   Denoiser(run_.stream(), run_.arena(), dry_, placement_).run(config, job);
 }
 
@@ -267,7 +367,8 @@ Footprint RankRun::run_queue(ShortQueue queue) {
   texts[0] = texts_[0];
   QueueJob job{.sampler = few,
                .shape = shape_,
-               .guidance = {guidance_of(request_, 0), guidance_of(request_, 1)},
+               .guidance = {guidance_of(parts_.family(), request_, 0),
+                            guidance_of(parts_.family(), request_, 1)},
                .prompts = texts,
                .negative = texts_[1],
                .noise = {},
@@ -287,14 +388,15 @@ RankRun::Stage RankRun::denoising(uint64_t held, ComponentBytes& bytes) {
   for (int model = 0; model < parts_.experts(); ++model) {
     Footprint weights;
     size_t streamed = 0;
-    if (computes_with(request_, placement_, model)) {
+    if (computes_with(parts_.family(), request_, placement_, model)) {
       weights =
           run_.measure([&] { streamed = dry_.expert(run_.stream(), model).streamed_bytes(); });
       // The window's queue has scratch of its own, for conversions.
-      if (streamed > 0) weights.passing += kDevicePiece;
+      if (streamed > 0 && on_device()) weights.passing += kDevicePiece;
+      if (streamed > 0 && !on_device()) reading_ = std::max(reading_, weights.passing);
     }
     bytes.experts.push_back(weights.held);
-    if (on_device()) bytes.streamed.push_back(streamed);
+    bytes.streamed.push_back(streamed);
     take_most(loads, weights);
   }
   if (on_device()) bytes.host.buffers += compared_bytes();
@@ -376,8 +478,9 @@ ComponentBytes RankRun::bytes() {
   const size_t kept = job_.kept;
   ComponentBytes bytes;
   bytes.decodes_meanwhile = job_.decodes_meanwhile;
+  bytes.streams_from_file = !on_device();
   if (on_device()) {
-    const int queues = parts_.resident_blocks() > 0 ? 2 : 1;
+    const int queues = dry_.resident_blocks() > 0 ? 2 : 1;
     bytes.host.copies = queues * kTransferSlots * kTransferPiece;
     bytes.host.buffers = 2 * begun_ + checkpoint_bytes(kept);
   }
@@ -387,11 +490,20 @@ ComponentBytes RankRun::bytes() {
     bytes.scratch = std::max(bytes.scratch, stage.runs.scratch);
   };
   book(bytes.load_text, bytes.encode_text, encoding(bytes));
+  if (job_.sound) book(bytes.load_audio, bytes.encode_audio, hearing(bytes));
   // On a device the tensors of a checkpoint are copied to the host one at a time.
   const uint64_t copies =
       on_device() ? latent_ * std::min<uint64_t>(kept, 1) : checkpoint_bytes(kept);
-  Stage denoise = denoising(embeds_ + copies, bytes);  // messages are staged in the stages' order
-  const Stage decode = decoding(bytes);
+  const Stage pictures = encoding_pictures(bytes);
+  bytes.encode_image = pictures.runs.tensors > 0 ? pictures.runs.held(on_device()) : 0;
+  bytes.scratch = std::max(bytes.scratch, pictures.runs.scratch);
+  const uint64_t given = pictures_.rows.view().bytes() + pictures_.channels.view().bytes();
+  // Messages are staged in the stages' order.
+  Stage denoise = denoising(embeds_ + given + copies, bytes);
+  pictures_ = {};
+  Stage decode = decoding(bytes);
+  decode.loads.tensors += reading_;
+  decode.runs.tensors += reading_;
   if (bytes.decodes_meanwhile) denoise.runs = together(denoise.runs, decode.runs, embeds_);
   book(bytes.load_expert, bytes.denoise, denoise);
   book(bytes.load_vae, bytes.decode, decode);
@@ -404,118 +516,6 @@ ComponentBytes RankRun::bytes() {
 ComponentBytes predict_bytes(const Components& parts, const RankPlacement& placement,
                              const MeasuredJob& job) {
   return RankRun(parts, placement, job).bytes();
-}
-
-namespace {
-
-// Suggests the largest --resident-layers that fits. Where host memory is short, suggests the
-// smallest one instead that leaves the host enough. Empty where no number fits.
-std::string fitting_layers(const MemoryPlan& plan, const Changes& changes) {
-  constexpr int kLeast = 2;
-  const auto offer = [&](int layers) {
-    const MemoryPlan changed = changes.resident(layers);
-    const std::string host =
-        plan.fits_host() ? "" : " and " + format_bytes(changed.host.total()) + " of the host";
-    return changed.fits() ? "--resident-layers " + std::to_string(layers) + " (" +
-                                format_bytes(changed.high_water) + host + ")"
-                          : std::string();
-  };
-  const int last = plan.fits_host() ? changes.layers - 1 : changes.layers;
-  for (int i = kLeast; i <= last; ++i) {
-    const std::string line = offer(plan.fits_host() ? last + kLeast - i : i);
-    if (!line.empty()) return line;
-  }
-  return {};
-}
-
-// "--layout tensor=4 (1.20 GiB) or layers=4 (1.31 GiB)": at most two layouts that fit, or "".
-std::string fitting_layouts(const Changes& changes) {
-  std::string offers;
-  int offered = 0;
-  for (const Layout& layout : changes.layouts) {
-    uint64_t most = 0;
-    bool fits = true;
-    for (int rank = 0; fits && rank < layout.ranks(); ++rank) {
-      const MemoryPlan plan = changes.layout(layout, rank);
-      most = std::max(most, plan.high_water);
-      fits = plan.fits();
-    }
-    if (!fits || ++offered > 2) continue;
-    offers +=
-        (offered == 1 ? "--layout " : " or ") + to_string(layout) + " (" + format_bytes(most) + ")";
-  }
-  return offers;
-}
-
-std::string shortage(const MemoryPlan& plan) {
-  if (!plan.fits_host())
-    return "the job needs " + format_bytes(plan.host.total()) +
-           " of host memory beside the device's (pinned: weights of streamed layers " +
-           format_bytes(plan.host.streamed) + ", copies " + format_bytes(plan.host.copies) +
-           "; latents and frames " + format_bytes(plan.host.buffers) + "), " +
-           format_bytes(plan.host_available) + " are available. Try ";
-  return "the job needs " + format_bytes(plan.high_water) + " (weights " +
-         format_bytes(plan.weights) + ", encode_text " + format_bytes(plan.parts.encode_text) +
-         ", denoise " + format_bytes(plan.parts.denoise) + ", decode " +
-         format_bytes(plan.parts.decode) + "), " + format_bytes(plan.available) +
-         " are available. Try ";
-}
-
-}  // namespace
-
-std::vector<Layout> other_layouts(const Layout& layout, const LayoutLimits& limits) {
-  constexpr size_t kMost = 8;
-  std::vector<Layout> layouts = legal_layouts(layout.ranks(), limits);
-  std::erase_if(layouts, [&](Layout& other) {
-    other.take_stages(layout);
-    return other[Axis::kData] > 1 || other == layout;
-  });
-  std::ranges::stable_sort(layouts, std::greater(), [](const Layout& other) {
-    return other[Axis::kTensor] * other[Axis::kLayers];
-  });
-  layouts.resize(std::min(layouts.size(), kMost));
-  return layouts;
-}
-
-std::string refusal(const Request& request, const MemoryPlan& plan, const ModelLimits& limits,
-                    DType dtype, const Changes& changes) {
-  const std::string text = shortage(plan);
-  std::vector<std::string> advice;
-  if (const std::string layouts = fitting_layouts(changes); !layouts.empty())
-    advice.push_back(layouts);
-  if (changes.layers > 0) {
-    const std::string layers = fitting_layers(plan, changes);
-    if (!layers.empty()) advice.push_back(layers);
-  }
-  const auto offer = [&](const Request& changed, const std::string& flag) {
-    const MemoryPlan smaller = changes.request(changed);
-    if (smaller.fits()) advice.push_back(flag + " (" + format_bytes(smaller.high_water) + ")");
-    return smaller.fits();
-  };
-  Request fewer = request;  // the longest clip that fits
-  for (int64_t k = (request.frames - 1) / limits.frame_multiple; k > 0;) {
-    k = k * 3 / 4;
-    fewer.frames = k * limits.frame_multiple + 1;
-    if (offer(fewer, "--num-frames " + std::to_string(fewer.frames))) break;
-  }
-  Request smaller = request;  // the largest picture of about this shape that fits
-  for (int eighths = 7; eighths > 0 && advice.size() < 2; --eighths) {
-    const auto scaled = [&](int64_t size) {
-      return std::max<int64_t>(size * eighths / 8 / limits.size_multiple, 1) * limits.size_multiple;
-    };
-    smaller.width = scaled(request.width);
-    smaller.height = scaled(request.height);
-    if (smaller.width == request.width && smaller.height == request.height) continue;
-    if (offer(smaller,
-              "--size " + std::to_string(smaller.width) + "x" + std::to_string(smaller.height))) {
-      break;
-    }
-  }
-  if (advice.size() < 2 && dtype == DType::kF32) advice.push_back("--dtype bf16");
-  if (advice.size() < 2) advice.push_back("a machine with more memory free");
-  if (advice.size() < 2)
-    advice.push_back(plan.fits_host() ? "a higher --memory-limit" : "a higher --host-memory-limit");
-  return text + advice[0] + " or " + advice[1];
 }
 
 }  // namespace weft

@@ -11,7 +11,7 @@ namespace weft {
 // Measures the memory of the device (or host) that the arena is in.
 class MemoryMeter {
  public:
-  enum Stage { kEncodeText, kDenoise, kDecode };
+  enum Stage { kEncodeText, kDenoise, kDecode, kEncodeImage };
 
   MemoryMeter(const Stream& stream, Arena& arena) : stream_(stream), arena_(arena) {
     reset_tensor_bytes_peak(kind());
@@ -31,7 +31,7 @@ class MemoryMeter {
     return arena_peak;
   }
   uint64_t arena_high_water = 0, tensor_peak = 0;
-  std::array<uint64_t, 3> high_water{};  // RunResult::stage_high_water
+  std::array<uint64_t, 4> high_water{};  // RunResult::stage_high_water
 
  private:
   Device::Kind kind() const { return arena_.device().kind; }

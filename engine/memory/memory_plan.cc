@@ -137,20 +137,32 @@ MemoryPlan memory_under(Residency residency, const ComponentBytes& parts, uint64
   plan.available = available;
   plan.host = parts.host;
   const bool all = residency == Residency::kAll || residency == Residency::kStaged;
-  for (const uint64_t bytes : parts.streamed)
-    plan.host.streamed = all ? plan.host.streamed + bytes : std::max(plan.host.streamed, bytes);
+  if (!parts.streams_from_file)
+    for (const uint64_t bytes : parts.streamed)
+      plan.host.streamed = all ? plan.host.streamed + bytes : std::max(plan.host.streamed, bytes);
   plan.host_available = host_available;
-  plan.weights = std::max({text, denoise, decode});
+  // While pictures and the sound are encoded.
+  const uint64_t beside = residency == Residency::kAll ? text : 0;
+  plan.weights = std::max(
+      {text, beside + std::max(parts.picture_encoder, parts.audio_encoder), denoise, decode});
   plan.encode_text = text + std::max(parts.encode_text, load_text);
   plan.denoise = denoise + std::max(parts.denoise, load_expert);
   plan.decode = decode + std::max(parts.decode, load_vae);
-  plan.high_water = std::max({plan.encode_text, plan.denoise, plan.decode});
+  if (parts.encode_image > 0) plan.encode_image = beside + parts.encode_image;
+  if (parts.encode_audio > 0)
+    plan.encode_audio =
+        beside + parts.audio_encoder + std::max(parts.encode_audio, parts.load_audio);
+  plan.high_water =
+      std::max({plan.encode_text, plan.encode_image, plan.encode_audio, plan.denoise, plan.decode});
   return plan;
 }
 
+Residency smallest_residency(const ComponentBytes& parts) {
+  return parts.decodes_meanwhile ? Residency::kStaged : Residency::kSequential;
+}
+
 MemoryPlan plan_memory(const ComponentBytes& parts, uint64_t available, uint64_t host_available) {
-  // Forwards between decoded frames need every expert.
-  const Residency last = parts.decodes_meanwhile ? Residency::kStaged : Residency::kSequential;
+  const Residency last = smallest_residency(parts);
   for (int k = 0; k < static_cast<int>(last); ++k) {
     const MemoryPlan plan =
         memory_under(static_cast<Residency>(k), parts, available, host_available);
@@ -171,11 +183,19 @@ std::string MemoryPlan::to_string() const {
         " of it pinned" +
         (host_available == UINT64_MAX ? std::string() : ", of " + format_bytes(host_available)) +
         (fits_host() ? "" : "  DOES NOT FIT");
-  return "weights " + number(weights) + " | encode_text " + number(parts.encode_text) +
-         " | denoise " + number(parts.denoise) + " | decode " + number(parts.decode) +
+  const std::string audio =
+      parts.encode_audio > 0 ? " | encode_audio " + number(parts.encode_audio) : "";
+  const std::string pictures =
+      parts.encode_image > 0
+          ? " | encode_image " + number(parts.encode_image - parts.picture_encoder)
+          : "";
+  return "weights " + number(weights) + " | encode_text " + number(parts.encode_text) + pictures +
+         audio + " | denoise " + number(parts.denoise) + " | decode " + number(parts.decode) +
          " -> high-water " + number(high_water) + (large ? " GiB" : " MiB") + " of " +
          format_bytes(available) + "  " + (fits_device() ? "OK" : "DOES NOT FIT") + " (" +
-         std::string(weft::to_string(residency)) + ")" + host_text;
+         std::string(weft::to_string(residency)) +
+         (resident_layers > 0 ? ", " + std::to_string(resident_layers) + " layers in memory" : "") +
+         ")" + host_text;
 }
 
 }  // namespace weft

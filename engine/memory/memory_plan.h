@@ -35,17 +35,24 @@ struct HostBytes {
 // The bytes of each part, as a dry run found them.
 struct ComponentBytes {
   uint64_t text_encoder = 0;
+  uint64_t audio_encoder = 0;  // released when the sound is encoded, under every residency
   std::vector<uint64_t> experts;
   uint64_t vae = 0;
-  std::vector<uint64_t> streamed{};  // per expert: weight bytes that a forward copies from the host
-  HostBytes host{};                  // on a device; `streamed` depends on the residency
+  // Per expert: weight bytes that a forward copies from the host, or reads from the file.
+  std::vector<uint64_t> streamed{};
+  bool streams_from_file = false;  // else host memory holds the streamed bytes
+  HostBytes host{};                // on a device; `streamed` depends on the residency
   // Bytes that each stage holds besides weights.
   uint64_t encode_text = 0;  // embeddings and workspace
-  uint64_t denoise = 0;      // latent, velocities, solver history, keys and values of the text,
-                             // workspace
-  uint64_t decode = 0;       // latents, remembered frames, workspace, frames waiting for the writer
+  // The encoders of pictures are loaded one after the other and released: the largest of them, and
+  // what their stage holds with them. 0: the job has no pictures.
+  uint64_t picture_encoder = 0, encode_image = 0;
+  uint64_t encode_audio = 0;  // 0: the job hears nothing
+  uint64_t denoise = 0;       // latent, velocities, solver history, keys and values of the text,
+                              // workspace
+  uint64_t decode = 0;  // latents, remembered frames, workspace, frames waiting for the writer
   // The same while the weights of the stage are loaded.
-  uint64_t load_text = 0, load_expert = 0, load_vae = 0;
+  uint64_t load_text = 0, load_audio = 0, load_expert = 0, load_vae = 0;
   // True where frames are decoded between denoise steps: the VAE then stays beside the
   // transformers, and `denoise` contains what decoding holds.
   bool decodes_meanwhile = false;
@@ -68,9 +75,12 @@ struct StageBytes {
 
 struct MemoryPlan {
   Residency residency = Residency::kAll;
+  int resident_layers = 0;  // of a transformer in memory at once; 0: all
+  std::string reason{};     // why it was chosen (choose_plan), and what it is
   ComponentBytes parts;
-  uint64_t weights = 0;                               // the most that are held at once
-  uint64_t encode_text = 0, denoise = 0, decode = 0;  // held during each stage, weights included
+  uint64_t weights = 0;  // the most that are held at once
+  // Held during each stage, weights included. 0: the job has no pictures, or hears nothing.
+  uint64_t encode_text = 0, encode_image = 0, encode_audio = 0, denoise = 0, decode = 0;
   uint64_t high_water = 0;
   uint64_t available = 0;
   HostBytes host{};  // all zero where the device is the host
@@ -93,6 +103,9 @@ uint64_t available_memory(const DeviceTraits& device);
 // The plan under one residency.
 MemoryPlan memory_under(Residency residency, const ComponentBytes& parts, uint64_t available,
                         uint64_t host_available = UINT64_MAX);
+
+// The residency that takes the least. Forwards between decoded frames need every expert.
+Residency smallest_residency(const ComponentBytes& parts);
 
 // Returns the plan of the fastest residency that fits in `available`. If none fits, returns the
 // smallest plan, whose fits() is false.

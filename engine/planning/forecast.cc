@@ -6,6 +6,7 @@
 
 #include "engine/denoising/denoiser.h"
 #include "engine/memory/estimate.h"
+#include "engine/pictures/picture_conditions.h"
 #include "engine/planning/queue_forecast.h"
 #include "models/footprint.h"
 
@@ -65,22 +66,34 @@ std::vector<SimulatedRank> simulate_run(const PlannedJob& job, const Request& re
   });
 }
 
-// Adds the part of the copying that does not overlap with computing: a step takes as long as its
-// forwards compute or as long as their weights arrive, whichever is longer.
-void add_uploads(const PlannedJob& job, bool guided, Forecast& out) {
+// The bytes that a forward copies or reads, on the rank with the most of them.
+int64_t streamed_by(std::span<const MemoryPlan> memory) {
+  uint64_t most = 0;
+  for (const MemoryPlan& plan : memory)
+    for (const uint64_t bytes : plan.parts.streamed) most = std::max(most, bytes);
+  return static_cast<int64_t>(most);
+}
+int64_t streamed_by(const PlannedJob& job, const Layout& layout) {
   const ModelDirectory& directory = job.model->directory;
-  if (job.options.resident_blocks == 0) return;
-  const Layout layout = replica_of(out.layout);
-  DryRun run(job.options.planned.value_or(assumed_device()));
+  size_t most = 0;
+  if (job.options.resident_blocks == 0) return 0;
+  DryRun run(job.options.planned);
   for (int rank = 0; rank < layout.ranks(); ++rank)
     for (int index = 0; index < directory.experts(); ++index) {
       const TransformerModel& model = directory.expert(index);
       const TransformerLoad load =
           RankPlacement(layout, rank).load(model.traits(), how_loaded(job.options));
       const DryTransformer dry = dry_load(run, model, *job.model->expert_files[index], load);
-      out.uploads.bytes =
-          std::max(out.uploads.bytes, static_cast<int64_t>(dry.model->streamed_bytes()));
+      most = std::max(most, dry.model->streamed_bytes());
     }
+  return static_cast<int64_t>(most);
+}
+
+// Adds the part of the copying that does not overlap with computing: a step takes as long as its
+// forwards compute or as long as their weights arrive, whichever is longer.
+void add_uploads(const PlannedJob& job, bool guided, Forecast& out) {
+  const Layout layout = replica_of(out.layout);
+  out.uploads.bytes = out.memory.empty() ? streamed_by(job, layout) : streamed_by(out.memory);
   out.uploads.bytes *= guided && layout[Axis::kCfg] == 1 ? 2 : 1;
   if (out.uploads.bytes == 0) return;
   out.uploads.seconds = static_cast<double>(out.uploads.bytes) / job.machine.upload_bytes_per_s;
@@ -123,6 +136,7 @@ bool Forecast::fits() const {
 
 GeneratorOptions without_limits(GeneratorOptions options) {
   options.planned.reset();
+  options.mode = MemoryMode::kLayers;
   options.resident_blocks = 0;
   options.memory_limit = UINT64_MAX;
   return options;
@@ -203,8 +217,7 @@ QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), sampler_({}, 1)
   }
   for (const bool negative : {false, true}) {
     const std::string& prompt = negative ? *job.request.negative_prompt : job.request.prompt;
-    if (!negative || guided(schedule_))
-      prompt_rows_[negative] = static_cast<int64_t>(job.model->tokens(prompt)->ids.size());
+    if (!negative || guided(schedule_)) prompt_rows_[negative] = job.model->prompt_rows(prompt);
   }
   sampler_ = Sampler(whole.config(), static_cast<int>(sigmas.size()), sigmas);
 }
@@ -239,14 +252,19 @@ const QuickForecast::Ends& QuickForecast::ends(const Layout& layout) {
     brief.frames = job_.request.frames;
   StageTimes times;
   const double end = latest(simulate_run(job_, brief, model, split, times));
-  for (const auto& [stage, seconds] : times.stages(end))
+  for (const auto& [stage, seconds] : times.stages(end)) {
     if (stage == "encode_text") ends.text = seconds;
+    if (stage == "encode_image") ends.image += seconds;
+  }
   const std::vector<double>& chunks = times.chunks;
   const auto simulated = static_cast<int64_t>(chunks.size()) - 1;
   ends.decode = end - chunks.front();
-  if (latents > simulated)
+  if (latents > simulated) {
     ends.decode +=
         static_cast<double>(latents - simulated) * (chunks[simulated] - chunks[simulated - 1]);
+    if (job_.model->directory.pictures.form == PictureForm::kChannels)
+      ends.image *= static_cast<double>(latents) / static_cast<double>(simulated);
+  }
   return ends;
 }
 
@@ -263,18 +281,24 @@ void QuickForecast::draw(Communicator& world, const Layout& layout, int blocks,
   Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
   Arena arena;
   Components parts(models_.at(blocks), load, job_.options.vae_dtype, placement);
+  PictureConditions pictures;
+  if (!pictures_of(job_.request).empty())
+    pictures = PictureEncoder(stream, arena, parts, placement, job_.request).blank();
   std::array<Tensor, 2> embeds;
   for (size_t branch = 0; branch < embeds.size(); ++branch)
     if (prompt_rows_[branch] > 0)
       embeds[branch] =
           Tensor(DType::kF32, {prompt_rows_[branch], parts.text_model().traits().columns});
+  const Tensor pooled(DType::kF32, {parts.traits().pooled_columns});
   Job job{
       .request = job_.request,
       .sampler = sampler_,
       .embeds = {embeds[0].view(), embeds[1].view()},
+      .pooled = {pooled.view(), pooled.view()},
       .latent = Tensor(DType::kF32,
                        placement.split(latent_shape(parts, job_.request), parts.traits().patch[0])
                            .held(placement.rank())),
+      .pictures = pictures.views(),
       .on_update = [&](int step) { updated[step] = simulated_seconds(); },
       .decode = [](const TensorView&) {}};
   Denoiser(stream, arena, parts, placement).run(config, job);
@@ -352,6 +376,7 @@ Forecast QuickForecast::with_denoise(const Layout& layout, double seconds) {
   Forecast out;
   out.layout = layout;
   out.stages = {{"encode_text", at_ends.text}, {"denoise", seconds}, {"decode", at_ends.decode}};
+  if (at_ends.image > 0) out.stages.insert(out.stages.begin() + 1, {"encode_image", at_ends.image});
   for (const auto& [stage, seconds] : out.stages) out.seconds += seconds;
   add_uploads(job_, guided(schedule_), out);
   draw_all_prompts(job_, out);
@@ -407,10 +432,24 @@ class ByTime {
   int simulated_ = 0;
 };
 
+// The forecast of a layout with the layers in memory that the job's mode chooses.
+Forecast in_its_mode(const PlannedJob& job, const Layout& layout) {
+  std::vector<MemoryPlan> memory = memory_of(job, layout);
+  PlannedJob chosen = job;
+  chosen.options.resident_blocks = memory.front().resident_layers;
+  Forecast out = QuickForecast(chosen)(layout);
+  out.memory = std::move(memory);
+  return out;
+}
+
 }  // namespace
 
-LayoutChoice choose_layout(const PlannedJob& job, std::span<const Layout> layouts) {
+LayoutChoice choose_layout(const PlannedJob& given, std::span<const Layout> layouts) {
   CHECK(!layouts.empty(), "no layouts");
+  // Layouts are compared with all layers in memory. One that has to read them is the last resort.
+  const MemoryMode mode = given.options.mode;
+  PlannedJob job = given;
+  if (mode != MemoryMode::kSpeed) job.options.mode = MemoryMode::kLayers;
   ByTime by_time(job, layouts);
   LayoutChoice choice;
   std::vector<Forecast>& best = choice.best;
@@ -444,6 +483,8 @@ LayoutChoice choose_layout(const PlannedJob& job, std::span<const Layout> layout
     break;
   }
   choice.simulated = by_time.simulated();
+  if (mode == MemoryMode::kMemory || (mode == MemoryMode::kAuto && !best.front().fits()))
+    best.front() = in_its_mode(given, best.front().layout);
   return choice;
 }
 

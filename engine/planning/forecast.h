@@ -20,7 +20,7 @@ namespace weft {
 struct Machine {
   DeviceModel device;
   Link link;
-  // For weights that every forward copies from the host, for one rank.
+  // For weights that every forward copies from the host or reads from the file, for one rank.
   double upload_bytes_per_s = 0;
 };
 
@@ -34,7 +34,7 @@ struct PlannedJob {
   int64_t requests = 1;  // prompts, which the replicas of the data axis share
 };
 
-// The copying of weights that do not stay on the device, per step, on the slowest rank.
+// The copying or reading of weights that do not stay on the device, per step, on the slowest rank.
 struct Uploads {
   int64_t bytes = 0;
   double seconds = 0, hidden_s = 0;  // hidden_s overlaps with computing
@@ -87,7 +87,7 @@ class QuickForecast {
     int first = 0, count = 0;
   };
   struct Ends {  // seconds of the stages that depend on the number of ranks alone
-    double text = 0, decode = 0;
+    double text = 0, image = 0, decode = 0;
   };
   std::shared_ptr<const OpenModel> with_blocks(int blocks);
   const Ends& ends(const Layout& layout);
@@ -120,6 +120,6 @@ struct LayoutChoice {
 // take at most kAlike times as long, the first of `layouts` wins, so that small differences between
 // measured rates do not change the choice. `layouts` must not be empty.
 inline constexpr double kAlike = 1.03;
-LayoutChoice choose_layout(const PlannedJob& job, std::span<const Layout> layouts);
+LayoutChoice choose_layout(const PlannedJob& given, std::span<const Layout> layouts);
 
 }  // namespace weft

@@ -73,7 +73,7 @@ QueueForecast::QueueForecast(const PlannedJob& job)
   for (const bool negative : {false, true}) {
     const std::string& prompt = negative ? *job.request.negative_prompt : job.request.prompt;
     if (!negative || std::ranges::any_of(schedule.steps, [](auto& s) { return s.branches == 2; }))
-      prompt_rows_[negative] = static_cast<int64_t>(job.model->tokens(prompt)->ids.size());
+      prompt_rows_[negative] = job.model->prompt_rows(prompt);
   }
   // One rank encodes the text, and one decodes, like a single rank with full attention.
   const VaeTraits& vae = job.model->directory.vae_model->traits();
@@ -182,7 +182,8 @@ QueueForecast::Costs QueueForecast::measured(const Layout& replica, int blocks) 
                            parts.vae_model().traits());
     QueueJob job{.sampler = sampler,
                  .shape = video.window(),
-                 .guidance = {guidance_of(job_.request, 0), guidance_of(job_.request, 1)},
+                 .guidance = {guidance_of(parts.family(), job_.request, 0),
+                              guidance_of(parts.family(), job_.request, 1)},
                  .prompts = prompts,
                  .negative = texts[1].view(),
                  .noise = [](int, const TensorView&) {},

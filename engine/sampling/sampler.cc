@@ -71,6 +71,11 @@ std::vector<double> grid_of(const SamplerConfig& config, int steps) {
   }
   grid.pop_back();
   for (double& sigma : grid) sigma = shifted(config.shift, sigma);
+  // A single step begins with sigma 1, which no stretch moves.
+  if (config.shift_terminal && steps > 1) {
+    const double factor = (1 - *config.shift_terminal) / (1 - grid.back());
+    for (double& sigma : grid) sigma = 1 - (1 - sigma) * factor;
+  }
   // lambda is infinite at sigma 1; diffusers steps just below it.
   constexpr double kBelowOne = 1e-6;
   if (config.kind == SolverKind::kUniPCDiffusers && std::abs(grid[0] - 1) < kBelowOne) {
@@ -107,6 +112,32 @@ SolverKind solver_from_name(std::string_view name) {
               "solver '" + std::string(name) + "' is not known; legal: " + legal);
 }
 
+double DynamicShift::at(int64_t tokens) const {
+  const double slope = (max_shift - base_shift) / static_cast<double>(max_tokens - base_tokens);
+  const double m = base_shift + slope * static_cast<double>(tokens - base_tokens);
+  return exponential ? std::exp(m) : m;
+}
+
+SamplerConfig SamplerConfig::for_tokens(int64_t tokens) const {
+  SamplerConfig out = *this;
+  if (!dynamic) return out;
+  if (!even_sigmas)
+    throw Error(ErrorKind::kModel,
+                "scheduler_config.json: use_dynamic_shifting is true, but this model's pipeline "
+                "does not say the number of tokens (legal: false, with a shift)");
+  out.shift = dynamic->at(tokens);
+  out.dynamic.reset();
+  return out;
+}
+
+SamplerConfig SamplerConfig::with_shift(double flow_shift) const {
+  SamplerConfig out = *this;
+  out.shift = flow_shift;
+  out.dynamic.reset();
+  out.shift_terminal.reset();
+  return out;
+}
+
 std::string SamplerConfig::to_string() const {
   char text[64];
   std::snprintf(text, sizeof text, " shift %g order %d", shift, order);
@@ -133,6 +164,11 @@ int Sampler::steps_from(double sigma) const {
 
 Sampler::Sampler(const SamplerConfig& config, int steps, const std::vector<double>& sigmas)
     : config_(config) {
+  if (config.dynamic && sigmas.empty())
+    throw Error(
+        ErrorKind::kUsage,
+        "the flow shift depends on the size of the picture (use_dynamic_shifting), which is "
+        "not given here; legal: a flow shift, or sigmas");
   if (!(config.shift > 0) || !std::isfinite(config.shift)) {
     throw Error(ErrorKind::kUsage, "flow shift " + std::to_string(config.shift) +
                                        " is not legal; legal are finite values above 0");

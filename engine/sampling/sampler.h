@@ -6,6 +6,7 @@
 // x0 = x - sigma v; alpha = 1 - sigma, lambda = ln alpha - ln sigma. Coefficients are computed in
 // f64 from the grid's f32 sigmas; the state is f32.
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,16 @@ std::string_view to_string(SolverKind kind);
 // Throws Error(kUsage) that lists the legal names if `name` is none of them.
 SolverKind solver_from_name(std::string_view name);
 
+// The shift of models whose noise depends on the size of a picture: m grows evenly from base_shift
+// at base_tokens tokens to max_shift at max_tokens, and beyond. The flow shift is e^m, or m itself.
+struct DynamicShift {
+  double base_shift = 0.5, max_shift = 1.15;
+  int64_t base_tokens = 256, max_tokens = 4096;
+  bool exponential = true;
+
+  double at(int64_t tokens) const;
+};
+
 struct SamplerConfig {
   SolverKind kind = SolverKind::kUniPCDiffusers;
   double shift = 1;                    // sigma' = s sigma / (1 + (s - 1) sigma)
@@ -38,11 +49,22 @@ struct SamplerConfig {
   int train_timesteps = 1000;
   // Euler: the pipeline names the sigmas 1, 1 - 1/N ... 1/N, and they are shifted once.
   bool even_sigmas = false;
+  std::optional<DynamicShift> dynamic;   // in place of `shift`; for_tokens() resolves it
+  std::optional<double> shift_terminal;  // the shifted sigmas are stretched to end with this one
+
+  // True if with_shift(shift) changes nothing.
+  bool only_shifts() const { return !dynamic && !shift_terminal; }
+  // Returns the same for a latent of so many tokens, with `shift` in place of `dynamic`.
+  SamplerConfig for_tokens(int64_t tokens) const;
+  // Returns the same with this shift, for any size and without the stretch.
+  SamplerConfig with_shift(double flow_shift) const;
 
   // Reads scheduler_config.json of a UniPCMultistepScheduler, DPMSolverMultistepScheduler or
   // FlowMatchEulerDiscreteScheduler. A setting that is not supported is an Error(kModel) that names
   // the field, its value and the legal ones.
   static SamplerConfig from_json_file(const std::string& path);
+  // The same from JSON text. Messages begin with `what`.
+  static SamplerConfig from_json(const std::string& text, const std::string& what);
   std::string to_string() const;
 };
 
@@ -66,7 +88,7 @@ class Sampler {
  public:
   // `sigmas`, if not empty, is the grid itself: strictly falling values in (0, 1]. It is used
   // without a shift, and a final 0 is appended. Throws Error(kUsage) where steps or sigmas are not
-  // legal.
+  // legal, or where the shift of a size that is not given would be needed.
   Sampler(const SamplerConfig& config, int steps, const std::vector<double>& sigmas = {});
 
   const SamplerConfig& config() const { return config_; }

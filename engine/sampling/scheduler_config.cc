@@ -1,4 +1,4 @@
-// SamplerConfig::from_json_file reads diffusers' scheduler_config.json. Every field that would
+// SamplerConfig::from_json reads diffusers' scheduler_config.json. Every field that would
 // change a number is either honoured or refused by name.
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -11,7 +11,8 @@ namespace {
 
 class SchedulerFields {
  public:
-  explicit SchedulerFields(const std::string& path) : path_(path), object_(read_json_file(path)) {}
+  SchedulerFields(const std::string& text, const std::string& what)
+      : path_(what), object_(parse_json(text, what)) {}
 
   [[noreturn]] void refuse(const char* field, const std::string& value,
                            const std::string& legal) const {
@@ -27,6 +28,14 @@ class SchedulerFields {
   }
   int64_t integer(const char* field, int64_t fallback, int64_t low, int64_t high) const {
     return json_int_or(object_, field, path_, fallback, {low, high});
+  }
+  bool has(const char* field) const { return json_has(object_, field); }
+  double number(const char* field, double fallback, double low, double high) const {
+    const double value = json_number_or(object_, field, path_, fallback);
+    if (!(value >= low && value <= high))
+      refuse(field, nlohmann::json(value).dump(),
+             nlohmann::json(low).dump() + " to " + nlohmann::json(high).dump());
+    return value;
   }
   double shift(const char* field) const {
     const double value = json_number_or(object_, field, path_, 1.0);
@@ -88,9 +97,29 @@ void read_dpmpp(const SchedulerFields& fields, SamplerConfig& config) {
   fields.only_flag("use_lu_lambdas", false, false);
 }
 
+void read_dynamic_shift(const SchedulerFields& fields, SamplerConfig& config) {
+  DynamicShift shift;
+  shift.base_shift = fields.number("base_shift", shift.base_shift, 0, 100);
+  shift.max_shift = fields.number("max_shift", shift.max_shift, 0, 100);
+  constexpr int64_t kMost = int64_t{1} << 40;
+  shift.base_tokens = fields.integer("base_image_seq_len", shift.base_tokens, 0, kMost);
+  shift.max_tokens = fields.integer("max_image_seq_len", shift.max_tokens, 1, kMost);
+  if (shift.max_tokens <= shift.base_tokens)
+    fields.refuse("max_image_seq_len", std::to_string(shift.max_tokens),
+                  "above base_image_seq_len, " + std::to_string(shift.base_tokens));
+  const std::string type = fields.text("time_shift_type", "exponential");
+  if (type != "exponential" && type != "linear")
+    fields.refuse("time_shift_type", "\"" + type + "\"", "\"exponential\", \"linear\"");
+  shift.exponential = type == "exponential";
+  config.dynamic = shift;
+}
+
 void read_euler(const SchedulerFields& fields, SamplerConfig& config) {
   config.kind = SolverKind::kEuler;
   config.shift = fields.shift("shift");
+  if (fields.flag("use_dynamic_shifting", false)) read_dynamic_shift(fields, config);
+  if (fields.has("shift_terminal"))
+    config.shift_terminal = fields.number("shift_terminal", 0, 1e-6, 0.999);
   fields.only_flag("invert_sigmas", false, false);
   fields.only_flag("stochastic_sampling", false, false);
 }
@@ -98,7 +127,11 @@ void read_euler(const SchedulerFields& fields, SamplerConfig& config) {
 }  // namespace
 
 SamplerConfig SamplerConfig::from_json_file(const std::string& path) {
-  const SchedulerFields fields(path);
+  return from_json(read_json_file(path).dump(), path);
+}
+
+SamplerConfig SamplerConfig::from_json(const std::string& text, const std::string& what) {
+  const SchedulerFields fields(text, what);
   SamplerConfig config;
   const std::string name = fields.text("_class_name", "");
   if (name == "UniPCMultistepScheduler") {
@@ -112,11 +145,12 @@ SamplerConfig SamplerConfig::from_json_file(const std::string& path) {
                   "UniPCMultistepScheduler, DPMSolverMultistepScheduler, "
                   "FlowMatchEulerDiscreteScheduler");
   }
-  for (const char* field :
-       {"use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas", "use_dynamic_shifting"}) {
+  for (const char* field : {"use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas"})
     fields.only_flag(field, false, false);
+  if (config.kind != SolverKind::kEuler) {
+    fields.only_flag("use_dynamic_shifting", false, false);
+    fields.only_null("shift_terminal");
   }
-  fields.only_null("shift_terminal");
   config.train_timesteps =
       static_cast<int>(fields.integer("num_train_timesteps", 1000, 1, 1000000));
   return config;

@@ -39,6 +39,7 @@ StreamPlanConfig stream_config(const RankPlacement& placement, const Transformer
   config.block_frames = grid[0];
   config.frame_tokens = grid[1] * grid[2];
   config.sink_frames = job.sink ? job.sink[1] / traits.patch[0] : 0;
+  config.sink_joint_rows = job.motion_rows;
   config.layers = traits.blocks;
   config.heads = traits.heads;
   config.hidden_bytes = traits.width * static_cast<int64_t>(size_of(wire));
@@ -59,7 +60,7 @@ CausalWindowShape StreamDenoiser::window_shape() const {
           .steps = config_.group(placement_.mesh().at(Axis::kStep, placement_.rank())),
           .frames = job_->window_frames / traits_.patch[0],
           .frame_tokens = config_.frame_tokens,
-          .sink_tokens = config_.sink_tokens().size(),
+          .sink_tokens = config_.sink_tokens().size() + config_.sink_joint_rows,
           .sinks = config_.swaps() ? 2 : 1,
           .kept = job_->kept};
 }
@@ -88,6 +89,12 @@ void StreamDenoiser::run(const StreamPlanConfig& config, StreamJob& job) {
                    .grid = grid_,
                    .text = [&job](const Pass&) { return job.prompt; },
                    .in_blocks = true,
+                   .condition =
+                       [this](const Pass& pass, Conditions& conditions) {
+                         conditions.tokens_are_reference = is_sink(pass);
+                         if (is_sink(pass)) conditions.motion = job_->motion;
+                       },
+                   .by_micro = traits_.reference_frames > 0,
                    .rope = [this](const Pass&) -> const Rope& { return queries_; },
                    .timestep =
                        [this](const Pass& pass) {
@@ -257,7 +264,7 @@ void StreamDenoiser::enter_sinks(const Step& step) {
 void StreamDenoiser::prepare(const Step& message) {
   if (message.kind == Step::Kind::kSend) return;
   const int slot = message.writes[0].slot;
-  const int64_t rows = config_.rows(message.pass, message.tokens);
+  const int64_t rows = config_.rows(message.pass, message.tokens, message.payload);
   if (message.payload == Payload::kControl)
     slots.make(slot, DType::kI64, 1, 1);
   else if (message.payload == Payload::kHidden)
@@ -289,30 +296,40 @@ void StreamDenoiser::begin_block(const Pass& pass) {
     sink_keys_ = positions(
         config_.sink_frames,
         sink_frame(job_->sink_position, block.number, pass.step, frames.begin) - seen.begin);
+  const Rope* sink_joint = nullptr;
+  if (config_.sink_joint_rows > 0) {
+    Pass sink = pass;
+    sink.micro = StreamPlanConfig::kSinkPass;
+    sink_joint_ =
+        on_device(stream_, expert.joint_rope(-seen.begin, *forwards_.prepared(sink).conditioning));
+    sink_joint = &sink_joint_;
+  }
   window_->begin({.step = pass.step,
                   .frames = frames,
                   .keys = &keys_,
                   .sink = sees_second_sink(block.number),
-                  .sink_keys = &sink_keys_});
+                  .sink_keys = &sink_keys_,
+                  .sink_replicated = sink_joint});
 }
 
 void StreamDenoiser::begin_pass(const Pass& pass) {
   if (!is_sink(pass)) return begin_block(pass);
   queries_ =
-      on_device(stream_, forwards_.expert(pass).rope({config_.sink_frames, grid_[1], grid_[2]}, {},
+      on_device(stream_, forwards_.expert(pass).rope({config_.sink_frames, grid_[1], grid_[2]},
+                                                     {job_->sink_position.start, 0, 0},
                                                      *forwards_.prepared(pass).conditioning));
   window_->begin_sink(pass.clip > 0);
 }
 
 void StreamDenoiser::compute(const Step& step) {
-  if (forwards_.prepared(step.pass).conditioning->joint_rows() > 0)
+  if (forwards_.prepared(step.pass).conditioning->joint_rows() != joint_rows(step.pass))
     throw Error(ErrorKind::kUsage,
                 "a stream: this model joins the prompt's rows to those of the latent; legal are "
                 "models of video, which do not");
   const bool passes_on = !step.blocks.last();
   if (passes_on)
-    slots.make(step.writes[0].slot, dtype_, config_.rows(step.pass, step.tokens), traits_.width,
-               stream_.device());
+    slots.make(step.writes[0].slot, dtype_, config_.rows(step.pass, step.tokens, Payload::kHidden),
+               traits_.width, stream_.device());
   if (passes_on && !is_sink(step.pass)) write_header(step.pass.clip, slots[step.writes[0].slot]);
   if (rows_of(step.pass) == 0) return;
   begin_pass(step.pass);
@@ -349,10 +366,13 @@ void StreamDenoiser::run_own_tokens(const Step& step, const Forward& forward) {
 void StreamDenoiser::run_rows(const Step& step, const Forward& forward) {
   const Arena::Scope scope(arena_);
   const int64_t count = rows_of(step.pass), width = traits_.width;
-  TensorView in = slots[step.reads[0].slot].slice(0, 0, count);
-  if (!step.blocks.first()) {
-    in = arena_.alloc(DType::kF32, {count, width});
-    copy(stream_, slots[step.reads[0].slot].slice(0, 0, count), in);
+  const int64_t hidden = count + joint_rows(step.pass);
+  TensorView in;
+  if (step.blocks.first()) {
+    in = slots[step.reads[0].slot].slice(0, 0, count);
+  } else {
+    in = arena_.alloc(DType::kF32, {hidden, width});
+    copy(stream_, slots[step.reads[0].slot].slice(0, 0, hidden), in);
   }
   if (step.blocks.last()) {
     const TensorView out = step.writes.empty()
@@ -360,9 +380,9 @@ void StreamDenoiser::run_rows(const Step& step, const Forward& forward) {
                                : latent_slot(step.writes[0].slot, tokens()).slice(0, 0, count);
     return forward(step.blocks, in, out);
   }
-  const TensorView out = arena_.alloc(DType::kF32, {count, width});
+  const TensorView out = arena_.alloc(DType::kF32, {hidden, width});
   forward(step.blocks, in, out);
-  copy(stream_, out, slots[step.writes[0].slot].slice(0, 0, count));
+  copy(stream_, out, slots[step.writes[0].slot].slice(0, 0, hidden));
 }
 
 TensorView StreamDenoiser::signal_of(const Pass& pass) {

@@ -46,6 +46,11 @@ struct StreamJob {
   int64_t window_frames = 0;     // latent frames that a block sees, its own among them
   TensorView prompt;             // rows [length, d] f32, on the stream's device
   TensorView sink;               // [C, F, H, W] f32, on the stream's device; or empty
+  // The latents before the stream (Conditions::motion), on the stream's device, or empty. Their
+  // `motion_rows` (TransformerModel::motion_rows) are joint rows of the sink, and stay where they
+  // are in time.
+  TensorView motion{};
+  int64_t motion_rows = 0;
   SinkPosition sink_position{};  // in frames of tokens
   KeptRows kept = KeptRows::kCompute;
   // Says what enters next; `number` is that of the next block with frames. Called on the first
@@ -123,7 +128,9 @@ class StreamDenoiser final : private StagedProgram {
   void run_own_tokens(const Step& step, const Forward& forward);
   void update(const Step& step) override;
   void decode(const Step& step) override;
-  int64_t joint_rows(const Pass&) override { return 0; }
+  int64_t joint_rows(const Pass& pass) override {
+    return is_sink(pass) ? config_.sink_joint_rows : 0;
+  }
   TensorView signal_of(const Pass& pass);
   const TensorView& latent_slot(int slot, int64_t rows) {
     return slots.make(slot, DType::kF32, rows, traits_.row(), stream_.device());
@@ -147,7 +154,7 @@ class StreamDenoiser final : private StagedProgram {
   Tensor silence_;          // the signal of a sink
   std::optional<CausalWindow> window_;
   size_t window_bytes_ = 0;
-  Rope queries_, keys_, sink_keys_;  // the positions of the present pass
+  Rope queries_, keys_, sink_keys_, sink_joint_;  // the positions of the present pass
 };
 
 }  // namespace weft

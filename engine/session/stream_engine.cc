@@ -52,6 +52,10 @@ StreamEngine::StreamEngine(std::shared_ptr<const OpenModel> model, const StreamS
                 "weft.json says stream.clean_pass of this model: its blocks see the keys of a pass "
                 "over the finished block ahead, which no stream here makes; legal: models whose "
                 "blocks see the keys of the same step");
+  if (model_->directory.pictures.least > 0)
+    throw Error(ErrorKind::kModel, model_->directory.defaults.name +
+                                       " makes a video from a picture, and a stream gives it none; "
+                                       "legal: models that draw from text alone");
   const TransformerTraits& traits = model_->directory.expert(0).traits();
   const int64_t scale = model_->directory.vae_model->traits().spatial_factor;
   const int64_t whole = traits.patch[0];
@@ -88,8 +92,7 @@ Device StreamEngine::device(int rank) const {
 }
 
 Sampler StreamEngine::sampler() const {
-  SamplerConfig config =
-      SamplerConfig::from_json_file(model_->directory.scheduler + "/scheduler_config.json");
+  SamplerConfig config = model_->sampler();
   if (!settings_.solver.empty()) config.kind = solver_from_name(settings_.solver);
   config.even_sigmas = model_->directory.family->even_sigmas;
   return {config, settings_.steps};
@@ -134,7 +137,7 @@ const Tensor& StreamEngine::encoded(const std::string& caption) {
   Components parts(model_, {.dtype = settings_.dtype}, settings_.vae_dtype, placement);
   const std::vector<int32_t>& ids = model_->tokens(caption)->ids;
   const TextEncoderTraits& traits = parts.text_model().traits();
-  Tensor rows(DType::kF32, {std::ssize(ids), traits.columns}, stream.device());
+  Tensor rows(DType::kF32, {model_->prompt_rows(caption), traits.columns}, stream.device());
   Context context = placement.text_context(stream, arena, {}, traits, std::ssize(ids));
   parts.text_encoder(stream).encode(context, ids, rows);
   if (first_non_finite(stream, rows) >= 0)

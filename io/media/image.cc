@@ -3,13 +3,9 @@
 // the caller's objects.
 #include "io/media/image.h"
 
-#include <fcntl.h>
 #include <png.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
@@ -17,6 +13,7 @@
 #include <vector>
 
 #include "io/atomic_file.h"
+#include "io/input_file.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -137,37 +134,57 @@ class PngFolderSink : public FrameSink {
   int64_t frames_ = 0;
 };
 
-struct Input {
-  std::string bytes;
-  size_t position = 0;
-};
-
-void read_input(png_structp png, png_bytep data, size_t size) {
-  auto* input = static_cast<Input*>(png_get_io_ptr(png));
-  if (size > input->bytes.size() - input->position) png_error(png, "the file ends early");
-  std::memcpy(data, input->bytes.data() + input->position, size);
-  input->position += size;
-}
-
-enum class Depth { kHeader, kPixels };
+// kShown: pixels as read_png gives them. kSeen: as decode_png gives them.
+enum class Depth { kHeader, kShown, kSeen };
 
 // A read, with everything that libpng's longjmp must not skip.
 struct Reading {
-  Input input;
+  std::string bytes;
   Depth depth;
-  Frame* frame;  // filled with kPixels
+  size_t position = 0;
   PngInfo info{};
+  StoredPicture picture{};           // filled unless only the header is read
   std::vector<std::string> texts{};  // keys and texts in turn
   std::vector<png_bytep> rows{};
   Failure failure{};
 };
 
-// Fills `info` (size and depth from IHDR) and `texts`, and with kPixels also `frame`. Nothing is
-// constructed between setjmp and libpng's longjmp.
+void read_input(png_structp png, png_bytep data, size_t size) {
+  auto* reading = static_cast<Reading*>(png_get_io_ptr(png));
+  if (size > reading->bytes.size() - reading->position) png_error(png, "the file ends early");
+  std::memcpy(data, reading->bytes.data() + reading->position, size);
+  reading->position += size;
+}
+
+// Reads the pixels of a picture whose header has been read into `header` and `reading->info`.
+void read_pixels(png_structp png, png_infop header, png_infop tail, Reading* reading) {
+  const bool seen = reading->depth == Depth::kSeen;
+  const bool transparent = (png_get_color_type(png, header) & PNG_COLOR_MASK_ALPHA) ||
+                           png_get_valid(png, header, PNG_INFO_tRNS);
+  StoredPicture* picture = &reading->picture;
+  picture->width = reading->info.width;
+  picture->height = reading->info.height;
+  picture->channels = seen && transparent ? 4 : 3;
+  seen ? png_set_strip_16(png) : png_set_scale_16(png);
+  png_set_expand(png);
+  png_set_gray_to_rgb(png);
+  if (!seen) png_set_strip_alpha(png);
+  png_set_interlace_handling(png);
+  png_read_update_info(png, header);
+  const size_t row_bytes = static_cast<size_t>(picture->channels) * picture->width;
+  if (png_get_rowbytes(png, header) != row_bytes) png_error(png, "odd row size");
+  picture->pixels.resize(row_bytes * picture->height);
+  reading->rows.resize(static_cast<size_t>(picture->height));
+  for (size_t y = 0; y < reading->rows.size(); ++y)
+    reading->rows[y] = picture->pixels.data() + y * row_bytes;
+  png_read_image(png, reading->rows.data());
+  png_read_end(png, tail);
+}
+
+// Fills `info` (size and depth from IHDR), `texts` and the picture. Nothing is constructed between
+// setjmp and libpng's longjmp.
 bool read_image(Reading* reading) {
-  Frame* frame = reading->frame;
   PngInfo* info = &reading->info;
-  std::vector<png_bytep>* rows = &reading->rows;
   png_structp png =
       png_create_read_struct(PNG_LIBPNG_VER_STRING, &reading->failure, on_error, on_warning);
   png_infop header = png ? png_create_info_struct(png) : nullptr;
@@ -176,7 +193,7 @@ bool read_image(Reading* reading) {
     png_destroy_read_struct(&png, &header, &tail);
     return false;
   }
-  png_set_read_fn(png, &reading->input, read_input);
+  png_set_read_fn(png, reading, read_input);
   png_set_user_limits(png, kMaxSide, kMaxSide);
   png_set_chunk_cache_max(png, 128);
   png_set_chunk_malloc_max(png, kMaxTextBytes);
@@ -187,22 +204,7 @@ bool read_image(Reading* reading) {
   info->channels = png_get_channels(png, header);
   if (uint64_t(info->width) * uint64_t(info->height) > kMaxPixels)
     png_error(png, "more than 64 Mpixel");
-  if (reading->depth == Depth::kPixels) {
-    png_set_scale_16(png);
-    png_set_expand(png);
-    png_set_gray_to_rgb(png);
-    png_set_strip_alpha(png);
-    png_set_interlace_handling(png);
-    png_read_update_info(png, header);
-    if (png_get_rowbytes(png, header) != size_t{3} * info->width) png_error(png, "odd row size");
-    frame->width = info->width;
-    frame->height = info->height;
-    frame->rgb.resize(size_t{3} * info->width * info->height);
-    rows->resize(static_cast<size_t>(info->height));
-    for (int y = 0; y < info->height; ++y) (*rows)[static_cast<size_t>(y)] = frame->at(0, y);
-    png_read_image(png, rows->data());
-    png_read_end(png, tail);
-  }
+  if (reading->depth != Depth::kHeader) read_pixels(png, header, tail, reading);
   for (png_infop part : {header, tail}) {
     png_textp text = nullptr;
     int count = 0;
@@ -216,43 +218,22 @@ bool read_image(Reading* reading) {
   return true;
 }
 
-Input load(const std::string& path) {
-  const auto fail = [&](int error) {
-    throw Error(ErrorKind::kMedia, system_error_line("read", path, error));
-  };
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) fail(errno);
-  struct stat status;
-  Input input;
-  int error = fstat(fd, &status) == 0 ? 0 : errno;
-  if (!error && !S_ISREG(status.st_mode)) error = EINVAL;
-  if (!error && static_cast<uint64_t>(status.st_size) > kMaxFileBytes) error = EFBIG;
-  if (!error) input.bytes.resize(static_cast<size_t>(status.st_size));
-  for (size_t done = 0; done < input.bytes.size() && !error;) {
-    const ssize_t count = read(fd, input.bytes.data() + done, input.bytes.size() - done);
-    if (count > 0)
-      done += static_cast<size_t>(count);
-    else if (count == 0)
-      input.bytes.resize(done);
-    else if (errno != EINTR)
-      error = errno;
-  }
-  close(fd);
-  if (error) fail(error);
-  return input;
-}
-
-PngInfo read_file(const std::string& path, Depth depth, Frame* frame) {
-  Reading reading{.input = load(path), .depth = depth, .frame = frame};
-  const std::string& bytes = reading.input.bytes;
-  if (bytes.size() < 8 || png_sig_cmp(reinterpret_cast<png_const_bytep>(bytes.data()), 0, 8) != 0)
-    throw Error(ErrorKind::kMedia, "'" + path + "' is no PNG file");
+// Messages begin with `name`, a path or the name of an input.
+Reading read_bytes(const std::string& name, std::string bytes, Depth depth) {
+  Reading reading{.bytes = std::move(bytes), .depth = depth};
+  const auto* begin = reinterpret_cast<png_const_bytep>(reading.bytes.data());
+  if (reading.bytes.size() < 8 || png_sig_cmp(begin, 0, 8) != 0)
+    throw Error(ErrorKind::kMedia, "'" + name + "' is no PNG file");
   if (!read_image(&reading))
-    throw Error(ErrorKind::kMedia, "cannot read '" + path + "': " + reading.failure.text);
+    throw Error(ErrorKind::kMedia, "cannot read '" + name + "': " + reading.failure.text);
   const std::vector<std::string>& texts = reading.texts;
   for (size_t i = 0; i + 1 < texts.size(); i += 2)
     reading.info.texts.emplace(texts[i], texts[i + 1]);
-  return std::move(reading.info);
+  return reading;
+}
+
+Reading read_file(const std::string& path, Depth depth) {
+  return read_bytes(path, read_input_file(path, kMaxFileBytes, ErrorKind::kMedia), depth);
 }
 
 }  // namespace
@@ -295,12 +276,19 @@ std::unique_ptr<FrameSink> make_png_folder_sink(const std::string& path,
 }
 
 Frame read_png(const std::string& path, PngInfo* info) {
+  Reading reading = read_file(path, Depth::kShown);
+  if (info) *info = std::move(reading.info);
   Frame frame;
-  const PngInfo read = read_file(path, Depth::kPixels, &frame);
-  if (info) *info = read;
+  frame.width = reading.picture.width;
+  frame.height = reading.picture.height;
+  frame.rgb = std::move(reading.picture.pixels);
   return frame;
 }
 
-PngInfo probe_png(const std::string& path) { return read_file(path, Depth::kHeader, nullptr); }
+StoredPicture decode_png(const std::string& name, std::string bytes) {
+  return std::move(read_bytes(name, std::move(bytes), Depth::kSeen).picture);
+}
+
+PngInfo probe_png(const std::string& path) { return read_file(path, Depth::kHeader).info; }
 
 }  // namespace weft

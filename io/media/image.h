@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "io/media/frame.h"
 #include "io/media/video.h"
@@ -38,6 +39,18 @@ struct PngInfo {
 // dropped. Files of more than 64 MiB, 64 Mpixel or a side outside 1..16384 are refused before
 // decoding. Errors: kMedia.
 Frame read_png(const std::string& path, PngInfo* info = nullptr);
+
+// 8 bits per channel, rows from the top: RGB, or with 4 channels RGB and alpha, where the colours
+// have not been multiplied by alpha.
+struct StoredPicture {
+  int width = 0, height = 0, channels = 0;
+  std::vector<uint8_t> pixels;
+};
+
+// Decodes a PNG file as Pillow does: 16 bits keep their high byte, gray and palettes are expanded;
+// transparency is the fourth channel of the pictures that have any. The limits are those of
+// read_png. Messages begin with `name`. Errors: kMedia.
+StoredPicture decode_png(const std::string& name, std::string bytes);
 
 // Reads only the header and the text chunks.
 PngInfo probe_png(const std::string& path);

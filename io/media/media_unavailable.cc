@@ -2,6 +2,7 @@
 #include "io/media/image.h"
 #include "io/media/media_probe.h"
 #include "io/media/video.h"
+#include "io/picture/picture_reader.h"
 #include "io/sound/audio.h"
 #include "io/sound/media_pieces.h"
 #include "io/sound/movie.h"
@@ -14,7 +15,7 @@ namespace {
 [[noreturn]] void unavailable(ErrorKind kind, const std::string& path) {
   throw Error(kind, "'" + path +
                         "': this build has no video, image and sound support; build with "
-                        "-DWEFT_MEDIA=ON (needs FFmpeg and libpng)");
+                        "-DWEFT_MEDIA=ON (needs FFmpeg, libpng, libjpeg and libwebp)");
 }
 
 }  // namespace
@@ -63,6 +64,11 @@ bool VideoReader::next(Frame&) { return false; }
 
 std::vector<Frame> read_video(const std::string& path) { unavailable(ErrorKind::kMedia, path); }
 Frame read_png(const std::string& path, PngInfo*) { unavailable(ErrorKind::kMedia, path); }
+StoredPicture decode_png(const std::string& name, std::string) {
+  unavailable(ErrorKind::kMedia, name);
+}
+Frame read_picture(const std::string& path) { unavailable(ErrorKind::kMedia, path); }
+Frame decode_picture(const std::string& name, std::string) { unavailable(ErrorKind::kMedia, name); }
 PngInfo probe_png(const std::string& path) { unavailable(ErrorKind::kMedia, path); }
 MediaInfo probe_media(const std::string& path) { unavailable(ErrorKind::kMedia, path); }
 

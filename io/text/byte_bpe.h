@@ -20,10 +20,26 @@ struct TextPart {
   AddedTokens added = AddedTokens::kSplit;
 };
 
+// A vocabulary and its merges as lists.
+struct ByteBpeLists {
+  enum class Kind : uint8_t { kNormal, kAdded, kSpecial, kUnused };
+  struct Token {
+    std::string text;  // of a normal token in the byte alphabet
+    Kind kind = Kind::kNormal;
+  };
+  std::vector<Token> tokens;        // by id
+  std::vector<std::string> merges;  // "left right"
+};
+
 // Const members may be called from several threads.
 class ByteBpeTokenizer {
  public:
   static ByteBpeTokenizer open(const std::string& path);  // path of a tokenizer.json
+  // Opens the tokenizer.json of a folder. Where only vocab.json, merges.txt and
+  // tokenizer_config.json lie there, texts are split as Qwen2's are.
+  static ByteBpeTokenizer open_folder(const std::string& folder);
+  // Texts are split as Qwen2's are. Messages begin with `what`.
+  static ByteBpeTokenizer from_lists(const ByteBpeLists& lists, const std::string& what);
   // Messages begin with `what`. Throws Error(kModel) that names the field that is not supported or
   // not valid.
   static ByteBpeTokenizer from_json(std::string_view json, const std::string& what);

@@ -11,8 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMaxId = (int64_t{1} << 21) - 1;  // vocabularies in use end near 2^18
-constexpr size_t kMaxAddedBytes = 256;              // per token; keeps the search cheap
+constexpr size_t kMaxAddedBytes = 256;  // per token; keeps the search cheap
 constexpr size_t kMaxSplits = 16;
 // The pattern that ByteLevel itself has, which is GPT-2's.
 constexpr const char* kByteLevelPattern =
@@ -73,52 +72,16 @@ class Reader {
     file_.ignore_merges = flag(model, "ignore_merges", "model");
     const Json& vocab = json_field(model, "vocab", place);
     if (!vocab.is_object()) refuse(place, "\"vocab\" must be an object of token to id");
-    for (const auto& [token, id] : vocab.items()) take_id(token, read_id(id, "vocab"), "vocab");
-    read_merges(model, place);
+    for (const auto& [token, id] : vocab.items())
+      take_id(token, read_token_id(id, at("vocab")), "vocab");
+    file_.merges = read_bpe_merges(array(model, "merges", place), file_.vocab, place);
   }
 
-  int32_t read_id(const Json& id, const std::string& place) const {
-    return static_cast<int32_t>(json_int({{"id", id}}, "id", at(place), {0, kMaxId}));
-  }
   void take_id(const std::string& token, int32_t id, const std::string& place) {
     if (!ids_.insert(id).second)
       refuse(at(place), "the id " + std::to_string(id) + " of " + quoted(token) +
                             " belongs to another token too");
     file_.vocab.emplace(token, id);
-  }
-
-  int32_t merge_part(const std::string& token, size_t rank, const std::string& place) const {
-    const auto found = file_.vocab.find(token);
-    if (found == file_.vocab.end())
-      refuse(place, "\"merges\", entry " + std::to_string(rank) + ": " + quoted(token) +
-                        " is not in the vocabulary");
-    return found->second;
-  }
-
-  void read_merges(const Json& model, const std::string& place) {
-    const Json& merges = array(model, "merges", place);
-    for (size_t rank = 0; rank < merges.size(); ++rank) {
-      const Json& entry = merges[rank];
-      std::string left, right;
-      if (entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string()) {
-        left = entry[0];
-        right = entry[1];
-      } else if (entry.is_string()) {
-        const std::string& text = entry.get_ref<const std::string&>();
-        const size_t space = text.find(' ');
-        if (space != text.npos && text.find(' ', space + 1) == text.npos) {
-          left = text.substr(0, space);
-          right = text.substr(space + 1);
-        }
-      }
-      if (left.empty() || right.empty())
-        refuse(place, "\"merges\", entry " + std::to_string(rank) +
-                          " must be \"left right\" or [\"left\", \"right\"]");
-      const int32_t left_id = merge_part(left, rank, place);
-      const int32_t right_id = merge_part(right, rank, place);
-      file_.merges.add(left_id, right_id, merge_part(left + right, rank, place),
-                       static_cast<int32_t>(rank));
-    }
   }
 
   void read_added() {
@@ -129,7 +92,7 @@ class Reader {
       ByteBpeFile::AddedToken token;
       token.content = json_string(entry, "content", place);
       const std::string named = "added_tokens, " + quoted(token.content.substr(0, 64));
-      token.id = read_id(json_field(entry, "id", place), named);
+      token.id = read_token_id(json_field(entry, "id", place), at(named));
       token.special = flag(entry, "special", named);
       token.normalized = flag(entry, "normalized", named);
       for (const char* field : {"single_word", "lstrip", "rstrip"})

@@ -4,10 +4,9 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
-#include "io/text/bpe_merges.h"
+#include "io/text/bpe/bpe_vocab.h"
 #include "io/text/split_pattern.h"
 
 namespace weft {
@@ -26,7 +25,7 @@ struct ByteBpeFile {
     bool invert = false;  // the text between the matches is the delimiter
   };
 
-  std::unordered_map<std::string, int32_t> vocab;  // as spelled in the byte alphabet
+  BpeVocab vocab;  // as spelled in the byte alphabet
   BpeMerges merges;
   bool ignore_merges = false;  // a word that is in the vocabulary becomes one token without merging
   std::vector<AddedToken> added;

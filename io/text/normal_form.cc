@@ -1,5 +1,6 @@
 #include "io/text/normal_form.h"
 
+#include <unicode/uchar.h>
 #include <unicode/unorm2.h>
 #include <unicode/ustring.h>
 
@@ -57,6 +58,18 @@ std::u32string to_nfc(std::u32string text) {
 
 std::u32string to_nfkc(std::u32string_view text) {
   return normalize(form(unorm2_getNFKCInstance), text);
+}
+
+std::u32string to_lower(std::u32string_view text) {
+  constexpr char32_t kDottedCapitalI = 0x130;  // the one whose lower case has two characters
+  std::u32string lower;
+  for (const char32_t c : text) {
+    if (c == kDottedCapitalI)
+      lower += U"i\u0307";
+    else
+      lower += static_cast<char32_t>(u_tolower(static_cast<UChar32>(c)));
+  }
+  return lower;
 }
 
 }  // namespace weft

@@ -3,6 +3,7 @@
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <exception>
 #include <filesystem>
@@ -19,7 +20,73 @@ namespace {
 constexpr size_t kMaxModelBytes = size_t{256} << 20;
 constexpr int kMaxTextLength = 4096, kDefaultTextLength = 512;
 
+// The numbers of fields of sentencepiece_model.proto.
+enum Field : uint32_t {
+  kPieces = 1,
+  kTrainer = 2,
+  kNormalizer = 3,
+  // of a piece
+  kPieceText = 1,
+  kPieceScore = 2,
+  kPieceType = 3,
+  // of the trainer
+  kModelType = 3,
+  kByteFallback = 35,
+  // of the normalizer
+  kCharsmap = 2,
+  kAddPrefix = 3,
+  kRemoveSpaces = 4,
+  kEscapeSpaces = 5,
+};
+constexpr uint32_t kUnigram = 1;  // of the model's type
+constexpr int32_t kByte = 6;      // of a piece's type
+
+void add_varint(std::string& out, uint64_t value) {
+  for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
+  out += static_cast<char>(value);
+}
+
+void add_number(std::string& out, Field field, uint64_t value) {
+  add_varint(out, field << 3);
+  add_varint(out, value);
+}
+
+void add_float(std::string& out, Field field, float value) {
+  add_varint(out, field << 3 | 5);
+  const auto bits = std::bit_cast<uint32_t>(value);
+  for (int i = 0; i < 4; ++i) out += static_cast<char>(bits >> (8 * i));
+}
+
+void add_bytes(std::string& out, Field field, const std::string& bytes) {
+  add_varint(out, field << 3 | 2);
+  add_varint(out, bytes.size());
+  out += bytes;
+}
+
 }  // namespace
+
+std::string SentencePieces::model() const {
+  std::string out;
+  bool has_bytes = false;
+  for (const Piece& piece : pieces) {
+    std::string message;
+    add_bytes(message, kPieceText, piece.text);
+    add_float(message, kPieceScore, piece.score);
+    add_number(message, kPieceType, static_cast<uint64_t>(piece.type));
+    add_bytes(out, kPieces, message);
+    has_bytes |= piece.type == kByte;
+  }
+  std::string trainer, normalizer;
+  add_number(trainer, kModelType, kUnigram);
+  add_number(trainer, kByteFallback, has_bytes);
+  if (!charsmap.empty()) add_bytes(normalizer, kCharsmap, charsmap);
+  add_number(normalizer, kAddPrefix, add_space_prefix);
+  add_number(normalizer, kRemoveSpaces, remove_extra_whitespaces);
+  add_number(normalizer, kEscapeSpaces, true);
+  add_bytes(out, kTrainer, trainer);
+  add_bytes(out, kNormalizer, normalizer);
+  return out;
+}
 
 struct SentencePieceTokenizer::Impl {
   sentencepiece::SentencePieceProcessor processor;
@@ -159,6 +226,20 @@ std::string SentencePieceTokenizer::decode(const std::vector<int32_t>& ids) cons
   if (!status.ok())
     throw Error(ErrorKind::kModel, std::string("the tokenizer failed: ") + status.message());
   return text;
+}
+
+std::string SentencePieceTokenizer::text_behind(const std::vector<int32_t>& ids,
+                                                int64_t max_ids) const {
+  const auto first_lost = ids.begin() + max_ids - 1;
+  const std::string read = decode({ids.begin(), first_lost});
+  std::string lost = decode({first_lost, ids.end() - 1});
+  // A word that is cut in two is told whole.
+  const std::string all = decode({ids.begin(), ids.end() - 1});
+  if (all.starts_with(read) && all.ends_with(lost)) {
+    const size_t space = all.find_last_of(' ', read.size());
+    lost = all.substr(space == std::string::npos ? 0 : space + 1);
+  }
+  return lost;
 }
 
 int SentencePieceTokenizer::vocab_size() const { return impl_->processor.GetPieceSize(); }

@@ -10,6 +10,21 @@ namespace weft {
 
 inline constexpr int32_t kEndId = 1;  // </s> of every T5 vocabulary
 
+// A unigram model as lists, from which SentencePiece's own form follows.
+struct SentencePieces {
+  struct Piece {
+    std::string text;
+    float score = 0;
+    int32_t type = 1;  // 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 a byte
+  };
+  std::vector<Piece> pieces;  // by id
+  std::string charsmap{};     // precompiled_charsmap of the normaliser
+  bool add_space_prefix = true, remove_extra_whitespaces = true;
+
+  // The serialized form, as in a spiece.model.
+  std::string model() const;
+};
+
 class SentencePieceTokenizer {
  public:
   static SentencePieceTokenizer load(const std::string& path);  // path of a spiece.model
@@ -24,6 +39,9 @@ class SentencePieceTokenizer {
   // is always </s>. Ill-formed UTF-8 becomes U+FFFD.
   std::vector<int32_t> encode(std::string_view text, int max_length) const;
   std::string decode(const std::vector<int32_t>& ids) const;  // normalised text
+  // The text of these ids, which end with </s>, that is lost where only max_ids of them are kept,
+  // the last of which is </s> again: from the beginning of its first word.
+  std::string text_behind(const std::vector<int32_t>& ids, int64_t max_ids) const;
   int vocab_size() const;
 
  private:

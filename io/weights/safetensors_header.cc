@@ -65,7 +65,9 @@ class HeaderReader : public nlohmann::json_sax<json> {
       std::string legal;
       for (std::string_view name : kDTypeNames)
         legal.append(legal.empty() ? "" : ", ").append(name);
-      fault("has dtype " + quoted_name(value) + ", must be one of " + legal);
+      const bool blocks = value == "F8_E8M0" || value == "F4";
+      fault("has dtype " + quoted_name(value) + (blocks ? ", as MXFP8 and NVFP4 have" : "") +
+            ", must be one of " + legal);
     }
     entry_.dtype = static_cast<DType>(found - kDTypeNames);
     return true;

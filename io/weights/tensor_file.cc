@@ -1,8 +1,6 @@
 #include "io/weights/tensor_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +16,7 @@
 #include "io/folder.h"
 #include "io/json.h"
 #include "io/sha256.h"
+#include "io/weights/mapping.h"
 #include "io/weights/safetensors_header.h"
 
 namespace weft {
@@ -27,77 +26,6 @@ namespace {
 [[noreturn]] void refuse(const std::string& path, const std::string& reason) {
   throw Error(ErrorKind::kModel, path + ": " + reason);
 }
-
-// Maps one file read-only. If the file becomes shorter while it is mapped, access to a lost page
-// raises SIGBUS. check_size() before a read makes it an Error instead, unless the file is cut
-// between the check and the read.
-class Mapping {
- public:
-  explicit Mapping(const std::string& path) : path_(path) {
-    // O_NONBLOCK keeps the opening of a pipe from waiting for a writer.
-    fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd_ < 0) refuse(path, std::string("cannot be opened: ") + std::strerror(errno));
-    struct stat info;
-    const bool regular = fstat(fd_, &info) == 0 && S_ISREG(info.st_mode);
-    size_ = regular ? static_cast<uint64_t>(info.st_size) : 0;
-    if (regular && size_ > 0) {
-      void* data = mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd_, 0);
-      if (data != MAP_FAILED) data_ = static_cast<char*>(data);
-    }
-    const int error = errno;
-    if (!regular || (size_ > 0 && !data_)) {
-      close(fd_);
-      refuse(path, regular ? std::string("cannot be mapped: ") + std::strerror(error)
-                           : "is not a regular file");
-    }
-  }
-  // Reserves memory whose pages are committed when they are written. Dropped pages are empty again.
-  explicit Mapping(uint64_t bytes)
-      : path_("generated in memory"), size_(std::max<uint64_t>(bytes, 1)) {
-    void* data = mmap(nullptr, size_, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data == MAP_FAILED)
-      throw Error(ErrorKind::kMemory, "no memory for " + size_text(size_) +
-                                          " of generated tensors: " + std::strerror(errno));
-    data_ = static_cast<char*>(data);
-  }
-  ~Mapping() {
-    if (data_) munmap(data_, size_);
-    if (fd_ >= 0) close(fd_);
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  void check_size() const {
-    if (fd_ < 0) return;
-    struct stat info;
-    if (fstat(fd_, &info) != 0 || static_cast<uint64_t>(info.st_size) < size_)
-      refuse(path_, "became shorter while it was in use (" + size_text(size_) + " when opened)");
-  }
-  // Reads exactly `bytes` at `offset`, in as many calls as the system needs. Messages name `what`.
-  void read(uint64_t offset, uint64_t bytes, char* out, std::string_view what) const {
-    if (fd_ < 0) std::memcpy(out, data_ + offset, bytes);
-    for (uint64_t done = fd_ < 0 ? bytes : 0; done < bytes;) {
-      const ssize_t got = pread(fd_, out + done, bytes - done, static_cast<off_t>(offset + done));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) refuse(path_, quoted_name(what) + " cannot be read: " + std::strerror(errno));
-      if (got == 0)
-        refuse(path_, quoted_name(what) + " ends " + size_text(bytes - done) +
-                          " early: the file became shorter while it was in use (" +
-                          size_text(size_) + " when opened)");
-      done += static_cast<uint64_t>(got);
-    }
-  }
-  const std::string& path() const { return path_; }
-  char* data() const { return data_; }
-  uint64_t size() const { return size_; }
-
- private:
-  std::string path_;
-  int fd_ = -1;
-  char* data_ = nullptr;
-  uint64_t size_ = 0;
-};
 
 struct Shard {
   std::unique_ptr<Mapping> mapping;
@@ -192,6 +120,11 @@ struct TensorFile::Impl {
   size_t bytes = 0;
   std::atomic<uint64_t> bytes_read{0};
   Fill fill;  // fills generated tensors; empty for files
+  Part part;  // computes a part of derived tensors, which are generated ones
+  std::shared_ptr<const StoredTensors> stored_tensors;
+  std::string origin;  // header_hash of the file from which they are derived
+  std::string format = "safetensors";
+  std::map<std::string, std::string, std::less<>> stored;  // types of derived tensors
   // Per generated tensor: the number of views in use. Ranks that are threads share a TensorFile.
   struct InUse {
     bool present = false;
@@ -206,8 +139,24 @@ struct TensorFile::Impl {
     const TensorEntry& entry = shard.header.tensors[place.entry];
     TensorView view = entry_view(entry);
     view.data = shard.mapping->data() + (fill ? 0 : 8 + shard.header_bytes) + entry.begin;
-    if (fill && !std::exchange(in_use[place.entry].present, true)) fill(entry.name, view);
+    if (fill && !in_use[place.entry].present) fill(entry.name, view);
+    if (fill) in_use[place.entry].present = true;
     return view;
+  }
+
+  // Reads `out`, which has one dimension, from the value `first` of a tensor on.
+  void read_run(const Place& place, uint64_t first, const TensorView& out) {
+    const Shard& shard = shards[place.shard];
+    const TensorEntry& entry = shard.header.tensors[place.entry];
+    if (part) return part(entry.name, static_cast<int64_t>(first), out);
+    std::unique_lock lock(making, std::defer_lock);
+    if (fill) {
+      lock.lock();
+      data_of(place);
+    }
+    const uint64_t at = (fill ? 0 : 8 + shard.header_bytes) + entry.begin;
+    shard.mapping->read(at + first * size_of(out.dtype), out.bytes(), static_cast<char*>(out.data),
+                        entry.name);
   }
 
   // Releases one view of the generated tensor at `data`. Returns whether it was the last.
@@ -353,13 +302,31 @@ TensorFile TensorFile::generated(const std::vector<Generated>& tensors, Fill fil
   return TensorFile(std::move(impl));
 }
 
+TensorFile TensorFile::derived(const std::vector<Generated>& tensors, Part part, Origin origin,
+                               std::shared_ptr<const StoredTensors> stored) {
+  TensorFile file = generated(tensors, [part](const std::string& name, const TensorView& out) {
+    part(name, 0, TensorView(out.data, out.dtype, {out.count()}));
+  });
+  file.impl_->part = std::move(part);
+  file.impl_->stored_tensors = std::move(stored);
+  for (const Generated& tensor : tensors)
+    if (!tensor.stored.empty()) file.impl_->stored[tensor.name] = tensor.stored;
+  file.impl_->format = std::move(origin.format);
+  file.impl_->files = std::move(origin.files);
+  file.impl_->shards[0].header.metadata = std::move(origin.metadata);
+  file.impl_->origin = std::move(origin.header_hash);
+  file.impl_->bytes = origin.bytes;
+  return file;
+}
+
 TensorView TensorFile::view(std::string_view name) const {
   const Impl::Place place = impl_->place(name);
   impl_->shards[place.shard].mapping->check_size();
   if (!impl_->fill) return impl_->data_of(place);
   const std::lock_guard lock(impl_->making);
+  const TensorView made = impl_->data_of(place);
   ++impl_->in_use[place.entry].views;
-  return impl_->data_of(place);
+  return made;
 }
 
 TensorView TensorFile::describe(std::string_view name) const {
@@ -367,11 +334,37 @@ TensorView TensorFile::describe(std::string_view name) const {
   return entry_view(impl_->shards[place.shard].header.tensors[place.entry]);
 }
 
+bool TensorFile::is_derived() const { return impl_->part != nullptr; }
+
+std::string TensorFile::stored_type(std::string_view name) const {
+  const auto found = impl_->stored.find(name);
+  return found == impl_->stored.end() ? std::string(to_string(describe(name).dtype))
+                                      : found->second;
+}
+
+const StoredTensors* TensorFile::stored() const { return impl_->stored_tensors.get(); }
+
+std::optional<BlockType> TensorFile::blocks(std::string_view name) const {
+  if (impl_->stored_tensors) return impl_->stored_tensors->blocks(std::string(name));
+  return is_derived() ? std::nullopt : block_type(describe(name).dtype);
+}
+
+void TensorFile::read_blocks(std::string_view name, int64_t first, const TensorView& out) const {
+  impl_->bytes_read += out.bytes();
+  if (impl_->stored_tensors)
+    return impl_->stored_tensors->read_blocks(std::string(name), first, out);
+  const DType dtype = describe(name).dtype;
+  const auto size = static_cast<int64_t>(size_of(dtype));
+  impl_->read_run(impl_->place(name), static_cast<uint64_t>(first),
+                  TensorView(out.data, dtype, {out.count() / size}));
+}
+
+const std::string& TensorFile::format() const { return impl_->format; }
+
 void TensorFile::read(std::string_view name, std::span<const int64_t> begin,
                       const TensorView& out) const {
   const Impl::Place place = impl_->place(name);
-  const Shard& shard = impl_->shards[place.shard];
-  const TensorEntry& entry = shard.header.tensors[place.entry];
+  const TensorEntry& entry = impl_->shards[place.shard].header.tensors[place.entry];
   CHECK(out.rank == entry.rank && begin.size() == static_cast<size_t>(out.rank) &&
             out.dtype == entry.dtype && out.contiguous(),
         name, out.to_string_shape());
@@ -392,22 +385,28 @@ void TensorFile::read(std::string_view name, std::span<const int64_t> begin,
     step *= static_cast<uint64_t>(entry.extent[i]);
     if (i >= cut) run *= static_cast<uint64_t>(out[i]);
   }
-  uint64_t at = entry.begin;
-  std::unique_lock lock(impl_->making, std::defer_lock);
-  if (impl_->fill) {
-    lock.lock();
-    impl_->data_of(place);
-  } else {
-    at += 8 + shard.header_bytes;
-  }
+  uint64_t at = 0;
   for (int i = 0; i < out.rank; ++i) at += static_cast<uint64_t>(begin[i]) * stride[i];
   std::array<int64_t, kMaxRank> index{};
   for (uint64_t done = 0; done < out.bytes(); done += run) {
     uint64_t offset = at;
     for (int i = 0; i < cut; ++i) offset += static_cast<uint64_t>(index[i]) * stride[i];
-    shard.mapping->read(offset, run, static_cast<char*>(out.data) + done, name);
+    impl_->read_run(place, offset / size,
+                    TensorView(static_cast<char*>(out.data) + done, out.dtype,
+                               {static_cast<int64_t>(run / size)}));
     for (int i = cut - 1; i >= 0 && ++index[i] == out[i]; --i) index[i] = 0;
   }
+  impl_->bytes_read += out.bytes();
+}
+
+void TensorFile::read_run(std::string_view name, int64_t first, const TensorView& out) const {
+  const Impl::Place place = impl_->place(name);
+  const TensorView all = entry_view(impl_->shards[place.shard].header.tensors[place.entry]);
+  CHECK(out.rank == 1 && out.dtype == all.dtype && out.contiguous() && first >= 0 &&
+            first + out.count() <= all.count(),
+        name, first, out.to_string_shape(), "of", all.to_string_shape());
+  if (out.count() == 0) return;
+  impl_->read_run(place, static_cast<uint64_t>(first), out);
   impl_->bytes_read += out.bytes();
 }
 
@@ -435,6 +434,7 @@ size_t TensorFile::bytes() const { return impl_->bytes; }
 const std::vector<std::string>& TensorFile::files() const { return impl_->files; }
 
 std::string TensorFile::header_hash() const {
+  if (impl_->part) return impl_->origin;
   CHECK(!impl_->fill, "generated tensors have no header");
   Sha256 hash;
   for (const Shard& shard : impl_->shards) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/weights/stored_tensors.h"
 #include "kernels/tensor.h"
 
 namespace weft {
@@ -25,9 +26,27 @@ class TensorFile {
     std::string name;
     DType dtype = DType::kF32;
     std::vector<int64_t> shape;
+    std::string stored{};  // the type that a file gives it, where that is another: "Q4_K"
   };
   using Fill = std::function<void(const std::string& name, const TensorView& out)>;
   static TensorFile generated(const std::vector<Generated>& tensors, Fill fill);
+
+  // Makes a TensorFile whose values follow from those of another file, such as one of quantised
+  // tensors. `part` computes the values [first, first + out.count()) of a tensor, counted over all
+  // of its dimensions; `out` has one dimension and the tensor's dtype. It is called from several
+  // threads. Whole tensors take memory only while a view of them is in use.
+  using Part = std::function<void(const std::string& name, int64_t first, const TensorView& out)>;
+  struct Origin {
+    std::string format;  // "GGUF 3"
+    std::vector<std::string> files;
+    std::map<std::string, std::string> metadata;
+    std::string header_hash;
+    size_t bytes = 0;  // of the tensors as they are stored
+  };
+  static TensorFile derived(const std::vector<Generated>& tensors, Part part, Origin origin,
+                            std::shared_ptr<const StoredTensors> stored = {});
+  // True for such a file: a view has to be computed, and takes memory.
+  bool is_derived() const;
 
   TensorFile(TensorFile&&) noexcept;
   TensorFile& operator=(TensorFile&&) noexcept;
@@ -41,11 +60,24 @@ class TensorFile {
   TensorView view(std::string_view name) const;
   // Returns only dtype and extents, without data.
   TensorView describe(std::string_view name) const;
+  // The name of the type in which the file holds the tensor: "f32", "f8_e4m3", "Q4_K".
+  std::string stored_type(std::string_view name) const;
+  // The type of the blocks in which the file holds the tensor, if it is one of BlockType.
+  std::optional<BlockType> blocks(std::string_view name) const;
+  // Reads whole blocks of such a tensor to `out` [bytes] kU8, from block `first` on, counted over
+  // all of its dimensions.
+  void read_blocks(std::string_view name, int64_t first, const TensorView& out) const;
+  // The object that knows more of a derived file's tensors; null for other files.
+  const StoredTensors* stored() const;
+  const std::string& format() const;  // of the file: "safetensors"
   // Reads a box of the tensor with pread, exactly its bytes and not through the mapping. The box
   // begins at the element `begin`, one index per dimension, and has the extents of `out`, which is
   // contiguous and has the tensor's dtype and rank. Throws Error(kModel) that names file and tensor
   // if the file cannot be read.
   void read(std::string_view name, std::span<const int64_t> begin, const TensorView& out) const;
+  // Reads the values [first, first + out.count()) of the tensor, counted over all of its
+  // dimensions. `out` has one dimension.
+  void read_run(std::string_view name, int64_t first, const TensorView& out) const;
   // Reads [begin, begin + count) of dimension `dim` and all of the others.
   Tensor read(std::string_view name, int dim, int64_t begin, int64_t count) const;
   uint64_t bytes_read() const;  // bytes that read() has read since the file was opened

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/cpu/linear_int8.h"
+#include "kernels/cpu/linear_stored.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/reference.h"
 #include "kernels/cpu/tables.h"
@@ -29,12 +30,14 @@ PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorV
 // for all of them.
 constexpr int64_t kColumns = 4;
 
+struct Range {
+  int64_t begin, end;
+};
+
 template <class T, class Out>
-void linear_rows(const TensorView& x, const PackedLinear& packed, LinearActivation activation,
-                 const TensorView& out, int64_t begin, int64_t end) {
-  const int64_t in = packed.in(), columns = packed.out();
-  const T* weight = packed.storage<PlainWeights>().weight.as<T>();
-  const float* bias = packed.bias();
+void linear_rows(const TensorView& x, const T* weight, const float* bias,
+                 LinearActivation activation, const TensorView& out, Range rows) {
+  const int64_t in = x[-1], columns = out[-1];
   const int64_t x_stride = x.row_stride(), out_stride = out.row_stride();
   std::vector<double> wide(in * kColumns);  // [in, kColumns]
   for (int64_t o = 0; o < columns; o += kColumns) {
@@ -42,7 +45,7 @@ void linear_rows(const TensorView& x, const PackedLinear& packed, LinearActivati
     for (int64_t k = 0; k < in; ++k)
       for (int64_t c = 0; c < kColumns; ++c)
         wide[k * kColumns + c] = c < width ? to_float(weight[(o + c) * in + k]) : 0.0f;
-    for (int64_t r = begin; r < end; ++r) {
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
       const T* row = x.as<T>() + r * x_stride;
       double sum[kColumns] = {};
       for (int64_t k = 0; k < in; ++k) {
@@ -58,26 +61,39 @@ void linear_rows(const TensorView& x, const PackedLinear& packed, LinearActivati
   }
 }
 
-void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
-            LinearActivation activation, const TensorView& out) {
-  if (packed.format() != WeightFormat::kCompute)
-    return linear_8bit(stream, x, packed, activation, out);
+void linear_plain(Stream& stream, const TensorView& x, const PackedLinear& packed,
+                  const void* weight, LinearActivation activation, const TensorView& out) {
   visit_dtype(x.dtype, [&](auto tag) {
     visit_dtype(out.dtype, [&](auto out_tag) {
       using T = decltype(tag);
       using Out = decltype(out_tag);
       parallel_for(stream, x.rows(), row_grain(packed.in() * packed.out()),
                    [&](int64_t begin, int64_t end) {
-                     linear_rows<T, Out>(x, packed, activation, out, begin, end);
+                     linear_rows<T, Out>(x, static_cast<const T*>(weight), packed.bias(),
+                                         activation, out, {begin, end});
                    });
     });
   });
 }
 
+void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
+            LinearActivation activation, const TensorView& out) {
+  const auto with = [&](const void* weight) {
+    linear_plain(stream, x, packed, weight, activation, out);
+  };
+  if (packed.format() == WeightFormat::kFile)
+    return packed.storage<StoredWeights>().with_values(stream, packed.dtype(), with);
+  if (packed.format() != WeightFormat::kCompute)
+    return linear_8bit(stream, x, packed, activation, out);
+  with(packed.storage<PlainWeights>().weight.view().data);
+}
+
 }  // namespace
 
 void fill_linear_reference(Ops& ops) {
-  ops.linear = {.pack_linear = pack_linear, .linear = linear};
+  ops.linear = {.pack_linear = pack_linear,
+                .pack_stored = pack_stored_as<ExpandedLayout::kRows>,
+                .linear = linear};
 }
 
 }  // namespace weft::cpu

@@ -10,6 +10,7 @@
 #include "kernels/cpu/implementation.h"
 #include "kernels/cpu/linear_int8.h"
 #include "kernels/cpu/linear_panels.h"
+#include "kernels/cpu/linear_stored.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/panel_gemm.h"
 #include "kernels/cpu/parallel_for.h"
@@ -32,14 +33,22 @@ struct MatmulKey {
 };
 
 // Holds the weights once: as panels, which both libraries read, or (if the hardware multiplies
-// bf16) in the layout that oneDNN asked for, which only oneDNN reads.
-struct LinearStorage : PackedStorage {
+// bf16) in the layout that oneDNN asked for, which only oneDNN reads. Stored weights are expanded
+// to the one or the other.
+struct LinearStorage : StoredWeights {
   LinearPanels panels;
   Tensor vendor;
   // This is oneDNN's description of the weights; it is zero if oneDNN does not read them.
   memory::desc vendor_desc;
   OnednnCache<MatmulKey> calls;
+  const void* expanded = nullptr;  // stored weights, while a call uses them
+
+  bool vendor_only() const { return vendor || layout == ExpandedLayout::kPairs; }
+  const void* values() const {
+    return expanded ? expanded : vendor ? vendor.view().data : panels.data();
+  }
   void for_buffers(const BufferVisitor& visit) override {
+    if (scratch) return StoredWeights::for_buffers(visit);
     visit(panels.buffer(), BufferUse::kWeights);
     visit(vendor, BufferUse::kWeights);
   }
@@ -112,16 +121,25 @@ bool pack_vendor(Stream& stream, const TensorView& weight, const PackedLinear& p
   return true;
 }
 
-// The bytes of that layout, 0 where there is none. A dry run asks for many matrices of few sizes.
-size_t vendor_bytes(const PackedLinear& packed) {
+// The same, remembered: a dry run asks for many matrices of few sizes, and so does a model whose
+// matrices stay stored.
+std::optional<memory::desc> known_layout(const PackedLinear& packed, int threads) {
   static std::mutex mutex;
-  static std::map<std::array<int64_t, 3>, size_t> known;
+  static std::map<std::array<int64_t, 4>, std::optional<memory::desc>> known;
   const std::lock_guard lock(mutex);
   const auto [found, fresh] =
-      known.try_emplace({packed.in(), packed.out(), packed.has_bias() ? 1 : 0}, 0);
-  if (fresh)
-    if (const auto layout = vendor_layout(packed, 1)) found->second = layout->get_size();
+      known.try_emplace({packed.in(), packed.out(), packed.has_bias() ? 1 : 0, threads});
+  if (fresh) found->second = vendor_layout(packed, threads);
   return found->second;
+}
+
+// Lets oneDNN read f32 panels, too.
+void share_panels(const PackedLinear& packed, LinearStorage& storage) {
+  const memory::desc shared({packed.in(), packed.out()}, memory::data_type::f32,
+                            memory::format_tag::BA16a64b);
+  if (packed.dtype() == DType::kF32 && has_avx512() &&
+      make_matmul(packed, shared, {.rows = kFixedRows}))
+    storage.vendor_desc = shared;
 }
 
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
@@ -135,8 +153,9 @@ PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorV
   packed.set_bias(stream, bias);
   const bool may_be_vendor = dtype == DType::kBF16 && has_bf16_dot_products();
   if (stream.device().measured()) {
-    if (const size_t bytes = may_be_vendor ? vendor_bytes(packed) : 0) {
-      storage.vendor = Tensor(DType::kU8, {static_cast<int64_t>(bytes)}, stream.device());
+    if (const auto layout = may_be_vendor ? known_layout(packed, 1) : std::nullopt) {
+      storage.vendor =
+          Tensor(DType::kU8, {static_cast<int64_t>(layout->get_size())}, stream.device());
       reordered_rows(weight, stream.device());  // held while the weight is packed
     } else {
       storage.panels = LinearPanels(stream, weight, dtype);
@@ -146,11 +165,28 @@ PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorV
   const bool vendor = may_be_vendor && pack_vendor(stream, weight, packed, storage);
   if (!vendor) {
     storage.panels = LinearPanels(stream, weight, dtype);
-    const memory::desc shared({packed.in(), packed.out()}, memory::data_type::f32,
-                              memory::format_tag::BA16a64b);
-    if (dtype == DType::kF32 && has_avx512() && make_matmul(packed, shared, {.rows = kFixedRows}))
-      storage.vendor_desc = shared;
+    share_panels(packed, storage);
   }
+  return packed;
+}
+
+// Stored bf16 weights are expanded to the layout that oneDNN would ask for, where it is known here.
+PackedLinear pack_stored(Stream& stream, StoredMatrix matrix, const TensorView& bias, DType dtype,
+                         std::shared_ptr<SharedScratch> scratch) {
+  PackedLinear packed(matrix.out, matrix.in, dtype, WeightFormat::kFile);
+  auto& storage = packed.make_storage<LinearStorage>();
+  packed.set_bias(stream, bias);
+  ExpandedLayout layout = ExpandedLayout::kPanels;
+  if (dtype == DType::kBF16 && has_bf16_dot_products()) {
+    const memory::desc pairs({packed.in(), packed.out()}, memory::data_type::bf16,
+                             memory::format_tag::BA16a64b2a);
+    const auto asked = known_layout(packed, stream.device().measured() ? 1 : stream.threads());
+    if (asked && *asked != pairs) return pack_expanded(stream, matrix, bias, dtype);
+    if (asked) layout = ExpandedLayout::kPairs;
+    if (asked) storage.vendor_desc = pairs;
+  }
+  storage.hold(stream, std::move(matrix), layout, dtype, std::move(scratch));
+  if (layout == ExpandedLayout::kPanels) share_panels(packed, storage);
   return packed;
 }
 
@@ -173,8 +209,7 @@ void run_rows(const PackedLinear& packed, LinearStorage& storage, const MatmulKe
     return;
   }
   OmpThreads scope(key.threads);
-  run_onednn(*call, x, storage.vendor ? storage.vendor.view().data : storage.panels.data(),
-             packed.bias(), out);
+  run_onednn(*call, x, storage.values(), packed.bias(), out);
 }
 
 const char* row_of(const TensorView& x, int64_t row) {
@@ -198,7 +233,7 @@ void run_staged(const PackedLinear& packed, LinearStorage& storage, const Matmul
 bool dense_rows(const TensorView& x) { return x.rows() == 1 || x.row_stride() == x[-1]; }
 
 bool takes_panels(const LinearStorage& storage, int64_t rows, bool dense) {
-  if (storage.vendor) return false;
+  if (storage.vendor_only()) return false;
   return !storage.vendor_desc.get_size() || !dense || rows <= kPanelRows;
 }
 
@@ -206,17 +241,13 @@ int fast_threads(const Stream& stream, const PackedLinear& packed, int64_t rows)
   return rows * packed.in() * packed.out() < kThreadedMultiplications ? 1 : stream.threads();
 }
 
-void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
-            LinearActivation activation, const TensorView& out) {
-  if (packed.format() == WeightFormat::kInt8 && has_int8_dot_products())
-    return linear_int8_onednn(stream, x, packed, activation, out);
-  if (packed.format() != WeightFormat::kCompute)
-    return linear_8bit(stream, x, packed, activation, out);
+void linear_float(Stream& stream, const TensorView& x, const PackedLinear& packed,
+                  LinearActivation activation, const TensorView& out) {
   auto& storage = packed.storage<LinearStorage>();
   const int64_t rows = x.rows();
   const bool dense = dense_rows(x) && dense_rows(out);
   if (takes_panels(storage, rows, dense)) {
-    storage.panels.run(stream, x, packed.bias(), activation, out);
+    LinearPanels::run(stream, storage.values(), x, packed.bias(), activation, out);
     return;
   }
   MatmulKey key{.rows = rows, .threads = 1, .activation = activation, .out = out.dtype};
@@ -236,6 +267,22 @@ void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
   });
 }
 
+void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
+            LinearActivation activation, const TensorView& out) {
+  if (packed.format() == WeightFormat::kInt8 && has_int8_dot_products())
+    return linear_int8_onednn(stream, x, packed, activation, out);
+  if (packed.format() == WeightFormat::kFile) {
+    auto& storage = packed.storage<LinearStorage>();
+    return storage.with_values(stream, packed.dtype(), [&](const void* values) {
+      storage.expanded = values;
+      linear_float(stream, x, packed, activation, out);
+    });
+  }
+  if (packed.format() != WeightFormat::kCompute)
+    return linear_8bit(stream, x, packed, activation, out);
+  linear_float(stream, x, packed, activation, out);
+}
+
 }  // namespace
 
 std::string linear_implementation(const Stream& stream, const PackedLinear& packed, int64_t rows,
@@ -246,6 +293,8 @@ std::string linear_implementation(const Stream& stream, const PackedLinear& pack
   return make_matmul(packed, storage.vendor_desc, {rows, threads, activation, out}).implementation;
 }
 
-void fill_linear_onednn(Ops& ops) { ops.linear = {.pack_linear = pack_linear, .linear = linear}; }
+void fill_linear_onednn(Ops& ops) {
+  ops.linear = {.pack_linear = pack_linear, .pack_stored = pack_stored, .linear = linear};
+}
 
 }  // namespace weft::cpu

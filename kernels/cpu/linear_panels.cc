@@ -4,8 +4,6 @@ namespace weft::cpu {
 
 namespace {
 
-constexpr int64_t kBlock = 64, kPad = 16;
-
 struct Bf16Rows {
   const bf16* data;
   int64_t stride;
@@ -21,20 +19,23 @@ void gather(const void* context, int64_t row, int64_t rows, int64_t k, int64_t d
 
 LinearPanels::LinearPanels(Stream& stream, const TensorView& weight, DType dtype)
     : in_(weight[1]), out_(weight[0]) {
-  const int64_t depth = (in_ + kPad - 1) / kPad * kPad;
-  data_ = Tensor(dtype, {(out_ + kBlock - 1) / kBlock, depth, kBlock}, stream.device());
-  pack_panels(stream, weight, dtype, kBlock, depth * kBlock, data_.view().data);
+  data_ = Tensor(dtype, {(out_ + kBlock - 1) / kBlock, depth(in_), kBlock}, stream.device());
+  pack_panels(stream, weight, dtype, kBlock, depth(in_) * kBlock, data_.view().data);
 }
 
 void LinearPanels::run(Stream& stream, const TensorView& x, const float* bias,
                        LinearActivation activation, const TensorView& out) const {
-  const TensorView& data = data_.view();
-  PanelGemm gemm{.weight = {.data = data.data,
-                            .dtype = data.dtype,
-                            .in = in_,
-                            .out = out_,
+  run(stream, data(), x, bias, activation, out);
+}
+
+void LinearPanels::run(Stream& stream, const void* data, const TensorView& x, const float* bias,
+                       LinearActivation activation, const TensorView& out) {
+  PanelGemm gemm{.weight = {.data = data,
+                            .dtype = x.dtype,
+                            .in = x[-1],
+                            .out = out[-1],
                             .block = kBlock,
-                            .stride = data[1] * kBlock},
+                            .stride = depth(x[-1]) * kBlock},
                  .rows = x.rows(),
                  .bias = bias,
                  .activation = activation,

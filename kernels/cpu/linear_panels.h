@@ -8,6 +8,10 @@ namespace weft::cpu {
 
 class LinearPanels {
  public:
+  static constexpr int64_t kBlock = 64;  // outputs of a panel
+  // The values that a panel has room for, of each of its outputs.
+  static constexpr int64_t depth(int64_t in) { return (in + 15) / 16 * 16; }
+
   LinearPanels() = default;
   // weight [out, in] has any float dtype and alignment; it is stored in `dtype`, f32 or bf16.
   LinearPanels(Stream& stream, const TensorView& weight, DType dtype);
@@ -19,9 +23,12 @@ class LinearPanels {
   // out = act(x weight^T + bias), as `linear`; bias [out] f32 or null. Rows may have any stride.
   void run(Stream& stream, const TensorView& x, const float* bias, LinearActivation activation,
            const TensorView& out) const;
+  // The same with the panels at `data` in place of its own.
+  static void run(Stream& stream, const void* data, const TensorView& x, const float* bias,
+                  LinearActivation activation, const TensorView& out);
 
  private:
-  Tensor data_;  // [panels, in rounded up to 16, 64]
+  Tensor data_;  // [panels, depth, 64]
   int64_t in_ = 0, out_ = 0;
 };
 

@@ -1,6 +1,7 @@
 // Linear with Highway alone: panels, on any machine.
 #include "kernels/cpu/linear_int8.h"
 #include "kernels/cpu/linear_panels.h"
+#include "kernels/cpu/linear_stored.h"
 #include "kernels/cpu/tables.h"
 #include "kernels/ops.h"
 
@@ -20,6 +21,11 @@ PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorV
 
 void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out) {
+  if (packed.format() == WeightFormat::kFile)
+    return packed.storage<StoredWeights>().with_values(
+        stream, packed.dtype(), [&](const void* data) {
+          LinearPanels::run(stream, data, x, packed.bias(), activation, out);
+        });
   if (packed.format() != WeightFormat::kCompute)
     return linear_8bit(stream, x, packed, activation, out);
   packed.storage<PanelWeights<LinearPanels>>().panels.run(stream, x, packed.bias(), activation,
@@ -28,6 +34,10 @@ void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
 
 }  // namespace
 
-void fill_linear_simd(Ops& ops) { ops.linear = {.pack_linear = pack_linear, .linear = linear}; }
+void fill_linear_simd(Ops& ops) {
+  ops.linear = {.pack_linear = pack_linear,
+                .pack_stored = pack_stored_as<ExpandedLayout::kPanels>,
+                .linear = linear};
+}
 
 }  // namespace weft::cpu

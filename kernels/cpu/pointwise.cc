@@ -76,6 +76,19 @@ void gelu_tanh(Stream& stream, const TensorView& x, const TensorView& out) {
        [](float a, float, int64_t) { return static_cast<float>(gelu_tanh_exact(a)); });
 }
 
+void gelu_erf(Stream& stream, const TensorView& x, const TensorView& out) {
+  // 1 + erf(u) = erfc(-u), which keeps its relative accuracy far left of zero.
+  constexpr double kRootHalf = 0.70710678118654752440084436210485;
+  map2(stream, x, x, out, [](float a, float, int64_t) {
+    return static_cast<float>(0.5 * a * std::erfc(-kRootHalf * a));
+  });
+}
+
+void gelu_quick(Stream& stream, const TensorView& x, const TensorView& out) {
+  map2(stream, x, x, out,
+       [](float a, float, int64_t) { return static_cast<float>(a / (1 + std::exp(-1.702 * a))); });
+}
+
 void gelu_tanh_mul(Stream& stream, const TensorView& a, const TensorView& b,
                    const TensorView& out) {
   map2(stream, a, b, out,
@@ -140,6 +153,8 @@ void fill_pointwise_reference(Ops& ops) {
                    .silu = silu,
                    .tanh = tanh,
                    .gelu_tanh = gelu_tanh,
+                   .gelu_erf = gelu_erf,
+                   .gelu_quick = gelu_quick,
                    .gelu_tanh_mul = gelu_tanh_mul,
                    .silu_mul = silu_mul,
                    .axpby = axpby,

@@ -19,7 +19,18 @@ namespace weft::cpu {
 
 // The arguments of one call: out[r][i] = f(x[r][i], y[r][i], vector[i]).
 struct Map {
-  enum class Kind { kAdd, kGatedAdd, kAddBias, kSilu, kGelu, kGeluMul, kSiluMul, kAxpby } kind;
+  enum class Kind {
+    kAdd,
+    kGatedAdd,
+    kAddBias,
+    kSilu,
+    kGelu,
+    kGeluErf,
+    kGeluQuick,
+    kGeluMul,
+    kSiluMul,
+    kAxpby
+  } kind;
   TensorView x, y, out;  // y is empty if f takes one tensor
   const float* vector = nullptr;
   float a = 0, b = 0;
@@ -64,6 +75,20 @@ struct Gelu {
   static constexpr Reads kReads = kOnlyX;
   explicit Gelu(const Map&) {}
   HWY_INLINE RowVec operator()(RowVec x, RowVec, RowVec) const { return gelu_tanh(x); }
+};
+
+struct GeluErf {
+  static constexpr Reads kReads = kOnlyX;
+  explicit GeluErf(const Map&) {}
+  HWY_INLINE RowVec operator()(RowVec x, RowVec, RowVec) const { return gelu_erf(x); }
+};
+
+struct GeluQuick {
+  static constexpr Reads kReads = kOnlyX;
+  explicit GeluQuick(const Map&) {}
+  HWY_INLINE RowVec operator()(RowVec x, RowVec, RowVec) const {
+    return gate(x, hn::Mul(x, hn::Set(RowTag(), 1.702f)));
+  }
 };
 
 struct GeluMul {
@@ -154,6 +179,10 @@ void run_map(const Map& map, int64_t begin, int64_t end) {
       return map_op<Silu>(map, begin, end);
     case Map::Kind::kGelu:
       return map_op<Gelu>(map, begin, end);
+    case Map::Kind::kGeluErf:
+      return map_op<GeluErf>(map, begin, end);
+    case Map::Kind::kGeluQuick:
+      return map_op<GeluQuick>(map, begin, end);
     case Map::Kind::kGeluMul:
       return map_op<GeluMul>(map, begin, end);
     case Map::Kind::kSiluMul:
@@ -224,6 +253,14 @@ void gelu_tanh(Stream& stream, const TensorView& x, const TensorView& out) {
   run(stream, {.kind = Map::Kind::kGelu, .x = x, .y = {}, .out = out});
 }
 
+void gelu_erf(Stream& stream, const TensorView& x, const TensorView& out) {
+  run(stream, {.kind = Map::Kind::kGeluErf, .x = x, .y = {}, .out = out});
+}
+
+void gelu_quick(Stream& stream, const TensorView& x, const TensorView& out) {
+  run(stream, {.kind = Map::Kind::kGeluQuick, .x = x, .y = {}, .out = out});
+}
+
 void gelu_tanh_mul(Stream& stream, const TensorView& a, const TensorView& b,
                    const TensorView& out) {
   run(stream, {.kind = Map::Kind::kGeluMul, .x = a, .y = b, .out = out});
@@ -258,6 +295,8 @@ void fill_pointwise_simd(Ops& ops) {
   ops.pointwise.add_bias = add_bias;
   ops.pointwise.silu = silu;
   ops.pointwise.gelu_tanh = gelu_tanh;
+  ops.pointwise.gelu_erf = gelu_erf;
+  ops.pointwise.gelu_quick = gelu_quick;
   ops.pointwise.gelu_tanh_mul = gelu_tanh_mul;
   ops.pointwise.silu_mul = silu_mul;
   ops.pointwise.axpby = axpby;

@@ -23,6 +23,8 @@ enum class Scratch : uint8_t {
   kKeyTerms,
   kStarts,
   kRowTerms,
+  kExpanded,
+  kExpandedPairs,
   kCount
 };
 

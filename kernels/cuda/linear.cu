@@ -339,6 +339,8 @@ void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
 
 }  // namespace
 
-void fill_linear(Ops& ops) { ops.linear = {.pack_linear = pack_matrix, .linear = linear}; }
+void fill_linear(Ops& ops) {
+  ops.linear = {.pack_linear = pack_matrix, .pack_stored = pack_stored, .linear = linear};
+}
 
 }  // namespace weft::cuda

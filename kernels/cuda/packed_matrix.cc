@@ -6,6 +6,7 @@
 #include "kernels/cuda/quantize.h"
 #include "kernels/device_plan.h"
 #include "kernels/ops.h"
+#include "kernels/transfer.h"
 
 namespace weft::cuda {
 
@@ -84,6 +85,12 @@ PackedLinear pack_matrix(Stream& stream, const TensorView& weight, const TensorV
     copy(stream, bias, matrix.bias_bf16);
   }
   return packed;
+}
+
+PackedLinear pack_stored(Stream& stream, StoredMatrix, const TensorView&, DType,
+                         std::shared_ptr<SharedScratch>) {
+  throw Error(ErrorKind::kUsage, "weights stay in their file's format on a cpu only, not on " +
+                                     to_string(stream.device()));
 }
 
 }  // namespace weft::cuda

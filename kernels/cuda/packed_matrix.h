@@ -29,5 +29,8 @@ inline const PackedMatrix& packed_matrix(const PackedLinear& packed) {
 // device may not have finished.
 PackedLinear pack_matrix(Stream& stream, const TensorView& weight, const TensorView& bias,
                          DType dtype, WeightFormat format);
+// Throws Error(kUsage): no kernel expands stored matrices on a device.
+PackedLinear pack_stored(Stream& stream, StoredMatrix matrix, const TensorView& bias, DType dtype,
+                         std::shared_ptr<SharedScratch> scratch);
 
 }  // namespace weft::cuda

@@ -45,6 +45,21 @@ struct Gelu {
   __device__ __forceinline__ float operator()(float x, float, float) const { return gelu(x); }
 };
 
+// 1 + erf(u) = erfc(-u), which keeps its relative accuracy far left of zero.
+struct GeluErf {
+  static constexpr bool kY = false, kVector = false, kWideX = false, kWideY = false;
+  __device__ __forceinline__ float operator()(float x, float, float) const {
+    return 0.5f * x * erfcf(x * -0.70710678f);
+  }
+};
+
+struct GeluQuick {
+  static constexpr bool kY = false, kVector = false, kWideX = false, kWideY = false;
+  __device__ __forceinline__ float operator()(float x, float, float) const {
+    return gate(x, 1.702f * x);
+  }
+};
+
 struct GeluMul {
   static constexpr bool kY = true, kVector = false, kWideX = false, kWideY = false;
   __device__ __forceinline__ float operator()(float x, float y, float) const { return gelu(x) * y; }
@@ -173,6 +188,14 @@ void gelu_tanh(Stream& stream, const TensorView& x, const TensorView& out) {
   map(stream, Gelu{}, x, {}, {}, out);
 }
 
+void gelu_erf(Stream& stream, const TensorView& x, const TensorView& out) {
+  map(stream, GeluErf{}, x, {}, {}, out);
+}
+
+void gelu_quick(Stream& stream, const TensorView& x, const TensorView& out) {
+  map(stream, GeluQuick{}, x, {}, {}, out);
+}
+
 void gelu_tanh_mul(Stream& stream, const TensorView& a, const TensorView& b,
                    const TensorView& out) {
   map(stream, GeluMul{}, a, b, {}, out);
@@ -298,6 +321,8 @@ void fill_pointwise(Ops& ops) {
   ops.pointwise.silu = silu;
   ops.pointwise.tanh = tanh;
   ops.pointwise.gelu_tanh = gelu_tanh;
+  ops.pointwise.gelu_erf = gelu_erf;
+  ops.pointwise.gelu_quick = gelu_quick;
   ops.pointwise.gelu_tanh_mul = gelu_tanh_mul;
   ops.pointwise.silu_mul = silu_mul;
   ops.pointwise.axpby = axpby;

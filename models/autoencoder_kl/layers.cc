@@ -286,7 +286,10 @@ VaeDesign KlVaeConfig::design() const {
   return {.traits = traits(),
           .encoder = [*this](const VaeWeightSource& source) { return make_encoder(*this, source); },
           .decoder = [*this](const VaeWeightSource& source) { return make_decoder(*this, source); },
-          .scales = std::vector<LatentScale>(static_cast<size_t>(latent_channels), scale)};
+          .scales = std::vector<LatentScale>(static_cast<size_t>(latent_channels), scale),
+          .spelled = [levels = static_cast<int64_t>(channels.size())](
+                         const TensorFile& file,
+                         const std::string& name) { return kl_vae_name(file, name, levels); }};
 }
 
 std::vector<TensorSpec> kl_vae_tensors(const KlVaeConfig& config) {

@@ -26,7 +26,20 @@ struct KlVaeConfig {
 
   // Reads a diffusers vae/config.json. Error(kModel) names the field, its value and what is legal.
   static KlVaeConfig from_json_file(const std::string& path);
+  // Reads what the tensors of a file without a config tell. The scale of the latents is that of
+  // FLUX.1's VAE; a file with another number of latent channels is refused.
+  static KlVaeConfig from_tensors(const TensorFile& file);
 };
+
+std::string to_string(const KlVaeConfig& config);
+
+// The name of a tensor in files with the names of Black Forest Labs' repository
+// ("decoder.up.3.block.0.conv1.weight"), and in the given file.
+std::string kl_vae_original_name(const std::string& name, int64_t levels);
+std::string kl_vae_name(const TensorFile& file, const std::string& name, int64_t levels);
+
+// Returns whether the file holds an AutoencoderKL, with either names.
+bool holds_kl_vae(const TensorFile& file);
 
 // Every tensor of encoder and decoder, with diffusers names.
 std::vector<TensorSpec> kl_vae_tensors(const KlVaeConfig& config);

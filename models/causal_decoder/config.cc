@@ -1,9 +1,11 @@
 // Reads the transformers config.json of a Qwen2.5 or Qwen3 decoder; tensor lists and memory.
 #include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
 #include "models/causal_decoder/decoder.h"
+#include "models/causal_decoder/names.h"
 #include "models/config_check.h"
 
 namespace weft {
@@ -12,6 +14,7 @@ namespace {
 
 constexpr IntRange kWidths{1, 1 << 20};
 constexpr IntRange kCounts{1, 4096};
+constexpr const char* kSeeingType = "qwen2_5_vl";
 
 [[noreturn]] void refuse(const std::string& path, const std::string& field,
                          const std::string& value, const std::string& legal) {
@@ -38,13 +41,31 @@ double read_theta(const nlohmann::json& json, const std::string& path) {
   return theta;
 }
 
+// Returns the fields of the language part of a model that also sees pictures. Newer files have them
+// in text_config, apart from those of the whole model. Its language part is a Qwen2.5.
+nlohmann::json language_part(const nlohmann::json& json, const std::string& path) {
+  nlohmann::json part = json;
+  if (json_has(json, "text_config")) {
+    if (!json.at("text_config").is_object())
+      refuse(path, "text_config", json.at("text_config").dump(), "an object");
+    part.update(json.at("text_config"));
+    if (json_has(json, "tie_word_embeddings"))
+      part["tie_word_embeddings"] = json.at("tie_word_embeddings");
+  }
+  part["model_type"] = "qwen2";
+  return part;
+}
+
 }  // namespace
 
 DecoderConfig DecoderConfig::from_json_file(const std::string& path) {
-  const nlohmann::json json = read_config(path);
+  const nlohmann::json file = read_config(path);
+  const bool sees = json_string(file, "model_type", path) == kSeeingType;
+  const nlohmann::json json = sees ? language_part(file, path) : file;
   const std::string type = json_string(json, "model_type", path);
   if (!is_decoder_type(type))
-    refuse(path, "model_type", "\"" + type + "\"", "\"qwen2\", \"qwen3\"");
+    refuse(path, "model_type", "\"" + type + "\"",
+           "\"qwen2\", \"qwen3\", \"" + std::string(kSeeingType) + "\"");
   const std::string act = json_string_or(json, "hidden_act", path, "silu");
   if (act != "silu") refuse(path, "hidden_act", "\"" + act + "\"", "\"silu\"");
   if (json_bool_or(json, "use_sliding_window", path, false))
@@ -77,6 +98,81 @@ DecoderConfig DecoderConfig::from_json_file(const std::string& path) {
   config.max_positions =
       json_int_or(json, "max_position_embeddings", path, config.max_positions, {1, 1 << 24});
   return config;
+}
+
+namespace {
+
+// A number of the metadata of a GGUF file, `fallback` where it has none.
+double metadata_number(const TensorFile& file, const std::string& key, double fallback) {
+  const auto architecture = file.metadata().find("general.architecture");
+  if (architecture == file.metadata().end()) return fallback;
+  const auto found = file.metadata().find(architecture->second + "." + key);
+  if (found == file.metadata().end()) return fallback;
+  char* end = nullptr;
+  const double value = std::strtod(found->second.c_str(), &end);
+  if (found->second.empty() || *end || !std::isfinite(value) || !(value > 0))
+    refuse(file.files().front(), found->first, "\"" + found->second + "\"", "finite and above 0");
+  return value;
+}
+
+}  // namespace
+
+DecoderConfig DecoderConfig::from_tensors(const TensorFile& file) {
+  constexpr int64_t kHeadDim = 128;  // of every Qwen2.5, whose tensors do not tell it
+  constexpr int64_t kWidest = 1 << 20;
+  const std::string where = file.files().empty() ? "the file" : file.files().front();
+  const DecoderNames names = detect_decoder_names(file);
+  const auto extent = [&](const std::string& name, int dim) {
+    const std::string spelled = names(name);
+    const TensorView view = file.contains(spelled) ? file.describe(spelled) : TensorView();
+    if (view.rank <= dim || view[dim] < 1 || view[dim] > (kWidest << 4))
+      throw Error(ErrorKind::kModel, where + ": no config.json, and " + spelled +
+                                         ", from which sizes would follow, is missing or "
+                                         "misshapen");
+    return view[dim];
+  };
+  const auto has = [&](const std::string& name) { return file.contains(names(name)); };
+  const std::string first = "layers.0.self_attn.";
+  DecoderConfig config;
+  config.vocab = extent("embed_tokens.weight", 0);
+  config.hidden = extent("embed_tokens.weight", 1);
+  config.ffn = extent("layers.0.mlp.gate_proj.weight", 0);
+  config.head_norms = has(first + "q_norm.weight");
+  config.projection_biases = has(first + "q_proj.bias");
+  config.tied = !has("lm_head.weight");
+  const int64_t queries = extent(first + "q_proj.weight", 0),
+                keys = extent(first + "k_proj.weight", 0);
+  const double heads = metadata_number(file, "attention.head_count", 0);
+  const int64_t head = config.head_norms             ? extent(first + "q_norm.weight", 0)
+                       : heads >= 1 && heads <= 4096 ? queries / static_cast<int64_t>(heads)
+                                                     : kHeadDim;
+  if (head < 2 || head > 1024 || head % 2 || queries % head || keys % head || queries % keys ||
+      queries / head > 4096)
+    throw Error(ErrorKind::kModel, where + ": no config.json, and heads of " +
+                                       std::to_string(head) + " columns do not divide " +
+                                       std::to_string(queries) + " of queries and " +
+                                       std::to_string(keys) + " of keys");
+  config.head_dim = static_cast<int>(head);
+  config.heads = static_cast<int>(queries / head);
+  config.kv_heads = static_cast<int>(keys / head);
+  while (config.layers < 1024 &&
+         has("layers." + std::to_string(config.layers) + ".self_attn.q_proj.weight"))
+    ++config.layers;
+  config.rope_theta = metadata_number(file, "rope.freq_base", config.rope_theta);
+  config.eps =
+      static_cast<float>(metadata_number(file, "attention.layer_norm_rms_epsilon", config.eps));
+  if (!(config.rope_theta > 1) || !(config.eps > 0))
+    throw Error(ErrorKind::kModel, where + ": rope.freq_base is " +
+                                       std::to_string(config.rope_theta) + " (legal: above 1)");
+  return config;
+}
+
+std::string to_string(const DecoderConfig& config) {
+  const auto text = [](int64_t value) { return std::to_string(value); };
+  return std::string(config.head_norms ? "Qwen3" : "Qwen2.5") + " decoder: width " +
+         text(config.hidden) + ", " + text(config.heads) + " query and " + text(config.kv_heads) +
+         " key heads x " + text(config.head_dim) + ", " + text(config.layers) + " layers, ffn " +
+         text(config.ffn) + ", vocabulary " + text(config.vocab);
 }
 
 bool is_decoder_type(const std::string& model_type) {

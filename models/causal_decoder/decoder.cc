@@ -8,50 +8,31 @@
 #include "kernels/norm.h"
 #include "kernels/pointwise.h"
 #include "kernels/transfer.h"
+#include "models/causal_decoder/names.h"
 
 namespace weft {
 
 namespace {
 
-// Prefixes of the block names; they depend on the tool that saved the checkpoint.
-constexpr const char* kPrefixes[] = {"model.", "", "model.language_model.",
-                                     "language_model.model."};
-
-std::string find_prefix(const TensorFile& file) {
-  for (const char* prefix : kPrefixes)
-    if (file.contains(std::string(prefix) + "embed_tokens.weight")) return prefix;
-  return kPrefixes[0];
-}
-
-// The output layer's name in a checkpoint with that prefix.
-std::string head_name(const std::string& prefix) {
-  return prefix == "language_model.model." ? "language_model.lm_head.weight" : "lm_head.weight";
-}
-
-std::string spelled(const std::string& prefix, const std::string& name) {
-  return name == "lm_head.weight" ? head_name(prefix) : prefix + name;
-}
-
 // Returns whether a tensor does not belong to the decoder: a picture encoder's tensor, or a table
 // that follows from the configuration.
 bool belongs_elsewhere(const std::string& name) {
   return name.starts_with("visual.") || name.starts_with("model.visual.") ||
-         name.ends_with("rotary_emb.inv_freq");
+         name.ends_with("rotary_emb.inv_freq") || name == "rope_freqs.weight";
 }
 
 // Checks the file's tensors and finds the part of each that `load` holds.
 CheckpointPart checked_tensors(const TensorFile& file, const DecoderConfig& config,
-                               const DecoderLoad& load, const std::string& prefix) {
-  WeightBinder binder(file, "language model",
-                      [&](const std::string& name) { return spelled(prefix, name); });
+                               const DecoderLoad& load, const DecoderNames& names) {
+  WeightBinder binder(file, "language model", names);
   CheckpointPart tensors(file);
   for (const TensorSpec& tensor : decoder_tensors(config)) {
     binder.take(tensor.name, tensor.shape);
-    tensors.add(tensor.name, spelled(prefix, tensor.name), decoder_part(config, tensor, load));
+    tensors.add(tensor.name, names(tensor.name), decoder_part(config, tensor, load));
   }
   for (const std::string& name : file.names())
     if (belongs_elsewhere(name)) binder.ignore(name);
-  if (config.tied) binder.ignore(head_name(prefix));
+  if (config.tied) binder.ignore(names("lm_head.weight"));
   binder.finish();
   return tensors;
 }
@@ -66,14 +47,18 @@ CausalDecoder CausalDecoder::load(const TensorFile& file, const DecoderConfig& c
   if (!load.blocks.total) model.load_.blocks = BlockRange::all(config.layers);
   model.load_.width = load.width.of(config.heads, config.ffn);
   if (load.vocab == Range{}) model.load_.vocab = {0, config.vocab};
-  const std::string prefix = find_prefix(file);
-  const CheckpointPart tensors = checked_tensors(file, config, model.load_, prefix);
-  model.embedding_ = file.view(prefix + "embed_tokens.weight");
+  const DecoderNames names = detect_decoder_names(file);
+  const CheckpointPart tensors = checked_tensors(file, config, model.load_, names);
+  model.table_ = {&file, names("embed_tokens.weight")};
+  // A view of values that have to be computed takes memory for all of them.
+  if (load.logits || !file.is_derived()) model.embedding_ = file.view(model.table_.name);
 
   const BlockRange blocks = model.load_.blocks;
   const int count = blocks.end - blocks.begin;
   if (blocks.last()) {
     model.final_norm_ = tensors.vector(stream, "norm.weight");
+  }
+  if (blocks.last() && load.logits) {
     model.head_ = config.tied ? pack_linear(stream,
                                             model.embedding_.slice(0, model.load_.vocab.begin,
                                                                    model.load_.vocab.size()),
@@ -83,9 +68,9 @@ CausalDecoder CausalDecoder::load(const TensorFile& file, const DecoderConfig& c
   const int resident = load.resident && load.resident < count ? load.resident : count;
   model.blocks_ = std::make_unique<LayerWindow<Block>>(
       count, resident,
+      [&](int index) { return load_block(stream, tensors, config, model.load_, index); },
       [config, loaded = model.load_, tensors,
-       own = stream_on(stream.device(), resident < count ? 1 : stream.threads(), Determinism::kFast,
-                       &stream.ops())](int index) mutable {
+       own = stream_on(stream.device(), 1, Determinism::kFast, &stream.ops())](int index) mutable {
         Block block = load_block(own, tensors, config, loaded, index);
         own.sync();  // another stream uses the block
         return block;
@@ -97,7 +82,7 @@ CausalDecoder::Block CausalDecoder::load_block(Stream& stream, const CheckpointP
                                                const DecoderConfig& config, const DecoderLoad& load,
                                                int index) {
   const std::string at = "layers." + std::to_string(load.blocks.begin + index) + ".";
-  if (load.resident) tensors.read_ahead(at);
+  if (load.resident) tensors.read_ahead(stream, at);
   const auto vector = [&](const char* name) { return tensors.vector(stream, at + name); };
   const auto linear = [&](const char* name) {
     return tensors.linear(stream, at + name, load.dtype, load.weights);
@@ -108,9 +93,8 @@ CausalDecoder::Block CausalDecoder::load_block(Stream& stream, const CheckpointP
   // A device keeps these biases in f32 alone, whatever the file's dtype is.
   const auto projection = [&](const std::string& name) {
     if (!config.projection_biases) return linear(name.c_str());
-    const HeldWeight weight = tensors.held(stream, at + name + ".weight", load.dtype);
     const Tensor bias = tensors.vector(stream, at + name + ".bias");
-    return pack_linear(stream, weight.view(), bias, load.dtype, load.weights);
+    return tensors.matrix(stream, at + name, bias, load.dtype, load.weights);
   };
   const bool normed = config.head_norms;
   return {.attention_norm = vector("input_layernorm.weight"),
@@ -147,7 +131,10 @@ void CausalDecoder::embed(Context& context, const TensorView& ids, const TensorV
                                          " is outside its vocabulary of " +
                                          std::to_string(config_.vocab) +
                                          "; the tokenizer belongs to another model");
-  gather_rows(context.stream, embedding_, ids, x);
+  if (embedding_)
+    gather_rows(context.stream, embedding_, ids, x);
+  else
+    read_rows(context.stream, table_, {id, static_cast<size_t>(ids[0])}, x);
   context.observe("hidden_states", x, 0);
 }
 

@@ -24,13 +24,19 @@ struct DecoderConfig {
   double rope_theta = 1e6;
   int64_t max_positions = 32768;
 
-  // Reads a transformers config.json of model_type qwen2 or qwen3. Every field that would change a
-  // number is honoured or refused: Error(kModel) names the field, its value and the legal values.
+  // Reads a transformers config.json of model_type qwen2 or qwen3, or the language part of
+  // qwen2_5_vl. Every field that would change a number is honoured or refused: Error(kModel) names
+  // the field, its value and the legal values.
   static DecoderConfig from_json_file(const std::string& path);
+  // Reads what the tensors and the metadata of a file without a config tell; the rest is as
+  // published.
+  static DecoderConfig from_tensors(const TensorFile& file);
 
   int64_t inner() const { return int64_t{heads} * head_dim; }
   int64_t kv_inner() const { return int64_t{kv_heads} * head_dim; }
 };
+
+std::string to_string(const DecoderConfig& config);
 
 // Returns whether a config.json's model_type is one of them; and their names for messages.
 bool is_decoder_type(const std::string& model_type);
@@ -47,6 +53,7 @@ struct DecoderLoad {
   BlockRange blocks{};        // total 0 = all
   WidthSlice width{};         // slice of every block
   Range vocab{};              // rows of the output layer; {} = all
+  bool logits = true;         // false: the last stage lacks the output layer
   WeightFormat weights = WeightFormat::kCompute;  // format of the blocks' matrices
   int resident = 0;  // blocks in memory at once; the others are read before use; 0 = all
 };
@@ -121,7 +128,8 @@ class CausalDecoder {
 
   DecoderConfig config_;
   DecoderLoad load_;
-  TensorView embedding_;  // [V, D], in the file's mapping
+  TensorView embedding_;  // [V, D], in the file's mapping; or empty, and rows are read from table_
+  TableInFile table_;
   std::unique_ptr<LayerWindow<Block>> blocks_;
   Tensor final_norm_;  // [D] f32, on the last stage
   PackedLinear head_;  // [V part, D], on the last stage

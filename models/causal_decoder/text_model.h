@@ -1,5 +1,5 @@
 #pragma once
-// A causal decoder as a text encoder: its rows are the hidden states before the last block.
+// A causal decoder as a text encoder.
 #include <memory>
 
 #include "models/causal_decoder/decoder.h"
@@ -7,6 +7,13 @@
 
 namespace weft {
 
-std::unique_ptr<TextEncoderModel> make_decoder_text_model(const DecoderConfig& config);
+// The rows that a text encoder gives.
+enum class DecoderRows : uint8_t {
+  kBeforeLast,  // hidden states before the last block
+  kFinal,       // the last hidden states, after the final norm
+};
+
+std::unique_ptr<TextEncoderModel> make_decoder_text_model(const DecoderConfig& config,
+                                                          DecoderRows rows);
 
 }  // namespace weft

@@ -13,6 +13,7 @@
 #include "kernels/pointwise.h"
 #include "kernels/transfer.h"
 #include "models/config_check.h"
+#include "models/umt5/names.h"
 
 namespace weft {
 
@@ -69,6 +70,54 @@ Umt5Config Umt5Config::from_json_file(const std::string& path) {
   return config;
 }
 
+Umt5Config Umt5Config::from_tensors(const TensorFile& file) {
+  const std::string where = file.files().empty() ? "the file" : file.files().front();
+  const Umt5Spelling spelling = find_umt5_spelling(file).value_or(Umt5Spelling::kHuggingFace);
+  const auto matrix = [&](const std::string& name) {
+    const std::string spelled = umt5_name(spelling, name);
+    const TensorView view = file.contains(spelled) ? file.describe(spelled) : TensorView();
+    if (view.rank != 2 || view.count() == 0)
+      throw Error(ErrorKind::kModel, where + ": no config.json, and " + spelled +
+                                         ", from which sizes would follow, is missing or no "
+                                         "matrix");
+    return view;
+  };
+  Umt5Config config;
+  const bool tied = file.contains(umt5_name(spelling, "shared.weight"));
+  const TensorView embedding = matrix(tied ? "shared.weight" : "encoder.embed_tokens.weight");
+  config.vocab_size = embedding[0];
+  config.d_model = embedding[1];
+  const TensorView bias = matrix(block_name(0, kBiasName));
+  config.num_buckets = bias[0];
+  config.num_heads = bias[1];
+  const int64_t inner = matrix(block_name(0, "0.SelfAttention.q.weight"))[0];
+  if (inner % config.num_heads || config.num_buckets < 4 ||
+      config.num_buckets / 4 + 1 > config.max_distance)
+    throw Error(ErrorKind::kModel, where +
+                                       ": no config.json, and the sizes of a head do not "
+                                       "follow from queries of " +
+                                       std::to_string(inner) + " columns and position biases of " +
+                                       bias.to_string_shape());
+  config.d_kv = inner / config.num_heads;
+  config.d_ff = matrix(block_name(0, "1.DenseReluDense.wi_0.weight"))[0];
+  config.num_layers = 1;
+  const auto has = [&](int64_t layer, const char* name) {
+    return file.contains(umt5_name(spelling, block_name(layer, name)));
+  };
+  while (config.num_layers < 1024 && has(config.num_layers, "0.SelfAttention.q.weight"))
+    ++config.num_layers;
+  config.shared_bias = !has(1, kBiasName);
+  return config;
+}
+
+std::string to_string(const Umt5Config& config) {
+  const auto text = [](int64_t value) { return std::to_string(value); };
+  return std::string(config.shared_bias ? "T5" : "UMT5") + " encoder: width " +
+         text(config.d_model) + ", " + text(config.num_heads) + " heads x " + text(config.d_kv) +
+         ", " + text(config.num_layers) + " layers, ffn " + text(config.d_ff) + ", vocabulary " +
+         text(config.vocab_size);
+}
+
 std::vector<TensorSpec> umt5_tensors(const Umt5Config& config) {
   const int64_t d = config.d_model, inner = config.inner(), ff = config.d_ff;
   std::vector<TensorSpec> tensors{{"shared.weight", {config.vocab_size, d}}};
@@ -113,31 +162,38 @@ TensorPart umt5_part(const Umt5Config& config, const TensorSpec& tensor, const W
 }
 
 Umt5Encoder Umt5Encoder::load(const TensorFile& file, const Umt5Config& config, Stream& stream,
-                              DType dtype, const WidthSlice& width) {
-  WeightBinder binder(file, "text_encoder");
+                              DType dtype, const WidthSlice& width, WeightFormat weights) {
+  const Umt5Spelling spelling = find_umt5_spelling(file).value_or(Umt5Spelling::kHuggingFace);
+  const auto spelled = [&](const std::string& name) { return umt5_name(spelling, name); };
+  WeightBinder binder(file, "text_encoder", spelled);
   const std::vector<TensorSpec> tensors = umt5_tensors(config);
   Umt5Encoder encoder;
   encoder.config_ = config;
   encoder.dtype_ = dtype;
   encoder.width_ = width.of(config.num_heads, config.d_ff);
-  encoder.embedding_ = binder.take_any({"shared.weight", "encoder.embed_tokens.weight"},
-                                       {config.vocab_size, config.d_model});
+  CHECK(!rounds_to_8bit(weights) || encoder.width_.heads.size() == config.num_heads,
+        "8-bit weights of a part of the width");
+  encoder.embedding_ = {&file, binder.take_any({"shared.weight", "encoder.embed_tokens.weight"},
+                                               {config.vocab_size, config.d_model})};
   CheckpointPart held(file);
   for (size_t i = 1; i < tensors.size(); ++i) {
     binder.take(tensors[i].name, tensors[i].shape);
-    held.add(tensors[i].name, tensors[i].name, umt5_part(config, tensors[i], width));
+    held.add(tensors[i].name, spelled(tensors[i].name), umt5_part(config, tensors[i], width));
   }
-  binder.ignore("spiece_model");  // the tokenizer, which single-file repacks contain
+  binder.ignore("spiece_model");                // the tokenizer, which single-file repacks contain
+  for (const std::string& name : file.names())  // the other half of a whole T5
+    if (name.starts_with("decoder.") || name.starts_with("dec.") || name == "lm_head.weight")
+      binder.ignore(name);
   binder.finish();
 
   Stream host = host_stream(stream);
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const auto norm = [&](const char* name) { return held.vector(stream, block_name(i, name)); };
     const auto matrix = [&](const char* name) {
-      return held.linear(stream, block_name(i, name), dtype);
+      return held.linear(stream, block_name(i, name), dtype, weights);
     };
     const auto row_linear = [&](const char* name) {
-      return held.row_linear(stream, block_name(i, name), dtype);
+      return held.row_linear(stream, block_name(i, name), dtype, weights);
     };
     encoder.layers_.push_back({.attention_norm = norm("0.layer_norm.weight"),
                                .q = matrix("0.SelfAttention.q"),
@@ -173,8 +229,7 @@ void Umt5Encoder::encode(Context& context, std::span<const int32_t> ids,
                                          "; the tokenizer belongs to another model");
   const Arena::Scope scope(context.arena);
   const TensorView x = context.arena.alloc(DType::kF32, {n, config_.d_model});
-  gather_rows(context.stream, embedding_,
-              TensorView(const_cast<int32_t*>(ids.data()), DType::kI32, {n}), x);
+  read_rows(context.stream, embedding_, ids, x);
   TensorView bias;
   if (config_.shared_bias && !layers_.empty()) {
     bias = context.arena.alloc(DType::kF32, {width_.heads.size(), n, n});

@@ -30,7 +30,11 @@ struct Umt5Config {
   // Reads a transformers config.json of model_type "umt5" or "t5". Error(kModel) names the field,
   // its value and what is legal.
   static Umt5Config from_json_file(const std::string& path);
+  // Reads what the tensors of a file without a config tell; the rest is as published.
+  static Umt5Config from_tensors(const TensorFile& file);
 };
+
+std::string to_string(const Umt5Config& config);
 
 // Every tensor of the encoder, including the embedding (as shared.weight).
 std::vector<TensorSpec> umt5_tensors(const Umt5Config& config);
@@ -47,11 +51,12 @@ int64_t umt5_bucket(int64_t delta, int64_t num_buckets, int64_t max_distance);
 
 class Umt5Encoder final : public TextEncoder {
  public:
-  // Packs the slice `width` of the linear layers in `dtype`. If it is only a part of the width,
-  // encode needs a Context whose Reducer sums over the parts. The embedding stays in the mapped
-  // file, in the file's dtype, so `file` must outlive the encoder.
+  // Packs the slice `width` of the linear layers in `dtype` and the format `weights`. If it is only
+  // a part of the width, encode needs a Context whose Reducer sums over the parts. The embedding
+  // stays in the mapped file, in the file's dtype, so `file` must outlive the encoder.
   static Umt5Encoder load(const TensorFile& file, const Umt5Config& config, Stream& stream,
-                          DType dtype, const WidthSlice& width = {});
+                          DType dtype, const WidthSlice& width = {},
+                          WeightFormat weights = WeightFormat::kCompute);
 
   // The rows are the final norm's. The ids include </s> but no padding: the model masks keys beyond
   // the prompt, so the result is the same without them.
@@ -84,7 +89,7 @@ class Umt5Encoder final : public TextEncoder {
   Umt5Config config_;
   DType dtype_ = DType::kF32;
   WidthSlice width_;
-  TensorView embedding_;  // [vocab_size, d_model], in the file's mapping
+  TableInFile embedding_;  // [vocab_size, d_model]
   std::vector<Layer> layers_;
   Tensor final_norm_;  // [d_model] f32
 };

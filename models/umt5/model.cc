@@ -12,8 +12,9 @@ class Umt5Model final : public TextEncoderModel {
 
   std::vector<TensorSpec> tensors() const override { return umt5_tensors(config_); }
   std::unique_ptr<TextEncoder> load(Stream& stream, const TensorFile& file, DType dtype,
-                                    const WidthSlice& width) const override {
-    return std::make_unique<Umt5Encoder>(Umt5Encoder::load(file, config_, stream, dtype, width));
+                                    const WidthSlice& width, WeightFormat weights) const override {
+    return std::make_unique<Umt5Encoder>(
+        Umt5Encoder::load(file, config_, stream, dtype, width, weights));
   }
 
  private:

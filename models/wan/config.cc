@@ -36,8 +36,13 @@ const ConfigKeys kOriginal{"num_heads",
 // Limits far beyond any model. They keep counts of values and of bytes within 64 bits: the largest
 // matrix is kMaxWidth by kSize.max.
 constexpr int64_t kMaxWidth = 1 << 20;
+constexpr int64_t kClipRows = 257;  // of the encoder that Wan 2.1 was trained with
 constexpr IntRange kSize{1, 1 << 22}, kHeads{1, 1 << 16}, kLayers{1, 1 << 10},
     kChannels{1, 1 << 12};
+
+bool is_original(const nlohmann::json& json) {
+  return json.contains("num_heads") || json.contains("dim");
+}
 
 void check_keys(const nlohmann::json& json, const ConfigKeys& keys, bool original,
                 const std::string& path) {
@@ -45,8 +50,9 @@ void check_keys(const nlohmann::json& json, const ConfigKeys& keys, bool origina
   check.keys({keys.heads, original ? "dim" : "attention_head_dim", keys.layers, keys.ffn_dim,
               keys.in_channels, keys.out_channels},
              keys.others);
-  for (const char* key : {"image_dim", "added_kv_proj_dim", "pos_embed_seq_len"})
-    if (json_has(json, key)) check.refuse(key, "image conditioning is not supported yet");
+  for (const char* key : {"added_kv_proj_dim", "pos_embed_seq_len"})
+    if (json_has(json, key) && !json_has(json, "image_dim"))
+      check.refuse(key, "it needs image_dim");
   if (json_has(json, "cross_attn_norm") && json.at("cross_attn_norm") != true)
     check.refuse("cross_attn_norm", "only true is supported");
   if (json.contains("qk_norm") &&
@@ -61,10 +67,6 @@ void check_keys(const nlohmann::json& json, const ConfigKeys& keys, bool origina
   check.finish("a Wan transformer's configuration");
 }
 
-std::string file_name(const TensorFile& file) {
-  return file.files().empty() ? std::string("the file") : file.files().front();
-}
-
 // Refuses combinations of sizes that no checkpoint can have.
 void check_sizes(const WanConfig& config, const std::string& what) {
   const auto refuse = [&](const std::string& why) {
@@ -76,17 +78,49 @@ void check_sizes(const WanConfig& config, const std::string& what) {
   if (config.width() > kMaxWidth)
     refuse(std::to_string(config.heads) + " heads of " + std::to_string(config.head_dim) +
            " are wider than " + std::to_string(kMaxWidth));
+  if (config.in_channels < config.out_channels)
+    refuse("in_channels " + std::to_string(config.in_channels) +
+           " (legal: at least out_channels, " + std::to_string(config.out_channels) + ")");
   if (config.freq_dim % 2) refuse("freq_dim " + std::to_string(config.freq_dim) + " is odd");
+}
+
+// Reads the keys of Wan 2.1 with pictures.
+void read_image_keys(const nlohmann::json& json, const std::string& path, WanConfig& config) {
+  if (!json_has(json, "image_dim")) return;
+  config.image_dim = json_int(json, "image_dim", path, kSize);
+  if (json_has(json, "pos_embed_seq_len"))
+    config.image_positions = json_int(json, "pos_embed_seq_len", path, kSize);
+  config.image_keys = json_has(json, "added_kv_proj_dim");
+  if (!config.image_keys) return;
+  const int64_t columns = json_int(json, "added_kv_proj_dim", path, kSize);
+  if (columns != config.width())
+    throw Error(ErrorKind::kModel, path + ": added_kv_proj_dim is " + std::to_string(columns) +
+                                       ", legal: the width of the model, " +
+                                       std::to_string(config.width()));
+}
+
+// Refuses the kinds of checkpoints that only their tensors tell apart.
+void refuse_unsupported(const TensorFile& file, const WanNames& names, const std::string& where) {
+  for (const auto& [mark, kind] :
+       {std::pair{"vace_blocks.", "Wan VACE"}, {"motion_encoder.", "Wan Animate"}})
+    for (const std::string& name : file.names())
+      if (name.starts_with(names.prefix + mark))
+        throw Error(ErrorKind::kModel,
+                    where + ": " + kind + " is not supported yet (it holds " + name + ")");
 }
 
 }  // namespace
 
 WanConfig WanConfig::from_json_file(const std::string& path) {
   const nlohmann::json json = read_config(path);
-  const bool original = json.contains("num_heads") || json.contains("dim");
-  const ConfigKeys& keys = original ? kOriginal : kDiffusers;
-  check_keys(json, keys, original, path);
+  const bool original = is_original(json);
+  check_keys(json, original ? kOriginal : kDiffusers, original, path);
+  return from_checked_json(json, path);
+}
 
+WanConfig WanConfig::from_checked_json(const nlohmann::json& json, const std::string& path) {
+  const bool original = is_original(json);
+  const ConfigKeys& keys = original ? kOriginal : kDiffusers;
   WanConfig config;
   config.heads = static_cast<int>(json_int(json, keys.heads, path, kHeads));
   if (original) {
@@ -105,6 +139,7 @@ WanConfig WanConfig::from_json_file(const std::string& path) {
   config.out_channels = json_int(json, keys.out_channels, path, kChannels);
   config.text_dim = json_int_or(json, "text_dim", path, config.text_dim, kSize);
   config.freq_dim = json_int_or(json, "freq_dim", path, config.freq_dim, kSize);
+  read_image_keys(json, path, config);
   if (json_has(json, "audio_dim")) config.audio_dim = json_int(json, "audio_dim", path, kSize);
   config.rope_max_seq_len = json_int_or(json, "rope_max_seq_len", path, 1024, kSize);
   config.eps = static_cast<float>(json_number_or(json, "eps", path, config.eps));
@@ -122,23 +157,14 @@ WanConfig WanConfig::from_json_file(const std::string& path) {
 WanConfig WanConfig::from_tensors(const TensorFile& file) {
   constexpr int kHeadDim = 128;  // every Wan model published in the original layout has it
   const WanNames names = detect_wan_names(file);
-  const std::string where = file_name(file);
-  for (const auto& [mark, kind] : {std::pair{"img_emb.", "Wan 2.1 image to video"},
-                                   {"condition_embedder.image_embedder.", "Wan 2.1 image to video"},
-                                   {"casual_audio_encoder.", "Wan 2.2 speech to video"},
-                                   {"vace_blocks.", "Wan VACE"},
-                                   {"motion_encoder.", "Wan Animate"}})
-    for (const std::string& name : file.names())
-      if (name.starts_with(names.prefix + mark))
-        throw Error(ErrorKind::kModel,
-                    where + ": " + kind + " is not supported yet (it holds " + name + ")");
-
+  const std::string where = shown_name(file);
+  refuse_unsupported(file, names, where);
   const auto shape = [&](const std::string& name, int rank) {
     const std::string spelled = names(name);
     if (!file.contains(spelled))
       throw Error(ErrorKind::kModel, where + ": no config.json, and " + spelled +
                                          ", from which sizes would follow, is missing");
-    const TensorView view = file.view(spelled);
+    const TensorView view = file.describe(spelled);
     if (view.rank != rank || view.count() == 0)
       throw Error(ErrorKind::kModel, where + ": " + spelled + " is " + view.to_string_shape() +
                                          ", it must have " + std::to_string(rank) + " dimensions");
@@ -158,6 +184,13 @@ WanConfig WanConfig::from_tensors(const TensorFile& file) {
   config.ffn_dim = shape("blocks.0.ffn.net.0.proj.weight", 2)[0];
   config.text_dim = shape("condition_embedder.text_embedder.linear_1.weight", 2)[1];
   config.freq_dim = shape("condition_embedder.time_embedder.linear_1.weight", 2)[1];
+  const std::string image = "condition_embedder.image_embedder.";
+  if (file.contains(names(image + "norm1.weight"))) {
+    config.image_dim = shape(image + "norm1.weight", 1)[0];
+    config.image_keys = file.contains(names("blocks.0.attn2.add_k_proj.weight"));
+    if (file.contains(names(image + "pos_embed")))
+      config.image_positions = shape(image + "pos_embed", 3)[1];
+  }
   const int64_t head = shape("proj_out.weight", 2)[0], per_token = patch[2] * patch[3] * patch[4];
   if (head % per_token)
     throw Error(ErrorKind::kModel, where + ": " + names("proj_out.weight") + " has " +
@@ -181,9 +214,29 @@ std::string to_string(const WanConfig& config) {
   return "Wan transformer: width " + text(config.width()) + " = " + text(config.heads) +
          " heads x " + text(config.head_dim) + ", " + text(config.layers) + " layers, ffn " +
          text(config.ffn_dim) + ", channels " + text(config.in_channels) + " -> " +
-         text(config.out_channels) + ", text " + text(config.text_dim) + ", patch " +
+         text(config.out_channels) + ", text " + text(config.text_dim) +
+         (config.image_dim ? ", image " + text(config.image_dim) : "") + ", patch " +
          text(config.patch[0]) + "x" + text(config.patch[1]) + "x" + text(config.patch[2]);
 }
+
+namespace {
+
+// Appends the tensors of the MLP between two norms that reads rows of pictures.
+void add_image_embedder(const WanConfig& config, std::vector<TensorSpec>& list) {
+  const std::string name = "condition_embedder.image_embedder.";
+  const int64_t d = config.width(), in = config.image_dim;
+  if (config.image_positions) list.push_back({name + "pos_embed", {1, config.image_positions, in}});
+  for (const auto& [part, extent] : {std::pair{"norm1", in}, {"norm2", d}}) {
+    list.push_back({name + part + ".weight", {extent}});
+    list.push_back({name + part + ".bias", {extent}});
+  }
+  for (const auto& [part, out] : {std::pair{"ff.net.0.proj", in}, {"ff.net.2", d}}) {
+    list.push_back({name + part + ".weight", {out, in}});
+    list.push_back({name + part + ".bias", {out}});
+  }
+}
+
+}  // namespace
 
 std::vector<TensorSpec> wan_tensors(const WanConfig& config) {
   const int64_t d = config.width();
@@ -210,6 +263,7 @@ std::vector<TensorSpec> wan_tensors(const WanConfig& config) {
   }
   add_linear(embedder + "text_embedder.linear_1", d, config.text_dim);
   add_linear(embedder + "text_embedder.linear_2", d, d);
+  if (config.image_dim) add_image_embedder(config, list);
   for (int i = 0; i < config.layers; ++i) {
     const std::string block = "blocks." + std::to_string(i) + ".";
     add(block + "scale_shift_table", {1, 6, d});
@@ -218,6 +272,11 @@ std::vector<TensorSpec> wan_tensors(const WanConfig& config) {
         add_linear(block + attention + part, d, d);
       add(block + attention + "norm_q.weight", {d});
       add(block + attention + "norm_k.weight", {d});
+    }
+    if (config.image_keys) {
+      add_linear(block + "attn2.add_k_proj", d, d);
+      add_linear(block + "attn2.add_v_proj", d, d);
+      add(block + "attn2.norm_added_k.weight", {d});
     }
     add(block + "norm2.weight", {d});
     add(block + "norm2.bias", {d});
@@ -238,6 +297,13 @@ TransformerTraits WanConfig::traits() const {
           .out_channels = out_channels,
           .patch = patch,
           .text_columns = text_dim,
+          .image_columns = image_dim,
+          .image_rows = image_dim == 0    ? 0
+                        : image_positions ? image_positions
+                                          : kClipRows,
+          .images = image_dim == 0    ? 0
+                    : image_positions ? 2
+                                      : 1,
           .time_columns = freq_dim,
           .signal_columns = audio_dim};
 }
@@ -246,7 +312,8 @@ TensorPart wan_part(const WanConfig& config, const TensorSpec& tensor, const Wid
   const WidthSlice all = width.of(config.heads, config.ffn_dim);
   const Range channels{all.heads.begin * config.head_dim, all.heads.end * config.head_dim};
   const auto is = [&](const char* part) { return tensor.name.find(part) != std::string::npos; };
-  if (is(".to_q.") || is(".to_k.") || is(".to_v.") || is(".norm_q.") || is(".norm_k."))
+  if (is(".to_q.") || is(".to_k.") || is(".to_v.") || is(".norm_q.") || is(".norm_k.") ||
+      is(".add_k_proj.") || is(".add_v_proj.") || is(".norm_added_k."))
     return {.dim = 0, .range = channels};
   if (is(".to_out.0.weight")) return {.dim = 1, .range = channels};
   if (is(".ffn.net.0.")) return {.dim = 0, .range = all.ffn};

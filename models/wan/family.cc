@@ -1,20 +1,23 @@
 #include "models/wan/family.h"
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <span>
 
 #include "io/text/text_clean.h"
-#include "io/text/tokenizer.h"
+#include "models/files/tokenizer_files.h"
+#include "models/wan/pictures.h"
 
 namespace weft {
 
 namespace {
 
 // Published defaults (Wan-Video/Wan2.1 and Wan2.2, generate.py and configs). A row is found by the
-// transformer's width and channels and the number of experts.
+// transformer's width, channels and pictures, and the number of experts.
 struct DefaultsRow {
   const char* name;
   int64_t width, in_channels, out_channels;  // the transformer's
+  int images;                                // whose rows of an image encoder it reads
   int experts;
   int steps;
   double shift, guidance, guidance_2;  // guidance_2 0: one expert
@@ -22,6 +25,7 @@ struct DefaultsRow {
   double fps;
   int64_t picture_width, picture_height;
   std::span<const double> teacache{};
+  double boundary = 0;  // of two experts
 };
 
 // The polynomials of TeaCache4Wan2.1 on the time embedding. They were fitted for Wan 2.1 alone.
@@ -31,11 +35,13 @@ constexpr double kTeaCache14B[] = {-5784.54975374, 5449.50911966, -1811.16591783
                                    -13.02252404};
 
 constexpr DefaultsRow kDefaults[] = {
-    {"wan2.1-t2v-1.3b", 1536, 16, 16, 1, 50, 5, 5, 0, 81, 16, 832, 480, kTeaCache1B},
-    {"wan2.1-t2v-14b", 5120, 16, 16, 1, 50, 5, 5, 0, 81, 16, 1280, 720, kTeaCache14B},
-    {"wan2.2-t2v-a14b", 5120, 16, 16, 2, 40, 12, 4, 3, 81, 16, 1280, 720},
-    {"wan2.2-i2v-a14b", 5120, 36, 16, 2, 40, 5, 3.5, 3.5, 81, 16, 1280, 720},
-    {"wan2.2-ti2v-5b", 3072, 48, 48, 1, 50, 5, 5, 0, 121, 24, 1280, 704},
+    {"wan2.1-t2v-1.3b", 1536, 16, 16, 0, 1, 50, 5, 5, 0, 81, 16, 832, 480, kTeaCache1B},
+    {"wan2.1-t2v-14b", 5120, 16, 16, 0, 1, 50, 5, 5, 0, 81, 16, 1280, 720, kTeaCache14B},
+    {"wan2.1-i2v-14b", 5120, 36, 16, 1, 1, 40, 3, 5, 0, 81, 16, 832, 480},
+    {"wan2.1-flf2v-14b", 5120, 36, 16, 2, 1, 50, 16, 5, 0, 81, 16, 1280, 720},
+    {"wan2.2-t2v-a14b", 5120, 16, 16, 0, 2, 40, 12, 4, 3, 81, 16, 1280, 720, {}, 0.875},
+    {"wan2.2-i2v-a14b", 5120, 36, 16, 0, 2, 40, 5, 3.5, 3.5, 81, 16, 1280, 720, {}, 0.9},
+    {"wan2.2-ti2v-5b", 3072, 48, 48, 0, 1, 50, 5, 5, 0, 121, 24, 1280, 704},
 };
 
 DefaultSettings built_in(const DefaultsRow& row) {
@@ -54,12 +60,36 @@ DefaultSettings built_in(const DefaultsRow& row) {
   return out;
 }
 
-DefaultSettings wan_defaults(const ModelDirectory& model) {
+// Returns null for an unpublished size.
+const DefaultsRow* row_of(const ModelDirectory& model) {
   const TransformerTraits& traits = model.expert(0).traits();
   for (const DefaultsRow& row : kDefaults)
     if (row.width == traits.width && row.in_channels == traits.in_channels &&
-        row.out_channels == traits.out_channels && row.experts == model.experts())
-      return built_in(row);
+        row.out_channels == traits.out_channels && row.images == traits.images &&
+        row.experts == model.experts())
+      return &row;
+  return nullptr;
+}
+
+// The sampler of every published folder, with the shift of the published code.
+PipelineFacts wan_pipeline(const ModelDirectory& model) {
+  constexpr double kShift = 3;  // of folders that were made without one
+  const DefaultsRow* row = row_of(model);
+  PipelineFacts facts{.scheduler = nlohmann::json{{"_class_name", "UniPCMultistepScheduler"},
+                                                  {"flow_shift", row ? row->shift : kShift},
+                                                  {"prediction_type", "flow_prediction"},
+                                                  {"use_flow_sigmas", true}}
+                                       .dump(),
+                      .boundary_ratio = {},
+                      // The latents of VAE 2.2 belong to TI2V alone.
+                      .expand_timesteps = model.expert(0).traits().out_channels == 48};
+  constexpr double kBoundary = 0.875;
+  if (model.experts() == 2) facts.boundary_ratio = row ? row->boundary : kBoundary;
+  return facts;
+}
+
+DefaultSettings wan_defaults(const ModelDirectory& model) {
+  if (const DefaultsRow* row = row_of(model)) return built_in(*row);
   DefaultSettings out = built_in(kDefaults[0]);  // for an unpublished size
   out.name = folder_name(model.path);
   out.flow_shift.reset();
@@ -71,47 +101,51 @@ DefaultSettings wan_defaults(const ModelDirectory& model) {
 class WanPrompts final : public PromptTokenizer {
  public:
   explicit WanPrompts(const std::string& folder)
-      : tokenizer_(SentencePieceTokenizer::load(folder + "/spiece.model")),
+      : tokenizer_(open_sentencepiece(folder)),
         max_ids_(tokenizer_model_max_length(folder + "/tokenizer_config.json")) {}
 
   int64_t max_ids() const override { return max_ids_; }
   int64_t padded_rows(int64_t) const override { return max_ids_; }
   PromptTokens read(const std::string& prompt) const override {
-    PromptTokens out{tokenizer_.encode(clean_prompt(prompt), std::numeric_limits<int>::max()), {}};
-    if (static_cast<int64_t>(out.ids.size()) <= max_ids_) return out;
-    out.cut = cut(out.ids);
-    out.ids.resize(max_ids_);
-    out.ids.back() = kEndId;
+    const std::string text = clean_prompt(prompt);
+    PromptTokens out{tokenizer_.encode(text, std::numeric_limits<int>::max()), {}};
+    const std::vector<int32_t>& ids = out.ids;
+    if (std::ssize(ids) <= max_ids_) return out;
+    out.cut = PromptCut{std::ssize(ids), max_ids_, tokenizer_.text_behind(ids, max_ids_)};
+    out.ids = tokenizer_.encode(text, static_cast<int>(max_ids_));
     return out;
   }
 
  private:
-  PromptCut cut(const std::vector<int32_t>& ids) const {
-    // The last row, like the last token, is the end of the text.
-    const auto first_lost = ids.begin() + max_ids_ - 1;
-    const std::string read = tokenizer_.decode({ids.begin(), first_lost});
-    std::string lost = tokenizer_.decode({first_lost, ids.end() - 1});
-    // A word that is cut in two is told whole.
-    const std::string all = tokenizer_.decode({ids.begin(), ids.end() - 1});
-    if (all.starts_with(read) && all.ends_with(lost)) {
-      const size_t space = all.find_last_of(' ', read.size());
-      lost = all.substr(space == std::string::npos ? 0 : space + 1);
-    }
-    return {static_cast<int64_t>(ids.size()), max_ids_, lost};
-  }
-
   SentencePieceTokenizer tokenizer_;
   int64_t max_ids_;
 };
 
 }  // namespace
 
-const ModelFamily kWanFamily{
-    .class_name = "WanPipeline",
-    .tokenizer = [](const std::string& folder) -> std::unique_ptr<PromptTokenizer> {
-      return std::make_unique<WanPrompts>(folder);
-    },
-    .defaults = wan_defaults,
-};
+namespace {
+
+std::unique_ptr<PromptTokenizer> wan_tokenizer(const ModelDirectory& model) {
+  return std::make_unique<WanPrompts>(model.tokenizer);
+}
+
+}  // namespace
+
+// The published classes differ in what their call takes. What a folder holds says what it does.
+const ModelFamily kWanFamily{.class_name = "WanPipeline",
+                             .tokenizer = wan_tokenizer,
+                             .defaults = wan_defaults,
+                             .pictures = wan_pictures,
+                             .transformer_class = "WanTransformer3DModel",
+                             .text_encoder_class = "UMT5EncoderModel",
+                             .vae_class = "AutoencoderKLWan",
+                             .pipeline = wan_pipeline};
+const ModelFamily kWanPictureFamily{.class_name = "WanImageToVideoPipeline",
+                                    .tokenizer = wan_tokenizer,
+                                    .defaults = wan_defaults,
+                                    .pictures = wan_pictures,
+                                    .text_encoder_class = "UMT5EncoderModel",
+                                    .vae_class = "AutoencoderKLWan",
+                                    .pipeline = wan_pipeline};
 
 }  // namespace weft

@@ -4,6 +4,6 @@
 
 namespace weft {
 
-extern const ModelFamily kWanFamily;
+extern const ModelFamily kWanFamily, kWanPictureFamily;
 
 }  // namespace weft

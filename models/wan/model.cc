@@ -1,4 +1,5 @@
 // The Wan transformer as a TransformerModel.
+#include "models/wan/names.h"
 #include "models/wan/transformer.h"
 
 namespace weft {
@@ -15,6 +16,16 @@ class WanModel final : public TransformerModel {
     WanConfig config = config_;
     config.layers = blocks;
     return make_wan_model(config);
+  }
+  std::vector<TensorPlace> spellings(const std::string& name) const override {
+    return {{.name = name}, {.name = WanNames{.prefix = "", .original = true}(name)}};
+  }
+  // The branch of models that see an image, in both spellings.
+  bool relatives_have(const std::string& module) const override {
+    for (const char* part : {"k_img", "v_img", "img_emb", "add_k_proj", "add_v_proj",
+                             "norm_added_k", "norm_added_q", "image_embedder"})
+      if (module.find(part) != std::string::npos) return true;
+    return false;
   }
   std::unique_ptr<Transformer> load(Stream& stream, const TensorFile& file,
                                     const TransformerLoad& load) const override {

@@ -18,6 +18,11 @@ constexpr std::pair<const char*, const char*> kSpellings[] = {
     {"condition_embedder.time_proj", "time_projection.1"},
     {"condition_embedder.text_embedder.linear_1", "text_embedding.0"},
     {"condition_embedder.text_embedder.linear_2", "text_embedding.2"},
+    {"condition_embedder.image_embedder.norm1", "img_emb.proj.0"},
+    {"condition_embedder.image_embedder.ff.net.0.proj", "img_emb.proj.1"},
+    {"condition_embedder.image_embedder.ff.net.2", "img_emb.proj.3"},
+    {"condition_embedder.image_embedder.norm2", "img_emb.proj.4"},
+    {"condition_embedder.image_embedder.pos_embed", "img_emb.emb_pos"},
     {"proj_out", "head.head"},
     {".scale_shift_table", ".modulation"},
     {".attn1.", ".self_attn."},
@@ -26,6 +31,9 @@ constexpr std::pair<const char*, const char*> kSpellings[] = {
     {".to_k.", ".k."},
     {".to_v.", ".v."},
     {".to_out.0.", ".o."},
+    {".add_k_proj.", ".k_img."},
+    {".add_v_proj.", ".v_img."},
+    {".norm_added_k.", ".norm_k_img."},
     {".norm2.", ".norm3."},
     {".ffn.net.0.proj.", ".ffn.0."},
     {".ffn.net.2.", ".ffn.2."},
@@ -57,6 +65,18 @@ std::string WanNames::operator()(const std::string& name) const {
   return prefix + out;
 }
 
+std::string shown_name(const TensorFile& file) {
+  return file.files().empty() ? std::string("the file") : file.files().front();
+}
+
+bool holds_wan(const TensorFile& file) {
+  for (const std::string prefix : kPrefixes)
+    for (const char* mark : {"head.modulation", "condition_embedder.time_proj.weight"})
+      if (file.contains(prefix + mark) && file.contains(prefix + "patch_embedding.weight"))
+        return true;
+  return false;
+}
+
 WanNames detect_wan_names(const TensorFile& file) {
   int diffusers = 0, original = 0;
   std::array<int, kPrefixes.size()> with_prefix{};
@@ -73,7 +93,7 @@ WanNames detect_wan_names(const TensorFile& file) {
   }
   if (diffusers + original == 0)
     throw Error(ErrorKind::kModel,
-                (file.files().empty() ? std::string("the file") : file.files().front()) +
+                shown_name(file) +
                     ": no tensor has a name of a Wan transformer, in the diffusers or the original "
                     "spelling");
   size_t best = kPrefixes.size() - 1;

@@ -13,27 +13,10 @@ namespace {
 // Rows of the modulation tables (Wan's order: shift, scale, gate, for attention and feed-forward).
 enum Modulation { kShift = 0, kScale = 1, kGate = 2, kAttention = 0, kFeedForward = 3 };
 
-// Checks the file's tensors and finds the part of each that the slice holds.
-CheckpointPart checked_tensors(const TensorFile& file, const WanConfig& config,
-                               const WidthSlice& width) {
-  const WanNames names = detect_wan_names(file);
-  WeightBinder binder(file, "transformer", names);
-  // Checkpoints that old diffusers versions saved contain a norm that the model does not use.
-  for (int i = 0; i < config.layers; ++i)
-    binder.ignore(names("blocks." + std::to_string(i) + ".attn2.norm_added_q.weight"));
-  binder.ignore_without(names.prefix);
-  CheckpointPart tensors(file);
-  for (const TensorSpec& tensor : wan_tensors(config)) {
-    binder.take(tensor.name, tensor.shape);
-    tensors.add(tensor.name, names(tensor.name), wan_part(config, tensor, width));
-  }
-  binder.finish();
-  return tensors;
-}
-
 WanBlock load_block(Stream& stream, const CheckpointPart& tensors, const TransformerLoad& load,
-                    int index) {
+                    int index, bool image_keys) {
   const std::string name = "blocks." + std::to_string(index) + ".";
+  if (load.resident > 0) tensors.read_ahead(stream, name);
   const auto linear = [&](const std::string& part) {
     return tensors.linear(stream, name + part, load.dtype, load.weights);
   };
@@ -54,49 +37,84 @@ WanBlock load_block(Stream& stream, const CheckpointPart& tensors, const Transfo
           .norm2_weight = vector("norm2.weight"),
           .norm2_bias = vector("norm2.bias"),
           .attn2 = attention("attn2."),
+          .image_keys = image_keys
+                            ? WanBlock::ImageKeys{.add_k = linear("attn2.add_k_proj"),
+                                                  .add_v = linear("attn2.add_v_proj"),
+                                                  .norm = vector("attn2.norm_added_k.weight")}
+                            : WanBlock::ImageKeys{},
           .ffn_in = linear("ffn.net.0.proj"),
           .ffn_out = row_linear("ffn.net.2")};
 }
 
 }  // namespace
 
+CheckpointPart checked_wan_tensors(const TensorFile& file, const WanConfig& config,
+                                   const TransformerLoad& load, const std::vector<TensorSpec>& list,
+                                   const std::function<TensorPart(const TensorSpec&)>& part) {
+  const WanNames names = detect_wan_names(file);
+  WeightBinder binder(file, "transformer", names);
+  // Checkpoints that old diffusers versions saved contain a norm that the model does not use.
+  for (int i = 0; i < config.layers; ++i)
+    binder.ignore(names("blocks." + std::to_string(i) + ".attn2.norm_added_q.weight"));
+  binder.ignore_without(names.prefix);
+  CheckpointPart tensors(file, load.weights, load.resident > 0);
+  for (const TensorSpec& tensor : list) {
+    binder.take(tensor.name, tensor.shape);
+    tensors.add(tensor.name, names(tensor.name), part(tensor));
+  }
+  binder.finish();
+  return tensors;
+}
+
 size_t WanText::bytes() const {
   size_t bytes = context.view().bytes();
-  for (size_t i = 0; i < k.size(); ++i) bytes += k[i].view().bytes() + v[i].view().bytes();
-  return bytes;
+  for (const auto* list : {&k, &v, &image_k, &image_v})
+    for (const Tensor& x : *list) bytes += x.view().bytes();
+  return bytes + bytes_of(std::tie(image_context, channels, joint.temb, joint.proj)) +
+         bytes_of(joint.positions);
 }
 
 WanTransformer WanTransformer::load(Stream& stream, const TensorFile& file, const WanConfig& config,
                                     const TransformerLoad& load) {
   WanTransformer model;
-  model.config_ = config;
   model.set_load(config.traits(), load);
-  const BlockRange& blocks = model.load_.blocks;
-  const CheckpointPart tensors = checked_tensors(file, config, load.width);
-  const DType dtype = load.dtype, f32 = DType::kF32;
-  const std::string embedder = "condition_embedder.";
-  if (blocks.first() || blocks.last())
-    model.patch_embedding_ = tensors.linear(stream, "patch_embedding", f32);
-  model.time_linear_1_ = tensors.linear(stream, embedder + "time_embedder.linear_1", f32);
-  model.time_linear_2_ = tensors.linear(stream, embedder + "time_embedder.linear_2", f32);
-  model.time_proj_ = tensors.linear(stream, embedder + "time_proj", f32);
-  if (config.audio_dim) {
-    model.audio_linear_1_ = tensors.linear(stream, embedder + "audio_embedder.linear_1", f32);
-    model.audio_linear_2_ = tensors.linear(stream, embedder + "audio_embedder.linear_2", f32);
-  }
-  model.text_linear_1_ = tensors.linear(stream, embedder + "text_embedder.linear_1", dtype);
-  model.text_linear_2_ = tensors.linear(stream, embedder + "text_embedder.linear_2", dtype);
-  model.load_blocks(
-      stream, [&](Stream& own, int index) { return load_block(own, tensors, model.load_, index); });
-  if (blocks.last()) {
-    model.scale_shift_table_ = tensors.table(stream, "scale_shift_table");
-    model.proj_out_ = tensors.linear(stream, "proj_out", f32);
-  }
+  const CheckpointPart tensors = checked_wan_tensors(
+      file, config, load, wan_tensors(config),
+      [&](const TensorSpec& tensor) { return wan_part(config, tensor, load.width); });
+  model.load_parts(stream, tensors, config, load);
   return model;
 }
 
+void WanTransformer::load_parts(Stream& stream, const CheckpointPart& tensors,
+                                const WanConfig& config, const TransformerLoad& load) {
+  config_ = config;
+  const BlockRange& blocks = load_.blocks;
+  const DType dtype = load.dtype, f32 = DType::kF32;
+  const std::string embedder = "condition_embedder.";
+  if (blocks.first() || blocks.last())
+    patch_embedding_ = tensors.linear(stream, "patch_embedding", f32);
+  time_linear_1_ = tensors.linear(stream, embedder + "time_embedder.linear_1", f32);
+  time_linear_2_ = tensors.linear(stream, embedder + "time_embedder.linear_2", f32);
+  time_proj_ = tensors.linear(stream, embedder + "time_proj", f32);
+  if (config.audio_dim) {
+    audio_linear_1_ = tensors.linear(stream, embedder + "audio_embedder.linear_1", f32);
+    audio_linear_2_ = tensors.linear(stream, embedder + "audio_embedder.linear_2", f32);
+  }
+  text_linear_1_ = tensors.linear(stream, embedder + "text_embedder.linear_1", dtype);
+  text_linear_2_ = tensors.linear(stream, embedder + "text_embedder.linear_2", dtype);
+  if (config.image_dim) load_image_embedder(stream, tensors);
+  load_blocks(stream,
+              [tensors, how = load_, image_keys = config.image_keys](Stream& own, int index) {
+                return load_block(own, tensors, how, index, image_keys);
+              });
+  if (blocks.last()) {
+    scale_shift_table_ = tensors.table(stream, "scale_shift_table");
+    proj_out_ = tensors.linear(stream, "proj_out", f32);
+  }
+}
+
 size_t WanTransformer::weights_bytes() const {
-  return blocks_bytes() +
+  return blocks_bytes() + bytes_of(image_.weights()) +
          bytes_of(std::tie(patch_embedding_, time_linear_1_, time_linear_2_, time_proj_,
                            audio_linear_1_, audio_linear_2_, text_linear_1_, text_linear_2_,
                            scale_shift_table_, proj_out_));
@@ -105,15 +123,21 @@ size_t WanTransformer::weights_bytes() const {
 std::unique_ptr<Conditioning> WanTransformer::prepare(Context& context,
                                                       const Conditions& conditions,
                                                       std::array<int64_t, 3>) const {
+  auto prepared = std::make_unique<WanText>();
+  prepare_text(context, conditions, *prepared);
+  return prepared;
+}
+
+void WanTransformer::prepare_text(Context& context, const Conditions& conditions,
+                                  WanText& text) const {
   const TensorView& embeds = conditions.text;
   const int64_t text_length = conditions.text_length;
   CHECK(embeds.rank == 2 && embeds[1] == config_.text_dim && embeds[0] <= text_length &&
             text_length > 0,
         "embeds", embeds.to_string_shape(), "text length", text_length);
   check_reducer(context);
+  check_given(conditions);
   Stream& stream = context.stream;
-  auto prepared = std::make_unique<WanText>();
-  WanText& text = *prepared;
   text.length = embeds[0];
   text.text_length = text_length;
   text.blocks = load_.blocks;
@@ -129,8 +153,14 @@ std::unique_ptr<Conditioning> WanTransformer::prepare(Context& context,
   linear(stream, in, text_linear_1_, LinearActivation::kGeluTanh, hidden);
   linear(stream, hidden, text_linear_2_, LinearActivation::kNone, text.context);
 
+  if (conditions.image) embed_image(context, conditions.image, text);
+  if (conditions.channels && load_.blocks.first()) {
+    text.channels = Tensor(DType::kF32, conditions.channels.shape(), stream.device());
+    copy(stream, conditions.channels, text.channels);
+  }
+
   for (int i = load_.blocks.begin; i < load_.blocks.end; ++i)
-    with_block(stream, i, [&](const WanBlock& block) { text_keys(context, block.attn2, text); });
+    with_block(stream, i, [&](const WanBlock& block) { add_keys(context, block, text); });
 
   if (context.observer) {
     const TensorView all = context.arena.alloc(DType::kF32, {text_length, d});
@@ -139,19 +169,6 @@ std::unique_ptr<Conditioning> WanTransformer::prepare(Context& context,
       copy(stream, text.context.view().slice(0, text.length, 1), all.slice(0, row, 1));
     context.observe("context", all);
   }
-  return prepared;
-}
-
-// Appends the next layer's keys and values of the prompt.
-void WanTransformer::text_keys(Context& context, const Attention& weights, WanText& text) const {
-  Stream& stream = context.stream;
-  const int64_t rows = text.rows(), width = weights.to_k.out();
-  const std::initializer_list<int64_t> heads = {rows, width / config_.head_dim, config_.head_dim};
-  const TensorView& k = text.k.emplace_back(load_.dtype, heads, stream.device());
-  const TensorView& v = text.v.emplace_back(load_.dtype, heads, stream.device());
-  linear(stream, text.context, weights.to_k, LinearActivation::kNone, k.reshape({rows, width}));
-  full_rms_norm(context, k.reshape({rows, width}), config_.width(), weights.norm_k, config_.eps);
-  linear(stream, text.context, weights.to_v, LinearActivation::kNone, v.reshape({rows, width}));
 }
 
 Rope WanTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
@@ -160,6 +177,11 @@ Rope WanTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> st
 }
 
 void WanTransformer::forward(Context& context, const ForwardArgs& args) const {
+  forward_with(context, args, {});
+}
+
+void WanTransformer::forward_with(Context& context, const ForwardArgs& args,
+                                  const Additions& additions) const {
   const auto& [blocks, in, times, embedding, conditioning, rope, out, hook, signal] = args;
   const auto& text = dynamic_cast<const WanText&>(conditioning);
   const int64_t n = context.tokens.size(), d = config_.width();
@@ -168,49 +190,71 @@ void WanTransformer::forward(Context& context, const ForwardArgs& args) const {
         "layers for blocks", load_.blocks.begin, load_.blocks.end);
 
   Arena::Scope scope(context.arena);
-  const TensorView x = blocks.last() ? context.arena.alloc(DType::kF32, {n, d}) : out;
-  if (blocks.first())
-    embed_patches(context, in, x);
-  else
+  const TensorView x =
+      blocks.last() ? context.arena.alloc(DType::kF32, {n + text.joint.rows, d}) : out;
+  if (blocks.first()) {
+    embed_patches(context, in, text, x.slice(0, 0, n));
+    if (additions.embedded) additions.embedded(x);
+  } else {
     copy(context.stream, in, x);
-  const std::vector<TimeRows> rows = embed_times(context, args);
-  for (int i = blocks.begin; i < blocks.end; ++i)
+  }
+  const std::vector<TimeRows> rows = embed_times(context, args, text.joint);
+  for (int i = blocks.begin; i < blocks.end; ++i) {
     with_block(context.stream, i, [&](const WanBlock& weights) {
       block(context, i, weights, {.times = rows, .text = text, .rope = rope}, x);
     });
+    if (additions.behind) additions.behind(i, rows, x);
+    context.observe("blocks", x, i);
+  }
   if (!blocks.last()) return;
   if (hook) hook->before_head(context, x);
-  head(context, rows, x, out);
+  head(context, {rows.data(), rows.size() - (text.joint.rows > 0)}, x.slice(0, 0, n), out);
 }
 
-void WanTransformer::embed_patches(Context& context, const TensorView& rows,
+// The given channels follow the latent's, and channels are slowest within a row.
+void WanTransformer::embed_patches(Context& context, const TensorView& rows, const WanText& text,
                                    const TensorView& x) const {
-  linear(context.stream, rows, patch_embedding_, LinearActivation::kNone, x);
+  Arena::Scope scope(context.arena);
+  TensorView all = rows;
+  if (text.channels) {
+    const int64_t own = rows[1], columns = patch_embedding_.in();
+    all = context.arena.alloc(DType::kF32, {rows[0], columns});
+    copy(context.stream, rows, all.slice(1, 0, own));
+    patchify(context.stream, text.channels, config_.patch, context.tokens,
+             all.slice(1, own, columns - own));
+  }
+  linear(context.stream, all, patch_embedding_, LinearActivation::kNone, x);
   context.observe("patch_embedding", x);
 }
 
-std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(Context& context,
-                                                                  const ForwardArgs& args) const {
-  const std::span<const TimeSegment> times = args.times;
+void WanTransformer::embed_timesteps(Context& context, const TensorView& embedding,
+                                     const TensorView& signal, const TensorView& temb,
+                                     const TensorView& proj) const {
   Stream& stream = context.stream;
-  Arena& arena = context.arena;
-  const int64_t s = static_cast<int64_t>(times.size()), d = config_.width();
-  const TensorView temb = arena.alloc(DType::kF32, {s, d});
-  const TensorView proj = arena.alloc(DType::kF32, {s, 6, d});
-  {
-    Arena::Scope scope(arena);
-    const TensorView hidden = arena.alloc(DType::kF32, {s, d});
-    const TensorView active = arena.alloc(DType::kF32, {s, d});
-    linear(stream, args.embedding, time_linear_1_, LinearActivation::kSilu, hidden);
-    linear(stream, hidden, time_linear_2_, LinearActivation::kNone, temb);
-    if (config_.audio_dim) {
-      linear(stream, args.signal, audio_linear_1_, LinearActivation::kSilu, hidden);
-      linear(stream, hidden, audio_linear_2_, LinearActivation::kNone, active);
-      add(stream, temb, active, temb);
-    }
-    silu(stream, temb, active);
-    linear(stream, active, time_proj_, LinearActivation::kNone, proj.reshape({s, 6 * d}));
+  Arena::Scope scope(context.arena);
+  const int64_t s = temb[0], d = temb[1];
+  const TensorView hidden = context.arena.alloc(DType::kF32, {s, d});
+  const TensorView active = context.arena.alloc(DType::kF32, {s, d});
+  linear(stream, embedding, time_linear_1_, LinearActivation::kSilu, hidden);
+  linear(stream, hidden, time_linear_2_, LinearActivation::kNone, temb);
+  if (config_.audio_dim) {
+    linear(stream, signal, audio_linear_1_, LinearActivation::kSilu, hidden);
+    linear(stream, hidden, audio_linear_2_, LinearActivation::kNone, active);
+    add(stream, temb, active, temb);
   }
+  silu(stream, temb, active);
+  linear(stream, active, time_proj_, LinearActivation::kNone, proj.reshape({s, 6 * d}));
+}
+
+// The joint rows come last.
+std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(Context& context,
+                                                                  const ForwardArgs& args,
+                                                                  const WanJointRows& joint) const {
+  const std::span<const TimeSegment> times = args.times;
+  const int64_t s = static_cast<int64_t>(times.size()), d = config_.width();
+  const TensorView temb = context.arena.alloc(DType::kF32, {s, d});
+  const TensorView proj = context.arena.alloc(DType::kF32, {s, 6, d});
+  embed_timesteps(context, args.embedding, args.signal, temb, proj);
   context.observe("temb", s == 1 ? temb.select(0, 0) : temb);
   context.observe("timestep_proj", s == 1 ? proj.select(0, 0) : proj);
 
@@ -222,6 +266,7 @@ std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(Context& conte
       const int64_t end = std::min(range.end, times[i].tokens.end);
       if (begin >= end) continue;
       rows.push_back({.rows = {first + begin - range.begin, first + end - range.begin},
+                      .segment = i,
                       .temb = temb.select(0, i),
                       .proj = proj.select(0, i)});
       covered += end - begin;
@@ -230,6 +275,11 @@ std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(Context& conte
   }
   CHECK(covered == context.tokens.size(), "time segments cover", covered, "of",
         context.tokens.size(), "tokens");
+  if (joint.rows > 0)
+    rows.push_back({.rows = {first, first + joint.rows},
+                    .segment = -1,
+                    .temb = joint.temb,
+                    .proj = joint.proj});
   return rows;
 }
 
@@ -237,7 +287,7 @@ std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(Context& conte
 void WanTransformer::block(Context& context, int index, const WanBlock& weights,
                            const BlockInputs& inputs, const TensorView& x) const {
   const ZoneScope zone(Zone::kBlock, index);
-  const auto& [times, text, rope] = inputs;
+  const auto& times = inputs.times;
   Stream& stream = context.stream;
   Arena::Scope scope(context.arena);
   const int64_t s = static_cast<int64_t>(times.size());
@@ -248,17 +298,16 @@ void WanTransformer::block(Context& context, int index, const WanBlock& weights,
     add(stream, weights.scale_shift_table, times[i].proj, m.select(0, i));
 
   modulated_norm(stream, times, m, kAttention, x, h);
-  self_attention(context, index, weights.attn1, rope, h, y);
+  self_attention(context, index, weights.attn1, inputs, h, y);
   gated_residual(stream, times, m, kAttention, y, x);
 
   layer_norm(stream, x, weights.norm2_weight, weights.norm2_bias, config_.eps, h);
-  cross_attention(context, index, weights.attn2, text, h, y);
+  cross_attention(context, index, weights.attn2, inputs.text, h, y);
   add(stream, x, y, x);
 
   modulated_norm(stream, times, m, kFeedForward, x, h);
   feed_forward(context, weights, h, y);
   gated_residual(stream, times, m, kFeedForward, y, x);
-  context.observe("blocks", x, index);
 }
 
 void WanTransformer::modulated_norm(Stream& stream, std::span<const TimeRows> times,
@@ -286,7 +335,7 @@ void WanTransformer::gated_residual(Stream& stream, std::span<const TimeRows> ti
 
 // Writes the self-attention of h [N, D] to y [N, D] f32; h is overwritten.
 void WanTransformer::self_attention(Context& context, int index, const Attention& weights,
-                                    const Rope& rope, const TensorView& h,
+                                    const BlockInputs& inputs, const TensorView& h,
                                     const TensorView& y) const {
   Arena::Scope scope(context.arena);
   const int64_t n = h[0], width = weights.to_q.out(), e = config_.head_dim, a = width / e;
@@ -304,9 +353,11 @@ void WanTransformer::self_attention(Context& context, int index, const Attention
                                  .k = k.reshape({n, a, e}),
                                  .v = v.reshape({n, a, e}),
                                  .out = merged.reshape({n, a, e}),
-                                 .rope = &rope,
+                                 .rope = &inputs.rope,
                                  .scale = 1 / std::sqrt(static_cast<float>(e)),
-                                 .format = load_.attention});
+                                 .format = load_.attention,
+                                 .replicated = inputs.text.joint.rows,
+                                 .replicated_rope = &inputs.text.joint.positions});
   row_linear(context, merged, weights.to_out, y);
 }
 
@@ -326,6 +377,10 @@ void WanTransformer::cross_attention(Context& context, int index, const Attentio
   const TensorView& v = text.v[index - load_.blocks.begin];
   const int64_t length = text.length, pads = text.text_length - length;
   std::vector<KVSegment> segments;
+  const bool image = !text.image_k.empty();
+  const TensorView image_k = image ? text.image_k[index - load_.blocks.begin].view() : TensorView();
+  const TensorView image_v = image ? text.image_v[index - load_.blocks.begin].view() : TensorView();
+  if (image && !config_.image_keys) segments.push_back({.k = image_k, .v = image_v});
   if (length > 0) segments.push_back({.k = k.slice(0, 0, length), .v = v.slice(0, 0, length)});
   if (pads > 0)
     segments.push_back({.k = k.slice(0, length, 1),
@@ -336,6 +391,8 @@ void WanTransformer::cross_attention(Context& context, int index, const Attentio
                              .segments = segments,
                              .scale = 1 / std::sqrt(static_cast<float>(e)),
                              .out = merged.reshape({n, a, e})});
+  if (image && config_.image_keys)
+    add_attention(context, q.reshape({n, a, e}), {.k = image_k, .v = image_v}, merged);
   row_linear(context, merged, weights.to_out, y);
 }
 

@@ -1,6 +1,7 @@
 #include "models/wan/vae.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace weft {
 
@@ -30,6 +31,7 @@ VaeTraits WanVaeConfig::traits() const {
   return {.channels = z_dim,
           .spatial_factor = spatial_factor(),
           .temporal_factor = temporal_factor(),
+          .max_frames = pictures ? 1 : std::numeric_limits<int64_t>::max(),
           .history = history()};
 }
 

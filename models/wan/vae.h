@@ -1,7 +1,7 @@
 #pragma once
-// Wan's causal video VAE (Wan Team 2025, section 4.1), in the 2.1 form and the form with
-// patch_size. It works in chunks of one latent frame. Each causal convolution remembers the last
-// frames of its input. The first chunk is a single picture.
+// Wan's causal video VAE (Wan Team 2025, section 4.1): the 2.1 form, the form with patch_size, and
+// the residual form of 2.2. It works in chunks of one latent frame. Each causal convolution
+// remembers the last frames of its input. The first chunk is a single picture.
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +19,9 @@ struct WanVaeConfig {
   std::vector<bool> temporal_downsample{false, true, true};
   int64_t in_channels = 3, out_channels = 3;  // after folding patch_size x patch_size pixels
   int64_t patch_size = 1;
+  bool residual =
+      false;  // a shortcut beside every level that resamples (models/wan/vae_residual.h)
+  bool pictures = false;  // it is of a model of pictures, which it has no videos from
   // [z_dim]: mean and standard deviation of the DiT's latents. These were published with the 2.1
   // VAE.
   std::vector<float> latents_mean{-0.7571f, -0.7089f, -0.9113f, 0.1075f,  -0.1745f, 0.9653f,
@@ -36,7 +39,18 @@ struct WanVaeConfig {
 
   // Reads a diffusers vae/config.json. Error(kModel) names the field, its value and what is legal.
   static WanVaeConfig from_json_file(const std::string& path);
+  // Reads what the tensors of a file without a config tell. The statistics of the latents are those
+  // published with Wan 2.1 or 2.2; a file with another number of latent channels is refused.
+  static WanVaeConfig from_tensors(const TensorFile& file);
+  // Refuses sizes that do not fit together. Messages begin with `where`.
+  void check(const std::string& where) const;
 };
+
+std::string to_string(const WanVaeConfig& config);
+
+// Return whether the file holds a Wan VAE, and whether it has the names of the original repository.
+bool holds_wan_vae(const TensorFile& file);
+bool wan_vae_has_original_names(const TensorFile& file);
 
 // Every tensor of encoder and decoder, with diffusers names.
 std::vector<TensorSpec> wan_vae_tensors(const WanVaeConfig& config);

@@ -1,6 +1,7 @@
 // Reads the VAE's configuration file and translates between its two spellings of tensor names.
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
 
 #include "io/json.h"
@@ -36,21 +37,23 @@ std::vector<float> read_latent_statistic(const nlohmann::json& json, const char*
   return values;
 }
 
-void check_shape(const WanVaeConfig& config, const std::string& path) {
-  if (config.temporal_downsample.size() + 1 != config.dim_mult.size())
-    reject(path, "temperal_downsample has " + std::to_string(config.temporal_downsample.size()) +
-                     " entries, dim_mult wants " + std::to_string(config.dim_mult.size() - 1));
-  const int64_t pixels = config.patch_size * config.patch_size;
-  for (const auto& [field, channels] : {std::pair{"in_channels", config.in_channels},
-                                        std::pair{"out_channels", config.out_channels}})
-    if (channels != 3 * pixels)
-      reject(path, std::string(field) + " is " + std::to_string(channels) + ", must be " +
-                       std::to_string(3 * pixels) + " (RGB, patch_size " +
-                       std::to_string(config.patch_size) + ")");
-  for (size_t level = 1; level < config.dim_mult.size(); ++level)
-    if (config.decoder_base_dim * config.dim_mult[level] < 2)
-      reject(path, "base_dim " + std::to_string(config.decoder_base_dim) +
-                       " is too narrow to be halved by an up-sampling");
+// A shortcut averages or repeats the values of a cell, so each level is as wide as the one before
+// it times a number that divides the cells of both directions.
+void check_shortcuts(const WanVaeConfig& config, const std::string& path) {
+  const size_t levels = config.dim_mult.size();
+  const auto cell = [&](size_t level) { return config.temporal_downsample[level] ? 8 : 4; };
+  int64_t before = 1;
+  for (size_t level = 0; level < levels; ++level) {
+    const int64_t now = config.dim_mult[level];
+    const int64_t down = level + 1 < levels ? cell(level) : 1;
+    // The decoder comes from this level when it doubles to the one below it.
+    const int64_t up = level >= 2 ? cell(level - 2) : down;
+    if (now % before || down % (now / before) || up % (now / before))
+      reject(path, "dim_mult[" + std::to_string(level) + "] is " + std::to_string(now) +
+                       ", legal with is_residual: " + std::to_string(before) +
+                       " times a number that divides " + std::to_string(std::gcd(down, up)));
+    before = now;
+  }
 }
 
 // Removes the first dot-separated part of a name such as "down_blocks.3.conv1.weight" and returns
@@ -93,7 +96,16 @@ std::string wan_vae_original_name(const WanVaeConfig& config, const std::string&
     if (attention) return side + ".middle.1." + rest;
     return side + ".middle." + (index == "0" ? "0." : "2.") + original_block_tensor(rest);
   }
-  if (group == "down_blocks") {
+  const bool down = group == "down_blocks";
+  if (config.residual) {  // the resampling of a level follows its residual blocks
+    const std::string level = next_part(rest);
+    const bool resnet = next_part(rest) == "resnets";
+    const std::string item =
+        resnet ? next_part(rest) : std::to_string(config.num_res_blocks + (down ? 0 : 1));
+    const std::string of = down ? ".downsamples." : ".upsamples.";
+    return side + of + level + of + item + "." + original_block_tensor(rest);
+  }
+  if (down) {
     const std::string index = next_part(rest);
     return side + ".downsamples." + index + "." + original_block_tensor(rest);
   }
@@ -105,18 +117,32 @@ std::string wan_vae_original_name(const WanVaeConfig& config, const std::string&
          original_block_tensor(rest);
 }
 
+void WanVaeConfig::check(const std::string& path) const {
+  if (temporal_downsample.size() + 1 != dim_mult.size())
+    reject(path, "temperal_downsample has " + std::to_string(temporal_downsample.size()) +
+                     " entries, dim_mult wants " + std::to_string(dim_mult.size() - 1));
+  const int64_t pixels = patch_size * patch_size;
+  for (const auto& [field, channels] :
+       {std::pair{"in_channels", in_channels}, std::pair{"out_channels", out_channels}})
+    if (channels != 3 * pixels)
+      reject(path, std::string(field) + " is " + std::to_string(channels) + ", must be " +
+                       std::to_string(3 * pixels) + " (RGB, patch_size " +
+                       std::to_string(patch_size) + ")");
+  if (residual) check_shortcuts(*this, path);
+  for (size_t level = 1; level < dim_mult.size() && !residual; ++level)
+    if (decoder_base_dim * dim_mult[level] < 2)
+      reject(path, "base_dim " + std::to_string(decoder_base_dim) +
+                       " is too narrow to be halved by an up-sampling");
+}
+
 WanVaeConfig WanVaeConfig::from_json_file(const std::string& path) {
   const nlohmann::json json = read_config(path);
   ConfigCheck check(json, path);
   check.keys({}, {"attn_scales", "base_dim", "clip_output", "decoder_base_dim", "dim_mult",
-                  "dropout", "in_channels", "is_residual", "latents_mean", "latents_std",
-                  "num_res_blocks", "out_channels", "patch_size", "scale_factor_spatial",
-                  "scale_factor_temporal", "temperal_downsample", "z_dim"});
+                  "dropout", "in_channels", "input_channels", "is_residual", "latents_mean",
+                  "latents_std", "num_res_blocks", "out_channels", "patch_size",
+                  "scale_factor_spatial", "scale_factor_temporal", "temperal_downsample", "z_dim"});
   check.finish("a Wan VAE's configuration");
-  if (json_bool_or(json, "is_residual", path, false))
-    reject(path,
-           "is_residual true (the Wan 2.2 TI2V VAE) is not supported yet; use a model with the "
-           "Wan 2.1 VAE, such as Wan2.1-T2V or Wan2.2-T2V-A14B");
   if (json_has(json, "attn_scales") && !json_numbers(json, "attn_scales", path).empty())
     reject(path, "attn_scales must be empty: attention runs in the middle block only");
 
@@ -132,9 +158,12 @@ WanVaeConfig WanVaeConfig::from_json_file(const std::string& path) {
   if (json_has(json, "temperal_downsample"))
     config.temporal_downsample = json_bools(json, "temperal_downsample", path);
   config.patch_size = json_int_or(json, "patch_size", path, 1, {1, 16});
-  config.in_channels = json_int_or(json, "in_channels", path, config.in_channels, kWidths);
+  config.residual = json_bool_or(json, "is_residual", path, false);
+  config.pictures = json_string_or(json, "_class_name", path, "") == "AutoencoderKLQwenImage";
+  for (const char* field : {"in_channels", "input_channels"})
+    config.in_channels = json_int_or(json, field, path, config.in_channels, kWidths);
   config.out_channels = json_int_or(json, "out_channels", path, config.out_channels, kWidths);
-  check_shape(config, path);
+  config.check(path);
   config.latents_mean =
       read_latent_statistic(json, "latents_mean", path, config.z_dim, config.latents_mean);
   config.latents_std =

@@ -8,6 +8,7 @@
 #include "kernels/norm.h"
 #include "kernels/pointwise.h"
 #include "models/wan/vae.h"
+#include "models/wan/vae_residual.h"
 
 namespace weft {
 
@@ -270,24 +271,74 @@ void add_mid_block(VaeNetwork& network, const VaeWeightSource& source, const std
   network.push_back(std::make_unique<Resnet>(source, name + ".resnets.1", width, width));
 }
 
-VaeNetwork make_encoder(const WanVaeConfig& config, const VaeWeightSource& source) {
+std::string numbered(const std::string& name, int64_t index) {
+  return name + "." + std::to_string(index);
+}
+
+// Appends the levels of the encoder: residual blocks, and a halving behind each but the last.
+void add_down_levels(const WanVaeConfig& config, const VaeWeightSource& source,
+                     VaeNetwork& network) {
   const size_t levels = config.dim_mult.size();
-  VaeNetwork network;
-  int64_t width = config.base_dim;
-  network.push_back(
-      std::make_unique<CausalConv>(source, "encoder.conv_in", "", config.in_channels, width));
-  int index = 0;
-  const auto next_name = [&] { return "encoder.down_blocks." + std::to_string(index++); };
+  const std::string all = "encoder.down_blocks";
+  int64_t width = config.base_dim, index = 0;
   for (size_t level = 0; level < levels; ++level) {
     const int64_t out = config.base_dim * config.dim_mult[level];
+    const bool halves = level + 1 < levels, temporal = halves && config.temporal_downsample[level];
+    const std::string own = numbered(all, static_cast<int64_t>(level));
+    VaeNetwork layers;
     for (int64_t i = 0; i < config.num_res_blocks; ++i) {
-      network.push_back(std::make_unique<Resnet>(source, next_name(), width, out));
+      const std::string name =
+          config.residual ? numbered(own + ".resnets", i) : numbered(all, index++);
+      layers.push_back(std::make_unique<Resnet>(source, name, width, out));
       width = out;
     }
-    if (level + 1 < levels)
-      network.push_back(std::make_unique<Downsample>(source, next_name(), width,
-                                                     config.temporal_downsample[level]));
+    if (halves)
+      layers.push_back(std::make_unique<Downsample>(
+          source, config.residual ? own + ".downsampler" : numbered(all, index++), width,
+          temporal));
+    if (config.residual)
+      network.push_back(make_residual_level(
+          own, std::move(layers), {.frames = temporal ? 2 : 1, .pixels = halves ? 2 : 1}));
+    else
+      for (auto& layer : layers) network.push_back(std::move(layer));
   }
+}
+
+// Appends the levels of the decoder: residual blocks, and a doubling behind each but the last.
+void add_up_levels(const WanVaeConfig& config, const VaeWeightSource& source, VaeNetwork& network) {
+  const size_t levels = config.dim_mult.size();
+  int64_t width = config.decoder_base_dim * config.dim_mult.back();
+  for (size_t block = 0; block < levels; ++block) {
+    const size_t level = levels - 1 - block;
+    const int64_t out = config.decoder_base_dim * config.dim_mult[level];
+    const bool doubles = level > 0, temporal = doubles && config.temporal_downsample[level - 1];
+    const std::string own = numbered("decoder.up_blocks", static_cast<int64_t>(block));
+    VaeNetwork layers;
+    for (int64_t i = 0; i <= config.num_res_blocks; ++i) {
+      layers.push_back(std::make_unique<Resnet>(source, numbered(own + ".resnets", i), width, out));
+      width = out;
+    }
+    const int64_t up = config.residual ? width : width / 2;
+    if (doubles) {
+      layers.push_back(std::make_unique<Upsample>(
+          source, own + (config.residual ? ".upsampler" : ".upsamplers.0"), width, up, temporal));
+      width = up;
+    }
+    if (config.residual && doubles)
+      network.push_back(make_residual_level(
+          own, std::move(layers),
+          {.way = VaeShortcut::Way::kUp, .frames = temporal ? 2 : 1, .pixels = 2}));
+    else
+      for (auto& layer : layers) network.push_back(std::move(layer));
+  }
+}
+
+VaeNetwork make_encoder(const WanVaeConfig& config, const VaeWeightSource& source) {
+  const int64_t width = config.base_dim * config.dim_mult.back();
+  VaeNetwork network;
+  network.push_back(std::make_unique<CausalConv>(source, "encoder.conv_in", "", config.in_channels,
+                                                 config.base_dim));
+  add_down_levels(config, source, network);
   add_mid_block(network, source, "encoder.mid_block", width);
   network.push_back(std::make_unique<CausalConv>(source, "encoder.conv_out", "encoder.norm_out",
                                                  width, 2 * config.z_dim));
@@ -298,30 +349,17 @@ VaeNetwork make_encoder(const WanVaeConfig& config, const VaeWeightSource& sourc
 }
 
 VaeNetwork make_decoder(const WanVaeConfig& config, const VaeWeightSource& source) {
-  const size_t levels = config.dim_mult.size();
+  const int64_t width = config.decoder_base_dim * config.dim_mult.back();
   VaeNetwork network;
-  int64_t width = config.decoder_base_dim * config.dim_mult.back();
   network.push_back(make_pointwise(source, "post_quant_conv", {config.z_dim, config.z_dim, 1, 1, 1},
                                    config.z_dim));
   network.push_back(
       std::make_unique<CausalConv>(source, "decoder.conv_in", "", config.z_dim, width));
   add_mid_block(network, source, "decoder.mid_block", width);
-  for (size_t block = 0; block < levels; ++block) {
-    const size_t level = levels - 1 - block;
-    const int64_t out = config.decoder_base_dim * config.dim_mult[level];
-    const std::string name = "decoder.up_blocks." + std::to_string(block);
-    for (int64_t i = 0; i <= config.num_res_blocks; ++i) {
-      network.push_back(
-          std::make_unique<Resnet>(source, name + ".resnets." + std::to_string(i), width, out));
-      width = out;
-    }
-    if (level == 0) continue;
-    network.push_back(std::make_unique<Upsample>(source, name + ".upsamplers.0", width, width / 2,
-                                                 config.temporal_downsample[level - 1]));
-    width /= 2;
-  }
+  add_up_levels(config, source, network);
   network.push_back(std::make_unique<CausalConv>(source, "decoder.conv_out", "decoder.norm_out",
-                                                 width, config.out_channels));
+                                                 config.decoder_base_dim * config.dim_mult.front(),
+                                                 config.out_channels));
   return network;
 }
 
@@ -337,9 +375,7 @@ VaeDesign WanVaeConfig::design() const {
       .clamps = true,
       .spelled =
           [*this](const TensorFile& file, const std::string& name) {
-            const bool original = file.contains("decoder.middle.0.residual.0.gamma") ||
-                                  file.contains("encoder.middle.0.residual.0.gamma");
-            return original ? wan_vae_original_name(*this, name) : name;
+            return wan_vae_has_original_names(file) ? wan_vae_original_name(*this, name) : name;
           }};
   for (int64_t c = 0; c < z_dim; ++c)
     design.scales.push_back({.factor = latents_std[c], .shift = latents_mean[c]});

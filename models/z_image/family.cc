@@ -1,6 +1,6 @@
 #include "models/z_image/family.h"
 
-#include "io/text/byte_bpe.h"
+#include "models/files/tokenizer_files.h"
 
 namespace weft {
 
@@ -21,8 +21,7 @@ DefaultSettings z_image_defaults(const ModelDirectory& model) {
 // The ids of a prompt in the chat form that the text encoder was trained on.
 class ZImagePrompts final : public PromptTokenizer {
  public:
-  explicit ZImagePrompts(const std::string& folder)
-      : tokenizer_(ByteBpeTokenizer::open(folder + "/tokenizer.json")) {}
+  explicit ZImagePrompts(const std::string& folder) : tokenizer_(open_byte_bpe(folder)) {}
 
   int64_t max_ids() const override { return kMaxIds; }
   int64_t padded_rows(int64_t ids) const override { return ids; }
@@ -52,10 +51,16 @@ const ModelFamily kZImageFamily{
     .guidance = GuidanceForm::kFromPositive,
     .even_sigmas = true,
     .velocity_sign = -1,
-    .tokenizer = [](const std::string& folder) -> std::unique_ptr<PromptTokenizer> {
-      return std::make_unique<ZImagePrompts>(folder);
+    .tokenizer = [](const ModelDirectory& model) -> std::unique_ptr<PromptTokenizer> {
+      return std::make_unique<ZImagePrompts>(model.tokenizer);
     },
     .defaults = z_image_defaults,
+    .transformer_class = "ZImageTransformer2DModel",
+    .text_encoder_class = "Qwen3Model",
+    .vae_class = "AutoencoderKL",
+    .pipeline = [](const ModelDirectory&) -> PipelineFacts {
+      return {.scheduler = R"({"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0})"};
+    },
 };
 
 }  // namespace weft

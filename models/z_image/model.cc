@@ -1,4 +1,5 @@
 // The Z-Image transformer as a TransformerModel.
+#include "models/z_image/names.h"
 #include "models/z_image/transformer.h"
 
 namespace weft {
@@ -16,6 +17,9 @@ class ZImageModel final : public TransformerModel {
     ZImageConfig config = config_;
     config.layers = blocks;
     return make_z_image_model(config);
+  }
+  std::vector<TensorPlace> spellings(const std::string& name) const override {
+    return {{.name = name}, ZImageNames{.prefix = "", .single_file = true}(name)};
   }
   std::unique_ptr<Transformer> load(Stream& stream, const TensorFile& file,
                                     const TransformerLoad& load) const override {

@@ -4,14 +4,11 @@
 #include <string>
 
 #include "io/weights/tensor_file.h"
+#include "models/transformer.h"
 
 namespace weft {
 
-// A tensor as it lies in a file: part `part` of the `parts` equal stretches of the file's rows.
-struct ZImagePlace {
-  std::string name;
-  int64_t part = 0, parts = 1;
-};
+using ZImagePlace = TensorPlace;
 
 struct ZImageNames {
   std::string prefix;        // "", "diffusion_model." or "model.diffusion_model."

@@ -22,26 +22,20 @@ TensorView repeated(const TensorView& vector, int64_t count) {
   return rows;
 }
 
-size_t rope_bytes(const Rope& rope) {
-  size_t bytes = 0;
-  for (const Tensor& table : rope.table) bytes += bytes_of(table);
-  return bytes;
-}
-
 // Checks the file's tensors and finds the part of each that the slice holds.
 CheckpointPart checked_tensors(const TensorFile& file, const ZImageConfig& config,
-                               const WidthSlice& width) {
+                               const TransformerLoad& load) {
   const ZImageNames names = detect_z_image_names(file);
   WeightBinder binder(file, "transformer");
   binder.ignore(names.prefix + "norm_final.weight");  // some files hold it, no model uses it
   binder.ignore_without(names.prefix);
-  CheckpointPart tensors(file);
+  CheckpointPart tensors(file, load.weights, load.resident > 0);
   for (const TensorSpec& tensor : z_image_tensors(config)) {
     const ZImagePlace place = names(tensor.name);
     std::vector<int64_t> shape = tensor.shape;
     shape[0] *= place.parts;
     if (place.part == 0) binder.take(place.name, shape);
-    TensorPart part = z_image_part(config, tensor, width);
+    TensorPart part = z_image_part(config, tensor, load.width);
     if (place.parts > 1) {
       CHECK(part.dim == 0, tensor.name);
       part.range.begin += place.part * tensor.shape[0];
@@ -75,6 +69,7 @@ PackedLinear patch_linear(Stream& stream, const CheckpointPart& tensors, const Z
 
 ZImageBlock load_block(Stream& stream, const CheckpointPart& tensors, const TransformerLoad& load,
                        const std::string& name) {
+  if (load.resident > 0) tensors.read_ahead(stream, name);
   const auto linear = [&](const char* part) {
     return tensors.linear(stream, name + part, load.dtype, load.weights);
   };
@@ -102,7 +97,7 @@ ZImageBlock load_block(Stream& stream, const CheckpointPart& tensors, const Tran
 
 }  // namespace
 
-size_t ZImageConditioning::bytes() const { return bytes_of(caption) + rope_bytes(positions); }
+size_t ZImageConditioning::bytes() const { return bytes_of(caption) + bytes_of(positions); }
 
 ZImageTransformer ZImageTransformer::load(Stream& stream, const TensorFile& file,
                                           const ZImageConfig& config, const TransformerLoad& load) {
@@ -110,9 +105,9 @@ ZImageTransformer ZImageTransformer::load(Stream& stream, const TensorFile& file
   model.config_ = config;
   model.set_load(config.traits(), load);
   const BlockRange& blocks = model.load_.blocks;
-  const CheckpointPart tensors = checked_tensors(file, config, load.width);
-  const auto block = [&](Stream& own, const std::string& name, int index) {
-    return load_block(own, tensors, model.load_, name + "." + std::to_string(index) + ".");
+  const CheckpointPart tensors = checked_tensors(file, config, load);
+  const auto block = [tensors, how = model.load_](Stream& own, const std::string& name, int index) {
+    return load_block(own, tensors, how, name + "." + std::to_string(index) + ".");
   };
   model.time_linear_1_ = tensors.linear(stream, "t_embedder.mlp.0", DType::kF32);
   model.time_linear_2_ = tensors.linear(stream, "t_embedder.mlp.2", DType::kF32);
@@ -128,7 +123,8 @@ ZImageTransformer ZImageTransformer::load(Stream& stream, const TensorFile& file
       model.context_refiner_.push_back(block(stream, "context_refiner", i));
     }
   }
-  model.load_blocks(stream, [&](Stream& own, int index) { return block(own, "layers", index); });
+  model.load_blocks(stream,
+                    [block](Stream& own, int index) { return block(own, "layers", index); });
   if (blocks.last()) {
     const std::string final = "all_final_layer." + patch + ".";
     model.final_modulation_ = tensors.linear(stream, final + "adaLN_modulation.1", DType::kF32);

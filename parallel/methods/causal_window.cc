@@ -145,10 +145,13 @@ void CausalWindowMixer::make_sink(Context& context, const Attend& attend) {
 }
 
 void CausalWindowMixer::attend(Context& context, const Attend& attend) {
-  CHECK(!attend.past && attend.replicated == 0 && attend.mask == Mask::kFull && attend.rope,
+  const bool makes_sink = window_.makes_sink_ >= 0;
+  CHECK(!attend.past && (makes_sink || attend.replicated == 0) && attend.mask == Mask::kFull &&
+            attend.rope,
         "layer", attend.layer, "replicated", attend.replicated);
-  CHECK(attend.q[0] == context.tokens.total, "rows", attend.q[0], "tokens", context.tokens.total);
-  if (window_.makes_sink_ >= 0) return make_sink(context, attend);
+  CHECK(attend.q[0] - attend.replicated == context.tokens.total, "rows", attend.q[0], "replicated",
+        attend.replicated, "tokens", context.tokens.total);
+  if (makes_sink) return make_sink(context, attend);
   const CausalWindow::Block& block = window_.block_;
   const CausalWindowShape& shape = window_.shape_;
   CausalWindow::Ring& ring = window_.made(window_.ring(attend.layer, block.step),
@@ -157,18 +160,28 @@ void CausalWindowMixer::attend(Context& context, const Attend& attend) {
 
   const Arena::Scope scope(context.arena);
   std::vector<KVSegment> segments;
-  const auto see = [&](const CausalWindow::Ring& kept, const Rope& positions) {
-    const int64_t rows = positions.grid[0] * positions.grid[1] * positions.grid[2];
+  const auto see = [&](const CausalWindow::Ring& kept, std::initializer_list<const Rope*> ropes) {
+    const auto rows_of = [](const Rope* rope) {
+      return rope ? rope->grid[0] * rope->grid[1] * rope->grid[2] : 0;
+    };
+    int64_t rows = 0, first = 0;
+    for (const Rope* rope : ropes) rows += rows_of(rope);
     const auto part = [&](int index) {
       return window_.rows_of(context, kept.rows.view().select(0, index).slice(0, 0, rows),
                              attend.k.dtype);
     };
     const TensorView keys = part(0), k = context.arena.alloc(keys.dtype, keys.shape());
-    apply_rope(context.stream, keys, positions, 0, k);
+    for (const Rope* rope : ropes) {
+      const int64_t own = rows_of(rope);
+      if (own > 0)
+        apply_rope(context.stream, keys.slice(0, first, own), *rope, 0, k.slice(0, first, own));
+      first += own;
+    }
     segments.push_back({.k = k, .v = part(1)});
   };
-  see(ring, *block.keys);
-  if (shape.sink_tokens > 0) see(window_.sink(attend.layer, block.sink), *block.sink_keys);
+  see(ring, {block.keys});
+  if (shape.sink_tokens > 0)
+    see(window_.sink(attend.layer, block.sink), {block.sink_keys, block.sink_replicated});
   apply_rope(context.stream, attend.q, *attend.rope, 0, attend.q);
   attention(context.stream, {.q = attend.q,
                              .segments = segments,

@@ -6,7 +6,7 @@
 // Split: none; this mixer sees all tokens of its heads, alone or inside Ulysses. It does not serve
 //   a ring.
 // Talk: none; bytes sent: 0.
-// Past keys (Attend::past), replicated rows: refused.
+// Past keys (Attend::past): refused. Replicated rows: only of a sink, whose keys stay with it.
 // Memory: for every layer and step 2 C S Akv E elements for a window of C frames of S tokens; for
 //   every layer 2 R Akv E per sink of R tokens (causal_window_cache_bytes). Arena: (C S + R) Akv E.
 //   In 8 bits a kept row has E + 1 bytes, and the arena takes as much again for the values.
@@ -42,11 +42,11 @@ constexpr bool is_coded(KeptRows kept) { return kept != KeptRows::kCompute; }
 
 struct CausalWindowShape {
   BlockRange layers{};
-  Range steps{};           // the denoising steps that this rank computes
-  int64_t frames = 1;      // C, the frames of the present block among them
-  int64_t frame_tokens{};  // S
-  int64_t sink_tokens = 0;
-  int sinks = 1;  // how many are kept at a time
+  Range steps{};            // the denoising steps that this rank computes
+  int64_t frames = 1;       // C, the frames of the present block among them
+  int64_t frame_tokens{};   // S
+  int64_t sink_tokens = 0;  // R, replicated rows among them
+  int sinks = 1;            // how many are kept at a time
   KeptRows kept = KeptRows::kCompute;
 };
 
@@ -80,6 +80,7 @@ class CausalWindow {
     const Rope* keys = nullptr;  // the positions of the frames in the slots (slot_positions)
     int sink = 0;                // which one it sees
     const Rope* sink_keys = nullptr;
+    const Rope* sink_replicated = nullptr;  // the positions of its replicated rows; null: none
   };
   void begin(const Block& block);
   void begin_sink(int sink);

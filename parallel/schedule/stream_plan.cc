@@ -57,7 +57,7 @@ class StreamWriter final : public PlanWriter {
   }
   Step message(Pass pass, int peer, Payload payload, const Range& tokens) const {
     Step step{.pass = pass, .tokens = tokens, .peer = peer, .payload = payload};
-    step.bytes = config_.rows(pass, tokens) *
+    step.bytes = config_.rows(pass, tokens, payload) *
                  (payload == Payload::kHidden ? config_.hidden_bytes : config_.latent_bytes);
     return step;
   }
@@ -401,7 +401,7 @@ std::vector<Plan> plan_stream(const StreamPlanConfig& config) {
 
 PlanRules stream_rules(const StreamPlanConfig& config) {
   return {.bytes = [&config](const Step& message) {
-    const int64_t rows = config.rows(message.pass, message.tokens);
+    const int64_t rows = config.rows(message.pass, message.tokens, message.payload);
     return message.payload == Payload::kControl  ? kPermitBytes
            : message.payload == Payload::kHidden ? rows * config.hidden_bytes
                                                  : rows * config.latent_bytes;

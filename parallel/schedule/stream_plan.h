@@ -22,6 +22,7 @@
 // token);
 //   8 of a permit. Per forward and stage: (P S + 1) D e hidden, and (P S + 1) r back to the first
 //   stage.
+//   A sink's messages have no row that describes it, and its hidden rows have the joint ones too.
 // Memory of a rank beside its weights and keys: credits + stages + 1 blocks of rows.
 // Exact, whatever the ranks and the delays.
 // Divisibility: none; at least one step per group and one transformer block per stage.
@@ -50,7 +51,8 @@ struct StreamPlanConfig {
   int blocks = 1;                              // kEndless until the last one is known
   int64_t block_frames = 1, frame_tokens = 0;  // P, in frames of tokens, and S
   int64_t sink_frames = 0;
-  int swap_block = 0;  // 0: the sink stays
+  int64_t sink_joint_rows = 0;  // hidden rows of a sink beside its tokens; every rank makes them
+  int swap_block = 0;           // 0: the sink stays
   int credits = 2;
   int layers = 1;  // transformer blocks
   // Later blocks see the keys of one more pass over a finished block (Self-Forcing, 2025, arXiv
@@ -90,8 +92,9 @@ struct StreamPlanConfig {
   Range group(int index) const { return partition(steps, layout[Axis::kStep], index); }
   Range tokens() const { return {0, block_frames * frame_tokens}; }
   // The rows of a message of so many tokens, with the one that describes a block.
-  int64_t rows(const Pass& pass, const Range& of) const {
-    return of.size() + (pass.micro == kSinkPass ? 0 : 1);
+  int64_t rows(const Pass& pass, const Range& of, Payload payload) const {
+    if (pass.micro != kSinkPass) return of.size() + 1;
+    return of.size() + (payload == Payload::kHidden ? sink_joint_rows : 0);
   }
   Range sink_tokens() const { return {0, sink_frames * frame_tokens}; }
 

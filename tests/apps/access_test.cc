@@ -1,4 +1,4 @@
-#include "apps/serve/access.h"
+#include "apps/serve/http/access.h"
 
 #include <gtest/gtest.h>
 
@@ -73,7 +73,7 @@ TEST(Secret, Base64UrlOfTheStandard) {
 
 HttpRequest request_with(HttpHeaders headers) {
   headers.emplace("host", "localhost:8080");
-  return {.method = "GET", .path = "/work", .headers = std::move(headers)};
+  return {.method = "GET", .path = "/task", .headers = std::move(headers)};
 }
 int status(const AccessRules& rules, HttpHeaders headers, KeyRule key = KeyRule::kNeeded) {
   const auto refused = access_refusal(rules, request_with(std::move(headers)), key);

@@ -65,6 +65,47 @@ TEST_F(BenchTruth, ACacheIsACaseWithItsSkippedSteps) {
   }
 }
 
+// Pictures whose text is among the tokens: every patch has text rows of its own.
+TEST_F(BenchTruth, DrawsPicturesUnderDisplacedPatches) {
+  for (const char* model :
+       {"pipeline_zimage_cfg", "pipeline_qwen_image", "pipeline_flux_schnell"}) {
+    const auto lines = json_lines_of(
+        "bench truth --model tests/golden/" + std::string(model) +
+        "/model --size 64x64 --num-frames 1 --steps 9 --dtype f32 --repeat 1 --link-gbit 10 "
+        "--link-ms 1 --json full@ulysses distrifusion:patches=2,warmup=1@patch "
+        "pipefusion:patches=2,warmup=1@layers");
+    ASSERT_EQ(lines.size(), 3u) << model;
+    for (size_t i = 0; i < lines.size(); ++i) {
+      EXPECT_EQ(lines[i].at("psnr").is_null(), i == 0) << lines[i];
+      EXPECT_GT(lines[i].at("ssim"), 0.99) << lines[i];
+      EXPECT_TRUE(lines[i].at("same_frames_as_one_rank")) << lines[i];
+      EXPECT_GT(lines[i].at("bytes_per_step"), 0) << lines[i];
+    }
+  }
+}
+
+// The plan of a picture counts the rows of text that each patch carries.
+TEST_F(BenchTruth, PlansPicturesUnderDisplacedPatches) {
+  for (const char* model : {"pipeline_qwen_image", "pipeline_flux_dev"})
+    for (const char* way : {"--layout patch=2 --method distrifusion:patches=2",
+                            "--layout patch=2 --method pcpp:patches=2",
+                            "--layout layers=2 --method pipefusion:patches=2"}) {
+      const Outcome outcome =
+          run("plan --model tests/golden/" + std::string(model) +
+              "/model --prompt \"a red ball\" --size 64x64 --steps 9 --ranks 2 " + way);
+      EXPECT_EQ(outcome.code, 0) << model << way << outcome.err;
+    }
+  const Outcome ring =
+      run("plan --model tests/golden/pipeline_flux_dev/model --prompt \"a red ball\" --size 64x64 "
+          "--steps 9 --ranks 2 --layout ring=2 --method distrifusion:patches=2");
+  EXPECT_EQ(ring.code, 2) << ring.err;
+  EXPECT_EQ(test::lines(ring.err), 1u) << ring.err;
+  const Outcome guided =
+      run("plan --model tests/golden/pipeline_flux_schnell/model --prompt x --guidance-scale 3");
+  EXPECT_EQ(guided.code, 2) << guided.err;
+  EXPECT_NE(guided.err.find("guidance scale is 3, legal: 0 to 1"), std::string::npos) << guided.err;
+}
+
 TEST_F(BenchTruth, ForecastsEightRanksOverThreeLinks) {
   const auto lines = json_lines_of(
       "bench truth --simulate --model models/pocket --json --device-gflops 100 --device-gbs 10 "

@@ -283,6 +283,37 @@ TEST_F(Cli, InspectCountsFromConfigAlone) {
   EXPECT_EQ(info.at("tensors"), 825);
 }
 
+// The layout in which Wan 2.2 speech to video is published: parts lie beside the transformer.
+TEST_F(Cli, InspectTellsThePartsOfAnOriginalFolder) {
+  namespace fs = std::filesystem;
+  const std::string folder = path("S2V"), encoder = folder + "/wav2vec2-large-xlsr-53-english";
+  fs::create_directories(folder + "/google");
+  fs::copy("tests/golden/s2v_motion/model/transformer", folder);
+  fs::copy("tests/golden/wav2vec2_tiny/model/audio_encoder", encoder);
+  std::ofstream(folder + "/Wan2.1_VAE.pth") << "x";
+  const Outcome whole = run("inspect --json " + folder);
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  const nlohmann::json info = nlohmann::json::parse(whole.out);
+  EXPECT_EQ(info.at("not_read"), nlohmann::json({"Wan2.1_VAE.pth"}));
+  EXPECT_EQ(info.at("components").size(), 2u);
+  EXPECT_EQ(info["components"]["transformer"]["class"], "WanModel_S2V");
+  const nlohmann::json& heard = info["components"]["wav2vec2-large-xlsr-53-english"];
+  EXPECT_EQ(heard.at("class"), "Wav2Vec2Model");
+  EXPECT_EQ(heard.at("tensors"), 85);
+
+  const Outcome part = run("inspect --json " + encoder);
+  ASSERT_EQ(part.code, 0) << part.err;
+  const nlohmann::json weights = nlohmann::json::parse(part.out);
+  EXPECT_EQ(weights.at("class"), "Wav2Vec2Model");
+  EXPECT_EQ(weights.at("tensors"), 88);  // with those of another head
+  EXPECT_EQ(weights.at("format"), "safetensors");
+
+  std::ofstream(encoder + "/config.json") << R"({"model_type": "wav2vec2", "hidden_size": 5})";
+  const Outcome broken = run("inspect " + folder);
+  EXPECT_EQ(broken.code, 3);
+  EXPECT_NE(broken.err.find("conv_dim"), std::string::npos) << broken.err;
+}
+
 TEST(Plan, TellsTimeMemoryAndBytesOfALayout) {
   const std::string svg = testing::TempDir() + "/weft_plan.svg";
   const Outcome outcome =

@@ -1,5 +1,5 @@
 // Routes with a parameter, and responses that send a file or a part of it.
-#include "apps/serve/file_response.h"
+#include "apps/serve/http/file_response.h"
 
 #include <gtest/gtest.h>
 

@@ -251,7 +251,6 @@ TEST(Flags, SuggestionsAreSensible) {
                                          {"--quantization", "--weights"},
                                          {"--num_frame", "--num-frames"},
                                          {"--help-al", "--help-all"},
-                                         {"--lora", ""},
                                          {"--xyz", ""},
                                          {"--tea-cache", ""}})
     EXPECT_EQ(suggested_flag(kGenerate, word), suggestion) << word;

@@ -1,5 +1,5 @@
 // The rules of the server for requests, each with the status that a client sees.
-#include "apps/serve/http_server.h"
+#include "apps/serve/http/http_server.h"
 
 #include <gtest/gtest.h>
 
@@ -30,23 +30,23 @@ TEST(HttpServer, AnswersRoutesAndKeepsTheConnection) {
   RunningServer running(echo_settings());
   EXPECT_GT(running.server.port(), 0);
   RawClient client = running.connect();
-  EXPECT_EQ(client.ask(get("/work")).body, "ok");
+  EXPECT_EQ(client.ask(get("/task")).body, "ok");
   EXPECT_EQ(client.ask(post("/echo?a=%20b", "12345")).body, "5 a=%20b");
-  client.send(get("/work") + get("/nothing") + get("/work"));
+  client.send(get("/task") + get("/nothing") + get("/task"));
   EXPECT_EQ(client.answer().status, 200);
   EXPECT_EQ(client.answer().status, 404);
   EXPECT_EQ(client.answer().status, 200);
   EXPECT_EQ(running.server.connections(), 1);
-  EXPECT_TRUE(client.ask(get("/work", "Connection: close\r\n")).has("Connection: close"));
+  EXPECT_TRUE(client.ask(get("/task", "Connection: close\r\n")).has("Connection: close"));
   EXPECT_TRUE(client.ended());
 }
 
 TEST(HttpServer, UnknownRoutesAndMethods) {
   RunningServer running(echo_settings());
-  EXPECT_EQ(running.ask(get("/work/")).status, 404);
-  EXPECT_EQ(running.ask(get("/../work")).status, 404);
-  EXPECT_EQ(running.ask(get("/%77ork")).status, 404);
-  const RawClient::Answer wrong = running.ask(post("/work", ""));
+  EXPECT_EQ(running.ask(get("/task/")).status, 404);
+  EXPECT_EQ(running.ask(get("/../task")).status, 404);
+  EXPECT_EQ(running.ask(get("/%74ask")).status, 404);
+  const RawClient::Answer wrong = running.ask(post("/task", ""));
   EXPECT_EQ(wrong.status, 405);
   EXPECT_TRUE(wrong.has("Allow: GET")) << wrong.header;
   EXPECT_EQ(running.ask(get("/stream")).status, 426);
@@ -63,12 +63,15 @@ TEST(HttpServer, RefusesMalformedRequests) {
            "POST /echo HTTP/1.1\r\n" + host + "Content-Length: 5\r\nContent-Length: 6\r\n\r\n12345",
            "POST /echo HTTP/1.1\r\n" + host + "Content-Length: -1\r\n\r\n",
            "POST /echo HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
-           "GET /work HTTP/1.1\r\n" + host + host + "\r\n",
-           std::string("GET /work HTTP/1.1\r\n\r\n"),
-           "GET http://localhost/work HTTP/1.1\r\n" + host + "\r\n",
+           "POST /echo HTTP/1.1\r\n" + host +
+               "Transfer-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello",
+           "POST /echo HTTP/1.1\r\n" + host + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+           "GET /task HTTP/1.1\r\n" + host + host + "\r\n",
+           std::string("GET /task HTTP/1.1\r\n\r\n"),
+           "GET http://localhost/task HTTP/1.1\r\n" + host + "\r\n",
            "OPTIONS * HTTP/1.1\r\n" + host + "\r\n",
-           "GET /work HTTP/9.9\r\n" + host + "\r\n",
-           "GET /work HTTP/1.1\r\n" + host + "a b: c\r\n\r\n",
+           "GET /task HTTP/9.9\r\n" + host + "\r\n",
+           "GET /task HTTP/1.1\r\n" + host + "a b: c\r\n\r\n",
            std::string("\x16\x03\x01 hello\r\n\r\n"),
        })
     expect_refused(running, bytes, 400);
@@ -78,15 +81,15 @@ TEST(HttpServer, RefusesLargeHeaders) {
   RunningServer running(echo_settings());
   std::string fields;
   for (int i = 0; i < 200'000; ++i) fields += "a" + std::to_string(i) + ": b\r\n";
-  expect_refused(running, get("/work", fields), 431);
-  expect_refused(running, get("/work", "a: " + std::string(20'000, 'b') + "\r\n"), 431);
+  expect_refused(running, get("/task", fields), 431);
+  expect_refused(running, get("/task", "a: " + std::string(20'000, 'b') + "\r\n"), 431);
   expect_refused(running, get("/" + std::string(8192, 'a')), 414);
   expect_refused(running, get("/" + std::string(40'000, 'a')), 414);
   EXPECT_EQ(running.ask(get("/" + std::string(8191, 'a'))).status, 404);
   std::string hundred;
   for (int i = 0; i < 99; ++i) hundred += "a" + std::to_string(i) + ": b\r\n";
-  EXPECT_EQ(running.ask(get("/work", hundred)).status, 200);
-  expect_refused(running, get("/work", hundred + "last: b\r\n"), 431);
+  EXPECT_EQ(running.ask(get("/task", hundred)).status, 200);
+  expect_refused(running, get("/task", hundred + "last: b\r\n"), 431);
 }
 
 TEST(HttpServer, RefusesLargeBodies) {
@@ -114,11 +117,11 @@ TEST(HttpServer, SlowRequestsTimeOut) {
   settings.limits.idle_timeout = 400ms;
   RunningServer running(std::move(settings));
   expect_refused(running, "", 408);
-  expect_refused(running, "GET /work HTTP/1.1\r\nHost:", 408);
+  expect_refused(running, "GET /task HTTP/1.1\r\nHost:", 408);
   expect_refused(running, "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nabc",
                  408);
   RawClient idle = running.connect();
-  EXPECT_EQ(idle.ask(get("/work")).status, 200);
+  EXPECT_EQ(idle.ask(get("/task")).status, 200);
   EXPECT_TRUE(idle.ended());  // without an answer that belongs to no request
 }
 
@@ -129,18 +132,18 @@ TEST(HttpServer, LimitsConnections) {
   RunningServer running(std::move(settings));
   {
     RawClient first = running.connect(), second = running.connect();
-    EXPECT_EQ(first.ask(get("/work")).status, 200);
-    EXPECT_EQ(second.ask(get("/work")).status, 200);
+    EXPECT_EQ(first.ask(get("/task")).status, 200);
+    EXPECT_EQ(second.ask(get("/task")).status, 200);
     expect_refused(running, "", 503);
     RawClient other = running.connect("127.0.0.2");
-    EXPECT_EQ(other.ask(get("/work")).status, 200);
+    EXPECT_EQ(other.ask(get("/task")).status, 200);
     EXPECT_EQ(running.connect("127.0.0.3").answer().status, 503);
-    EXPECT_EQ(first.ask(get("/work")).status, 200);
+    EXPECT_EQ(first.ask(get("/task")).status, 200);
   }
   // Connections that ended make room.
   for (int i = 0; i < 200 && running.server.connections() > 0; ++i)
     std::this_thread::sleep_for(10ms);
-  EXPECT_EQ(running.ask(get("/work")).status, 200);
+  EXPECT_EQ(running.ask(get("/task")).status, 200);
 }
 
 TEST(HttpServer, HostOriginAndKey) {
@@ -149,9 +152,9 @@ TEST(HttpServer, HostOriginAndKey) {
   RunningServer running(std::move(settings));
   const std::string key = "Authorization: Bearer " + kKey + "\r\n";
   EXPECT_EQ(running.ask(get("/health/live")).status, 200);
-  EXPECT_EQ(running.ask(get("/work", key)).status, 200);
+  EXPECT_EQ(running.ask(get("/task", key)).status, 200);
   EXPECT_EQ(running.ask(get("/nothing", key)).status, 404);
-  for (const std::string target : {"/work", "/echo", "/nothing", "/stream", "/health/live/"}) {
+  for (const std::string target : {"/task", "/echo", "/nothing", "/stream", "/health/live/"}) {
     const RawClient::Answer answer = running.ask(get(target));
     EXPECT_EQ(answer.status, 401) << target;
     EXPECT_TRUE(answer.has("WWW-Authenticate: Bearer"));
@@ -159,9 +162,9 @@ TEST(HttpServer, HostOriginAndKey) {
   }
   EXPECT_EQ(running.ask(upgrade()).status, 401);
   EXPECT_EQ(running.ask(upgrade(key)).status, 101);
-  EXPECT_EQ(running.ask(get("/work", key + "Origin: null\r\n")).status, 403);
+  EXPECT_EQ(running.ask(get("/task", key + "Origin: null\r\n")).status, 403);
   EXPECT_EQ(running.ask(upgrade(key + "Origin: https://example.org\r\n")).status, 403);
-  EXPECT_EQ(running.ask("GET /work HTTP/1.1\r\nHost: example.org\r\n" + key + "\r\n").status, 403);
+  EXPECT_EQ(running.ask("GET /task HTTP/1.1\r\nHost: example.org\r\n" + key + "\r\n").status, 403);
 }
 
 TEST(HttpServer, HandlersMayFail) {
@@ -173,7 +176,7 @@ TEST(HttpServer, HandlersMayFail) {
   const RawClient::Answer answer = running.ask(get("/fails"));
   EXPECT_EQ(answer.status, 500);
   EXPECT_EQ(answer.body.find("secret"), std::string::npos);
-  EXPECT_EQ(running.ask(get("/work")).status, 200);
+  EXPECT_EQ(running.ask(get("/task")).status, 200);
 }
 
 TEST(HttpServer, TellsWhatItAnswered) {
@@ -186,12 +189,12 @@ TEST(HttpServer, TellsWhatItAnswered) {
   };
   {
     RunningServer running(std::move(settings));
-    running.ask(get("/work?secret"));
+    running.ask(get("/task?secret"));
     running.ask(get("/secret"));
     running.ask(upgrade());
     running.ask("nonsense\r\n\r\n");
   }
-  EXPECT_EQ(lines, "GET /work 200\nGET  404\nGET /stream 101\n  400\n");
+  EXPECT_EQ(lines, "GET /task 200\nGET  404\nGET /stream 101\n  400\n");
 }
 
 TEST(HttpServer, RefusesUnusableSettings) {
@@ -221,19 +224,19 @@ TEST(HttpServer, RefusesUnusableSettings) {
 TEST(HttpServer, DrainRefusesRequestsAndEndsInTime) {
   RunningServer running(echo_settings());
   RawClient idle = running.connect(), probe = running.connect(), half = running.connect();
-  EXPECT_EQ(idle.ask(get("/work")).status, 200);
-  EXPECT_EQ(probe.ask(get("/work")).status, 200);
-  half.send("GET /wo");
+  EXPECT_EQ(idle.ask(get("/task")).status, 200);
+  EXPECT_EQ(probe.ask(get("/task")).status, 200);
+  half.send("GET /ta");
   std::thread drain([&] { EXPECT_TRUE(running.server.drain(10s)); });
   // The listener closes first: then a new connection is refused.
   for (int i = 0; i < 500 && running.connect().is_open(); ++i) std::this_thread::sleep_for(1ms);
   EXPECT_FALSE(running.connect().is_open());
-  const RawClient::Answer refused = idle.ask(get("/work"));
+  const RawClient::Answer refused = idle.ask(get("/task"));
   EXPECT_EQ(refused.status, 503);
   EXPECT_NE(refused.body.find("\"draining\""), std::string::npos);
   EXPECT_TRUE(refused.has("Connection: close"));
   EXPECT_EQ(probe.ask(get("/health/live")).status, 200);
-  EXPECT_EQ(half.ask("rk HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 503);
+  EXPECT_EQ(half.ask("sk HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 503);
   drain.join();
   EXPECT_EQ(running.server.connections(), 0);
 }
@@ -254,7 +257,7 @@ TEST(HttpServer, DrainAnswersConnectionsThatWaitToBeAccepted) {
   std::vector<RawClient> waiting;
   for (int i = 0; i < 20; ++i) {
     waiting.push_back(running.connect());
-    waiting.back().send(get("/work"));
+    waiting.back().send(get("/task"));
   }
   std::thread drain([&] { EXPECT_TRUE(running.server.drain(10s)); });
   std::this_thread::sleep_for(50ms);  // usually the drain begins before the next accept
@@ -280,8 +283,8 @@ TEST(HttpServer, DrainEndsConnectionsThatSentNothing) {
 TEST(HttpServer, DrainCutsConnectionsThatDoNotEnd) {
   RunningServer running(echo_settings());
   RawClient half = running.connect();
-  half.send("GET /wo");
-  EXPECT_EQ(running.ask(get("/work")).status, 200);
+  half.send("GET /ta");
+  EXPECT_EQ(running.ask(get("/task")).status, 200);
   const auto began = std::chrono::steady_clock::now();
   running.server.drain(500ms);
   EXPECT_LT(std::chrono::steady_clock::now() - began, 5s);

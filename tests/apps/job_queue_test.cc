@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "apps/serve/jobs/job_routes.h"
+#include "io/picture/picture_reader.h"
 #include "tests/apps/serve_testing.h"
 
 namespace weft {
@@ -47,6 +48,8 @@ class Jobs : public testing::Test {
     progress.total = 2;
     progress.seconds_per_step = 0.5;
     listener.progress(progress);
+    if (previews_)
+      listener.preview({.step = 2, .total = 5, .frames = {Frame(4, 4), Frame(6, 2), Frame(4, 4)}});
     std::unique_lock lock(mutex_);
     drawn_.push_back(drawing.spec.id);
     changed_.notify_all();
@@ -87,6 +90,7 @@ class Jobs : public testing::Test {
   std::condition_variable changed_;
   std::vector<std::string> drawn_, ended_;
   Outcome outcome_ = Outcome::kNone;
+  bool previews_ = false;
   std::string path_;
   std::thread worker_;
 };
@@ -282,6 +286,30 @@ TEST_F(JobRoutes, AJobFromItsRequestToItsResult) {
   EXPECT_EQ(movie.status, 206);
   EXPECT_EQ(movie.body, "ovi");
   EXPECT_TRUE(movie.has("ETag: \"cafe\"") && movie.has("Content-Type: video/mp4"));
+}
+
+// The middle picture, as long as the job runs.
+TEST_F(JobRoutes, ARunningJobHasItsNewestPreview) {
+  previews_ = true;
+  EXPECT_EQ(ask(post("/v1/jobs", "a")).status, 202);
+  EXPECT_EQ(code(ask(get("/v1/jobs/a/preview"))), "no_preview");
+  work();
+  json running = json::parse(ask(get("/v1/jobs/a")).body);
+  while (running.at("preview").is_null()) running = json::parse(ask(get("/v1/jobs/a")).body);
+  EXPECT_EQ(running.at("preview"),
+            (json{{"step", 2}, {"steps", 5}, {"url", "/v1/jobs/a/preview"}}));
+  const RawClient::Answer picture = ask(get("/v1/jobs/a/preview"));
+  EXPECT_EQ(picture.status, 200);
+  EXPECT_TRUE(picture.has("Content-Type: image/png")) << picture.header;
+  EXPECT_NE(picture.header.find("ETag: "), std::string::npos) << picture.header;
+  const Frame frame = decode_picture("preview", picture.body);
+  EXPECT_EQ(frame.width, 6);
+  EXPECT_EQ(frame.height, 2);
+  let_go(Outcome::kDone);
+  wait_until_over("a");
+  EXPECT_EQ(json::parse(ask(get("/v1/jobs/a")).body).at("preview"), nullptr);
+  EXPECT_EQ(code(ask(get("/v1/jobs/a/preview"))), "no_preview");
+  EXPECT_EQ(ask(get("/v1/jobs/none/preview")).status, 404);
 }
 
 TEST_F(JobRoutes, RefusalsSayWhy) {

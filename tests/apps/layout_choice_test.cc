@@ -108,7 +108,8 @@ TEST_F(LayoutAuto, RefusesWhatNoLayoutCanDo) {
 TEST_F(LayoutAuto, OffersLayoutsUnderWhichAJobFits) {
   // A picture: the memory of a clip is that of its decoder, whatever the layout.
   const std::string clip =
-      " --model models/pocket --num-frames 1 --steps 2 --dtype f32 -p ball" + kDevice + kFast;
+      " --model models/pocket --num-frames 1 --steps 2 --dtype f32 --resident-layers 8 -p ball" +
+      kDevice + kFast;
   const std::string job = "plan --json --ranks 4 --layout all" + clip;
   uint64_t least = UINT64_MAX, most = 0;
   std::string widest;

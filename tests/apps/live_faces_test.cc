@@ -31,12 +31,11 @@ class Stage {
                  if (mood && *mood == "angry")
                    throw Error(ErrorKind::kUsage, "mood is 'angry'; legal for this model: calm");
                  return caption.value_or("a calm face");
-               }},
-        log_([](const std::string&) {}) {
+               }} {
     state_.readiness.set_ready();
     settings.model = "small";
     settings.moods = {"calm"};
-    faces_.emplace(stage_, settings, state_, log_);
+    faces_.emplace(stage_, settings, state_);
   }
 
   struct Client {
@@ -98,8 +97,7 @@ class Stage {
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<const SessionLoops>> loops_;
   FaceStage stage_;
-  ServerState state_;
-  ServerLog log_;
+  ServerState state_{.log = ServerLog([](const std::string&) {})};
   std::optional<LiveFaces> faces_;
 };
 
@@ -166,6 +164,12 @@ TEST(LiveFaces, StatsFollowThePackets) {
     EXPECT_GT(stats[k].at("realtime_factor").get<double>(), 0);
   }
   EXPECT_TRUE(media[0].header.flags & kKeyFlag);
+  const auto tells_factor = [&] {
+    return stage.state().metrics.text().find("\nweft_realtime_factor ") != std::string::npos;
+  };
+  for (int look = 0; look < 500 && !tells_factor(); ++look)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_TRUE(tells_factor());
 }
 
 TEST(LiveFaces, EveryContainerCarriesPicturesAndSound) {

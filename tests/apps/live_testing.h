@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/serve/http_server.h"
+#include "apps/serve/http/http_server.h"
 #include "apps/serve/stream_messages.h"
 
 namespace weft::test {

@@ -44,14 +44,15 @@ TEST_F(ModelFolder, SingleFilesAreNamedForWhatTheyAre) {
   std::ofstream(path("wan.safetensors")) << "x";
   std::ofstream(path("wan.gguf")) << "x";
   const std::string weights = refusal(path("wan.safetensors"));
-  expect_part(weights, "a single file of weights; checkpoints of one file are not supported yet");
+  expect_part(weights,
+              "a single file of weights, which --transformer, --text-encoder or --vae takes");
   expect_part(weights, "legal: a model folder in the diffusers layout");
   expect_part(weights, "hf download Wan-AI/");
   expect_part(refusal("models/pocket/vae/diffusion_pytorch_model.safetensors"),
               "This file belongs to such a folder: give --model models/pocket\n");
   const std::string gguf = refusal(path("wan.gguf"));
   expect_part(gguf, "a GGUF file");
-  expect_part(gguf, "--weights int8");
+  expect_part(gguf, "which --transformer, --text-encoder or --vae takes (weft inspect FILE tells");
   expect_part(refusal(path("wan.pth")), "a pickle file");
   expect_part(refusal("README.md"), "a file; legal: a model folder");
   expect_part(refusal("models/none"), "no folder that exists, and no model of that name in ");
@@ -62,7 +63,9 @@ TEST_F(ModelFolder, SingleFilesAreNamedForWhatTheyAre) {
 TEST_F(ModelFolder, AMissingFlagIsAUsageError) {
   const Outcome outcome = run("generate -p x");
   EXPECT_EQ(outcome.code, 2);
-  EXPECT_EQ(outcome.err, "weft: weft generate needs --model FOLDER (or WEFT_MODEL_PATH)\n");
+  EXPECT_EQ(
+      outcome.err,
+      "weft: weft generate needs --model FOLDER or --transformer FILE (or WEFT_MODEL_PATH)\n");
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ TEST(Progress, PercentIsMonotoneOverAJobAndBelow100) {
   double last = -1;
   for (const auto& [stage, total] : std::vector<std::pair<std::string, int>>{{"load", 1},
                                                                              {"encode_text", 2},
+                                                                             {"encode_image", 3},
                                                                              {"denoise", 20},
                                                                              {"decode", 7},
                                                                              {"encode_video", 1},

@@ -192,6 +192,30 @@ TEST_F(ServeCommand, ACancelledJobLeavesNothingAndTheNextIsDrawn) {
   EXPECT_EQ(end(), 0);
 }
 
+TEST_F(ServeCommand, RanksGoOnAfterTheirJobs) {
+  start({"--layout", "ulysses=2"});
+  std::vector<std::string> hashes;
+  for (const std::string& body : {kShort, kShort, kLong, kShort}) {
+    const std::string id = submit(body);
+    if (body == kLong) {
+      wait_for(id, [](const json& now) { return now.at("progress").at("step") > 0; });
+      EXPECT_EQ(cancel(id).status, 200);
+      EXPECT_EQ(wait_for_state(id, "cancelled").at("state"), "cancelled");
+      continue;
+    }
+    const json over = wait_for_state(id, "completed");
+    ASSERT_EQ(over.at("state"), "completed") << over << log();
+    hashes.push_back(over.at("outputs").at(0).at("framehash"));
+  }
+  EXPECT_EQ(hashes, std::vector<std::string>(3, hashes.front()));
+  // One token cannot be split over two ranks; the others are drawn all the same.
+  const std::string id = submit(R"({"prompt": "x", "size": "16x16", "num_frames": 1, "steps": 1})");
+  const json refused = wait_for_state(id, "failed");
+  EXPECT_EQ(refused.at("state"), "failed") << refused;
+  EXPECT_EQ(wait_for_state(submit(kShort), "completed").at("state"), "completed");
+  EXPECT_EQ(end(), 0) << log();
+}
+
 TEST_F(ServeCommand, AJobThatDoesNotFitIsOfferedWhatWould) {
   start({"--memory-limit", "60M"});
   const std::string id = submit(R"({"prompt": "x", "size": "512x512", "num_frames": 33})");

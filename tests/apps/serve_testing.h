@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "apps/serve/http_server.h"
+#include "apps/serve/http/http_server.h"
 
 namespace weft {
 
@@ -121,7 +121,7 @@ inline ServerSettings echo_settings() {
   const auto ok = [](const HttpRequest&) { return HttpResponse{.body = "ok"}; };
   settings.routes = {
       {"GET", "/health/live", ok, true, true},
-      {"GET", "/work", ok},
+      {"GET", "/task", ok},
       {"POST", "/echo",
        [](const HttpRequest& request) {
          return HttpResponse{.body = std::to_string(request.body.size()) + " " + request.query};

@@ -104,7 +104,7 @@ TEST(ServerLog, WritesAJsonObjectPerLine) {
   std::string written;
   ServerLog log([&](const std::string& line) { written += line; });
   log.write(LogLevel::kInfo, "start", "line\nbreak \xff", {{"port", "80"}});
-  log.answered({"GET", "/work", 503, 0.25});
+  log.answered({"GET", "/task", 503, 0.25});
   const size_t end = written.find('\n');
   const auto first = nlohmann::json::parse(written.substr(0, end));
   EXPECT_EQ(first["event"], "start");

@@ -81,17 +81,17 @@ TEST(ServerTls, AnswersRequestsAndWebSockets) {
   settings.key_file = certificate.key_file;
   settings.limits.header_timeout = 500ms;
   RunningServer running(std::move(settings));
-  const std::string answer = TlsClient(running).ask(get("/work", "Connection: close\r\n"), kEnd);
+  const std::string answer = TlsClient(running).ask(get("/task", "Connection: close\r\n"), kEnd);
   EXPECT_EQ(answer.substr(0, 15), "HTTP/1.1 200 OK") << answer;
   EXPECT_TRUE(answer.ends_with("\r\n\r\nok")) << answer;
   TlsClient socket(running);
   EXPECT_NE(socket.ask(upgrade(), "\r\n\r\n").find(" 101 "), std::string::npos);
   EXPECT_EQ(socket.ask(text_frame("hello"), "hello"), "\x81\x05hello");
-  EXPECT_NE(TlsClient(running).ask("GET /work HTT", kEnd).find(" 408 "), std::string::npos);
+  EXPECT_NE(TlsClient(running).ask("GET /task HTT", kEnd).find(" 408 "), std::string::npos);
   // Neither plain text nor old versions of TLS get an answer.
   EXPECT_FALSE(TlsClient(running, TLS1_1_VERSION).is_open());
   RawClient plain = running.connect();
-  EXPECT_EQ(plain.ask(get("/work")).status, 0);
+  EXPECT_EQ(plain.ask(get("/task")).status, 0);
   RawClient silent = running.connect();
   EXPECT_TRUE(silent.ended());
 }

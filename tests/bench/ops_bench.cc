@@ -146,6 +146,8 @@ void bench_rows(const Settings& settings, DType dtype) {
     entry("silu", 2, [&](Stream& s) { silu(s, x, out); });
     entry("tanh", 2, [&](Stream& s) { tanh(s, x, out); });
     entry("gelu_tanh", 2, [&](Stream& s) { gelu_tanh(s, x, out); });
+    entry("gelu_erf", 2, [&](Stream& s) { gelu_erf(s, x, out); });
+    entry("gelu_quick", 2, [&](Stream& s) { gelu_quick(s, x, out); });
     entry("gelu_tanh_mul", 3, [&](Stream& s) { gelu_tanh_mul(s, x, y, out); });
     entry("silu_mul", 3, [&](Stream& s) { silu_mul(s, x, y, out); });
     entry("first_non_finite", 1, [&](Stream& s) { first_non_finite(s, x); });

@@ -11,7 +11,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/transfer.h"
 #include "models/footprint.h"
-#include "models/random_weights.h"
+#include "models/random_weights/random_weights.h"
 #include "parallel/context.h"
 #include "parallel/transport/local.h"
 #include "tests/cuda/emulator.h"

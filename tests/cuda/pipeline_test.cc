@@ -12,7 +12,7 @@
 #include "engine/job/job_spec.h"
 #include "kernels/cuda/device.h"
 #include "kernels/transfer.h"
-#include "models/random_weights.h"
+#include "models/random_weights/random_weights.h"
 #include "models/wan/transformer.h"
 #include "parallel/context.h"
 #include "parallel/transport/local.h"
@@ -295,9 +295,10 @@ TEST(EightBitAttention, OnlyChangesTheTransformersSelfAttention) {
   EXPECT_LT(std::sqrt(error / norm), 2e-4);
 }
 
-TEST(OffloadTotals, IsRefusedWithoutADevice) {
-  GeneratorOptions options = on({});
-  options.resident_blocks = 2;
+TEST(OffloadTotals, OneBlockInMemoryIsRefused) {
+  const Machine machine;
+  GeneratorOptions options = on(kCuda);
+  options.resident_blocks = 1;
   EXPECT_THROW(Generator(kModel, options), Error);
 }
 

@@ -52,7 +52,7 @@ Tensor reference(double guidance, const std::array<int64_t, 4>& shape = kShape) 
         for (int b = 0; b < kBlocks; ++b) v = Toy::block(v, branch ? -0.5f : 0.5f, timestep);
         velocities[branch].as<float>()[i] = Toy::head(v, timestep);
       }
-    guide(stream, {}, guidance, velocities[1], velocities[0]);
+    guide(stream, arena, {}, guidance, velocities[1], velocities[0]);
     steps.step(stream, arena, step, velocities[0], x, state);
   }
   return x;

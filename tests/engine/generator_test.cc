@@ -131,7 +131,9 @@ INSTANTIATE_TEST_SUITE_P(
     , GoldenPipeline,
     testing::Combine(testing::Values("pipeline_t2v", "pipeline_t2v_dpmpp_negative",
                                      "pipeline_t2i_no_guidance", "pipeline_two_experts",
-                                     "pipeline_zimage_turbo", "pipeline_zimage_cfg"),
+                                     "pipeline_zimage_turbo", "pipeline_zimage_cfg",
+                                     "pipeline_qwen_image", "pipeline_flux_dev",
+                                     "pipeline_flux_schnell"),
                      testing::Values(DType::kF32, DType::kBF16)),
     [](const auto& info) {
       return std::get<0>(info.param) + "_" + std::string(to_string(std::get<1>(info.param)));
@@ -305,7 +307,7 @@ TEST(Memory, DecodeIsFlatInFrames) {
 // The memory plan and the measured memory agree within 5 %.
 TEST(Memory, PlanAgreesWithTheMeasuredHighWater) {
   for (const char* name : {"pipeline_t2v", "pipeline_two_experts", "pipeline_t2i_no_guidance",
-                           "pipeline_zimage_cfg"}) {
+                           "pipeline_zimage_cfg", "pipeline_qwen_image", "pipeline_flux_dev"}) {
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       const size_t live = tensor_bytes_live();
       Generator generator(kGolden / name / "model", options_of(dtype));
@@ -535,14 +537,15 @@ TEST(Stop, IsReadBetweenSteps) {
 // v_n + g (v_p - v_n), v_p + g (v_p - v_n), and the sign of the velocity.
 TEST(Guidance, BothFormsAndTheSign) {
   Stream stream = Stream::cpu();
+  Arena arena;
   const auto guided = [&](GuidanceForm form, float sign, double scale) {
-    Tensor negative(DType::kF32, {2}), positive(DType::kF32, {2});
+    Tensor negative(DType::kF32, {2, 1}), positive(DType::kF32, {2, 1});
     for (int i = 0; i < 2; ++i) {
       negative.as<float>()[i] = static_cast<float>(1 + i);
       positive.as<float>()[i] = static_cast<float>(3 - 4 * i);
     }
     const ModelFamily family{.class_name = "", .guidance = form, .velocity_sign = sign};
-    guide(stream, family, scale, scale > 1 ? negative.view() : TensorView(), positive);
+    guide(stream, arena, family, scale, scale > 1 ? negative.view() : TensorView(), positive);
     return std::vector<float>(positive.as<float>(), positive.as<float>() + 2);
   };
   using Values = std::vector<float>;
@@ -551,6 +554,37 @@ TEST(Guidance, BothFormsAndTheSign) {
   EXPECT_EQ(guided(GuidanceForm::kFromPositive, -1, 4), (Values{-(3 + 4 * 2), -(-1 + 4 * -3)}));
   EXPECT_EQ(guided(GuidanceForm::kFromNegative, 1, 1), (Values{3, -1}));
   EXPECT_EQ(guided(GuidanceForm::kFromPositive, -1, 0), (Values{-3, 1}));
+  EXPECT_EQ(guided(GuidanceForm::kRescaled, 1, 1), (Values{3, -1}));
+}
+
+// A token keeps the direction of v_n + g (v_p - v_n) and has the norm of v_p, or is zero.
+TEST(Guidance, TokensAreScaledToTheNormOfThePositiveOne) {
+  constexpr int kTokens = 3, kColumns = 2;
+  const float positive[] = {3, 4, -1e-3f, 0, 0, 0}, negative[] = {1, 4, 2e-3f, 1e-3f, 0, 0};
+  Stream stream = Stream::cpu();
+  Arena arena;
+  for (const float sign : {1.0f, -1.0f}) {
+    Tensor p(DType::kF32, {kTokens, kColumns}), n(DType::kF32, {kTokens, kColumns});
+    std::copy_n(positive, p.count(), p.as<float>());
+    std::copy_n(negative, n.count(), n.as<float>());
+    const ModelFamily family{
+        .class_name = "", .guidance = GuidanceForm::kRescaled, .velocity_sign = sign};
+    guide(stream, arena, family, 4, n, p);
+    for (int token = 0; token < kTokens; ++token) {
+      double both[kColumns], norm = 0, want = 0;
+      for (int i = 0; i < kColumns; ++i) {
+        const double a = positive[token * kColumns + i], b = negative[token * kColumns + i];
+        both[i] = b + 4 * (a - b);
+        norm += both[i] * both[i];
+        want += a * a;
+      }
+      for (int i = 0; i < kColumns; ++i) {
+        const double expected = norm > 0 ? sign * both[i] * std::sqrt(want / norm) : 0;
+        EXPECT_NEAR(p.as<float>()[token * kColumns + i], expected, 1e-6 * std::sqrt(want))
+            << token << " " << i;
+      }
+    }
+  }
 }
 
 }  // namespace

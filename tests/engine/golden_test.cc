@@ -146,7 +146,16 @@ TEST(SchedulerConfig, RefusesWhatIsNotBuilt) {
   }
   EXPECT_NE(message(euler, {{"stochastic_sampling", true}}).find("stochastic_sampling"),
             std::string::npos);
-  EXPECT_NE(message(euler, {{"shift_terminal", 0.1}}).find("0.1"), std::string::npos);
+  EXPECT_NE(message(euler, {{"shift_terminal", 1.5}}).find("1.5"), std::string::npos);
+  EXPECT_NE(message(unipc, {{"shift_terminal", 0.1}}).find("0.1"), std::string::npos);
+  const nlohmann::json dynamic{{"use_dynamic_shifting", true}};
+  EXPECT_EQ(message(euler, dynamic), "");
+  for (const auto& [field, value] : std::vector<std::pair<const char*, nlohmann::json>>{
+           {"max_shift", -1}, {"max_image_seq_len", 256}, {"time_shift_type", "cubic"}}) {
+    nlohmann::json changes = dynamic;
+    changes[field] = value;
+    EXPECT_NE(message(euler, changes).find(field), std::string::npos) << message(euler, changes);
+  }
 }
 
 }  // namespace

@@ -50,7 +50,19 @@ const json kWhole{{"schema", "weft.job/v1"},
                   {"seed", 18446744073709551615u},
                   {"rng", "torch-cpu"},
                   {"method", "clips:window=8,bias=2.5"},
+                  {"lora", "/loras/style.safetensors:0.8,/loras/fast.safetensors:1:high"},
+                  {"transformer", "/files/high.safetensors"},
+                  {"transformer_2", "/files/low.gguf"},
+                  {"text_encoder", "/files/umt5.safetensors"},
+                  {"tokenizer", "/files/spiece.model"},
+                  {"vae", "/files/vae.safetensors"},
+                  {"image_encoder", "/files/clip.safetensors"},
                   {"noise", "iid"},
+                  {"image", "/a/first.png"},
+                  {"image_sha256", std::string(64, 'a')},
+                  {"last_image", "/a/last.png"},
+                  {"last_image_sha256", std::string(64, '0')},
+                  {"image_fit", "contain"},
                   {"prompt_schedule", {{{"at", 2.5}, {"prompt", "a blue square"}}}}};
 
 TEST(JobSpec, WhatIsWrittenReadsBackTheSame) {
@@ -154,6 +166,8 @@ TEST(JobSpec, WhatIsIllegalIsRefused) {
       {{{"solver", "eular"}}, "solver is 'eular', legal: unipc-diffusers|"},
       {{{"solver", "eular"}}, "did you mean euler?"},
       {{{"rng", "mt"}}, "rng is 'mt', legal: portable|torch-cpu"},
+      {{{"image_sha256", "ABC"}}, "image_sha256 is 'ABC', legal: 64 lower-case hexadecimal digits"},
+      {{{"image_fit", "tile"}}, "image_fit is 'tile', legal: cover|contain|stretch"},
       {{{"seed", -2}}, "seed is '-2', legal: 0 ... 18446744073709551615"},
       {{{"size", "832"}}, "size is '832', legal: WxH"},
       {{{"prompt", {"a", "b"}}}, "prompt is [\"a\",\"b\"], legal: a text or a number"},
@@ -170,6 +184,22 @@ TEST(JobSpec, WhatIsIllegalIsRefused) {
   for (const auto& [object, message] : cases)
     EXPECT_NE(refused(object).find(message), std::string::npos)
         << object << ": " << refused(object);
+}
+
+// A picture is the same wherever its file lies, and another one makes another job.
+TEST(JobSpec, APictureIsKnownByItsPixels) {
+  const auto record = [](const std::string& path, char digit) {
+    const JobSpec job =
+        read({{"image", path}, {"image_sha256", std::string(64, digit)}, {"prompt", "x"}});
+    return json{{"engine", json::object()}, {"request", to_json(job)}}.dump();
+  };
+  EXPECT_EQ(difference(record("/a.png", '1'), record("/b.png", '1')), "");
+  EXPECT_EQ(job_hash(record("/a.png", '1')), job_hash(record("/b.png", '1')));
+  EXPECT_NE(difference(record("/a.png", '1'), record("/a.png", '2')).find("image_sha256 is '1"),
+            std::string::npos);
+  // Another file is not yet known.
+  const JobSpec before = read({{"image", "/a.png"}, {"image_sha256", std::string(64, '1')}});
+  EXPECT_EQ(read({{"image", "/b.png"}}, before).request.image.sha256, "");
 }
 
 TEST(JobSpec, FramesComeFromSecondsAndAreChecked) {

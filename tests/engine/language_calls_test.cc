@@ -4,7 +4,7 @@
 #include <ctime>
 
 #include "engine/language/language.h"
-#include "models/random_weights.h"
+#include "models/random_weights/random_weights.h"
 #include "parallel/transport/local.h"
 
 namespace weft {

@@ -16,7 +16,7 @@
 #include "engine/decoding/frame_writer.h"
 #include "engine/generation/generator.h"
 #include "engine/language/language.h"
-#include "models/random_weights.h"
+#include "models/random_weights/random_weights.h"
 #include "tests/engine/small_job.h"
 #include "tests/support/mpi_rank.h"
 

@@ -20,7 +20,7 @@ inline std::string poisoned(const std::string& model, const std::string& compone
   const fs::path copy = fs::path(folder) / ("poisoned_" + component + "_" + tensor);
   fs::remove_all(copy);
   fs::copy(model, copy, fs::copy_options::recursive);
-  const bool text = component == "text_encoder";
+  const bool text = component.ends_with("_encoder");
   const std::string path =
       copy / component / (text ? "model.safetensors" : "diffusion_pytorch_model.safetensors");
   std::vector<Tensor> owners;

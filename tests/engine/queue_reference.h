@@ -149,8 +149,8 @@ inline Video closed_form(const QueueNumbers& n, const Planted& planted = {}) {
           added[at] =
               hook.rows.view().slice(0, tokens - own, own).as<float>()[at] - first.as<float>()[at];
       }
-      guide(stream, {}, n.guidance, velocities.size() > 1 ? velocities[1].view() : TensorView(),
-            velocities[0]);
+      guide(stream, arena, {}, n.guidance,
+            velocities.size() > 1 ? velocities[1].view() : TensorView(), velocities[0]);
       Tensor next = copy_of(z.at({k, i}));
       // Blocks that share a history must have equally many frames.
       const auto state = states.try_emplace(planted.one_solver ? 0 : k, own * row).first;

@@ -105,6 +105,47 @@ TEST(Sampler, EvenSigmasAreShiftedOnce) {
   EXPECT_FLOAT_EQ(sampler.timesteps()[1], 900);
 }
 
+// The shift follows from the number of tokens: e^0.5 at 256 and e^0.9 at 8192 in this file. Then
+// the sigmas are stretched until the last one is 0.02.
+TEST(Sampler, AShiftThatFollowsTheSize) {
+  SamplerConfig config = config_of(K::kEuler, 1);
+  config.even_sigmas = true;
+  config.dynamic = DynamicShift{.max_shift = 0.9, .max_tokens = 8192};
+  EXPECT_NEAR(config.for_tokens(256).shift, std::exp(0.5), 1e-12);
+  EXPECT_NEAR(config.for_tokens(4224).shift, std::exp(0.7), 1e-12);
+  EXPECT_NEAR(config.for_tokens(8192).shift, std::exp(0.9), 1e-12);
+  EXPECT_NEAR(config.for_tokens(16128).shift, std::exp(1.3), 1e-12);
+  const double s = std::exp(0.7);
+  const auto shifted = [&](double sigma) { return s * sigma / (1 + (s - 1) * sigma); };
+  const Sampler plain(config.for_tokens(4224), 4);
+  for (int i = 0; i < 4; ++i) EXPECT_NEAR(plain.sigmas()[i], shifted(1 - i / 4.0), 1e-7) << i;
+
+  config.shift_terminal = 0.02;
+  const Sampler stretched(config.for_tokens(4224), 4);
+  const double factor = 0.98 / (1 - shifted(0.25));
+  for (int i = 0; i < 4; ++i)
+    EXPECT_NEAR(stretched.sigmas()[i], 1 - (1 - shifted(1 - i / 4.0)) * factor, 1e-7) << i;
+  EXPECT_FLOAT_EQ(stretched.sigmas()[3], 0.02f);
+  EXPECT_EQ(stretched.sigmas()[4], 0);
+  EXPECT_EQ(Sampler(config.for_tokens(4224), 1).sigmas(), (std::vector<float>{1, 0}));
+  // A shift that is given stands for any size, without the stretch: 3 s / (1 + 2 s).
+  EXPECT_FLOAT_EQ(Sampler(config.with_shift(3), 4).sigmas()[3], 0.5f);
+
+  config.dynamic->exponential = false;
+  EXPECT_NEAR(config.for_tokens(4224).shift, 0.7, 1e-12);
+  const auto kind_of = [](auto&& make) {
+    try {
+      make();
+    } catch (const Error& error) {
+      return error.kind();
+    }
+    return ErrorKind::kInternal;
+  };
+  EXPECT_EQ(kind_of([&] { Sampler(config, 4); }), ErrorKind::kUsage);
+  config.even_sigmas = false;
+  EXPECT_EQ(kind_of([&] { config.for_tokens(4224); }), ErrorKind::kModel);
+}
+
 TEST(Sampler, EulerKeepsFractionalTimesteps) {
   const Sampler sampler(config_of(K::kEuler, 5), 4);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(sampler.timesteps()[i], sampler.sigmas()[i] * 1000.0f);

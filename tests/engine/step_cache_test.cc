@@ -201,7 +201,7 @@ Tensor reference(double guidance, const std::vector<int>& skipped, std::vector<d
       }
       if (branch == 0) error[step] = wrong / size;
     }
-    guide(stream, {}, guidance, velocities[1], velocities[0]);
+    guide(stream, arena, {}, guidance, velocities[1], velocities[0]);
     steps.step(stream, arena, step, velocities[0], x, state);
   }
   return x;

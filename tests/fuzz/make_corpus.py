@@ -1,6 +1,7 @@
 """Makes the first inputs of every fuzz target: small files that are well-formed or nearly so. Findings are
 added by hand. Run it from the repository's root. It needs ffmpeg for the clips."""
 import json
+import math
 import pathlib
 import struct
 import subprocess
@@ -45,12 +46,122 @@ def weights():
         put("safetensors_index", name, json.dumps({"metadata": {"total_size": 24}, "weight_map": weight_map}))
 
 
+def gguf(entries, tensors, data, version=3):
+    """Metadata (key, type, bytes) and tensors (name, extents, type, offset) as a GGUF file."""
+    text = lambda s: struct.pack("<Q", len(s)) + s.encode()
+    head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(entries))
+    for key, kind, value in entries:
+        head += text(key) + struct.pack("<I", kind) + value
+    for name, extents, kind, offset in tensors:
+        head += text(name) + struct.pack(f"<I{len(extents)}QIQ", len(extents), *extents, kind, offset)
+    return head + bytes(-len(head) % 32) + data
+
+
+def quantised_weights():
+    text = lambda s: struct.pack("<Q", len(s)) + s.encode()
+    arch = ("general.architecture", 8, text("wan"))
+    sizes = {"f32": (0, 1, 4), "f16": (1, 1, 2), "bf16": (30, 1, 2), "q8_0": (8, 32, 34), "q4_0": (2, 32, 18),
+             "q5_0": (6, 32, 22), "q4_k": (12, 256, 144), "q5_k": (13, 256, 176), "q6_k": (14, 256, 210)}
+    for name, (kind, values, size) in sizes.items():
+        put("gguf", name, gguf([arch], [("w", [values, 2], kind, 0)], bytes(range(size)) * 2))
+    shape = ("comfy.gguf.orig_shape.p", 9, struct.pack("<IQ3i", 5, 3, 1, 2, 3))
+    lists = ("l", 9, struct.pack("<IQ", 8, 2) + text("a") + text("b"))
+    aligned = ("general.alignment", 4, struct.pack("<I", 64))
+    put("gguf", "metadata", gguf([arch, shape, lists, ("b", 7, b"\1"), ("d", 12, bytes(8))],
+                                 [("p", [6], 0, 0), ("q", [2], 0, 32)], bytes(40)))
+    put("gguf", "alignment", gguf([aligned], [("p", [6], 0, 0), ("q", [2], 0, 64)], bytes(72)))
+    put("gguf", "overlap", gguf([arch], [("p", [6], 0, 0), ("q", [2], 0, 0)], bytes(40)))
+    put("gguf", "list_of_2_to_61", gguf([("l", 9, struct.pack("<IQ", 10, 2 ** 61))], [], b""))
+    put("gguf", "empty", gguf([], [], b"", 2))
+    put("scaled_weights", "plain", safetensors([("a.weight", "F8_E4M3", [2, 2], 4), ("b.weight", "F8_E5M2", [2], 2)]))
+    put("scaled_weights", "scaled", safetensors(
+        [("m.a.weight", "F8_E4M3", [2, 2], 4), ("m.a.scale_weight", "F32", [1], 4), ("m.scaled_fp8", "F8_E4M3", [0], 0)]))
+    quant = b'{"format":"float8_e4m3fn"}'
+    put("scaled_weights", "mixed", safetensors(
+        [("a.weight", "F8_E4M3", [2, 2], 4), ("a.weight_scale", "F32", [], 4), ("a.comfy_quant", "U8", [len(quant)], len(quant))],
+        {"_quantization_metadata": '{"layers":{"a":{"format":"float8_e4m3fn"}}}'}, bytes(8) + quant))
+    put("scaled_weights", "rows", safetensors([("a.weight", "I8", [2, 2], 4), ("a.weight_scale", "F32", [2, 1], 8)]))
+    put("scaled_weights", "nvfp4", safetensors([("a.weight", "U8", [2, 2], 4), ("a.weight_scale", "F8_E4M3", [2], 2)]))
+
+
+def part_files():
+    def part(name, shapes, metadata=None):
+        put("part_file", name, safetensors(
+            [(tensor, "F8_E4M3", shape, math.prod(shape)) for tensor, shape in shapes.items()], metadata))
+
+    blocks = {f"blocks.0.{a}.{p}.weight": [1, 1] for a in ["self_attn", "cross_attn"] for p in "qkvo"}
+    wan = {"patch_embedding.weight": [128, 1, 1, 1, 1], "head.modulation": [1, 2, 2], "head.head.weight": [1, 1],
+           "time_embedding.0.weight": [1, 2], "text_embedding.0.weight": [1, 1], "blocks.0.ffn.0.weight": [2, 1]}
+    part("wan", wan | blocks)
+    part("wan_prefix", {"model.diffusion_model." + name: shape for name, shape in (wan | blocks).items()})
+    vae = {"encoder.conv1.weight": [1, 3, 1, 1, 1], "decoder.conv1.weight": [1, 1, 1, 1, 1], "conv2.weight": [16, 1, 1, 1, 1],
+           "decoder.head.2.weight": [3, 1, 1, 1, 1], "decoder.middle.0.residual.0.gamma": [1]}
+    part("wan_vae", vae | {"encoder.downsamples.0.residual.2.weight": [1, 1, 1, 1, 1]})
+    part("wan_vae_residual", vae | {"encoder.downsamples.0.downsamples.0.residual.2.weight": [1, 1, 1, 1, 1]})
+    part("kl_vae", {"decoder.mid.block_1.conv1.weight": [1], "encoder.conv_in.weight": [1, 3], "decoder.conv_out.weight": [3],
+                    "decoder.conv_in.weight": [1, 16], "encoder.down.0.block.0.conv1.weight": [32]})
+    part("umt5", {"token_embedding.weight": [9, 4], "blocks.0.attn.q.weight": [4, 4], "blocks.0.ffn.gate.0.weight": [8, 4],
+                  "blocks.0.pos_embedding.embedding.weight": [32, 2], "blocks.1.pos_embedding.embedding.weight": [32, 2]})
+    part("t5", {"shared.weight": [9, 4], "encoder.block.0.layer.0.SelfAttention.q.weight": [4, 4],
+                "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": [32, 2],
+                "encoder.block.0.layer.1.DenseReluDense.wi_0.weight": [8, 4]})
+    decoder = {"model.embed_tokens.weight": [9, 4], "model.layers.0.self_attn.q_proj.weight": [8, 4],
+               "model.layers.0.self_attn.k_proj.weight": [4, 4], "model.layers.0.mlp.gate_proj.weight": [8, 4]}
+    part("qwen3", decoder | {"model.layers.0.self_attn.q_norm.weight": [4]})
+    part("qwen2", decoder | {"model.layers.0.self_attn.q_proj.bias": [8]})
+    part("lora", {"lora_unet_a.lora_down.weight": [1, 1], "a.diff": [1]})
+
+
+def gguf_tokenizers():
+    text = lambda s: struct.pack("<Q", len(s)) + s.encode()
+    texts = lambda key, values: ("tokenizer.ggml." + key, 9, struct.pack("<IQ", 8, len(values)) + b"".join(map(text, values)))
+    numbers = lambda key, kind, form, values: ("tokenizer.ggml." + key, 9, struct.pack(f"<IQ{len(values)}{form}", kind, len(values), *values))
+    kind = lambda model, pre=None: [("tokenizer.ggml.model", 8, text(model))] + ([("tokenizer.ggml.pre", 8, text(pre))] if pre else [])
+    pieces = ["<pad>", "</s>", "<unk>", "\u2581", "a", "b", "\u2581red", "<extra_id_0>"]
+    t5 = kind("t5") + [texts("tokens", pieces), numbers("token_type", 5, "i", [3, 3, 2, 1, 1, 1, 1, 4]),
+                       numbers("scores", 6, "f", [0, 0, 0, -2, -3, -4, -5, -9])]
+    charsmap = struct.pack("<I", 1024) + bytes(1024) + b"a\0b\0"
+    flags = [("tokenizer.ggml.add_space_prefix", 7, b"\1"), ("tokenizer.ggml.remove_extra_whitespaces", 7, b"\0")]
+    put("gguf_tokenizer", "t5", gguf(t5 + flags, [], b""))
+    put("gguf_tokenizer", "t5_charsmap", gguf(t5 + [numbers("precompiled_charsmap", 0, "B", charsmap)], [], b""))
+    put("gguf_tokenizer", "t5_short", gguf(t5[:2] + [numbers("scores", 6, "f", [0])], [], b""))
+    put("gguf_tokenizer", "t5_many", gguf([("tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 2 ** 40))], [], b""))
+    letters = [chr(b) if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174 else None for b in range(256)]
+    spare = iter(range(256, 512))
+    letters = [letter or chr(next(spare)) for letter in letters]
+    bpe = kind("gpt2", "qwen2") + [texts("tokens", letters + ["re", "red", "<|im_start|>", "<think>", "[PAD260]"]),
+                                   numbers("token_type", 5, "i", [1] * 258 + [3, 4, 5]), texts("merges", ["r e", "re d"])]
+    put("gguf_tokenizer", "bpe", gguf(bpe, [], b""))
+    put("gguf_tokenizer", "bpe_other_words", gguf(kind("gpt2", "llama-bpe") + bpe[2:], [], b""))
+
+
+def loras():
+    def lora(name, tensors, metadata=None):
+        tensors = [(tensor, "F32", shape, 4 * math.prod(shape)) for tensor, shape in tensors]
+        halves = struct.pack("<f", 0.5) * (sum(size for *_, size in tensors) // 4)
+        put("lora", name, safetensors(tensors, metadata, halves))
+
+    def pair(module, down, up):
+        return [(f"{module}.{down}.weight", [1, 32]), (f"{module}.{up}.weight", [32, 1])]
+
+    query = "diffusion_model.blocks.0.self_attn.q"
+    lora("comfy", pair(query, "lora_down", "lora_up") + [(query + ".alpha", [])])
+    lora("kohya", pair("lora_unet_blocks_1_cross_attn_v", "lora_down", "lora_up"))
+    lora("peft", pair("transformer.blocks.0.attn1.to_out.0", "lora_A", "lora_B"),
+         {"lora_adapter_metadata": '{"transformer.lora_alpha":2,"transformer.alpha_pattern":{"a":1}}'})
+    lora("difference", [("blocks.0.norm3.diff", [32]), ("blocks.0.norm3.diff_b", [32]),
+                        ("blocks.1.modulation.set_weight", [1, 6, 32])])
+    lora("relative", pair("diffusion_model.blocks.0.cross_attn.k_img", "lora_A", "lora_B"))
+    lora("unknown", [("diffusion_model.blocks.9.self_attn.q.diff", [1])])
+
+
 def configs():
     model = GOLDEN / "pipeline_t2v/model"
     copies = {
         "transformer": model / "transformer/config.json", "vae": model / "vae/config.json",
         "vae_patch": GOLDEN / "vae_patch2_decode3/model/vae/config.json",
         "text_encoder": model / "text_encoder/config.json",
+        "wav2vec2": GOLDEN / "wav2vec2_tiny/model/audio_encoder/config.json",
         "qwen2": GOLDEN / "llm_qwen2_bias/model/config.json",
         "qwen3": GOLDEN / "llm_qwen3_tied/model/config.json",
         "unipc": GOLDEN / "scheduler_unipc_n4_s3_0/model/scheduler/scheduler_config.json",
@@ -65,7 +176,7 @@ def configs():
     put("model_index", "two_experts", (GOLDEN / "pipeline_two_experts/model/model_index.json").read_bytes())
     put("model_index", "weft", pathlib.Path("models/pocket/weft.json").read_bytes())
     for case in ["scheduler_unipc_wan_n4_s5_0", "scheduler_euler_n4_s3_0", "noise_torch_cpu", "pipeline_t2v",
-                 "pipeline_two_experts", "dit_wan_original_names", "vae21_tiny_decode1"]:
+                 "pipeline_two_experts", "dit_wan_original_names", "vae21_tiny_decode1", "wav2vec2_tiny"]:
         put("verify_case", case, (GOLDEN / case / "case.json").read_bytes())
     put("verify_case", "tokenizer", json.dumps(
         {"stage": "tokenizer", "tolerance": 0, "max_length": 8, "texts": ["a b", ""], "ids": [[5, 1], [1]]}))
@@ -137,6 +248,19 @@ def tokenizer_files():
     change("no_bytes", {"model": {"vocab": None}}, "x")
 
 
+def clip_tokenizers():
+    def change(name, patch, text):
+        put("clip_tokenizer", name, json.dumps(patch).encode() + b"\0" + (text if isinstance(text, bytes) else text.encode()))
+
+    change("unchanged", {}, "Thin THIN's <|endoftext|>\u0130\u732b e\u0301 12")
+    change("ill_formed", {}, b"a\xff\xc3\x28\xed\xa0\x80\xf4\x90\x80\x80\0b")
+    change("no_merges", {"merges": []}, "thin")
+    change("pairs", {"merges": [["t", "h"], ["th", "in"], "i n"]}, "thin " * 30)
+    change("ids", {"vocab": {"th": 7, "in": 2 ** 21}}, "thin")
+    change("no_vocab", {"vocab": None}, "x")
+    change("no_end", {"vocab": {"<|endoftext|>": None}}, "x")
+
+
 def png(width, height, depth, colour, rows, texts=()):
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -158,6 +282,13 @@ def pictures_and_clips():
                             "-metadata", "comment={}", "-fflags", "+bitexact", "-flags:v", "+bitexact", *options, path],
                            check=True)
             put("media", name, path.read_bytes())
+
+
+def pictures():
+    """Pictures of the io tests, each kind of coding once."""
+    for name in ["palette_alpha.png", "gray16.png", "interlaced.png", "gray.jpg", "progressive.jpg", "cmyk.jpg",
+                 "turned6.jpg", "lossless.webp", "lossy_alpha.webp", "turned.webp"]:
+        put("picture", name, pathlib.Path("tests/io/pictures", name).read_bytes())
 
 
 def sounds():
@@ -196,6 +327,7 @@ def requests():
     request("chunks", "POST /work HTTP/1.1", chunked, body="3;a=b\r\nhel\r\n2\r\nlo\r\n0\r\nTrailer: x\r\n\r\n")
     request("many_chunks", "POST /work HTTP/1.1", chunked, body="1\r\na\r\n" * 6 + "0\r\n\r\n")
     request("both", "POST /work HTTP/1.1", "Content-Length: 5", chunked, body="0\r\n\r\n")
+    request("coding", "POST /work HTTP/1.1", "Transfer-Encoding: gzip", "Content-Length: 5", body="hello")
     request("large", "POST /work HTTP/1.1", "Content-Length: 257", body="a")
     request("folded", "GET /work HTTP/1.1", "A: b\r\n c")
     request("fields", "GET /work HTTP/1.1", *[f"A{i}: b" for i in range(9)])
@@ -207,9 +339,15 @@ def requests():
 if __name__ == "__main__":
     requests()
     weights()
+    quantised_weights()
+    part_files()
+    gguf_tokenizers()
+    loras()
     configs()
     tokenizers()
     tokenizer_files()
+    clip_tokenizers()
     pictures_and_clips()
+    pictures()
     sounds()
     stream_messages()

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/serve/http_server.h"
+#include "apps/serve/http/http_server.h"
 #include "apps/serve/stream_messages.h"
 #include "apps/verify/verify_stages.h"
 #include "engine/sampling/sampler.h"
@@ -19,18 +19,25 @@
 #include "io/media/image.h"
 #include "io/media/media_probe.h"
 #include "io/media/video.h"
+#include "io/picture/picture_header.h"
+#include "io/picture/picture_reader.h"
 #include "io/sound/audio.h"
+#include "io/text/bpe/clip_tokenizer.h"
 #include "io/text/byte_bpe.h"
 #include "io/text/text_clean.h"
 #include "io/text/tokenizer.h"
 #include "io/text/utf8.h"
 #include "io/weights/tensor_file.h"
+#include "io/weights/weights_file.h"
 #include "kernels/check.h"
 #include "models/causal_decoder/decoder.h"
+#include "models/files/tokenizer_files.h"
+#include "models/lora/lora.h"
 #include "models/registry.h"
 #include "models/umt5/encoder.h"
 #include "models/wan/transformer.h"
 #include "models/wan/vae.h"
+#include "models/wav2vec2/encoder.h"
 
 namespace weft::fuzz {
 namespace {
@@ -112,6 +119,31 @@ void safetensors(Bytes bytes) {
   refused_or_done([&] { use(TensorFile::open(path)); });
 }
 
+void gguf(Bytes bytes) {
+  const std::string path = anonymous_file(bytes);
+  refused_or_done([&] { use(open_gguf(path)); });
+}
+
+// A file whose 8-bit weights are expanded.
+void scaled_weights(Bytes bytes) {
+  const std::string path = anonymous_file(bytes);
+  refused_or_done([&] { use(open_weights(path)); });
+}
+
+// A LoRA file for a model of two small blocks.
+void lora(Bytes bytes) {
+  static const auto model =
+      open_transformer("tests/golden/lora_peft/model/transformer/config.json");
+  static const auto base = std::make_shared<const TensorFile>(
+      TensorFile::open("tests/golden/lora_peft/model/transformer"));
+  const std::string path = anonymous_file(bytes);
+  refused_or_done([&] {
+    const Lora file{.file = path, .scale = 0.5};
+    std::vector<std::string> notes;
+    use(with_loras(base, *model, {&file, 1}, notes));
+  });
+}
+
 void safetensors_index(Bytes bytes) {
   static const Folder folder;
   static const bool shards = [] {
@@ -141,6 +173,11 @@ void config(Bytes bytes) {
   refused_or_done([&] {
     const Umt5Config text = Umt5Config::from_json_file(path);
     if (text.num_layers <= 64) CHECK(parameter_count(umt5_tensors(text)) > 0);
+  });
+  refused_or_done([&] {
+    const Wav2Vec2Config audio = Wav2Vec2Config::from_json_file(path);
+    CHECK(audio.hop() > 0 && audio.window() > 0);
+    if (audio.blocks.layers <= 64) CHECK(parameter_count(wav2vec2_tensors(audio)) > 0);
   });
   refused_or_done([&] {
     const DecoderConfig language = DecoderConfig::from_json_file(path);
@@ -231,6 +268,31 @@ void use(const ByteBpeTokenizer& tokenizer, std::string_view text) {
   }
 }
 
+// Says what a weights file without a config holds.
+void part_file(Bytes bytes) {
+  const std::string path = anonymous_file(bytes);
+  refused_or_done([&] {
+    const TensorFile file = open_weights(path);
+    lora_family(file);
+    if (const std::optional<ComponentFacts> facts = component_facts(file))
+      CHECK(!facts->class_name.empty() && !facts->tensors.empty(), facts->part);
+  });
+}
+
+// The tokenizer in the metadata of a GGUF file.
+void gguf_tokenizer(Bytes bytes) {
+  static const Folder folder;
+  static const bool linked = [&] {
+    folder.link("x.gguf", anonymous_file(bytes));
+    return true;
+  }();
+  CHECK(linked);
+  anonymous_file(bytes);
+  const std::string path = folder / "x.gguf", text = "a red ball \xc3\x84";
+  refused_or_done([&] { use(open_sentencepiece(path), text, 16); });
+  refused_or_done([&] { use(open_byte_bpe(path), text); });
+}
+
 // Takes the bytes up to the first 0 as a tokenizer.json, and then as a merge patch (RFC 7386) for a
 // valid one. The rest is a text to encode.
 void tokenizer_json(Bytes bytes) {
@@ -252,6 +314,26 @@ void tokenizer_json(Bytes bytes) {
     nlohmann::json changed = sound;
     changed.merge_patch(parse_json(json, "patch"));
     use(ByteBpeTokenizer::from_json(changed.dump(), "tokenizer.json"), text);
+  });
+}
+
+// Takes the bytes up to the first 0 as a merge patch (RFC 7386) for a valid vocabulary with merges.
+// The rest is a text to encode.
+void clip_tokenizer(Bytes bytes) {
+  static const nlohmann::json sound = [] {
+    const std::string folder = "tests/golden/tokenizer_clip/model/tokenizer/";
+    return nlohmann::json{{"vocab", read_json_file(folder + "vocab.json")},
+                          {"merges", {"t h", "i n", "th in"}}};
+  }();
+  const std::string_view all = text_of(bytes), patch = all.substr(0, all.find('\0'));
+  const std::string_view text = all.substr(std::min(all.size(), patch.size() + 1));
+  refused_or_done([&] {
+    nlohmann::json changed = sound;
+    changed.merge_patch(parse_json(patch, "patch"));
+    const auto tokenizer = ClipTokenizer::from_json(
+        json_field(changed, "vocab", "patch"), json_field(changed, "merges", "patch"), "patch");
+    const std::vector<int32_t> ids = tokenizer.encode(text, 77);
+    CHECK(ids.size() >= 2 && ids.size() <= 77, ids.size());
   });
 }
 
@@ -290,6 +372,18 @@ void media(Bytes bytes) {
   });
 }
 
+void picture(Bytes bytes) {
+  constexpr int64_t kPixels = int64_t{1} << 20;  // larger ones take seconds and test nothing more
+  refused_or_done([&] {
+    const PictureHeader header = read_picture_header("picture", text_of(bytes));
+    CHECK(header.orientation >= 1 && header.orientation <= 8, header.orientation);
+    if (int64_t{header.width} * header.height > kPixels) return;
+    const Frame frame = decode_picture("picture", std::string(text_of(bytes)));
+    CHECK(frame.width * frame.height == header.width * header.height, frame.width, frame.height);
+    CHECK(frame.rgb.size() == size_t{3} * frame.width * frame.height, frame.rgb.size());
+  });
+}
+
 // A request passes whole and within the limits, needs more bytes, or is refused with a status.
 void http_request(Bytes bytes) {
   ServerLimits limits;
@@ -322,6 +416,11 @@ void stream_message(Bytes bytes) {
 
 constexpr Target kTargets[] = {
     {"safetensors", 4096, safetensors},
+    {"gguf", 4096, gguf},
+    {"scaled_weights", 4096, scaled_weights},
+    {"lora", 4096, lora},
+    {"part_file", 4096, part_file},
+    {"gguf_tokenizer", 8192, gguf_tokenizer},
     {"safetensors_index", 2048, safetensors_index},
     {"config", 2048, config},
     {"model_index", 2048, model_index},
@@ -329,7 +428,9 @@ constexpr Target kTargets[] = {
     {"tokenizer_model", 4096, tokenizer_model},
     {"tokenizer_input", 1024, tokenizer_input},
     {"tokenizer_json", 2048, tokenizer_json},
+    {"clip_tokenizer", 2048, clip_tokenizer},
     {"media", 16384, media},
+    {"picture", 4096, picture},
     {"sound", 16384, sound},
     {"http_request", 2048, http_request},
     {"stream_message", 2048, stream_message},

@@ -8,21 +8,24 @@ Weights are random but well-conditioned: every tensor matters, zero-initialised 
 heads, lengths and seeds are drawn from --seed, so that each seed gives other cases of the same kinds.
 """
 import argparse
+import collections
 import json
 import os
 import pathlib
 import random
 
+import sentencepiece
 import torch
 from diffusers.utils import logging
-from diffusers import (AutoencoderKLWan, DPMSolverMultistepScheduler,
-                       FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler,
-                       WanTransformer3DModel)
+from diffusers import (AutoencoderKL, AutoencoderKLWan, DPMSolverMultistepScheduler,
+                       FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel,
+                       UniPCMultistepScheduler, WanTransformer3DModel)
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import __version__ as tokenizers_version
-from transformers import (AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
-                          Qwen3ForCausalLM, T5Config, T5EncoderModel, UMT5Config, UMT5EncoderModel)
+from transformers import (AutoModelForCausalLM, CLIPTextConfig, CLIPTextModel, CLIPTokenizer,
+                          Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, T5Config,
+                          T5EncoderModel, T5TokenizerFast, UMT5Config, UMT5EncoderModel)
 from transformers.utils.logging import disable_progress_bar
 
 BF16_FLOOR = 2e-2
@@ -33,7 +36,7 @@ def draw_weights(module, generator):
     with torch.no_grad():
         for name, p in module.named_parameters():
             noise = torch.randn(p.shape, generator=generator)
-            if "norm" in name and name.endswith(("weight", "gamma")):
+            if "norm" in name and name.endswith(("weight", "gamma")) and p.squeeze().ndim < 2:
                 p.copy_(1 + 0.1 * noise)
             elif "scale_shift_table" in name:
                 p.copy_(0.3 * noise)
@@ -302,6 +305,154 @@ def fill_tokenizer(case, made, texts):
     case.save()
 
 
+PROMPTS = ["a small red ball on gray", "two blue stars, circling", "the cat's green hat", "A big WHITE ring"]
+CLIP_ENDS = ["<|startoftext|>", "<|endoftext|>"]
+
+
+def byte_letters():
+    """GPT-2's printable character of every byte."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    rest = iter(range(256, 512))
+    return [chr(byte if byte in plain else next(rest)) for byte in range(256)]
+
+
+def write_clip_tokenizer(folder, texts, merges):
+    """vocab.json and merges.txt in CLIP's form: letters, letters that end a word, merges, two ends."""
+    letters = byte_letters()
+    spelled = [[letters[byte] for byte in word.encode()] for text in texts
+               for word in text.lower().replace(",", " ,").split()]
+    words = collections.Counter((*word[:-1], word[-1] + "</w>") for word in spelled)
+    tokens, pairs = letters + [letter + "</w>" for letter in letters], []
+    for _ in range(merges):
+        seen = collections.Counter()
+        for word, count in words.items():
+            for pair in zip(word, word[1:]):
+                seen[pair] += count
+        if not seen:
+            break
+        (left, right), _ = max(seen.items(), key=lambda item: (item[1], item[0]))
+        pairs.append(f"{left} {right}")
+        tokens.append(left + right)
+        merged = collections.Counter()
+        for word, count in words.items():
+            out = []
+            for symbol in word:
+                if out and out[-1] == left and symbol == right:
+                    out[-1] += symbol
+                else:
+                    out.append(symbol)
+            merged[tuple(out)] += count
+        words = merged
+    folder.mkdir(parents=True, exist_ok=True)
+    vocab = {token: i for i, token in enumerate(dict.fromkeys(tokens + CLIP_ENDS))}
+    (folder / "vocab.json").write_text(json.dumps(vocab))
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(pairs) + "\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps({
+        "add_prefix_space": False, "bos_token": CLIP_ENDS[0], "eos_token": CLIP_ENDS[1],
+        "unk_token": CLIP_ENDS[1], "pad_token": CLIP_ENDS[1], "model_max_length": 77,
+        "tokenizer_class": "CLIPTokenizer"}))
+    return CLIPTokenizer.from_pretrained(folder)
+
+
+def clip_tokenizer(root, rng, generator):
+    case = Case(root, "tokenizer_clip", "tokenizer", 0)
+    made = write_clip_tokenizer(case.folder / "model/tokenizer", PROMPTS + SNIPPETS, rng.randint(20, 200))
+    texts = [rng.choice(["", " "]).join(rng.choices(PROMPTS + SNIPPETS + CLIP_ENDS, k=rng.randint(1, 12)))
+             for _ in range(60)] + ["", " ".join(PROMPTS * 8)]
+    ids = [made(text, truncation=True, max_length=77).input_ids for text in texts]
+    case.spec |= {"made_with": {"tokenizers": tokenizers_version}, "texts": texts, "ids": ids, "max_length": 77}
+    case.save()
+
+
+def write_t5_tokenizer(folder, vocab_size):
+    folder.mkdir(parents=True, exist_ok=True)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(PROMPTS * 20), model_prefix=str(folder / "spiece"), vocab_size=vocab_size,
+        character_coverage=1.0, hard_vocab_limit=False, pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2)
+    (folder / "spiece.vocab").unlink()
+    (folder / "tokenizer_config.json").write_text(json.dumps({
+        "extra_ids": 0, "model_max_length": 512, "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>",
+        "tokenizer_class": "T5Tokenizer"}))
+    return T5TokenizerFast.from_pretrained(folder)
+
+
+def flux_parts(folder, rng, generator, dev):
+    heads, axes = rng.choice([(4, (2, 2, 4)), (3, (4, 4, 4)), (2, (4, 6, 6))])
+    t5_heads, clip_heads = rng.choice([(4, 3), (3, 2), (2, 4)])
+    tokenizer, tokenizer_2 = (write_clip_tokenizer(folder / "tokenizer", PROMPTS, rng.randint(30, 90)),
+                              write_t5_tokenizer(folder / "tokenizer_2", 80))
+    text_encoder = CLIPTextModel(CLIPTextConfig(
+        vocab_size=len(tokenizer), hidden_size=8 * clip_heads, intermediate_size=40, num_hidden_layers=2,
+        num_attention_heads=clip_heads, eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=tokenizer.bos_token_id, pad_token_id=tokenizer.pad_token_id))
+    text_encoder_2 = T5EncoderModel(T5Config(
+        vocab_size=len(tokenizer_2) + 3, d_model=rng.choice([24, 32]), d_kv=8, d_ff=48, num_layers=2,
+        num_heads=t5_heads, feed_forward_proj="gated-gelu", dropout_rate=0.0))
+    transformer = FluxTransformer2DModel(
+        patch_size=1, in_channels=16, num_layers=rng.randint(1, 2), num_single_layers=2,
+        attention_head_dim=sum(axes), num_attention_heads=heads, joint_attention_dim=text_encoder_2.config.d_model,
+        pooled_projection_dim=text_encoder.config.hidden_size, guidance_embeds=dev, axes_dims_rope=axes)
+    vae = AutoencoderKL(
+        down_block_types=["DownEncoderBlock2D"] * 3, up_block_types=["UpDecoderBlock2D"] * 3,
+        block_out_channels=(8, 16, 16), layers_per_block=1, latent_channels=4, norm_num_groups=4,
+        use_quant_conv=False, use_post_quant_conv=False, scaling_factor=0.3611, shift_factor=0.1159)
+    for module in (text_encoder, text_encoder_2, transformer, vae):
+        draw_weights(module.eval(), generator)
+    scheduler = FlowMatchEulerDiscreteScheduler(
+        shift=3.0 if dev else 1.0, use_dynamic_shifting=dev, base_shift=0.5, max_shift=1.15,
+        base_image_seq_len=256, max_image_seq_len=4096)
+    pipe = FluxPipeline(scheduler=scheduler, vae=vae, text_encoder=text_encoder, tokenizer=tokenizer,
+                        text_encoder_2=text_encoder_2, tokenizer_2=tokenizer_2, transformer=transformer)
+    pipe.set_progress_bar_config(disable=True)
+    for name in ("text_encoder", "text_encoder_2", "transformer", "vae", "scheduler"):
+        getattr(pipe, name).save_pretrained(folder / name)
+    index = {"_class_name": "FluxPipeline", "_diffusers_version": "0.42.1"}
+    for name in ("scheduler", "text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "transformer", "vae"):
+        module = type(getattr(pipe, name))
+        index[name] = [module.__module__.split(".")[0], module.__name__]
+    (folder / "model_index.json").write_text(json.dumps(index, indent=1))
+    return pipe
+
+
+def flux_pipeline(root, rng, generator):
+    dev = rng.random() < 0.5
+    case = Case(root, "pipeline_flux_" + ("dev" if dev else "schnell"), "pipeline", 2e-4)
+    guidance = rng.choice([2.0, 4.0])  # 1000 times these are bfloat16 numbers, so that its runs see the same scale
+    pipe = flux_parts(case.folder / "model", rng, generator, dev)
+    case.spec |= dict(prompt=rng.choice(PROMPTS), negative_prompt="", height=8 * rng.randint(3, 6),
+                      width=8 * rng.randint(3, 6), frames=1, steps=rng.randint(3, 5),
+                      guidance_scale=guidance if dev else 0.0, seed=rng.randint(0, 2**31), rng="torch-cpu")
+    rows = 512 if dev else 256
+    size = dict(height=case.spec["height"], width=case.spec["width"])
+    h, w = case.spec["height"] // 4, case.spec["width"] // 4
+    noise = torch.randn(1, 4, h, w, generator=torch.Generator().manual_seed(case.spec["seed"]))
+
+    def unpacked(latents):
+        return pipe._unpack_latents(latents.float(), *size.values(), pipe.vae_scale_factor)[0, :, None]
+
+    def run(dtype):
+        with torch.no_grad():
+            for module in (pipe.text_encoder, pipe.text_encoder_2, pipe.transformer):
+                module.to(dtype)
+            embeds, pooled, _ = pipe.encode_prompt(case.spec["prompt"], None, max_sequence_length=rows)
+            latents = pipe(prompt=case.spec["prompt"], **size, num_inference_steps=case.spec["steps"],
+                           guidance_scale=case.spec["guidance_scale"], max_sequence_length=rows,
+                           latents=pipe._pack_latents(noise, 1, 4, h, w).to(dtype), output_type="latent").images
+            final = unpacked(latents)
+            z = final[:, 0][None] / pipe.vae.config.scaling_factor + pipe.vae.config.shift_factor
+            image = (pipe.vae.decode(z, return_dict=False)[0] / 2 + 0.5).clamp(0, 1)
+        return {"prompt_embeds": embeds[0], "pooled_prompt_embeds": pooled[0], "latents_final": final,
+                "video": image[0, :, None]}
+
+    case.expected = run(torch.float32)
+    lowered = run(torch.bfloat16)
+    case.spec["tolerance_bf16"] = bf16_tolerance(
+        {k: v - 0.5 if k == "video" else v for k, v in case.expected.items()},
+        {k: v.float() - 0.5 if k == "video" else v for k, v in lowered.items()})
+    case.expected["latents_initial"] = noise[0, :, None]
+    case.save()
+
+
 def language_model(root, folder, prompt):
     """Cases of a folder's own weights and vocabulary, which they link to."""
     made = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -322,7 +473,7 @@ def link_to(folder, link):
 
 STAGES = dict(transformer=transformer, vae_decode=vae_decode, vae_encode=vae_encode,
               text_encoder=text_encoder, scheduler=scheduler, noise=noise, llm=llm,
-              tokenizer=tokenizer)
+              tokenizer=tokenizer, clip_tokenizer=clip_tokenizer, flux_pipeline=flux_pipeline)
 
 
 def main():

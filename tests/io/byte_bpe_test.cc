@@ -1,6 +1,8 @@
 #include "io/text/byte_bpe.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 
 #include "io/json.h"
@@ -60,6 +62,48 @@ Ids slow_bpe(const std::string& text, const test::BytePairs& merges,
   Ids ids;
   for (const std::string& part : parts) ids.push_back(*tokenizer.id_of(spell_bytes(part)));
   return ids;
+}
+
+// A folder of the slow tokenizer has the same ids as the tokenizer.json made from it.
+TEST(ByteBpe, AFolderMayHoldVocabularyAndMergesApart) {
+  namespace fs = std::filesystem;
+  const std::string golden = "tests/golden/tokenizer_bpe_qwen",
+                    folder = testing::TempDir() + "weft_bpe_folder";
+  const auto spec = read_json_file(golden + "/case.json");
+  const auto whole = read_json_file(golden + "/model/tokenizer/tokenizer.json");
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  std::ofstream(folder + "/vocab.json") << whole.at("model").at("vocab").dump();
+  std::ofstream merges(folder + "/merges.txt");
+  merges << "#version: 0.2\n";
+  for (const auto& merge : whole.at("model").at("merges"))
+    merges << merge.at(0).get<std::string>() << " " << merge.at(1).get<std::string>() << "\n";
+  merges.close();
+  nlohmann::json config;
+  for (const auto& token : whole.at("added_tokens")) {
+    auto& entry = config["added_tokens_decoder"][std::to_string(token.at("id").get<int>())] = token;
+    entry.erase("id");
+  }
+  std::ofstream(folder + "/tokenizer_config.json") << config.dump();
+  const auto tokenizer = ByteBpeTokenizer::open_folder(folder);
+  for (size_t i = 0; i < spec.at("texts").size(); ++i)
+    EXPECT_EQ(tokenizer.encode(spec["texts"][i].get<std::string>()),
+              spec.at("ids").at(i).get<Ids>());
+  const auto message = [&] {
+    try {
+      ByteBpeTokenizer::open_folder(folder);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  std::ofstream(folder + "/tokenizer_config.json") << R"({"added_tokens_decoder": {"x": {}}})";
+  EXPECT_NE(message().find("added_tokens_decoder: \"x\""), std::string::npos) << message();
+  fs::remove(folder + "/merges.txt");
+  EXPECT_NE(message(), "");
+  fs::remove(folder + "/vocab.json");
+  EXPECT_NE(message().find("tokenizer.json"), std::string::npos) << message();
+  fs::remove_all(folder);
 }
 
 TEST(ByteBpe, EqualsTheSlowDefinitionOnRandomVocabularies) {

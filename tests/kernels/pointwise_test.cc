@@ -96,6 +96,33 @@ TEST(Pointwise, GeluTanh) {
        .expect = each([](const auto& in, const auto&, size_t i) { return exact_gelu(in[0][i]); })});
 }
 
+// Expects x erfc(-u) / 2, u = x / sqrt 2 by one product. An error of the argument is multiplied by
+// at most 2 u^2 + 1; then come the complementary error function, of a few units, and two products.
+Bounded exact_gelu_erf(double x) {
+  const double y = 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+  return {y, std::fabs(y) * (2 * (x * x + 1) + 8) * kUnit32 +
+                 std::max(1.0, std::fabs(x)) * std::numeric_limits<float>::min()};
+}
+
+TEST(Pointwise, GeluErf) {
+  check_row_op({.name = "gelu_erf",
+                .run = [](Stream& stream, const auto& in, const auto&,
+                          const TensorView& out) { gelu_erf(stream, in[0], out); },
+                .expect = each([](const auto& in, const auto&, size_t i) {
+                  return exact_gelu_erf(in[0][i]);
+                })});
+}
+
+TEST(Pointwise, GeluQuick) {
+  check_row_op({.name = "gelu_quick",
+                .run = [](Stream& stream, const auto& in, const auto&,
+                          const TensorView& out) { gelu_quick(stream, in[0], out); },
+                // The factor and the product round.
+                .expect = each([](const auto& in, const auto&, size_t i) {
+                  return gated(in[0][i], 1.702 * in[0][i], 2 * kUnit32);
+                })});
+}
+
 TEST(Pointwise, GeluTanhMul) {
   check_row_op({.name = "gelu_tanh_mul",
                 .inputs = 2,
@@ -123,12 +150,14 @@ TEST(Pointwise, SiluMul) {
 TEST(Pointwise, ActivationsOverTheirRange) {
   constexpr int64_t kCount = 40001;
   Tensor x(DType::kF32, {1, kCount}), out(DType::kF32, {1, kCount});
-  std::vector<Bounded> exact_silu, exact;
+  std::vector<Bounded> exact_silu, exact, exact_erf, exact_quick;
   for (int64_t i = 0; i < kCount; ++i) {
     const float value = static_cast<float>((i - kCount / 2) * (110.0 / (kCount / 2)));
     x.as<float>()[i] = value;
     exact_silu.push_back(gated(value, value, 0));
     exact.push_back(exact_gelu(value));
+    exact_erf.push_back(exact_gelu_erf(value));
+    exact_quick.push_back(gated(value, 1.702 * double{value}, 2 * kUnit32));
   }
   for (const Table& table : all_tables()) {
     const UseTarget use(table);
@@ -139,6 +168,10 @@ TEST(Pointwise, ActivationsOverTheirRange) {
     EXPECT_TRUE(within(out, exact_silu, &silu_report)) << table.name;
     gelu_tanh(stream, x, out);
     EXPECT_TRUE(within(out, exact, &gelu_report)) << table.name;
+    gelu_erf(stream, x, out);
+    EXPECT_TRUE(within(out, exact_erf)) << table.name;
+    gelu_quick(stream, x, out);
+    EXPECT_TRUE(within(out, exact_quick)) << table.name;
   }
 }
 

@@ -105,6 +105,23 @@ TEST(Rope, ALineEqualsItsDefinition) {
     }
 }
 
+// A diagonal's rows have one position on all three axes, as the tokens of a cube's diagonal do.
+TEST(Rope, ADiagonalHasOnePositionOnAllAxes) {
+  constexpr int64_t kTokens = 7, kStart = 5, kHeads = 2, kSize = 22;
+  const std::array<int, 3> pairs{2, 4, 5};
+  const Rope diagonal = make_diagonal_rope(kTokens, kStart, pairs, 10000);
+  const Rope cube = make_rope({kTokens, kTokens, kTokens}, {kStart, kStart, kStart}, pairs, 10000);
+  Stream stream = Stream::cpu(1);
+  Tensor x = make_normal(DType::kF32, {kTokens, kHeads, kSize}, 19);
+  Tensor out(DType::kF32, {kTokens, kHeads, kSize}), expected(DType::kF32, {1, kHeads, kSize});
+  apply_rope(stream, x, diagonal, 0, out);
+  for (int64_t i = 0; i < kTokens; ++i) {
+    const int64_t token = (i * kTokens + i) * kTokens + i;
+    apply_rope(stream, x.view().slice(0, i, 1), cube, token, expected);
+    EXPECT_TRUE(bitwise_equal(out.view().slice(0, i, 1), expected)) << i;
+  }
+}
+
 void expect_same_bits(const Rope& rope) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     Tensor x = make_normal(dtype, {60, 2, 44}, 15), expected(dtype, {60, 2, 44});

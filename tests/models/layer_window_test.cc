@@ -28,14 +28,19 @@ struct Layer {
 };
 
 struct Window {
-  Window(int layers, int resident)
-      : window(layers, resident, [this](int index) {
-          if (index == broken) throw std::runtime_error("layer " + std::to_string(index));
-          ++loads;
-          Layer layer(index, live);
-          most = std::max(most.load(), live.load());
-          return layer;
-        }) {}
+  Window(int layers, int resident, ReadPolicy reading = ReadPolicy::kAhead)
+      : window(
+            layers, resident, [this](int index) { return load(index); },
+            [this](int index) { return load(index); },
+            [](const Layer& layer) { return size_of(layer.index); }, reading) {}
+  Layer load(int index) {
+    if (index == broken) throw std::runtime_error("layer " + std::to_string(index));
+    ++loads;
+    Layer layer(index, live);
+    most = std::max(most.load(), live.load());
+    return layer;
+  }
+  static size_t size_of(int index) { return static_cast<size_t>(100 + index); }
   void use(int index) {
     window.use(index, [&](const Layer& layer) { EXPECT_EQ(layer.index, index); });
   }
@@ -65,8 +70,39 @@ TEST(LayerWindow, ReadsEveryStreamedLayerOncePerPassInOrder) {
   for (int pass = 0; pass < 10; ++pass)
     for (int i = 0; i < 6; ++i) window.use(i);
   const int64_t streamed = 6 - (3 - 2);
-  EXPECT_GE(window.window.counts().reads, 10 * streamed);
-  EXPECT_LE(window.window.counts().reads, 10 * streamed + 2);  // two may be read in advance
+  // The first two were there at the beginning, and two are read in advance.
+  EXPECT_EQ(window.window.settled_counts().reads, 10 * streamed);
+}
+
+TEST(LayerWindow, CountsTheBytesOfLayersOfAnySize) {
+  for (const ReadPolicy reading : {ReadPolicy::kAhead, ReadPolicy::kOnUse}) {
+    Window window(6, 3, reading);
+    EXPECT_EQ(window.loads, 3);
+    EXPECT_EQ(window.live, 3);
+    int64_t all = 0, kept = 0;
+    for (int i = 0; i < 6; ++i) {
+      all += static_cast<int64_t>(Window::size_of(i));
+      if (layer_is_kept(i, 6, 1)) kept += static_cast<int64_t>(Window::size_of(i));
+    }
+    for (int pass = 0; pass < 4; ++pass)
+      for (int i = 0; i < 6; ++i) window.use(i);
+    EXPECT_EQ(window.window.settled_counts().bytes, 4 * (all - kept));
+    EXPECT_EQ(static_cast<int64_t>(window.window.bytes_per_pass()), all - kept);
+  }
+}
+
+// Without a thread a window holds as much as with one, in any order.
+TEST(LayerWindow, ReadsOnUseInTheSameRoom) {
+  for (int layers = 1; layers <= 7; ++layers)
+    for (int resident = 2; resident <= layers + 1; ++resident) {
+      Window window(layers, resident, ReadPolicy::kOnUse);
+      EXPECT_EQ(window.live, std::min(layers, resident));
+      for (int pass = 0; pass < 2; ++pass)
+        for (int i = 0; i < layers; ++i) window.use(i);
+      EXPECT_EQ(window.live, std::min(layers, resident));
+      for (int i = 0; i < 40; ++i) window.use(i * i * 7 % layers);
+      EXPECT_EQ(window.most, std::min(layers, resident));
+    }
 }
 
 // A pass fails at any layer. The next pass starts again from the first.
@@ -92,6 +128,16 @@ TEST(LayerWindow, HandsOnWhatTheReaderMet) {
           for (int i = 0; i < 4; ++i) window.use(i);
       },
       std::runtime_error);
+  window.broken = -1;  // the next passes read it again
+  for (int pass = 0; pass < 2; ++pass)
+    for (int i = 0; i < 4; ++i) {
+      try {
+        window.use(i);
+      } catch (const std::runtime_error&) {
+        EXPECT_EQ(pass, 0);  // it had been read again while it was broken
+      }
+    }
+  for (int i = 0; i < 4; ++i) window.use(i);
 }
 
 }  // namespace

@@ -11,7 +11,9 @@
 #include "kernels/dry_run.h"
 #include "kernels/ops.h"
 #include "models/causal_decoder/decoder.h"
-#include "models/random_weights.h"
+#include "models/causal_decoder/text_model.h"
+#include "models/footprint.h"
+#include "models/random_weights/random_weights.h"
 #include "tests/support/compare.h"
 #include "tests/support/golden_case.h"
 
@@ -246,6 +248,40 @@ TEST(Qwen, WeightsAreWhatWasPredicted) {
   }
 }
 
+// As a text encoder the model gives its hidden states before the last block or behind the final
+// norm, of all ids or of the last ones.
+TEST(Qwen, TextEncodersGiveHiddenStates) {
+  const GoldenCase golden("llm_qwen2_bias");
+  const DecoderConfig config = DecoderConfig::from_json_file(golden.folder + "/model/config.json");
+  const TensorFile file = TensorFile::open(golden.folder + "/model");
+  const Tensor ids = golden.input("input_ids");
+  const int64_t n = ids.count();
+  Stream stream = Stream::cpu(2);
+  Arena arena(size_t{1} << 30);
+  SerialSeams seams;
+  for (const auto& [rows, layer] : {std::pair{DecoderRows::kBeforeLast, config.layers - 1},
+                                    {DecoderRows::kFinal, config.layers}}) {
+    const auto model = make_decoder_text_model(config, rows);
+    const auto encoder = model->load(stream, file, DType::kF32, {});
+    const Tensor expected = load_tensor(golden.expected, "hidden_states." + std::to_string(layer));
+    for (const int64_t kept : {n, n - 3, int64_t{1}}) {
+      Tensor out(DType::kF32, {kept, config.hidden});
+      Context context = seams.context(stream, arena, {}, TokenRanges::all(n));
+      encoder->encode(context, {ids.as<int32_t>(), static_cast<size_t>(n)}, out);
+      EXPECT_LT(relative_l2(to_f64(out), to_f64(expected.view().slice(0, n - kept, kept))),
+                golden.bound(DType::kF32));
+      EXPECT_EQ(arena.used(), 0u);
+      DryRun dry;
+      const auto same =
+          model->load(dry.stream(), without_values(model->tensors()), DType::kF32, {});
+      SerialSeams dry_seams;
+      Context dry_context = dry_seams.context(dry.stream(), dry.arena(), {}, TokenRanges::all(n));
+      const Footprint planned = dry_encode(dry, *same, dry_context, n, config.hidden);
+      EXPECT_TRUE(kept < n || arena.high_water() == planned.arena);
+    }
+  }
+}
+
 std::string load_error(const TensorFile& file, const DecoderConfig& config) {
   Stream stream = Stream::cpu(1);
   try {
@@ -320,6 +356,36 @@ TEST_F(QwenConfigFile, HonoursOrRefusesWhatChangesNumbers) {
   names("rms_norm_eps", -1.0, "positive");
   EXPECT_EQ(error("rope_scaling", {{"type", "mrope"}, {"mrope_section", {16, 24, 24}}}), "");
   EXPECT_EQ(error("vocab_size", 600), "");
+}
+
+// A model that also sees pictures has the language part's fields beside its own, or in text_config.
+TEST(QwenConfig, TheLanguagePartOfAModelThatSees) {
+  const std::string path = testing::TempDir() + "qwen_vl_config.json";
+  const auto read = [&](const nlohmann::json& json) {
+    std::ofstream(path) << json.dump();
+    return DecoderConfig::from_json_file(path);
+  };
+  nlohmann::json language = read_json_file("tests/golden/llm_qwen2_bias/model/config.json");
+  const DecoderConfig expected = read(language);
+  nlohmann::json flat = language;
+  flat["model_type"] = "qwen2_5_vl";
+  flat["vision_config"] = {{"hidden_size", 7}};
+  language["model_type"] = "qwen2_5_vl_text";
+  const nlohmann::json nested{{"model_type", "qwen2_5_vl"},
+                              {"tie_word_embeddings", expected.tied},
+                              {"text_config", language},
+                              {"vision_config", {{"hidden_size", 7}}}};
+  for (const nlohmann::json& each : {flat, nested}) {
+    const DecoderConfig config = read(each);
+    EXPECT_EQ(parameter_count(decoder_tensors(config)), parameter_count(decoder_tensors(expected)));
+    EXPECT_TRUE(config.projection_biases);
+    EXPECT_EQ(config.rope_theta, expected.rope_theta);
+    EXPECT_EQ(config.eps, expected.eps);
+  }
+  nlohmann::json wrong = nested;
+  wrong["text_config"] = 3;
+  EXPECT_THROW(read(wrong), Error);
+  std::remove(path.c_str());
 }
 
 }  // namespace

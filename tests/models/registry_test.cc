@@ -10,6 +10,7 @@
 #include "io/json.h"
 #include "models/wan/family.h"
 #include "models/wan/transformer.h"
+#include "tests/models/model_folder_testing.h"
 
 namespace weft {
 namespace {
@@ -17,31 +18,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // Copies a golden pipeline's configs with empty weights, so that tests can damage them.
-class ModelDirectoryTest : public testing::Test {
+class ModelDirectoryTest : public ModelFolder {
  protected:
-  void SetUp() override {
-    path_ = testing::TempDir() + "weft_registry_" +
-            testing::UnitTest::GetInstance()->current_test_info()->name();
-    fs::remove_all(path_);
-    fs::copy("tests/golden/pipeline_two_experts/model", path_, fs::copy_options::recursive);
-  }
-  void TearDown() override { fs::remove_all(path_); }
-
-  void edit(const std::string& file, const std::function<void(nlohmann::json&)>& change) {
-    nlohmann::json json = read_json_file(path_ + "/" + file);
-    change(json);
-    std::ofstream(path_ + "/" + file) << json.dump();
-  }
-  std::string fault() {
-    try {
-      open_model_directory(path_);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kModel);
-      return error.what();
-    }
-    return "";
-  }
-  std::string path_;
+  void SetUp() override { copy("pipeline_two_experts"); }
 };
 
 TEST_F(ModelDirectoryTest, TwoExperts) {
@@ -77,6 +56,8 @@ TEST_F(ModelDirectoryTest, MissingConfigsAreNamed) {
   EXPECT_NE(fault().find("-Diffusers"), std::string::npos);
   std::ofstream(path_ + "/Wan2.1_VAE.pth") << "x";
   EXPECT_NE(fault().find("Wan2.1_VAE.pth, and .pth files are not read"), std::string::npos);
+  fs::copy_file("tests/golden/s2v_motion/model/transformer/config.json", path_ + "/config.json");
+  EXPECT_NE(fault().find("no clips are generated with speech to video yet"), std::string::npos);
   fs::remove_all(path_);
   EXPECT_NE(fault().find("no such model directory"), std::string::npos);
 }
@@ -92,8 +73,8 @@ TEST_F(ModelDirectoryTest, WhatCannotRunIsRefused) {
     edit("model_index.json", [&](auto& json) { json[key] = before; });
     return text;
   };
-  EXPECT_NE(with("_class_name", "FluxPipeline").find("FluxPipeline"), std::string::npos);
-  EXPECT_NE(with("expand_timesteps", true).find("expand_timesteps"), std::string::npos);
+  EXPECT_NE(with("expand_timesteps", 5).find("expand_timesteps"), std::string::npos);
+  EXPECT_NE(with("_class_name", "SanaPipeline").find("SanaPipeline"), std::string::npos);
   EXPECT_NE(with("vae", {nullptr, nullptr}).find("no vae"), std::string::npos);
   EXPECT_NE(with("vae", "AutoencoderKLWan").find("vae = "), std::string::npos);
   EXPECT_NE(with("boundary_ratio", nullptr).find("boundary_ratio"), std::string::npos);
@@ -103,11 +84,10 @@ TEST_F(ModelDirectoryTest, WhatCannotRunIsRefused) {
 
 TEST_F(ModelDirectoryTest, AnUnknownComponentIsNamedWithTheLegalOnes) {
   edit("transformer/config.json",
-       [](auto& json) { json["_class_name"] = "FluxTransformer2DModel"; });
-  EXPECT_NE(
-      fault().find("transformer/config.json: _class_name or model_type FluxTransformer2DModel "
-                   "is not supported (legal: WanTransformer3DModel, "),
-      std::string::npos)
+       [](auto& json) { json["_class_name"] = "SD3Transformer2DModel"; });
+  EXPECT_NE(fault().find("transformer/config.json: _class_name or model_type SD3Transformer2DModel "
+                         "is not supported (legal: WanTransformer3DModel, "),
+            std::string::npos)
       << fault();
 }
 
@@ -129,12 +109,14 @@ TEST_F(ModelDirectoryTest, WeftJsonGivesTheDefaults) {
 }
 
 TEST(DefaultSettings, OfThePublishedModels) {
-  const auto find = [](int64_t width, int64_t in, int64_t out, int experts) {
+  const auto find = [](int64_t width, int64_t in, int64_t out, int experts, int images = 0) {
     WanConfig config;
     config.heads = static_cast<int>(width / 128);
     config.head_dim = 128;
     config.in_channels = in;
     config.out_channels = out;
+    if (images) config.image_dim = 1280;
+    if (images == 2) config.image_positions = 514;
     ModelDirectory model;
     model.path = "nowhere";
     model.family = &kWanFamily;
@@ -155,10 +137,27 @@ TEST(DefaultSettings, OfThePublishedModels) {
   EXPECT_EQ(a14b.steps, 40);
   EXPECT_EQ(a14b.guidance_scale, 4);    // for the high-noise expert
   EXPECT_EQ(a14b.guidance_scale_2, 3);  // for the low-noise expert
+  const DefaultSettings i2v = find(5120, 36, 16, 1, 1), flf2v = find(5120, 36, 16, 1, 2),
+                        i2v_a14b = find(5120, 36, 16, 2);
+  EXPECT_EQ(i2v.name, "wan2.1-i2v-14b");
+  EXPECT_EQ(i2v.steps, 40);
+  EXPECT_EQ(i2v.width * i2v.height, 832 * 480);
+  EXPECT_EQ(flf2v.name, "wan2.1-flf2v-14b");
+  EXPECT_EQ(flf2v.flow_shift, 16);
+  EXPECT_EQ(flf2v.width * flf2v.height, 1280 * 720);
+  EXPECT_EQ(i2v_a14b.name, "wan2.2-i2v-a14b");
+  EXPECT_EQ(i2v_a14b.guidance_scale, 3.5);
   EXPECT_EQ(ti2v.frames, 121);
   EXPECT_EQ(ti2v.fps, 24);
   EXPECT_EQ(other.name, "nowhere");
   EXPECT_FALSE(other.flow_shift);  // scheduler_config.json decides
+}
+
+TEST(Registry, FilesThatNoModelKnowsAreNone) {
+  const TensorFile file = TensorFile::generated({{"other.weight", DType::kF32, {2}}},
+                                                [](const std::string&, const TensorView&) {});
+  EXPECT_FALSE(component_facts(file));
+  EXPECT_THROW(open_transformer(file), Error);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/meter.h"
-#include "models/random_weights.h"
+#include "models/random_weights/random_weights.h"
 #include "parallel/context.h"
 #include "tests/models/transformer_testing.h"
 

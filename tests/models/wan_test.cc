@@ -267,12 +267,12 @@ TEST_F(WanConfigFile, OriginalSpelling) {
 TEST_F(WanConfigFile, EveryFaultAtOnce) {
   json_["surprise"] = 1;
   json_["_fine"] = 1;
-  json_["image_dim"] = 1280;
+  json_["pos_embed_seq_len"] = 514;
   json_["qk_norm"] = "none";
   json_.erase("ffn_dim");
   const std::string text = fault();
-  for (const char* part : {"unknown: surprise (known: ", "missing: ffn_dim", "image_dim = 1280",
-                           "qk_norm = \"none\"", "rope_max_seq_len"})
+  for (const char* part : {"unknown: surprise (known: ", "missing: ffn_dim",
+                           "pos_embed_seq_len = 514", "qk_norm = \"none\"", "rope_max_seq_len"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
 }
 
@@ -282,6 +282,7 @@ TEST_F(WanConfigFile, ImpossibleSizes) {
   EXPECT_NE(fault("num_layers", "two").find("num_layers"), std::string::npos);
   EXPECT_NE(fault("patch_size", {2, 2}).find("patch_size"), std::string::npos);
   EXPECT_NE(fault("freq_dim", 255).find("freq_dim"), std::string::npos);
+  EXPECT_NE(fault("in_channels", 15).find("in_channels 15"), std::string::npos);
 }
 
 TEST(WanGrid, PatchesMustFit) {
@@ -443,13 +444,12 @@ TEST_F(WanFile, SizesFromTensorsAlone) {
       "patch 1x2x2");
   // A width of 24 does not determine the number of heads.
   EXPECT_THROW(WanConfig::from_tensors(written()), Error);
-  tensors_["img_emb.proj.0.weight"] = Tensor(DType::kF32, {3});
+  tensors_["vace_blocks.0.weight"] = Tensor(DType::kF32, {3});
   try {
     WanConfig::from_tensors(written());
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("image to video is not supported yet"),
-              std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("Wan VACE is not supported yet"), std::string::npos);
   }
 }
 

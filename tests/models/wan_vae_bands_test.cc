@@ -81,8 +81,8 @@ TEST_P(VaeBands, DecodingEqualsOneRank) {
   const int64_t scale = config_.spatial_factor();
   const std::array<int64_t, 4> shape{3, config_.traits().frames(kLatentFrames), kRows * scale,
                                      kColumns * scale};
-  Tensor latents(DType::kF32, {16, kLatentFrames, kRows, kColumns}), whole(DType::kF32, shape),
-      joined(DType::kF32, shape);
+  Tensor latents(DType::kF32, {config_.z_dim, kLatentFrames, kRows, kColumns}),
+      whole(DType::kF32, shape), joined(DType::kF32, shape);
   for (int64_t i = 0; i < latents.count(); ++i)
     latents.as<float>()[i] = static_cast<float>(std::sin(0.7 * i));
   Context serial = context();
@@ -101,8 +101,8 @@ TEST_P(VaeBands, EncodingEqualsOneRank) {
   const int64_t scale = config_.spatial_factor();
   Tensor video(DType::kF32,
                {3, config_.traits().frames(kLatentFrames), kRows * scale, kColumns * scale});
-  Tensor whole(DType::kF32, {16, kLatentFrames, kRows, kColumns}),
-      joined(DType::kF32, {16, kLatentFrames, kRows, kColumns});
+  Tensor whole(DType::kF32, {config_.z_dim, kLatentFrames, kRows, kColumns}),
+      joined(DType::kF32, {config_.z_dim, kLatentFrames, kRows, kColumns});
   for (int64_t i = 0; i < video.count(); ++i)
     video.as<float>()[i] = static_cast<float>(std::sin(0.07 * i));
   Context serial = context();
@@ -119,7 +119,8 @@ TEST_P(VaeBands, EncodingEqualsOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, VaeBands,
-                         testing::Values("vae21_tiny_decode3", "vae_patch2_decode3"));
+                         testing::Values("vae21_tiny_decode3", "vae_patch2_decode3",
+                                         "vae22_decode3"));
 
 }  // namespace
 }  // namespace weft::test

@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(
     Cases, VaeDecodeGolden,
     testing::Combine(testing::Values("vae21_tiny_decode1", "vae21_tiny_decode3",
                                      "vae21_tiny_decode5", "vae21_mult_decode2",
-                                     "vae_patch2_decode3"),
+                                     "vae_patch2_decode3", "vae22_decode1", "vae22_decode3"),
                      testing::ValuesIn(kRuns)));
 
 class VaeEncodeGolden : public testing::TestWithParam<std::tuple<const char*, Run>> {};
@@ -96,13 +96,35 @@ INSTANTIATE_TEST_SUITE_P(
     Cases, VaeEncodeGolden,
     testing::Combine(testing::Values("vae21_tiny_encode1", "vae21_tiny_encode3",
                                      "vae21_tiny_encode5", "vae21_mult_encode2",
-                                     "vae_patch2_encode3"),
+                                     "vae_patch2_encode3", "vae22_encode1", "vae22_encode3"),
                      testing::ValuesIn(kRuns)));
 
 TEST(WanVae, CountsOfThe21Vae) {
   const std::vector<TensorSpec> tensors = wan_vae_tensors(WanVaeConfig());
   EXPECT_EQ(parameter_count(tensors), 126'892'531);
   EXPECT_EQ(tensors.size(), 194u);
+}
+
+// The VAE of TI2V-5B.
+WanVaeConfig real_residual() {
+  WanVaeConfig config;
+  config.base_dim = 160;
+  config.decoder_base_dim = 256;
+  config.z_dim = 48;
+  config.in_channels = config.out_channels = 12;
+  config.patch_size = 2;
+  config.residual = true;
+  config.latents_mean.assign(48, 0);
+  config.latents_std.assign(48, 1);
+  return config;
+}
+
+TEST(WanVae, CountsOfThe22Vae) {
+  const std::vector<TensorSpec> tensors = wan_vae_tensors(real_residual());
+  EXPECT_EQ(parameter_count(tensors), 704'688'668);
+  EXPECT_EQ(tensors.size(), 196u);
+  EXPECT_EQ(real_residual().spatial_factor(), 16);
+  EXPECT_EQ(real_residual().temporal_factor(), 4);
 }
 
 TEST(WanVae, FactorsFollowFromTheConfig) {
@@ -224,7 +246,7 @@ TEST_P(VaeMemory, DryRunsTakeWhatRealOnesTake) {
 INSTANTIATE_TEST_SUITE_P(Cases, VaeMemory,
                          testing::Combine(testing::Values("vae21_tiny_decode3",
                                                           "vae21_mult_decode2",
-                                                          "vae_patch2_decode3"),
+                                                          "vae_patch2_decode3", "vae22_decode3"),
                                           testing::Values(DType::kF32, DType::kBF16)));
 
 // The memory of the real decoder at 832x480 in f32. The numbers are fixed, so that growth is
@@ -267,7 +289,7 @@ TEST(WanVae, FrameCountsWithoutLatentAreRefusedWithNeighbours) {
 
 // The same weights with the original names give the same video.
 TEST(WanVae, OriginalNamesAreAccepted) {
-  for (const std::string name : {"vae21_tiny_decode3", "vae21_mult_decode2"}) {
+  for (const std::string name : {"vae21_tiny_decode3", "vae21_mult_decode2", "vae22_decode3"}) {
     Bench bench;
     const WanVaeConfig config = config_of(name);
     const TensorFile source = TensorFile::open("tests/golden/" + name + "/model/vae");
@@ -284,7 +306,7 @@ TEST(WanVae, OriginalNamesAreAccepted) {
     const NetworkVae diffusers = load(bench, name, DType::kF32, VaeParts::kBoth);
     NetworkVaeDecoder a(original, 2, 2), b(diffusers, 2, 2);
     for (int64_t i = 0; i < 2; ++i) {
-      const Tensor latent = make_latent(16, 2, 2, i);
+      const Tensor latent = make_latent(config.z_dim, 2, 2, i);
       EXPECT_TRUE(bitwise_equal(decode_next(bench, a, latent), decode_next(bench, b, latent)));
     }
   }
@@ -308,6 +330,17 @@ TEST(WanVae, OriginalNamesOfTheRealVae) {
       {"decoder.conv_out.weight", "decoder.head.2.weight"}};
   for (const auto& [ours, theirs] : kNames)
     EXPECT_EQ(wan_vae_original_name(WanVaeConfig(), ours), theirs);
+  const std::pair<const char*, const char*> kResidual[] = {
+      {"encoder.down_blocks.1.resnets.0.conv_shortcut.weight",
+       "encoder.downsamples.1.downsamples.0.shortcut.weight"},
+      {"encoder.down_blocks.2.downsampler.time_conv.bias",
+       "encoder.downsamples.2.downsamples.2.time_conv.bias"},
+      {"decoder.up_blocks.0.upsampler.resample.1.weight",
+       "decoder.upsamples.0.upsamples.3.resample.1.weight"},
+      {"decoder.up_blocks.3.resnets.2.norm2.gamma",
+       "decoder.upsamples.3.upsamples.2.residual.3.gamma"}};
+  for (const auto& [ours, theirs] : kResidual)
+    EXPECT_EQ(wan_vae_original_name(real_residual(), ours), theirs);
 }
 
 TEST(WanVae, LatentStatistics) {
@@ -342,10 +375,25 @@ TEST_F(VaeConfigFile, StatisticsFallBackToThePublishedOnes) {
   EXPECT_EQ(with.latents_std, WanVaeConfig().latents_std);
 }
 
+// The VAE of a model of pictures has the same layers and another word for its input.
+TEST_F(VaeConfigFile, ThatOfAModelOfPicturesDrawsPicturesAlone) {
+  const VaeTraits clips = read().traits();
+  json_["_class_name"] = "AutoencoderKLQwenImage";
+  json_.erase("in_channels");
+  json_["input_channels"] = 3;
+  const VaeTraits pictures = read().traits();
+  EXPECT_GT(clips.max_frames, 1);
+  EXPECT_EQ(pictures.max_frames, 1);
+  EXPECT_EQ(pictures.spatial_factor, clips.spatial_factor);
+  json_["input_channels"] = 4;
+  expect_fault("in_channels is 4");
+}
+
 TEST_F(VaeConfigFile, UnsupportedAndUnknownThingsAreNamed) {
   const nlohmann::json sound = json_;
   json_["is_residual"] = true;
-  expect_fault("not supported yet");
+  json_["dim_mult"] = {1, 3, 3, 3};
+  expect_fault("dim_mult[1] is 3, legal with is_residual: 1 times a number that divides 8");
   json_ = sound;
   json_["warp"] = 1;
   json_["flux"] = 2;

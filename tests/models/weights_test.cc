@@ -40,7 +40,7 @@ TEST_F(WeightBinderTest, TakesWhatFits) {
   const TensorFile file = TensorFile::open(path_);
   WeightBinder binder(file, "thing");
   EXPECT_TRUE(binder.take("a", {2, 3}));
-  EXPECT_EQ(binder.take_any({"other", "b"}, {4}).dtype, DType::kBF16);
+  EXPECT_EQ(binder.take_any({"other", "b"}, {4}), "b");
   binder.ignore("ids");
   binder.ignore("spare");
   EXPECT_EQ(fault(binder), "");
@@ -52,7 +52,7 @@ TEST_F(WeightBinderTest, NamesEveryFaultAtOnce) {
   EXPECT_FALSE(binder.take("a", {3, 2}));
   EXPECT_FALSE(binder.take("ids", {4}));
   EXPECT_FALSE(binder.take("gone", {7}));
-  EXPECT_FALSE(binder.take_any({"left", "right"}, {8}));
+  EXPECT_EQ(binder.take_any({"left", "right"}, {8}), "");
   binder.take("b", {4});
   const std::string text = fault(binder);
   for (const char* part : {"thing", "a [2, 3] must be [3, 2]", "ids is i32", "gone [7]",
@@ -101,6 +101,31 @@ TEST(HeldWeight, IsThePartOfTheTensor) {
       EXPECT_EQ(all.view().data, whole.data);
     }
   EXPECT_EQ(file.bytes_read(), read);
+}
+
+// Tensors of a derived file are computed, by several threads, into memory of the wanted dtype.
+TEST(HeldWeight, ADerivedTensorIsComputed) {
+  Tensor values(DType::kF32, {500, 300});
+  for (int64_t i = 0; i < values.count(); ++i)
+    values.as<float>()[i] = static_cast<float>(std::sin(0.7 * static_cast<double>(i)));
+  const TensorFile file = TensorFile::derived(
+      {{.name = "w", .dtype = DType::kF32, .shape = {500, 300}, .stored = "Q4_K"}},
+      [&](const std::string&, int64_t first, const TensorView& out) {
+        std::copy_n(values.as<float>() + first, out.count(), out.as<float>());
+      },
+      {});
+  EXPECT_EQ(file.stored_type("w"), "Q4_K");
+  for (const int threads : {1, 3})
+    for (const DType dtype : {DType::kF32, DType::kBF16})
+      for (const TensorPart& part : {TensorPart{0, {0, 500}}, {0, {3, 499}}, {1, {7, 290}}}) {
+        Stream stream = Stream::cpu(threads);
+        const HeldWeight held(stream, file, "w", part, dtype);
+        const TensorView slice = values.view().slice(part.dim, part.range.begin, part.range.size());
+        Tensor expected(dtype, slice.shape());
+        copy(stream, slice, expected);
+        EXPECT_EQ(held.whole(), part.range.size() == 500);
+        EXPECT_TRUE(test::bitwise_equal(held.view(), expected)) << part.dim << " " << threads;
+      }
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "parallel/methods/mixer_factory.h"
 #include "tests/parallel/attention_by_definition.h"
 #include "tests/parallel/methods.h"
+#include "tests/support/compare.h"
 
 namespace weft::test {
 namespace {
@@ -59,6 +60,21 @@ class Passes {
     window_.begin_sink(number);
     return attend(x, make_rope({1, kRow, kColumn}, {}, kHead));
   }
+  // A sink of two frames, whose second one is tokens or replicated rows, and a block that sees it.
+  std::pair<Tensor, Tensor> two_sinks(const Qkv& sink, const Qkv& block, bool replicated) {
+    const auto at = [](int64_t frames, int64_t first) {
+      return make_rope({frames, kRow, kColumn}, {first, 0, 0}, kHead);
+    };
+    const int64_t tokens = replicated ? 1 : 2;
+    const Rope first = at(tokens, 30), second = at(1, 31), own = at(1, 0);
+    window_.begin_sink(0);
+    Tensor made = attend(sink, first, replicated ? &second : nullptr);
+    window_.begin({.frames = {0, 1},
+                   .keys = &own,
+                   .sink_keys = &first,
+                   .sink_replicated = replicated ? &second : nullptr});
+    return {std::move(made), attend(block, own)};
+  }
   // `shift` is added to all positions.
   Tensor block(const Qkv& x, const Range& frames, int64_t sink_at, int step = 0, int number = 0,
                int64_t shift = 0) {
@@ -79,9 +95,10 @@ class Passes {
   Arena arena{size_t{1} << 28};
 
  private:
-  Tensor attend(const Qkv& x, const Rope& rope) {
+  // The last frame's rows are replicated ones where they have a rope of their own.
+  Tensor attend(const Qkv& x, const Rope& rope, const Rope* replicated = nullptr) {
     Stream stream = Stream::cpu(1);
-    const int64_t tokens = x.q.view()[0];
+    const int64_t joint = replicated ? kFrame : 0, tokens = x.q.view()[0] - joint;
     Context context{stream, arena, *mixer_, reducer_, halo_, {}, TokenRanges::all(tokens)};
     const auto copied = [&](const Tensor& from) {
       Tensor to(from.view().dtype, from.view().shape());
@@ -91,9 +108,15 @@ class Passes {
     const Tensor q = copied(x.q), k = copied(x.k), v = copied(x.v);
     Tensor out(q.view().dtype, q.view().shape());
     mixer_->begin({});
-    mixer_->attend(
-        context,
-        {.layer = kLayer, .q = q, .k = k, .v = v, .out = out, .rope = &rope, .scale = kScale});
+    mixer_->attend(context, {.layer = kLayer,
+                             .q = q,
+                             .k = k,
+                             .v = v,
+                             .out = out,
+                             .rope = &rope,
+                             .scale = kScale,
+                             .replicated = joint,
+                             .replicated_rope = replicated});
     return out;
   }
 
@@ -142,6 +165,18 @@ Tensor by_definition(const Range& block, const Range& seen, int step,
     }
   }
   return out;
+}
+
+// Replicated rows of a sink are kept with its tokens, and have positions of their own.
+TEST(CausalWindow, KeepsReplicatedRowsOfSinks) {
+  const Qkv sink({-100, -98}, 0), block({0, 1}, 0);
+  std::vector<std::pair<Tensor, Tensor>> runs;
+  for (const bool replicated : {false, true}) {
+    CausalWindow kept(window(4, 1, 2));
+    runs.push_back(Passes(kept).two_sinks(sink, block, replicated));
+  }
+  EXPECT_TRUE(bitwise_equal(runs[0].first, runs[1].first));
+  EXPECT_TRUE(bitwise_equal(runs[0].second, runs[1].second));
 }
 
 // Law 11, without its rejection: blocks of any sizes.

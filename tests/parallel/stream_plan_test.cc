@@ -9,6 +9,7 @@
 #include <array>
 #include <map>
 #include <random>
+#include <set>
 
 #include "parallel/schedule/plan_timing.h"
 
@@ -86,6 +87,25 @@ TEST(StreamPlan, TensorRanksDoTheSame) {
   const StreamPlanConfig config = stream(split(2, 2, 2));
   const auto fault = check_plans(plan_stream(config), stream_rules(config));
   EXPECT_FALSE(fault) << *fault;
+}
+
+// A sink's joint rows travel between stages, which every one of them computes; its rows of the
+// latent are those of its tokens.
+TEST(StreamPlan, JointRowsOfSinksAreHiddenRowsAlone) {
+  StreamPlanConfig config = stream(split(2, 2));
+  config.swap_block = 4;
+  config.sink_joint_rows = 7;
+  const std::vector<Plan> plans = plan_stream(config);
+  const auto fault = check_plans(plans, stream_rules(config));
+  EXPECT_FALSE(fault) << *fault;
+  std::map<std::pair<bool, Payload>, std::set<int64_t>> bytes;  // of sinks and blocks
+  for (const Plan& plan : plans)
+    for (const Step& step : plan.steps)
+      if (step.kind == Kind::kSend && step.payload != Payload::kControl)
+        bytes[{step.pass.micro == StreamPlanConfig::kSinkPass, step.payload}].insert(step.bytes);
+  EXPECT_EQ((bytes[{true, Payload::kHidden}]), (std::set<int64_t>{(5 + 7) * 48}));
+  EXPECT_EQ((bytes[{true, Payload::kLatent}]), (std::set<int64_t>{5 * 64}));
+  EXPECT_EQ((bytes[{false, Payload::kHidden}]), (std::set<int64_t>{(15 + 1) * 48}));
 }
 
 TEST(StreamPlan, HasEveryForwardOnceAndDecodesInOrder) {

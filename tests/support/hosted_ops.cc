@@ -157,6 +157,12 @@ PackedLinear pack_linear(Stream& host, const TensorView& weight, const TensorVie
   return packed;
 }
 
+PackedLinear pack_stored(Stream& host, StoredMatrix matrix, const TensorView& bias, DType dtype,
+                         std::shared_ptr<SharedScratch> scratch) {
+  return cuda_ops().linear.pack_stored(device_stream(host), std::move(matrix), bias, dtype,
+                                       std::move(scratch));
+}
+
 PackedConv pack_conv(Stream& host, const TensorView& weight, const TensorView& bias, DType dtype) {
   Stream& stream = device_stream(host);
   PackedConv packed = cuda_ops().conv.pack_conv(stream, weight, bias, dtype);
@@ -229,6 +235,8 @@ void host_plain_entries(Ops& ops) {
   host<&Ops::pointwise, &PointwiseOps::silu>(ops);
   host<&Ops::pointwise, &PointwiseOps::tanh>(ops);
   host<&Ops::pointwise, &PointwiseOps::gelu_tanh>(ops);
+  host<&Ops::pointwise, &PointwiseOps::gelu_erf>(ops);
+  host<&Ops::pointwise, &PointwiseOps::gelu_quick>(ops);
   host<&Ops::pointwise, &PointwiseOps::gelu_tanh_mul>(ops);
   host<&Ops::pointwise, &PointwiseOps::silu_mul>(ops);
   host<&Ops::pointwise, &PointwiseOps::axpby>(ops);
@@ -253,6 +261,7 @@ const Ops& hosted_ops() {
     made.name = "cuda";
     host_plain_entries(made);
     made.linear.pack_linear = pack_linear;
+    made.linear.pack_stored = pack_stored;
     made.conv.pack_conv = pack_conv;
     made.pointwise.combine = combine;
     made.rope.apply_rope = apply_rope;

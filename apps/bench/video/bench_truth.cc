@@ -183,8 +183,18 @@ class TruthBench {
     request.seed = clip;
     return request;
   }
+  // On one rank, or on one for every patch where each patch has text rows of its own.
   DrawnVideo drawn(const Approximation& way, size_t clip) const {
-    return draw_video(flags_, model_, options_, {}, request_of(way, clip));
+    const Request request = request_of(way, clip);
+    const Generator generator(model_, options_);
+    const LayoutLimits limits = generator.layout_limits(generator.resolve(request));
+    Layout layout;
+    if (!refuse(layout, limits).empty()) {
+      layout[Axis::kPatch] = static_cast<int>(limits.patches);
+      layout.text_ranks = 1;
+      layout.decode_rank = 0;
+    }
+    return draw_video(flags_, model_, options_, layout, request);
   }
   static ClipResult compared(const DrawnVideo& video, const DrawnVideo& full,
                              const pocket::ClipSpec& asked) {

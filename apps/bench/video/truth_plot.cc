@@ -8,7 +8,8 @@
 namespace weft {
 namespace {
 
-constexpr double kLeft = 70, kTop = 60, kWidth = 700, kHeight = 420, kLegend = 420;
+constexpr double kLeft = 70, kTop = 60, kWidth = 700, kHeight = 420, kLegend = 450;
+constexpr double kLegendLine = 16;
 
 struct Axis {
   double low, high, from, to;  // values, and their places
@@ -40,12 +41,13 @@ std::string truth_svg(std::span<const TruthPoint> points, const std::string& tit
   }
   if (low > high) low = high = 30;
   const double exact = std::ceil(high) + 4;  // the line of the exact methods
+  const double legend = kTop + kLegendLine * static_cast<double>(points.size());
   const Axis x{0, 1.05 * most, kLeft, kLeft + kWidth};
   const Axis y{std::floor(low) - 1, exact + 1, kTop + kHeight, kTop};
   std::string svg = shaped(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" "
       "font-family=\"sans-serif\" font-size=\"12\">\n",
-      kLeft + kWidth + kLegend, kTop + kHeight + 60);
+      kLeft + kWidth + kLegend, std::max(kTop + kHeight + 60, legend));
   svg += "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n" + label(kLeft, 20, title);
   const double across = step_of(x.high), up = step_of(exact - y.low);
   for (double value = 0; value <= x.high; value += across)
@@ -64,7 +66,7 @@ std::string truth_svg(std::span<const TruthPoint> points, const std::string& tit
     svg += shaped("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"9\" fill=\"%s\"/>\n", at, height,
                   point.exact() ? "#9ae6b4" : "#90cdf4") +
            label(at - (i < 9 ? 3 : 7), height + 4, shaped("%zu", i + 1)) +
-           label(kLeft + kWidth + 20, kTop + 16 * static_cast<double>(i),
+           label(kLeft + kWidth + 20, kTop + kLegendLine * static_cast<double>(i),
                  std::to_string(i + 1) + "  " + point.name);
   }
   return svg + "</svg>\n";

@@ -1,11 +1,10 @@
 #include "apps/serve/jobs/job.h"
 
-#include <cstdio>
-#include <ctime>
-#include <random>
 #include <sstream>
 
 #include "apps/batch/job_drawing.h"
+#include "apps/serve/jobs/sent_picture.h"
+#include "apps/serve/server_text.h"
 #include "engine/job/job_spec.h"
 
 namespace weft {
@@ -15,15 +14,7 @@ using Json = nlohmann::ordered_json;
 
 Json shown_time(const std::optional<JobTime>& time) {
   if (!time) return nullptr;
-  const auto since = time->time_since_epoch();
-  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(since).count();
-  const std::time_t seconds = milliseconds / 1000;
-  std::tm utc;
-  gmtime_r(&seconds, &utc);
-  char date[32], text[48];
-  std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", &utc);
-  std::snprintf(text, sizeof text, "%s.%03dZ", date, static_cast<int>(milliseconds % 1000));
-  return text;
+  return utc_text(*time);
 }
 
 Json queue_json(const ServedJob& job) {
@@ -38,6 +29,13 @@ Json progress_json(const JobProgress& progress) {
           {"steps", progress.steps},
           {"s_per_step", progress.seconds_per_step},
           {"eta_s", progress.eta_seconds}};
+}
+
+Json preview_json(const ServedJob& job) {
+  if (!job.preview) return nullptr;
+  return {{"step", job.preview->step},
+          {"steps", job.preview->steps},
+          {"url", "/v1/jobs/" + job.id + "/preview"}};
 }
 
 Json outputs_json(const ServedJob& job) {
@@ -86,19 +84,10 @@ const char* to_string(JobState state) {
   return kNames[static_cast<int>(state)];
 }
 
-std::string new_job_id() {
-  std::random_device random;
-  std::string id = "job_";
-  for (int i = 0; i < 3; ++i) {
-    char digits[16];
-    std::snprintf(digits, sizeof digits, "%08x", random());
-    id += digits;
-  }
-  return id;
-}
+std::string new_job_id() { return "job_" + random_hex(3); }
 
 Json to_json(const ServedJob& job) {
-  JobSpec resolved = job.drawing.spec;
+  JobSpec resolved = without_picture_folders(job.drawing.spec);
   resolved.id.clear();
   resolved.seeded = true;
   return {{"id", job.id},
@@ -109,6 +98,7 @@ Json to_json(const ServedJob& job) {
           {"finished", shown_time(job.finished)},
           {"queue", queue_json(job)},
           {"progress", progress_json(job.progress)},
+          {"preview", preview_json(job)},
           {"request", job.request},
           {"resolved", to_json(resolved)},
           {"outputs", outputs_json(job)},

@@ -1,6 +1,7 @@
 #pragma once
 // A job of a server, from its request to its result, and its form in JSON.
 #include <chrono>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -22,6 +23,12 @@ struct JobProgress {
   std::string stage{};
   int step = 0, steps = 0;  // of the stage
   double seconds_per_step = 0, eta_seconds = 0;
+};
+
+// The newest preview of a running job.
+struct JobPreview {
+  int step = 0, steps = 0;
+  std::string png;
 };
 
 struct JobResult {
@@ -47,6 +54,7 @@ struct ServedJob {
   std::optional<JobTime> started{}, finished{};
   size_t position = 0, depth = 0;  // from 1 among the queued jobs, and their number; 0: not queued
   JobProgress progress{};
+  std::shared_ptr<const JobPreview> preview{};  // null: none yet, or the job is over
   std::optional<JobResult> result{};
   std::optional<JobFailure> failure{};
   std::vector<std::string> warnings{};

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "apps/generate/progress.h"
+#include "apps/preview/preview_file.h"
 
 namespace weft {
 namespace {
@@ -31,6 +32,12 @@ class JobQueue::Listener final : public ProgressListener {
                 .steps = heard.total,
                 .seconds_per_step = heard.seconds_per_step,
                 .eta_seconds = heard.eta_seconds};
+  }
+  void preview(const Preview& heard) override {
+    auto preview = std::make_shared<const JobPreview>(
+        JobPreview{.step = heard.step, .steps = heard.total, .png = preview_png(heard)});
+    const std::lock_guard lock(queue_.mutex_);
+    entry_.job.preview = std::move(preview);
   }
   void warning(const std::string& line) override {
     const std::lock_guard lock(queue_.mutex_);
@@ -187,6 +194,7 @@ void JobQueue::finish(Entry& entry, JobState state, std::optional<JobFailure> fa
     entry.job.state = state;
     entry.job.finished = std::chrono::system_clock::now();
     entry.job.failure = std::move(failure);
+    entry.job.preview.reset();
     if (state == JobState::kCompleted) entry.job.progress.percent = 100;
     if (running_.get() == &entry) running_.reset();
     forget_under_lock();

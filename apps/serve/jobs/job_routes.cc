@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "apps/serve/file_response.h"
+#include "apps/serve/http/file_response.h"
 #include "io/legal.h"
 #include "io/nearest.h"
 
@@ -21,26 +21,22 @@ HttpResponse unknown_job() {
   return error_response(404, "no_job", "This server has no such job; it may have forgotten it.");
 }
 
-HttpResponse later(int status, const std::string& code, const std::string& message) {
-  HttpResponse response = error_response(status, code, message);
-  response.headers.emplace_back("Retry-After", "10");
-  return response;
-}
-
 HttpResponse submit(JobQueue& queue, const JobServices& services, const HttpRequest& request) {
   ServedJob job;
   try {
     job = services.read(request.body);
   } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kMedia)
+      return error_response(400, "invalid_media", without_folders(error.what()));
     if (error.kind() != ErrorKind::kUsage && error.kind() != ErrorKind::kModel) throw;
     return error_response(400, "invalid_job", error.what());
   }
   const std::string id = job.id;
   switch (queue.add(std::move(job))) {
     case JobAnswer::kFull:
-      return later(429, "queue_full", "As many jobs wait as this server lets wait.");
+      return retry_response(429, "queue_full", "As many jobs wait as this server lets wait.");
     case JobAnswer::kDraining:
-      return later(503, "draining", "The server is about to end.");
+      return retry_response(503, "draining", "The server is about to end.");
     default:
       break;
   }
@@ -124,6 +120,16 @@ HttpResponse content(const JobQueue& queue, const HttpRequest& request) {
                                  .tag = job->result->sha256});
 }
 
+HttpResponse preview(const JobQueue& queue, const HttpRequest& request) {
+  const std::optional<ServedJob> job = queue.find(request.parameter);
+  if (!job) return unknown_job();
+  if (!job->preview)
+    return error_response(409, "no_preview",
+                          std::string("The job has no preview: it is ") + to_string(job->state) +
+                              ", and the server makes them for running jobs with --preview.");
+  return tagged_response(request, {.content_type = "image/png", .body = job->preview->png});
+}
+
 HttpResponse remove(JobQueue& queue, const JobServices& services, const HttpRequest& request) {
   const std::optional<ServedJob> job = queue.find(request.parameter);
   switch (queue.remove(request.parameter)) {
@@ -155,6 +161,7 @@ std::vector<Route> job_routes(JobQueue& queue, const JobServices& services) {
       {"POST", "/v1/jobs/{id}/cancel",
        [&queue](const HttpRequest& request) { return cancel(queue, request); }, false, true},
       {"GET", "/v1/jobs/{id}/content", with_queue(content), false, true},
+      {"GET", "/v1/jobs/{id}/preview", with_queue(preview), false, true},
   };
 }
 

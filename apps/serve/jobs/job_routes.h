@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/serve/http_server.h"
+#include "apps/serve/http/http_server.h"
 #include "apps/serve/jobs/job_queue.h"
 
 namespace weft {

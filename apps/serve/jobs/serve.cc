@@ -1,4 +1,5 @@
 // weft serve: draws the jobs that clients send, one after the other, and shows them on a page.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <thread>
@@ -10,10 +11,12 @@
 #include "apps/generate/resume.h"
 #include "apps/scratch_folder.h"
 #include "apps/serve/jobs/job_routes.h"
+#include "apps/serve/jobs/sent_picture.h"
 #include "apps/serve/listen_flags.h"
 #include "apps/serve/page_routes.h"
-#include "apps/serve/server_log.h"
 #include "apps/serve/server_routes.h"
+#include "engine/pictures/picture_conditions.h"
+#include "io/media/image.h"
 #include "io/sha256.h"
 
 namespace weft {
@@ -60,19 +63,21 @@ class Serving {
         folder_(folder_of(flags)),
         drawer_(flags, nullptr),
         planner_(drawer_.generator().model(), drawer_.generator().options()),
-        queue_({}, &state_.metrics, [this](const ServedJob& job) { ended(job); }) {}
+        queue_({}, &state_.metrics, [this](const ServedJob& job) { ended(job); }) {
+    drawer_.keep_ranks();
+  }
 
   int run() {
     const ServerSettings settings = settings_of_server();
     HttpServer server(settings);
     server.start();
-    log_.write(LogLevel::kInfo, "warm_up", "The model is loaded.");
+    state_.log.write(LogLevel::kInfo, "warm_up", "The model is loaded.");
     {
       const std::jthread watch([this](const std::stop_token& over) { await_signal(over); });
       state_.readiness.set_reason("The model is loaded and draws a first picture.");
       if (warm_up()) {
         state_.readiness.set_ready();
-        tell_address(address_of(settings, server.port()), server.port());
+        tell_address(flags_, state_.log, "Jobs can be drawn.", server.port());
         queue_.work([this](const Drawing& drawing, ProgressListener& listener,
                            const std::atomic<bool>& stop) {
           return draw({.all = {drawing}, .listener = &listener, .stop = &stop});
@@ -80,7 +85,7 @@ class Serving {
       }
     }
     server.drain(kConnections);
-    log_.write(LogLevel::kInfo, "ended", "The server ends.");
+    state_.log.write(LogLevel::kInfo, "ended", "The server ends.");
     return 0;
   }
 
@@ -97,30 +102,17 @@ class Serving {
     settings.routes.push_back(page_route("/", "jobs.html"));
     for (const std::string file : {"live.css", "jobs.css", "jobs.js"})
       settings.routes.push_back(page_route("/pages/" + file, file));
-    settings.answered = [this](const AnsweredRequest& request) {
-      state_.metrics.add("weft_requests_total", {{"status", std::to_string(request.status)}});
-      state_.metrics.observe("weft_request_duration_seconds", request.seconds);
-      log_.answered(request);
-    };
+    settings.answered = [this](const AnsweredRequest& request) { state_.answered(request); };
     return settings;
-  }
-
-  void tell_address(const std::string& address, uint16_t port) {
-    log_.write(LogLevel::kInfo, "ready", "Jobs can be drawn.", {{"address", address}});
-    if (flags_.on("json"))
-      std::printf("%s\n", nlohmann::json{{"address", address}, {"port", port}}.dump().c_str());
-    else
-      std::printf("%s\n", address.c_str());
-    std::fflush(stdout);
   }
 
   // The model, the place where it computes, and the settings of a job that leaves all of them open.
   std::string model_text() const {
     JobSpec job = job_of(flags_).spec;
-    job.request =
-        planner_.resolve(request_of(job, planner_.defaults(), planner_.limits(), flag_of));
+    const Request open = request_of(job, planner_.defaults(), planner_.limits(), flag_of);
+    job.request = planner_.resolve(with_any_pictures(open, planner_.model()->directory));
     nlohmann::json defaults = to_json(job);
-    defaults.erase("prompt");
+    for (const char* field : {"prompt", "image", "last_image"}) defaults.erase(field);
     const std::string layout = drawer_.ranks().alone() ? "one rank" : layout_text(flags_);
     return nlohmann::json{{"model", planner_.model_name()},
                           {"device", device_description(planner_.options().device)},
@@ -141,6 +133,7 @@ class Serving {
     job.spec.request.prompt = "a ball";
     job.spec.request.frames = 1;
     job.spec.request.steps = 1;
+    give_any_pictures(job.spec.request, scratch.file("grey.png"));
     const JobPlace place{.where = "the warm-up", .folder = scratch.file("")};
     Silence silence;
     try {
@@ -150,6 +143,20 @@ class Serving {
       throw;
     }
     return !stop_requested();
+  }
+
+  // A grey picture for each that the model needs.
+  void give_any_pictures(Request& request, const std::string& path) const {
+    const PictureConditioning& form = planner_.model()->directory.pictures;
+    if (form.least == 0) return;
+    constexpr int kSide = 64;
+    Frame grey(kSide, kSide);
+    std::ranges::fill(grey.rgb, uint8_t{128});
+    write_png(path, grey, {}, Overwrite::kReplace);
+    request.image.path = path;
+    if (form.least < 2) return;
+    request.last_image.path = path;
+    request.frames = 1 + planner_.limits().frame_multiple;
   }
 
   JobResult draw(const Drawer::Drawings& drawings) {
@@ -187,9 +194,16 @@ class Serving {
     if (!spec.id.empty()) refuse("id", spec.id, "as the server names its jobs");
     if (!spec.output.empty()) refuse("output", spec.output, "as the server names its files");
     if (spec.request.endless) refuse("endless", "true", "as jobs run one after the other");
-    ServedJob job{.id = new_job_id(), .request = to_json(spec)};
+    ServedJob job{.id = new_job_id()};
+    save_sent_pictures(spec, folder_ + job.id, where);
+    job.request = to_json(without_picture_folders(spec));
     spec.id = job.id;
-    job.drawing = placed_job(given, planner_, {.where = where, .folder = folder_}).drawing;
+    try {
+      job.drawing = placed_job(given, planner_, {.where = where, .folder = folder_}).drawing;
+    } catch (...) {
+      remove_sent_pictures(spec);
+      throw;
+    }
     return job;
   }
 
@@ -198,14 +212,15 @@ class Serving {
     if (by_client) drop_leftovers(flags_, output_names(job.drawing.path));
     ServerLog::Fields fields{{"job", job.id}, {"state", to_string(job.state)}};
     if (job.failure) fields.emplace_back("code", job.failure->code);
-    log_.write(job.state == JobState::kFailed ? LogLevel::kWarning : LogLevel::kInfo, "job",
-               "A job ended.", fields);
+    state_.log.write(job.state == JobState::kFailed ? LogLevel::kWarning : LogLevel::kInfo, "job",
+                     "A job ended.", fields);
   }
 
   void remove_files(const ServedJob& job) const {
     const OutputNames names = output_names(job.drawing.path);
     drop_leftovers(flags_, names);
     for (const std::string& path : {job.drawing.path, names.sidecar}) fs::remove(path);
+    remove_sent_pictures(job.drawing.spec);
   }
 
   // Drains when a signal came. The running job gets the time of --drain-seconds.
@@ -213,7 +228,7 @@ class Serving {
     while (!stop_requested() && !over.stop_requested()) std::this_thread::sleep_for(kLook);
     if (!stop_requested()) return;
     state_.readiness.set_draining();
-    log_.write(LogLevel::kInfo, "draining", "The server takes no more jobs.");
+    state_.log.write(LogLevel::kInfo, "draining", "The server takes no more jobs.");
     queue_.drain();
     const auto deadline =
         steady_clock::now() + std::chrono::seconds(flags_.integer("drain-seconds").value_or(0));
@@ -227,7 +242,6 @@ class Serving {
   Drawer drawer_;
   const Generator planner_;  // of the server's thread
   ServerState state_;
-  ServerLog log_;
   JobQueue queue_;
 };
 

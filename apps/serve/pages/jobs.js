@@ -167,6 +167,16 @@ function facts_text(job) {
   return parts.join(", ");
 }
 
+function show_preview(job) {
+  $("preview").hidden = !job.preview;
+  const url = job.preview ? `${job.preview.url}?step=${job.preview.step}` : "";
+  if ($("preview").dataset.url === url) return;
+  $("preview").dataset.url = url;
+  if (!job.preview) return $("preview").removeAttribute("src");
+  $("preview").alt = `What comes of: ${job.request.prompt}`;
+  $("preview").src = url;
+}
+
 function show_result(job) {
   const output = job.outputs[0];
   const url = output ? output.url : "";
@@ -207,6 +217,7 @@ function show_job(job) {
   if (job.error) show_error($("job-error"), job.error.message, job.error.hints);
   $("cancel").hidden = over;
   $("forget").hidden = !over;
+  show_preview(job);
   show_result(job);
 }
 

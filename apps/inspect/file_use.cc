@@ -1,0 +1,294 @@
+#include "apps/inspect/file_use.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "apps/command_line/printable.h"
+#include "apps/commands.h"
+#include "engine/generation/open_model.h"
+#include "io/weights/weights_file.h"
+#include "models/files/tokenizer_files.h"
+#include "models/lora/lora.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMostFiles = 256;  // that are opened in search of the other parts
+constexpr const char kPrompt[] = " --prompt 'a cat on grass' -o ";
+
+bool is_weights(const fs::path& path) {
+  const std::string name = path.filename().string();
+  return !name.starts_with('.') && name.find("-of-") == std::string::npos &&
+         (name.ends_with(".safetensors") || name.ends_with(".gguf"));
+}
+
+// The weights files of a folder, by name.
+void list_weights(const fs::path& folder, std::vector<std::string>& out) {
+  std::error_code error;
+  std::vector<std::string> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error))
+    if (is_weights(entry.path()) && entry.is_regular_file(error))
+      found.push_back(entry.path().string());
+  std::ranges::sort(found);
+  for (std::string& path : found)
+    if (out.size() < kMostFiles) out.push_back(std::move(path));
+}
+
+// The weights files beside `path`, then those of the folders beside its folder.
+std::vector<std::string> files_around(const std::string& path) {
+  const fs::path own = fs::absolute(path).lexically_normal().parent_path();
+  std::vector<std::string> out;
+  list_weights(own, out);
+  std::error_code error;
+  std::vector<fs::path> folders;
+  for (const fs::directory_entry& entry : fs::directory_iterator(own.parent_path(), error))
+    if (entry.is_directory(error) && entry.path() != own) folders.push_back(entry.path());
+  std::ranges::sort(folders);
+  for (const fs::path& folder : folders) list_weights(folder, out);
+  return out;
+}
+
+// The files around a file that hold a component each, by its class.
+using Found = std::map<std::string, std::vector<std::string>>;
+
+Found components_around(const std::string& path) {
+  Found out;
+  for (const std::string& file : files_around(path)) {
+    try {
+      if (const std::optional<ComponentFacts> facts = component_facts(open_weights(file)))
+        out[facts->class_name].push_back(file);
+    } catch (const Error&) {
+      continue;  // it is no part of the answer
+    }
+  }
+  return out;
+}
+
+// The file of the other expert, which has the other word in its name; "" where there is none.
+std::string other_expert(const std::string& path) {
+  const fs::path folder = fs::path(path).parent_path();
+  const std::string name = fs::path(path).filename().string();
+  for (const auto& [one, other] : {std::pair<std::string, std::string>{"high", "low"},
+                                   {"low", "high"},
+                                   {"High", "Low"},
+                                   {"Low", "High"},
+                                   {"HIGH", "LOW"},
+                                   {"LOW", "HIGH"}})
+    if (const size_t at = name.find(one); at != std::string::npos) {
+      std::string twin = name;
+      twin.replace(at, one.size(), other);
+      if (const fs::path file = folder / twin; fs::exists(file)) return file.string();
+    }
+  return "";
+}
+
+bool says_low(const std::string& path) {
+  std::string name = fs::path(path).filename().string();
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return name.find("low") != std::string::npos && name.find("high") == std::string::npos;
+}
+
+// The two experts of a pair, in their order.
+PartFiles with_experts(const std::string& transformer) {
+  PartFiles files;
+  files.transformer = transformer;
+  files.transformer_2 = other_expert(transformer);
+  if (!files.transformer_2.empty() && says_low(transformer))
+    std::swap(files.transformer, files.transformer_2);
+  return files;
+}
+
+// Opens the files as a model; the error's text is what is wrong.
+std::string fault_of(const PartFiles& files) {
+  try {
+    const OpenModel model("", {}, files);
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+std::vector<std::string> of_class(const Found& found, const std::string& class_name) {
+  const auto at = found.find(class_name);
+  return at == found.end() ? std::vector<std::string>{} : at->second;
+}
+
+// A model of single files that holds a given one, and what it lacks.
+struct Use {
+  PartFiles files;
+  std::vector<std::string> missing;  // "--vae FILE (an AutoencoderKLWan)"
+  bool pictures = false;
+  const ModelFamily* family = nullptr;
+};
+
+// Looks for the parts that the transformer of `files` lacks.
+Use completed(PartFiles files, const Found& found) {
+  Use use;
+  use.files = files;
+  const TensorFile file = open_weights(files.transformer);
+  const std::optional<ComponentFacts> facts = component_facts(file);
+  use.family = facts ? family_of_transformer(facts->class_name) : nullptr;
+  if (!use.family) return use;
+  const auto candidates = [&](const std::string& own, const char* class_name) {
+    std::vector<std::string> all =
+        own.empty() ? of_class(found, class_name) : std::vector<std::string>{own};
+    if (all.empty()) all.emplace_back();
+    return all;
+  };
+  const std::vector<std::string> encoders =
+                                     candidates(files.text_encoder, use.family->text_encoder_class),
+                                 vaes = candidates(files.vae, use.family->vae_class);
+  for (const std::string& encoder : encoders)
+    for (const std::string& vae : vaes) {
+      PartFiles whole = files;
+      whole.text_encoder = encoder;
+      whole.vae = vae;
+      if (!encoder.empty() && !vae.empty() && fault_of(whole).empty()) {
+        use.files = whole;
+        return use;
+      }
+    }
+  use.files.text_encoder = encoders.front();
+  use.files.vae = vaes.front();
+  const auto lacks = [&](const std::string& path, const std::string& flag, const char* what) {
+    if (path.empty()) use.missing.push_back(flag + " (" + what + ")");
+  };
+  lacks(use.files.text_encoder, "--text-encoder FILE", use.family->text_encoder_class);
+  lacks(use.files.vae, "--vae FILE", use.family->vae_class);
+  if (!use.files.text_encoder.empty() && find_tokenizer(use.files.text_encoder).empty())
+    lacks("", "--tokenizer FILE", "the text encoder's");
+  if (use.missing.empty()) use.missing.push_back(fault_of(use.files));
+  return use;
+}
+
+std::string command_of(const Use& use, const std::string& more) {
+  std::string out = shell_word(program_name()) + " generate";
+  for (const auto& [name, path] : kParts) {
+    std::string flag = name;
+    std::ranges::replace(flag, '_', '-');
+    const std::string& file = use.files.*path;
+    const bool lacks = std::ranges::any_of(use.missing, [&](const std::string& missing) {
+      return missing.starts_with("--" + flag + " ");
+    });
+    if (!file.empty())
+      out += " --" + flag + " " + shell_word(file);
+    else if (lacks)
+      out += " --" + flag + " FILE";
+  }
+  return out + more + kPrompt + (use.pictures ? "out.png" : "out.mp4");
+}
+
+// The model folder that a file lies in, at most two folders up; "" where there is none.
+std::string folder_around(const std::string& file) {
+  fs::path folder = fs::absolute(file).lexically_normal().parent_path();
+  for (int up = 0; up < 2; ++up, folder = folder.parent_path())
+    if (fs::exists(folder / "model_index.json")) return folder.string();
+  return "";
+}
+
+// The published models whose transformers have such tensors: alone, or as one of two experts.
+std::vector<std::string> published(const std::string& path, const ModelFamily& family,
+                                   const TensorFile& file) {
+  std::vector<std::string> names;
+  ModelDirectory model;
+  model.path = path;
+  model.family = &family;
+  for (int experts = 1; experts <= 2; ++experts) {
+    model.transformers.push_back(open_transformer(file));
+    if (experts == 2) model.transformer_2 = path;
+    const std::string name = family.defaults(model).name;
+    if (name != folder_name(path)) names.push_back(experts == 2 ? "an expert of " + name : name);
+  }
+  return names;
+}
+
+// The component of a file, by the config beside it or else by its tensors.
+std::optional<ComponentFacts> facts_of(const TensorFile& file) {
+  const fs::path config = fs::path(file.files().front()).parent_path() / "config.json";
+  if (fs::is_regular_file(config))
+    if (std::optional<ComponentFacts> facts = component_facts(config.string())) return facts;
+  return component_facts(file);
+}
+
+void add_command(const Use& use, const std::string& more, nlohmann::json& object) {
+  if (!use.family) return;
+  object["command"] = command_of(use, more);
+  if (!use.missing.empty()) object["missing"] = use.missing;
+}
+
+// Returns whether the family's defaults are of single pictures.
+bool draws_pictures(const Use& use) {
+  ModelDirectory model;
+  model.path = use.files.transformer;
+  model.transformers.push_back(open_transformer(open_weights(use.files.transformer)));
+  return use.family->defaults(model).frames == 1;
+}
+
+// The commands of files that are no transformer need one. The first around that makes a whole model
+// with them is taken.
+Use around_part(const std::string& part, const std::string& path, const Found& found) {
+  std::optional<Use> best;
+  for (const auto& [class_name, files] : found) {
+    if (!family_of_transformer(class_name)) continue;
+    for (const std::string& transformer : files) {
+      PartFiles given = with_experts(transformer);
+      if (part == "text_encoder") given.text_encoder = path;
+      if (part == "vae") given.vae = path;
+      Use use = completed(given, found);
+      if (!best || use.missing.size() < best->missing.size()) best = std::move(use);
+      if (best->missing.empty()) return *best;
+    }
+  }
+  return best.value_or(Use{});
+}
+
+}  // namespace
+
+void add_use(const std::string& path, const TensorFile& file, nlohmann::json& object) {
+  std::optional<ComponentFacts> facts;
+  try {
+    facts = facts_of(file);
+  } catch (const Error& error) {
+    object["config"] = error.what();
+    return;
+  }
+  const std::optional<std::string> lora = facts ? std::nullopt : lora_family(file);
+  if (facts) {
+    object["part"] = facts->part;
+    object["class"] = facts->class_name;
+    if (!facts->description.empty()) object["config"] = facts->description;
+  }
+  if (lora) object["lora"] = *lora;
+  if (fs::is_regular_file(path) && facts && facts->part == "text_encoder" && holds_tokenizer(path))
+    object["tokenizer"] = "inside";
+  if (!fs::is_regular_file(path) || (!facts && !lora)) return;
+  if (const std::string folder = folder_around(path); !folder.empty()) {
+    object["command"] = shell_word(program_name()) + " generate --model " + shell_word(folder) +
+                        (lora ? " --lora " + shell_word(path) : "") + kPrompt + "out.mp4";
+    return;
+  }
+  const Found found = components_around(path);
+  Use use;
+  if (facts && facts->part == "transformer") {
+    if (const ModelFamily* family = family_of_transformer(facts->class_name))
+      if (const std::vector<std::string> names = published(path, *family, file); !names.empty())
+        object["model"] = names;
+    use = completed(with_experts(path), found);
+  } else {
+    use = around_part(facts ? facts->part : "lora", path, found);
+  }
+  if (use.family) use.pictures = draws_pictures(use);
+  add_command(use, lora ? " --lora " + shell_word(path) : "", object);
+  if (!use.family)
+    object["missing"] = {facts && facts->part == "transformer"
+                             ? "--model FOLDER: no command draws with this transformer alone"
+                             : "--transformer FILE, and the other parts of its model"};
+}
+
+}  // namespace weft

@@ -1,0 +1,57 @@
+#include "apps/serve/http/http_message.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace weft {
+
+const std::string& HttpRequest::header(const std::string& lowercase_name) const {
+  static const std::string kAbsent;
+  const auto found = headers.find(lowercase_name);
+  return found == headers.end() ? kAbsent : found->second;
+}
+
+HttpResponse error_response(int status, const std::string& code, const std::string& message) {
+  const nlohmann::json body = {{"error", {{"code", code}, {"message", message}}}};
+  HttpResponse response;
+  response.status = status;
+  response.body = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return response;
+}
+
+HttpResponse retry_response(int status, const std::string& code, const std::string& message,
+                            int seconds) {
+  HttpResponse response = error_response(status, code, message);
+  response.headers.emplace_back("Retry-After", std::to_string(seconds));
+  return response;
+}
+
+bool has_tag(const HttpRequest& request, std::string_view tag) {
+  const std::vector<std::string> given = list_header(request.header("if-none-match"));
+  return std::ranges::any_of(given, [&](std::string_view one) {
+    if (one.starts_with("W/")) one.remove_prefix(2);
+    return one == "*" || one == tag;
+  });
+}
+
+std::vector<std::string> list_header(const std::string& value) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= value.size();) {
+    const size_t end = std::min(value.find(',', begin), value.size());
+    const size_t first = value.find_first_not_of(" \t", begin);
+    if (first < end) {
+      const size_t last = value.find_last_not_of(" \t", end - 1);
+      parts.push_back(value.substr(first, last - first + 1));
+    }
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::string lowercase(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
+}
+
+}  // namespace weft

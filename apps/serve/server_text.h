@@ -1,0 +1,18 @@
+#pragma once
+// Texts that the parts of a server share: times and random names.
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace weft {
+
+std::string utc_text(std::chrono::system_clock::time_point time);  // "2026-01-31T09:05:00.123Z"
+
+// The bytes of standard base64 with its padding; nullopt where the text is none.
+std::optional<std::string> base64_bytes(std::string_view text);
+
+// Eight hex digits per word, which nobody can guess.
+std::string random_hex(int words);
+
+}  // namespace weft

@@ -1,0 +1,294 @@
+#include "engine/pictures/picture_conditions.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/memory/estimate.h"
+#include "io/picture/picture_pixels.h"
+#include "kernels/copy.h"
+#include "kernels/meter.h"
+#include "kernels/pointwise.h"
+#include "kernels/transfer.h"
+
+namespace weft {
+
+namespace {
+
+// Pixels [3, H, W] f32 in [-1, 1] of a clip of width x height.
+Tensor clip_picture(const GivenPicture& picture, PictureFit fit, int64_t width, int64_t height) {
+  if (!picture.pixels) {
+    Tensor out(DType::kF32, {3, height, width});
+    picture_pixels(fit_picture(read_given(picture, "the picture"), static_cast<int>(width),
+                               static_cast<int>(height), fit),
+                   PixelRange::kSigned, out);
+    return out;
+  }
+  const TensorView from = *picture.pixels;
+  if (from.rank != 3 || from[0] != 3 || from[1] != height || from[2] != width)
+    throw Error(ErrorKind::kUsage, "the picture is " + from.to_string_shape() + ", legal: [3, " +
+                                       std::to_string(height) + ", " + std::to_string(width) +
+                                       "], the clip's size");
+  Tensor out(DType::kF32, from.shape());
+  for (int64_t i = 0; i < from.count(); ++i) out.as<float>()[i] = 2 * from.as<float>()[i] - 1;
+  return out;
+}
+
+// The picture as an image encoder sees it, 8 bits a value.
+Frame whole_picture(const GivenPicture& picture) {
+  if (!picture.pixels) return read_given(picture, "the picture");
+  const TensorView from = *picture.pixels;
+  Frame out(static_cast<int>(from[2]), static_cast<int>(from[1]));
+  const int64_t plane = from[1] * from[2];
+  for (int64_t i = 0; i < from.count(); ++i)
+    out.rgb[i % plane * 3 + i / plane] =
+        static_cast<uint8_t>(std::lround(std::clamp(from.as<float>()[i], 0.0f, 1.0f) * 255));
+  return out;
+}
+
+}  // namespace
+
+std::vector<const GivenPicture*> pictures_of(const Request& request) {
+  std::vector<const GivenPicture*> pictures;
+  for (const GivenPicture* picture : {&request.image, &request.last_image})
+    if (picture->given()) pictures.push_back(picture);
+  return pictures;
+}
+
+Request with_any_pictures(Request request, const ModelDirectory& model) {
+  const std::string any = "any picture";
+  if (model.pictures.least > 0 && !request.image.given()) request.image.path = any;
+  if (model.pictures.least > 1 && !request.last_image.given()) request.last_image.path = any;
+  return request;
+}
+
+Request with_clip_size(const Request& request, const ModelDirectory& model, int64_t multiple) {
+  Request out = request;
+  const GivenPicture& picture = request.image;
+  if (picture.width == 0 || picture.height == 0 || request.width > 0 || request.height > 0 ||
+      !model.pictures.clip_size)
+    return out;
+  const auto size = model.pictures.clip_size(
+      picture.width, picture.height, model.defaults.width * model.defaults.height, multiple);
+  out.width = size[0];
+  out.height = size[1];
+  return out;
+}
+
+void validate_pictures(const Request& request, const ModelDirectory& model) {
+  const PictureConditioning& form = model.pictures;
+  const std::string& name = model.defaults.name;
+  const auto refuse = [](const std::string& message) { throw Error(ErrorKind::kUsage, message); };
+  const auto described = [](const GivenPicture& picture) { return "'" + picture.path + "'"; };
+  const auto given = static_cast<int>(pictures_of(request).size());
+  if (given > 0 && !form.reads_any())
+    refuse("image is " + described(request.image.given() ? request.image : request.last_image) +
+           ", but " + name + " makes its videos from text alone; legal: no picture");
+  if (request.last_image.given() && !request.image.given())
+    refuse("last_image is " + described(request.last_image) +
+           ", and there is no first picture; legal with it: image");
+  if (given > form.most)
+    refuse("last_image is " + described(request.last_image) + ", but " + name +
+           " begins with a picture and does not end with one; legal: image alone");
+  if (given < form.least)
+    refuse(name + " makes a video from " +
+           (form.least > 1 ? "its first and its last picture; legal: image and last_image"
+                           : "a picture; legal: image"));
+  if (given > 1 && request.frames < 2)
+    refuse("last_image is " + described(request.last_image) +
+           ", and a clip of one frame has no last one; legal: more frames");
+  if (given > 0 && (is_queue(request) || request.method.kind == MethodKind::kClips))
+    refuse("--method is '" + to_string(request.method) +
+           "', whose videos are longer than a clip, and " + name +
+           " was trained with a picture at the beginning of a clip; legal with pictures: full");
+}
+
+void check_image_encoder(const Request& request, const ModelDirectory& model,
+                         const TensorView& given_rows) {
+  if (pictures_of(request).empty() || model.expert(0).traits().image_columns == 0) return;
+  if (!given_rows && !model.image_model)
+    throw Error(ErrorKind::kModel,
+                model.path +
+                    "/model_index.json: the pipeline has no image_encoder, whose rows of a picture "
+                    "the transformer reads");
+}
+
+PictureEncoder::PictureEncoder(Stream& stream, Arena& arena, Components& parts,
+                               RankPlacement& placement, const Request& request,
+                               const TensorView& given_rows)
+    : stream_(stream),
+      arena_(arena),
+      parts_(parts),
+      placement_(placement),
+      request_(request),
+      given_rows_(given_rows),
+      form_(parts.directory().pictures),
+      pictures_(pictures_of(request)),
+      shape_(latent_shape(parts, request)) {}
+
+int64_t PictureEncoder::latent_frames() const {
+  return form_.form == PictureForm::kChannels ? shape_[1] : 1;
+}
+
+int PictureEncoder::pieces() const {
+  const bool encodes_rows = parts_.traits().image_columns > 0 && !given_rows_;
+  return static_cast<int>(latent_frames() + (encodes_rows ? std::ssize(pictures_) : 0));
+}
+
+Tensor PictureEncoder::new_rows() const {
+  const int64_t columns = parts_.traits().image_columns;
+  if (columns == 0) return {};
+  const auto& encoder = parts_.directory().image_model;
+  const int64_t rows = given_rows_ ? given_rows_[0]
+                       : encoder   ? encoder->traits().rows * std::ssize(pictures_)
+                                   : parts_.traits().image_rows;
+  return {DType::kF32, {rows, columns}, stream_.device()};
+}
+
+PictureConditions PictureEncoder::blank() const {
+  const auto [channels, frames, height, width] = shape_;
+  PictureConditions out{.rows = new_rows()};
+  if (form_.form == PictureForm::kChannels)
+    out.channels =
+        Tensor(DType::kF32, {form_.given_channels, frames, height, width}, stream_.device());
+  else
+    out.given_frames = latent_frames();
+  return out;
+}
+
+PictureConditions PictureEncoder::encode(const std::function<void(int pieces)>& done) {
+  int count = 0;
+  const auto next = [&] { done(++count); };
+  PictureConditions out{.rows = encode_rows(next)};
+  Tensor encoded = on_host(stream_, encode_video(next));
+  placement_.finish_messages();
+  if (form_.form == PictureForm::kFirstFrame) {
+    out.frames = std::move(encoded);
+    out.given_frames = latent_frames();
+    return out;
+  }
+  Tensor channels(DType::kF32, {form_.given_channels, shape_[1], shape_[2], shape_[3]},
+                  host_stream(stream_).device());
+  if (!is_dry_run(stream_))
+    form_.give_channels(static_cast<int>(pictures_.size()), encoded, channels);
+  encoded = {};
+  out.channels = on_device(stream_, std::move(channels));
+  return out;
+}
+
+Tensor PictureEncoder::encode_rows(const std::function<void()>& next) {
+  Tensor rows = new_rows();
+  if (!rows) return rows;
+  if (given_rows_) {
+    make_on_host(stream_, rows, [&](const TensorView& to) {
+      std::copy_n(given_rows_.as<float>(), given_rows_.count(), to.as<float>());
+    });
+    return rows;
+  }
+  if (!parts_.directory().image_model) return rows;  // of a plan
+  const TextEncoderTraits split = parts_.directory().image_model->traits().split();
+  const Tag tag{.kind = Payload::kText, .pass = {.clip = 1}};
+  if (!placement_.encodes_text(split)) {
+    placement_.communicator().receive(stream_, 0, tag, rows);
+    return rows;
+  }
+  const auto [size, per_picture] = [&] {
+    const ImageEncoderTraits& traits = parts_.directory().image_model->traits();
+    return std::pair{traits.size, traits.rows};
+  }();
+  const ClipPreprocessing preprocessing = read_clip_preprocessing(
+      parts_.directory().image_processor + "/preprocessor_config.json", static_cast<int>(size));
+  const ImageEncoder& encoder = parts_.image_encoder(stream_);
+  for (int64_t i = 0; i < std::ssize(pictures_); ++i) {
+    const Arena::Scope scope(arena_);
+    const TensorView pixels = arena_.alloc(DType::kF32, {3, size, size});
+    make_on_host(stream_, pixels, [&](const TensorView& to) {
+      clip_pixels(whole_picture(*pictures_[i]), preprocessing, to);
+    });
+    const Pass pass{.branch = static_cast<int>(i), .clip = 1};
+    Context context = placement_.text_context(stream_, arena_, pass, split, per_picture);
+    encoder.encode(context, pixels, rows.view().slice(0, i * per_picture, per_picture));
+    next();
+  }
+  parts_.done_with_pictures();
+  if (placement_.root())
+    for (int rank = placement_.text_parts(split); rank < placement_.ranks(); ++rank)
+      placement_.communicator().send(stream_, rank, tag, rows);
+  return rows;
+}
+
+// Returns the encoded video [C, f, h, w], normalised, on every rank.
+Tensor PictureEncoder::encode_video(const std::function<void()>& next) {
+  Tensor own;
+  if (placement_.band(shape_[2]).size() > 0) own = encode_band(next);
+  parts_.done_with_pictures();
+  if (own && first_non_finite(stream_, own) >= 0)
+    throw Error(ErrorKind::kNonFinite,
+                "NaN or infinity in encode_image, the encoded picture. Check the weights with weft "
+                "inspect");
+  return placement_.alone() ? std::move(own) : join_bands(std::move(own));
+}
+
+// Returns this rank's rows of it.
+Tensor PictureEncoder::encode_band(const std::function<void()>& next) {
+  const Range band = placement_.band(shape_[2]);
+  const Vae& vae = parts_.vae_encoder(stream_);
+  const int64_t scale = vae.traits().spatial_factor, frames = latent_frames();
+  const int64_t last = form_.form == PictureForm::kChannels ? request_.frames - 1 : 0;
+  std::vector<Tensor> pictures;  // [3, H, W]
+  for (const GivenPicture* picture : pictures_)
+    pictures.push_back(
+        is_dry_run(stream_)
+            ? Tensor(DType::kF32, {3, request_.height, request_.width},
+                     host_stream(stream_).device())
+            : clip_picture(*picture, request_.image_fit, request_.width, request_.height));
+  const auto picture_at = [&](int64_t frame) -> const Tensor* {
+    if (frame == 0) return &pictures.front();
+    return pictures.size() > 1 && frame == last ? &pictures.back() : nullptr;
+  };
+  const std::unique_ptr<VaeEncoder> encoder = vae.encoder(band.size(), shape_[3]);
+  Tensor mean(DType::kF32, {shape_[0], frames, band.size(), shape_[3]}, stream_.device());
+  int64_t first = 0;  // frame of the chunk
+  for (int64_t chunk = 0; chunk < frames; ++chunk) {
+    const Arena::Scope scope(arena_);
+    const int64_t count = encoder->next_frames();
+    const TensorView video =
+        arena_.alloc(DType::kF32, {count, 3, band.size() * scale, request_.width});
+    make_on_host(stream_, video, [&](const TensorView& to) {
+      std::fill_n(to.as<float>(), to.count(), 0.0f);
+      Stream host = host_stream(stream_);
+      for (int64_t i = 0; i < count; ++i)
+        if (const Tensor* picture = picture_at(first + i))
+          copy(host, picture->view().slice(1, band.begin * scale, band.size() * scale),
+               to.select(0, i));
+    });
+    Context context = placement_.vae_context(
+        stream_, arena_, {.clip = 1, .micro = static_cast<int>(chunk % (1 << 16))}, shape_[2]);
+    encoder->encode_chunk(context, video, mean.view().select(1, chunk));
+    first += count;
+    next();
+  }
+  mean = on_host(stream_, std::move(mean));
+  if (!is_dry_run(stream_)) vae.normalize(mean, mean);
+  return on_device(stream_, std::move(mean));
+}
+
+// Every rank that has a band sends it to all others. The whole is returned on all of them.
+Tensor PictureEncoder::join_bands(Tensor own) {
+  Tensor whole(DType::kF32, {shape_[0], latent_frames(), shape_[2], shape_[3]}, stream_.device());
+  for (int rank = 0; rank < placement_.ranks(); ++rank) {
+    const Range band = placement_.band_of(rank, shape_[2]);
+    if (band.size() == 0) continue;
+    Tensor other;
+    if (rank != placement_.rank())
+      other = Tensor(DType::kF32, {shape_[0], latent_frames(), band.size(), shape_[3]},
+                     stream_.device());
+    const TensorView rows = other ? other.view() : own.view();
+    const Tag tag{.kind = Payload::kLatent, .pass = {.clip = 1, .micro = rank}};
+    placement_.communicator().broadcast(stream_, tag, rows, rank);
+    copy(stream_, rows, whole.view().slice(2, band.begin, band.size()));
+  }
+  stream_.sync();
+  return whole;
+}
+
+}  // namespace weft

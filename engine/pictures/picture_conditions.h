@@ -1,0 +1,76 @@
+#pragma once
+// PictureEncoder: makes what the pictures of a job condition its steps with, on every rank.
+#include <functional>
+#include <vector>
+
+#include "engine/denoising/forwards.h"
+#include "engine/generation/components.h"
+
+namespace weft {
+
+// The conditions that come from a job's pictures. All f32 and empty where the model, or the job,
+// has none.
+struct PictureConditions {
+  Tensor rows{};             // of an image encoder [n, columns], on the device
+  Tensor channels{};         // given channels [given_channels, F, h, w], on the device
+  Tensor frames{};           // the first latent frames [C, f, h, w], normalised, on the host
+  int64_t given_frames = 0;  // their number, which stays when `frames` is released
+
+  PictureViews views() const { return {rows.view(), channels.view(), given_frames}; }
+};
+
+// Gives a request without a size that of a clip which continues its picture, of about as many
+// pixels as the model's default size.
+Request with_clip_size(const Request& request, const ModelDirectory& model, int64_t multiple);
+
+// Gives a request that is only planned the pictures that the model needs. They have no pixels.
+Request with_any_pictures(Request request, const ModelDirectory& model);
+
+// Refuses pictures that a model does not read, and a request without those that it needs. `name` is
+// the model's. Error(kUsage).
+void validate_pictures(const Request& request, const ModelDirectory& model);
+// Refuses a job whose pictures need an image encoder where there is none. `given_rows` are as
+// below. Error(kModel).
+void check_image_encoder(const Request& request, const ModelDirectory& model,
+                         const TensorView& given_rows);
+// The pictures of a request, the first frame's before the last one's.
+std::vector<const GivenPicture*> pictures_of(const Request& request);
+
+// The ranks that decode (RankPlacement::band) encode their rows of the video: r rows of F latent
+// frames of C channels and w columns are sent to each of the other ranks, 4 C F r w bytes. The
+// ranks that share the text encoder's width share the image encoder's; the root sends its rows, 4
+// bytes per value, to each of the others.
+class PictureEncoder {
+ public:
+  // `given_rows` [n, columns] f32 on the host stand in for those of the image encoder, or are
+  // empty. `request` is resolved and has pictures.
+  PictureEncoder(Stream& stream, Arena& arena, Components& parts, RankPlacement& placement,
+                 const Request& request, const TensorView& given_rows = {});
+
+  int pieces() const;  // of the work: pictures for the image encoder and latent frames
+  // All ranks call it; `done` is called with the number of pieces after each. Each encoder is
+  // loaded when it is used, and released. Throws Error(kNonFinite).
+  PictureConditions encode(const std::function<void(int pieces)>& done);
+  // Conditions of the same shapes, of any values.
+  PictureConditions blank() const;
+
+ private:
+  int64_t latent_frames() const;  // that are encoded
+  Tensor new_rows() const;
+  Tensor encode_rows(const std::function<void()>& next);
+  Tensor encode_video(const std::function<void()>& next);
+  Tensor encode_band(const std::function<void()>& next);
+  Tensor join_bands(Tensor own);
+
+  Stream& stream_;
+  Arena& arena_;
+  Components& parts_;
+  RankPlacement& placement_;
+  const Request& request_;
+  const TensorView given_rows_;
+  const PictureConditioning& form_;
+  const std::vector<const GivenPicture*> pictures_;
+  const std::array<int64_t, 4> shape_;  // of the latent
+};
+
+}  // namespace weft

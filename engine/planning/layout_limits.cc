@@ -1,0 +1,54 @@
+#include "engine/planning/layout_limits.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/memory/estimate.h"
+
+namespace weft {
+
+namespace {
+
+// Notes the blocks in which a file stores the matrices whose columns are those of heads or of the
+// feed-forward.
+void limit_blocks(const TensorFile& file, const TransformerTraits& traits, LayoutLimits& out) {
+  out.head_size = traits.head_dim;
+  for (const std::string& name : file.names()) {
+    const TensorView like = file.describe(name);
+    const std::optional<BlockType> type = like.rank == 2 ? file.blocks(name) : std::nullopt;
+    if (!type) continue;
+    const int64_t block = shape_of(*type).values;
+    if (like[1] == traits.heads * traits.head_dim) out.head_block = std::lcm(out.head_block, block);
+    if (like[1] == traits.ffn_columns) out.ffn_block = std::lcm(out.ffn_block, block);
+  }
+}
+
+}  // namespace
+
+LayoutLimits limits_of(const Components& parts, const Request& request, bool guided,
+                       WeightFormat weights) {
+  LayoutLimits out;
+  for (int model = 0; model < parts.experts(); ++model) {
+    const TransformerTraits& traits = parts.expert_model(model).traits();
+    const auto least = [](int64_t& limit, int64_t value) {
+      limit = limit ? std::min(limit, value) : value;
+    };
+    least(out.heads, traits.heads);
+    least(out.layers, traits.blocks);
+    least(out.ffn, traits.ffn_columns);
+  }
+  const Sequence all = sequence_of(parts, request);
+  out.tokens = all.tokens;
+  if (request.method.kind == MethodKind::kClips) out.clip_frames = all.frames;
+  out.one_patch_each = parts.expert_model(0).joint_rows(out.tokens, 1) > 0;
+  limit_patches(request.method, token_grid(parts, request), out);
+  out.whole_frames = is_queue(request);
+  out.guided = guided;
+  out.whole_width = rounds_to_8bit(weights);
+  if (weights == WeightFormat::kFile)
+    for (int model = 0; model < parts.experts(); ++model)
+      limit_blocks(*parts.model()->expert_files[model], parts.expert_model(model).traits(), out);
+  return out;
+}
+
+}  // namespace weft

@@ -1,0 +1,13 @@
+#pragma once
+// The sizes of a model and of a job that limit how the job can be split over ranks.
+#include "engine/generation/components.h"
+#include "engine/generation/request.h"
+
+namespace weft {
+
+// `request` is resolved; `guided` says that it has two guidance branches, and `weights` is the
+// format of the blocks' matrices.
+LayoutLimits limits_of(const Components& parts, const Request& request, bool guided,
+                       WeightFormat weights);
+
+}  // namespace weft

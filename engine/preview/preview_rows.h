@@ -1,0 +1,36 @@
+#pragma once
+// PreviewRows: what a rank's rows of the latent will show, as colours. The prediction at noise
+// level s is x0 = x - s v, with v = noise - x0 as the transformer predicts it; a PreviewFit turns
+// it into colours.
+//
+// Memory for n token rows of p latent values per channel: 12 n p bytes, and 4 n C p bytes of the
+// arena while they are computed. Only the plan's ops are used, so it runs wherever a step runs.
+#include "engine/preview/preview_fit.h"
+#include "kernels/arena.h"
+#include "kernels/linear.h"
+#include "parallel/partition.h"
+
+namespace weft {
+
+// Steps whose prediction is shown: every `every`-th one, and the last.
+struct PreviewSteps {
+  int every = 1, total = 0;
+  bool shows(int done) const { return done > 0 && (done % every == 0 || done == total); }
+};
+
+class PreviewRows {
+ public:
+  // Rows [rows, row] f32 of the latent, whose columns are row / C values of each channel.
+  PreviewRows(Stream& stream, const PreviewFit& fit, int64_t rows, int64_t row);
+
+  // Predicts the rows `own` of these, of which `latent` and `velocity` [n, row] are the values.
+  void predict(Stream& stream, Arena& arena, float sigma, const TensorView& latent,
+               const TensorView& velocity, const Range& own);
+  const TensorView& colours() const { return colours_; }  // [rows, 3 row / C] f32, red first
+
+ private:
+  PackedLinear weights_;
+  Tensor colours_;
+};
+
+}  // namespace weft

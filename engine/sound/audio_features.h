@@ -1,0 +1,51 @@
+#pragma once
+// Audio features: what each frame of a video hears. They are the hidden states of an audio encoder,
+// resampled to 30 per second, of which every frame takes the one nearest in time (arXiv 2508.18621,
+// section 3). Clips are whole: the sound is followed by zeros.
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/generation/components.h"
+#include "models/audio_encoder.h"
+
+namespace weft {
+
+inline constexpr double kFeatureRate = 30;  // rows per second
+
+// The number of rows at kFeatureRate of a sound with so many samples. Error(kMedia) for a sound
+// that is shorter than one row.
+int64_t feature_rows(const AudioEncoderTraits& traits, int64_t samples);
+
+// Resamples a hidden state [T, d] to out [n, d], both f32 on the host, by linear interpolation: the
+// first and the last rows stay, and the others are evenly spaced between them.
+void resample_rows(const TensorView& state, const TensorView& out);
+
+// The row that each frame takes, of `rows`, or -1 for silence after the last one. There is one clip
+// of `clip_frames` frames for every whole clip that the rows fill, and one more.
+std::vector<int64_t> rows_of_frames(int64_t rows, double fps, int64_t clip_frames);
+
+// Writes the rows [n, d] that the frames take to the columns of out [d, frames], zeros for -1. Both
+// are f32 on the host.
+void take_rows(const TensorView& rows, std::span<const int64_t> of_frames, const TensorView& out);
+
+// Reads a sound in any format of open_sound (io/sound/audio.h) as samples [n] f32 at `rate` on the
+// host. A sound that is longer than kMostEncodedSeconds is an Error(kMedia).
+Tensor read_sound(const std::string& path, int64_t rate);
+
+// A sound, and the video that it is heard with.
+struct HeardSound {
+  TensorView samples;  // [n] f32 on the host, at the rate of the model's audio encoder
+  double fps = 0;
+  int64_t clip_frames = 0;
+};
+
+// Returns the features [hidden states, columns, frames] f32 of whole clips, on the host of every
+// rank. The ranks that hold a part of the encoder compute them together, and the root sends them to
+// the others. The encoder is loaded for it and released. All ranks call it. Throws
+// Error(kNonFinite).
+Tensor encode_audio(Stream& stream, Arena& arena, Components& parts, RankPlacement& placement,
+                    const HeardSound& sound);
+
+}  // namespace weft

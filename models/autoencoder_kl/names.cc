@@ -1,0 +1,124 @@
+// AutoencoderKL in files without a config: the names of Black Forest Labs' repository, and the
+// configuration from names and shapes of tensors.
+#include <algorithm>
+
+#include "models/autoencoder_kl/vae.h"
+
+namespace weft {
+
+namespace {
+
+// Far beyond any model: levels, or residual blocks of one, and the extents of a tensor.
+constexpr int64_t kMost = 64, kWidest = 1 << 16;
+// The scale and shift of the latents of FLUX.1's VAE, which Z-Image uses too.
+constexpr int64_t kFluxChannels = 16;
+constexpr float kFluxScale = 0.3611f, kFluxShift = 0.1159f;
+
+// Pairs of (diffusers, original) spellings. All that occur anywhere in a name are applied.
+constexpr std::pair<const char*, const char*> kSpellings[] = {
+    {".down_blocks.", ".down."},
+    {".up_blocks.", ".up."},
+    {".mid_block.resnets.0.", ".mid.block_1."},
+    {".mid_block.resnets.1.", ".mid.block_2."},
+    {".mid_block.attentions.0.", ".mid.attn_1."},
+    {".resnets.", ".block."},
+    {".downsamplers.0.", ".downsample."},
+    {".upsamplers.0.", ".upsample."},
+    {".conv_shortcut.", ".nin_shortcut."},
+    {".group_norm.", ".norm."},
+    {".to_q.", ".q."},
+    {".to_k.", ".k."},
+    {".to_v.", ".v."},
+    {".to_out.0.", ".proj_out."},
+    {".conv_norm_out.", ".norm_out."}};
+constexpr const char kMiddle[] = "decoder.mid_block.resnets.0.conv1.weight";
+
+bool has_original_names(const TensorFile& file) {
+  return file.contains(kl_vae_original_name(kMiddle, 1));
+}
+
+}  // namespace
+
+std::string kl_vae_original_name(const std::string& name, int64_t levels) {
+  std::string out = name;
+  for (const auto& [ours, theirs] : kSpellings)
+    if (const size_t at = out.find(ours); at != std::string::npos)
+      out.replace(at, std::string(ours).size(), theirs);
+  // The original counts the decoder's levels from the pixels inwards.
+  if (const std::string up = "decoder.up."; out.starts_with(up)) {
+    const size_t end = out.find('.', up.size());
+    const int64_t level = std::stoll(out.substr(up.size(), end - up.size()));
+    out = up + std::to_string(levels - 1 - level) + out.substr(end);
+  }
+  return out;
+}
+
+std::string kl_vae_name(const TensorFile& file, const std::string& name, int64_t levels) {
+  return has_original_names(file) ? kl_vae_original_name(name, levels) : name;
+}
+
+bool holds_kl_vae(const TensorFile& file) {
+  return file.contains(kMiddle) || has_original_names(file);
+}
+
+KlVaeConfig KlVaeConfig::from_tensors(const TensorFile& file) {
+  const std::string where = file.files().empty() ? "the file" : file.files().front();
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::kModel, where + ": no config.json, and " + why);
+  };
+  // Names of the encoder do not depend on the number of levels.
+  const auto spelled = [&](const std::string& name) { return kl_vae_name(file, name, 1); };
+  const auto extent = [&](const std::string& name, int dim) -> int64_t {
+    const std::string weight = spelled(name + ".weight");
+    if (!file.contains(weight)) refuse(weight + ", from which sizes would follow, is missing");
+    const TensorView view = file.describe(weight);
+    if (view.rank <= dim || view[dim] < 1 || view[dim] > kWidest)
+      refuse(weight + " is " + view.to_string_shape() + " (legal: extents of 1 to 65536)");
+    return view[dim];
+  };
+  const auto block = [&](int64_t level, int64_t index) {
+    return "encoder.down_blocks." + std::to_string(level) + ".resnets." + std::to_string(index) +
+           ".conv1";
+  };
+  const auto has = [&](const std::string& name) {
+    return file.contains(spelled(name + ".weight"));
+  };
+  KlVaeConfig config;
+  config.channels.clear();
+  for (int64_t level = 0; level < 8 && has(block(level, 0)); ++level)
+    config.channels.push_back(extent(block(level, 0), 0));
+  if (config.channels.empty())
+    refuse(spelled(block(0, 0) + ".weight") + ", from which sizes would follow, is missing");
+  config.resnets = 1;
+  while (config.resnets < kMost && has(block(0, config.resnets))) ++config.resnets;
+  config.in_channels = extent("encoder.conv_in", 1);
+  config.out_channels = extent("decoder.conv_out", 0);
+  config.latent_channels = extent("decoder.conv_in", 1);
+  config.mid_attention = has("decoder.mid_block.attentions.0.to_q");
+  config.quant_conv = has("quant_conv");
+  config.post_quant_conv = has("post_quant_conv");
+  if (config.in_channels != 3 || config.out_channels != 3)
+    refuse("its pictures have " + std::to_string(config.in_channels) + " and " +
+           std::to_string(config.out_channels) + " channels (legal: 3)");
+  if (config.latent_channels != kFluxChannels)
+    refuse("the scale of its " + std::to_string(config.latent_channels) +
+           " latent channels is not known (legal without one: 16, as FLUX.1's VAE has)");
+  for (const int64_t width : config.channels)
+    if (width % config.groups)
+      refuse("a width of " + std::to_string(width) + " is no multiple of " +
+             std::to_string(config.groups) + ", the groups of its norms");
+  config.scaling_factor = kFluxScale;
+  config.shift_factor = kFluxShift;
+  return config;
+}
+
+std::string to_string(const KlVaeConfig& config) {
+  std::string widths;
+  for (const int64_t width : config.channels)
+    widths += (widths.empty() ? "" : ", ") + std::to_string(width);
+  const std::string factor = std::to_string(config.spatial_factor());
+  return "AutoencoderKL: " + std::to_string(config.latent_channels) + " latent channels, " +
+         factor + "x" + factor + ", widths " + widths;
+}
+
+}  // namespace weft

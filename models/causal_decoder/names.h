@@ -1,0 +1,25 @@
+#pragma once
+// The spellings that the checkpoint of a Qwen2.5 or Qwen3 decoder may use: names of transformers
+// behind one of several prefixes, or llama.cpp's in GGUF files.
+#include <string>
+
+#include "io/weights/tensor_file.h"
+
+namespace weft {
+
+struct DecoderNames {
+  std::string prefix;
+  bool gguf = false;
+
+  // The file's spelling of a name of decoder_tensors().
+  std::string operator()(const std::string& name) const;
+};
+
+DecoderNames detect_decoder_names(const TensorFile& file);
+
+// Return whether the file holds a Qwen3, whose heads are normalised, or a Qwen2.5, whose queries,
+// keys and values have biases.
+bool holds_qwen3(const TensorFile& file);
+bool holds_qwen2(const TensorFile& file);
+
+}  // namespace weft

@@ -1,0 +1,116 @@
+#include "models/clip_towers/text.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "io/json.h"
+#include "models/config_check.h"
+
+namespace weft {
+
+namespace {
+
+constexpr const char* kPositions = "embeddings.position_embedding.weight";
+constexpr const char* kTokens = "embeddings.token_embedding.weight";
+
+class ClipTextModel final : public TextEncoderModel {
+ public:
+  explicit ClipTextModel(const ClipTextConfig& config)
+      : TextEncoderModel({.columns = config.blocks.width,
+                          .heads = config.blocks.heads,
+                          .ffn_columns = config.blocks.ffn}),
+        config_(config) {}
+
+  std::vector<TensorSpec> tensors() const override { return clip_text_tensors(config_); }
+  std::unique_ptr<TextEncoder> load(Stream& stream, const TensorFile& file, DType dtype,
+                                    const WidthSlice& width,
+                                    WeightFormat /*small*/) const override {
+    return std::make_unique<ClipText>(ClipText::load(file, config_, stream, dtype, width));
+  }
+  std::optional<int64_t> pooled_row(std::span<const int32_t> ids) const override {
+    return clip_pooled_row(config_, ids);
+  }
+
+ private:
+  ClipTextConfig config_;
+};
+
+}  // namespace
+
+ClipTextConfig ClipTextConfig::from_json_file(const std::string& path) {
+  const nlohmann::json json = read_config(path);
+  ClipTextConfig config;
+  config.blocks = clip_blocks_from_json_file(path);
+  config.vocab_size = json_int(json, "vocab_size", path, {1, 1 << 24});
+  config.positions =
+      json_int_or(json, "max_position_embeddings", path, config.positions, {1, 1 << 20});
+  config.end_id = json_int_or(json, "eos_token_id", path, config.end_id, {0, 1 << 24});
+  return config;
+}
+
+std::vector<TensorSpec> clip_text_tensors(const ClipTextConfig& config) {
+  const int64_t d = config.blocks.width;
+  std::vector<TensorSpec> tensors{{kPositions, {config.positions, d}},
+                                  {kTokens, {config.vocab_size, d}}};
+  add_encoder_blocks(config.blocks, tensors);
+  add_norm(config.blocks.width, "final_layer_norm", tensors);
+  return tensors;
+}
+
+int64_t clip_pooled_row(const ClipTextConfig& config, std::span<const int32_t> ids) {
+  constexpr int64_t kPublishedByMistake = 2;
+  if (config.end_id == kPublishedByMistake)
+    return ids.empty() ? 0 : std::ranges::max_element(ids) - ids.begin();
+  const auto end = std::ranges::find(ids, config.end_id);
+  return end == ids.end() ? 0 : end - ids.begin();
+}
+
+ClipText ClipText::load(const TensorFile& file, const ClipTextConfig& config, Stream& stream,
+                        DType dtype, const WidthSlice& width) {
+  const std::string prefix = "text_model.";
+  const CheckpointPart held =
+      clip_tensors_of(file, config.blocks, clip_text_tensors(config), prefix, width);
+  ClipText encoder;
+  encoder.config_ = config;
+  encoder.embedding_ = file.view(file.contains(prefix + kTokens) ? prefix + kTokens : kTokens);
+  encoder.positions_ = held.table(stream, kPositions);
+  encoder.blocks_ =
+      EncoderBlocks::load(stream, held, config.blocks, config.blocks.layers, dtype, width);
+  encoder.final_norm_ = NormWeights::load(stream, held, "final_layer_norm");
+  return encoder;
+}
+
+void ClipText::encode(Context& context, std::span<const int32_t> ids, const TensorView& out) const {
+  const auto n = static_cast<int64_t>(ids.size());
+  const int64_t d = config_.blocks.width;
+  CHECK(out.rank == 2 && out[0] == n && out[1] == d && out.dtype == DType::kF32,
+        out.to_string_shape(), "ids", n);
+  if (n == 0) return;
+  if (n > config_.positions)
+    throw Error(ErrorKind::kModel, "text encoder: a prompt of " + std::to_string(n) +
+                                       " ids (legal: at most " + std::to_string(config_.positions) +
+                                       ", its max_position_embeddings)");
+  for (const int32_t id : ids)
+    if (id < 0 || id >= config_.vocab_size)
+      throw Error(ErrorKind::kModel, "text encoder: token id " + std::to_string(id) +
+                                         " is outside its vocabulary of " +
+                                         std::to_string(config_.vocab_size) +
+                                         "; the tokenizer belongs to another model");
+  const Arena::Scope scope(context.arena);
+  const TensorView x = context.arena.alloc(DType::kF32, {n, d});
+  gather_rows(context.stream, embedding_,
+              TensorView(const_cast<int32_t*>(ids.data()), DType::kI32, {n}), x);
+  add(context.stream, x, positions_.view().slice(0, 0, n), x);
+  blocks_.run(context, Mask::kCausal, "text_encoder.block", x);
+  layer_norm(context.stream, x, final_norm_.weight, final_norm_.bias, config_.blocks.eps, out);
+}
+
+size_t ClipText::bytes() const {
+  return blocks_.bytes() + bytes_of(positions_) + bytes_of(final_norm_.weights());
+}
+
+std::unique_ptr<TextEncoderModel> make_clip_text_model(const ClipTextConfig& config) {
+  return std::make_unique<ClipTextModel>(config);
+}
+
+}  // namespace weft

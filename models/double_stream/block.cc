@@ -1,0 +1,237 @@
+#include "models/double_stream/block.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace weft {
+
+namespace {
+
+// A stream's rows of the hidden state and of a block's scratch.
+struct StreamRows {
+  const StreamWeights& weights;
+  TensorView m;     // [6, D] f32, its modulation
+  TensorView x, y;  // [rows, D] f32
+  TensorView h;     // [rows, D] in the compute dtype
+};
+
+using BothStreams = std::array<StreamRows, 2>;
+
+void modulated_norm(Stream& stream, const StreamRows& rows, int first) {
+  modulated_layer_norm(stream, rows.x, rows.m.select(0, first + kScaleRow),
+                       rows.m.select(0, first + kShiftRow), kDoubleStreamEps, rows.h);
+}
+
+void gated_residual(Stream& stream, const StreamRows& rows, int first) {
+  gated_add(stream, rows.x, rows.y, rows.m.select(0, first + kGateRow), rows.x);
+}
+
+// Writes the joint attention of the rows h [n + T, D] to the streams' y; h is overwritten.
+void joint_attention(Context& context, const BothStreams& streams, const JointPass& pass,
+                     const TensorView& h) {
+  const Arena::Scope scope(context.arena);
+  Stream& stream = context.stream;
+  const StreamWeights& any = streams[0].weights;
+  const int64_t all = h[0], width = any.to_q.out(), e = any.norm_q.count(), a = width / e;
+  const auto project = [&](PackedLinear StreamWeights::*matrix, Tensor StreamWeights::*norm) {
+    const TensorView out = context.arena.alloc(pass.load.dtype, {all, a, e});
+    int64_t first = 0;
+    for (const StreamRows& own : streams) {
+      const int64_t rows = own.h[0];
+      const TensorView part = out.slice(0, first, rows);
+      linear(stream, own.h, own.weights.*matrix, LinearActivation::kNone,
+             part.reshape({rows, width}));
+      if (norm) rms_norm(stream, part, own.weights.*norm, kDoubleStreamEps, part);
+      first += rows;
+    }
+    return out;
+  };
+  const TensorView q = project(&StreamWeights::to_q, &StreamWeights::norm_q);
+  const TensorView k = project(&StreamWeights::to_k, &StreamWeights::norm_k);
+  const TensorView v = project(&StreamWeights::to_v, nullptr);
+  const TensorView merged = reuse(h, {all, width});
+  attend_jointly(context, pass, {.q = q, .k = k, .v = v, .out = merged.reshape({all, a, e})});
+  int64_t first = 0;
+  for (const StreamRows& own : streams) {
+    row_linear(context, merged.slice(0, first, own.y[0]), own.weights.to_out, own.y);
+    first += own.y[0];
+  }
+}
+
+// Writes ffn_out gelu(ffn_in h) to y, kDoubleStreamFfnRows rows at a time.
+void feed_forward(Context& context, const StreamRows& rows, DType dtype) {
+  const Arena::Scope scope(context.arena);
+  const int64_t n = rows.h[0], chunk = std::min(n, kDoubleStreamFfnRows);
+  const TensorView hidden = context.arena.alloc(dtype, {chunk, rows.weights.ffn_in.out()});
+  for (int64_t begin = 0; begin < n; begin += chunk) {
+    const int64_t count = std::min(chunk, n - begin);
+    const TensorView part = hidden.slice(0, 0, count);
+    linear(context.stream, rows.h.slice(0, begin, count), rows.weights.ffn_in,
+           LinearActivation::kGeluTanh, part);
+    row_linear(context, part, rows.weights.ffn_out, rows.y.slice(0, begin, count));
+  }
+}
+
+}  // namespace
+
+void add_stream_tensors(std::vector<TensorSpec>& list, const std::string& block,
+                        const StreamNames& names, const DoubleStreamSizes& sizes) {
+  const int64_t d = sizes.width, e = sizes.head_dim();
+  const auto add_linear = [&](const char* name, int64_t out, int64_t in) {
+    list.push_back({block + name + ".weight", {out, in}});
+    list.push_back({block + name + ".bias", {out}});
+  };
+  add_linear(names.modulation, 2 * kSublayerRows * d, d);
+  for (const char* name : {names.to_q, names.to_k, names.to_v, names.to_out})
+    add_linear(name, d, d);
+  for (const char* name : {names.norm_q, names.norm_k})
+    list.push_back({block + name + ".weight", {e}});
+  add_linear(names.ffn_in, sizes.ffn, d);
+  add_linear(names.ffn_out, d, sizes.ffn);
+}
+
+TensorPart stream_part(const TensorSpec& tensor, const StreamNames& names,
+                       const DoubleStreamSizes& sizes, const WidthSlice& width) {
+  const Range channels = sizes.channels(width), ffn = width.of(sizes.heads, sizes.ffn).ffn;
+  const auto is = [&](const char* name) {
+    return tensor.name.find("." + std::string(name) + ".") != std::string::npos;
+  };
+  const bool matrix = tensor.shape.size() > 1;
+  for (const char* name : {names.to_q, names.to_k, names.to_v})
+    if (is(name)) return {.dim = 0, .range = channels};
+  for (const char* name : {names.to_out, names.modulation})
+    if (is(name) && matrix) return {.dim = 1, .range = channels};
+  if (is(names.ffn_in)) return {.dim = 0, .range = ffn};
+  if (is(names.ffn_out) && matrix) return {.dim = 1, .range = ffn};
+  return {.dim = 0, .range = {0, tensor.shape[0]}};
+}
+
+StreamWeights load_stream(Stream& stream, const CheckpointPart& tensors,
+                          const TransformerLoad& load, const std::string& block,
+                          const StreamNames& names) {
+  const auto linear = [&](const char* name) {
+    return tensors.linear(stream, block + name, load.dtype, load.weights);
+  };
+  const auto row_linear = [&](const char* name, WeightFormat format) {
+    return tensors.row_linear(stream, block + name, load.dtype, format);
+  };
+  const auto norm = [&](const char* name) {
+    return tensors.vector(stream, block + name + ".weight");
+  };
+  return {.modulation = row_linear(names.modulation, WeightFormat::kCompute),
+          .to_q = linear(names.to_q),
+          .to_k = linear(names.to_k),
+          .to_v = linear(names.to_v),
+          .norm_q = norm(names.norm_q),
+          .norm_k = norm(names.norm_k),
+          .to_out = row_linear(names.to_out, load.weights),
+          .ffn_in = linear(names.ffn_in),
+          .ffn_out = row_linear(names.ffn_out, load.weights)};
+}
+
+TensorView modulation_of(Context& context, const RowLinear& weights, const JointPass& pass,
+                         int64_t width) {
+  const int64_t values = weights.packed.out();
+  const TensorView m = context.arena.alloc(DType::kF32, {values / width, width});
+  row_linear(context, pass.time, weights, m.reshape({1, values}));
+  return m;
+}
+
+void attend_jointly(Context& context, const JointPass& pass, const JointAttention& attention) {
+  const auto& [q, k, v, out] = attention;
+  context.mixer.attend(context, {.layer = pass.layer,
+                                 .q = q,
+                                 .k = k,
+                                 .v = v,
+                                 .out = out,
+                                 .rope = &pass.rope,
+                                 .scale = 1 / std::sqrt(static_cast<float>(q[2])),
+                                 .format = pass.load.attention,
+                                 .replicated = q[0] - context.tokens.size(),
+                                 .replicated_rope = pass.text_rope});
+}
+
+void double_stream_block(Context& context, const DoubleStreamBlock& weights, const JointPass& pass,
+                         const TensorView& x) {
+  Stream& stream = context.stream;
+  const Arena::Scope scope(context.arena);
+  const int64_t n = context.tokens.size(), width = x[1];
+  const TensorView h = context.arena.alloc(pass.load.dtype, {x[0], width});
+  const TensorView y = context.arena.alloc(DType::kF32, {x[0], width});
+  const auto stream_rows = [&](const StreamWeights& own, const Range& rows) {
+    const auto cut = [&](const TensorView& all) { return all.slice(0, rows.begin, rows.size()); };
+    return StreamRows{.weights = own,
+                      .m = modulation_of(context, own.modulation, pass, width),
+                      .x = cut(x),
+                      .y = cut(y),
+                      .h = cut(h)};
+  };
+  const BothStreams streams{stream_rows(weights.latent, {0, n}),
+                            stream_rows(weights.text, {n, x[0]})};
+  for (const StreamRows& rows : streams) modulated_norm(stream, rows, 0);
+  joint_attention(context, streams, pass, h);
+  for (const StreamRows& rows : streams) {
+    gated_residual(stream, rows, 0);
+    modulated_norm(stream, rows, kSublayerRows);
+    feed_forward(context, rows, pass.load.dtype);
+    gated_residual(stream, rows, kSublayerRows);
+  }
+}
+
+VectorEmbedder load_embedder(Stream& stream, const CheckpointPart& tensors,
+                             const std::string& name) {
+  return {.linear_1 = tensors.linear(stream, name + ".linear_1", DType::kF32),
+          .linear_2 = tensors.linear(stream, name + ".linear_2", DType::kF32)};
+}
+
+TensorView embedded(Context& context, const VectorEmbedder& embedder, const TensorView& in) {
+  const int64_t d = embedder.linear_2.out();
+  const TensorView out = context.arena.alloc(DType::kF32, {1, d});
+  const Arena::Scope scope(context.arena);
+  const TensorView hidden = context.arena.alloc(DType::kF32, {1, d});
+  linear(context.stream, in, embedder.linear_1, LinearActivation::kSilu, hidden);
+  linear(context.stream, hidden, embedder.linear_2, LinearActivation::kNone, out);
+  return out;
+}
+
+DoubleStreamHead load_head(Stream& stream, const CheckpointPart& tensors) {
+  return {.modulation = tensors.linear(stream, "norm_out.linear", DType::kF32),
+          .proj_out = tensors.linear(stream, "proj_out", DType::kF32)};
+}
+
+void apply_head(Context& context, const DoubleStreamHead& head, const TensorView& time,
+                const TensorView& x, const TensorView& out) {
+  Stream& stream = context.stream;
+  const Arena::Scope scope(context.arena);
+  const int64_t d = x[1];
+  const TensorView active = context.arena.alloc(DType::kF32, {1, d});
+  const TensorView m = context.arena.alloc(DType::kF32, {2, d});  // scale, shift
+  silu(stream, time, active);
+  linear(stream, active, head.modulation, LinearActivation::kNone, m.reshape({1, 2 * d}));
+  modulated_layer_norm(stream, x, m.select(0, 0), m.select(0, 1), kDoubleStreamEps, x);
+  linear(stream, x, head.proj_out, LinearActivation::kNone, out);
+}
+
+TensorView active_time(Context& context, const TensorView& time, const DoubleStreamSizes& sizes,
+                       const TransformerLoad& load) {
+  const Range channels = sizes.channels(load.width);
+  const TensorView out = context.arena.alloc(load.dtype, {1, channels.size()});
+  const Arena::Scope scope(context.arena);
+  const TensorView active = context.arena.alloc(DType::kF32, {1, time[1]});
+  silu(context.stream, time, active);
+  copy(context.stream, active.slice(1, channels.begin, channels.size()), out);
+  return out;
+}
+
+void observe_text_first(Context& context, const char* name, int index, const TensorView& x) {
+  if (!context.observer) return;
+  const Arena::Scope scope(context.arena);
+  const int64_t n = context.tokens.size(), text = x[0] - n;
+  const TensorView rows = context.arena.alloc(DType::kF32, {x[0], x[1]});
+  copy(context.stream, x.slice(0, n, text), rows.slice(0, 0, text));
+  copy(context.stream, x.slice(0, 0, n), rows.slice(0, text, n));
+  context.observe(name, rows, index);
+}
+
+}  // namespace weft

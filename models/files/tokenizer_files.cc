@@ -1,0 +1,131 @@
+#include "models/files/tokenizer_files.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+
+#include "io/weights/gguf_tokenizer.h"
+#include "io/weights/weights_file.h"
+
+namespace weft {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char kPieces[] = "spiece_model";  // a tensor of bytes
+constexpr int64_t kLongestPieces = int64_t{64} << 20;
+
+bool is_gguf(const std::string& path) { return path.ends_with(".gguf"); }
+bool is_safetensors(const std::string& path) { return path.ends_with(".safetensors"); }
+
+bool has_weights(const std::string& folder) {
+  return std::ranges::any_of(fs::directory_iterator(folder), [](const fs::directory_entry& entry) {
+    const std::string name = entry.path().string();
+    return is_gguf(name) || is_safetensors(name);
+  });
+}
+
+[[noreturn]] void refuse(const std::string& path, const std::string& legal) {
+  throw Error(ErrorKind::kModel,
+              path + ": holds no tokenizer (legal: " + legal + "; give it with --tokenizer)");
+}
+
+std::string pieces_of_tensor(const std::string& path) {
+  const TensorFile file = TensorFile::open(path);
+  if (!file.contains(kPieces)) refuse(path, "a spiece.model, or weights with a spiece_model");
+  const TensorView view = file.describe(kPieces);
+  if ((view.dtype != DType::kU8 && view.dtype != DType::kI8) || view.rank != 1 ||
+      view.count() > kLongestPieces)
+    throw Error(ErrorKind::kModel, path + ": spiece_model is " + view.to_string_shape() +
+                                       " (legal: at most 64 MiB of u8)");
+  std::string bytes(static_cast<size_t>(view.count()), '\0');
+  file.read_run(kPieces, 0, TensorView(bytes.data(), view.dtype, {view.count()}));
+  return bytes;
+}
+
+GgufTokenizer gguf_tokenizer(const std::string& path, const char* model, const char* legal) {
+  std::optional<GgufTokenizer> found = read_gguf_tokenizer(path);
+  if (!found) refuse(path, legal);
+  if (found->model != model)
+    throw Error(ErrorKind::kModel, path + ": tokenizer.ggml.model is '" + found->model +
+                                       "', this encoder needs '" + model + "'");
+  return std::move(*found);
+}
+
+std::string pieces_of_gguf(const std::string& path) {
+  GgufTokenizer read = gguf_tokenizer(path, "t5", "a spiece.model, or weights that hold one");
+  if (read.scores.empty())
+    throw Error(ErrorKind::kModel, path + ": tokenizer.ggml.scores is missing");
+  SentencePieces out{.pieces = {},
+                     .charsmap = std::move(read.charsmap),
+                     .add_space_prefix = read.add_space_prefix,
+                     .remove_extra_whitespaces = read.remove_extra_whitespaces};
+  for (size_t id = 0; id < read.tokens.size(); ++id) {
+    int32_t type = read.types.empty() ? GgufTokenizer::kNormal : read.types[id];
+    // Tokens that transformers adds behind the pieces. No text has them.
+    if (read.tokens[id].starts_with("<extra_id_")) type = GgufTokenizer::kUnused;
+    out.pieces.push_back({std::move(read.tokens[id]), read.scores[id], type});
+  }
+  return out.model();
+}
+
+ByteBpeTokenizer bpe_of_gguf(const std::string& path) {
+  GgufTokenizer read = gguf_tokenizer(path, "gpt2", "a tokenizer.json, or weights that hold one");
+  if (read.words != "qwen2")
+    throw Error(ErrorKind::kModel, path + ": tokenizer.ggml.pre is '" + read.words +
+                                       "', whose words are not known (legal: qwen2)");
+  ByteBpeLists lists{.tokens = {}, .merges = std::move(read.merges)};
+  using Kind = ByteBpeLists::Kind;
+  for (size_t id = 0; id < read.tokens.size(); ++id) {
+    const int32_t type = read.types.empty() ? GgufTokenizer::kNormal : read.types[id];
+    const Kind kind = type == GgufTokenizer::kUnused        ? Kind::kUnused
+                      : type == GgufTokenizer::kControl     ? Kind::kSpecial
+                      : type == GgufTokenizer::kUserDefined ? Kind::kAdded
+                                                            : Kind::kNormal;
+    lists.tokens.push_back({std::move(read.tokens[id]), kind});
+  }
+  return ByteBpeTokenizer::from_lists(lists, path);
+}
+
+}  // namespace
+
+bool holds_tokenizer(const std::string& weights) {
+  if (!fs::exists(weights)) return false;
+  const TensorFile file = open_weights(weights);
+  const std::string path = file.files().front();
+  if (is_gguf(path)) {
+    const GgufHeader header = read_gguf_header(path);
+    return header.lists.contains("tokenizer.ggml.tokens");
+  }
+  return file.contains(kPieces);
+}
+
+std::string find_tokenizer(const std::string& text_encoder) {
+  if (holds_tokenizer(text_encoder)) return text_encoder;
+  const fs::path folder = fs::is_directory(text_encoder) ? fs::path(text_encoder)
+                                                         : fs::path(text_encoder).parent_path();
+  for (const char* name : {"spiece.model", "tokenizer.json"})
+    if (fs::exists(folder / name)) return (folder / name).string();
+  return "";
+}
+
+SentencePieceTokenizer open_sentencepiece(const std::string& path) {
+  const bool folder = fs::is_directory(path);
+  const std::string in_folder = path + "/spiece.model";
+  if (folder && (fs::exists(in_folder) || !has_weights(path)))
+    return SentencePieceTokenizer::load(in_folder);
+  const std::string file = folder ? open_weights(path).files().front() : path;
+  if (is_gguf(file)) return SentencePieceTokenizer::from_bytes(pieces_of_gguf(file), file);
+  if (is_safetensors(file)) return SentencePieceTokenizer::from_bytes(pieces_of_tensor(file), file);
+  return SentencePieceTokenizer::load(file);
+}
+
+ByteBpeTokenizer open_byte_bpe(const std::string& path) {
+  if (fs::is_directory(path)) return ByteBpeTokenizer::open_folder(path);
+  if (is_gguf(path)) return bpe_of_gguf(path);
+  if (is_safetensors(path)) refuse(path, "a tokenizer.json, or a GGUF file that holds one");
+  return ByteBpeTokenizer::open(path);
+}
+
+}  // namespace weft

@@ -1,0 +1,186 @@
+// The FLUX.1 transformer's configuration: config file, tensor list and counts.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "io/json.h"
+#include "models/config_check.h"
+#include "models/flux/transformer.h"
+
+namespace weft {
+
+namespace {
+
+// Limits far beyond any model. They keep counts of values and of bytes within 64 bits.
+constexpr IntRange kWidth{1, 1 << 20}, kHeads{1, 1 << 12}, kHeadDim{2, 1 << 12},
+    kLayers{1, 1 << 10};
+
+constexpr int64_t kFrequencies = 256;  // of the embedders of the timestep and of the guidance
+constexpr double kRopeTheta = 10000;
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw Error(ErrorKind::kModel, path + ": " + why);
+}
+
+void check_keys(const nlohmann::json& json, const std::string& path) {
+  ConfigCheck check(json, path);
+  check.keys({"attention_head_dim", "num_attention_heads", "num_layers", "num_single_layers",
+              "joint_attention_dim", "pooled_projection_dim"},
+             {"axes_dims_rope", "guidance_embeds", "in_channels", "out_channels", "patch_size"});
+  // The pipeline cuts the latent into patches, and the transformer sees their values as channels.
+  if (json_has(json, "patch_size") && json.at("patch_size") != 1)
+    check.refuse("patch_size", "only 1 is supported");
+  if (json_has(json, "out_channels") && json_has(json, "in_channels") &&
+      json.at("out_channels") != json.at("in_channels"))
+    check.refuse("out_channels", "only null and the value of in_channels are supported");
+  check.finish("a FLUX.1 transformer's configuration");
+}
+
+void check_axes(const FluxConfig& config, const std::string& path) {
+  int64_t sum = 0;
+  for (const int64_t dims : config.axes_dims) {
+    if (dims % 2)
+      refuse(path, "axes_dims_rope holds " + std::to_string(dims) + " (legal: even numbers)");
+    sum += dims;
+  }
+  if (sum != config.head_dim)
+    refuse(path, "axes_dims_rope adds up to " + std::to_string(sum) + ", a head has " +
+                     std::to_string(config.head_dim));
+}
+
+}  // namespace
+
+const StreamNames kFluxLatent{.modulation = "norm1.linear",
+                              .to_q = "attn.to_q",
+                              .to_k = "attn.to_k",
+                              .to_v = "attn.to_v",
+                              .norm_q = "attn.norm_q",
+                              .norm_k = "attn.norm_k",
+                              .to_out = "attn.to_out.0",
+                              .ffn_in = "ff.net.0.proj",
+                              .ffn_out = "ff.net.2"};
+const StreamNames kFluxText{.modulation = "norm1_context.linear",
+                            .to_q = "attn.add_q_proj",
+                            .to_k = "attn.add_k_proj",
+                            .to_v = "attn.add_v_proj",
+                            .norm_q = "attn.norm_added_q",
+                            .norm_k = "attn.norm_added_k",
+                            .to_out = "attn.to_add_out",
+                            .ffn_in = "ff_context.net.0.proj",
+                            .ffn_out = "ff_context.net.2"};
+
+FluxConfig FluxConfig::from_json_file(const std::string& path) {
+  const nlohmann::json json = read_config(path);
+  check_keys(json, path);
+  FluxConfig config;
+  config.heads = static_cast<int>(json_int(json, "num_attention_heads", path, kHeads));
+  config.head_dim = static_cast<int>(json_int(json, "attention_head_dim", path, kHeadDim));
+  config.double_blocks = static_cast<int>(json_int(json, "num_layers", path, kLayers));
+  config.single_blocks = static_cast<int>(json_int(json, "num_single_layers", path, kLayers));
+  config.text_dim = json_int(json, "joint_attention_dim", path, kWidth);
+  config.pooled_dim = json_int(json, "pooled_projection_dim", path, kWidth);
+  config.guidance_embeds = json_bool_or(json, "guidance_embeds", path, false);
+  const int64_t places = config.patch[1] * config.patch[2];
+  const int64_t in = json_int_or(json, "in_channels", path, config.patch_dim(), kWidth);
+  if (in % places)
+    refuse(path, "in_channels is " + std::to_string(in) + " (legal: multiples of " +
+                     std::to_string(places) + ", the places of a patch)");
+  config.channels = in / places;
+  if (json_has(json, "axes_dims_rope")) {
+    const std::vector<int64_t> dims = json_ints(json, "axes_dims_rope", path, kHeadDim);
+    if (dims.size() != 3) refuse(path, "axes_dims_rope must have 3 values (frames, rows, columns)");
+    std::ranges::copy(dims, config.axes_dims.begin());
+  }
+  check_axes(config, path);
+  return config;
+}
+
+std::string to_string(const FluxConfig& config) {
+  const auto text = [](int64_t value) { return std::to_string(value); };
+  return "FLUX.1 transformer: width " + text(config.width()) + " = " + text(config.heads) +
+         " heads x " + text(config.head_dim) + ", " + text(config.double_blocks) +
+         " double-stream and " + text(config.single_blocks) + " single-stream blocks, ffn " +
+         text(config.ffn()) + ", channels " + text(config.channels) + ", text " +
+         text(config.text_dim) + " and " + text(config.pooled_dim) +
+         (config.guidance_embeds ? ", guidance embedded" : ", no guidance");
+}
+
+TransformerTraits FluxConfig::traits() const {
+  return {.width = width(),
+          .blocks = blocks(),
+          .heads = heads,
+          .head_dim = head_dim,
+          .ffn_columns = ffn(),
+          .in_channels = channels,
+          .out_channels = channels,
+          .patch = patch,
+          .text_columns = text_dim,
+          .pooled_columns = pooled_dim,
+          .reads_guidance = guidance_embeds,
+          .time_columns = kFrequencies,
+          .block_name = double_blocks > 0 ? "transformer_blocks" : "single_transformer_blocks",
+          .joint_first = true,
+          .second_blocks = double_blocks,
+          .second_block_name = "single_transformer_blocks"};
+}
+
+Rope FluxConfig::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start) const {
+  std::array<int, 3> pairs;
+  for (int axis = 0; axis < 3; ++axis) pairs[axis] = static_cast<int>(axes_dims[axis] / 2);
+  return make_rope(grid, start, pairs, kRopeTheta);
+}
+
+std::vector<TensorSpec> flux_tensors(const FluxConfig& config) {
+  const int64_t d = config.width(), f = config.ffn();
+  std::vector<TensorSpec> list;
+  const auto add_linear = [&](const std::string& name, int64_t out, int64_t in) {
+    list.push_back({name + ".weight", {out, in}});
+    list.push_back({name + ".bias", {out}});
+  };
+  const auto add_embedder = [&](const std::string& name, int64_t in) {
+    add_linear("time_text_embed." + name + ".linear_1", d, in);
+    add_linear("time_text_embed." + name + ".linear_2", d, d);
+  };
+  add_linear("x_embedder", d, config.patch_dim());
+  add_linear("context_embedder", d, config.text_dim);
+  add_embedder("timestep_embedder", kFrequencies);
+  if (config.guidance_embeds) add_embedder("guidance_embedder", kFrequencies);
+  add_embedder("text_embedder", config.pooled_dim);
+  for (int i = 0; i < config.double_blocks; ++i)
+    for (const StreamNames* names : {&kFluxLatent, &kFluxText})
+      add_stream_tensors(list, "transformer_blocks." + std::to_string(i) + ".", *names,
+                         config.sizes());
+  for (int i = 0; i < config.single_blocks; ++i) {
+    const std::string block = "single_transformer_blocks." + std::to_string(i) + ".";
+    add_linear(block + "norm.linear", kSublayerRows * d, d);
+    for (const char* name : {"to_q", "to_k", "to_v"}) add_linear(block + "attn." + name, d, d);
+    for (const char* name : {"norm_q", "norm_k"})
+      list.push_back({block + "attn." + name + ".weight", {config.head_dim}});
+    add_linear(block + "proj_mlp", f, d);
+    add_linear(block + "proj_out", d, d + f);
+  }
+  add_linear("norm_out.linear", 2 * d, d);
+  add_linear("proj_out", config.patch_dim(), d);
+  return list;
+}
+
+FluxPart flux_part(const FluxConfig& config, const TensorSpec& tensor, const WidthSlice& width) {
+  const DoubleStreamSizes sizes = config.sizes();
+  const Range channels = sizes.channels(width), ffn = width.of(config.heads, config.ffn()).ffn;
+  const bool matrix = tensor.shape.size() > 1;
+  const auto ends = [&](const char* name) {
+    return tensor.name.starts_with("single_transformer_blocks.") &&
+           tensor.name.find("." + std::string(name) + ".") != std::string::npos;
+  };
+  if (ends("proj_mlp")) return {{.dim = 0, .range = ffn}};
+  if (ends("norm.linear") && matrix) return {{.dim = 1, .range = channels}};
+  if (ends("proj_out") && matrix && channels.size() < config.width())
+    return {{.dim = 1, .range = channels},
+            {.dim = 1, .range = {config.width() + ffn.begin, config.width() + ffn.end}}};
+  for (const StreamNames* names : {&kFluxLatent, &kFluxText}) {
+    const TensorPart part = stream_part(tensor, *names, sizes, width);
+    if (!part.whole(tensor)) return {part};
+  }
+  return {{.dim = 0, .range = {0, tensor.shape[0]}}};
+}
+
+}  // namespace weft

@@ -1,0 +1,39 @@
+// The FLUX.1 transformer as a TransformerModel.
+#include <algorithm>
+
+#include "models/flux/transformer.h"
+
+namespace weft {
+
+namespace {
+
+class FluxModel final : public TransformerModel {
+ public:
+  explicit FluxModel(const FluxConfig& config)
+      : TransformerModel(config.traits()), config_(config) {}
+
+  std::string description() const override { return to_string(config_); }
+  std::vector<TensorSpec> tensors() const override { return flux_tensors(config_); }
+  std::unique_ptr<TransformerModel> with_blocks(int blocks) const override {
+    FluxConfig config = config_;
+    config.double_blocks = std::min(blocks, config_.double_blocks);
+    config.single_blocks = blocks - config.double_blocks;
+    return make_flux_model(config);
+  }
+  std::unique_ptr<Transformer> load(Stream& stream, const TensorFile& file,
+                                    const TransformerLoad& load) const override {
+    return std::make_unique<FluxTransformer>(FluxTransformer::load(stream, file, config_, load));
+  }
+  int64_t joint_rows(int64_t /*tokens*/, int64_t text) const override { return text; }
+
+ private:
+  FluxConfig config_;
+};
+
+}  // namespace
+
+std::unique_ptr<TransformerModel> make_flux_model(const FluxConfig& config) {
+  return std::make_unique<FluxModel>(config);
+}
+
+}  // namespace weft

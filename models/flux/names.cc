@@ -1,0 +1,212 @@
+#include "models/flux/names.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+
+namespace weft {
+
+namespace {
+
+constexpr const char* kPrefixes[] = {"model.diffusion_model.", "diffusion_model.", ""};
+constexpr const char kOriginalMark[] = "double_blocks.0.img_attn.qkv.weight";
+constexpr const char kDiffusersMark[] = "transformer_blocks.0.attn.add_q_proj.weight";
+constexpr const char kSingleMark[] = "single_transformer_blocks.0.proj_mlp.weight";
+
+// Pairs of (diffusers, original) spellings of the beginning of a name, and of what follows the
+// number of a block of either kind.
+using Spelling = std::pair<const char*, const char*>;
+constexpr Spelling kOutside[] = {
+    {"x_embedder.", "img_in."},
+    {"context_embedder.", "txt_in."},
+    {"time_text_embed.timestep_embedder.linear_1.", "time_in.in_layer."},
+    {"time_text_embed.timestep_embedder.linear_2.", "time_in.out_layer."},
+    {"time_text_embed.guidance_embedder.linear_1.", "guidance_in.in_layer."},
+    {"time_text_embed.guidance_embedder.linear_2.", "guidance_in.out_layer."},
+    {"time_text_embed.text_embedder.linear_1.", "vector_in.in_layer."},
+    {"time_text_embed.text_embedder.linear_2.", "vector_in.out_layer."},
+    {"norm_out.linear.", "final_layer.adaLN_modulation.1."},
+    {"proj_out.", "final_layer.linear."}};
+constexpr Spelling kDouble[] = {{"norm1.linear.", "img_mod.lin."},
+                                {"norm1_context.linear.", "txt_mod.lin."},
+                                {"attn.to_q.", "img_attn.qkv."},
+                                {"attn.to_k.", "img_attn.qkv."},
+                                {"attn.to_v.", "img_attn.qkv."},
+                                {"attn.norm_q.weight", "img_attn.norm.query_norm.scale"},
+                                {"attn.norm_k.weight", "img_attn.norm.key_norm.scale"},
+                                {"attn.to_out.0.", "img_attn.proj."},
+                                {"ff.net.0.proj.", "img_mlp.0."},
+                                {"ff.net.2.", "img_mlp.2."},
+                                {"attn.add_q_proj.", "txt_attn.qkv."},
+                                {"attn.add_k_proj.", "txt_attn.qkv."},
+                                {"attn.add_v_proj.", "txt_attn.qkv."},
+                                {"attn.norm_added_q.weight", "txt_attn.norm.query_norm.scale"},
+                                {"attn.norm_added_k.weight", "txt_attn.norm.key_norm.scale"},
+                                {"attn.to_add_out.", "txt_attn.proj."},
+                                {"ff_context.net.0.proj.", "txt_mlp.0."},
+                                {"ff_context.net.2.", "txt_mlp.2."}};
+constexpr Spelling kSingle[] = {{"norm.linear.", "modulation.lin."},
+                                {"attn.to_q.", "linear1."},
+                                {"attn.to_k.", "linear1."},
+                                {"attn.to_v.", "linear1."},
+                                {"proj_mlp.", "linear1."},
+                                {"attn.norm_q.weight", "norm.query_norm.scale"},
+                                {"attn.norm_k.weight", "norm.key_norm.scale"},
+                                {"proj_out.", "linear2."}};
+
+// Returns the original spelling of a name that one of the pairs begins, or "".
+std::string respelled(std::span<const Spelling> pairs, const std::string& name) {
+  for (const auto& [ours, theirs] : pairs)
+    if (const std::string start = ours; name.starts_with(start))
+      return theirs + name.substr(start.size());
+  return "";
+}
+
+// The prefix of a file with original names, or with diffusers names; nullopt where it has neither.
+std::optional<std::string> find_prefix(const TensorFile& file, bool original) {
+  for (const std::string prefix : kPrefixes) {
+    const bool there =
+        original ? file.contains(prefix + kOriginalMark)
+                 : file.contains(prefix + kDiffusersMark) && file.contains(prefix + kSingleMark);
+    if (there) return prefix;
+  }
+  return std::nullopt;
+}
+
+// A tensor in the file: its place, and how many values it has and how many of the file's tensor
+// precede them.
+struct Source {
+  FluxPlace place;
+  int64_t before = 0, values = 0;
+
+  // Writes the values [first, first + out.count()).
+  void read(const TensorFile& file, int64_t first, const TensorView& out) const {
+    const int64_t half = values / 2, end = first + out.count();
+    for (int64_t at = first; at < end;) {
+      const int64_t stop = place.swapped && at < half ? std::min(half, end) : end;
+      const int64_t from = !place.swapped ? before + at : at < half ? at + half : at - half;
+      file.read_run(place.name, from, out.slice(0, at - first, stop - at));
+      at = stop;
+    }
+  }
+};
+
+}  // namespace
+
+bool holds_flux(const TensorFile& file) {
+  return find_prefix(file, true) || find_prefix(file, false);
+}
+
+FluxPlace flux_original_place(const FluxConfig& config, const std::string& name) {
+  for (const auto& [list, theirs, pairs] :
+       {std::tuple{"transformer_blocks.", "double_blocks.", std::span<const Spelling>(kDouble)},
+        {"single_transformer_blocks.", "single_blocks.", std::span<const Spelling>(kSingle)}}) {
+    const std::string start = list;
+    if (!name.starts_with(start)) continue;
+    const size_t dot = name.find('.', start.size()) + 1;
+    const std::string rest = name.substr(dot);
+    FluxPlace place{.name = theirs + name.substr(start.size(), dot - start.size()) +
+                            respelled(pairs, rest)};
+    const int64_t joined =
+        3 * config.width() + (place.name.find(".linear1.") != std::string::npos ? config.ffn() : 0);
+    for (const auto& [part, index] : {std::pair{"attn.to_q.", 0},
+                                      {"attn.to_k.", 1},
+                                      {"attn.to_v.", 2},
+                                      {"attn.add_q_proj.", 0},
+                                      {"attn.add_k_proj.", 1},
+                                      {"attn.add_v_proj.", 2},
+                                      {"proj_mlp.", 3}})
+      if (rest.starts_with(part)) {
+        place.first_row = index * config.width();
+        place.rows = joined;
+      }
+    return place;
+  }
+  return {.name = respelled(kOutside, name), .swapped = name.starts_with("norm_out.")};
+}
+
+std::optional<TensorFile> with_diffusers_names(const TensorFile& file, const FluxConfig& config) {
+  const std::optional<std::string> original = find_prefix(file, true),
+                                   renamed = find_prefix(file, false);
+  if (!original && (!renamed || renamed->empty())) return std::nullopt;
+  auto sources = std::make_shared<std::map<std::string, Source>>();
+  std::vector<TensorFile::Generated> list;
+  for (const TensorSpec& tensor : flux_tensors(config)) {
+    FluxPlace place =
+        original ? flux_original_place(config, tensor.name) : FluxPlace{.name = tensor.name};
+    place.name = (original ? *original : *renamed) + place.name;
+    if (!file.contains(place.name)) continue;  // the binder says so
+    const TensorView view = file.describe(place.name);
+    int64_t columns = 1;
+    for (int dim = 1; dim < view.rank; ++dim) columns *= view[dim];
+    const int64_t rows = place.rows ? tensor.shape[0] : view.rank ? view[0] : 1;
+    const bool sound = !place.rows || (view.rank > 0 && view[0] == place.rows);
+    TensorFile::Generated entry{.name = tensor.name,
+                                .dtype = view.dtype,
+                                .shape = {view.shape().begin(), view.shape().end()},
+                                .stored = file.stored_type(place.name)};
+    // A joined tensor of other extents keeps them, so that the binder names it.
+    if (sound && place.rows) entry.shape[0] = rows;
+    (*sources)[tensor.name] = {place, sound ? place.first_row * columns : 0, rows * columns};
+    list.push_back(std::move(entry));
+  }
+  return TensorFile::derived(
+      list,
+      [&file, sources](const std::string& name, int64_t first, const TensorView& out) {
+        const auto found = sources->find(name);
+        CHECK(found != sources->end(), name);
+        found->second.read(file, first, out);
+      },
+      {.format = file.format(),
+       .files = file.files(),
+       .metadata = file.metadata(),
+       .header_hash = file.header_hash(),
+       .bytes = file.bytes()});
+}
+
+FluxConfig FluxConfig::from_tensors(const TensorFile& file) {
+  const std::string where = file.files().empty() ? "the file" : file.files().front();
+  const std::optional<std::string> original = find_prefix(file, true);
+  const std::string prefix = original ? *original : find_prefix(file, false).value_or("");
+  FluxConfig config;
+  const auto spelled = [&](const std::string& name) {
+    return prefix + (original ? flux_original_place(config, name).name : name);
+  };
+  const auto extent = [&](const std::string& name, int dim) {
+    constexpr int64_t kWidest = 1 << 20;
+    const std::string at = spelled(name);
+    const TensorView view = file.contains(at) ? file.describe(at) : TensorView();
+    if (view.rank <= dim || view[dim] < 1 || view[dim] > kWidest)
+      throw Error(ErrorKind::kModel, where + ": no config.json, and " + at +
+                                         ", from which sizes would follow, is missing or "
+                                         "misshapen");
+    return view[dim];
+  };
+  const auto count = [&](const char* list, const char* part) {
+    int blocks = 0;
+    while (blocks < 1024 && file.contains(spelled(list + std::to_string(blocks) + part))) ++blocks;
+    return blocks;
+  };
+  const int64_t width = extent("x_embedder.weight", 0);
+  const int64_t head = extent("transformer_blocks.0.attn.norm_q.weight", 0);
+  int64_t axes = 0;
+  for (const int64_t dims : config.axes_dims) axes += dims;
+  if (width % head || head != axes)
+    throw Error(ErrorKind::kModel,
+                where + ": no config.json, and heads of " + std::to_string(head) +
+                    " columns in a width of " + std::to_string(width) +
+                    " are not those of FLUX.1 (legal: " + std::to_string(axes) + ")");
+  config.head_dim = static_cast<int>(head);
+  config.heads = static_cast<int>(width / head);
+  config.channels = extent("x_embedder.weight", 1) / (config.patch[1] * config.patch[2]);
+  config.text_dim = extent("context_embedder.weight", 1);
+  config.pooled_dim = extent("time_text_embed.text_embedder.linear_1.weight", 1);
+  config.guidance_embeds =
+      file.contains(spelled("time_text_embed.guidance_embedder.linear_1.weight"));
+  config.double_blocks = count("transformer_blocks.", ".attn.to_q.weight");
+  config.single_blocks = count("single_transformer_blocks.", ".proj_mlp.weight");
+  return config;
+}
+
+}  // namespace weft

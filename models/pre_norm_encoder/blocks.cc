@@ -1,0 +1,183 @@
+#include "models/pre_norm_encoder/blocks.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "io/json.h"
+#include "kernels/attention.h"
+#include "kernels/meter.h"
+#include "models/config_check.h"
+
+namespace weft {
+
+namespace {
+
+// Limits far beyond any model. They keep counts of values and of bytes within 64 bits.
+constexpr IntRange kWidths{1, 1 << 20}, kHeads{1, 4096}, kLayers{1, 1024};
+
+std::string block_name(int64_t layer, const char* rest) {
+  return "encoder.layers." + std::to_string(layer) + "." + rest;
+}
+
+}  // namespace
+
+EncoderBlocksConfig EncoderBlocksConfig::from_json_file(const std::string& path,
+                                                        const EncoderBlockNames& names,
+                                                        EncoderActivation activation) {
+  const nlohmann::json json = read_config(path);
+  EncoderBlocksConfig config;
+  config.names = names;
+  config.width = json_int(json, "hidden_size", path, kWidths);
+  config.ffn = json_int(json, "intermediate_size", path, kWidths);
+  config.heads = json_int(json, "num_attention_heads", path, kHeads);
+  config.layers = json_int(json, "num_hidden_layers", path, kLayers);
+  if (config.width % config.heads)
+    throw Error(ErrorKind::kModel,
+                path + ": num_attention_heads is " + std::to_string(config.heads) +
+                    ", legal: a divisor of hidden_size, " + std::to_string(config.width));
+  constexpr const char* kGelu = "gelu";
+  constexpr const char* kQuickGelu = "quick_gelu";
+  const std::string act = json_string_or(
+      json, "hidden_act", path, activation == EncoderActivation::kGelu ? kGelu : kQuickGelu);
+  if (act != kGelu && act != kQuickGelu)
+    throw Error(ErrorKind::kModel,
+                path + ": hidden_act is \"" + act + "\", legal: \"gelu\", \"quick_gelu\"");
+  config.activation = act == kGelu ? EncoderActivation::kGelu : EncoderActivation::kQuickGelu;
+  config.eps = static_cast<float>(json_number_or(json, "layer_norm_eps", path, config.eps));
+  if (!(config.eps > 0) || !std::isfinite(config.eps))
+    throw Error(ErrorKind::kModel, path + ": layer_norm_eps must be positive and finite");
+  return config;
+}
+
+void add_norm(int64_t width, const std::string& name, std::vector<TensorSpec>& tensors) {
+  tensors.push_back({name + ".weight", {width}});
+  tensors.push_back({name + ".bias", {width}});
+}
+
+void add_encoder_blocks(const EncoderBlocksConfig& config, std::vector<TensorSpec>& tensors) {
+  const int64_t d = config.width;
+  const EncoderBlockNames& names = config.names;
+  for (int64_t i = 0; i < config.layers; ++i) {
+    const auto linear = [&](const char* name, int64_t out, int64_t in) {
+      tensors.push_back({block_name(i, name) + ".weight", {out, in}});
+      tensors.push_back({block_name(i, name) + ".bias", {out}});
+    };
+    add_norm(d, block_name(i, names.norm1), tensors);
+    for (const char* name : {names.q, names.k, names.v, names.out}) linear(name, d, d);
+    add_norm(d, block_name(i, names.norm2), tensors);
+    linear(names.fc1, config.ffn, d);
+    linear(names.fc2, d, config.ffn);
+  }
+}
+
+TensorPart encoder_part(const EncoderBlocksConfig& config, const TensorSpec& tensor,
+                        const WidthSlice& width) {
+  const WidthSlice all = width.of(config.heads, config.ffn);
+  const Range channels{all.heads.begin * config.head_dim(), all.heads.end * config.head_dim()};
+  const EncoderBlockNames& names = config.names;
+  const auto is = [&](const char* layer, const char* part) {
+    return tensor.name.ends_with(std::string(".") + layer + part);
+  };
+  for (const char* part : {".weight", ".bias"}) {
+    if (is(names.q, part) || is(names.k, part) || is(names.v, part))
+      return {.dim = 0, .range = channels};
+    if (is(names.fc1, part)) return {.dim = 0, .range = all.ffn};
+  }
+  if (is(names.out, ".weight")) return {.dim = 1, .range = channels};
+  if (is(names.fc2, ".weight")) return {.dim = 1, .range = all.ffn};
+  return {.dim = 0, .range = {0, tensor.shape[0]}};
+}
+
+NormWeights NormWeights::load(Stream& stream, const CheckpointPart& held, const std::string& name) {
+  return {.weight = held.vector(stream, name + ".weight"),
+          .bias = held.vector(stream, name + ".bias")};
+}
+
+EncoderBlocks EncoderBlocks::load(Stream& stream, const CheckpointPart& held,
+                                  const EncoderBlocksConfig& config, int64_t count, DType dtype,
+                                  const WidthSlice& width) {
+  EncoderBlocks blocks;
+  blocks.config_ = config;
+  blocks.dtype_ = dtype;
+  blocks.width_ = width.of(config.heads, config.ffn);
+  for (int64_t i = 0; i < count; ++i) {
+    const EncoderBlockNames& names = config.names;
+    const auto norm = [&](const char* name) {
+      return NormWeights::load(stream, held, block_name(i, name));
+    };
+    const auto linear = [&](const char* name) {
+      return held.linear(stream, block_name(i, name), dtype);
+    };
+    blocks.blocks_.push_back({.norm1 = norm(names.norm1),
+                              .q = linear(names.q),
+                              .k = linear(names.k),
+                              .v = linear(names.v),
+                              .out = held.row_linear(stream, block_name(i, names.out), dtype),
+                              .norm2 = norm(names.norm2),
+                              .fc1 = linear(names.fc1),
+                              .fc2 = held.row_linear(stream, block_name(i, names.fc2), dtype)});
+  }
+  return blocks;
+}
+
+void EncoderBlocks::run(Context& context, Mask mask, const char* name, const TensorView& x,
+                        const std::function<void(int64_t block)>& after) const {
+  CHECK((context.reducer.parts() == 1) == (width_.heads.size() == config_.heads), "a sum over",
+        context.reducer.parts(), "parts for heads", to_string(width_.heads), "of", config_.heads);
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const ZoneScope zone(Zone::kBlock, static_cast<int>(i));
+    attend(context, blocks_[i], mask, x);
+    feed_forward(context, blocks_[i], x);
+    context.observe(name, x, static_cast<int>(i));
+    if (after) after(static_cast<int64_t>(i));
+  }
+}
+
+void EncoderBlocks::attend(Context& context, const Block& block, Mask mask,
+                           const TensorView& x) const {
+  const Arena::Scope scope(context.arena);
+  Stream& stream = context.stream;
+  const int64_t n = x[0], heads = width_.heads.size(), e = config_.head_dim(), inner = heads * e;
+  const TensorView h = context.arena.alloc(dtype_, x.shape());
+  layer_norm(stream, x, block.norm1.weight, block.norm1.bias, config_.eps, h);
+  TensorView q, k, v;
+  for (const auto& [view, weight] :
+       {std::pair{&q, &block.q}, std::pair{&k, &block.k}, std::pair{&v, &block.v}}) {
+    *view = context.arena.alloc(dtype_, {n, heads, e});
+    linear(stream, h, *weight, LinearActivation::kNone, view->reshape({n, inner}));
+  }
+  const TensorView mixed = context.arena.alloc(dtype_, {n, heads, e});
+  const KVSegment keys{.k = k, .v = v};
+  attention(stream, {.q = q,
+                     .segments = {&keys, 1},
+                     .scale = 1 / std::sqrt(static_cast<float>(e)),
+                     .causal = mask == Mask::kCausal,
+                     .out = mixed});
+  const TensorView y = context.arena.alloc(DType::kF32, x.shape());
+  row_linear(context, mixed.reshape({n, inner}), block.out, y);
+  add(stream, x, y, x);
+}
+
+void EncoderBlocks::feed_forward(Context& context, const Block& block, const TensorView& x) const {
+  const Arena::Scope scope(context.arena);
+  Stream& stream = context.stream;
+  const TensorView h = context.arena.alloc(dtype_, x.shape());
+  layer_norm(stream, x, block.norm2.weight, block.norm2.bias, config_.eps, h);
+  const TensorView hidden = context.arena.alloc(dtype_, {x[0], width_.ffn.size()});
+  linear(stream, h, block.fc1, LinearActivation::kNone, hidden);
+  if (config_.activation == EncoderActivation::kGelu)
+    gelu_erf(stream, hidden, hidden);
+  else
+    gelu_quick(stream, hidden, hidden);
+  const TensorView y = context.arena.alloc(DType::kF32, x.shape());
+  row_linear(context, hidden, block.fc2, y);
+  add(stream, x, y, x);
+}
+
+size_t EncoderBlocks::bytes() const {
+  size_t total = 0;
+  for (const Block& block : blocks_) total += bytes_of(block.weights());
+  return total;
+}
+
+}  // namespace weft

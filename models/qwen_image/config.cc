@@ -1,0 +1,193 @@
+// The Qwen-Image transformer's configuration: config file, tensor list and counts.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "io/json.h"
+#include "models/config_check.h"
+#include "models/qwen_image/names.h"
+#include "models/qwen_image/transformer.h"
+
+namespace weft {
+
+namespace {
+
+// Limits far beyond any model. They keep counts of values and of bytes within 64 bits.
+constexpr IntRange kWidth{1, 1 << 20}, kHeads{1, 1 << 12}, kHeadDim{2, 1 << 12},
+    kLayers{1, 1 << 10}, kChannels{1, 1 << 16}, kPatch{1, 64};
+
+constexpr int64_t kFrequencies = 256;  // of the time embedder
+constexpr double kRopeTheta = 10000;
+
+void check_keys(const nlohmann::json& json, const std::string& path) {
+  ConfigCheck check(json, path);
+  check.keys({"attention_head_dim", "num_attention_heads", "num_layers", "joint_attention_dim"},
+             {"axes_dims_rope", "guidance_embeds", "in_channels", "out_channels", "patch_size",
+              "pooled_projection_dim", "use_additional_t_cond", "use_layer3d_rope", "zero_cond_t"});
+  for (const char* key :
+       {"guidance_embeds", "use_additional_t_cond", "use_layer3d_rope", "zero_cond_t"})
+    if (json_has(json, key) && json.at(key) != false)
+      check.refuse(key, "only false is supported, as text-to-image models have it");
+  check.finish("a Qwen-Image transformer's configuration");
+}
+
+void check_sizes(const QwenImageConfig& config, const std::string& path) {
+  int64_t sum = 0;
+  for (const int64_t dims : config.axes_dims) {
+    if (dims % 2)
+      throw Error(ErrorKind::kModel, path + ": axes_dims_rope holds " + std::to_string(dims) +
+                                         " (legal: even numbers)");
+    sum += dims;
+  }
+  if (sum != config.head_dim)
+    throw Error(ErrorKind::kModel, path + ": axes_dims_rope adds up to " + std::to_string(sum) +
+                                       ", a head has " + std::to_string(config.head_dim));
+}
+
+}  // namespace
+
+const StreamNames kQwenImageLatent{.modulation = "img_mod.1",
+                                   .to_q = "attn.to_q",
+                                   .to_k = "attn.to_k",
+                                   .to_v = "attn.to_v",
+                                   .norm_q = "attn.norm_q",
+                                   .norm_k = "attn.norm_k",
+                                   .to_out = "attn.to_out.0",
+                                   .ffn_in = "img_mlp.net.0.proj",
+                                   .ffn_out = "img_mlp.net.2"};
+const StreamNames kQwenImageText{.modulation = "txt_mod.1",
+                                 .to_q = "attn.add_q_proj",
+                                 .to_k = "attn.add_k_proj",
+                                 .to_v = "attn.add_v_proj",
+                                 .norm_q = "attn.norm_added_q",
+                                 .norm_k = "attn.norm_added_k",
+                                 .to_out = "attn.to_add_out",
+                                 .ffn_in = "txt_mlp.net.0.proj",
+                                 .ffn_out = "txt_mlp.net.2"};
+
+QwenImageConfig QwenImageConfig::from_json_file(const std::string& path) {
+  const nlohmann::json json = read_config(path);
+  check_keys(json, path);
+  QwenImageConfig config;
+  config.heads = static_cast<int>(json_int(json, "num_attention_heads", path, kHeads));
+  config.head_dim = static_cast<int>(json_int(json, "attention_head_dim", path, kHeadDim));
+  config.layers = static_cast<int>(json_int(json, "num_layers", path, kLayers));
+  config.text_dim = json_int(json, "joint_attention_dim", path, kWidth);
+  const int64_t side = json_int_or(json, "patch_size", path, config.patch[1], kPatch);
+  config.patch = {1, side, side};
+  config.channels = json_int_or(json, "out_channels", path, config.channels, kChannels);
+  // The file counts the values of a patch as the channels of the input.
+  const int64_t in = json_int_or(json, "in_channels", path, config.patch_dim(), kWidth);
+  if (in != config.patch_dim())
+    throw Error(ErrorKind::kModel, path + ": in_channels is " + std::to_string(in) +
+                                       " (legal: " + std::to_string(config.patch_dim()) +
+                                       ", which is out_channels times the square of patch_size)");
+  if (json_has(json, "axes_dims_rope")) {
+    const std::vector<int64_t> dims = json_ints(json, "axes_dims_rope", path, kHeadDim);
+    if (dims.size() != 3)
+      throw Error(ErrorKind::kModel,
+                  path + ": axes_dims_rope must have 3 values (frames, rows, columns)");
+    std::ranges::copy(dims, config.axes_dims.begin());
+  }
+  check_sizes(config, path);
+  return config;
+}
+
+QwenImageConfig QwenImageConfig::from_tensors(const TensorFile& file) {
+  const std::string prefix = qwen_image_prefix(file);
+  const std::string where = file.files().empty() ? "the file" : file.files().front();
+  const auto extent = [&](const std::string& name, int dim) {
+    const std::string spelled = prefix + name;
+    if (!file.contains(spelled) || file.describe(spelled).rank <= dim)
+      throw Error(ErrorKind::kModel, where + ": no config.json, and " + spelled +
+                                         ", from which sizes would follow, is missing");
+    return file.describe(spelled)[dim];
+  };
+  QwenImageConfig config;
+  const int64_t width = extent("img_in.weight", 0);
+  const int64_t head = extent("transformer_blocks.0.attn.norm_q.weight", 0);
+  if (head < 1 || width % head)
+    throw Error(ErrorKind::kModel, where + ": heads of " + std::to_string(head) +
+                                       " do not divide width " + std::to_string(width));
+  config.head_dim = static_cast<int>(head);
+  config.heads = static_cast<int>(width / head);
+  config.channels = extent("img_in.weight", 1) / (config.patch[1] * config.patch[2]);
+  config.text_dim = extent("txt_in.weight", 1);
+  config.layers = 0;
+  const auto modulation = [&] {
+    return prefix + "transformer_blocks." + std::to_string(config.layers) + ".img_mod.1.weight";
+  };
+  while (file.contains(modulation())) ++config.layers;
+  check_sizes(config, where);
+  return config;
+}
+
+std::string to_string(const QwenImageConfig& config) {
+  const auto text = [](int64_t value) { return std::to_string(value); };
+  return "Qwen-Image transformer: width " + text(config.width()) + " = " + text(config.heads) +
+         " heads x " + text(config.head_dim) + ", " + text(config.layers) +
+         " double-stream blocks, ffn " + text(config.ffn()) + ", channels " +
+         text(config.channels) + ", text " + text(config.text_dim) + ", patch " +
+         text(config.patch[0]) + "x" + text(config.patch[1]) + "x" + text(config.patch[2]);
+}
+
+TransformerTraits QwenImageConfig::traits() const {
+  return {.width = width(),
+          .blocks = layers,
+          .heads = heads,
+          .head_dim = head_dim,
+          .ffn_columns = ffn(),
+          .in_channels = channels,
+          .out_channels = channels,
+          .patch = patch,
+          .text_columns = text_dim,
+          .time_columns = kFrequencies,
+          .block_name = "transformer_blocks",
+          .joint_first = true};
+}
+
+Rope QwenImageConfig::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start) const {
+  std::array<int, 3> pairs;
+  for (int axis = 0; axis < 3; ++axis) {
+    pairs[axis] = static_cast<int>(axes_dims[axis] / 2);
+    if (axis > 0) start[axis] -= grid[axis] - grid[axis] / 2;
+  }
+  return make_rope(grid, start, pairs, kRopeTheta);
+}
+
+Rope QwenImageConfig::text_rope(std::array<int64_t, 3> grid, int64_t rows) const {
+  std::array<int, 3> pairs;
+  for (int axis = 0; axis < 3; ++axis) pairs[axis] = static_cast<int>(axes_dims[axis] / 2);
+  return make_diagonal_rope(rows, std::max(grid[1] / 2, grid[2] / 2), pairs, kRopeTheta);
+}
+
+std::vector<TensorSpec> qwen_image_tensors(const QwenImageConfig& config) {
+  const int64_t d = config.width();
+  std::vector<TensorSpec> list;
+  const auto add_linear = [&](const std::string& name, int64_t out, int64_t in) {
+    list.push_back({name + ".weight", {out, in}});
+    list.push_back({name + ".bias", {out}});
+  };
+  add_linear("img_in", d, config.patch_dim());
+  list.push_back({"txt_norm.weight", {config.text_dim}});
+  add_linear("txt_in", d, config.text_dim);
+  add_linear("time_text_embed.timestep_embedder.linear_1", d, kFrequencies);
+  add_linear("time_text_embed.timestep_embedder.linear_2", d, d);
+  for (int i = 0; i < config.layers; ++i)
+    for (const StreamNames* names : {&kQwenImageLatent, &kQwenImageText})
+      add_stream_tensors(list, "transformer_blocks." + std::to_string(i) + ".", *names,
+                         config.sizes());
+  add_linear("norm_out.linear", 2 * d, d);
+  add_linear("proj_out", config.patch_dim(), d);
+  return list;
+}
+
+TensorPart qwen_image_part(const QwenImageConfig& config, const TensorSpec& tensor,
+                           const WidthSlice& width) {
+  for (const StreamNames* names : {&kQwenImageLatent, &kQwenImageText}) {
+    const TensorPart part = stream_part(tensor, *names, config.sizes(), width);
+    if (!part.whole(tensor)) return part;
+  }
+  return {.dim = 0, .range = {0, tensor.shape[0]}};
+}
+
+}  // namespace weft

@@ -1,0 +1,319 @@
+// Jobs on a CPU whose transformers are not in memory as a whole, and the memory modes.
+#include "engine/memory/memory_mode.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/memory/memory_advice.h"
+#include "kernels/dry_run.h"
+#include "models/random_weights/random_weights.h"
+#include "parallel/transport/local.h"
+#include "tests/engine/small_job.h"
+#include "tests/support/sparse_model.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kLayers = 8;
+
+// A model with two experts of eight blocks, which are most of its memory.
+const std::string& deep_model() {
+  static const std::string folder = [] {
+    const std::string copy = testing::TempDir() + "/weft_deep_model";
+    fs::remove_all(copy);
+    fs::copy("tests/golden/pipeline_two_experts/model", copy, fs::copy_options::recursive);
+    for (const char* expert : {"transformer", "transformer_2"}) {
+      const std::string path = copy + "/" + expert + "/config.json";
+      nlohmann::json json = nlohmann::json::parse(std::ifstream(path));
+      json["num_attention_heads"] = 16;
+      json["ffn_dim"] = 768;
+      json["num_layers"] = kLayers;
+      std::ofstream(path) << json;
+      const std::string weights = copy + "/" + expert + "/diffusion_pytorch_model.safetensors";
+      fs::remove(weights);
+      write_random(weights, random_wan(WanConfig::from_json_file(path)));
+    }
+    return copy;
+  }();
+  return folder;
+}
+
+Request job() {
+  Request request = test::job();
+  request.steps = 4;
+  return request;
+}
+
+struct Ran {
+  MemoryPlan plan;
+  RunResult result;
+  uint64_t taken = 0;
+};
+
+Ran run(const GeneratorOptions& options) {
+  const size_t before = tensor_bytes_live();
+  Generator generator(deep_model(), options);
+  Ran ran;
+  ran.plan = generator.plan(generator.resolve(job()));
+  ran.result = generator.run(job(), nullptr);
+  ran.taken = ran.result.memory_high_water - before;
+  return ran;
+}
+
+MemoryPlan plan_of(const GeneratorOptions& options) {
+  const Generator generator(deep_model(), options);
+  return generator.plan(generator.resolve(job()));
+}
+
+std::string refusal_of(const GeneratorOptions& options) {
+  try {
+    run(options);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kMemory) << error.what();
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ResidentLayers, GiveTheSamePictureInThePlannedMemory) {
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const WeightFormat weights : {WeightFormat::kCompute, WeightFormat::kInt8}) {
+      GeneratorOptions options = test::options_of(dtype);
+      options.weights = weights;
+      const Ran all = run(options);
+      EXPECT_EQ(all.result.streaming.forwards, 0);
+      uint64_t before = all.plan.high_water;
+      for (const int resident : {6, 4, 2}) {
+        options.resident_blocks = resident;
+        const Ran some = run(options);
+        const std::string about = std::to_string(resident) + " resident, " +
+                                  std::string(to_string(dtype)) + ", " + to_string(weights) + ": " +
+                                  some.plan.to_string();
+        EXPECT_EQ(some.result.framehash, all.result.framehash) << about;
+        EXPECT_EQ(some.plan.resident_layers, resident);
+        EXPECT_NEAR(static_cast<double>(some.plan.high_water), static_cast<double>(some.taken),
+                    0.05 * static_cast<double>(some.taken))
+            << about;
+        EXPECT_LT(some.plan.high_water, before) << about;
+        before = some.plan.high_water;
+        const OffloadTotals& streaming = some.result.streaming;
+        EXPECT_EQ(streaming.forwards, 8);  // four steps of two branches
+        EXPECT_EQ(streaming.bytes_per_forward,
+                  static_cast<int64_t>(some.plan.parts.streamed.front()));
+        EXPECT_EQ(streaming.weights.bytes, streaming.forwards * streaming.bytes_per_forward);
+        EXPECT_GT(streaming.weights.bytes_per_s(), 0);
+      }
+    }
+}
+
+TEST(ResidentLayers, GiveTheSamePictureUnderEveryLayout) {
+  const auto hash = [](const std::string& text, int resident, WeightFormat weights) {
+    const Layout layout = parse_layout(text, 2, {});
+    std::string framehash;
+    run_ranks(2, [&](Communicator& world) {
+      GeneratorOptions options = test::options_of(DType::kF32);
+      options.resident_blocks = resident;
+      options.weights = weights;
+      Generator generator(deep_model(), options, RankPlacement::of(world, layout));
+      const RunResult result = generator.run(job(), nullptr);
+      if (world.rank() == 0) framehash = result.framehash;
+      EXPECT_EQ(result.streaming.forwards > 0, resident > 0) << text;
+    });
+    return framehash;
+  };
+  for (const char* text : {"cfg=2", "ulysses=2", "ring=2", "token_ring=2", "layers=2", "tensor=2"})
+    EXPECT_EQ(hash(text, 2, WeightFormat::kCompute), hash(text, 0, WeightFormat::kCompute)) << text;
+  EXPECT_EQ(hash("ulysses=2", 3, WeightFormat::kInt8), hash("ulysses=2", 0, WeightFormat::kInt8));
+}
+
+// A generator keeps its weights between jobs, however they are held.
+TEST(ResidentLayers, ServeOneJobAfterTheOther) {
+  GeneratorOptions options = test::options_of(DType::kF32);
+  options.resident_blocks = 3;
+  Generator generator(deep_model(), options);
+  const RunResult first = generator.run(job(), nullptr);
+  const RunResult second = generator.run(job(), nullptr);
+  EXPECT_EQ(first.framehash, second.framehash);
+  EXPECT_EQ(second.streaming.weights.bytes, first.streaming.weights.bytes);
+}
+
+// The fastest way that fits is taken, and its picture is always the same.
+TEST(MemoryModes, AutoTakesTheFastestThatFits) {
+  GeneratorOptions options = test::options_of(DType::kF32);
+  options.mode = MemoryMode::kAuto;
+  const Ran all = run(options);
+  EXPECT_EQ(all.plan.residency, Residency::kAll);
+  EXPECT_EQ(all.plan.resident_layers, 0);
+  EXPECT_EQ(all.plan.reason, "it fits: all resident");
+  options.resident_blocks = 2;
+  const uint64_t floor = memory_under(Residency::kSequential, plan_of(options).parts, 0).high_water;
+  options.resident_blocks = 0;
+  const uint64_t one = memory_under(Residency::kSequential, all.plan.parts, 0).high_water;
+  ASSERT_LT(floor, one);
+  int before = kLayers;
+  for (const double share : {1.0, 0.8, 0.6, 0.4, 0.2, 0.0}) {
+    options.memory_limit =
+        floor + static_cast<uint64_t>(share * static_cast<double>(one - 1 - floor));
+    const Ran some = run(options);
+    const int layers = some.plan.resident_layers;
+    EXPECT_GE(layers, 2);
+    EXPECT_LT(layers, kLayers);
+    EXPECT_LE(layers, before);
+    before = layers;
+    EXPECT_LE(static_cast<double>(some.taken), 1.01 * static_cast<double>(options.memory_limit));
+    EXPECT_EQ(some.result.framehash, all.result.framehash);
+    EXPECT_EQ(some.result.resident_layers, layers);
+    // One more would not fit.
+    GeneratorOptions more = options;
+    more.resident_blocks = layers + 1;
+    if (layers + 1 < kLayers) {
+      EXPECT_FALSE(plan_of(more).fits()) << some.plan.to_string();
+    }
+    EXPECT_TRUE(some.plan.reason.starts_with("all resident would take ")) << some.plan.reason;
+    EXPECT_NE(some.plan.reason.find(std::to_string(layers) + " of 8 layers in memory"),
+              std::string::npos)
+        << some.plan.reason;
+  }
+  // Between the two, a slower residency with all layers in memory is chosen before any is read.
+  options.memory_limit = one;
+  EXPECT_EQ(plan_of(options).resident_layers, 0);
+  EXPECT_EQ(plan_of(options).residency, Residency::kSequential);
+}
+
+TEST(MemoryModes, SpeedIsAllOrNothing) {
+  GeneratorOptions options = test::options_of(DType::kF32);
+  options.mode = MemoryMode::kSpeed;
+  const MemoryPlan all = plan_of(options);
+  EXPECT_EQ(all.residency, Residency::kAll);
+  EXPECT_EQ(all.reason, "as asked: all resident");
+  options.memory_limit = all.high_water - 1;
+  EXPECT_EQ(plan_of(options).residency, Residency::kAll);
+  const std::string text = refusal_of(options);
+  EXPECT_NE(text.find("Try --mode auto ("), std::string::npos) << text;
+  options.memory_limit = all.high_water;
+  EXPECT_EQ(run(options).result.streaming.forwards, 0);
+  options.resident_blocks = 2;
+  EXPECT_THROW(Generator(deep_model(), options), Error);
+}
+
+// The smallest footprint does not depend on the memory that there is.
+TEST(MemoryModes, MemoryTakesTheLeast) {
+  GeneratorOptions options = test::options_of(DType::kF32);
+  const std::string framehash = run(options).result.framehash;
+  options.resident_blocks = 2;
+  const uint64_t floor = memory_under(Residency::kSequential, plan_of(options).parts, 0).high_water;
+  options.resident_blocks = 0;
+  options.mode = MemoryMode::kMemory;
+  const Ran ran = run(options);
+  EXPECT_EQ(ran.plan.high_water, floor);
+  EXPECT_EQ(ran.plan.resident_layers, 2);
+  EXPECT_EQ(ran.result.framehash, framehash);
+  EXPECT_NEAR(static_cast<double>(ran.taken), static_cast<double>(floor),
+              0.05 * static_cast<double>(floor));
+  options.memory_limit = floor;
+  EXPECT_EQ(plan_of(options).high_water, floor);
+  options.memory_limit = floor - 1;
+  EXPECT_NE(refusal_of(options), "");
+  // A number that the user gives is kept.
+  options.memory_limit = 0;
+  options.resident_blocks = 5;
+  EXPECT_EQ(plan_of(options).resident_layers, 5);
+}
+
+// If only other weights fit, the refusal names the mode that may take them.
+TEST(MemoryModes, ARefusalNamesTheModeThatFits) {
+  if (!cpu_has_int8()) GTEST_SKIP() << "no 8-bit weights here";
+  GeneratorOptions options = test::options_of(DType::kF32);
+  options.mode = MemoryMode::kMemory;
+  const uint64_t exact = plan_of(options).high_water;
+  options.mode = MemoryMode::kAuto;
+  options.memory_limit = exact - 1;
+  const std::string fixed = refusal_of(options);
+  EXPECT_EQ(fixed.find("--mode"), std::string::npos) << fixed;
+  options.weights_fixed = false;
+  EXPECT_EQ(smallest_weights(options, {}), WeightFormat::kInt8);
+  const std::string text = refusal_of(options);
+  EXPECT_NE(text.find("Try --mode memory ("), std::string::npos) << text;
+  options.mode = MemoryMode::kMemory;
+  options.weights = smallest_weights(options, {});
+  EXPECT_LT(plan_of(options).high_water, exact);
+  Layout split;
+  split[Axis::kTensor] = 2;
+  options.weights = WeightFormat::kCompute;
+  EXPECT_EQ(smallest_weights(options, split), WeightFormat::kCompute);
+}
+
+// Wan 2.1 14B plans on a machine of 24 GiB, exactly: 832x480, 81 frames.
+TEST(MemoryModes, FourteenBillionParametersFitIn22GiB) {
+  const fs::path folder = testing::TempDir() + "/weft_sparse_14b";
+  test::write_sparse_14b(folder);
+  GeneratorOptions options = test::options_of(DType::kBF16);
+  options.ops = &metered_ops();  // the limit may exceed this machine's memory
+  const auto plan = [&](MemoryMode mode, uint64_t gib) {
+    const DryRun planning;
+    options.mode = mode;
+    options.memory_limit = gib << 30;
+    const Generator generator(folder.string(), options);
+    Request request = job();
+    request.width = 832;
+    request.height = 480;
+    request.frames = 81;
+    return generator.plan(generator.resolve(request));
+  };
+  const MemoryPlan tight = plan(MemoryMode::kAuto, 22);
+  EXPECT_TRUE(tight.fits()) << tight.to_string();
+  EXPECT_GT(tight.resident_layers, 2);
+  EXPECT_LT(tight.resident_layers, 40);
+  EXPECT_GT(tight.parts.streamed.front(), 0u);
+  EXPECT_FALSE(plan(MemoryMode::kSpeed, 22).fits());
+  EXPECT_FALSE(plan(MemoryMode::kLayers, 22).fits());
+  const MemoryPlan large = plan(MemoryMode::kAuto, 64);
+  EXPECT_TRUE(large.fits());
+  EXPECT_EQ(large.resident_layers, 0);
+  std::printf("14B in 22 GiB: %s\n", tight.reason.c_str());
+  std::printf("%s\n", tight.to_string().c_str());
+  std::printf("%s\n", plan(MemoryMode::kMemory, 22).to_string().c_str());
+  fs::remove_all(folder);
+}
+
+// The plans of a job whose blocks take 10 each.
+MemoryChoices choices(MemoryMode mode, uint64_t available, uint64_t text = 30) {
+  return {.mode = mode,
+          .layers = 10,
+          .bytes =
+              [text](int resident) {
+                const auto layers = static_cast<uint64_t>(resident ? resident : 10);
+                return ComponentBytes{
+                    .text_encoder = text, .experts = {10 * layers}, .vae = 5, .denoise = 7};
+              },
+          .available = available};
+}
+
+TEST(MemoryModes, TheFootprintOfAnotherStageLeavesRoomForLayers) {
+  // Encoding takes 60 in any case, so that five layers (57) cost nothing.
+  const MemoryPlan plan = choose_plan(choices(MemoryMode::kMemory, 1000, 60));
+  EXPECT_EQ(plan.high_water, 60u);
+  EXPECT_EQ(plan.resident_layers, 5);
+  EXPECT_EQ(plan.residency, Residency::kStaged);  // 55 beside the VAE
+  // All of them cost nothing where it takes more than they do.
+  EXPECT_EQ(choose_plan(choices(MemoryMode::kMemory, 1000, 200)).resident_layers, 0);
+}
+
+TEST(MemoryModes, AutoNeedsNoMoreLayersThanThereAre) {
+  MemoryChoices few = choices(MemoryMode::kAuto, 1);
+  few.layers = 2;
+  EXPECT_EQ(choose_plan(few).resident_layers, 0);
+  EXPECT_FALSE(choose_plan(few).fits());
+  EXPECT_EQ(choose_plan(choices(MemoryMode::kAuto, 1)).resident_layers, 2);
+  EXPECT_EQ(choose_plan(choices(MemoryMode::kAuto, 57)).resident_layers, 5);
+  EXPECT_EQ(choose_plan(choices(MemoryMode::kAuto, 107)).resident_layers, 0);
+  EXPECT_EQ(choose_plan(choices(MemoryMode::kLayers, 57)).resident_layers, 0);
+}
+
+}  // namespace
+}  // namespace weft

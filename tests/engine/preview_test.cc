@@ -1,0 +1,289 @@
+// Previews: the fit, the pictures of a job under every layout, and that they change nothing.
+#include "engine/preview/preview.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "engine/preview/preview_rows.h"
+#include "parallel/transport/local.h"
+#include "tests/engine/small_job.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace test;
+
+constexpr int64_t kChannels = 16;
+
+// A fit whose values differ in every channel and colour.
+PreviewFit some_fit() {
+  PreviewFit fit;
+  for (int64_t c = 0; c < kChannels; ++c) {
+    const auto value = static_cast<float>(c);
+    fit.rgb.push_back({0.02f * value - 0.1f, 0.1f - 0.015f * value, c % 2 ? 0.05f : -0.04f});
+  }
+  fit.constant = {0.1f, -0.2f, 0.3f};
+  return fit;
+}
+
+// The model of the small job, with a fit beside its VAE where one is given.
+class PreviewModel {
+ public:
+  explicit PreviewModel(const std::string& fit) : path_(testing::TempDir() + "weft_preview_model") {
+    fs::remove_all(path_);
+    fs::copy(kModel, path_, fs::copy_options::recursive);
+    if (!fit.empty()) std::ofstream(preview_fit_path(path_ / "vae")) << fit;
+  }
+  ~PreviewModel() { fs::remove_all(path_); }
+  std::string path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+struct Events final : ProgressListener {
+  std::vector<Preview> previews;
+  std::vector<std::string> order;
+  void progress(const Progress& p) override {
+    if (p.stage == "denoise" && p.step > 0) order.push_back("step " + std::to_string(p.step));
+  }
+  void preview(const Preview& preview) override {
+    previews.push_back(preview);
+    order.push_back("preview " + std::to_string(preview.step));
+  }
+};
+
+struct Drawn {
+  Events events;
+  RunResult result;
+  std::vector<int64_t> latent_bytes;  // sent, by rank
+};
+
+Request four_steps() {
+  Request request = job();
+  request.steps = 4;
+  return request;
+}
+
+// Draws the small job with a preview of every `every`-th step, or none for 0.
+Drawn draw(const std::string& model, const Layout& layout, int every, const Request& request) {
+  Drawn drawn;
+  drawn.latent_bytes.resize(static_cast<size_t>(layout.ranks()));
+  const auto rank = [&](RankPlacement placement, int index) {
+    GeneratorOptions options = options_of(DType::kF32);
+    options.preview_every = every;
+    options.preview_share = 1e9;  // there is time for every preview
+    Generator generator(model, options, std::move(placement));
+    RunOptions run;
+    if (index == 0) run.listener = &drawn.events;
+    RunResult result = generator.run(request, nullptr, run);
+    if (index == 0) drawn.result = std::move(result);
+  };
+  if (layout.ranks() == 1) {
+    rank({}, 0);
+    return drawn;
+  }
+  run_ranks(layout.ranks(), [&](Communicator& world) {
+    rank(RankPlacement::of(world, layout), world.rank());
+    drawn.latent_bytes[static_cast<size_t>(world.rank())] =
+        world.counters().sent[static_cast<size_t>(Payload::kLatent)].bytes;
+  });
+  return drawn;
+}
+
+TEST(PreviewFit, ReproducesALinearVae) {
+  const PreviewFit truth = some_fit();
+  constexpr int64_t kFrames = 3, kSide = 6, kScale = 4, kPerLatent = 4;
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  Tensor latents(DType::kF32, {kChannels, kFrames, kSide, kSide});
+  std::generate_n(latents.as<float>(), latents.count(), [&] { return normal(random); });
+  Tensor video(DType::kF32, {3, 1 + (kFrames - 1) * kPerLatent, kSide * kScale, kSide * kScale});
+  for (int64_t i = 0; i < video.count(); ++i) {
+    const int64_t x = i % (kSide * kScale), y = i / (kSide * kScale) % (kSide * kScale);
+    const int64_t t = i / (kSide * kScale * kSide * kScale) % video.view()[1];
+    const auto colour = static_cast<size_t>(i / (video.count() / 3));
+    const int64_t f = (t + kPerLatent - 1) / kPerLatent;
+    float value = truth.constant[colour];
+    for (int64_t c = 0; c < kChannels; ++c)
+      value += truth.rgb[static_cast<size_t>(c)][colour] *
+               latents.as<float>()[((c * kFrames + f) * kSide + y / kScale) * kSide + x / kScale];
+    video.as<float>()[i] = value;
+  }
+  PreviewFitter fitter(kChannels);
+  fitter.add(latents, video);
+  const PreviewFit fit = fitter.fit();
+  EXPECT_LT(fitter.error(), 1e-5);
+  const std::string path = testing::TempDir() + "preview.json";
+  std::ofstream(path) << preview_fit_text(fit, fitter.error());
+  const PreviewFit read = read_preview_fit(path, kChannels);
+  for (size_t c = 0; c < kChannels; ++c)
+    for (size_t colour = 0; colour < 3; ++colour) {
+      EXPECT_NEAR(fit.rgb[c][colour], truth.rgb[c][colour], 1e-5);
+      EXPECT_NEAR(read.rgb[c][colour], truth.rgb[c][colour], 2e-5);
+    }
+  EXPECT_NEAR(read.constant[2], truth.constant[2], 2e-5);
+  fs::remove(path);
+}
+
+TEST(PreviewFit, ClipsThatDoNotDetermineItAndFaultyFilesAreRefused) {
+  PreviewFitter fitter(2);
+  EXPECT_THROW(fitter.fit(), Error);
+  Tensor constant(DType::kF32, {2, 1, 4, 4}), video(DType::kF32, {3, 1, 4, 4});
+  std::fill_n(constant.as<float>(), constant.count(), 1.0f);
+  std::fill_n(video.as<float>(), video.count(), 1.0f);
+  fitter.add(constant, video);
+  EXPECT_THROW(fitter.fit(), Error);
+
+  const std::string path = testing::TempDir() + "faulty.json";
+  for (const auto& [text, part] : std::vector<std::pair<std::string, std::string>>{
+           {"[]", "object"},
+           {R"({"schema":"other"})", "\"schema\" is \"other\" (legal: weft.preview/v1)"},
+           {R"({"schema":"weft.preview/v1"})", "\"rgb\" is missing"},
+           {R"({"schema":"weft.preview/v1","rgb":7})", "\"rgb\" is no list"},
+           {R"({"schema":"weft.preview/v1","rgb":[[1,2,3]]})", "1 channels (legal: 2"},
+           {R"({"schema":"weft.preview/v1","rgb":[[1,2],[1,2,3]]})",
+            "2 numbers (legal: 3 numbers)"},
+           {R"({"schema":"weft.preview/v1","rgb":[[1,2,1e9],[1,2,3]]})", "(legal: -1e4 ... 1e4)"},
+           {R"({"schema":"weft.preview/v1","rgb":[[1,2,3],[1,2,3]]})",
+            "\"constant\" is missing"}}) {
+    std::ofstream(path) << text;
+    try {
+      read_preview_fit(path, 2);
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kModel);
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  }
+  fs::remove(path);
+}
+
+TEST(PreviewPictures, AreColoursEnlargedByAWholeFactor) {
+  Tensor colours(DType::kF32, {3, 2, 4, 8});
+  std::fill_n(colours.as<float>(), colours.count(), 0.0f);
+  for (int64_t i = 0; i < 32; ++i) colours.as<float>()[i] = 7;  // red of the first picture: cut off
+  const std::vector<Frame> pictures = preview_pictures(colours, 8);
+  ASSERT_EQ(pictures.size(), 2u);
+  EXPECT_EQ(pictures[0].width, 64);
+  EXPECT_EQ(pictures[0].height, 32);
+  EXPECT_EQ(pictures[0].at(9, 9)[0], 255);
+  EXPECT_EQ(pictures[1].at(9, 9)[0], 128);
+  EXPECT_EQ(preview_pictures(colours, 100)[0].width, 320);
+  Tensor wide(DType::kF32, {3, 1, 1, 700});
+  std::fill_n(wide.as<float>(), wide.count(), 0.0f);
+  EXPECT_EQ(preview_pictures(wide, 8)[0].width, 700);
+}
+
+TEST(Preview, EventsComeBehindTheirStepsAndTheResultIsTheSame) {
+  const PreviewModel model(preview_fit_text(some_fit(), 0));
+  const Drawn without = draw(model.path(), Layout{}, 0, four_steps());
+  const Drawn with = draw(model.path(), Layout{}, 3, four_steps());
+  EXPECT_EQ(with.events.order, (std::vector<std::string>{"step 1", "step 2", "step 3", "preview 3",
+                                                         "step 4", "preview 4"}));
+  EXPECT_TRUE(without.events.previews.empty());
+  EXPECT_EQ(with.result.framehash, without.result.framehash);
+  EXPECT_EQ(with.result.signature, without.result.signature);
+  const Preview& preview = with.events.previews.front();
+  EXPECT_EQ(preview.total, 4);
+  ASSERT_EQ(preview.frames.size(), 3u);  // the latent frames of nine frames
+  EXPECT_EQ(preview.fps, with.result.request.fps / 4);
+  EXPECT_GT(preview.frames[0].width, 0);
+}
+
+// The pictures of one rank, from the rows of each; a rank that owns the newest rows and is not the
+// root sends four bytes for each of a latent pixel's three colours.
+TEST(Preview, EveryLayoutShowsTheSameAndSendsWhatTheFormulaSays) {
+  const PreviewModel model(preview_fit_text(some_fit(), 0));
+  const Drawn whole = draw(model.path(), Layout{}, 2, four_steps());
+  ASSERT_EQ(whole.events.previews.size(), 2u);
+  for (const auto& [ranks, text] :
+       {std::pair{2, "cfg=2"}, std::pair{2, "ulysses=2"}, std::pair{3, "ring=3"},
+        std::pair{2, "tensor=2"}, std::pair{2, "layers=2"}, std::pair{4, "layers=2,ring=2"},
+        std::pair{4, "cfg=2,token_ring=2"}}) {
+    const Layout layout = parse_layout(text, ranks, {});
+    const Drawn with = draw(model.path(), layout, 2, four_steps());
+    const Drawn without = draw(model.path(), layout, 0, four_steps());
+    EXPECT_EQ(with.result.framehash, without.result.framehash) << text;
+    EXPECT_EQ(with.result.signature, without.result.signature) << text;
+    ASSERT_EQ(with.events.previews.size(), 2u) << text;
+    for (size_t i = 0; i < 2; ++i)
+      for (size_t f = 0; f < whole.events.previews[i].frames.size(); ++f) {
+        const Frame &a = with.events.previews[i].frames[f], &b = whole.events.previews[i].frames[f];
+        ASSERT_EQ(a.rgb.size(), b.rgb.size());
+        int most = 0;
+        for (size_t k = 0; k < a.rgb.size(); ++k)
+          most = std::max(most, std::abs(a.rgb[k] - b.rgb[k]));
+        EXPECT_LE(most, 1) << text;
+      }
+    const Generator generator(model.path(), options_of(DType::kF32));
+    const Request request = generator.resolve(four_steps());
+    const Mesh mesh(layout);
+    int64_t more = 0, expected = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const RankPlacement placement(layout, rank);
+      const int last = placement.rank_of(layout[Axis::kLayers] - 1, mesh.sequence_index(rank));
+      const int64_t tokens = placement.tokens_of(rank, generator.tokens(request)).size();
+      if (rank == last && rank > 0) expected += 2 * tokens * 4 * 3 * 4;  // patches of 2 x 2
+      const auto index = static_cast<size_t>(rank);
+      more += with.latent_bytes[index] - without.latent_bytes[index];
+    }
+    EXPECT_EQ(more, expected) << text;
+  }
+}
+
+TEST(Preview, TheMemoryPlanCountsThem) {
+  const PreviewModel model(preview_fit_text(some_fit(), 0));
+  Request request = four_steps();
+  request.width = 160;
+  request.height = 128;
+  for (const int every : {0, 1}) {
+    const size_t live = tensor_bytes_live();
+    GeneratorOptions options = options_of(DType::kF32);
+    options.preview_every = every;
+    options.preview_share = 1e9;
+    Generator generator(model.path(), options);
+    Events events;
+    RunOptions run;
+    run.listener = &events;
+    const Request resolved = generator.resolve(request);
+    const auto planned = static_cast<double>(generator.plan(resolved).high_water);
+    const RunResult result = generator.run(resolved, nullptr, run);
+    EXPECT_EQ(events.previews.size(), every ? 4u : 0u);
+    EXPECT_NEAR(planned / static_cast<double>(result.memory_high_water - live), 1, 0.05) << every;
+  }
+}
+
+TEST(Preview, AModelWithoutAFitIsRefusedWithTheCommandThatMakesIt) {
+  const PreviewModel model("");
+  GeneratorOptions options = options_of(DType::kF32);
+  options.preview_every = 1;
+  try {
+    const Generator generator(model.path(), options);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_NE(std::string(error.what()).find("weft bench preview --model " + model.path() + " -o "),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(PreviewBudget, LeavesOutWhatWouldTakeMoreThanItsShare) {
+  using namespace std::chrono_literals;
+  int made = 0;
+  PreviewBudget none(0);
+  for (int i = 0; i < 3; ++i) none.spend([&] { ++made; });
+  EXPECT_EQ(made, 1);  // the first is made
+  PreviewBudget rich(0.5, PreviewBudget::Clock::now() - 1h);
+  for (int i = 0; i < 3; ++i) rich.spend([&] { ++made; });
+  EXPECT_EQ(made, 4);
+}
+
+}  // namespace
+}  // namespace weft

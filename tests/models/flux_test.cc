@@ -1,0 +1,303 @@
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <map>
+
+#include "models/flux/names.h"
+#include "tests/models/config_testing.h"
+#include "tests/models/footprint_testing.h"
+#include "tests/models/picture_testing.h"
+#include "tests/models/slices_testing.h"
+
+namespace weft {
+namespace {
+
+using test::bitwise_equal;
+using test::GoldenPicture;
+using test::PictureModel;
+using test::relative_l2;
+using test::to_f64;
+
+const std::string kCase = "dit_flux";
+const std::string kConfig = "tests/golden/" + kCase + "/model/transformer/config.json";
+
+FluxConfig tiny() { return FluxConfig::from_json_file(kConfig); }
+
+GoldenPicture golden(const TransformerLoad& load = {}, const Ops& ops = reference_ops()) {
+  return GoldenPicture(kCase, *make_flux_model(tiny()), load, ops);
+}
+
+struct OpTable {
+  const char* ops;
+  DType dtype;
+};
+
+class FluxGolden : public testing::TestWithParam<OpTable> {};
+
+TEST_P(FluxGolden, MatchesReference) {
+  const OpTable run = GetParam();
+  GoldenPicture model =
+      golden({.dtype = run.dtype}, std::string(run.ops) == "cpu" ? cpu_ops() : reference_ops());
+  test::Recorder recorder;
+  const Tensor out = model.run(&recorder);
+  recorder.seen["output"] = model.picture(out);
+  for (const std::string& name : model.expected.names()) {
+    ASSERT_TRUE(recorder.seen.count(name)) << name;
+    EXPECT_TRUE(model.matches(name, recorder.seen[name], run.dtype));
+  }
+  EXPECT_EQ(model.arena.used(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tables, FluxGolden,
+                         testing::Values(OpTable{"reference", DType::kF32},
+                                         OpTable{"reference", DType::kBF16},
+                                         OpTable{"cpu", DType::kF32}, OpTable{"cpu", DType::kBF16}),
+                         [](const auto& info) {
+                           return std::string(info.param.ops) + "_" +
+                                  std::string(to_string(info.param.dtype));
+                         });
+
+// A pipeline that splits the blocks only moves data. Its later stages embed no text.
+TEST(FluxForward, BlockRangesComposeBitwise) {
+  GoldenPicture whole = golden();
+  const Tensor expected = whole.run();
+  GoldenPicture a = golden({.blocks = {0, 1, 4}}), b = golden({.blocks = {1, 4, 4}});
+  EXPECT_LT(a.transformer->weights_bytes() + b.transformer->weights_bytes(),
+            2 * whole.transformer->weights_bytes());
+  Context ca = a.context(), cb = b.context();
+  const auto first = a.prepare(ca), second = b.prepare(cb);
+  EXPECT_FALSE(dynamic_cast<const FluxConditioning&>(*second).text);
+  const Tensor hidden = a.run(ca, {0, 1, 4}, a.rows, *first);
+  EXPECT_EQ(hidden.view()[0], 24 + 7);
+  EXPECT_TRUE(bitwise_equal(b.run(cb, {1, 4, 4}, hidden, *second), expected));
+}
+
+TEST(FluxForward, SameBitsForAnyThreadCount) {
+  GoldenPicture model = golden({}, cpu_ops());
+  const Tensor expected = model.run();
+  for (const int threads : {1, 3}) {
+    model.stream = Stream::cpu(threads, Determinism::kFixed, &cpu_ops());
+    EXPECT_TRUE(bitwise_equal(model.run(), expected)) << threads;
+  }
+}
+
+// The prompt's vector and the scale of the guidance change the output, as a position does.
+TEST(FluxForward, EveryConditionMatters) {
+  GoldenPicture model = golden();
+  Context c = model.context();
+  const Tensor expected = model.run();
+  const auto differs = [&](const Tensor& out) {
+    return relative_l2(to_f64(out), to_f64(expected)) > 1e-4;
+  };
+  EXPECT_TRUE(differs(model.run(c, BlockRange::all(4), model.rows, *model.prepare(c), {0, 1, 0})));
+  model.guidance = 2;
+  EXPECT_TRUE(differs(model.run()));
+  model.guidance = 3.5;
+  model.pooled.as<float>()[3] += 1;
+  EXPECT_TRUE(differs(model.run()));
+}
+
+// Parts of the width give the result of the whole, and each reads nothing but its part.
+TEST(FluxSlices, PartsSumToTheWhole) {
+  GoldenPicture whole = golden();
+  const Tensor expected = whole.run();
+  const FluxConfig config = tiny();
+  const std::vector<TensorSpec> specs = flux_tensors(config);
+  test::NamedTensors tensors;
+  const TensorFile source = TensorFile::open(whole.folder + "/model/transformer");
+  for (const TensorSpec& spec : specs) tensors[spec.name] = test::load_tensor(source, spec.name);
+  test::run_parts(2, [&](int rank, Reducer& reducer) {
+    const WidthSlice width = test::width_part(config.heads, config.ffn(), 2, rank);
+    const std::string path =
+        testing::TempDir() + "weft_flux_part_" + std::to_string(rank) + ".safetensors";
+    test::write_poisoned(path, specs, tensors, [&](const TensorSpec& tensor, TensorPart* part) {
+      const auto [first, second] = flux_part(config, tensor, width);
+      *part = second.range.size() > 0 ? TensorPart{0, {0, tensor.shape[0]}} : first;
+      return true;
+    });
+    const auto described = make_flux_model(config);
+    PictureModel model(*described, TensorFile::open(path), {.width = width});
+    std::remove(path.c_str());
+    model.set_latent(whole.latent);
+    model.time = whole.time;
+    model.text = f32_copy(model.stream, whole.text, {7, 20});
+    model.pooled = f32_copy(model.stream, whole.pooled, {12});
+    model.guidance = whole.guidance;
+    Context c{model.stream,
+              model.arena,
+              model.seams.mixer,
+              reducer,
+              model.seams.halo,
+              {},
+              TokenRanges::all(model.tokens)};
+    const Tensor out = model.run(c, BlockRange::all(4), model.rows, *model.prepare(c));
+    EXPECT_LT(relative_l2(to_f64(out), to_f64(expected)), test::kParallelL2) << rank;
+    EXPECT_EQ(model.arena.high_water(), test::dry_forward(*described, {.width = width}, model.grid,
+                                                          {7, 7}, *test::silent_reducer(2, rank))
+                                            .arena);
+  });
+}
+
+// A file with the names of Black Forest Labs' repository, where some matrices are joined, holds the
+// same model.
+TEST(FluxNames, OriginalOnesAreRead) {
+  GoldenPicture golden_model = golden();
+  const Tensor expected = golden_model.run();
+  const FluxConfig config = tiny();
+  const TensorFile source = TensorFile::open(golden_model.folder + "/model/transformer");
+  std::map<std::string, Tensor> joined;
+  for (const TensorSpec& spec : flux_tensors(config)) {
+    const FluxPlace place = flux_original_place(config, spec.name);
+    std::vector<int64_t> shape = spec.shape;
+    if (place.rows) shape[0] = place.rows;
+    const auto at = joined.try_emplace("model.diffusion_model." + place.name, DType::kF32, shape);
+    const Tensor values = test::load_tensor(source, spec.name);
+    const int64_t rows = spec.shape[0], half = rows / 2;
+    const TensorView to = at.first->second.view().slice(0, place.first_row, rows);
+    Stream stream = Stream::cpu(1);
+    if (place.swapped) {
+      copy(stream, values.view().slice(0, 0, half), to.slice(0, half, half));
+      copy(stream, values.view().slice(0, half, half), to.slice(0, 0, half));
+    } else {
+      copy(stream, values, to);
+    }
+  }
+  EXPECT_TRUE(joined.contains("model.diffusion_model.single_blocks.0.linear1.bias"));
+  std::vector<std::pair<std::string, TensorView>> tensors;
+  for (const auto& [name, tensor] : joined) tensors.emplace_back(name, tensor.view());
+  const std::string path = testing::TempDir() + "weft_flux_original.safetensors";
+  write_safetensors(path, tensors);
+  const TensorFile file = TensorFile::open(path);
+  EXPECT_TRUE(holds_flux(file));
+  const auto described = make_flux_model(config);
+  PictureModel model(*described, TensorFile::open(path), {});
+  model.set_latent(golden_model.latent);
+  model.time = golden_model.time;
+  model.text = f32_copy(model.stream, golden_model.text, {7, 20});
+  model.pooled = f32_copy(model.stream, golden_model.pooled, {12});
+  model.guidance = golden_model.guidance;
+  EXPECT_TRUE(bitwise_equal(model.run(), expected));
+  // A joined matrix of another size is named.
+  tensors.front().second = tensors.front().second.slice(0, 0, 1);
+  write_safetensors(path, tensors);
+  EXPECT_THROW(described->load(model.stream, TensorFile::open(path), {}), Error);
+  std::remove(path.c_str());
+}
+
+TEST(FluxMemory, IsThatOfTheDryRun) {
+  const BlockRange ranges[] = {{0, 4, 4}, {0, 1, 4}, {1, 3, 4}, {3, 4, 4}};
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const BlockRange& blocks : ranges)
+      for (const int64_t length : {1, 7, 70}) {
+        const TransformerLoad load{.dtype = dtype, .blocks = blocks};
+        GoldenPicture model = golden(load);
+        model.text = Tensor(DType::kF32, {length, model.traits.text_columns});
+        Context c = model.context();
+        const size_t before = tensor_bytes_live();
+        const auto conditioning = model.prepare(c);
+        const Rope rope = model.transformer->rope(model.grid, {}, *conditioning);
+        const size_t held = tensor_bytes_live() - before;
+        const std::unique_ptr<TransformerModel> described = make_flux_model(tiny());
+        const Footprint dry = test::dry_forward(*described, load, model.grid, {length, length},
+                                                *test::silent_reducer(1, 0));
+        EXPECT_EQ(held, dry.held);
+        EXPECT_EQ(conditioning->joint_rows(), described->joint_rows(model.tokens, length));
+        const Tensor hidden(DType::kF32, {model.tokens + length, model.traits.width});
+        model.run(c, blocks, blocks.first() ? model.rows.view() : hidden.view(), *conditioning);
+        EXPECT_EQ(model.arena.high_water(), dry.arena)
+            << to_string(dtype) << " blocks " << blocks.begin << " " << blocks.end << " prompt "
+            << length;
+      }
+}
+
+// A small model of the published heads.
+FluxConfig small() {
+  FluxConfig config;
+  config.heads = 2;
+  config.double_blocks = 1;
+  config.single_blocks = 2;
+  config.text_dim = 64;
+  config.pooled_dim = 32;
+  return config;
+}
+
+// Packed matrices may be padded to the tiles of the GEMM, so the widths must not be tiny.
+TEST(FluxMemory, WeightsAreThePredictedBytes) {
+  const std::string path = testing::TempDir() + "weft_flux_weights.safetensors";
+  test::write_file(path, test::random_weights(flux_tensors(small()), 5));
+  const auto described = make_flux_model(small());
+  const BlockRange ranges[] = {{0, 3, 3}, {0, 1, 3}, {1, 2, 3}, {2, 3, 3}};
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const BlockRange& blocks : ranges) {
+      const TransformerLoad load{.dtype = dtype, .blocks = blocks};
+      const PictureModel model(*described, TensorFile::open(path), load);
+      const auto predicted = static_cast<double>(test::dry_weights(*described, load));
+      EXPECT_NEAR(static_cast<double>(model.transformer->weights_bytes()), predicted,
+                  0.05 * predicted);
+    }
+  std::remove(path.c_str());
+}
+
+// FLUX.1-dev embeds its guidance, FLUX.1-schnell does not.
+TEST(FluxConfig, CountsOfThePublishedModels) {
+  FluxConfig config;
+  EXPECT_EQ(parameter_count(flux_tensors(config)), 11'901'408'320);
+  config.guidance_embeds = false;
+  EXPECT_EQ(parameter_count(flux_tensors(config)), 11'891'178'560);
+}
+
+// A model's first blocks are its double-stream blocks.
+TEST(FluxModel, WithFewerBlocks) {
+  const auto model = make_flux_model(small());
+  for (const auto& [blocks, doubles, singles] : {std::array{1, 1, 0}, {2, 1, 1}, {3, 1, 2}}) {
+    FluxConfig config = small();
+    config.double_blocks = doubles;
+    config.single_blocks = singles;
+    EXPECT_EQ(model->with_blocks(blocks)->description(), to_string(config));
+    EXPECT_EQ(model->with_blocks(blocks)->traits().blocks, blocks);
+  }
+  const auto [name, number] = model->traits().observed_block(2);
+  EXPECT_EQ(std::string(name), "single_transformer_blocks");
+  EXPECT_EQ(number, 1);
+}
+
+class FluxConfigFile : public test::ConfigFile<FluxConfig> {
+ protected:
+  FluxConfigFile() : ConfigFile(kConfig) {}
+};
+
+TEST_F(FluxConfigFile, EveryFieldIsRead) {
+  json_["in_channels"] = 16;
+  json_["guidance_embeds"] = false;
+  json_["num_layers"] = 5;
+  const FluxConfig config = read();
+  EXPECT_EQ(
+      to_string(config),
+      "FLUX.1 transformer: width 32 = 2 heads x 16, 5 double-stream and 2 single-stream blocks, "
+      "ffn 128, channels 4, text 20 and 12, no guidance");
+  EXPECT_EQ(config.axes_dims, (std::array<int64_t, 3>{4, 6, 6}));
+}
+
+TEST_F(FluxConfigFile, EveryFaultAtOnce) {
+  json_["surprise"] = 1;
+  json_["_fine"] = 1;
+  json_["out_channels"] = 16;
+  json_["patch_size"] = 2;
+  json_.erase("num_single_layers");
+  const std::string text = fault();
+  for (const char* part : {"unknown: surprise (known: ", "missing: num_single_layers",
+                           "out_channels = 16", "patch_size = 2"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
+}
+
+TEST_F(FluxConfigFile, ImpossibleSizes) {
+  EXPECT_NE(fault("in_channels", 63).find("in_channels is 63 (legal: multiples of 4"),
+            std::string::npos);
+  EXPECT_NE(fault("axes_dims_rope", {4, 6, 8}).find("adds up to 18"), std::string::npos);
+  EXPECT_NE(fault("axes_dims_rope", {5, 5, 6}).find("holds 5"), std::string::npos);
+  EXPECT_NE(fault("axes_dims_rope", {8, 8}).find("must have 3 values"), std::string::npos);
+  EXPECT_NE(fault("num_attention_heads", 0).find("num_attention_heads"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace weft

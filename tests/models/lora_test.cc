@@ -1,0 +1,370 @@
+#include "models/lora/lora.h"
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <random>
+
+#include "models/wan/transformer.h"
+#include "models/z_image/transformer.h"
+#include "tests/io/io_testing.h"
+#include "tests/models/slices_testing.h"
+
+namespace weft {
+namespace {
+
+using test::expect_error;
+using Shared = std::shared_ptr<const Tensor>;
+using Given = std::map<std::string, Shared>;
+
+Shared tensor_of(const std::vector<int64_t>& shape, int seed) {
+  auto out = std::make_shared<Tensor>(DType::kF32, shape);
+  std::mt19937 random(static_cast<unsigned>(seed));
+  std::uniform_real_distribution<float> unit(-1, 1);
+  for (int64_t i = 0; i < out->count(); ++i) out->as<float>()[i] = unit(random);
+  return out;
+}
+
+Shared constant(const std::vector<int64_t>& shape, float value) {
+  auto out = std::make_shared<Tensor>(DType::kF32, shape);
+  std::fill_n(out->as<float>(), out->count(), value);
+  return out;
+}
+
+std::vector<float> values(const TensorFile& file, const std::string& name) {
+  std::vector<float> out(static_cast<size_t>(file.describe(name).count()));
+  file.read_run(name, 0, TensorView(out.data(), DType::kF32, {std::ssize(out)}));
+  return out;
+}
+
+// A small transformer with f32 weights in a file, and LoRA files for it.
+class LoraTest : public testing::Test {
+ protected:
+  LoraTest() {
+    config_.heads = 2;
+    config_.head_dim = 12;
+    config_.layers = 2;
+    config_.ffn_dim = 40;
+    config_.in_channels = config_.out_channels = 4;
+    config_.text_dim = 20;
+    config_.freq_dim = 16;
+    open(make_wan_model(config_));
+  }
+  void open(std::shared_ptr<const TransformerModel> model) {
+    model_ = std::move(model);
+    test::write_file(dir_ / "base.safetensors", test::random_weights(model_->tensors(), 5));
+    base_ = std::make_shared<const TensorFile>(TensorFile::open(dir_ / "base.safetensors"));
+  }
+  Lora write(const Given& tensors, double scale = 1, const std::string& name = "lora",
+             const std::map<std::string, std::string>& metadata = {}) {
+    std::vector<std::pair<std::string, TensorView>> list;
+    for (const auto& [tensor, value] : tensors) list.emplace_back(tensor, value->view());
+    const std::string path = dir_ / (name + ".safetensors");
+    write_safetensors(path, list, metadata);
+    return {.file = path, .scale = scale};
+  }
+  TensorFile merged(std::vector<Lora> loras) {
+    notes_.clear();
+    return with_loras(base_, *model_, loras, notes_);
+  }
+  void refused(const Given& tensors, const std::string& part) {
+    SCOPED_TRACE(part);
+    const Lora lora = write(tensors);
+    expect_error(ErrorKind::kModel, part, [&] { merged({lora}); });
+    expect_error(ErrorKind::kModel, "lora.safetensors", [&] { merged({lora}); });
+  }
+  // Expects W + factor * up * down in the tensor, and no other change.
+  void expect_product(const TensorFile& file, const std::string& name, double factor,
+                      const Shared& up, const Shared& down) {
+    const std::vector<float> before = values(*base_, name), after = values(file, name);
+    const int64_t rank = down->view()[0], columns = down->count() / rank;
+    for (size_t i = 0; i < before.size(); ++i) {
+      const int64_t row = static_cast<int64_t>(i) / columns,
+                    column = static_cast<int64_t>(i) % columns;
+      double sum = 0, size = 0;
+      for (int64_t k = 0; k < rank; ++k) {
+        const double product = double{up->as<float>()[row * rank + k]} *
+                               double{down->as<float>()[k * columns + column]};
+        sum += product;
+        size += std::abs(product);
+      }
+      const double bound = 0x1p-24 * (std::abs(double{before[i]}) + std::abs(factor) * size) *
+                           static_cast<double>(rank + 3);
+      ASSERT_NEAR(after[i], before[i] + factor * sum, bound) << name << " " << i;
+    }
+    expect_others_unchanged(file, {name});
+  }
+  void expect_others_unchanged(const TensorFile& file, const std::vector<std::string>& changed) {
+    EXPECT_EQ(file.names(), base_->names());
+    for (const std::string& name : file.names())
+      if (std::ranges::count(changed, name) == 0) {
+        EXPECT_EQ(values(file, name), values(*base_, name)) << name;
+      }
+  }
+
+  test::TempDir dir_;
+  WanConfig config_;
+  std::shared_ptr<const TransformerModel> model_;
+  std::shared_ptr<const TensorFile> base_;
+  std::vector<std::string> notes_;
+};
+
+TEST_F(LoraTest, EveryFamilyOfFilesNamesTheSameModule) {
+  const Shared up = tensor_of({24, 3}, 1), down = tensor_of({3, 24}, 2), alpha = constant({}, 6);
+  const std::string changed = "blocks.1.attn2.to_out.0.weight";
+  std::vector<float> first;
+  for (const auto& [module, a, b] :
+       {std::tuple{"transformer.blocks.1.attn2.to_out.0", ".lora_A.weight", ".lora_B.weight"},
+        {"blocks.1.attn2.to_out.0", ".lora_A.default.weight", ".lora_B.default.weight"},
+        {"base_model.model.blocks.1.attn2.to_out.0", ".lora_A.weight", ".lora_B.weight"},
+        {"diffusion_model.blocks.1.cross_attn.o", ".lora_A.weight", ".lora_B.weight"},
+        {"model.diffusion_model.blocks.1.cross_attn.o", ".lora_down.weight", ".lora_up.weight"},
+        {"blocks.1.cross_attn.o", ".lora.down.weight", ".lora.up.weight"},
+        {"lora_unet_blocks_1_cross_attn_o", ".lora_down.weight", ".lora_up.weight"},
+        {"lora_transformer_blocks_1_attn2_to_out_0", ".lora_down.weight", ".lora_up.weight"}}) {
+    SCOPED_TRACE(module);
+    Given tensors;
+    tensors[std::string(module) + a] = down;
+    tensors[std::string(module) + b] = up;
+    tensors[std::string(module) + ".alpha"] = alpha;
+    const TensorFile file = merged({write(tensors, 0.5)});
+    expect_product(file, changed, 0.5 * 6 / 3, up, down);
+    if (first.empty()) first = values(file, changed);
+    EXPECT_EQ(values(file, changed), first);
+    EXPECT_TRUE(notes_.empty());
+  }
+}
+
+TEST_F(LoraTest, PartsHaveTheBitsOfTheWhole) {
+  const std::string module = "diffusion_model.blocks.0.ffn.0";
+  Given tensors;
+  tensors[module + ".lora_down.weight"] = tensor_of({5, 24}, 1);
+  tensors[module + ".lora_up.weight"] = tensor_of({40, 5}, 2);
+  tensors[module + ".diff_b"] = tensor_of({40}, 3);
+  const TensorFile file = merged({write(tensors, 0.7)});
+  const std::string name = "blocks.0.ffn.net.0.proj.weight";
+  const std::vector<float> whole = values(file, name);
+  EXPECT_EQ(file.describe(name).dtype, DType::kF32);
+  std::mt19937 random(3);
+  for (int draw = 0; draw < 200; ++draw) {
+    const auto first = static_cast<int64_t>(random() % whole.size());
+    const auto count = 1 + static_cast<int64_t>(random() % (whole.size() - first));
+    std::vector<float> part(static_cast<size_t>(count));
+    file.read_run(name, first, TensorView(part.data(), DType::kF32, {count}));
+    ASSERT_EQ(std::memcmp(part.data(), whole.data() + first, part.size() * sizeof(float)), 0);
+  }
+  const Tensor columns = file.read(name, 1, 7, 9);
+  for (int64_t row = 0; row < 40; ++row)
+    for (int64_t i = 0; i < 9; ++i)
+      ASSERT_EQ(columns.as<float>()[row * 9 + i], whole[static_cast<size_t>(row * 24 + 7 + i)]);
+}
+
+TEST_F(LoraTest, FullDifferencesAreAddedAndSetWeightsReplace) {
+  Given tensors;
+  const std::string prefix = "diffusion_model.";
+  tensors[prefix + "head.head.diff"] = tensor_of({16, 24}, 1);
+  tensors[prefix + "time_projection.1.diff_b"] = tensor_of({144}, 2);
+  tensors[prefix + "blocks.0.norm3.diff"] = tensor_of({24}, 3);
+  tensors[prefix + "blocks.1.modulation.diff"] = tensor_of({1, 6, 24}, 4);
+  tensors[prefix + "patch_embedding.set_weight"] = tensor_of({24, 4, 1, 2, 2}, 5);
+  tensors[prefix + "blocks.0.norm1.diff"] = constant({24}, 0);  // has no weights
+  tensors[prefix + "blocks.0.self_attn.norm_q.diff_b"] = constant({24}, 0);
+  const TensorFile file = merged({write(tensors, 2)});
+  const std::vector<std::pair<std::string, std::string>> places = {
+      {"proj_out.weight", "head.head.diff"},
+      {"condition_embedder.time_proj.bias", "time_projection.1.diff_b"},
+      {"blocks.0.norm2.weight", "blocks.0.norm3.diff"},
+      {"blocks.1.scale_shift_table", "blocks.1.modulation.diff"},
+      {"patch_embedding.weight", "patch_embedding.set_weight"}};
+  std::vector<std::string> changed;
+  for (const auto& [name, from] : places) {
+    changed.push_back(name);
+    const std::vector<float> before = values(*base_, name), after = values(file, name);
+    const float* given = tensors.at(prefix + from)->as<float>();
+    for (size_t i = 0; i < before.size(); ++i)
+      ASSERT_EQ(after[i], from.ends_with("set_weight") ? given[i] : before[i] + 2 * given[i])
+          << name;
+  }
+  expect_others_unchanged(file, changed);
+  EXPECT_TRUE(notes_.empty());
+}
+
+TEST_F(LoraTest, ModulesThatFitNothingAreNamed) {
+  Given tensors;
+  for (const char* module : {"diffusion_model.blocks.2.self_attn.q", "diffusion_model.motion.net",
+                             "lora_te_text_model_encoder"}) {
+    tensors[std::string(module) + ".lora_down.weight"] = tensor_of({3, 24}, 1);
+    tensors[std::string(module) + ".lora_up.weight"] = tensor_of({24, 3}, 2);
+  }
+  refused(tensors,
+          "3 modules: \"diffusion_model.blocks.2.self_attn.q\", "
+          "\"diffusion_model.motion.net\", \"lora_te_text_model_encoder\"");
+  refused(tensors, model_->description());
+  tensors.clear();
+  tensors["diffusion_model.blocks.0.norm1.diff"] = constant({24}, 1);
+  refused(tensors, "1 modules: \"diffusion_model.blocks.0.norm1\"");
+  tensors.clear();
+  tensors["diffusion_model.blocks.0.self_attn.norm_q.diff_b"] = constant({24}, 1);
+  refused(tensors, "fits nothing");
+  // Modules of the relatives that see an image are no fault, and are not passed over in silence.
+  tensors.clear();
+  tensors["diffusion_model.blocks.0.cross_attn.k_img.lora_down.weight"] = tensor_of({3, 24}, 1);
+  tensors["diffusion_model.blocks.0.cross_attn.k_img.lora_up.weight"] = tensor_of({24, 3}, 2);
+  const TensorFile file = merged({write(tensors)});
+  expect_others_unchanged(file, {});
+  ASSERT_EQ(notes_.size(), 1u);
+  EXPECT_NE(notes_[0].find("1 modules: \"diffusion_model.blocks.0.cross_attn.k_img\""),
+            std::string::npos)
+      << notes_[0];
+}
+
+TEST_F(LoraTest, FilesThatAreNotWhatTheyMustBe) {
+  const std::string q = "diffusion_model.blocks.0.self_attn.q";
+  const auto pair = [&](std::vector<int64_t> up, std::vector<int64_t> down) {
+    Given tensors;
+    tensors[q + ".lora_up.weight"] = tensor_of(std::move(up), 1);
+    tensors[q + ".lora_down.weight"] = tensor_of(std::move(down), 2);
+    return tensors;
+  };
+  refused({}, "holds no tensors");
+  refused(pair({24, 3}, {3, 23}), "the model's matrix has 24 columns");
+  refused(pair({24, 4}, {3, 24}), "must have 72 values");
+  refused(pair({23, 3}, {3, 24}), "the model's matrix is [24, 24]");
+  refused(pair({24, 0}, {0, 24}), "must be [rank, columns]");
+  Given tensors = pair({24, 3}, {3, 24});
+  tensors.erase(q + ".lora_down.weight");
+  refused(tensors, "no lora_A (lora_down)");
+  tensors = pair({24, 3}, {3, 24});
+  tensors.erase(q + ".lora_up.weight");
+  refused(tensors, "no lora_B (lora_up)");
+  for (const auto& [name, part] : {std::pair{".dora_scale", "LyCORIS and DoRA are not"},
+                                   {".hada_w1_a", "of a kind"},
+                                   {".lokr_w1", "of a kind"},
+                                   {".weight", "of a kind"}}) {
+    tensors = pair({24, 3}, {3, 24});
+    tensors[q + name] = tensor_of({24}, 3);
+    refused(tensors, part);
+  }
+  tensors = pair({24, 3}, {3, 24});
+  tensors[q + ".alpha"] = constant({2}, 1);
+  refused(tensors, "must be one number");
+  tensors[q + ".alpha"] = constant({}, std::numeric_limits<float>::quiet_NaN());
+  refused(tensors, "alpha that is not finite");
+  tensors[q + ".alpha"] = std::make_shared<Tensor>(DType::kI32, std::vector<int64_t>{1});
+  refused(tensors, "is i32 (legal: f32, bf16, f16, f64)");
+  tensors = pair({24, 3}, {3, 24});
+  tensors[q + ".lora_A.weight"] = tensor_of({3, 24}, 3);
+  refused(tensors, "two tensors of one kind");
+  tensors.clear();
+  tensors[q + ".diff"] = tensor_of({24, 23}, 3);
+  refused(tensors, "must have 576 values");
+}
+
+TEST_F(LoraTest, PeftStatesAlphaBesideTheWeights) {
+  const std::string q = "transformer.blocks.0.attn1.to_q", name = "blocks.0.attn1.to_q.weight";
+  Given tensors;
+  const Shared up = tensors[q + ".lora_B.weight"] = tensor_of({24, 4}, 1);
+  const Shared down = tensors[q + ".lora_A.weight"] = tensor_of({4, 24}, 2);
+  expect_product(merged({write(tensors)}), name, 1, up, down);
+  for (const auto& [config, factor] :
+       {std::pair{R"({"transformer.lora_alpha": 8, "transformer.r": 4})", 2.0},
+        {R"({"transformer.lora_alpha": 8, "transformer.use_rslora": true})", 4.0},
+        {R"({"transformer.lora_alpha": 8,
+             "transformer.alpha_pattern": {"blocks.0.attn1.to_q": 2}})",
+         0.5},
+        {R"({"lora_alpha": 12})", 3.0}})
+    expect_product(merged({write(tensors, 1, "meta", {{"lora_adapter_metadata", config}})}), name,
+                   factor, up, down);
+  expect_error(ErrorKind::kModel, "alpha_pattern", [&] {
+    merged({write(tensors, 1, "meta",
+                  {{"lora_adapter_metadata", R"({"lora_alpha": 1, "alpha_pattern": 3})"}})});
+  });
+  // PEFT's own files have the configuration in a file of its own.
+  Given raw;
+  raw["base_model.model.blocks.0.attn1.to_q.lora_B.weight"] = up;
+  raw["base_model.model.blocks.0.attn1.to_q.lora_A.weight"] = down;
+  dir_.write("adapter_config.json", R"({"lora_alpha": 2, "r": 4})");
+  expect_product(merged({write(raw)}), name, 0.5, up, down);
+}
+
+TEST_F(LoraTest, SeveralFilesAddUp) {
+  const std::string name = "blocks.0.attn1.to_q.weight";
+  Given one, two;
+  one["blocks.0.attn1.to_q.diff"] = tensor_of({24, 24}, 1);
+  two["blocks.0.self_attn.q.diff"] = tensor_of({24, 24}, 2);
+  const Lora first = write(one, 0.5, "one"), second = write(two, -1, "two");
+  const TensorFile both = merged({first, second}), alone = merged({first});
+  const std::vector<float> base = values(*base_, name), sum = values(both, name);
+  for (size_t i = 0; i < base.size(); ++i)
+    ASSERT_EQ(sum[i], base[i] + 0.5f * one.begin()->second->as<float>()[i] -
+                          two.begin()->second->as<float>()[i]);
+  EXPECT_NE(both.header_hash(), alone.header_hash());
+  EXPECT_NE(merged({write(one, 0.25, "one")}).header_hash(), alone.header_hash());
+  EXPECT_NE(alone.header_hash(), base_->header_hash());
+}
+
+// Single files of Z-Image fuse the projections to queries, keys and values. LoRA files of either
+// kind change weights of either kind.
+TEST_F(LoraTest, FusedProjections) {
+  ZImageConfig config;
+  config.dim = 48;
+  config.heads = 2;
+  config.layers = config.refiner_layers = 1;
+  config.caption_dim = 16;
+  config.axes_dims = {8, 8, 8};
+  open(make_z_image_model(config));
+  const Shared up = tensor_of({144, 3}, 1), down = tensor_of({3, 48}, 2);
+  Given tensors;
+  tensors["diffusion_model.layers.0.attention.qkv.lora_up.weight"] = up;
+  tensors["diffusion_model.layers.0.attention.qkv.lora_down.weight"] = down;
+  const TensorFile file = merged({write(tensors)});
+  std::vector<std::string> changed;
+  int64_t part = 0;
+  for (const char* to : {"to_q", "to_k", "to_v"}) {
+    const std::string name = std::string("layers.0.attention.") + to + ".weight";
+    changed.push_back(name);
+    const std::vector<float> before = values(*base_, name), after = values(file, name);
+    for (size_t i = 0; i < before.size(); ++i) {
+      double sum = 0;
+      for (int k = 0; k < 3; ++k)
+        sum += double{up->as<float>()[(part * 48 + static_cast<int64_t>(i) / 48) * 3 + k]} *
+               double{down->as<float>()[k * 48 + static_cast<int64_t>(i) % 48]};
+      ASSERT_NEAR(after[i], before[i] + sum, 1e-6) << name;
+    }
+    ++part;
+  }
+  expect_others_unchanged(file, changed);
+}
+
+TEST(LoraText, IsReadAndWritten) {
+  const std::string here = std::filesystem::current_path().string();
+  for (const auto& [text, file, scale, expert] :
+       {std::tuple{"/a/b.safetensors", "/a/b.safetensors", 1.0, LoraExpert::kAll},
+        {"b.safetensors:0.5", "b.safetensors", 0.5, LoraExpert::kAll},
+        {"./b.safetensors:-1:high", "b.safetensors", -1.0, LoraExpert::kHigh},
+        {"b.safetensors:low", "b.safetensors", 1.0, LoraExpert::kLow},
+        {"/a:b/c:2", "/a:b/c", 2.0, LoraExpert::kAll}}) {
+    SCOPED_TRACE(text);
+    const std::vector<Lora> loras = parse_loras(text, "--lora");
+    ASSERT_EQ(loras.size(), 1u);
+    EXPECT_EQ(loras[0].file, file[0] == '/' ? file : here + "/" + file);
+    EXPECT_EQ(loras[0].scale, scale);
+    EXPECT_EQ(loras[0].expert, expert);
+    EXPECT_EQ(parse_loras(to_string(loras), "--lora"), loras) << to_string(loras);
+  }
+  EXPECT_EQ(to_string(parse_loras("/a:0.25,/b:1:low", "x")), "/a:0.25,/b:1:low");
+  for (const char* text : {"", ":2", "/a,,/b", "/a:x", "/a:1e9", "/a:nan", "/a:0.5:middle"})
+    if (*text) expect_error(ErrorKind::kUsage, "--lora is '", [&] { parse_loras(text, "--lora"); });
+  EXPECT_TRUE(parse_loras("", "--lora").empty());
+}
+
+TEST(LoraText, AnExpertIsOneOfTwo) {
+  EXPECT_TRUE((Lora{.file = "a"}.changes(0)) && (Lora{.file = "a"}.changes(1)));
+  const Lora high{.file = "a", .expert = LoraExpert::kHigh},
+      low{.file = "a", .expert = LoraExpert::kLow};
+  EXPECT_TRUE(high.changes(0) && !high.changes(1) && !low.changes(0) && low.changes(1));
+}
+
+}  // namespace
+}  // namespace weft

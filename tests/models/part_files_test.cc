@@ -1,0 +1,363 @@
+// Files of single parts: configurations from tensors, other spellings of names, tokenizers inside.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "io/weights/weights_file.h"
+#include "models/autoencoder_kl/vae.h"
+#include "models/causal_decoder/names.h"
+#include "models/causal_decoder/text_model.h"
+#include "models/files/tokenizer_files.h"
+#include "models/registry.h"
+#include "models/umt5/encoder.h"
+#include "tests/io/gguf_testing.h"
+#include "tests/support/single_files.h"
+
+namespace weft::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class PartFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "weft_part_" +
+              testing::UnitTest::GetInstance()->current_test_info()->name();
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string folder_;
+};
+
+// The names and shapes of tensors as one text.
+std::string listed(const std::vector<TensorSpec>& tensors) {
+  std::string text;
+  for (const TensorSpec& tensor : tensors) {
+    text += tensor.name + " [";
+    for (const int64_t extent : tensor.shape) text += std::to_string(extent) + " ";
+    text += "]\n";
+  }
+  return text;
+}
+
+// Writes tensors of f32 as a GGUF file with the metadata `entries`.
+void save_gguf(const TensorFile& from, const std::string& path, const Renaming& renamed,
+               std::vector<std::string> entries) {
+  GgufBytes out;
+  out.entries = std::move(entries);
+  for (const std::string& name : from.names()) {
+    const Tensor tensor = load_tensor(from, name);
+    std::vector<uint64_t> extents;
+    for (int i = tensor.view().rank; i-- > 0;) extents.push_back(tensor.view()[i]);
+    out.tensors.push_back(gguf_tensor(renamed(name), extents, 0, out.data.size()));
+    out.data.append(static_cast<const char*>(tensor.view().data), tensor.view().bytes());
+    out.data.append((32 - out.data.size() % 32) % 32, '\0');
+  }
+  std::ofstream(path, std::ios::binary) << out.file();
+}
+
+std::string gguf_texts(const std::string& key, const std::vector<std::string>& texts) {
+  std::string list = le<uint32_t>(8) + le<uint64_t>(texts.size());
+  for (const std::string& text : texts) list += gguf_text(text);
+  return gguf_entry("tokenizer.ggml." + key, 9, list);
+}
+
+template <class T>
+std::string gguf_numbers(const std::string& key, uint32_t type, const std::vector<T>& values) {
+  std::string list = le(type) + le<uint64_t>(values.size());
+  for (const T value : values) {
+    const auto bits = std::bit_cast<std::conditional_t<sizeof(T) == 1, uint8_t, uint32_t>>(value);
+    list += le(bits);
+  }
+  return gguf_entry("tokenizer.ggml." + key, 9, list);
+}
+
+// The fields of a serialized protocol buffer, by number: those of bytes and of floats.
+std::multimap<int, std::string> fields_of(const std::string& message) {
+  std::multimap<int, std::string> out;
+  size_t at = 0;
+  const auto varint = [&] {
+    uint64_t value = 0;
+    for (int shift = 0;; shift += 7) {
+      const auto byte = static_cast<unsigned char>(message.at(at++));
+      value |= static_cast<uint64_t>(byte & 0x7f) << shift;
+      if (byte < 0x80) return value;
+    }
+  };
+  while (at < message.size()) {
+    const uint64_t key = varint();
+    size_t size = 0;
+    if ((key & 7) == 0) {
+      out.emplace(static_cast<int>(key >> 3), std::to_string(varint()));
+      continue;
+    }
+    size = (key & 7) == 5 ? 4 : varint();
+    out.emplace(static_cast<int>(key >> 3), message.substr(at, size));
+    at += size;
+  }
+  return out;
+}
+
+// The metadata that llama.cpp's converter makes of a spiece.model.
+std::vector<std::string> t5_metadata(const std::string& model) {
+  std::vector<std::string> tokens;
+  std::vector<float> scores;
+  std::vector<int32_t> types;
+  const auto fields = fields_of(model);
+  const auto [first, last] = fields.equal_range(1);
+  for (auto each = first; each != last; ++each) {
+    const auto piece = fields_of(each->second);
+    tokens.push_back(piece.find(1)->second);
+    float score = 0;
+    if (const auto found = piece.find(2); found != piece.end())
+      std::memcpy(&score, found->second.data(), sizeof score);
+    scores.push_back(score);
+    types.push_back(piece.contains(3) ? std::stoi(piece.find(3)->second) : 1);
+  }
+  for (int i = 0; i < 3; ++i) {  // as transformers adds them behind the pieces
+    tokens.push_back("<extra_id_" + std::to_string(i) + ">");
+    scores.push_back(-1000);
+    types.push_back(4);
+  }
+  std::vector<std::string> entries{
+      gguf_entry("general.architecture", 8, gguf_text("t5encoder")),
+      gguf_entry("tokenizer.ggml.model", 8, gguf_text("t5")),
+      gguf_texts("tokens", tokens),
+      gguf_numbers("scores", 6, scores),
+      gguf_numbers("token_type", 5, types),
+      gguf_entry("tokenizer.ggml.add_space_prefix", 7, le<uint8_t>(1))};
+  const auto normalizer = fields_of(fields.find(3)->second);
+  if (const auto map = normalizer.find(2); map != normalizer.end())
+    entries.push_back(gguf_numbers("precompiled_charsmap", 0,
+                                   std::vector<uint8_t>(map->second.begin(), map->second.end())));
+  const auto spaces = normalizer.find(4);
+  entries.push_back(gguf_entry("tokenizer.ggml.remove_extra_whitespaces", 7,
+                               le<uint8_t>(spaces == normalizer.end() || spaces->second == "1")));
+  return entries;
+}
+
+// The rows of some ids, as an encoder gives them from a file.
+Tensor rows_of(const TextEncoderModel& model, const TensorFile& file,
+               const std::vector<int32_t>& ids) {
+  Stream stream = Stream::cpu(1, Determinism::kFixed);
+  Arena arena(size_t{1} << 30);
+  SerialSeams seams;
+  const auto encoder = model.load(stream, file, DType::kF32, {});
+  const auto n = static_cast<int64_t>(ids.size());
+  Context context = seams.context(stream, arena, {}, TokenRanges::all(n));
+  Tensor out(DType::kF32, {n, model.traits().columns});
+  encoder->encode(context, ids, out);
+  return out;
+}
+
+TEST_F(PartFile, WanVaeConfigsFollowFromTensors) {
+  for (const std::string name : {"vae21_tiny_decode3", "vae21_mult_decode2", "vae22_decode3"}) {
+    const std::string model = "tests/golden/" + name + "/model";
+    const WanVaeConfig config = WanVaeConfig::from_json_file(model + "/vae/config.json");
+    if (config.z_dim != 16 && config.z_dim != 48) {
+      EXPECT_THROW(WanVaeConfig::from_tensors(TensorFile::open(model + "/vae")), Error) << name;
+      continue;
+    }
+    save_vae(model, path("vae.safetensors"));
+    for (const std::string& file : {model + "/vae", path("vae.safetensors")}) {
+      const TensorFile opened = TensorFile::open(file);
+      EXPECT_TRUE(holds_wan_vae(opened));
+      const WanVaeConfig read = WanVaeConfig::from_tensors(opened);
+      EXPECT_EQ(listed(wan_vae_tensors(read)), listed(wan_vae_tensors(config))) << name;
+      EXPECT_EQ(read.temporal_downsample, config.temporal_downsample);
+      EXPECT_EQ(read.patch_size, config.patch_size);
+    }
+  }
+}
+
+TEST_F(PartFile, PublishedWanVaesFollowFromTensors) {
+  WanVaeConfig large{.base_dim = 160,
+                     .decoder_base_dim = 256,
+                     .z_dim = 48,
+                     .in_channels = 12,
+                     .out_channels = 12,
+                     .patch_size = 2,
+                     .residual = true};
+  large.latents_mean.resize(48);
+  large.latents_std.resize(48, 1);
+  for (const WanVaeConfig& config : {WanVaeConfig(), large}) {
+    std::vector<TensorSpec> tensors = wan_vae_tensors(config);
+    for (TensorSpec& tensor : tensors) tensor.name = wan_vae_original_name(config, tensor.name);
+    const WanVaeConfig read = WanVaeConfig::from_tensors(without_values(tensors));
+    EXPECT_EQ(listed(wan_vae_tensors(read)), listed(wan_vae_tensors(config)));
+    EXPECT_EQ(read.z_dim, std::ssize(read.latents_mean));
+  }
+  const WanVaeConfig read = WanVaeConfig::from_tensors(without_values(wan_vae_tensors(large)));
+  EXPECT_FLOAT_EQ(read.latents_mean[47], -0.0667f);
+  EXPECT_FLOAT_EQ(read.latents_std[47], 0.7744f);
+}
+
+TEST_F(PartFile, KlVaesHaveTwoSpellings) {
+  const std::string folder = "tests/golden/vae_kl_decode/model/vae";
+  const KlVaeConfig config = KlVaeConfig::from_json_file(folder + "/config.json");
+  const auto levels = static_cast<int64_t>(config.channels.size());
+  const TensorFile source = TensorFile::open(folder);
+  // Matrices of attention are convolutions of one pixel there.
+  std::vector<std::pair<std::string, TensorView>> tensors;
+  for (const std::string& name : source.names()) {
+    TensorView view = source.view(name);
+    if (name.find("attentions") != std::string::npos && view.rank == 2)
+      view = view.reshape({view[0], view[1], 1, 1});
+    tensors.emplace_back(kl_vae_original_name(name, levels), view);
+  }
+  write_safetensors(path("ae.safetensors"), tensors);
+  const TensorFile file = TensorFile::open(path("ae.safetensors"));
+  EXPECT_TRUE(file.contains("decoder.up." + std::to_string(levels - 1) + ".block.0.conv1.weight"));
+  ASSERT_TRUE(holds_kl_vae(file));
+  for (const TensorFile* each : {&source, &file}) {
+    if (config.latent_channels != 16 || config.groups != 32) break;
+    EXPECT_EQ(listed(kl_vae_tensors(KlVaeConfig::from_tensors(*each))),
+              listed(kl_vae_tensors(config)));
+  }
+  Stream stream = Stream::cpu(1, Determinism::kFixed);
+  Arena arena(size_t{1} << 30);
+  SerialSeams seams;
+  Context context = seams.context(stream, arena, {}, {});
+  Tensor latent(DType::kF32, {config.latent_channels, 4, 4});
+  for (int64_t i = 0; i < latent.count(); ++i)
+    latent.as<float>()[i] = static_cast<float>(i % 7) / 7;
+  std::vector<std::vector<double>> pictures;
+  for (const TensorFile* each : {&source, &file}) {
+    const NetworkVae vae(config.design(), *each, stream, DType::kF32, VaeParts::kDecoder);
+    const auto decoder = vae.decoder(4, 4);
+    const Tensor frames(DType::kF32, {1, 3, decoder->height(), decoder->width()});
+    decoder->decode_chunk(context, latent, frames);
+    pictures.push_back(to_f64(frames));
+  }
+  EXPECT_EQ(pictures[0], pictures[1]);
+}
+
+TEST_F(PartFile, TextEncodersHaveThreeSpellings) {
+  const std::vector<int32_t> ids{5, 17, 3, 9, 1};
+  for (const std::string name : {"umt5", "t5"}) {
+    const std::string folder = "tests/golden/" + name + "/model/text_encoder";
+    const TensorFile source = TensorFile::open(folder);
+    const Umt5Config config = Umt5Config::from_json_file(folder + "/config.json");
+    const std::vector<double> expected = to_f64(rows_of(*make_umt5_model(config), source, ids));
+    for (const Umt5Spelling spelling :
+         {Umt5Spelling::kHuggingFace, Umt5Spelling::kOriginal, Umt5Spelling::kGguf}) {
+      const auto renamed = [&](const std::string& own) {
+        return umt5_name(spelling, own == "encoder.embed_tokens.weight" ? "shared.weight" : own);
+      };
+      const std::string file =
+          path(spelling == Umt5Spelling::kGguf ? "text.gguf" : "text.safetensors");
+      if (spelling == Umt5Spelling::kGguf)
+        save_gguf(source, file, renamed, {});
+      else
+        resave(source, file, renamed);
+      const TensorFile opened = open_weights(file);
+      EXPECT_EQ(find_umt5_spelling(opened), spelling);
+      EXPECT_EQ(holds_umt5(opened), name == "umt5");
+      EXPECT_EQ(holds_t5(opened), name == "t5");
+      const Umt5Config read = Umt5Config::from_tensors(opened);
+      EXPECT_EQ(listed(umt5_tensors(read)), listed(umt5_tensors(config)));
+      EXPECT_EQ(to_f64(rows_of(*make_umt5_model(read), opened, ids)), expected);
+    }
+  }
+}
+
+TEST_F(PartFile, TokenizersAreReadFromMetadataAndTensors) {
+  for (const std::string name : {"tokenizer_spm", "tokenizer_spm_nofallback"}) {
+    const std::string golden = "tests/golden/" + name;
+    const std::string pieces = file_bytes(golden + "/model/tokenizer/spiece.model");
+    const TensorFile weights = TensorFile::open("tests/golden/umt5/model/text_encoder");
+    const auto same = [](const std::string& own) { return own; };
+    resave(weights, path("text.safetensors"), same, "spiece_model", pieces);
+    save_gguf(weights, path("text.gguf"), same, t5_metadata(pieces));
+    const nlohmann::json spec = read_json_file(golden + "/case.json");
+    for (const char* file : {"text.safetensors", "text.gguf"}) {
+      EXPECT_TRUE(holds_tokenizer(path(file)));
+      const SentencePieceTokenizer tokenizer = open_sentencepiece(path(file));
+      for (size_t i = 0; i < spec.at("texts").size(); ++i) {
+        const auto text = spec["texts"][i].get<std::string>();
+        EXPECT_EQ(tokenizer.encode(text, spec.at("max_length")),
+                  spec["ids"][i].get<std::vector<int32_t>>())
+            << file << ": " << text;
+      }
+    }
+  }
+  EXPECT_FALSE(holds_tokenizer("tests/golden/umt5/model/text_encoder"));
+  EXPECT_THROW(open_byte_bpe(path("text.gguf")), Error);
+  EXPECT_THROW(open_byte_bpe(path("text.safetensors")), Error);
+}
+
+// A Qwen tokenizer as llama.cpp's converter writes it.
+std::vector<std::string> qwen_metadata(const nlohmann::json& tokenizer) {
+  std::map<int64_t, std::pair<std::string, int32_t>> by_id;
+  for (const auto& [token, id] : tokenizer.at("model").at("vocab").items()) by_id[id] = {token, 1};
+  for (const auto& token : tokenizer.at("added_tokens"))
+    by_id[token.at("id")] = {token.at("content"), token.at("special") ? 3 : 4};
+  std::vector<std::string> tokens, merges;
+  std::vector<int32_t> types;
+  const int64_t size = by_id.rbegin()->first + 3;
+  for (int64_t id = 0; id < size; ++id) {
+    const auto found = by_id.find(id);
+    tokens.push_back(found == by_id.end() ? "[PAD" + std::to_string(id) + "]"
+                                          : found->second.first);
+    types.push_back(found == by_id.end() ? 5 : found->second.second);
+  }
+  for (const auto& merge : tokenizer.at("model").at("merges"))
+    merges.push_back(merge.is_string()
+                         ? merge.get<std::string>()
+                         : merge[0].get<std::string>() + " " + merge[1].get<std::string>());
+  return {gguf_entry("general.architecture", 8, gguf_text("qwen3")),
+          gguf_entry("tokenizer.ggml.model", 8, gguf_text("gpt2")),
+          gguf_entry("tokenizer.ggml.pre", 8, gguf_text("qwen2")),
+          gguf_texts("tokens", tokens),
+          gguf_numbers("token_type", 5, types),
+          gguf_texts("merges", merges)};
+}
+
+TEST_F(PartFile, DecodersHaveTheNamesOfLlamaCpp) {
+  const std::string golden = "tests/golden/tokenizer_bpe_qwen";
+  const nlohmann::json tokenizer = read_json_file(golden + "/model/tokenizer/tokenizer.json",
+                                                  JsonDialect::kStrict, {.values = 1 << 22});
+  for (const std::string name : {"llm_qwen3_tied", "llm_qwen3_untied", "llm_qwen2_bias"}) {
+    const std::string folder = "tests/golden/" + name + "/model";
+    const TensorFile source = TensorFile::open(folder);
+    const DecoderConfig config = DecoderConfig::from_json_file(folder + "/config.json");
+    const DecoderNames own = detect_decoder_names(source);
+    const DecoderNames theirs{.prefix = "", .gguf = true};
+    std::map<std::string, std::string> spelled;
+    for (const TensorSpec& tensor : decoder_tensors(config))
+      spelled[own(tensor.name)] = theirs(tensor.name);
+    std::vector<std::string> entries = qwen_metadata(tokenizer);
+    const std::string start = "qwen3.";
+    entries.push_back(gguf_entry(start + "attention.head_count", 4,
+                                 le<uint32_t>(static_cast<uint32_t>(config.heads))));
+    const auto theta = std::bit_cast<uint32_t>(static_cast<float>(config.rope_theta));
+    entries.push_back(gguf_entry(start + "rope.freq_base", 6, le(theta)));
+    save_gguf(
+        source, path("text.gguf"), [&](const std::string& each) { return spelled.at(each); },
+        entries);
+    const TensorFile opened = open_weights(path("text.gguf"));
+    EXPECT_EQ(holds_qwen3(opened), config.head_norms);
+    EXPECT_EQ(holds_qwen2(opened), !config.head_norms);
+    const DecoderConfig read = DecoderConfig::from_tensors(opened);
+    EXPECT_EQ(listed(decoder_tensors(read)), listed(decoder_tensors(config)));
+    EXPECT_EQ(read.heads, config.heads);
+    EXPECT_EQ(read.rope_theta, static_cast<double>(static_cast<float>(config.rope_theta)));
+    const std::vector<int32_t> ids{5, 17, 3, 9, 1};
+    for (const DecoderRows rows : {DecoderRows::kBeforeLast, DecoderRows::kFinal})
+      EXPECT_EQ(to_f64(rows_of(*make_decoder_text_model(read, rows), opened, ids)),
+                to_f64(rows_of(*make_decoder_text_model(config, rows), source, ids)));
+  }
+  const nlohmann::json spec = read_json_file(golden + "/case.json");
+  const ByteBpeTokenizer bpe = open_byte_bpe(path("text.gguf"));
+  for (size_t i = 0; i < spec.at("texts").size(); ++i)
+    EXPECT_EQ(bpe.encode(spec["texts"][i].get<std::string>()),
+              spec["ids"][i].get<std::vector<int32_t>>())
+        << spec["texts"][i];
+}
+
+}  // namespace
+}  // namespace weft::test

@@ -1,0 +1,273 @@
+// Every transformer gives the same bits if only a part of its blocks is in memory and the others
+// are read from the file ahead of use.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <functional>
+
+#include "models/flux/transformer.h"
+#include "models/footprint.h"
+#include "models/lora/lora.h"
+#include "models/qwen_image/transformer.h"
+#include "models/random_weights/random_weights.h"
+#include "models/wan/transformer.h"
+#include "models/z_image/transformer.h"
+#include "parallel/methods/tensor_parallel.h"
+#include "parallel/transport/local.h"
+#include "tests/support/compare.h"
+#include "tests/support/golden_case.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kBlocks = 6;
+constexpr std::array<int64_t, 3> kGrid{1, 2, 4};
+constexpr int64_t kTokens = 8, kText = 5;
+
+std::string config_of(const char* name) {
+  return std::string("tests/golden/") + name + "/model/transformer/config.json";
+}
+
+std::unique_ptr<TransformerModel> wan() {
+  WanConfig config = WanConfig::from_json_file(config_of("dit_wan_tiny"));
+  config.layers = kBlocks;
+  return make_wan_model(config);
+}
+std::unique_ptr<TransformerModel> z_image() {
+  ZImageConfig config = ZImageConfig::from_json_file(config_of("dit_zimage"));
+  config.layers = kBlocks;
+  return make_z_image_model(config);
+}
+std::unique_ptr<TransformerModel> qwen_image() {
+  QwenImageConfig config = QwenImageConfig::from_json_file(config_of("dit_qwen_image"));
+  config.layers = kBlocks;
+  return make_qwen_image_model(config);
+}
+std::unique_ptr<TransformerModel> flux() {
+  FluxConfig config = FluxConfig::from_json_file(config_of("dit_flux"));
+  config.double_blocks = kBlocks / 2;
+  config.single_blocks = kBlocks;
+  return make_flux_model(config);
+}
+
+struct Family {
+  const char* name;
+  std::unique_ptr<TransformerModel> (*model)();
+};
+
+Tensor waves(std::initializer_list<int64_t> shape) {
+  Tensor out(DType::kF32, shape);
+  for (int64_t i = 0; i < out.view().count(); ++i)
+    out.as<float>()[i] = std::sin(0.7f * static_cast<float>(i) + 1);
+  return out;
+}
+
+struct Passes {
+  std::vector<Tensor> out;  // of forwards at two timesteps
+  WeightOffload streamed{};
+  size_t streamed_bytes = 0, weights_bytes = 0;
+};
+
+// Loads the transformer, prepares a prompt and runs two forwards. `reducer` is that of a part of
+// the width.
+Passes run(const TransformerModel& model, const TensorFile& file, const TransformerLoad& load,
+           Reducer* reducer = nullptr) {
+  Stream stream = Stream::cpu(1);
+  const std::unique_ptr<Transformer> transformer = model.load(stream, file, load);
+  const TransformerTraits& traits = model.traits();
+  Arena arena(size_t{1} << 30);
+  SerialSeams seams;
+  IdentityReducer whole;
+  Context context{stream,
+                  arena,
+                  seams.mixer,
+                  reducer ? *reducer : whole,
+                  seams.halo,
+                  {},
+                  TokenRanges::all(kTokens)};
+  const Tensor text = waves({kText, traits.text_columns});
+  const Tensor pooled = traits.pooled_columns ? waves({traits.pooled_columns}) : Tensor();
+  const auto conditioning = transformer->prepare(
+      context, {.text = text, .text_length = kText, .pooled = pooled, .guidance = 3.5}, kGrid);
+  const Rope rope = transformer->rope(kGrid, {}, *conditioning);
+  const BlockRange blocks = transformer->loaded().blocks;
+  const Tensor in = waves({kTokens, traits.row()});
+  Passes passes;
+  for (const float timestep : {900.f, 400.f}) {
+    const TimeSegment segment{.tokens = {0, kTokens}, .timestep = timestep};
+    Tensor embedding(DType::kF32, {1, traits.time_columns});
+    transformer->timestep_embedding(stream, {&segment, 1}, embedding);
+    Tensor out(DType::kF32, {kTokens, traits.row()});
+    transformer->forward(context, {.blocks = blocks,
+                                   .in = in,
+                                   .times = {&segment, 1},
+                                   .embedding = embedding,
+                                   .conditioning = *conditioning,
+                                   .rope = rope,
+                                   .out = out});
+    passes.out.push_back(std::move(out));
+  }
+  passes.streamed = transformer->streamed();
+  passes.streamed_bytes = transformer->streamed_bytes();
+  passes.weights_bytes = transformer->weights_bytes();
+  return passes;
+}
+
+void expect_same(const Passes& is, const Passes& wants, const std::string& about) {
+  for (size_t i = 0; i < wants.out.size(); ++i)
+    EXPECT_TRUE(test::bitwise_equal(is.out[i], wants.out[i])) << about << ", forward " << i;
+}
+
+class StreamedBlocks : public testing::TestWithParam<Family> {
+ protected:
+  StreamedBlocks()
+      : model(GetParam().model()),
+        path(testing::TempDir() + "streamed_" + GetParam().name + ".safetensors") {
+    write_random(path, random_tensors(model->tensors()));
+  }
+  ~StreamedBlocks() override { fs::remove(path); }
+
+  std::unique_ptr<TransformerModel> model;
+  std::string path;
+};
+
+TEST_P(StreamedBlocks, GiveTheSameBits) {
+  const TensorFile file = TensorFile::open(path);
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const WeightFormat weights : {WeightFormat::kCompute, WeightFormat::kInt8}) {
+      TransformerLoad load{.dtype = dtype, .weights = weights};
+      const Passes whole = run(*model, file, load);
+      EXPECT_EQ(whole.streamed_bytes, 0u);
+      for (load.resident = 2; load.resident <= 4; ++load.resident) {
+        const std::string about = std::string(to_string(dtype)) + ", " + to_string(weights) + ", " +
+                                  std::to_string(load.resident) + " resident";
+        const Passes streamed = run(*model, file, load);
+        expect_same(streamed, whole, about);
+        EXPECT_LT(streamed.weights_bytes, whole.weights_bytes) << about;
+        EXPECT_GT(streamed.streamed_bytes, 0u) << about;
+        // Every streamed block was read once for each forward, and before that for the prompt where
+        // a prompt needs the blocks. The first two were there when it was loaded, and two are read
+        // in advance.
+        EXPECT_EQ(streamed.streamed.bytes % static_cast<int64_t>(streamed.streamed_bytes), 0)
+            << about;
+        EXPECT_GE(streamed.streamed.bytes, 2 * static_cast<int64_t>(streamed.streamed_bytes))
+            << about;
+        EXPECT_GT(streamed.streamed.copying_s, 0) << about;
+      }
+    }
+}
+
+// The ranks of a split width each read their part alone.
+TEST_P(StreamedBlocks, EveryRankReadsItsPart) {
+  const TransformerTraits& traits = model->traits();
+  std::array<std::array<Passes, 2>, 2> passes;  // by whether they are streamed, and rank
+  std::array<uint64_t, 2> read{};
+  run_ranks(2, [&](Communicator& world) {
+    const TensorFile file = TensorFile::open(path);
+    const int rank = world.rank();
+    for (const bool streamed : {false, true}) {
+      TensorReducer reducer(world.group({0, 1}, 1));
+      passes[streamed][rank] = run(*model, file,
+                                   {.width = {.heads = partition(traits.heads, 2, rank),
+                                              .ffn = partition(traits.ffn_columns, 2, rank)},
+                                    .resident = streamed ? 2 : 0},
+                                   &reducer);
+    }
+    read[rank] = file.bytes_read();
+  });
+  constexpr int kLoads = 2 + 3;  // both, and three passes over the streamed blocks at most
+  const size_t bytes = TensorFile::open(path).bytes();
+  for (int rank = 0; rank < 2; ++rank) {
+    expect_same(passes[true][rank], passes[false][rank], "rank " + std::to_string(rank));
+    EXPECT_GT(passes[true][rank].streamed.bytes, 0);
+    EXPECT_LT(static_cast<double>(read[rank]), 0.6 * kLoads * static_cast<double>(bytes));
+  }
+}
+
+// A dry run holds what a run holds, whatever part of the blocks is in memory.
+TEST_P(StreamedBlocks, TakeThePlannedMemory) {
+  const TensorFile file = TensorFile::open(path);
+  for (const int resident : {0, 2, 3, 4}) {
+    const TransformerLoad load{.dtype = DType::kBF16, .resident = resident};
+    DryRun dry;
+    const DryTransformer planned = dry_load(dry, *model, file, load);
+    Stream stream = Stream::cpu(1);
+    const size_t before = tensor_bytes_live();
+    const std::unique_ptr<Transformer> loaded = model->load(stream, file, load);
+    EXPECT_EQ(planned.weights.held, tensor_bytes_live() - before) << resident;
+    EXPECT_EQ(planned.model->weights_bytes(), loaded->weights_bytes()) << resident;
+    EXPECT_EQ(planned.model->streamed_bytes(), loaded->streamed_bytes()) << resident;
+  }
+}
+
+// A file that became shorter while its blocks are read ends the forward with a line that says so.
+TEST_P(StreamedBlocks, AFileThatBecomesShorterIsAnError) {
+  const TensorFile file = TensorFile::open(path);
+  Stream stream = Stream::cpu(1);
+  const std::unique_ptr<Transformer> transformer = model->load(stream, file, {.resident = 2});
+  fs::resize_file(path, fs::file_size(path) / 2);
+  Arena arena(size_t{1} << 30);
+  SerialSeams seams;
+  Context context = seams.context(stream, arena, {}, TokenRanges::all(kTokens));
+  const TransformerTraits& traits = model->traits();
+  const Tensor text = waves({kText, traits.text_columns});
+  const Tensor pooled = traits.pooled_columns ? waves({traits.pooled_columns}) : Tensor();
+  const Tensor in = waves({kTokens, traits.row()});
+  const TimeSegment segment{.tokens = {0, kTokens}, .timestep = 500};
+  Tensor embedding(DType::kF32, {1, traits.time_columns});
+  transformer->timestep_embedding(stream, {&segment, 1}, embedding);
+  try {
+    const auto conditioning = transformer->prepare(
+        context, {.text = text, .text_length = kText, .pooled = pooled, .guidance = 3.5}, kGrid);
+    const Rope rope = transformer->rope(kGrid, {}, *conditioning);
+    Tensor out(DType::kF32, {kTokens, traits.row()});
+    for (int i = 0; i < 2; ++i)
+      transformer->forward(context, {.blocks = transformer->loaded().blocks,
+                                     .in = in,
+                                     .times = {&segment, 1},
+                                     .embedding = embedding,
+                                     .conditioning = *conditioning,
+                                     .rope = rope,
+                                     .out = out});
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kModel);
+    EXPECT_NE(std::string(error.what()).find("became shorter"), std::string::npos) << error.what();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, StreamedBlocks,
+                         testing::Values(Family{"wan", wan}, Family{"z_image", z_image},
+                                         Family{"qwen_image", qwen_image}, Family{"flux", flux}),
+                         [](const testing::TestParamInfo<Family>& info) {
+                           return std::string(info.param.name);
+                         });
+
+// Blocks are read with the changes of a LoRA.
+TEST(StreamedBlocksOf, AChangedModel) {
+  const std::unique_ptr<TransformerModel> model = wan();
+  const std::string name = "blocks.3.attn1.to_q";
+  const int64_t width = model->traits().width;
+  Tensor a = waves({2, width}), b = waves({width, 2});
+  const std::string path = testing::TempDir() + "streamed_lora.safetensors";
+  write_safetensors(path, {{"transformer." + name + ".lora_A.weight", a},
+                           {"transformer." + name + ".lora_B.weight", b}});
+  const std::string base = testing::TempDir() + "streamed_base.safetensors";
+  write_random(base, random_tensors(model->tensors()));
+  const auto weights = std::make_shared<const TensorFile>(TensorFile::open(base));
+  std::vector<std::string> notes;
+  const std::vector<Lora> loras{{.file = path, .scale = 0.5}};
+  const TensorFile changed = with_loras(weights, *model, loras, notes);
+  const Passes whole = run(*model, changed, {.dtype = DType::kBF16});
+  expect_same(run(*model, changed, {.dtype = DType::kBF16, .resident = 2}), whole, "changed");
+  EXPECT_FALSE(
+      test::bitwise_equal(run(*model, *weights, {.dtype = DType::kBF16}).out[0], whole.out[0]));
+  fs::remove(path);
+  fs::remove(base);
+}
+
+}  // namespace
+}  // namespace weft

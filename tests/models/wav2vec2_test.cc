@@ -1,0 +1,342 @@
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "kernels/ops.h"
+#include "models/footprint.h"
+#include "models/registry.h"
+#include "models/wav2vec2/encoder.h"
+#include "tests/models/config_testing.h"
+#include "tests/models/slices_testing.h"
+#include "tests/support/golden_case.h"
+
+namespace weft::test {
+namespace {
+
+struct Run {
+  const char* ops;
+  DType dtype;
+};
+
+const Ops& table(const std::string& name) {
+  return name == "reference" ? reference_ops() : cpu_ops();
+}
+
+class Wav2Vec2Golden : public testing::TestWithParam<Run> {};
+
+TEST_P(Wav2Vec2Golden, HiddenStates) {
+  for (const char* name : {"wav2vec2_tiny", "wav2vec2_bare_names"}) {
+    const GoldenCase golden(name);
+    const DType dtype = GetParam().dtype;
+    Stream stream = Stream::cpu(1, Determinism::kFast, &table(GetParam().ops));
+    Arena arena(size_t{1} << 30);
+    SerialSeams seams;
+    const std::string folder = golden.folder + "/model/audio_encoder";
+    const std::shared_ptr<const AudioEncoderModel> model =
+        open_audio_encoder(folder + "/config.json");
+    const TensorFile file = TensorFile::open(folder);
+    const size_t live = tensor_bytes_live();
+    const std::unique_ptr<AudioEncoder> encoder = model->load(stream, file, dtype, {});
+    const size_t held = tensor_bytes_live() - live;
+    EXPECT_LE(encoder->bytes(), held);
+    const Tensor samples = golden.input("waveform");
+    const int64_t rows = model->traits().rows(samples.count());
+    Context context = seams.context(stream, arena, {}, TokenRanges::all(rows));
+    int64_t states = 0;
+    encoder->encode(context, samples, [&](int64_t k, const TensorView& state) {
+      EXPECT_EQ(k, states++);
+      EXPECT_TRUE(golden.matches("hidden_states." + std::to_string(k), state, dtype));
+    });
+    EXPECT_EQ(states, model->traits().states);
+    EXPECT_EQ(arena.used(), 0u);
+
+    DryRun dry;
+    std::unique_ptr<AudioEncoder> same;
+    const Footprint loaded =
+        dry.measure([&] { same = model->load(dry.stream(), file, dtype, {}); });
+    if (GetParam().ops == std::string("cpu")) {
+      EXPECT_EQ(loaded.held, held);
+    }
+    Context dry_context = seams.context(dry.stream(), dry.arena(), {}, TokenRanges::all(rows));
+    EXPECT_EQ(arena.high_water(), dry_encode(dry, *same, dry_context, samples.count()).arena);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, Wav2Vec2Golden,
+                         testing::Values(Run{"reference", DType::kF32},
+                                         Run{"reference", DType::kBF16}, Run{"cpu", DType::kF32},
+                                         Run{"cpu", DType::kBF16}));
+
+const char* const kConfig = "tests/golden/wav2vec2_tiny/model/audio_encoder/config.json";
+
+class Wav2Vec2File : public ConfigFile<Wav2Vec2Config> {
+ protected:
+  Wav2Vec2File() : ConfigFile(kConfig) {}
+};
+
+// The counts of wav2vec2-large-xlsr-53 without the vector of masked rows.
+TEST_F(Wav2Vec2File, CountsOfThePublishedEncoder) {
+  json_["hidden_size"] = 1024;
+  json_["intermediate_size"] = 4096;
+  json_["num_attention_heads"] = 16;
+  json_["num_hidden_layers"] = 24;
+  json_["conv_dim"] = std::vector<int>(7, 512);
+  const Wav2Vec2Config config = read();
+  EXPECT_EQ(parameter_count(wav2vec2_tensors(config)), 315'437'696);
+  EXPECT_EQ(wav2vec2_tensors(config).size(), 421u);
+  EXPECT_EQ(config.hop(), 320);
+  EXPECT_EQ(config.window(), 400);
+}
+
+TEST_F(Wav2Vec2File, FaultsAreNamed) {
+  EXPECT_EQ(fault(), "");
+  const auto names = [&](const char* field, const nlohmann::json& value, const char* text) {
+    const std::string message = fault(field, value);
+    EXPECT_NE(message.find(text), std::string::npos) << field << ": " << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  };
+  names("feat_extract_norm", "group", "feat_extract_norm = \"group\" (legal: \"layer\")");
+  names("do_stable_layer_norm", false, "do_stable_layer_norm = false (legal: true)");
+  names("hidden_act", "gelu_new", "hidden_act = \"gelu_new\" (legal: \"gelu\")");
+  names("hidden_act", 3, "hidden_act = 3");
+  names("feat_extract_activation", "relu", "feat_extract_activation = \"relu\"");
+  names("add_adapter", true, "add_adapter = true (legal: false)");
+  names("adapter_attn_dim", 16, "adapter_attn_dim = 16 (legal: null)");
+  names("model_type", "wavlm", "model_type = \"wavlm\"");
+  names("num_buckets", 320, "unknown: num_buckets (known: ");
+  names("num_attention_heads", 5, "num_attention_heads is 5, legal: a divisor of hidden_size, 48");
+  names("num_attention_heads", 0, "num_attention_heads");
+  names("num_conv_pos_embedding_groups", 7,
+        "num_conv_pos_embedding_groups is 7, legal: a divisor of hidden_size, 48");
+  names("num_conv_pos_embeddings", 1 << 20, "num_conv_pos_embeddings");
+  names("num_feat_extract_layers", 6, "num_feat_extract_layers is 6, legal: ");
+  names("conv_dim", nlohmann::json::array(),
+        "conv_dim, conv_kernel and conv_stride have 0, 7 and 7");
+  names("conv_stride", {5, 2}, "have 7, 7 and 2 values");
+  names("conv_dim", {16, 16, 16, 16, 16, 16, -16}, "conv_dim");
+  names("conv_stride", std::vector<int>(7, 1000), "more than 1048576 samples");
+  names("conv_kernel", std::vector<int>(7, 4096), "more than 1048576 samples");
+  names("conv_bias", "yes", "conv_bias");
+  names("layer_norm_eps", 0, "layer_norm_eps");
+  names("hidden_size", 1e300, "hidden_size");
+  json_.erase("conv_dim");
+  EXPECT_NE(fault().find("missing: conv_dim"), std::string::npos);
+}
+
+// Any field, replaced by values of other types and sizes, gives a configuration or an Error.
+TEST_F(Wav2Vec2File, AnyFieldMayBeAnything) {
+  const nlohmann::json whole = json_;
+  int refused = 0;
+  for (const auto& [key, value] : whole.items())
+    for (const nlohmann::json& other : std::vector<nlohmann::json>{
+             nullptr, -1, 0, 1, 1e30, true, "x", nlohmann::json::array(), {1, "x"}, {{"a", 1}}}) {
+      json_ = whole;
+      json_[key] = other;
+      refused += fault().empty() ? 0 : 1;
+    }
+  EXPECT_GT(refused, 100);
+}
+
+// A small model of another shape than the golden cases: an odd kernel of positions, three groups,
+// and convolutions without biases.
+class Wav2Vec2Random : public testing::Test {
+ protected:
+  Wav2Vec2Random() {
+    config_.blocks = Wav2Vec2Config::from_json_file(kConfig).blocks;
+    config_.blocks.width = 30;
+    config_.blocks.ffn = 37;
+    config_.blocks.heads = 5;
+    config_.blocks.layers = 2;
+    config_.convs = {{6, 4, 3}, {7, 2, 2}};
+    config_.conv_bias = false;
+    config_.position_kernel = 5;
+    config_.position_groups = 3;
+  }
+  ~Wav2Vec2Random() override { std::remove(path_.c_str()); }
+
+  void write(const std::string& prefix, bool parametrized) {
+    NamedTensors spelled;
+    for (auto& [name, tensor] : random_weights(wav2vec2_tensors(config_), 5)) {
+      std::string as = name;
+      for (const auto& [from, to] : {std::pair{"weight_g", "parametrizations.weight.original0"},
+                                     {"weight_v", "parametrizations.weight.original1"}})
+        if (parametrized && as.ends_with(from)) as.replace(as.find(from), std::strlen(from), to);
+      Tensor& copied = spelled[prefix + as] = Tensor(DType::kF32, tensor.view().shape());
+      std::copy_n(tensor.as<float>(), tensor.count(), copied.as<float>());
+    }
+    spelled[prefix + "masked_spec_embed"] = Tensor(DType::kF32, {30});
+    if (!prefix.empty()) spelled["lm_head.weight"] = Tensor(DType::kF32, {33, 30});
+    write_file(path_, spelled);
+  }
+  Tensor sound(int64_t samples) const {
+    Tensor out(DType::kF32, {samples});
+    for (int64_t i = 0; i < samples; ++i)
+      out.as<float>()[i] = 0.1f + static_cast<float>((i * 37 + i * i % 101) % 211) / 300;
+    return out;
+  }
+  // All hidden states as computed by the first of `parts` ranks.
+  std::vector<double> run(int parts, const Tensor& samples) const {
+    std::vector<std::vector<double>> out(static_cast<size_t>(parts));
+    run_parts(parts, [&](int rank, Reducer& reducer) {
+      Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
+      Arena arena(size_t{1} << 26);
+      SerialSeams seams;
+      const auto encoder =
+          Wav2Vec2::load(TensorFile::open(path_), config_, stream, DType::kF32,
+                         width_part(config_.blocks.heads, config_.blocks.ffn, parts, rank));
+      Context context{stream, arena, seams.mixer, reducer, seams.halo, {}, TokenRanges::all(1)};
+      encoder.encode(context, samples, [&](int64_t, const TensorView& state) {
+        const std::vector<double> values = to_f64(state);
+        out[rank].insert(out[rank].end(), values.begin(), values.end());
+      });
+    });
+    for (const auto& other : out) EXPECT_EQ(other, out[0]);
+    return out[0];
+  }
+
+  Wav2Vec2Config config_;
+  std::string path_ = testing::TempDir() + "weft_wav2vec2_" +
+                      testing::UnitTest::GetInstance()->current_test_info()->name() +
+                      ".safetensors";
+};
+
+TEST_F(Wav2Vec2Random, SlicesOfTheWidthAreTheWhole) {
+  write("wav2vec2.", false);
+  const Tensor samples = sound(601);
+  const std::vector<double> whole = run(1, samples);
+  EXPECT_EQ(whole.size(), 3u * 100 * 30);
+  for (int parts = 2; parts <= 5; ++parts)
+    EXPECT_LT(relative_l2(run(parts, samples), whole), kParallelL2) << parts;
+}
+
+TEST_F(Wav2Vec2Random, BothSpellingsAreTheSameNetwork) {
+  const Tensor samples = sound(601);
+  write("wav2vec2.", false);
+  const std::vector<double> one = run(1, samples);
+  write("", true);
+  EXPECT_EQ(run(1, samples), one);
+}
+
+// The sound takes several pieces of rows, the last one of which is short.
+TEST_F(Wav2Vec2Random, PiecesOfALongSoundEqualTheDefinition) {
+  config_.blocks.layers = 1;
+  write("", false);
+  const int64_t rows = 700;
+  const Tensor samples = sound((rows - 1) * config_.hop() + config_.window());
+  const std::vector<double> states = run(1, samples);
+  ASSERT_EQ(states.size(), 2u * rows * 30);
+  // The definition, in f64, of state 0: normalisation, convolutions, projection and positions.
+  const NamedTensors weights = random_weights(wav2vec2_tensors(config_), 5);
+  const auto value = [&](const std::string& name) { return to_f64(weights.at(name)); };
+  std::vector<double> x = to_f64(samples);
+  double mean = 0, variance = 0;
+  for (double v : x) mean += v / static_cast<double>(x.size());
+  for (double v : x) variance += (v - mean) * (v - mean) / static_cast<double>(x.size());
+  for (double& v : x) v = (v - mean) / std::sqrt(variance + 1e-7);
+  const auto gelu = [](double v) { return v * (1 + std::erf(v / std::sqrt(2.0))) / 2; };
+  const auto normalize = [&](std::vector<double>& y, int64_t c, const std::string& name) {
+    const std::vector<double> w = value(name + ".weight"), b = value(name + ".bias");
+    for (size_t row = 0; row < y.size(); row += c) {
+      double m = 0, s = 0;
+      for (int64_t i = 0; i < c; ++i) m += y[row + i] / c;
+      for (int64_t i = 0; i < c; ++i) s += (y[row + i] - m) * (y[row + i] - m) / c;
+      for (int64_t i = 0; i < c; ++i)
+        y[row + i] = (y[row + i] - m) / std::sqrt(s + 1e-5) * w[i] + b[i];
+    }
+  };
+  int64_t in = 1;
+  for (size_t layer = 0; layer < config_.convs.size(); ++layer) {
+    const auto [c, kernel, stride] = config_.convs[layer];
+    const std::string name = "feature_extractor.conv_layers." + std::to_string(layer);
+    const std::vector<double> w = value(name + ".conv.weight");
+    const int64_t length = static_cast<int64_t>(x.size()) / in;
+    std::vector<double> y;
+    for (int64_t at = 0; at + kernel <= length; at += stride)
+      for (int64_t o = 0; o < c; ++o) {
+        double sum = 0;
+        for (int64_t i = 0; i < in; ++i)
+          for (int64_t k = 0; k < kernel; ++k)
+            sum += w[(o * in + i) * kernel + k] * x[(at + k) * in + i];
+        y.push_back(sum);
+      }
+    normalize(y, c, name + ".layer_norm");
+    for (double& v : y) v = gelu(v);
+    x = y;
+    in = c;
+  }
+  normalize(x, in, "feature_projection.layer_norm");
+  const std::vector<double> w = value("feature_projection.projection.weight"),
+                            b = value("feature_projection.projection.bias");
+  std::vector<double> h(rows * 30);
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t o = 0; o < 30; ++o) {
+      h[row * 30 + o] = b[o];
+      for (int64_t i = 0; i < in; ++i) h[row * 30 + o] += w[o * in + i] * x[row * in + i];
+    }
+  const std::vector<double> g = value("encoder.pos_conv_embed.conv.weight_g"),
+                            v = value("encoder.pos_conv_embed.conv.weight_v"),
+                            bias = value("encoder.pos_conv_embed.conv.bias");
+  std::vector<double> length(5);
+  for (size_t i = 0; i < v.size(); ++i) length[i % 5] += v[i] * v[i];
+  std::vector<double> expected = h;
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t o = 0; o < 30; ++o) {
+      double sum = bias[o];
+      for (int64_t i = 0; i < 10; ++i)
+        for (int64_t k = 0; k < 5; ++k) {
+          const int64_t at = row + k - 2;
+          if (at < 0 || at >= rows) continue;
+          sum +=
+              g[k] * v[(o * 10 + i) * 5 + k] / std::sqrt(length[k]) * h[at * 30 + o / 10 * 10 + i];
+        }
+      expected[row * 30 + o] += gelu(sum);
+    }
+  EXPECT_LT(relative_l2({states.begin(), states.begin() + rows * 30}, expected), 1e-6);
+}
+
+TEST_F(Wav2Vec2Random, SoundsOfIllegalLengthAreErrors) {
+  write("", false);
+  Stream stream = Stream::cpu(1);
+  const auto encoder = Wav2Vec2::load(TensorFile::open(path_), config_, stream, DType::kF32);
+  Arena arena(size_t{1} << 26);
+  SerialSeams seams;
+  Context context = seams.context(stream, arena, {}, TokenRanges::all(1));
+  const auto fault = [&](const TensorView& samples) -> std::string {
+    try {
+      encoder.encode(context, samples, [](int64_t, const TensorView&) {});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kMedia);
+      return error.what();
+    }
+    return "";
+  };
+  const Tensor shortest = sound(config_.window());
+  EXPECT_EQ(fault(shortest), "");
+  EXPECT_NE(fault(shortest.view().slice(0, 0, config_.window() - 1))
+                .find("6 samples at 16 kHz (legal: 7 to 57600000)"),
+            std::string::npos);
+  // Nothing is read before the length is checked.
+  float one = 0;
+  EXPECT_NE(fault(TensorView(&one, DType::kF32, {57'600'001})).find("57600001 samples"),
+            std::string::npos);
+}
+
+TEST_F(Wav2Vec2Random, ForeignTensorsAreNamed) {
+  write("", false);
+  config_.blocks.layers = 3;
+  Stream stream = Stream::cpu(1);
+  try {
+    Wav2Vec2::load(TensorFile::open(path_), config_, stream, DType::kF32);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kModel);
+    EXPECT_NE(std::string(error.what()).find("encoder.layers.2.attention.q_proj.weight"),
+              std::string::npos);
+  }
+  config_.blocks.layers = 1;
+  EXPECT_THROW(Wav2Vec2::load(TensorFile::open(path_), config_, stream, DType::kF32), Error);
+}
+
+}  // namespace
+}  // namespace weft::test
