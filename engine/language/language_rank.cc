@@ -406,8 +406,10 @@ WindowCounts LanguageRank::window() const {
   WindowCounts counts = decode_model_.window();
   if (!prefill_model_) return counts;
   const WindowCounts more = prefill_model_->window();
-  return {counts.reads + more.reads, counts.reading_s + more.reading_s,
-          counts.waited_s + more.waited_s};
+  return {.reads = counts.reads + more.reads,
+          .bytes = counts.bytes + more.bytes,
+          .reading_s = counts.reading_s + more.reading_s,
+          .waited_s = counts.waited_s + more.waited_s};
 }
 
 namespace {
