@@ -25,7 +25,7 @@ def safetensors(tensors, metadata=None, data=None, pad=0):
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(header, separators=(",", ":")).encode() + b" " * pad
-    return struct.pack("<Q", len(text)) + text + (bytes(range(at)) if data is None else data)
+    return struct.pack("<Q", len(text)) + text + (bytes(i % 256 for i in range(at)) if data is None else data)
 
 
 def weights():
@@ -110,6 +110,49 @@ def part_files():
     part("qwen3", decoder | {"model.layers.0.self_attn.q_norm.weight": [4]})
     part("qwen2", decoder | {"model.layers.0.self_attn.q_proj.bias": [8]})
     part("lora", {"lora_unet_a.lora_down.weight": [1, 1], "a.diff": [1]})
+    part("wan_image", wan | blocks | {"img_emb.proj.0.weight": [2], "img_emb.emb_pos": [1, 3, 2],
+                                      "blocks.0.cross_attn.k_img.weight": [1, 1]})
+    injectors = {f"audio_injector.injector.{i}.q.weight": [1] for i in range(12)}
+    part("wan_s2v", wan | {"patch_embedding.weight": [128, 1, 1, 2, 2], "head.head.weight": [4, 1], "blocks.39.a": [1],
+                           "casual_audio_encoder.weights": [1],
+                           "casual_audio_encoder.encoder.conv1_local.conv.weight": [32, 1, 1]} | injectors)
+    stream = {"transformer_blocks.0.attn.norm_q.weight": [128]}
+    part("flux", stream | {"x_embedder.weight": [128, 4], "context_embedder.weight": [1, 1],
+                           "time_text_embed.text_embedder.linear_1.weight": [1, 2],
+                           "transformer_blocks.0.attn.add_q_proj.weight": [1], "transformer_blocks.0.attn.to_q.weight": [1],
+                           "single_transformer_blocks.0.proj_mlp.weight": [1]})
+    part("flux_original", {"img_in.weight": [128, 4], "txt_in.weight": [1, 1], "vector_in.in_layer.weight": [1, 2],
+                           "double_blocks.0.img_attn.qkv.weight": [1], "single_blocks.0.linear1.weight": [1],
+                           "double_blocks.0.img_attn.norm.query_norm.scale": [128], "guidance_in.in_layer.weight": [1]})
+    part("qwen_image", stream | {"img_in.weight": [128, 4], "txt_in.weight": [1, 2], "txt_norm.weight": [1],
+                                 "transformer_blocks.0.img_mod.1.weight": [1]})
+    caption = {"cap_embedder.1.weight": [1, 2], "layers.0.ffn_norm1.weight": [1], "noise_refiner.0.ffn_norm1.weight": [1]}
+    part("z_image", caption | {"all_x_embedder.2-1.weight": [128, 4], "layers.0.attention.norm_q.weight": [128]})
+    part("z_image_single", caption | {"x_embedder.weight": [128, 4], "layers.0.attention.q_norm.weight": [128]})
+    part("clip_vision", {"vision_model.embeddings.position_embedding.weight": [5, 80],
+                         "vision_model.embeddings.patch_embedding.weight": [1, 1, 1, 14],
+                         "vision_model.encoder.layers.0.mlp.fc1.weight": [2]})
+    part("empty_extents", caption | {"all_x_embedder.2-1.weight": [2 ** 47, 0], "layers.0.attention.norm_q.weight": [128]})
+    part("many_blocks", wan | blocks | {"blocks.65535.a": [1]})
+    text = lambda s: struct.pack("<Q", len(s)) + s.encode()
+
+    def gguf_part(name, architecture, metadata, shapes):
+        entries = [("general.architecture", 8, text(architecture))] + metadata
+        tensors, data = [], b""
+        for tensor, shape in shapes.items():  # the innermost extent is the first
+            data += bytes(-len(data) % 32)
+            tensors.append((tensor, shape[::-1], 0, len(data)))
+            data += bytes(4 * math.prod(shape))
+        put("part_file", name, gguf(entries, tensors, data))
+
+    layer = {"token_embd.weight": [9, 4], "blk.0.attn_q.weight": [8, 4], "blk.0.attn_k.weight": [4, 4],
+             "blk.0.ffn_gate.weight": [8, 4]}
+    numbers = [("attention.head_count", 4, struct.pack("<I", 2)), ("rope.freq_base", 6, struct.pack("<f", 1e6)),
+               ("attention.layer_norm_rms_epsilon", 6, struct.pack("<f", 1e-6))]
+    gguf_part("qwen2.gguf", "qwen2vl", [("qwen2vl." + key, *value) for key, *value in numbers], layer | {"blk.0.attn_q.bias": [8]})
+    gguf_part("qwen3.gguf", "qwen3", [], layer | {"blk.0.attn_q_norm.weight": [4]})
+    gguf_part("t5.gguf", "t5encoder", [], {"token_embd.weight": [9, 4], "enc.blk.0.attn_q.weight": [4, 4],
+                                           "enc.blk.0.attn_rel_b.weight": [32, 2], "enc.blk.0.ffn_gate.weight": [8, 4]})
 
 
 def gguf_tokenizers():
@@ -182,6 +225,40 @@ def configs():
         {"stage": "tokenizer", "tolerance": 0, "max_length": 8, "texts": ["a b", ""], "ids": [[5, 1], [1]]}))
     put("verify_case", "text_clean", json.dumps(
         {"stage": "text_clean", "tolerance": 0, "texts": ["a &amp; b"], "cleaned": ["a & b"]}))
+
+
+def components():
+    """Configs of every class that the registry knows, and of pictures' preprocessing."""
+    for name, path in [
+            ("flux", "dit_flux/model/transformer"), ("qwen_image", "dit_qwen_image/model/transformer"),
+            ("z_image", "dit_zimage/model/transformer"), ("wan", "dit_wan_i2v21/model/transformer"),
+            ("wan_s2v", "s2v_motion/model/transformer"), ("kl_vae", "vae_kl_decode/model/vae"),
+            ("qwen_image_vae", "pipeline_qwen_image/model/vae"), ("wan_vae_residual", "vae22_decode1/model/vae"),
+            ("clip_text", "clip_text/model/text_encoder"), ("clip_vision", "clip_vision/model/image_encoder"),
+            ("t5", "t5/model/text_encoder"), ("umt5", "umt5/model/text_encoder"),
+            ("qwen2_5_vl", "pipeline_qwen_image/model/text_encoder"), ("qwen3", "pipeline_zimage_turbo/model/text_encoder"),
+            ("wav2vec2", "wav2vec2_tiny/model/audio_encoder")]:
+        put("component", name, (GOLDEN / path / "config.json").read_bytes())
+    z_image = json.loads((CORPUS / "component/z_image").read_text())
+    put("component", "infinite", json.dumps(z_image | {"t_scale": math.inf, "norm_eps": math.nan, "rope_theta": -1}))
+    clip = {"do_resize": True, "size": {"shortest_edge": 28}, "do_center_crop": True, "crop_size": {"height": 28, "width": 28},
+            "resample": 3, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
+            "image_mean": [0.48, 0.46, 0.41], "image_std": [0.27, 0.26, 0.28]}
+    for name, change in [("clip", {}), ("numbers", {"size": 28, "crop_size": 28, "resample": 1}),
+                         ("squash", {"size": {"height": 28, "width": 28}, "do_center_crop": False}),
+                         ("plain", {"do_resize": False, "do_rescale": False, "do_normalize": False}),
+                         ("no_deviation", {"image_std": [0, 1, 1]}), ("short", {"image_mean": [0]}),
+                         ("large", {"rescale_factor": 1e300, "image_mean": [1e200, 0, 0]})]:
+        put("preprocessor", name, json.dumps(clip | change))
+
+
+def previews():
+    sound = {"schema": "weft.preview/v1", "rgb": [[0.5, -0.25, 1e4], [0, 1, -2]], "constant": [0.125, 0, -1],
+             "relative_error": 0.25}
+    for name, change in [("sound", {}), ("schema", {"schema": "weft.preview/v2"}), ("short_row", {"rgb": [[1, 2], [3]]}),
+                         ("one_channel", {"rgb": [[1, 2, 3]]}), ("large", {"constant": [1e5, 0, 0]}),
+                         ("nested", {"rgb": [[[1], 2, 3], {}]}), ("no_constant", {"constant": None})]:
+        put("preview", name, json.dumps(sound | change))
 
 
 def field(number, value):
@@ -344,6 +421,8 @@ if __name__ == "__main__":
     gguf_tokenizers()
     loras()
     configs()
+    components()
+    previews()
     tokenizers()
     tokenizer_files()
     clip_tokenizers()

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -14,12 +15,14 @@
 #include "apps/serve/http/http_server.h"
 #include "apps/serve/stream_messages.h"
 #include "apps/verify/verify_stages.h"
+#include "engine/preview/preview_fit.h"
 #include "engine/sampling/sampler.h"
 #include "io/json.h"
 #include "io/media/image.h"
 #include "io/media/media_probe.h"
 #include "io/media/video.h"
 #include "io/picture/picture_header.h"
+#include "io/picture/picture_pixels.h"
 #include "io/picture/picture_reader.h"
 #include "io/sound/audio.h"
 #include "io/text/bpe/clip_tokenizer.h"
@@ -162,7 +165,7 @@ void config(Bytes bytes) {
   const std::string path = anonymous_file(bytes);
   refused_or_done([&] {
     const WanConfig wan = WanConfig::from_json_file(path);
-    CHECK(!to_string(wan).empty(), to_string(wan));
+    CHECK(!to_string(wan).empty() && wan.eps > 0 && std::isfinite(wan.eps), to_string(wan));
     if (wan.layers <= 64) CHECK(parameter_count(wan_tensors(wan)) > 0);
   });
   refused_or_done([&] {
@@ -187,6 +190,48 @@ void config(Bytes bytes) {
   refused_or_done([&] {
     const Sampler sampler(SamplerConfig::from_json_file(path), 3);
     CHECK(sampler.sigmas().back() == 0);
+  });
+}
+
+// A config of any component, of the class that it names.
+void component(Bytes bytes) {
+  const std::string path = anonymous_file(bytes);
+  refused_or_done([&] {
+    if (const std::optional<ComponentFacts> facts = component_facts(path)) {
+      CHECK(parameter_count(facts->tensors) > 0, facts->class_name);
+      if (facts->part == "transformer") {
+        const TransformerTraits traits = open_transformer(path)->traits();
+        CHECK(traits.width > 0 && std::isfinite(traits.time_scale), traits.width);
+      }
+    }
+  });
+}
+
+// The pictures of a tower that takes 28 pixels per side.
+void preprocessor(Bytes bytes) {
+  const std::string path = anonymous_file(bytes);
+  refused_or_done([&] {
+    const ClipPreprocessing how = read_clip_preprocessing(path, 28);
+    if (how.shortest_edge > 64) return;  // the picture would become large
+    Frame picture(5, 3);
+    std::ranges::fill(picture.rgb, uint8_t{200});
+    const Tensor pixels(DType::kF32, {3, how.size, how.size});
+    clip_pixels(picture, how, pixels.view());
+    const float* values = pixels.view().as<float>();
+    for (int64_t i = 0; i < pixels.view().count(); ++i) CHECK(std::isfinite(values[i]), values[i]);
+  });
+}
+
+// The colours of a VAE with two latent channels.
+void preview(Bytes bytes) {
+  const std::string path = anonymous_file(bytes);
+  refused_or_done([&] {
+    const PreviewFit fit = read_preview_fit(path, 2);
+    for (const ColourMap& map : {fit.map, fit.first.value_or(fit.map)}) {
+      CHECK(map.rgb.size() == 2, map.rgb.size());
+      for (const auto& colour : {map.rgb[0], map.rgb[1], map.constant})
+        for (const float value : colour) CHECK(std::abs(value) <= 1e4f, value);
+    }
   });
 }
 
@@ -272,10 +317,11 @@ void use(const ByteBpeTokenizer& tokenizer, std::string_view text) {
 void part_file(Bytes bytes) {
   const std::string path = anonymous_file(bytes);
   refused_or_done([&] {
-    const TensorFile file = open_weights(path);
+    const TensorFile file =
+        text_of(bytes).starts_with("GGUF") ? open_gguf(path) : open_weights(path);
     lora_family(file);
     if (const std::optional<ComponentFacts> facts = component_facts(file))
-      CHECK(!facts->class_name.empty() && !facts->tensors.empty(), facts->part);
+      CHECK(!facts->class_name.empty() && parameter_count(facts->tensors) > 0, facts->part);
   });
 }
 
@@ -423,6 +469,9 @@ constexpr Target kTargets[] = {
     {"gguf_tokenizer", 8192, gguf_tokenizer},
     {"safetensors_index", 2048, safetensors_index},
     {"config", 2048, config},
+    {"component", 2048, component},
+    {"preprocessor", 2048, preprocessor},
+    {"preview", 2048, preview},
     {"model_index", 2048, model_index},
     {"verify_case", 2048, verify_case},
     {"tokenizer_model", 4096, tokenizer_model},
