@@ -12,7 +12,7 @@
 #include "apps/layout_choice.h"
 #include "apps/model_folder.h"
 #include "apps/plan_queue.h"
-#include "engine/pictures/picture_conditions.h"
+#include "engine/sound/sound_clips.h"
 #include "io/atomic_file.h"
 #include "parallel/schedule/plan_check.h"
 #include "parallel/schedule/timeline_svg.h"
@@ -271,7 +271,7 @@ int run_plan(const Flags& flags) {
   const SimulatedMachine machine = simulated_machine(flags, ranks, link_of(flags), *model);
   const GeneratorOptions options = planning_options(flags, ranks.count, machine.planned);
   const Generator generator(model, options);
-  Request request = with_any_pictures(request_of(flags, given, generator), model->directory);
+  Request request = with_any_inputs(request_of(flags, given, generator), model->directory);
   request.prompt = flags.given("prompt") ? prompts_of(flags).front() : "a planned prompt";
   const PlannedJob job = planned_job(generator, options, generator.resolve(request), machine);
   const bool whole = rank || !svg.empty() || flags.on("check");

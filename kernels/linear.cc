@@ -34,7 +34,8 @@ TensorView some_rows(const TensorView& x, int64_t begin, int64_t count) {
 
 void linear_with_term(Stream& stream, const TensorView& x, const PackedLinear& packed,
                       LinearActivation activation, const TensorView& out) {
-  const auto& [down, up, scratch] = *packed.term();
+  const LowRankTerm& term = *packed.term();
+  const PackedLinear &down = term.down, &up = term.up;
   const int64_t step = std::min(kTermRows, x.rows());
   const TermPlaces at(step, up);
   const auto run = [&](void* data) {
@@ -57,7 +58,7 @@ void linear_with_term(Stream& stream, const TensorView& x, const PackedLinear& p
       copy(stream, sums, some_rows(out, row, count));
     }
   };
-  scratch->with(
+  term.scratch->with(
       SharedScratch::new_content(), [](void*) {}, run);
 }
 

@@ -10,10 +10,11 @@ namespace weft {
 
 namespace {
 
-constexpr const char* kNames[] = {
-    "attention", "block",        "chunk",       "communication", "conv",    "copy",   "decode",
-    "denoise",   "encode_image", "encode_text", "encode_video",  "forward", "linear", "load",
-    "norm",      "pointwise",    "rope",        "step",          "write"};
+constexpr const char* kNames[] = {"attention",    "block",        "chunk",       "communication",
+                                  "conv",         "copy",         "decode",      "denoise",
+                                  "encode_audio", "encode_image", "encode_text", "encode_video",
+                                  "forward",      "linear",       "load",        "norm",
+                                  "pointwise",    "rope",         "step",        "write"};
 static_assert(std::size(kNames) == kZones);
 
 int64_t now_ns() {
@@ -29,6 +30,7 @@ const char* to_string(Zone zone) { return kNames[static_cast<int>(zone)]; }
 bool is_stage(Zone zone) {
   switch (zone) {
     case Zone::kLoad:
+    case Zone::kEncodeAudio:
     case Zone::kEncodeImage:
     case Zone::kEncodeText:
     case Zone::kDenoise:

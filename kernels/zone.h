@@ -14,6 +14,7 @@ enum class Zone : uint8_t {
   kCopy,
   kDecode,
   kDenoise,
+  kEncodeAudio,
   kEncodeImage,
   kEncodeText,
   kEncodeVideo,

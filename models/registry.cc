@@ -5,32 +5,16 @@
 
 #include "io/json.h"
 #include "io/weights/weights_file.h"
-#include "models/autoencoder_kl/vae.h"
-#include "models/causal_decoder/names.h"
-#include "models/causal_decoder/text_model.h"
-#include "models/clip_towers/text.h"
-#include "models/clip_towers/vision.h"
 #include "models/config_check.h"
+#include "models/files/components.h"
 #include "models/files/model_index.h"
+#include "models/files/root_parts.h"
 #include "models/files/tokenizer_files.h"
 #include "models/flux/family.h"
-#include "models/flux/names.h"
-#include "models/flux/transformer.h"
-#include "models/footprint.h"
 #include "models/qwen_image/family.h"
-#include "models/qwen_image/names.h"
-#include "models/qwen_image/transformer.h"
-#include "models/umt5/encoder.h"
-#include "models/umt5/names.h"
 #include "models/wan/family.h"
-#include "models/wan/names.h"
-#include "models/wan/transformer.h"
-#include "models/wan/vae.h"
-#include "models/wan_s2v/transformer.h"
-#include "models/wav2vec2/encoder.h"
+#include "models/wan_s2v/family.h"
 #include "models/z_image/family.h"
-#include "models/z_image/names.h"
-#include "models/z_image/transformer.h"
 
 namespace weft {
 
@@ -42,8 +26,8 @@ void require(bool there, const std::string& message) {
   if (!there) throw Error(ErrorKind::kModel, message);
 }
 
-constexpr const ModelFamily* kFamilies[] = {&kWanFamily, &kWanPictureFamily, &kZImageFamily,
-                                            &kQwenImageFamily, &kFluxFamily};
+constexpr const ModelFamily* kFamilies[] = {&kWanFamily,    &kWanPictureFamily, &kWanSpeechFamily,
+                                            &kZImageFamily, &kQwenImageFamily,  &kFluxFamily};
 
 // The transformers that need no folder.
 std::string families_of_files() {
@@ -64,288 +48,6 @@ const ModelFamily& family_of(const std::string& class_name, const std::string& i
                                      " is not supported yet (legal: " + legal + ")");
 }
 
-// The classes of components. A config.json is of the first row that recognises it.
-template <class Model>
-struct ComponentRow {
-  const char* class_name;
-  // `name` is the config's _class_name or model_type, "" where it has neither.
-  bool (*is)(const std::string& name, const nlohmann::json& config);
-  std::shared_ptr<const Model> (*open)(const std::string& path);
-  std::shared_ptr<const Model> (*of_tensors)(const TensorFile& file) = nullptr;
-  // Returns whether a file without a config holds the model. A file that no row knows is the
-  // first row's.
-  bool (*holds)(const TensorFile& file) = nullptr;
-  // The configuration of such a file in one line; null where the model itself tells it.
-  std::string (*describe)(const TensorFile& file) = nullptr;
-};
-
-constexpr const char* kSpeechClass = "WanModel_S2V";
-
-// A config.json of the original repository names no class.
-bool is_original_wan(const nlohmann::json& config) {
-  return config.contains("num_heads") && config.contains("ffn_dim");
-}
-
-constexpr ComponentRow<TransformerModel> kTransformers[] = {
-    {"WanTransformer3DModel",
-     [](const std::string& name, const nlohmann::json& config) {
-       return name == "WanTransformer3DModel" || (name.empty() && is_original_wan(config));
-     },
-     [](const std::string& path) -> std::shared_ptr<const TransformerModel> {
-       return make_wan_model(WanConfig::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const TransformerModel> {
-       return make_wan_model(WanConfig::from_tensors(file));
-     },
-     [](const TensorFile& file) { return holds_wan(file) && !holds_wan_s2v(file); }},
-    {kSpeechClass,
-     [](const std::string& name, const nlohmann::json&) { return name == kSpeechClass; },
-     [](const std::string& path) -> std::shared_ptr<const TransformerModel> {
-       return make_wan_s2v_model(WanS2vConfig::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const TransformerModel> {
-       return make_wan_s2v_model(WanS2vConfig::from_tensors(file));
-     },
-     holds_wan_s2v},
-    {"ZImageTransformer2DModel",
-     [](const std::string& name, const nlohmann::json&) {
-       return name == "ZImageTransformer2DModel";
-     },
-     [](const std::string& path) -> std::shared_ptr<const TransformerModel> {
-       return make_z_image_model(ZImageConfig::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const TransformerModel> {
-       return make_z_image_model(ZImageConfig::from_tensors(file));
-     },
-     holds_z_image},
-    {"QwenImageTransformer2DModel",
-     [](const std::string& name, const nlohmann::json&) {
-       return name == "QwenImageTransformer2DModel";
-     },
-     [](const std::string& path) -> std::shared_ptr<const TransformerModel> {
-       return make_qwen_image_model(QwenImageConfig::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const TransformerModel> {
-       return make_qwen_image_model(QwenImageConfig::from_tensors(file));
-     },
-     holds_qwen_image},
-    {"FluxTransformer2DModel",
-     [](const std::string& name, const nlohmann::json&) {
-       return name == "FluxTransformer2DModel";
-     },
-     [](const std::string& path) -> std::shared_ptr<const TransformerModel> {
-       return make_flux_model(FluxConfig::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const TransformerModel> {
-       return make_flux_model(FluxConfig::from_tensors(file));
-     },
-     holds_flux}};
-
-constexpr ComponentRow<TextEncoderModel> kTextEncoders[] = {
-    {"UMT5EncoderModel",
-     [](const std::string& name, const nlohmann::json&) { return name == "umt5"; },
-     [](const std::string& path) -> std::shared_ptr<const TextEncoderModel> {
-       return make_umt5_model(Umt5Config::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const TextEncoderModel> {
-       return make_umt5_model(Umt5Config::from_tensors(file));
-     },
-     holds_umt5, [](const TensorFile& file) { return to_string(Umt5Config::from_tensors(file)); }},
-    {"T5EncoderModel", [](const std::string& name, const nlohmann::json&) { return name == "t5"; },
-     [](const std::string& path) -> std::shared_ptr<const TextEncoderModel> {
-       return make_umt5_model(Umt5Config::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const TextEncoderModel> {
-       return make_umt5_model(Umt5Config::from_tensors(file));
-     },
-     holds_t5, [](const TensorFile& file) { return to_string(Umt5Config::from_tensors(file)); }},
-    {"CLIPTextModel",
-     [](const std::string& name, const nlohmann::json&) { return name == "clip_text_model"; },
-     [](const std::string& path) -> std::shared_ptr<const TextEncoderModel> {
-       return make_clip_text_model(ClipTextConfig::from_json_file(path));
-     }},
-    {"Qwen3Model", [](const std::string& name, const nlohmann::json&) { return name == "qwen3"; },
-     [](const std::string& path) -> std::shared_ptr<const TextEncoderModel> {
-       return make_decoder_text_model(DecoderConfig::from_json_file(path),
-                                      DecoderRows::kBeforeLast);
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const TextEncoderModel> {
-       return make_decoder_text_model(DecoderConfig::from_tensors(file), DecoderRows::kBeforeLast);
-     },
-     holds_qwen3,
-     [](const TensorFile& file) { return to_string(DecoderConfig::from_tensors(file)); }},
-    {"Qwen2_5_VLForConditionalGeneration",
-     [](const std::string& name, const nlohmann::json&) { return name == "qwen2_5_vl"; },
-     [](const std::string& path) -> std::shared_ptr<const TextEncoderModel> {
-       return make_decoder_text_model(DecoderConfig::from_json_file(path), DecoderRows::kFinal);
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const TextEncoderModel> {
-       return make_decoder_text_model(DecoderConfig::from_tensors(file), DecoderRows::kFinal);
-     },
-     holds_qwen2,
-     [](const TensorFile& file) { return to_string(DecoderConfig::from_tensors(file)); }}};
-
-constexpr ComponentRow<ImageEncoderModel> kImageEncoders[] = {
-    {"CLIPVisionModel",
-     [](const std::string& name, const nlohmann::json&) { return name == "clip_vision_model"; },
-     [](const std::string& path) -> std::shared_ptr<const ImageEncoderModel> {
-       return make_clip_vision_model(ClipVisionConfig::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const ImageEncoderModel> {
-       return make_clip_vision_model(ClipVisionConfig::from_tensors(file));
-     },
-     holds_clip_vision,
-     [](const TensorFile& file) { return to_string(ClipVisionConfig::from_tensors(file)); }}};
-
-constexpr ComponentRow<AudioEncoderModel> kAudioEncoders[] = {
-    {"Wav2Vec2Model",
-     [](const std::string& name, const nlohmann::json&) { return name == "wav2vec2"; },
-     [](const std::string& path) -> std::shared_ptr<const AudioEncoderModel> {
-       return make_wav2vec2_model(Wav2Vec2Config::from_json_file(path));
-     }}};
-
-constexpr ComponentRow<VaeModel> kVaes[] = {
-    {"AutoencoderKLWan",
-     [](const std::string& name, const nlohmann::json&) { return name == "AutoencoderKLWan"; },
-     [](const std::string& path) -> std::shared_ptr<const VaeModel> {
-       return make_wan_vae_model(WanVaeConfig::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const VaeModel> {
-       return make_wan_vae_model(WanVaeConfig::from_tensors(file));
-     },
-     holds_wan_vae,
-     [](const TensorFile& file) { return to_string(WanVaeConfig::from_tensors(file)); }},
-    {"AutoencoderKLQwenImage",
-     [](const std::string& name, const nlohmann::json&) {
-       return name == "AutoencoderKLQwenImage";
-     },
-     [](const std::string& path) -> std::shared_ptr<const VaeModel> {
-       return make_wan_vae_model(WanVaeConfig::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const VaeModel> {
-       WanVaeConfig config = WanVaeConfig::from_tensors(file);
-       config.pictures = true;
-       return make_wan_vae_model(config);
-     },
-     holds_wan_vae,
-     [](const TensorFile& file) { return to_string(WanVaeConfig::from_tensors(file)); }},
-    {"AutoencoderKL",
-     [](const std::string& name, const nlohmann::json&) { return name == "AutoencoderKL"; },
-     [](const std::string& path) -> std::shared_ptr<const VaeModel> {
-       return make_kl_vae_model(KlVaeConfig::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const VaeModel> {
-       return make_kl_vae_model(KlVaeConfig::from_tensors(file));
-     },
-     holds_kl_vae,
-     [](const TensorFile& file) { return to_string(KlVaeConfig::from_tensors(file)); }}};
-
-// Returns the config's _class_name, else its model_type, else "".
-std::string class_of(const nlohmann::json& config, const std::string& path) {
-  const std::string name = json_string_or(config, "_class_name", path, "");
-  return name.empty() ? json_string_or(config, "model_type", path, "") : name;
-}
-
-// Returns the row of a config, or null.
-template <class Model, size_t N>
-const ComponentRow<Model>* row_of(const ComponentRow<Model> (&rows)[N],
-                                  const nlohmann::json& config, const std::string& path) {
-  const std::string name = class_of(config, path);
-  for (const auto& row : rows)
-    if (row.is(name, config)) return &row;
-  return nullptr;
-}
-
-template <class Model, size_t N>
-std::string legal_classes(const ComponentRow<Model> (&rows)[N]) {
-  std::string legal;
-  for (const auto& row : rows) legal += (legal.empty() ? "" : ", ") + std::string(row.class_name);
-  return legal;
-}
-
-template <class Model, size_t N>
-std::shared_ptr<const Model> open_component(const ComponentRow<Model> (&rows)[N],
-                                            const std::string& path) {
-  require(fs::is_regular_file(path), path + ": missing; it says what the weights beside it are");
-  const nlohmann::json config = read_config(path);
-  const ComponentRow<Model>* row = row_of(rows, config, path);
-  // A config without a class is read as the first row's, which names what it lacks.
-  const bool unnamed = !json_has(config, "_class_name") && !json_has(config, "model_type");
-  if (!row && unnamed) row = &rows[0];
-  require(row, path + ": _class_name or model_type " + class_of(config, path) +
-                   " is not supported (legal: " + legal_classes(rows) + ")");
-  return row->open(path);
-}
-
-// Load a model without reading values. They throw where the file's tensors are not the model's.
-void try_load(const TransformerModel& model, Stream& stream, const TensorFile& file) {
-  model.load(stream, file, {});
-}
-void try_load(const TextEncoderModel& model, Stream& stream, const TensorFile& file) {
-  model.load(stream, file, DType::kF32, {});
-}
-void try_load(const ImageEncoderModel& model, Stream& stream, const TensorFile& file) {
-  model.load(stream, file, DType::kF32, {});
-}
-void try_load(const VaeModel& model, Stream& stream, const TensorFile& file) {
-  model.load(stream, file, DType::kF32, VaeParts::kDecoder);
-}
-
-// The model that a config describes; null where there is no such config, or where the tensors of
-// the file are another's.
-template <class Model, size_t N>
-std::shared_ptr<const Model> fitting(const ComponentRow<Model> (&rows)[N],
-                                     const std::string& config_path, const TensorFile& file) {
-  if (!fs::is_regular_file(config_path)) return nullptr;
-  try {
-    const ComponentRow<Model>* row = row_of(rows, read_config(config_path), config_path);
-    if (!row) return nullptr;
-    std::shared_ptr<const Model> model = row->open(config_path);
-    DryRun run;
-    try_load(*model, run.stream(), file);
-    return model;
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kModel) throw;
-    return nullptr;
-  }
-}
-
-// Returns the row of a file's component, that of `class_name` before others; null where no row
-// knows the file.
-template <class Model, size_t N>
-const ComponentRow<Model>* row_of(const ComponentRow<Model> (&rows)[N], const TensorFile& file,
-                                  const std::string& class_name = "") {
-  const ComponentRow<Model>* found = nullptr;
-  for (const auto& row : rows)
-    if (row.holds && row.holds(file) && (!found || class_name == row.class_name)) found = &row;
-  return found;
-}
-
-std::string holdings(const TensorFile& file) {
-  const std::optional<ComponentFacts> facts = component_facts(file);
-  return facts ? "holds the " + facts->part + " " + facts->class_name
-               : "holds no component that is known here";
-}
-
-// Opens the component of a weights file. Its configuration is that beside the weights or
-// `folder_config`, if one fits, or else follows from the tensors.
-template <class Model, size_t N>
-std::shared_ptr<const Model> open_part(const ComponentRow<Model> (&rows)[N],
-                                       const std::string& weights, const std::string& folder_config,
-                                       const std::string& class_name) {
-  const TensorFile file = open_weights(weights);
-  const std::string beside =
-      (fs::path(file.files().front()).parent_path() / "config.json").string();
-  for (const std::string& config : {beside, folder_config})
-    if (std::shared_ptr<const Model> model = fitting(rows, config, file)) return model;
-  const ComponentRow<Model>* row = row_of(rows, file, class_name);
-  require(row, weights + ": " + holdings(file) + " (legal here: " +
-                   (class_name.empty() ? legal_classes(rows) : class_name) + ")");
-  require(!folder_config.empty() || class_name.empty() || class_name == row->class_name,
-          weights + ": holds a " + row->class_name + ", and this model's is a " + class_name);
-  return row->of_tensors(file);
-}
-
 void check_boundary(const ModelDirectory& model, const std::string& where) {
   require(model.transformer_2.empty() || model.boundary_ratio,
           where + ": two experts need boundary_ratio, from which the step to switch follows");
@@ -354,38 +56,64 @@ void check_boundary(const ModelDirectory& model, const std::string& where) {
               " (legal: between 0 and 1)");
 }
 
+[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorKind::kUsage, why); }
+
+// Refuses a model of single files that lacks a text encoder, and names the flag that is free.
+void check_encoders(const PartFiles& files, const ModelDirectory& model, const std::string& whole) {
+  const ModelFamily& family = *model.family;
+  const std::string free = files.text_encoder.empty() ? "--text-encoder" : "--text-encoder-2";
+  if (model.text_encoder.empty())
+    refuse(model.transformer + " needs a text encoder: give " + free + " FILE, a " +
+           family.text_encoder_class + whole);
+  if (family.pooled.encoder && model.pooled_encoder.empty())
+    refuse(model.transformer + " needs another text encoder: give " + free + " FILE, a " +
+           family.pooled_encoder_class + whole);
+}
+
+// Looks for the tokenizers that no flag gives, and names the flag of one that is not found.
+void find_tokenizers(const PartFiles& files, ModelDirectory& model, const std::string& whole) {
+  const ModelFamily& family = *model.family;
+  const std::string free = files.tokenizer.empty() ? "--tokenizer" : "--tokenizer-2";
+  for (const auto& [folders, encoder, tokenizer] :
+       {std::tuple{&family.text, &model.text_encoder, &model.tokenizer},
+        {&family.pooled, &model.pooled_encoder, &model.pooled_tokenizer}}) {
+    if (!folders->encoder || !tokenizer->empty()) continue;
+    *tokenizer = find_tokenizer(*encoder, folders->kind, folders->tokenizer);
+    if (tokenizer->empty())
+      refuse(*encoder + " holds no tokenizer: give " + free + " FILE (" + files_of(folders->kind) +
+             ")" + whole);
+  }
+}
+
 // The model that consists of the files alone.
 ModelDirectory model_of_files(const PartFiles& files) {
-  const auto refuse = [](const std::string& why) { throw Error(ErrorKind::kUsage, why); };
   if (files.transformer.empty())
     refuse("the files are no whole model: give --transformer FILE, or --model FOLDER");
   ModelDirectory model;
   model.path = files.transformer;
-  files.replace_in(model);
-  const TensorFile file = open_weights(model.transformer);
+  const TensorFile file = open_weights(files.transformer);
   const ComponentRow<TransformerModel>* row = row_of(kTransformers, file);
-  require(row, model.transformer + ": " + holdings(file) +
+  require(row, files.transformer + ": " + holdings(file) +
                    " (legal for --transformer: " + legal_classes(kTransformers) + ")");
   model.family = family_of_transformer(row->class_name);
   require(model.family,
-          model.transformer + ": holds a " + row->class_name +
+          files.transformer + ": holds a " + row->class_name +
               ", which needs --model FOLDER (legal without one: " + families_of_files() + ")");
   const ModelFamily& family = *model.family;
-  if (model.tokenizer.empty() && !model.text_encoder.empty())
-    model.tokenizer = find_tokenizer(model.text_encoder);
+  files.replace_in(model);
   const std::string whole =
       std::string("; or give --model FOLDER, which holds all parts of a ") + family.class_name;
-  if (model.text_encoder.empty())
-    refuse(model.transformer + " needs a text encoder: give --text-encoder FILE, a " +
-           family.text_encoder_class + whole);
+  check_encoders(files, model, whole);
   if (model.vae.empty())
     refuse(model.transformer + " needs a VAE: give --vae FILE, an " + family.vae_class + whole);
-  if (model.tokenizer.empty())
-    refuse(model.text_encoder + " holds no tokenizer: give --tokenizer FILE" + whole);
+  find_tokenizers(files, model, whole);
   for (int i = 0; i < model.experts(); ++i)
     model.transformers.push_back(
         open_part(kTransformers, model.expert_path(i), "", family.transformer_class));
   model.text_model = open_part(kTextEncoders, model.text_encoder, "", family.text_encoder_class);
+  if (family.pooled.encoder)
+    model.pooled_model =
+        open_part(kTextEncoders, model.pooled_encoder, "", family.pooled_encoder_class);
   model.vae_model = open_part(kVaes, model.vae, "", family.vae_class);
   if (!model.image_encoder.empty())
     model.image_model = open_part(kImageEncoders, model.image_encoder, "", "");
@@ -411,80 +139,6 @@ const ModelFamily* family_of_transformer(const std::string& class_name) {
   return nullptr;
 }
 
-std::shared_ptr<const TransformerModel> open_transformer(const std::string& config_path) {
-  return open_component(kTransformers, config_path);
-}
-std::shared_ptr<const TextEncoderModel> open_text_encoder(const std::string& config_path) {
-  return open_component(kTextEncoders, config_path);
-}
-std::shared_ptr<const ImageEncoderModel> open_image_encoder(const std::string& config_path) {
-  return open_component(kImageEncoders, config_path);
-}
-std::shared_ptr<const AudioEncoderModel> open_audio_encoder(const std::string& config_path) {
-  return open_component(kAudioEncoders, config_path);
-}
-std::shared_ptr<const VaeModel> open_vae(const std::string& config_path) {
-  return open_component(kVaes, config_path);
-}
-
-std::shared_ptr<const TransformerModel> open_transformer(const TensorFile& file) {
-  const auto* row = row_of(kTransformers, file);
-  return (row ? *row : kTransformers[0]).of_tensors(file);
-}
-
-std::optional<ComponentFacts> component_facts(const std::string& config_path) {
-  const nlohmann::json config = read_json_file(config_path);
-  if (const auto* row = row_of(kTransformers, config, config_path)) {
-    const auto model = row->open(config_path);
-    return ComponentFacts{"transformer", row->class_name, model->tensors(), model->description()};
-  }
-  if (const auto* row = row_of(kTextEncoders, config, config_path))
-    return ComponentFacts{"text_encoder", row->class_name, row->open(config_path)->tensors(), ""};
-  if (const auto* row = row_of(kImageEncoders, config, config_path))
-    return ComponentFacts{"image_encoder", row->class_name, row->open(config_path)->tensors(), ""};
-  if (const auto* row = row_of(kAudioEncoders, config, config_path))
-    return ComponentFacts{"audio_encoder", row->class_name, row->open(config_path)->tensors(), ""};
-  if (const auto* row = row_of(kVaes, config, config_path))
-    return ComponentFacts{"vae", row->class_name, row->open(config_path)->tensors(), ""};
-  return std::nullopt;
-}
-
-std::optional<ComponentFacts> component_facts(const TensorFile& file) {
-  if (const auto* row = row_of(kTransformers, file)) {
-    const auto model = row->of_tensors(file);
-    return ComponentFacts{"transformer", row->class_name, model->tensors(), model->description()};
-  }
-  const auto facts = [&](const char* part, const auto* row) {
-    return ComponentFacts{part, row->class_name, row->of_tensors(file)->tensors(),
-                          row->describe(file)};
-  };
-  if (const auto* row = row_of(kTextEncoders, file)) return facts("text_encoder", row);
-  if (const auto* row = row_of(kImageEncoders, file)) return facts("image_encoder", row);
-  if (const auto* row = row_of(kVaes, file)) return facts("vae", row);
-  return std::nullopt;
-}
-
-std::string known_components() {
-  return legal_classes(kTransformers) + ", " + legal_classes(kTextEncoders) + ", " +
-         legal_classes(kImageEncoders) + ", " + legal_classes(kAudioEncoders) + ", " +
-         legal_classes(kVaes);
-}
-
-namespace {
-
-// Speech to video is published in the layout of its repository: config.json and weights at the
-// root.
-void refuse_speech_folder(const std::string& path) {
-  const std::string config = path + "/config.json";
-  if (!fs::is_regular_file(config) || class_of(read_config(config), config) != kSpeechClass) return;
-  throw Error(ErrorKind::kModel,
-              config + ": _class_name " + kSpeechClass +
-                  ": no clips are generated with speech to video yet, because the loop over clips "
-                  "is missing (legal: weft inspect, and weft verify of its transformer)");
-}
-
-}  // namespace
-
 namespace {
 
 using Part = std::string ModelDirectory::*;
@@ -508,11 +162,22 @@ std::vector<std::pair<const char*, Part>> components_of(const ModelFamily& famil
   return components;
 }
 
-// Reads the model_index.json of a folder.
+// The family of a folder without an index, whose root has the transformer; null where it has none.
+const ModelFamily* family_of_root(const std::string& path) {
+  const std::string config = path + "/config.json";
+  if (!fs::is_regular_file(config)) return nullptr;
+  const std::string class_name = class_of(read_config(config), config);
+  for (const ModelFamily* family : kFamilies)
+    if (family->root && class_name == family->class_name) return family;
+  return nullptr;
+}
+
+// Reads the model_index.json of a folder, or finds the parts of one without.
 ModelDirectory listed_parts(const std::string& path) {
   require(fs::is_directory(path), path + ": no such model directory");
   const std::string index_path = path + "/model_index.json";
-  if (!fs::is_regular_file(index_path)) refuse_speech_folder(path);
+  if (!fs::is_regular_file(index_path))
+    if (const ModelFamily* family = family_of_root(path)) return root_parts(path, *family);
   if (!fs::is_regular_file(index_path))
     require(false, index_path + ": missing; " + advice_without_index(path));
   const nlohmann::json index = read_config(index_path);
@@ -557,16 +222,22 @@ std::vector<std::string> ModelDirectory::weights_folders() const {
   return folders;
 }
 
+bool is_model_directory(const std::string& path) {
+  return fs::is_regular_file(path + "/model_index.json") || family_of_root(path);
+}
+
 ModelDirectory open_model_directory(const std::string& path, const PartFiles& files) {
   if (path.empty()) return model_of_files(files);
   ModelDirectory model = listed_parts(path);
-  const ModelDirectory own = model;  // without files
-  const std::string index_path = path + "/model_index.json";
+  const RootLayout* root = model.family->root;
+  ModelDirectory own = model;  // without files
+  if (root) own.vae = own.text_encoder = own.tokenizer = "";
+  const std::string index_path = path + (root ? "/config.json" : "/model_index.json");
   files.replace_in(model);
-  check_parts(own, model, index_path);
+  root ? check_root_parts(model) : check_parts(own, model, index_path);
   const auto open = [&](const auto& rows, const std::string& part, const std::string& folder,
                         const char* class_name) {
-    const std::string config = folder + "/config.json";
+    const std::string config = folder.empty() ? "" : folder + "/config.json";
     return part == folder ? open_component(rows, config)
                           : open_part(rows, part, config, class_name ? class_name : "");
   };
@@ -576,10 +247,11 @@ ModelDirectory open_model_directory(const std::string& path, const PartFiles& fi
   model.text_model =
       open(kTextEncoders, model.text_encoder, own.text_encoder, model.family->text_encoder_class);
   if (model.family->pooled.encoder) {
-    const std::string file = model.pooled_encoder + "/config.json";
-    model.pooled_model = open_text_encoder(file);
+    model.pooled_model = open(kTextEncoders, model.pooled_encoder, own.pooled_encoder,
+                              model.family->pooled_encoder_class);
     require(model.pooled_model->pooled_row({}).has_value(),
-            file + ": an encoder that makes no vector of a prompt (legal: CLIPTextModel)");
+            model.pooled_encoder +
+                "/config.json: an encoder that makes no vector of a prompt (legal: CLIPTextModel)");
   }
   model.vae_model = open(kVaes, model.vae, own.vae, model.family->vae_class);
   if (!model.audio_encoder.empty())
@@ -590,7 +262,9 @@ ModelDirectory open_model_directory(const std::string& path, const PartFiles& fi
     model.boundary_ratio = model.family->pipeline(model).boundary_ratio;
   check_boundary(model, index_path);
   files.note_names(model);
+  if (root) model.scheduler_config = model.family->pipeline(model).scheduler;
   if (model.family->pictures) model.pictures = model.family->pictures(model);
+  if (model.family->clips) model.clips = model.family->clips(model);
   model.defaults = default_settings(model);
   return model;
 }

@@ -10,6 +10,7 @@
 
 #include "models/audio_encoder.h"
 #include "models/files/part_files.h"
+#include "models/files/tokenizer_kind.h"
 #include "models/image_encoder.h"
 #include "models/text_encoder.h"
 #include "models/transformer.h"
@@ -60,6 +61,8 @@ enum class PictureForm : uint8_t {
   kChannels,
   // The first latent frame is the first picture, encoded. Its tokens have timestep 0.
   kFirstFrame,
+  // The video shows what is on the first picture, which is encoded (Conditions::reference).
+  kReference,
 };
 
 struct PictureConditioning {
@@ -78,11 +81,25 @@ struct PictureConditioning {
   bool reads_any() const { return form != PictureForm::kNone; }
 };
 
+// The clips of a model whose videos follow a sound. Each is denoised for its part of the sound, and
+// goes on from the pictures before it.
+struct SoundClips {
+  int64_t latent_frames = 0;  // of a clip; 0: the videos follow no sound
+  // The first clip goes on from the reference picture, and so many of its pictures are not shown.
+  int64_t dropped_frames = 0;
+  int64_t motion_frames = 0;  // pictures before a clip, which are encoded (Conditions::motion)
+  int64_t size_multiple = 1;  // pixels, of width and height
+
+  bool any() const { return latent_frames > 0; }
+};
+
 struct ModelDirectory;
 
-// The folders of a text encoder in a model directory; null: the family has none.
+// The folders of a text encoder in a model directory, and the kind of its tokenizer; null: the
+// family has none.
 struct TextFolders {
   const char *encoder = nullptr, *tokenizer = nullptr;
+  TokenizerKind kind = TokenizerKind::kSentencePiece;
 };
 
 // The facts that the folder of a model states beside its weights, for one that has no folder.
@@ -92,9 +109,17 @@ struct PipelineFacts {
   bool expand_timesteps = false;
 };
 
+// Where the repository of a model's authors has its parts, beside the transformer in its root.
+struct RootLayout {
+  const char* vae_pickle;  // published as pickles, which are not read
+  const char* text_encoder_pickle;
+  const char* tokenizer;  // folders
+  const char* audio_encoder;
+};
+
 // A row of the registry.
 struct ModelFamily {
-  const char* class_name;  // of model_index.json
+  const char* class_name;  // of model_index.json, or of the config.json in the root
   GuidanceForm guidance = GuidanceForm::kFromNegative;
   bool even_sigmas = false;  // the pipeline gives an Euler scheduler its sigmas (SamplerConfig)
   float velocity_sign = 1;   // the sampler steps along velocity_sign times the transformer's output
@@ -105,10 +130,14 @@ struct ModelFamily {
   DefaultSettings (*defaults)(const ModelDirectory& model) = nullptr;
   // Says which pictures the model reads; null: none.
   PictureConditioning (*pictures)(const ModelDirectory& model) = nullptr;
+  // Says in which clips its videos follow a sound; null: they follow none.
+  SoundClips (*clips)(const ModelDirectory& model) = nullptr;
+  const RootLayout* root = nullptr;  // of its folders; null: they have a model_index.json
   // These describe a model whose parts are single files: the classes of the parts, of which the
   // transformer's tells the family, and the rest. A family without them needs a folder.
   const char* transformer_class = nullptr;
   const char* text_encoder_class = nullptr;
+  const char* pooled_encoder_class = nullptr;
   const char* vae_class = nullptr;
   PipelineFacts (*pipeline)(const ModelDirectory& model) = nullptr;
 };
@@ -134,6 +163,7 @@ struct ModelDirectory {
   std::shared_ptr<const AudioEncoderModel> audio_model;  // null: the folder has none
   std::shared_ptr<const ImageEncoderModel> image_model;  // null: the folder has none
   PictureConditioning pictures;
+  SoundClips clips;
   DefaultSettings defaults;
 
   // Two experts run only if transformer_2 exists, whatever boundary_ratio says.
@@ -142,6 +172,9 @@ struct ModelDirectory {
   std::vector<std::string> weights_folders() const;  // of the components that there are
   const TransformerModel& expert(int model) const { return *transformers[model]; }
 };
+
+// Returns whether the folder has the index of a model, or the layout of a RootLayout.
+bool is_model_directory(const std::string& path);
 
 // Opens a model directory: reads its JSON files only. Throws Error(kModel) that names the file if a
 // part is missing or not supported. `files` take the place of its parts; their configurations are
@@ -157,7 +190,8 @@ std::shared_ptr<const TextEncoderModel> open_text_encoder(const std::string& con
 std::shared_ptr<const ImageEncoderModel> open_image_encoder(const std::string& config_path);
 std::shared_ptr<const AudioEncoderModel> open_audio_encoder(const std::string& config_path);
 std::shared_ptr<const VaeModel> open_vae(const std::string& config_path);
-// The transformer of a single-file checkpoint without a config, by its tensors' names and shapes.
+// The transformer of a single-file checkpoint: by the config.json beside it, if that fits the
+// tensors, or else by their names and shapes.
 std::shared_ptr<const TransformerModel> open_transformer(const TensorFile& file);
 
 // The component that a config.json describes. component_facts returns nullopt for one that is not
@@ -169,7 +203,8 @@ struct ComponentFacts {
   std::string description;  // the configuration in one line, or ""
 };
 std::optional<ComponentFacts> component_facts(const std::string& config_path);
-// The component that a file without a config holds; nullopt where it holds none.
+// The component that a file holds, by the config.json beside it, if that fits the tensors, or else
+// by the tensors alone; nullopt where it holds none.
 std::optional<ComponentFacts> component_facts(const TensorFile& file);
 std::string known_components();  // "WanTransformer3DModel, ..."
 // The family that draws with a transformer of this class from single files; null where none does.

@@ -183,10 +183,12 @@ class Transformer {
   void check_reducer(const Context& context) const;
 };
 
-// A tensor as it lies in a file: stretch `part` of the `parts` equal stretches of the file's rows.
+// A tensor as it lies in a file: `taken` of the `parts` equal stretches of the file's rows, from
+// stretch `part` on.
 struct TensorPlace {
   std::string name;
-  int64_t part = 0, parts = 1;
+  int64_t part = 0, parts = 1, taken = 1;
+  bool swapped = false;  // the two halves of the rows are exchanged
 };
 
 class TransformerModel {

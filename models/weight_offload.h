@@ -32,6 +32,15 @@ struct OffloadTotals {
   int64_t bytes_per_forward = 0, forwards = 0;
   double forward_s = 0;  // time of all forwards together
   WeightOffload weights{};
+
+  // Adds those of forwards that follow.
+  OffloadTotals& operator+=(const OffloadTotals& other) {
+    bytes_per_forward = other.bytes_per_forward;
+    forwards += other.forwards;
+    forward_s += other.forward_s;
+    weights += other.weights;
+    return *this;
+  }
 };
 
 }  // namespace weft

@@ -229,6 +229,11 @@ constexpr FlagSpec kInput[] = {
              "bars, stretch changes the shape",
      .commands = kGenerate | kBatch | kServe | kPlan,
      .level = kAdvanced},
+    {.name = "audio",
+     .value = "FILE",
+     .help = "the sound that the video follows, for models of speech to video; an .mp4 has it, too",
+     .commands = kGenerate | kBatch | kReplay | kPlan,
+     .level = kAdvanced},
     {.name = "lora",
      .value = "FILE",
      .help =

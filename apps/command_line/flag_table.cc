@@ -78,11 +78,23 @@ constexpr FlagSpec kModel[] = {
      .help = "weights of the text encoder (safetensors or GGUF), which may hold its tokenizer",
      .commands = kFileCommands,
      .level = kAdvanced},
+    {.name = "text-encoder-2",
+     .value = "FILE",
+     .help = "weights of the other text encoder, where a model has two (FLUX.1: T5 and CLIP-L); "
+             "what the files hold tells which is which, so either order is right",
+     .commands = kFileCommands,
+     .level = kAdvanced},
     {.name = "tokenizer",
      .value = "FILE",
      .help = "the text encoder's tokenizer, where it is in neither the model folder nor "
              "--text-encoder: "
              "spiece.model, tokenizer.json, or a folder or weights file that holds it",
+     .commands = kFileCommands,
+     .level = kAdvanced},
+    {.name = "tokenizer-2",
+     .value = "FILE",
+     .help = "the other text encoder's tokenizer, in either order, too: CLIP's is vocab.json "
+             "beside merges.txt, or tokenizer.json",
      .commands = kFileCommands,
      .level = kAdvanced},
     {.name = "vae",

@@ -18,7 +18,9 @@
 #include "apps/model_folder.h"
 #include "apps/preview/preview_file.h"
 #include "engine/long_video/queue_settings.h"
+#include "engine/sound/sound_clips.h"
 #include "io/media/segments.h"
+#include "io/sound/sounded_sink.h"
 #include "kernels/transfer.h"
 
 namespace weft {
@@ -57,6 +59,21 @@ UploadForecast upload_of(const Flags& flags, const GeneratorOptions& options,
   return upload_forecast(flags, bytes, &stream);
 }
 
+// The sound of a movie. Where the first pictures of a video are not shown, it begins with what is
+// heard at the next one.
+Sound heard_in(const Generator& generator, const Request& request) {
+  constexpr int kMovieRate = 48000;
+  const std::unique_ptr<SoundSource> source = open_sound(request.audio.path, kMovieRate);
+  Sound sound = read_all(*source);
+  const double before =
+      static_cast<double>(generator.model()->directory.clips.dropped_frames) / request.fps;
+  const auto unheard =
+      std::min(sound.samples.size(), static_cast<size_t>(std::lround(before * kMovieRate)));
+  sound.samples.erase(sound.samples.begin(),
+                      sound.samples.begin() + static_cast<ptrdiff_t>(unheard));
+  return sound;
+}
+
 // "moving left on a navy background ...": at most eight words.
 std::string first_words(const std::string& text) {
   constexpr int kMost = 8;
@@ -82,6 +99,19 @@ void warn_of_cut(const std::string& what, const PromptCut& cut) {
 std::string job_name(const std::string& path) {
   const fs::path name(path.ends_with('/') ? path.substr(0, path.size() - 1) : path);
   return name.filename().string();
+}
+
+// Refuses to keep the latents of a job that decodes them as they are done.
+void check_kept_latents(const Flags& flags, const Request& request) {
+  const std::string given = flags.label("keep-latents") + " is given, but ";
+  if (is_queue(request))
+    throw Error(ErrorKind::kUsage, given + "the method " + to_string(request.method) +
+                                       " decodes latents as they are done and keeps none; legal "
+                                       "with it: full, clips");
+  if (request.audio.given())
+    throw Error(ErrorKind::kUsage, given +
+                                       "a video that follows a sound is decoded clip by clip, and "
+                                       "its latents are not kept; legal without --audio");
 }
 
 // The options of a rank that is not its replica's root.
@@ -422,6 +452,8 @@ std::unique_ptr<FrameSink> Drawer::sink_of(const Generator& generator, const Dra
   if (left && left->written.contains("frames"))
     settings.kept_frames = std::stoll(left->written.at("frames"));
   if (with_sidecar) settings.metadata = embedded_metadata(flags_, generator, drawing.spec);
+  if (!length && request.audio.given() && drawing.path.ends_with(".mp4"))
+    return make_sounded_sink(drawing.path, settings, overwrite, heard_in(generator, request));
   if (!length) return make_sink(drawing.path, settings, overwrite);
   // An interrupted run of this job has made the segments that are there.
   return make_segmented_sink(drawing.path, settings, left ? Overwrite::kReplace : overwrite,
@@ -442,16 +474,15 @@ void Drawer::draw_one(const Work& work, Generator& generator, const Drawing& dra
   RunOptions options = joining(flags_, drawings.stop);
   options.resume = left_by_earlier_run(flags_, generator, request, names);
   const std::unique_ptr<FrameSink> sink = sink_of(generator, drawing, options.resume.get());
+  if (request.audio.given() && !drawing.path.ends_with(".mp4") && informative(flags_))
+    std::fprintf(stderr, "weft: warning: %s has no sound; a name that ends in .mp4 gives it one\n",
+                 printable(drawing.path).c_str());
   ProgressPrinter printer(drawings.listener ? ProgressMode::kNone : progress_mode(flags_),
                           job_name(drawing.path));
   printer.show_previews(preview_path(flags_, drawing.path, drawings.several, request.frames));
-  if (is_queue(request) && flags_.on("keep-latents"))
-    throw Error(ErrorKind::kUsage, flags_.label("keep-latents") + " is given, but the method " +
-                                       to_string(request.method) +
-                                       " decodes latents as they are done and keeps none; legal "
-                                       "with it: full, clips");
+  if (flags_.on("keep-latents")) check_kept_latents(flags_, request);
   const std::optional<double> seconds = checkpoint_seconds(flags_);
-  if (!is_queue(request)) options.latents_path = names.latents;
+  if (keeps_latent(request)) options.latents_path = names.latents;
   if (seconds) options.checkpoint_path = names.checkpoint;
   options.checkpoint_seconds = seconds.value_or(0);
   options.notes = resume_notes(flags_, generator,

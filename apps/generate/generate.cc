@@ -262,6 +262,7 @@ class Generation {
                           {"available_bytes", plan.available},
                           {"residency", to_string(plan.residency)},
                           {"fits", plan.fits()}};
+    if (plan.encode_audio > 0) object["encode_audio_bytes"] = plan.encode_audio;
     if (plan.encode_image > 0) object["encode_image_bytes"] = plan.encode_image;
     describe_mode(generator.options(), plan, object);
     describe_device_memory(plan, object);

@@ -41,8 +41,9 @@ double all_seconds(const Profile& profile) {
 }
 
 // The order in which a job passes through the stages.
-constexpr Zone kStages[] = {Zone::kLoad,   Zone::kEncodeText,  Zone::kEncodeImage, Zone::kDenoise,
-                            Zone::kDecode, Zone::kEncodeVideo, Zone::kWrite};
+constexpr Zone kStages[] = {Zone::kLoad,        Zone::kEncodeText, Zone::kEncodeAudio,
+                            Zone::kEncodeImage, Zone::kDenoise,    Zone::kDecode,
+                            Zone::kEncodeVideo, Zone::kWrite};
 
 void print_line(const std::string& name, double seconds, double share, const nlohmann::json& f) {
   std::fprintf(stderr, "%-18s %10.4f %6.1f %%", name.c_str(), seconds, 100 * share);

@@ -31,13 +31,19 @@ double overall_percent(const Progress& progress) {
     const char* name;
     double begin, end;
   };
-  constexpr Stage kStages[] = {{"load", 0, 4},     {"encode_text", 4, 7}, {"encode_image", 7, 8},
-                               {"denoise", 8, 80}, {"decode", 80, 97},    {"encode_video", 97, 98},
-                               {"write", 98, 99}};
+  constexpr double kFirst = 8, kLast = 97;  // of the stages that each clip has
+  constexpr Stage kStages[] = {{"load", 0, 4},           {"encode_text", 4, 6},
+                               {"encode_audio", 6, 7},   {"encode_image", 7, kFirst},
+                               {"denoise", kFirst, 80},  {"decode", 80, kLast},
+                               {"encode_video", 97, 98}, {"write", 98, 99}};
   for (const Stage& stage : kStages)
     if (progress.stage == stage.name) {
       const double part = progress.total > 0 ? double(progress.step) / progress.total : 0;
-      return stage.begin + (stage.end - stage.begin) * std::clamp(part, 0.0, 1.0);
+      const double percent = stage.begin + (stage.end - stage.begin) * std::clamp(part, 0.0, 1.0);
+      if (percent < kFirst && progress.clip == 0) return percent;
+      if (percent > kLast) return percent;
+      const double of_clip = std::max(percent - kFirst, 0.0);
+      return kFirst + (progress.clip * (kLast - kFirst) + of_clip) / progress.clips;
     }
   return 0;
 }
@@ -134,6 +140,9 @@ void ProgressPrinter::print(const Progress& progress, double percent) {
     return;
   }
   std::string detail = progress.stage;
+  if (progress.clips > 1 && progress.stage != "completed")
+    detail = "clip " + std::to_string(progress.clip + 1) + "/" + std::to_string(progress.clips) +
+             "  " + detail;
   if (progress.total > 1)
     detail += " " + std::to_string(progress.step) + "/" + std::to_string(progress.total);
   char numbers[96] = "";
@@ -175,6 +184,7 @@ void ProgressPrinter::print_json(const Progress& progress, double percent) {
                        {"eta_s", progress.eta_seconds},
                        {"mem_bytes", {{"0", progress.memory_bytes}}}};
   if (progress.pictures > 0) event["frames"] = progress.pictures;
+  if (progress.clips > 1) event["clips"] = {{"done", progress.clip}, {"total", progress.clips}};
   if (progress.blocks > 0) {
     event["blocks"] = {{"done", progress.finished_blocks}, {"total", progress.blocks}};
     if (progress.first_frame_seconds > 0) event["first_frame_eta_s"] = progress.first_frame_seconds;

@@ -150,15 +150,16 @@ GivenJob job_of(const Record& record, const Flags& flags) {
                             const std::string& field) { return path + ": " + field; },
                .model = {}};
   read_named_job(fields, job.label, job.spec);
-  // The flags tell where the recorded pictures lie now.
+  // The flags tell where the recorded pictures and the sound lie now.
   Request& request = job.spec.request;
-  for (const auto& [flag, picture] :
-       {std::pair{"image", &request.image}, {"last-image", &request.last_image}}) {
+  for (const auto& [flag, path] : {std::pair{"image", &request.image.path},
+                                   {"last-image", &request.last_image.path},
+                                   {"audio", &request.audio.path}}) {
     if (!flags.given(flag)) continue;
-    if (!picture->given())
+    if (path->empty())
       throw Error(ErrorKind::kUsage, flags.label(flag) + " is given, but " + record.path +
                                          " was made without; weft generate draws another");
-    picture->path = flags.text(flag);
+    *path = flags.text(flag);
   }
   return job;
 }
@@ -176,7 +177,7 @@ StoredFlags stored_flags(const Record& record, const Flags& flags) {
     stored.values.erase("layout");
   for (const auto& [name, value] : flags.values())
     if (flags.given(name) && name != "prompt" && name != "negative-prompt" && name != "image" &&
-        name != "last-image")
+        name != "last-image" && name != "audio")
       stored.values[name] = value.first;
   return stored;
 }

@@ -211,9 +211,10 @@ GivenJob recorded_job(const Flags& flags, const nlohmann::json& request, const s
   read_named_job(request, label, job.spec);
   const JobSpec recorded = job.spec;
   read_named_job(fields_of(flags, &Flags::typed), label, job.spec);
-  // A flag tells where a picture lies now. It has to be the recorded one.
+  // A flag tells where a picture or the sound lies now. It has to be the recorded one.
   job.spec.request.image.sha256 = recorded.request.image.sha256;
   job.spec.request.last_image.sha256 = recorded.request.last_image.sha256;
+  job.spec.request.audio.sha256 = recorded.request.audio.sha256;
   if (flags.typed("prompt")) job.spec.request.prompt = text_argument(flags, "prompt");
   return job;
 }

@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "apps/command_line/printable.h"
@@ -127,42 +128,74 @@ struct Use {
   const ModelFamily* family = nullptr;
 };
 
+// A part that a model needs beside its transformer.
+struct NeededPart {
+  std::string PartFiles::*file;
+  const char* flag;
+  const char* class_name;
+};
+
+std::vector<NeededPart> needed_parts(const ModelFamily& family, const TransformerTraits& traits) {
+  std::vector<NeededPart> parts{
+      {&PartFiles::text_encoder, "--text-encoder FILE", family.text_encoder_class}};
+  if (family.pooled.encoder)
+    parts.push_back(
+        {&PartFiles::text_encoder_2, "--text-encoder-2 FILE", family.pooled_encoder_class});
+  parts.push_back({&PartFiles::vae, "--vae FILE", family.vae_class});
+  if (traits.image_columns > 0)
+    parts.push_back({&PartFiles::image_encoder, "--image-encoder FILE", "CLIPVisionModel"});
+  return parts;
+}
+
+// Lists the flags of the parts that are not there.
+void add_missing(const std::vector<NeededPart>& parts, Use& use) {
+  for (const NeededPart& part : parts)
+    if ((use.files.*part.file).empty())
+      use.missing.push_back(std::string(part.flag) + " (" + part.class_name + ")");
+  for (const auto& [folders, encoder, flag] :
+       {std::tuple{&use.family->text, &use.files.text_encoder, "--tokenizer FILE"},
+        {&use.family->pooled, &use.files.text_encoder_2, "--tokenizer-2 FILE"}})
+    if (folders->encoder && !encoder->empty() &&
+        find_tokenizer(*encoder, folders->kind, folders->tokenizer).empty())
+      use.missing.push_back(std::string(flag) + " (" + files_of(folders->kind) + ")");
+}
+
 // Looks for the parts that the transformer of `files` lacks.
-Use completed(PartFiles files, const Found& found) {
+Use completed(const PartFiles& files, const Found& found) {
+  constexpr size_t kMostTried = 64;  // choices of files
   Use use;
   use.files = files;
   const TensorFile file = open_weights(files.transformer);
   const std::optional<ComponentFacts> facts = component_facts(file);
   use.family = facts ? family_of_transformer(facts->class_name) : nullptr;
   if (!use.family) return use;
-  const auto candidates = [&](const std::string& own, const char* class_name) {
-    std::vector<std::string> all =
-        own.empty() ? of_class(found, class_name) : std::vector<std::string>{own};
-    if (all.empty()) all.emplace_back();
-    return all;
-  };
-  const std::vector<std::string> encoders =
-                                     candidates(files.text_encoder, use.family->text_encoder_class),
-                                 vaes = candidates(files.vae, use.family->vae_class);
-  for (const std::string& encoder : encoders)
-    for (const std::string& vae : vaes) {
-      PartFiles whole = files;
-      whole.text_encoder = encoder;
-      whole.vae = vae;
-      if (!encoder.empty() && !vae.empty() && fault_of(whole).empty()) {
-        use.files = whole;
-        return use;
-      }
+  const std::vector<NeededPart> parts = needed_parts(*use.family, open_transformer(file)->traits());
+  std::vector<std::vector<std::string>> candidates;
+  size_t choices = 1;
+  for (const NeededPart& part : parts) {
+    const std::string& own = files.*part.file;
+    candidates.push_back(own.empty() ? of_class(found, part.class_name)
+                                     : std::vector<std::string>{own});
+    if (candidates.back().empty()) candidates.back().emplace_back();
+    choices *= candidates.back().size();
+  }
+  for (size_t choice = 0; choice < std::min(choices, kMostTried); ++choice) {
+    PartFiles whole = files;
+    bool complete = true;
+    size_t rest = choice;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const std::vector<std::string>& those = candidates[i];
+      const std::string& path = whole.*parts[i].file = those[rest % those.size()];
+      complete = complete && !path.empty();
+      rest /= those.size();
     }
-  use.files.text_encoder = encoders.front();
-  use.files.vae = vaes.front();
-  const auto lacks = [&](const std::string& path, const std::string& flag, const char* what) {
-    if (path.empty()) use.missing.push_back(flag + " (" + what + ")");
-  };
-  lacks(use.files.text_encoder, "--text-encoder FILE", use.family->text_encoder_class);
-  lacks(use.files.vae, "--vae FILE", use.family->vae_class);
-  if (!use.files.text_encoder.empty() && find_tokenizer(use.files.text_encoder).empty())
-    lacks("", "--tokenizer FILE", "the text encoder's");
+    if (choice == 0) use.files = whole;
+    if (complete && fault_of(whole).empty()) {
+      use.files = whole;
+      return use;
+    }
+  }
+  add_missing(parts, use);
   if (use.missing.empty()) use.missing.push_back(fault_of(use.files));
   return use;
 }
@@ -208,12 +241,13 @@ std::vector<std::string> published(const std::string& path, const ModelFamily& f
   return names;
 }
 
-// The component of a file, by the config beside it or else by its tensors.
-std::optional<ComponentFacts> facts_of(const TensorFile& file) {
-  const fs::path config = fs::path(file.files().front()).parent_path() / "config.json";
-  if (fs::is_regular_file(config))
-    if (std::optional<ComponentFacts> facts = component_facts(config.string())) return facts;
-  return component_facts(file);
+// Returns whether the model of a folder draws single pictures; false where it cannot be opened.
+bool draws_pictures(const std::string& folder) {
+  try {
+    return open_model_directory(folder).defaults.frames == 1;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 void add_command(const Use& use, const std::string& more, nlohmann::json& object) {
@@ -232,14 +266,23 @@ bool draws_pictures(const Use& use) {
 
 // The commands of files that are no transformer need one. The first around that makes a whole model
 // with them is taken.
-Use around_part(const std::string& part, const std::string& path, const Found& found) {
+Use around_part(const std::optional<ComponentFacts>& facts, const std::string& path,
+                const Found& found) {
   std::optional<Use> best;
+  const std::string part = facts ? facts->part : "";
   for (const auto& [class_name, files] : found) {
-    if (!family_of_transformer(class_name)) continue;
+    const ModelFamily* family = family_of_transformer(class_name);
+    if (!family) continue;
+    const bool text = part == "text_encoder" && facts->class_name == family->text_encoder_class,
+               pooled = part == "text_encoder" && family->pooled_encoder_class &&
+                        facts->class_name == family->pooled_encoder_class;
+    if (part == "text_encoder" && !text && !pooled) continue;
     for (const std::string& transformer : files) {
       PartFiles given = with_experts(transformer);
-      if (part == "text_encoder") given.text_encoder = path;
+      if (text) given.text_encoder = path;
+      if (pooled) given.text_encoder_2 = path;
       if (part == "vae") given.vae = path;
+      if (part == "image_encoder") given.image_encoder = path;
       Use use = completed(given, found);
       if (!best || use.missing.size() < best->missing.size()) best = std::move(use);
       if (best->missing.empty()) return *best;
@@ -253,7 +296,7 @@ Use around_part(const std::string& part, const std::string& path, const Found& f
 void add_use(const std::string& path, const TensorFile& file, nlohmann::json& object) {
   std::optional<ComponentFacts> facts;
   try {
-    facts = facts_of(file);
+    facts = component_facts(file);
   } catch (const Error& error) {
     object["config"] = error.what();
     return;
@@ -270,7 +313,8 @@ void add_use(const std::string& path, const TensorFile& file, nlohmann::json& ob
   if (!fs::is_regular_file(path) || (!facts && !lora)) return;
   if (const std::string folder = folder_around(path); !folder.empty()) {
     object["command"] = shell_word(program_name()) + " generate --model " + shell_word(folder) +
-                        (lora ? " --lora " + shell_word(path) : "") + kPrompt + "out.mp4";
+                        (lora ? " --lora " + shell_word(path) : "") + kPrompt +
+                        (draws_pictures(folder) ? "out.png" : "out.mp4");
     return;
   }
   const Found found = components_around(path);
@@ -281,7 +325,7 @@ void add_use(const std::string& path, const TensorFile& file, nlohmann::json& ob
         object["model"] = names;
     use = completed(with_experts(path), found);
   } else {
-    use = around_part(facts ? facts->part : "lora", path, found);
+    use = around_part(facts, path, found);
   }
   if (use.family) use.pictures = draws_pictures(use);
   add_command(use, lora ? " --lora " + shell_word(path) : "", object);

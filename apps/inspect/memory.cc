@@ -10,7 +10,7 @@
 #include "apps/device.h"
 #include "apps/generate/request_flags.h"
 #include "apps/model_folder.h"
-#include "engine/pictures/picture_conditions.h"
+#include "engine/sound/sound_clips.h"
 
 namespace weft {
 namespace {
@@ -45,6 +45,9 @@ std::vector<Stage> stages_of(const MemoryPlan& plan) {
   if (plan.encode_image > 0)
     stages.insert(stages.begin() + 1, {"encode_image", plan.encode_image,
                                        plan.parts.encode_image - plan.parts.picture_encoder});
+  if (plan.encode_audio > 0)
+    stages.insert(stages.begin() + 1, {"encode_audio", plan.encode_audio,
+                                       plan.encode_audio - plan.parts.audio_encoder});
   return stages;
 }
 
@@ -110,8 +113,7 @@ MemoryPlan plan_of_rank(const std::shared_ptr<const OpenModel>& model,
 
 void inspect_memory(const Flags& flags, const std::string& model) {
   const PartFiles files = part_files(flags);
-  if (model.empty() ? files.transformer.empty()
-                    : !std::filesystem::exists(model + "/model_index.json"))
+  if (model.empty() ? files.transformer.empty() : !is_model_directory(model))
     throw Error(ErrorKind::kUsage,
                 flags.label("memory") + " is given, but " +
                     (model.empty() ? "no model" : model + " is no model folder") +
@@ -132,7 +134,7 @@ void inspect_memory(const Flags& flags, const std::string& model) {
   request.prompt = flags.text("prompt");
   if (request.prompt.empty())
     for (int64_t i = 0; i < generator.limits().text_length; ++i) request.prompt += "a ";
-  request = generator.resolve(with_any_pictures(request, opened->directory));
+  request = generator.resolve(with_any_inputs(request, opened->directory));
   const Layout layout = parse_layout(flags.text("layout"), ranks, generator.layout_limits(request));
   const MemoryPlan plan = plan_of_rank(opened, options, layout, request);
   const std::string dtype(to_string(options.dtype));

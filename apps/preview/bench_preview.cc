@@ -201,18 +201,26 @@ int bench_preview(const Flags& flags, DType dtype, int repeat) {
   }
   const PreviewFit fit = fitter.fit();
   const std::string path = flags.given("output") ? flags.text("output") : "";
-  if (!path.empty()) write_file(path, preview_fit_text(fit, fitter.error()));
-  const nlohmann::json object{{"bench", "preview"},
-                              {"model", folder},
-                              {"channels", fit.rgb.size()},
-                              {"clips", clips},
-                              {"relative_error", fitter.error()},
-                              {"output", path}};
+  if (!path.empty()) write_file(path, preview_fit_text(fit, fitter.errors()));
+  const PreviewErrors& errors = fitter.errors();
+  nlohmann::json object{{"bench", "preview"},
+                        {"model", folder},
+                        {"channels", fit.map.rgb.size()},
+                        {"clips", clips},
+                        {"relative_error", errors.all},
+                        {"output", path}};
+  std::array<char, 64> apart{};
+  if (fit.first) {
+    object["first_relative_error"] = errors.first;
+    object["later_relative_error"] = errors.later;
+    std::snprintf(apart.data(), apart.size(), " (first frames %.3f, later ones %.3f of their own)",
+                  errors.first, errors.later);
+  }
   if (flags.on("json"))
     std::printf("%s\n", object.dump().c_str());
   else
-    std::printf("%zu channels to colours: error %.3f of the colours' spread, over %d clips%s%s\n",
-                fit.rgb.size(), fitter.error(), clips, path.empty() ? "" : "; wrote ",
+    std::printf("%zu channels to colours: error %.3f of the colours' spread%s, over %d clips%s%s\n",
+                fit.map.rgb.size(), errors.all, apart.data(), clips, path.empty() ? "" : "; wrote ",
                 path.c_str());
   return 0;
 }

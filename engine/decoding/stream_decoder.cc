@@ -13,10 +13,11 @@ namespace weft {
 
 namespace {
 
-// Writes frames / 2 + 1/2, clamped to [0, 1], to video[:, first ..].
+// Writes frames / 2 + 1/2, clamped to [0, 1], to video[:, first ..]; those before it are left out.
 void keep(const TensorView& frames, const TensorView& video, int64_t first) {
   const int64_t pixels = frames[2] * frames[3];
   for (int64_t f = 0; f < frames[0]; ++f) {
+    if (first + f < 0 || first + f >= video[1]) continue;
     for (int64_t c = 0; c < 3; ++c) {
       const float* from = frames.as<float>() + (f * 3 + c) * pixels;
       float* to = video.as<float>() + (c * video[1] + first + f) * pixels;
@@ -58,16 +59,19 @@ void StreamDecoder::push(const TensorView& latents) {
         latents.to_string_shape());
   collect();
   for (int64_t i = 0; i < latents[1]; ++i) {
+    const int64_t first = pushed_ == 0 ? 0 : settings_.traits.frames(pushed_);
     const int64_t frames = pushed_ == 0 ? 1 : settings_.traits.temporal_factor;
+    const bool shown = shows(first, frames);
     const Tag tag{.kind = Payload::kFrames, .pass = {.micro = number_of(pushed_)}};
     const ZoneScope zone(Zone::kChunk, tag.pass.micro);
     const Arena::Scope scope(arena_);
-    expect(frames, tag);
+    if (shown) expect(first, frames, tag);
     TensorView rows;
     if (decoder_) rows = decode_rows(latents, i, tag);
-    if (settings_.float_frames) rows = join_floats(rows, frames, tag);
+    if (rows && settings_.on_rows) settings_.on_rows(first, rows);
+    if (shown && settings_.float_frames) rows = join_floats(rows, first, frames, tag);
     ++pushed_;
-    if (rows) show(rows, tag);
+    if (shown && rows) show(rows, tag);
   }
 }
 
@@ -78,14 +82,20 @@ void StreamDecoder::resume(const TensorView& last, int64_t latent_frames) {
     const Arena::Scope scope(arena_);
     decode_rows(last, i, {.kind = Payload::kFrames, .pass = {.micro = number_of(i)}});
   }
-  pushed_ = delivered_ = latent_frames;
+  pushed_ = latent_frames;
   if (latent_frames > 0) pictures_ = settings_.traits.frames(latent_frames);
 }
 
+bool StreamDecoder::shows(int64_t first, int64_t frames) const {
+  return first < settings_.shown.end && first + frames > settings_.shown.begin;
+}
+
 // Posts the receives of the other ranks' bands on the root.
-void StreamDecoder::expect(int64_t frames, const Tag& tag) {
+void StreamDecoder::expect(int64_t first, int64_t frames, const Tag& tag) {
   if (!placement_.root()) return;
   Arrival& arrival = arrivals_.emplace_back();
+  arrival.chunk = pushed_;
+  arrival.first = first;
   arrival.frames = frames;
   if (settings_.float_frames) return;  // join_floats() receives them
   const int64_t scale = settings_.traits.spatial_factor;
@@ -124,7 +134,8 @@ TensorView StreamDecoder::decode_rows(const TensorView& latents, int64_t index, 
 }
 
 // Joins the f32 bands of a chunk. Returns [n, 3, H, W] on the root and an empty view elsewhere.
-TensorView StreamDecoder::join_floats(const TensorView& rows, int64_t frames, const Tag& tag) {
+TensorView StreamDecoder::join_floats(const TensorView& rows, int64_t first, int64_t frames,
+                                      const Tag& tag) {
   TensorView whole = rows;
   if (!placement_.root() || band_.size() < settings_.latent[1]) {
     const int64_t scale = settings_.traits.spatial_factor;
@@ -139,15 +150,14 @@ TensorView StreamDecoder::join_floats(const TensorView& rows, int64_t frames, co
     };
     placement_.communicator().gather_v(
         stream_, tag, rows, landing, [&](int rank, const TensorView& part) {
-          const int64_t first = placement_.band_of(rank, settings_.latent[1]).begin * scale;
-          copy(stream_, part, whole.slice(2, first, part[2]));
+          const int64_t row = placement_.band_of(rank, settings_.latent[1]).begin * scale;
+          copy(stream_, part, whole.slice(2, row, part[2]));
           scope.reset();
         });
   }
-  if (whole && settings_.video) {
-    const int64_t first = pushed_ == 0 ? 0 : settings_.traits.frames(pushed_);
-    keep(HostCopy(stream_, whole), settings_.video, first);
-  }
+  if (whole && settings_.video)
+    keep(HostCopy(stream_, whole), settings_.video,
+         settings_.video_begin + first - settings_.shown.begin);
   return whole;
 }
 
@@ -194,6 +204,7 @@ void StreamDecoder::deliver(const TensorView& own) {
   Arrival& arrival = arrivals_.front();
   if (!arrival.pending.empty()) placement_.communicator().wait(arrival.pending);
   for (int64_t f = 0; f < arrival.frames && !is_dry_run(stream_); ++f) {
+    if (!shows(arrival.first + f, 1)) continue;
     Frame frame(static_cast<int>(width_), static_cast<int>(height_));
     const int64_t first =
         own && own[1] < height_ ? band_.begin * settings_.traits.spatial_factor : 0;
@@ -201,10 +212,11 @@ void StreamDecoder::deliver(const TensorView& own) {
     for (const auto& [row, band] : arrival.bands) paste(band, f, row, frame);
     settings_.writer->push(std::move(frame));
   }
-  pictures_ += arrival.frames;
+  pictures_ += std::min(arrival.first + arrival.frames, settings_.shown.end) -
+               std::max(arrival.first, settings_.shown.begin);
+  const int64_t done = arrival.chunk + 1;
   arrivals_.pop_front();
-  ++delivered_;
-  if (settings_.on_chunk) settings_.on_chunk(delivered_, pictures_);
+  if (settings_.on_chunk) settings_.on_chunk(done, pictures_);
 }
 
 void StreamDecoder::collect() {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -27,6 +28,14 @@ struct DecoderSettings {
   bool float_frames = false;        // the same on all ranks; true where the root has a `video`
   TensorView video{};               // [3, frames, H, W] f32 of the host, filled with [0, 1]
   int64_t total = 0;                // latent frames of the whole video for messages; 0: unknown
+  int64_t pictures = 0;             // of the whole video; 0: those of `total`
+  // The pictures that are passed on, to the writer and to `video`, where the first of them is
+  // number video_begin. The others are decoded because these follow from them.
+  Range shown{0, std::numeric_limits<int64_t>::max()};
+  int64_t video_begin = 0;
+  // Called with this rank's rows of every latent frame's pictures [n, 3, rows, W] f32, which begin
+  // with picture `first`.
+  std::function<void(int64_t first, const TensorView& rows)> on_rows{};
   // Called on the root when the writer has received the pictures of one more latent frame.
   std::function<void(int64_t latent_frames, int64_t pictures)> on_chunk{};
 };
@@ -79,14 +88,15 @@ class StreamDecoder {
   };
   // The pictures of a chunk that the root is going to receive.
   struct Arrival {
-    int64_t frames;
+    int64_t chunk, first, frames;                   // latent frame, picture and number of pictures
     std::vector<std::pair<int64_t, Tensor>> bands;  // the first row, and [n, rows, W, 3] u8
     Communicator::Pending pending;
   };
 
-  void expect(int64_t frames, const Tag& tag);
+  bool shows(int64_t first, int64_t frames) const;
+  void expect(int64_t first, int64_t frames, const Tag& tag);
   TensorView decode_rows(const TensorView& latents, int64_t index, const Tag& tag);
-  TensorView join_floats(const TensorView& rows, int64_t frames, const Tag& tag);
+  TensorView join_floats(const TensorView& rows, int64_t first, int64_t frames, const Tag& tag);
   void show(const TensorView& rows, const Tag& tag);
   void hand_over(Chunk& chunk);
   void deliver(const TensorView& own);
@@ -103,7 +113,7 @@ class StreamDecoder {
   Chunk chunks_[2];
   std::deque<Arrival> arrivals_;
   std::chrono::steady_clock::time_point begun_{};  // when decode() was first called
-  int64_t pushed_ = 0, shown_ = 0, handed_ = 0, delivered_ = 0, pictures_ = 0;
+  int64_t pushed_ = 0, shown_ = 0, handed_ = 0, pictures_ = 0;
 };
 
 }  // namespace weft

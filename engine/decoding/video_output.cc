@@ -7,25 +7,51 @@ namespace weft {
 VideoOutput::VideoOutput(Stream& stream, Arena& arena, RankPlacement& placement,
                          DecoderSettings settings, const VideoReceivers& receivers,
                          const FramesSoFar& before)
-    : receivers_(receivers), total_(settings.total) {
-  settings.float_frames = receivers_.tap != nullptr;
+    : stream_(stream),
+      arena_(arena),
+      placement_(placement),
+      settings_(std::move(settings)),
+      receivers_(receivers) {
+  settings_.float_frames = receivers_.tap != nullptr;
   if (placement.root()) {
     if (receivers_.tap) {
-      const int64_t scale = settings.traits.spatial_factor;
-      video_ = Tensor(DType::kF32, {3, settings.traits.frames(settings.total),
-                                    settings.latent[1] * scale, settings.latent[2] * scale});
-      settings.video = video_;
+      const int64_t scale = settings_.traits.spatial_factor;
+      video_ = Tensor(
+          DType::kF32,
+          {3,
+           settings_.pictures > 0 ? settings_.pictures : settings_.traits.frames(settings_.total),
+           settings_.latent[1] * scale, settings_.latent[2] * scale});
+      settings_.video = video_;
     }
-    settings.writer = &writer_.emplace(receivers_.sink, before);
-    settings.on_chunk = [&clock = receivers_.clock](int64_t chunk, int64_t pictures) {
-      clock.decoded(static_cast<int>(chunk), pictures);
+    settings_.writer = &writer_.emplace(receivers_.sink, before);
+    settings_.on_chunk = [this](int64_t chunk, int64_t pictures) {
+      receivers_.clock.decoded(static_cast<int>(chunk), pictures_before_ + pictures);
     };
   }
-  decoder_.emplace(stream, arena, placement, settings);
+  open_decoder();
+}
+
+void VideoOutput::open_decoder() { decoder_.emplace(stream_, arena_, placement_, settings_); }
+
+void VideoOutput::end_part() {
+  receivers_.clock.beside(Zone::kDecode, [&] { decoder_->finish(); });
+  pictures_before_ += decoder_->pictures();
+  decoder_.reset();
+}
+
+void VideoOutput::begin_part(const DecoderSettings& settings) {
+  settings_.vae = settings.vae;
+  settings_.total = settings.total;
+  settings_.shown = settings.shown;
+  settings_.on_rows = settings.on_rows;
+  settings_.video_begin = pictures_before_;
+  alone_ = false;
+  open_decoder();
 }
 
 void VideoOutput::write(const TensorView& latents, const std::atomic<bool>* stop) {
-  if (!std::exchange(alone_, true)) receivers_.clock.enter(Zone::kDecode, static_cast<int>(total_));
+  if (!std::exchange(alone_, true))
+    receivers_.clock.enter(Zone::kDecode, static_cast<int>(settings_.total));
   decoder_->decode(latents, stop);
 }
 
@@ -48,7 +74,7 @@ FramesSoFar VideoOutput::keep() {
 
 void VideoOutput::finish(RunResult& result, std::chrono::steady_clock::time_point started) {
   StageClock& clock = receivers_.clock;
-  clock.beside(Zone::kDecode, [&] { decoder_->finish(); });
+  if (decoder_) clock.beside(Zone::kDecode, [&] { decoder_->finish(); });
   if (!writer_) return;
   clock.enter(Zone::kEncodeVideo, 1);
   writer_->finish();

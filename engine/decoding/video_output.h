@@ -19,10 +19,17 @@ struct VideoReceivers {
 
 class VideoOutput {
  public:
-  // A tap receives the whole video, so settings.total must then be known. `settings` has no writer
-  // and no functions. `before` is what the receivers have of an earlier run.
+  // A tap receives the whole video, so settings.total or settings.pictures must then be known.
+  // `settings` has no writer and no on_chunk. `before` is what the receivers have of an earlier
+  // run.
   VideoOutput(Stream& stream, Arena& arena, RankPlacement& placement, DecoderSettings settings,
               const VideoReceivers& receivers, const FramesSoFar& before = {});
+
+  // Ends what has been pushed, and releases the decoder with it: the next latent frames are
+  // another video's, whose pictures follow. No push comes before begin_part().
+  void end_part();
+  // Begins it with the `total`, `shown` and `on_rows` of these settings and their VAE.
+  void begin_part(const DecoderSettings& settings);
 
   // Decodes the next latent frames in a stage of its own (StreamDecoder::decode).
   void write(const TensorView& latents, const std::atomic<bool>* stop);
@@ -38,8 +45,14 @@ class VideoOutput {
   void finish(RunResult& result, std::chrono::steady_clock::time_point started);
 
  private:
+  void open_decoder();
+
+  Stream& stream_;
+  Arena& arena_;
+  RankPlacement& placement_;
+  DecoderSettings settings_;
   const VideoReceivers receivers_;
-  const int64_t total_;                // latent frames
+  int64_t pictures_before_ = 0;        // of the parts that have ended
   bool alone_ = false;                 // in a stage of its own
   Tensor video_;                       // for the tap
   std::optional<FrameWriter> writer_;  // on the root

@@ -24,13 +24,19 @@ bool computes_with(const ModelFamily& family, const Request& request,
 
 DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
                               const Components& parts, const RankPlacement& placement,
-                              const Sequence& all, std::array<int64_t, 2> prompt_rows) {
+                              const std::array<int64_t, 3>& grid, const ConditionRows& rows) {
   const ModelDirectory& directory = parts.directory();
   const TransformerModel& transformer = directory.expert(0);
+  const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
+  int64_t shown = 0;  // joint rows of pictures
+  if (directory.pictures.form == PictureForm::kReference)
+    shown =
+        transformer.traits().reference_frames / transformer.traits().patch[0] * grid[1] * grid[2];
+  if (rows.motion) shown += transformer.motion_rows(grid);
   DenoisePlanConfig config = staged_config(placement, transformer.traits(), parts.dtype(), all);
-  for (size_t branch = 0; branch < prompt_rows.size(); ++branch)
-    if (const int64_t rows = prompt_rows[branch])
-      config.joint_rows[branch] = transformer.joint_rows(all.tokens, rows);
+  for (size_t branch = 0; branch < rows.prompts.size(); ++branch)
+    if (const int64_t count = rows.prompts[branch])
+      config.joint_rows[branch] = transformer.joint_rows(all.tokens, count) + shown;
   std::vector<double> guidance;  // by expert
   for (int model = 0; model < directory.experts(); ++model) {
     config.blocks.push_back(directory.expert(model).traits().blocks);
@@ -69,12 +75,15 @@ void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   if (job.skipped) std::ranges::for_each(*job.skipped, [this](int step) { skip(step); });
   const TensorView latent = job.latent;
   const int64_t frames = placement_.has_clips() ? config.frames * traits_.patch[0] : latent[1];
-  forwards_.begin({.sampler = job.sampler,
-                   .grid = traits_.grid(frames, latent[2], latent[3]),
-                   .text = [&job](const Pass& pass) { return job.embeds[pass.branch]; },
-                   .pooled = [&job](const Pass& pass) { return job.pooled[pass.branch]; },
-                   .guidance = job.request.guidance_scale.value_or(0),
-                   .pictures = job.pictures});
+  forwards_.begin(
+      {.sampler = job.sampler,
+       .grid = traits_.grid(frames, latent[2], latent[3]),
+       .text = [&job](const Pass& pass) { return job.embeds[pass.branch]; },
+       .pooled = [&job](const Pass& pass) { return job.pooled[pass.branch]; },
+       .guidance = job.request.guidance_scale.value_or(0),
+       .condition = [&job](const Pass&, Conditions& conditions) { conditions.motion = job.motion; },
+       .pictures = job.pictures,
+       .signal = [&job](const Pass& pass) { return job.signal[pass.branch]; }});
   clip_ = {.step = config.first_step};
   const Method& method = job.request.method;
   global_steps_ = method.global_sigma ? job.sampler.steps_from(*method.global_sigma) : 0;
@@ -95,7 +104,10 @@ void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
 
 void Denoiser::begun() {
   if (job_->preview && sends_latent(placement_.rank()))
-    preview_.emplace(stream_, job_->preview->fit, own().size(), traits_.row());
+    preview_.emplace(stream_, job_->preview->fit, own(),
+                     LatentRows{.frame_tokens = sequence().frame_tokens(),
+                                .row = traits_.row(),
+                                .frames = traits_.patch[0]});
   if (!last_stage()) {
     job_->history.clear();
     return;

@@ -25,12 +25,19 @@
 
 namespace weft {
 
+// The rows that condition the forwards of a job: those of its encoded prompts, per branch, and
+// those of the pictures before a clip (Job::motion), where there are some.
+struct ConditionRows {
+  std::array<int64_t, 2> prompts{};
+  bool motion = false;
+};
+
 // Describes a job to plan_denoise: the expert of every step (chosen by its timestep), the forwards
-// per step, the replica's layout and the sizes of its messages. `prompt_rows` are those of the
-// encoded prompts, per branch.
+// per step, the replica's layout and the sizes of its messages. `grid` has the tokens along frame,
+// row and column.
 DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
                               const Components& parts, const RankPlacement& placement,
-                              const Sequence& all, std::array<int64_t, 2> prompt_rows);
+                              const std::array<int64_t, 3>& grid, const ConditionRows& rows);
 
 // Marks the steps that a cache is known to skip.
 void mark_skipped(const StepCache& cache, std::vector<DenoisePlanConfig::DenoiseStep>& steps);
@@ -91,6 +98,10 @@ struct Job {
   std::vector<Tensor> history{};
   // Given frames of the latent stay as they begin. Only without clips.
   PictureViews pictures{};
+  // For a model that follows a sound: the signal per branch [frames of tokens, signal_columns] f32,
+  // and the latents before the clip (Conditions::motion), or empty; on the stream's device.
+  std::array<TensorView, 2> signal{};
+  TensorView motion{};
   // Sees a step's velocity behind guidance, of this rank's rows `own` or of those of one patch
   // after the other.
   std::function<void(int step, const Range& own, const TensorView& velocity)> on_velocity{};

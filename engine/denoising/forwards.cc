@@ -81,7 +81,8 @@ const Forwards::Prepared& Forwards::prepared(const Pass& pass) {
                         .image = job_->pictures.rows,
                         .channels = job_->pictures.channels,
                         .pooled = job_->pooled ? job_->pooled(pass) : TensorView(),
-                        .guidance = job_->guidance};
+                        .guidance = job_->guidance,
+                        .reference = job_->pictures.reference};
   if (job_->condition) job_->condition(pass, conditions);
   prepared.conditioning = held.expert->prepare(context, conditions, job_->grid);
   prepared.rope = on_device(stream_, held.expert->rope(job_->grid, {}, *prepared.conditioning));
@@ -165,12 +166,13 @@ std::vector<TimeSegment> Forwards::times_of(const Pass& pass) const {
 }
 
 TensorView Forwards::signal_of(const Pass& pass) const {
-  const bool follows = expert(pass).traits().signal_columns > 0;
-  if (follows && !job_->signal)
+  if (expert(pass).traits().signal_columns == 0) return {};
+  const TensorView signal = job_->signal ? job_->signal(pass) : TensorView();
+  if (!signal)
     throw Error(ErrorKind::kUsage,
                 "this model follows a sound, and this job has none; legal are models that follow "
                 "none");
-  return follows ? job_->signal(pass) : TensorView();
+  return signal;
 }
 
 // Enqueues all of a forward's work on the stream.

@@ -22,9 +22,10 @@ std::vector<DenoisePlanConfig::DenoiseStep> steps_of(const Sampler& sampler, dou
 // The conditions that come from pictures (engine/pictures/picture_conditions.h), on the stream's
 // device.
 struct PictureViews {
-  TensorView rows{};      // Conditions::image
-  TensorView channels{};  // Conditions::channels
-  int64_t frames = 0;     // of the latent, the first ones: given, with tokens of timestep 0
+  TensorView rows{};       // Conditions::image
+  TensorView channels{};   // Conditions::channels
+  int64_t frames = 0;      // of the latent, the first ones: given, with tokens of timestep 0
+  TensorView reference{};  // Conditions::reference
 };
 
 // The part of a job that its forwards need.

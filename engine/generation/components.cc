@@ -116,9 +116,9 @@ const Transformer& Components::expert(Stream& stream, int model) {
 
 const Vae& Components::vae(Stream& stream) {
   if (!vae_) {
-    load("vae", [&] {
-      vae_ = vae_model().load(stream, *model_->vae_file, vae_dtype_, VaeParts::kDecoder);
-    });
+    // The end of a clip is encoded for the next one.
+    const VaeParts parts = directory().clips.any() ? VaeParts::kBoth : VaeParts::kDecoder;
+    load("vae", [&] { vae_ = vae_model().load(stream, *model_->vae_file, vae_dtype_, parts); });
   }
   return *vae_;
 }
@@ -147,6 +147,10 @@ void Components::done_with_text_encoders() {
   if (residency_ == Residency::kAll) return;
   text_encoder_.reset();
   pooled_encoder_.reset();
+}
+
+void Components::done_with_vae() {
+  if (residency_ == Residency::kSequential) vae_.reset();
 }
 
 void Components::done_with_experts() {

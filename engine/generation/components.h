@@ -87,6 +87,7 @@ class Components final : public Experts {
   // Says that this job no longer needs the part.
   void done_with_text_encoders();
   void done_with_experts() override;
+  void done_with_vae();
 
   int experts_resident() const;
 

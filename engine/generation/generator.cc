@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "engine/generation/cached_steps.h"
 #include "engine/generation/components.h"
@@ -21,6 +20,8 @@
 #include "engine/pictures/picture_conditions.h"
 #include "engine/planning/layout_limits.h"
 #include "engine/sampling/guidance.h"
+#include "engine/sound/clip_run.h"
+#include "engine/sound/sound_clips.h"
 #include "kernels/copy.h"
 #include "kernels/cuda/device.h"
 #include "kernels/meter.h"
@@ -98,15 +99,7 @@ struct Generator::Impl {
       if (host_available < UINT64_MAX)
         host_available /= static_cast<uint64_t>(given.ranks_per_host);
     }
-    const VaeTraits& vae = parts.vae_model().traits();
-    const std::array<int64_t, 3>& patch = parts.expert_model(0).traits().patch;
-    limits.size_multiple = vae.spatial_factor * std::lcm(patch[1], patch[2]);
-    limits.frame_multiple = vae.temporal_factor * patch[0];
-    limits.max_frames = std::min(kMaxFrames, vae.max_frames);
-    limits.experts = parts.experts();
-    limits.boundary_ratio = parts.directory().boundary_ratio.value_or(0);
-    limits.text_length = parts.model()->tokenizer->max_ids();
-    limits.guided = parts.family().guidance != GuidanceForm::kTold || parts.traits().reads_guidance;
+    limits = model_limits(parts);
   }
 
   void check_attention() const {
@@ -149,8 +142,8 @@ struct Generator::Impl {
 
   DenoisePlanConfig plan_of(const Request& request, const Sampler& sampler) {
     place_patches(placement, request, token_grid(parts, request));
-    return plan_config(request, sampler, parts, placement, sequence_of(parts, request),
-                       prompt_rows(request));
+    return plan_config(request, sampler, parts, placement, token_grid(parts, request),
+                       {prompt_rows(request), clips_of(parts.directory(), request) > 1});
   }
 
   int layers() const {  // of a transformer on this rank
@@ -166,15 +159,10 @@ struct Generator::Impl {
                             ? 1 + sampler.history(SamplerState(0)).size()
                             : 0;
     const auto bytes = [&](int blocks) {
-      return predict_bytes(parts, placement,
-                           {request,
-                            sampler,
-                            prompt_rows(request),
-                            kept,
-                            is_queue(request),
-                            blocks,
-                            {},
-                            preview_fit ? &*preview_fit : nullptr});
+      return predict_bytes(
+          parts, placement,
+          {request, sampler, prompt_rows(request), kept, is_queue(request), blocks,
+           sound_of(parts.directory(), request), preview_fit ? &*preview_fit : nullptr});
     };
     const bool all = resident >= layers();  // as the user asks
     return choose_plan({.mode = mode,
@@ -193,6 +181,7 @@ struct Generator::Impl {
   void load_all(const Run& run, bool with_text_encoder);
   void encode_prompts(const Run& run, PromptEncoder& encoder, std::span<Prompt> prompts);
   void encode_pictures(const Run& run);
+  void denoise_clips(const Run& run, std::span<const Prompt> prompts);
   Tensor initial_latents(const Run& run);
   Start start_of(const Run& run);
   StepAction agreed_action(CheckpointPolicy& policy, int done);
@@ -326,6 +315,14 @@ void Generator::Impl::denoise_queue(const Run& run, std::span<const Prompt> prom
              first_turn, described(run, prompts)},
             run.sink, run.options, run.clock, run.result, run.started);
   run.meter.stage_ended(MemoryMeter::kDenoise);
+}
+
+void Generator::Impl::denoise_clips(const Run& run, std::span<const Prompt> prompts) {
+  const std::optional<PreviewJob> preview = preview_job(run);
+  run_clips({stream, arena, parts, placement, run.request, run.sampler, views_of(prompts).embeds,
+             run.pictures.reference, options.graphs, preview ? &*preview : nullptr,
+             described(run, prompts)},
+            {run.sink, run.options, run.clock, run.meter, run.result, run.started});
 }
 
 std::optional<PreviewJob> Generator::Impl::preview_job(const Run& run) const {
@@ -474,10 +471,12 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   meter.stage_ended(MemoryMeter::kEncodeText);
   if (!decode_only && !pictures_of(request).empty()) encode_pictures(run);
 
-  if (start.step == 0 && !is_queue(request)) start.latent = initial_latents(run);
+  if (start.step == 0 && keeps_latent(request)) start.latent = initial_latents(run);
   pictures.frames = {};
   if (is_queue(request))
     denoise_queue(run, prompts, start.step);
+  else if (parts.directory().clips.any())
+    denoise_clips(run, prompts);
   else if (Delivery decoded = delivery(run); decode_only && !placement.has_clips())
     decoded.whole(start.latent), decoded.finish();
   else
@@ -527,23 +526,27 @@ std::array<int64_t, 3> Generator::grid(const Request& request) const {
 
 Request Generator::resolve(const Request& request) const {
   const ModelDirectory& directory = impl_->parts.directory();
-  Request resolved = take_opened(
-      *model(),
-      weft::resolve(with_clip_size(request, directory, impl_->limits.size_multiple), defaults()));
+  const Request sized =
+      with_sound_length(with_clip_size(request, directory, impl_->limits.size_multiple), directory);
+  Request resolved = take_opened(*model(), weft::resolve(sized, defaults()));
   validate(resolved, impl_->limits);
   const SamplerConfig config = impl_->sampler_for(resolved);
   Sampler(config, resolved.steps, resolved.sigmas);  // refuses what is illegal
   const VaeTraits& vae = impl_->parts.vae_model().traits();
+  const std::array<int64_t, 3> grid = token_grid(impl_->parts, resolved);
+  const int64_t latents = latent_shape(impl_->parts, resolved)[1];
+  const int64_t trained = defaults().trained_frames.value_or(defaults().frames);
   resolved.method = resolve_method(
       resolved.method,
-      {.latents = vae.latent_frames(resolved.frames),
-       .trained_latents = vae.latent_frames(defaults().trained_frames.value_or(defaults().frames)),
+      {.latents = latents,
+       .trained_latents = directory.clips.any() ? latents : vae.latent_frames(trained),
        .flow_shift = config.shift,
-       .grid = token_grid(impl_->parts, resolved)});
+       .grid = grid});
   validate_method(resolved, impl_->parts.expert_model(0), model_name());
   if (options().preview_every > 0 && is_queue(resolved))
     throw Error(ErrorKind::kUsage, "--preview is proj, but a queue decodes meanwhile; legal: none");
   validate_pictures(resolved, directory);
+  validate_sound(resolved, directory);
   decide_skips(impl_->parts, sampler(resolved), resolved);
   if (resolved.endless)
     resolved.frames =

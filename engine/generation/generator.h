@@ -25,8 +25,8 @@
 
 namespace weft {
 
-// Progress of a stage. Users see these stage names: load, encode_text, encode_image, denoise,
-// decode, encode_video, write.
+// Progress of a stage. Users see these stage names: load, encode_text, encode_audio, encode_image,
+// denoise, decode, encode_video, write.
 struct Progress {
   std::string stage;
   int step = 0, total = 0;      // step of total; 0 of n when the stage starts
@@ -42,6 +42,8 @@ struct Progress {
   // the number of blocks, and the seconds until the first has (0: it has, or nothing is known yet).
   int finished_blocks = 0, blocks = 0;
   double first_frame_seconds = 0;
+  // A video that follows a sound consists of clips, each with its own steps.
+  int clip = 0, clips = 1;
 };
 
 struct ProgressListener {
@@ -165,9 +167,9 @@ struct RunResult {
   // The peak that MemoryPlan predicts: tensors and arena together. On a device it includes the ops'
   // scratch and the rounding up of committed ranges.
   uint64_t memory_high_water = 0;
-  // The peak of each stage: encode_text, denoise, decode, encode_image. On a device it is that of
-  // all stages up to the end of this one.
-  std::array<uint64_t, 4> stage_high_water{};
+  // The peak of each stage: encode_text, denoise, decode, encode_image, encode_audio. On a device
+  // it is that of all stages up to the end of this one.
+  std::array<uint64_t, 5> stage_high_water{};
   std::vector<CachedStep> cached{};  // by step, on the root; empty without a step cache
   OffloadTotals streaming{};         // weight offload of the forwards
   int resident_layers = 0;           // of a transformer in memory at once; 0: all

@@ -32,9 +32,10 @@ std::string encoder_facts(const Stream& stream, const Components& parts,
   const std::string& folder = pooled ? directory.pooled_encoder : directory.text_encoder;
   // The config of weights that are a file of their own is one of the other two, or none.
   nlohmann::json files{identity(folder + "/config.json")};
-  if (const std::string& file = model.files.text_encoder; !pooled && !file.empty()) {
-    const std::string beside = std::filesystem::path(file).parent_path() / "config.json";
-    for (const std::string& config : {beside, directory.path + "/text_encoder/config.json"})
+  if (folder == model.files.text_encoder || folder == model.files.text_encoder_2) {
+    const std::string beside = std::filesystem::path(folder).parent_path() / "config.json";
+    const TextFolders& own = pooled ? directory.family->pooled : directory.family->text;
+    for (const std::string& config : {beside, directory.path + "/" + own.encoder + "/config.json"})
       files.push_back(identity(config));
   }
   for (const std::string& file : (pooled ? model.pooled_file : model.text_file)->files())

@@ -29,6 +29,7 @@ std::string shown(double value) {
 }
 
 std::string Grid::rule() const {
+  if (multiple == 1) return "whole numbers";
   return offset == 0 ? "multiples of " + std::to_string(multiple)
                      : std::to_string(multiple) + "n+" + std::to_string(offset);
 }

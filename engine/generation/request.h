@@ -9,6 +9,7 @@
 #include "engine/generation/step_cache.h"
 #include "engine/pictures/given_picture.h"
 #include "engine/sampling/noise_pool.h"
+#include "engine/sound/given_sound.h"
 #include "models/lora/lora.h"
 #include "models/registry.h"
 
@@ -53,14 +54,21 @@ struct Request {
   std::vector<ScheduledPrompt> schedule{};  // after `prompt`; the queue alone can change prompts
   GivenPicture image{}, last_image{};       // the first and the last frame, where they are given
   PictureFit image_fit{};                   // brings them to the clip's size
+  GivenSound audio{};                       // that the video follows
 };
 
 inline bool is_queue(const Request& request) { return request.method.kind == MethodKind::kQueue; }
 
+// Returns whether the job keeps its final latent in a file until it is decoded. Others decode one
+// part after the other.
+inline bool keeps_latent(const Request& request) {
+  return !is_queue(request) && !request.audio.given();
+}
+
 // The limits that a request is checked against.
 struct ModelLimits {
   int64_t size_multiple = 16;  // pixels per token, both ways
-  int64_t frame_multiple = 4;  // frames = frame_multiple k + 1
+  int64_t frame_multiple = 4;  // frames = frame_multiple k + 1; 1: any number
   int64_t max_frames = kMaxFrames;
   int experts = 1;
   double boundary_ratio = 0;  // two experts: truncated t >= boundary_ratio * 1000 is high noise

@@ -109,6 +109,8 @@ void StageClock::report() {
   progress.elapsed_seconds = elapsed();
   progress.kept = kept_;
   progress.pictures = pictures_;
+  progress.clip = clip_;
+  progress.clips = clips_;
   if (stage_.done > stage_.first) {
     progress.seconds_per_step = progress.elapsed_seconds / (stage_.done - stage_.first);
     progress.eta_seconds = progress.seconds_per_step * std::max(stage_.total - stage_.done, 0);

@@ -32,6 +32,11 @@ class StageClock {
     blocks_ = total;
     first_block_step_ = first;
   }
+  // The stages from now on are those of clip `clip` of `clips`.
+  void clip(int clip, int clips) {
+    clip_ = clip;
+    clips_ = clips;
+  }
   // Runs `body` as a stage of its own inside the current one. The current stage's clock is paused
   // meanwhile.
   void inside(Zone stage, int total, const std::function<void()>& body);
@@ -67,6 +72,7 @@ class StageClock {
   int kept_ = -1, turn_ = -1;
   int64_t pictures_ = 0;
   int finished_blocks_ = 0, blocks_ = 0, first_block_step_ = 0;
+  int clip_ = 0, clips_ = 1;
   std::vector<StageSeconds> seconds_;
 };
 

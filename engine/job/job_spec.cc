@@ -86,11 +86,11 @@ void set_prompt_schedule(JobSpec& job, const GivenText& value) {
 // Another file is another picture.
 void set_picture(GivenPicture& picture, const GivenText& value) { picture = {.path = value.text}; }
 
-void set_picture_hash(GivenPicture& picture, const GivenText& value) {
+void set_hash(std::string& hash, const GivenText& value) {
   const bool hex = std::ranges::all_of(
       value.text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
   if (value.text.size() != 64 || !hex) value.refuse("64 lower-case hexadecimal digits");
-  picture.sha256 = value.text;
+  hash = value.text;
 }
 
 constexpr std::pair<const char*, PictureFit> kFits[] = {{"cover", PictureFit::kCover},
@@ -200,18 +200,24 @@ constexpr Rule kRules[] = {
     {{"transformer", nullptr}, set_file<&PartFiles::transformer>},
     {{"transformer_2", nullptr}, set_file<&PartFiles::transformer_2>},
     {{"text_encoder", nullptr}, set_file<&PartFiles::text_encoder>},
+    {{"text_encoder_2", nullptr}, set_file<&PartFiles::text_encoder_2>},
     {{"tokenizer", nullptr}, set_file<&PartFiles::tokenizer>},
+    {{"tokenizer_2", nullptr}, set_file<&PartFiles::tokenizer_2>},
     {{"vae", nullptr}, set_file<&PartFiles::vae>},
     {{"image_encoder", nullptr}, set_file<&PartFiles::image_encoder>},
     {{"image", nullptr},
      [](JobSpec& job, const GivenText& v) { set_picture(job.request.image, v); }},
     {{"image_sha256", nullptr},
-     [](JobSpec& job, const GivenText& v) { set_picture_hash(job.request.image, v); }},
+     [](JobSpec& job, const GivenText& v) { set_hash(job.request.image.sha256, v); }},
     {{"last_image", nullptr},
      [](JobSpec& job, const GivenText& v) { set_picture(job.request.last_image, v); }},
     {{"last_image_sha256", nullptr},
-     [](JobSpec& job, const GivenText& v) { set_picture_hash(job.request.last_image, v); }},
+     [](JobSpec& job, const GivenText& v) { set_hash(job.request.last_image.sha256, v); }},
     {{"image_fit", "cover|contain|stretch"}, set_picture_fit},
+    {{"audio", nullptr},
+     [](JobSpec& job, const GivenText& v) { job.request.audio = {.path = v.text}; }},
+    {{"audio_sha256", nullptr},
+     [](JobSpec& job, const GivenText& v) { set_hash(job.request.audio.sha256, v); }},
     {{"lora", nullptr},
      [](JobSpec& job, const GivenText& v) { job.request.loras = parse_loras(v.text, v.label); }},
 };
@@ -292,9 +298,9 @@ nlohmann::json facts_of(const std::string& record) {
   for (const auto& [name, value] : parsed.at("engine").items())
     if (std::ranges::find(kPlace, name) == std::end(kPlace)) facts[name] = value;
   if (facts.value("method", "") == to_string(MethodKind::kFull)) facts.erase("method");
-  // A picture is known by its pixels, wherever its file lies.
-  for (const std::string picture : {"image", "last_image"})
-    if (facts.contains(picture + "_sha256")) facts.erase(picture);
+  // A picture is known by its pixels and a sound by its bytes, wherever its file lies.
+  for (const std::string given : {"image", "last_image", "audio"})
+    if (facts.contains(given + "_sha256")) facts.erase(given);
   return facts;
 }
 
@@ -376,6 +382,8 @@ nlohmann::json to_json(const JobSpec& job) {
   }
   set("image_fit", request.image.given() || request.last_image.given(),
       to_string(request.image_fit));
+  set("audio", request.audio.given(), request.audio.path);
+  set("audio_sha256", !request.audio.sha256.empty(), request.audio.sha256);
   set("prompt_schedule", !request.schedule.empty(), to_json(request.schedule));
   return out;
 }
@@ -399,6 +407,7 @@ Request request_of(const JobSpec& job, const DefaultSettings& defaults, const Mo
   frames += std::to_string(request.frames) + (job.seconds > 0 ? " frames" : "");
   take_facts(request.image, label("image"));
   take_facts(request.last_image, label("last_image"));
+  take_facts(request.audio, label("audio"));
   for (const auto& [name, side] : {std::pair{"width", request.width}, {"height", request.height}})
     if (side) check_on_grid(label(name) + " is " + std::to_string(side), side, side_grid(limits));
   if (request.frames) check_on_grid(frames, request.frames, frame_grid(limits));

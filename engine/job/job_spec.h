@@ -45,9 +45,9 @@ void read_job(const nlohmann::json& object, const FieldLabel& label, JobSpec& jo
 // Fields that are left open are absent.
 nlohmann::json to_json(const JobSpec& job);
 
-// The request for a model: frames instead of seconds, and the facts of its pictures, whose files
-// are read. Error(kUsage) where the model cannot draw the size or the number of frames, or a
-// picture is not the recorded one; Error(kMedia) where a file is no picture.
+// The request for a model: frames instead of seconds, and the facts of its pictures and sound,
+// whose files are read. Error(kUsage) where the model cannot draw the size or the number of frames,
+// or a file is not the recorded one; Error(kMedia) where a file is no picture or sound.
 Request request_of(const JobSpec& job, const DefaultSettings& defaults, const ModelLimits& limits,
                    const FieldLabel& label);
 

@@ -40,6 +40,8 @@ void check_resumable(const Checkpoint& checkpoint, const std::string& record,
 }
 
 std::string why_not_between_steps(const Request& request) {
+  if (request.audio.given())
+    return "the video follows a sound clip by clip, and checkpoints do not hold the clips before";
   if (request.method.stale.value_or(0) > 0)
     return "the method has stale=1, and checkpoints do not hold the frames of the step before";
   if (is_displaced(request.method) && !request.method.resync)

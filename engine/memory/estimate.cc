@@ -11,7 +11,9 @@
 #include "engine/long_video/queue_run.h"
 #include "engine/long_video/queue_video.h"
 #include "engine/pictures/picture_conditions.h"
+#include "engine/pictures/video_encoder.h"
 #include "engine/sound/audio_features.h"
+#include "engine/sound/sound_clips.h"
 #include "models/footprint.h"
 #include "parallel/transport/silent.h"
 
@@ -27,8 +29,9 @@ uint64_t f32_bytes(int64_t count) { return static_cast<uint64_t>(count) * sizeof
 
 std::array<int64_t, 4> latent_shape(const Components& parts, const Request& request) {
   const VaeTraits& vae = parts.vae_model().traits();
-  return {vae.channels, vae.latent_frames(request.frames), request.height / vae.spatial_factor,
-          request.width / vae.spatial_factor};
+  const SoundClips& clips = parts.directory().clips;
+  return {vae.channels, clips.any() ? clips.latent_frames : vae.latent_frames(request.frames),
+          request.height / vae.spatial_factor, request.width / vae.spatial_factor};
 }
 
 std::array<int64_t, 3> token_grid(const Components& parts, const Request& request) {
@@ -129,6 +132,7 @@ class RankRun {
   bool on_device() const { return parts_.device().has_value(); }
   Stage encoding(ComponentBytes& bytes);
   Stage hearing(ComponentBytes& bytes);
+  void hold_clip();
   Stage encoding_pictures(ComponentBytes& bytes);
   Stage denoising(uint64_t held, ComponentBytes& bytes);
   void run_steps();
@@ -158,6 +162,7 @@ class RankRun {
   uint64_t compared_bytes() const;
   Stage decoding(ComponentBytes& bytes);
   uint64_t decoded_latent() const;
+  Stage encoding_motion(const Vae* vae, uint64_t held);
 
   const Components& parts_;
   const MeasuredJob& job_;
@@ -167,7 +172,6 @@ class RankRun {
   std::array<int64_t, 4> shape_;  // of the latent that a forward computes
   uint64_t latent_, embeds_;      // bytes of the whole latent, and of the prompt embeddings
   uint64_t begun_;                // bytes of the latent that the rank begins with
-  uint64_t reading_ = 0;          // bytes that a block takes while it is read, beside its weights
   uint64_t kept_ = 0;             // bytes of the sets that the short queue's cache does not have
   bool stages_messages_;
   std::vector<int64_t> later_rows_;  // of the schedule's prompts
@@ -178,6 +182,9 @@ class RankRun {
   std::array<Tensor, 2> texts_;  // embeddings of the prompts
   Tensor later_;                 // those of the longest prompt of the schedule
   PictureConditions pictures_;
+  // The signal of a clip that follows a sound, and the latents before it where it has some.
+  std::array<Tensor, 2> signal_;
+  Tensor motion_;
   Tensor pooled_;  // the vector of a prompt, where the model reads one
 };
 
@@ -279,6 +286,22 @@ RankRun::Stage RankRun::encoding_pictures(ComponentBytes& bytes) {
   return stage(embeds_, {}, ran);
 }
 
+// Makes what a clip has from its encoded sound to its pictures.
+void RankRun::hold_clip() {
+  const ModelDirectory& directory = parts_.directory();
+  if (!directory.clips.any()) return;
+  const int64_t frames = shape_[1] / parts_.traits().patch[0];
+  for (size_t branch = 0; branch < signal_.size(); ++branch)
+    if (prompt_rows_[branch] > 0)
+      signal_[branch] = run_.tensor(DType::kF32, {frames, parts_.traits().signal_columns});
+  if (clips_of(directory, request_) > 1)
+    motion_ = run_.tensor(
+        DType::kF32,
+        {shape_[0], parts_.vae_model().traits().latent_frames(directory.clips.motion_frames),
+         shape_[2], shape_[3]});
+  embeds_ += signal_[0].view().bytes() + signal_[1].view().bytes() + motion_.view().bytes();
+}
+
 // Returns a sampler of a few of the steps, which `steps` is reduced to: the first one of each kind,
 // and at least so many.
 Sampler RankRun::shorten(std::vector<DenoisePlanConfig::DenoiseStep>& steps, int least) const {
@@ -302,8 +325,9 @@ Sampler RankRun::shorten(std::vector<DenoisePlanConfig::DenoiseStep>& steps, int
 }
 
 void RankRun::run_steps() {
-  DenoisePlanConfig config = plan_config(request_, job_.sampler, parts_, placement_,
-                                         sequence_of(parts_, request_), prompt_rows_);
+  DenoisePlanConfig config =
+      plan_config(request_, job_.sampler, parts_, placement_, token_grid(parts_, request_),
+                  {prompt_rows_, static_cast<bool>(motion_)});
   const Sampler few = shorten(config.steps, 1);
   const auto begins = placement_.split(shape_, parts_.traits().patch[0]).held(placement_.rank());
   std::optional<PreviewJob> preview;
@@ -314,6 +338,8 @@ void RankRun::run_steps() {
           .pooled = {pooled_.view(), pooled_.view()},
           .latent = Tensor(DType::kF32, begins, run_.stream().device()),
           .pictures = pictures_.views(),
+          .signal = {signal_[0].view(), signal_[1].view()},
+          .motion = motion_.view(),
           .decode = [](const TensorView&) {},
           .preview = preview ? &*preview : nullptr};
   Denoiser(run_.stream(), run_.arena(), dry_, placement_).run(config, job);
@@ -393,7 +419,7 @@ RankRun::Stage RankRun::denoising(uint64_t held, ComponentBytes& bytes) {
           run_.measure([&] { streamed = dry_.expert(run_.stream(), model).streamed_bytes(); });
       // The window's queue has scratch of its own, for conversions.
       if (streamed > 0 && on_device()) weights.passing += kDevicePiece;
-      if (streamed > 0 && !on_device()) reading_ = std::max(reading_, weights.passing);
+      if (streamed > 0 && !on_device()) bytes.reading = std::max(bytes.reading, weights.passing);
     }
     bytes.experts.push_back(weights.held);
     bytes.streamed.push_back(streamed);
@@ -432,10 +458,11 @@ RankRun::Stage RankRun::decoding(ComponentBytes& bytes) {
   const DecoderSettings settings{.traits = parts_.vae_model().traits(),
                                  .vae = vae,
                                  .latent = {shape_[0], shape_[2], shape_[3]}};
+  std::optional<StreamDecoder> decoder;
   const Footprint ran = run_.measure([&] {
-    StreamDecoder decoder(run_.stream(), run_.arena(), placement_, settings);
-    queue_ ? decoder.push(latents) : decoder.decode(latents, nullptr);
-    decoder.finish();
+    decoder.emplace(run_.stream(), run_.arena(), placement_, settings);
+    queue_ ? decoder->push(latents) : decoder->decode(latents, nullptr);
+    decoder->finish();
   });
   uint64_t pictures = 0;
   if (placement_.root())
@@ -445,10 +472,37 @@ RankRun::Stage RankRun::decoding(ComponentBytes& bytes) {
   if (queue_ && decodes) pictures += frame_bytes() * last_frames();
   // A queue's blocks reach the rank that decodes them, and no other.
   const uint64_t latent = decodes || !queue_ ? decoded_latent() : 0;
-  if (!on_device()) return stage(embeds_ + latent + pictures, weights, ran);
-  bytes.host.copies += ran.host;
-  bytes.host.buffers += pictures;
-  return stage(embeds_ + latent, weights, ran);
+  uint64_t held = embeds_;
+  if (motion_ && decodes)  // the rows of the pictures that end the clip
+    held +=
+        f32_bytes(parts_.directory().clips.motion_frames * 3 * request_.width *
+                  placement_.band(shape_[2]).size() * parts_.vae_model().traits().spatial_factor);
+  if (on_device()) {
+    bytes.host.copies += ran.host;
+    bytes.host.buffers += pictures;
+  } else {
+    held += pictures;
+  }
+  const Stage decodes_clip = stage(held + latent, weights, ran);
+  if (!motion_) return decodes_clip;
+  const Stage encodes = encoding_motion(vae, held + ran.held);
+  return encodes.runs.held(on_device()) > decodes_clip.runs.held(on_device())
+             ? Stage{.loads = decodes_clip.loads, .runs = encodes.runs}
+             : decodes_clip;
+}
+
+// Encodes the pictures that end a clip. Then its latent and its signal are gone.
+RankRun::Stage RankRun::encoding_motion(const Vae* vae, uint64_t held) {
+  VideoEncoder encoder(run_.stream(), run_.arena(), placement_, parts_.vae_model().traits(),
+                       {shape_[0], motion_.view()[1], shape_[2], shape_[3]});
+  const Footprint ran = run_.measure([&] {
+    Tensor own;
+    if (vae) own = encoder.encode_rows(*vae, "the end of a clip", [](auto...) {});
+    encoder.join(std::move(own));
+  });
+  const uint64_t gone =
+      signal_[0].view().bytes() + signal_[1].view().bytes() + motion_.view().bytes();
+  return stage(held - gone, {}, ran);
 }
 
 // The bytes of the latent while it is decoded: all of it, or with clips the own rows of it on the
@@ -478,6 +532,7 @@ ComponentBytes RankRun::bytes() {
   const size_t kept = job_.kept;
   ComponentBytes bytes;
   bytes.decodes_meanwhile = job_.decodes_meanwhile;
+  bytes.decodes_between = clips_of(parts_.directory(), request_) > 1;
   bytes.streams_from_file = !on_device();
   if (on_device()) {
     const int queues = dry_.resident_blocks() > 0 ? 2 : 1;
@@ -490,20 +545,22 @@ ComponentBytes RankRun::bytes() {
     bytes.scratch = std::max(bytes.scratch, stage.runs.scratch);
   };
   book(bytes.load_text, bytes.encode_text, encoding(bytes));
-  if (job_.sound) book(bytes.load_audio, bytes.encode_audio, hearing(bytes));
   // On a device the tensors of a checkpoint are copied to the host one at a time.
   const uint64_t copies =
       on_device() ? latent_ * std::min<uint64_t>(kept, 1) : checkpoint_bytes(kept);
   const Stage pictures = encoding_pictures(bytes);
   bytes.encode_image = pictures.runs.tensors > 0 ? pictures.runs.held(on_device()) : 0;
   bytes.scratch = std::max(bytes.scratch, pictures.runs.scratch);
+  embeds_ += pictures_.reference.view().bytes();
+  if (job_.sound) book(bytes.load_audio, bytes.encode_audio, hearing(bytes));
   const uint64_t given = pictures_.rows.view().bytes() + pictures_.channels.view().bytes();
+  hold_clip();
   // Messages are staged in the stages' order.
   Stage denoise = denoising(embeds_ + given + copies, bytes);
   pictures_ = {};
   Stage decode = decoding(bytes);
-  decode.loads.tensors += reading_;
-  decode.runs.tensors += reading_;
+  decode.loads.tensors += bytes.reading;
+  decode.runs.tensors += bytes.reading;
   if (bytes.decodes_meanwhile) denoise.runs = together(denoise.runs, decode.runs, embeds_);
   book(bytes.load_expert, bytes.denoise, denoise);
   book(bytes.load_vae, bytes.decode, decode);

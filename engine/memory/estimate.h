@@ -16,7 +16,7 @@
 
 namespace weft {
 
-// The latent [C, F, H, W] of a resolved request.
+// The latent [C, F, H, W] of a resolved request: of a clip where it has several (SoundClips).
 std::array<int64_t, 4> latent_shape(const Components& parts, const Request& request);
 // The tokens of a forward along frame, row and column.
 std::array<int64_t, 3> token_grid(const Components& parts, const Request& request);

@@ -131,6 +131,7 @@ MemoryPlan memory_under(Residency residency, const ComponentBytes& parts, uint64
       CHECK(false);
   }
   if (parts.decodes_meanwhile && residency != Residency::kAll) decode = denoise += parts.vae;
+  if (parts.decodes_between && residency != Residency::kSequential) denoise = decode;
   MemoryPlan plan;
   plan.residency = residency;
   plan.parts = parts;

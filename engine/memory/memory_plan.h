@@ -41,7 +41,10 @@ struct ComponentBytes {
   // Per expert: weight bytes that a forward copies from the host, or reads from the file.
   std::vector<uint64_t> streamed{};
   bool streams_from_file = false;  // else host memory holds the streamed bytes
-  HostBytes host{};                // on a device; `streamed` depends on the residency
+  // A thread reads layers from the file ahead of use, to the end of the job. It takes so many bytes
+  // beside their weights while it reads; `denoise` and `decode` count them.
+  uint64_t reading = 0;
+  HostBytes host{};  // on a device; `streamed` depends on the residency
   // Bytes that each stage holds besides weights.
   uint64_t encode_text = 0;  // embeddings and workspace
   // The encoders of pictures are loaded one after the other and released: the largest of them, and
@@ -56,6 +59,9 @@ struct ComponentBytes {
   // True where frames are decoded between denoise steps: the VAE then stays beside the
   // transformers, and `denoise` contains what decoding holds.
   bool decodes_meanwhile = false;
+  // True where there are steps behind decoded frames: the VAE then stays, unless one component is
+  // resident at a time.
+  bool decodes_between = false;
   // The part of these bytes that is scratch of single ops on a device: the most of any stage.
   uint64_t scratch = 0;
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/memory/estimate.h"
+#include "engine/pictures/video_encoder.h"
 #include "io/picture/picture_pixels.h"
 #include "kernels/copy.h"
 #include "kernels/meter.h"
@@ -87,8 +88,10 @@ void validate_pictures(const Request& request, const ModelDirectory& model) {
     refuse("last_image is " + described(request.last_image) +
            ", and there is no first picture; legal with it: image");
   if (given > form.most)
-    refuse("last_image is " + described(request.last_image) + ", but " + name +
-           " begins with a picture and does not end with one; legal: image alone");
+    refuse(
+        "last_image is " + described(request.last_image) + ", but " + name +
+        (form.form == PictureForm::kReference ? " shows one picture" : " begins with a picture") +
+        " and does not end with one; legal: image alone");
   if (given < form.least)
     refuse(name + " makes a video from " +
            (form.least > 1 ? "its first and its last picture; legal: image and last_image"
@@ -150,6 +153,8 @@ PictureConditions PictureEncoder::blank() const {
   if (form_.form == PictureForm::kChannels)
     out.channels =
         Tensor(DType::kF32, {form_.given_channels, frames, height, width}, stream_.device());
+  else if (form_.form == PictureForm::kReference)
+    out.reference = Tensor(DType::kF32, {channels, 1, height, width}, stream_.device());
   else
     out.given_frames = latent_frames();
   return out;
@@ -164,6 +169,10 @@ PictureConditions PictureEncoder::encode(const std::function<void(int pieces)>& 
   if (form_.form == PictureForm::kFirstFrame) {
     out.frames = std::move(encoded);
     out.given_frames = latent_frames();
+    return out;
+  }
+  if (form_.form == PictureForm::kReference) {
+    out.reference = on_device(stream_, std::move(encoded));
     return out;
   }
   Tensor channels(DType::kF32, {form_.given_channels, shape_[1], shape_[2], shape_[3]},
@@ -218,77 +227,36 @@ Tensor PictureEncoder::encode_rows(const std::function<void()>& next) {
 
 // Returns the encoded video [C, f, h, w], normalised, on every rank.
 Tensor PictureEncoder::encode_video(const std::function<void()>& next) {
-  Tensor own;
-  if (placement_.band(shape_[2]).size() > 0) own = encode_band(next);
-  parts_.done_with_pictures();
-  if (own && first_non_finite(stream_, own) >= 0)
-    throw Error(ErrorKind::kNonFinite,
-                "NaN or infinity in encode_image, the encoded picture. Check the weights with weft "
-                "inspect");
-  return placement_.alone() ? std::move(own) : join_bands(std::move(own));
-}
-
-// Returns this rank's rows of it.
-Tensor PictureEncoder::encode_band(const std::function<void()>& next) {
-  const Range band = placement_.band(shape_[2]);
-  const Vae& vae = parts_.vae_encoder(stream_);
-  const int64_t scale = vae.traits().spatial_factor, frames = latent_frames();
+  VideoEncoder encoder(stream_, arena_, placement_, parts_.vae_model().traits(),
+                       {shape_[0], latent_frames(), shape_[2], shape_[3]});
+  const Range rows = encoder.rows();
   const int64_t last = form_.form == PictureForm::kChannels ? request_.frames - 1 : 0;
   std::vector<Tensor> pictures;  // [3, H, W]
   for (const GivenPicture* picture : pictures_)
-    pictures.push_back(
-        is_dry_run(stream_)
-            ? Tensor(DType::kF32, {3, request_.height, request_.width},
-                     host_stream(stream_).device())
-            : clip_picture(*picture, request_.image_fit, request_.width, request_.height));
+    if (rows.size() > 0)
+      pictures.push_back(
+          is_dry_run(stream_)
+              ? Tensor(DType::kF32, {3, request_.height, request_.width},
+                       host_stream(stream_).device())
+              : clip_picture(*picture, request_.image_fit, request_.width, request_.height));
   const auto picture_at = [&](int64_t frame) -> const Tensor* {
     if (frame == 0) return &pictures.front();
     return pictures.size() > 1 && frame == last ? &pictures.back() : nullptr;
   };
-  const std::unique_ptr<VaeEncoder> encoder = vae.encoder(band.size(), shape_[3]);
-  Tensor mean(DType::kF32, {shape_[0], frames, band.size(), shape_[3]}, stream_.device());
-  int64_t first = 0;  // frame of the chunk
-  for (int64_t chunk = 0; chunk < frames; ++chunk) {
-    const Arena::Scope scope(arena_);
-    const int64_t count = encoder->next_frames();
-    const TensorView video =
-        arena_.alloc(DType::kF32, {count, 3, band.size() * scale, request_.width});
+  const auto fill = [&](int64_t first, const TensorView& video) {
     make_on_host(stream_, video, [&](const TensorView& to) {
       std::fill_n(to.as<float>(), to.count(), 0.0f);
       Stream host = host_stream(stream_);
-      for (int64_t i = 0; i < count; ++i)
+      for (int64_t i = 0; i < to[0]; ++i)
         if (const Tensor* picture = picture_at(first + i))
-          copy(host, picture->view().slice(1, band.begin * scale, band.size() * scale),
-               to.select(0, i));
+          copy(host, picture->view().slice(1, rows.begin, rows.size()), to.select(0, i));
     });
-    Context context = placement_.vae_context(
-        stream_, arena_, {.clip = 1, .micro = static_cast<int>(chunk % (1 << 16))}, shape_[2]);
-    encoder->encode_chunk(context, video, mean.view().select(1, chunk));
-    first += count;
-    next();
-  }
-  mean = on_host(stream_, std::move(mean));
-  if (!is_dry_run(stream_)) vae.normalize(mean, mean);
-  return on_device(stream_, std::move(mean));
-}
-
-// Every rank that has a band sends it to all others. The whole is returned on all of them.
-Tensor PictureEncoder::join_bands(Tensor own) {
-  Tensor whole(DType::kF32, {shape_[0], latent_frames(), shape_[2], shape_[3]}, stream_.device());
-  for (int rank = 0; rank < placement_.ranks(); ++rank) {
-    const Range band = placement_.band_of(rank, shape_[2]);
-    if (band.size() == 0) continue;
-    Tensor other;
-    if (rank != placement_.rank())
-      other = Tensor(DType::kF32, {shape_[0], latent_frames(), band.size(), shape_[3]},
-                     stream_.device());
-    const TensorView rows = other ? other.view() : own.view();
-    const Tag tag{.kind = Payload::kLatent, .pass = {.clip = 1, .micro = rank}};
-    placement_.communicator().broadcast(stream_, tag, rows, rank);
-    copy(stream_, rows, whole.view().slice(2, band.begin, band.size()));
-  }
-  stream_.sync();
-  return whole;
+  };
+  Tensor own;
+  if (rows.size() > 0)
+    own = encoder.encode_rows(parts_.vae_encoder(stream_), "the encoded picture", fill, next);
+  parts_.done_with_pictures();
+  return encoder.join(std::move(own));
 }
 
 }  // namespace weft

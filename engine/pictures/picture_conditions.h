@@ -15,8 +15,11 @@ struct PictureConditions {
   Tensor channels{};         // given channels [given_channels, F, h, w], on the device
   Tensor frames{};           // the first latent frames [C, f, h, w], normalised, on the host
   int64_t given_frames = 0;  // their number, which stays when `frames` is released
+  Tensor reference{};        // the latent of a picture that is shown [C, 1, h, w], on the device
 
-  PictureViews views() const { return {rows.view(), channels.view(), given_frames}; }
+  PictureViews views() const {
+    return {rows.view(), channels.view(), given_frames, reference.view()};
+  }
 };
 
 // Gives a request without a size that of a clip which continues its picture, of about as many
@@ -36,10 +39,8 @@ void check_image_encoder(const Request& request, const ModelDirectory& model,
 // The pictures of a request, the first frame's before the last one's.
 std::vector<const GivenPicture*> pictures_of(const Request& request);
 
-// The ranks that decode (RankPlacement::band) encode their rows of the video: r rows of F latent
-// frames of C channels and w columns are sent to each of the other ranks, 4 C F r w bytes. The
-// ranks that share the text encoder's width share the image encoder's; the root sends its rows, 4
-// bytes per value, to each of the others.
+// The video is encoded by a VideoEncoder. The ranks that share the text encoder's width share the
+// image encoder's; the root sends its rows, 4 bytes per value, to each of the others.
 class PictureEncoder {
  public:
   // `given_rows` [n, columns] f32 on the host stand in for those of the image encoder, or are
@@ -59,8 +60,6 @@ class PictureEncoder {
   Tensor new_rows() const;
   Tensor encode_rows(const std::function<void()>& next);
   Tensor encode_video(const std::function<void()>& next);
-  Tensor encode_band(const std::function<void()>& next);
-  Tensor join_bands(Tensor own);
 
   Stream& stream_;
   Arena& arena_;

@@ -8,6 +8,7 @@
 #include "engine/memory/estimate.h"
 #include "engine/pictures/picture_conditions.h"
 #include "engine/planning/queue_forecast.h"
+#include "engine/sound/sound_clips.h"
 #include "models/footprint.h"
 
 namespace weft {
@@ -26,11 +27,18 @@ struct StageTimes final : ProgressListener {
       begun.emplace_back(progress.stage, now);
     if (progress.stage == "decode") chunks.push_back(now);
   }
+  // The seconds of each stage, which may have begun several times.
   std::vector<std::pair<std::string, double>> stages(double end) const {
     std::vector<std::pair<std::string, double>> stages;
     for (size_t i = 0; i < begun.size(); ++i) {
+      const auto& [stage, since] = begun[i];
       const double until = i + 1 < begun.size() ? begun[i + 1].second : end;
-      if (until > begun[i].second) stages.emplace_back(begun[i].first, until - begun[i].second);
+      if (until <= since) continue;
+      const auto found = std::ranges::find(stages, stage, &std::pair<std::string, double>::first);
+      if (found == stages.end())
+        stages.emplace_back(stage, until - since);
+      else
+        found->second += until - since;
     }
     return stages;
   }
@@ -66,13 +74,6 @@ std::vector<SimulatedRank> simulate_run(const PlannedJob& job, const Request& re
   });
 }
 
-// The bytes that a forward copies or reads, on the rank with the most of them.
-int64_t streamed_by(std::span<const MemoryPlan> memory) {
-  uint64_t most = 0;
-  for (const MemoryPlan& plan : memory)
-    for (const uint64_t bytes : plan.parts.streamed) most = std::max(most, bytes);
-  return static_cast<int64_t>(most);
-}
 int64_t streamed_by(const PlannedJob& job, const Layout& layout) {
   const ModelDirectory& directory = job.model->directory;
   size_t most = 0;
@@ -89,21 +90,34 @@ int64_t streamed_by(const PlannedJob& job, const Layout& layout) {
   return static_cast<int64_t>(most);
 }
 
+void add_denoise(double more_s, Forecast& out) {
+  for (auto& [stage, seconds] : out.stages)
+    if (stage == "denoise") seconds += more_s;
+  out.seconds += more_s;
+}
+
 // Adds the part of the copying that does not overlap with computing: a step takes as long as its
 // forwards compute or as long as their weights arrive, whichever is longer.
-void add_uploads(const PlannedJob& job, bool guided, Forecast& out) {
+void add_uploads(const PlannedJob& job, Forecast& out) {
   const Layout layout = replica_of(out.layout);
-  out.uploads.bytes = out.memory.empty() ? streamed_by(job, layout) : streamed_by(out.memory);
-  out.uploads.bytes *= guided && layout[Axis::kCfg] == 1 ? 2 : 1;
+  out.uploads = uploads_of(job, layout,
+                           out.memory.empty() ? streamed_by(job, layout) : streamed_by(out.memory));
   if (out.uploads.bytes == 0) return;
-  out.uploads.seconds = static_cast<double>(out.uploads.bytes) / job.machine.upload_bytes_per_s;
-  for (auto& [stage, seconds] : out.stages)
-    if (stage == "denoise") {
-      out.uploads.hidden_s = std::min(out.uploads.seconds, seconds / job.request.steps);
-      const double exposed = job.request.steps * (out.uploads.seconds - out.uploads.hidden_s);
-      seconds += exposed;
-      out.seconds += exposed;
-    }
+  const int steps = job.request.steps * clips_of(job.model->directory, job.request);
+  out.uploads.hidden_s = std::min(out.uploads.seconds, out.stage("denoise") / steps);
+  add_denoise(steps * (out.uploads.seconds - out.uploads.hidden_s), out);
+}
+
+// The same of a queue, in which a step is one of a block, and stages wait for each other.
+void add_queue_uploads(const PlannedJob& job, Forecast& out) {
+  PlannedJob resident = job;
+  resident.options.mode = MemoryMode::kLayers;
+  resident.options.resident_blocks = 0;
+  const Layout layout = replica_of(out.layout);
+  const Forecast reads = QueueForecast(job)(layout);
+  out.uploads = reads.uploads;
+  if (out.uploads.bytes > 0)
+    add_denoise(reads.seconds - QueueForecast(resident)(layout).seconds, out);
 }
 
 // Each replica draws its share of the prompts, one after the other.
@@ -142,6 +156,23 @@ GeneratorOptions without_limits(GeneratorOptions options) {
   return options;
 }
 
+Uploads uploads_of(const PlannedJob& job, const Layout& replica, int64_t forward_bytes) {
+  Uploads uploads;
+  if (forward_bytes == 0) return uploads;
+  const Generator generator(job.model, without_limits(job.options));
+  const bool both = guided(generator.schedule(job.request)) && replica[Axis::kCfg] == 1;
+  uploads.bytes = forward_bytes * (both ? 2 : 1);
+  uploads.seconds = static_cast<double>(uploads.bytes) / job.machine.upload_bytes_per_s;
+  return uploads;
+}
+
+int64_t streamed_by(std::span<const MemoryPlan> memory) {
+  uint64_t most = 0;
+  for (const MemoryPlan& plan : memory)
+    for (const uint64_t bytes : plan.parts.streamed) most = std::max(most, bytes);
+  return static_cast<int64_t>(most);
+}
+
 std::vector<MemoryPlan> memory_of(const PlannedJob& job, const Layout& layout) {
   const Layout replica = replica_of(layout);
   std::vector<MemoryPlan> plans(layout.ranks());
@@ -163,8 +194,7 @@ Forecast forecast_whole(const PlannedJob& job, const Layout& layout) {
   out.ranks = simulate_run(job, job.request, job.model, replica_of(layout), times);
   out.seconds = latest(out.ranks);
   out.stages = times.stages(out.seconds);
-  add_uploads(job, guided(Generator(job.model, without_limits(job.options)).schedule(job.request)),
-              out);
+  (is_queue(job.request) ? add_queue_uploads : add_uploads)(job, out);
   draw_all_prompts(job, out);
   return out;
 }
@@ -234,6 +264,7 @@ const QuickForecast::Ends& QuickForecast::ends(const Layout& layout) {
   if (!fresh) return ends;
   const VaeTraits& vae = job_.model->directory.vae_model->traits();
   const std::shared_ptr<const OpenModel> model = with_blocks(layout[Axis::kLayers]);
+  if (job_.model->directory.clips.any()) return ends = ends_of_clips(layout, model);
   const int64_t latents = vae.latent_frames(job_.request.frames);
   Request brief = job_.request;
   Layout split = layout;
@@ -268,6 +299,36 @@ const QuickForecast::Ends& QuickForecast::ends(const Layout& layout) {
   return ends;
 }
 
+// Simulates one clip and two of them, of one step each.
+QuickForecast::Ends QuickForecast::ends_of_clips(const Layout& layout,
+                                                 const std::shared_ptr<const OpenModel>& model) {
+  const ModelDirectory& directory = job_.model->directory;
+  const int clips = clips_of(directory, job_.request);
+  const auto of = [&](int count) {
+    Request brief = job_.request;
+    brief.steps = 1;
+    brief.sigmas.resize(std::min<size_t>(brief.sigmas.size(), 1));
+    brief.frames = count * clip_pictures(directory) - directory.clips.dropped_frames;
+    brief.frames = std::min(brief.frames, job_.request.frames);
+    StageTimes times;
+    const double end = latest(simulate_run(job_, brief, model, layout, times));
+    Ends ends;
+    for (const auto& [stage, seconds] : times.stages(end)) {
+      if (stage == "encode_text") ends.text = seconds;
+      if (stage == "encode_audio") ends.audio = seconds;
+      if (stage == "encode_image") ends.image = seconds;
+      if (stage == "decode") ends.decode = seconds;
+    }
+    return ends;
+  };
+  Ends ends = of(1);
+  if (clips == 1) return ends;
+  const Ends two = of(2);
+  ends.image += (clips - 1) * (two.image - ends.image);
+  ends.decode += (clips - 1) * (two.decode - ends.decode);
+  return ends;
+}
+
 // Runs the simulated steps as one rank of `layout`. `updated` receives the times of its updates.
 void QuickForecast::draw(Communicator& world, const Layout& layout, int blocks,
                          std::vector<double>& updated) {
@@ -290,17 +351,27 @@ void QuickForecast::draw(Communicator& world, const Layout& layout, int blocks,
       embeds[branch] =
           Tensor(DType::kF32, {prompt_rows_[branch], parts.text_model().traits().columns});
   const Tensor pooled(DType::kF32, {parts.traits().pooled_columns});
-  Job job{
-      .request = job_.request,
-      .sampler = sampler_,
-      .embeds = {embeds[0].view(), embeds[1].view()},
-      .pooled = {pooled.view(), pooled.view()},
-      .latent = Tensor(DType::kF32,
-                       placement.split(latent_shape(parts, job_.request), parts.traits().patch[0])
-                           .held(placement.rank())),
-      .pictures = pictures.views(),
-      .on_update = [&](int step) { updated[step] = simulated_seconds(); },
-      .decode = [](const TensorView&) {}};
+  const std::array<int64_t, 4> shape = latent_shape(parts, job_.request);
+  const SoundClips& clips = parts.directory().clips;
+  Tensor signal, motion;
+  if (clips.any())
+    signal =
+        Tensor(DType::kF32, {shape[1] / parts.traits().patch[0], parts.traits().signal_columns});
+  if (clips_of(parts.directory(), job_.request) > 1)
+    motion = Tensor(DType::kF32,
+                    {shape[0], parts.vae_model().traits().latent_frames(clips.motion_frames),
+                     shape[2], shape[3]});
+  Job job{.request = job_.request,
+          .sampler = sampler_,
+          .embeds = {embeds[0].view(), embeds[1].view()},
+          .pooled = {pooled.view(), pooled.view()},
+          .latent = Tensor(DType::kF32,
+                           placement.split(shape, parts.traits().patch[0]).held(placement.rank())),
+          .pictures = pictures.views(),
+          .signal = {signal.view(), signal.view()},
+          .motion = motion.view(),
+          .on_update = [&](int step) { updated[step] = simulated_seconds(); },
+          .decode = [](const TensorView&) {}};
   Denoiser(stream, arena, parts, placement).run(config, job);
 }
 
@@ -375,10 +446,13 @@ Forecast QuickForecast::with_denoise(const Layout& layout, double seconds) {
   const Ends& at_ends = ends(replica_of(layout));
   Forecast out;
   out.layout = layout;
-  out.stages = {{"encode_text", at_ends.text}, {"denoise", seconds}, {"decode", at_ends.decode}};
-  if (at_ends.image > 0) out.stages.insert(out.stages.begin() + 1, {"encode_image", at_ends.image});
+  out.stages = {{"encode_text", at_ends.text}};
+  if (at_ends.audio > 0) out.stages.emplace_back("encode_audio", at_ends.audio);
+  if (at_ends.image > 0) out.stages.emplace_back("encode_image", at_ends.image);
+  out.stages.emplace_back("denoise", seconds * clips_of(job_.model->directory, job_.request));
+  out.stages.emplace_back("decode", at_ends.decode);
   for (const auto& [stage, seconds] : out.stages) out.seconds += seconds;
-  add_uploads(job_, guided(schedule_), out);
+  add_uploads(job_, out);
   draw_all_prompts(job_, out);
   return out;
 }

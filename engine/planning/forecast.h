@@ -59,6 +59,12 @@ GeneratorOptions without_limits(GeneratorOptions options);
 
 std::vector<MemoryPlan> memory_of(const PlannedJob& job, const Layout& layout);
 
+// The uploads of a replica's step, each of whose forwards copies or reads so many bytes on one
+// rank. Nothing of it is hidden yet.
+Uploads uploads_of(const PlannedJob& job, const Layout& replica, int64_t forward_bytes);
+// The bytes that a forward copies or reads, on the rank with the most of them.
+int64_t streamed_by(std::span<const MemoryPlan> memory);
+
 // Simulates every step and every chunk.
 Forecast forecast_whole(const PlannedJob& job, const Layout& layout);
 
@@ -87,10 +93,11 @@ class QuickForecast {
     int first = 0, count = 0;
   };
   struct Ends {  // seconds of the stages that depend on the number of ranks alone
-    double text = 0, image = 0, decode = 0;
+    double text = 0, audio = 0, image = 0, decode = 0;
   };
   std::shared_ptr<const OpenModel> with_blocks(int blocks);
   const Ends& ends(const Layout& layout);
+  Ends ends_of_clips(const Layout& layout, const std::shared_ptr<const OpenModel>& model);
   void draw(Communicator& world, const Layout& layout, int blocks, std::vector<double>& updated);
   double denoise_with(const Layout& layout, int blocks, bool alone);
   double denoise(const Layout& layout, bool alone);  // on all ranks, or on the first alone

@@ -51,4 +51,20 @@ LayoutLimits limits_of(const Components& parts, const Request& request, bool gui
   return out;
 }
 
+ModelLimits model_limits(const Components& parts) {
+  ModelLimits limits;
+  const VaeTraits& vae = parts.vae_model().traits();
+  const std::array<int64_t, 3>& patch = parts.expert_model(0).traits().patch;
+  const SoundClips& clips = parts.directory().clips;
+  limits.size_multiple =
+      std::lcm(vae.spatial_factor * std::lcm(patch[1], patch[2]), clips.size_multiple);
+  limits.frame_multiple = clips.any() ? 1 : vae.temporal_factor * patch[0];
+  limits.max_frames = std::min(kMaxFrames, vae.max_frames);
+  limits.experts = parts.experts();
+  limits.boundary_ratio = parts.directory().boundary_ratio.value_or(0);
+  limits.text_length = parts.model()->tokenizer->max_ids();
+  limits.guided = parts.family().guidance != GuidanceForm::kTold || parts.traits().reads_guidance;
+  return limits;
+}
+
 }  // namespace weft

@@ -233,6 +233,49 @@ double QueueForecast::seconds(const Costs& costs, const Step& step, int rank) {
   return found == costs.seconds.end() ? 0 : found->second;
 }
 
+// The plans of the ranks, from which the weights follow that do not stay in memory. Empty where the
+// job keeps all of them.
+const std::vector<MemoryPlan>& QueueForecast::memory(const Layout& replica) {
+  const auto found =
+      std::ranges::find(memory_, replica, &std::pair<Layout, std::vector<MemoryPlan>>::first);
+  if (found != memory_.end()) return found->second;
+  const MemoryMode mode = job_.options.mode;
+  const bool streams =
+      job_.options.resident_blocks > 0 || mode == MemoryMode::kAuto || mode == MemoryMode::kMemory;
+  return memory_
+      .emplace_back(replica, streams ? memory_of(job_, replica) : std::vector<MemoryPlan>())
+      .second;
+}
+
+// The seconds in which the weights of a forward arrive, beside other work.
+double QueueForecast::reading_s(std::span<const MemoryPlan> memory, const Step& step,
+                                int rank) const {
+  if (memory.empty() || step.kind != Step::Kind::kCompute || step.reuses) return 0;
+  const uint64_t bytes = memory[rank].parts.streamed[step.pass.model];
+  return bytes ? static_cast<double>(bytes) / job_.machine.upload_bytes_per_s : 0;
+}
+
+// The hidden share is that of the rank that reads the most.
+Uploads QueueForecast::uploads(const QueueTimeline& timeline, const Layout& replica) {
+  const std::vector<MemoryPlan>& memory = this->memory(replica);
+  Uploads out = uploads_of(job_, replica, streamed_by(memory));
+  double most_s = 0, hidden_s = 0;
+  for (size_t rank = 0; rank < timeline.plans.size(); ++rank) {
+    double read_s = 0, beside_s = 0;
+    for (const Step& step : timeline.plans[rank].steps) {
+      const double took = reading_s(memory, step, static_cast<int>(rank));
+      read_s += took;
+      beside_s += std::min(took, seconds(costs(replica), step, static_cast<int>(rank)));
+    }
+    if (read_s > most_s) {
+      most_s = read_s;
+      hidden_s = beside_s;
+    }
+  }
+  if (most_s > 0) out.hidden_s = out.seconds * hidden_s / most_s;
+  return out;
+}
+
 // The pictures that a block is decoded to.
 int64_t QueueForecast::pictures(int block) const {
   const BlockFrames frames = queue_settings(job_.request.method).frames;
@@ -243,24 +286,21 @@ int64_t QueueForecast::pictures(int block) const {
 }
 
 QueueTimeline QueueForecast::timeline(const Layout& replica) {
-  QueueTimeline out{.config = config_for(replica), .plans = {}, .times = {}, .inside = {}};
+  QueueTimeline out{
+      .config = config_for(replica), .plans = {}, .times = {}, .uploads = {}, .inside = {}};
   const auto steps = static_cast<int>(out.config.steps.size());
   const int kept = std::min(out.config.blocks, steps + replica[Axis::kLayers] + kSpareBlocks);
   out.skipped = std::exchange(out.config.blocks, kept) - kept;
   out.plans = plan_queue(out.config);
   const Costs& costs = this->costs(replica);
-  std::vector<MemoryPlan> memory;
-  if (job_.options.resident_blocks > 0) memory = memory_of(job_, replica);
+  const std::vector<MemoryPlan>& memory = this->memory(replica);
   const auto seconds = [&](const Step& step, int rank) {
     double took = QueueForecast::seconds(costs, step, rank);
     if (step.kind == Step::Kind::kDecode) {
       const bool last = step.pass.clip + 1 == out.config.blocks;
       took += picture_s_ * static_cast<double>(pictures(step.pass.clip + (last ? out.skipped : 0)));
     }
-    if (step.kind == Step::Kind::kCompute && !step.reuses && !memory.empty())
-      took = std::max(took, static_cast<double>(memory[rank].parts.streamed[step.pass.model]) /
-                                job_.machine.upload_bytes_per_s);
-    return took;
+    return std::max(took, reading_s(memory, step, rank));
   };
   out.times =
       time_plans(out.plans, job_.machine.device, job_.machine.link, seconds, groups_of(replica));
@@ -285,12 +325,14 @@ QueueTimeline QueueForecast::timeline(const Layout& replica) {
     add(out.inside.back(), costs.inside[rank], static_cast<double>(forwards));
   }
   out.end_s += out.skipped * out.block_s;
+  out.uploads = uploads(out, replica);
   return out;
 }
 
 Forecast QueueForecast::at_least(const Layout& replica) {
   const QueuePlanConfig config = config_for(replica);
   const Costs& costs = this->costs(replica);
+  const std::vector<MemoryPlan>& memory = this->memory(replica);
   Forecast out;
   out.layout = replica;
   for (int rank = 0; rank < replica.ranks(); ++rank) {
@@ -300,7 +342,8 @@ Forecast QueueForecast::at_least(const Layout& replica) {
       for (int branch = 0; branch < step.branches; ++branch)
         if (placement.computes(branch) && !step.skipped) {
           const Pass pass{.model = step.model, .branch = branch};
-          block_s += seconds(costs, {.kind = Step::Kind::kCompute, .pass = pass}, rank);
+          const Step forward{.kind = Step::Kind::kCompute, .pass = pass};
+          block_s += std::max(seconds(costs, forward, rank), reading_s(memory, forward, rank));
         }
     out.seconds = std::max(out.seconds, config.blocks * block_s);
   }
@@ -315,6 +358,7 @@ Forecast QueueForecast::operator()(const Layout& replica) {
   out.stages = {{"encode_text", text_s_}, {"denoise", timeline.end_s - timeline.decode_s}};
   if (timeline.decode_s > 0) out.stages.emplace_back("decode", timeline.decode_s);
   out.seconds = text_s_ + timeline.end_s;
+  out.uploads = timeline.uploads;
   out.first_frame_s = text_s_ + timeline.first_frame_s;
   for (size_t rank = 0; rank < timeline.plans.size(); ++rank) {
     SimulatedRank& ran = out.ranks.emplace_back();

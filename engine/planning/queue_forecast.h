@@ -20,6 +20,7 @@ struct QueueTimeline {
   double first_frame_s = 0;  // when the first frame is decoded, and when the last one is
   double end_s = 0;
   double decode_s = 0;  // for which the first rank decodes, beside its forwards
+  Uploads uploads{};    // per step of a block
   // Messages inside the forwards of each rank, in the whole video.
   std::vector<CommCounters> inside;
 
@@ -36,8 +37,8 @@ class QueueForecast {
   QueueTimeline timeline(const Layout& replica);
   // The forecast of one video, without the memory.
   Forecast operator()(const Layout& replica);
-  // Only the time for which the busiest rank computes forwards: the forecast is no shorter. This
-  // takes a fraction of the work.
+  // Only the time for which the busiest rank computes forwards, or reads their weights: the
+  // forecast is no shorter. This takes a fraction of the work.
   Forecast at_least(const Layout& replica);
 
  private:
@@ -63,6 +64,9 @@ class QueueForecast {
   Costs measured_all(const Layout& replica);
   const Costs& costs(const Layout& replica);
   static double seconds(const Costs& costs, const Step& step, int rank);
+  const std::vector<MemoryPlan>& memory(const Layout& replica);
+  double reading_s(std::span<const MemoryPlan> memory, const Step& step, int rank) const;
+  Uploads uploads(const QueueTimeline& timeline, const Layout& replica);
   int64_t pictures(int block) const;
 
   const PlannedJob& job_;
@@ -73,6 +77,7 @@ class QueueForecast {
   double text_s_ = 0, picture_s_ = 0;                       // of one rank
   std::map<int, std::shared_ptr<const OpenModel>> models_;  // by their blocks
   std::vector<std::pair<Layout, Costs>> costs_;
+  std::vector<std::pair<Layout, std::vector<MemoryPlan>>> memory_;
 };
 
 }  // namespace weft

@@ -1,7 +1,9 @@
 #include "engine/preview/preview_fit.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "io/json.h"
 #include "kernels/check.h"
@@ -13,6 +15,7 @@ using nlohmann::json;
 
 constexpr const char* kSchema = "weft.preview/v1";
 constexpr double kLargest = 1e4;  // of a coefficient
+constexpr const char* kFirst = "first_frame";
 
 [[noreturn]] void refuse(const std::string& path, const std::string& field,
                          const std::string& value, const std::string& legal) {
@@ -63,6 +66,31 @@ bool solve(std::vector<double>& a, std::vector<double>& b, size_t n) {
   return true;
 }
 
+// Reads the fields "rgb" and "constant" of an object; `within` precedes their names in messages.
+ColourMap read_map(const json& object, const std::string& within, int64_t channels,
+                   const std::string& path) {
+  const json& rows = json_field(object, "rgb", path + within);
+  if (!rows.is_array()) refuse(path + within, "rgb", "no list", "a list of 3 numbers per channel");
+  if (static_cast<int64_t>(rows.size()) != channels)
+    refuse(path + within, "rgb", std::to_string(rows.size()) + " channels",
+           std::to_string(channels) + ", those of the VAE");
+  ColourMap map;
+  for (const json& row : rows)
+    map.rgb.push_back(read_colour(json{{"rgb", row}}, "rgb", path + within));
+  map.constant = read_colour(object, "constant", path + within);
+  return map;
+}
+
+double rounded(double value) { return std::round(value * 1e5) / 1e5; }
+
+void write_map(const ColourMap& map, nlohmann::ordered_json& object) {
+  const auto colour = [](const std::array<float, 3>& values) {
+    return nlohmann::ordered_json{rounded(values[0]), rounded(values[1]), rounded(values[2])};
+  };
+  for (const auto& row : map.rgb) object["rgb"].push_back(colour(row));
+  object["constant"] = colour(map.constant);
+}
+
 }  // namespace
 
 std::string preview_fit_path(const std::string& vae_folder) { return vae_folder + "/preview.json"; }
@@ -71,40 +99,38 @@ PreviewFit read_preview_fit(const std::string& path, int64_t channels) {
   const json file = read_json_file(path, JsonDialect::kStrict);
   const std::string schema = json_string(file, "schema", path);
   if (schema != kSchema) refuse(path, "schema", "\"" + schema + "\"", kSchema);
-  const json& rows = json_field(file, "rgb", path);
-  if (!rows.is_array()) refuse(path, "rgb", "no list", "a list of 3 numbers per channel");
-  if (static_cast<int64_t>(rows.size()) != channels)
-    refuse(path, "rgb", std::to_string(rows.size()) + " channels",
-           std::to_string(channels) + ", those of the VAE");
-  PreviewFit fit;
-  for (const json& row : rows) fit.rgb.push_back(read_colour(json{{"rgb", row}}, "rgb", path));
-  fit.constant = read_colour(file, "constant", path);
+  PreviewFit fit{.map = read_map(file, "", channels, path)};
+  if (!json_has(file, kFirst)) return fit;
+  const json& first = json_field(file, kFirst, path);
+  if (!first.is_object())
+    refuse(path, kFirst, "no object", "an object with rgb and constant, or none");
+  fit.first = read_map(first, std::string(": \"") + kFirst + "\"", channels, path);
   return fit;
 }
 
-std::string preview_fit_text(const PreviewFit& fit, double error) {
+std::string preview_fit_text(const PreviewFit& fit, const PreviewErrors& errors) {
   nlohmann::ordered_json file{{"schema", kSchema}};
-  const auto rounded = [](float value) {
-    return std::round(static_cast<double>(value) * 1e5) / 1e5;
-  };
-  const auto colour = [&](const std::array<float, 3>& values) {
-    return nlohmann::ordered_json{rounded(values[0]), rounded(values[1]), rounded(values[2])};
-  };
-  for (const auto& row : fit.rgb) file["rgb"].push_back(colour(row));
-  file["constant"] = colour(fit.constant);
-  file["relative_error"] = rounded(static_cast<float>(error));
+  write_map(fit.map, file);
+  if (fit.first) {
+    write_map(*fit.first, file[kFirst]);
+    file[kFirst]["relative_error"] = rounded(errors.first);
+    file["later_relative_error"] = rounded(errors.later);
+  }
+  file["relative_error"] = rounded(errors.all);
   return file.dump(1) + "\n";
 }
 
 PreviewFitter::PreviewFitter(int64_t channels)
-    : channels_(channels), products_(terms() * terms()), colours_(3 * terms()) {}
+    : channels_(channels),
+      first_(static_cast<size_t>(channels) + 1),
+      later_(static_cast<size_t>(channels) + 1) {}
 
 void PreviewFitter::add(const TensorView& latents, const TensorView& video) {
   CHECK(latents.rank == 4 && video.rank == 4 && latents[0] == channels_ && video[0] == 3,
         latents[0], video[0]);
   const int64_t scale = video[2] / latents[2];
   const int64_t per_latent = latents[1] > 1 ? (video[1] - 1) / (latents[1] - 1) : 1;
-  std::vector<double> values(terms());
+  std::vector<double> values(static_cast<size_t>(channels_) + 1);
   for (int64_t f = 0; f < latents[1]; ++f) {
     const int64_t first = f == 0 ? 0 : 1 + (f - 1) * per_latent, frames = f == 0 ? 1 : per_latent;
     for (int64_t y = 0; y < latents[2]; ++y)
@@ -121,44 +147,73 @@ void PreviewFitter::add(const TensorView& latents, const TensorView& video) {
                 colour[static_cast<size_t>(c)] +=
                     video.as<float>()[((c * video[1] + t) * video[2] + row) * video[3] + column];
         for (double& value : colour) value /= static_cast<double>(frames * scale * scale);
-        add_pixel(values, colour);
+        (f == 0 ? first_ : later_).add(values, colour);
       }
   }
 }
 
-void PreviewFitter::add_pixel(const std::vector<double>& values,
+void PreviewFitter::Sums::add(const std::vector<double>& values,
                               const std::array<double, 3>& colour) {
-  const size_t n = terms();
+  const size_t n = values.size();
   for (size_t i = 0; i < n; ++i) {
-    for (size_t j = 0; j < n; ++j) products_[i * n + j] += values[i] * values[j];
-    for (size_t c = 0; c < 3; ++c) colours_[3 * i + c] += values[i] * colour[c];
+    for (size_t j = 0; j < n; ++j) products[i * n + j] += values[i] * values[j];
+    for (size_t c = 0; c < 3; ++c) colours[3 * i + c] += values[i] * colour[c];
   }
-  for (size_t c = 0; c < 3; ++c) squares_[c] += colour[c] * colour[c];
-  ++count_;
+  for (size_t c = 0; c < 3; ++c) squares[c] += colour[c] * colour[c];
+  ++count;
 }
 
-PreviewFit PreviewFitter::fit() {
-  const size_t n = terms();
-  std::vector<double> a = products_, x = colours_;
-  if (count_ == 0 || !solve(a, x, n))
+double PreviewFitter::Missed::relative() const {
+  return spread > 0 ? std::sqrt(std::max(error, 0.0) / spread) : 0;
+}
+
+// The squared distances of the colours in several sums from their common mean.
+double PreviewFitter::spread_of(const std::vector<const Sums*>& sums) {
+  double spread = 0;
+  for (size_t c = 0; c < 3; ++c) {
+    double squares = 0, total = 0, count = 0;
+    for (const Sums* each : sums) {
+      squares += each->squares[c];
+      total += each->colours[each->colours.size() - 3 + c];
+      count += each->count;
+    }
+    spread += squares - total * total / count;
+  }
+  return spread;
+}
+
+ColourMap PreviewFitter::solved(const Sums& sums, Missed& missed) {
+  const size_t n = sums.colours.size() / 3;
+  std::vector<double> a = sums.products, x = sums.colours;
+  if (sums.count == 0 || !solve(a, x, n))
     throw Error(ErrorKind::kUsage,
                 "the clips do not determine a fit: a channel of their latents is constant, or "
                 "depends on others");
-  PreviewFit fit;
+  ColourMap map;
   for (size_t i = 0; i < n; ++i) {
     const std::array<float, 3> row{static_cast<float>(x[3 * i]), static_cast<float>(x[3 * i + 1]),
                                    static_cast<float>(x[3 * i + 2])};
-    i + 1 < n ? fit.rgb.push_back(row) : void(fit.constant = row);
+    i + 1 < n ? map.rgb.push_back(row) : void(map.constant = row);
   }
-  double missed = 0, spread = 0;
+  missed = {.spread = spread_of({&sums})};
   for (size_t c = 0; c < 3; ++c) {
     double explained = 0;
-    for (size_t i = 0; i < n; ++i) explained += x[3 * i + c] * colours_[3 * i + c];
-    const double mean = colours_[3 * (n - 1) + c];
-    missed += squares_[c] - explained;
-    spread += squares_[c] - mean * mean / count_;
+    for (size_t i = 0; i < n; ++i) explained += x[3 * i + c] * sums.colours[3 * i + c];
+    missed.error += sums.squares[c] - explained;
   }
-  error_ = spread > 0 ? std::sqrt(std::max(missed, 0.0) / spread) : 0;
+  return map;
+}
+
+PreviewFit PreviewFitter::fit() {
+  Missed first, later;
+  PreviewFit fit{.map = solved(first_, first)};
+  if (later_.count == 0) {
+    errors_ = {.all = first.relative()};
+    return fit;
+  }
+  fit.first = std::exchange(fit.map, solved(later_, later));
+  const Missed all{first.error + later.error, spread_of({&first_, &later_})};
+  errors_ = {.all = all.relative(), .first = first.relative(), .later = later.relative()};
   return fit;
 }
 

@@ -3,8 +3,11 @@
 // level s is x0 = x - s v, with v = noise - x0 as the transformer predicts it; a PreviewFit turns
 // it into colours.
 //
-// Memory for n token rows of p latent values per channel: 12 n p bytes, and 4 n C p bytes of the
-// arena while they are computed. Only the plan's ops are used, so it runs wherever a step runs.
+// Memory for n token rows of p latent values per channel: 12 n p bytes and the maps, and 4 n C p
+// bytes of the arena while they are computed. Only the plan's ops are used, so it runs wherever a
+// step runs.
+#include <vector>
+
 #include "engine/preview/preview_fit.h"
 #include "kernels/arena.h"
 #include "kernels/linear.h"
@@ -18,10 +21,18 @@ struct PreviewSteps {
   bool shows(int done) const { return done > 0 && (done % every == 0 || done == total); }
 };
 
+// Describes the rows of a video's tokens, which hold its latent.
+struct LatentRows {
+  int64_t frame_tokens = 0;  // tokens of a frame, those of the first one first
+  int64_t row = 0;           // values of a row: as many of each channel
+  int64_t frames = 1;        // latent frames of a row, whose values are one behind the other
+};
+
 class PreviewRows {
  public:
-  // Rows [rows, row] f32 of the latent, whose columns are row / C values of each channel.
-  PreviewRows(Stream& stream, const PreviewFit& fit, int64_t rows, int64_t row);
+  // Rows [tokens, row] f32 of the latent.
+  PreviewRows(Stream& stream, const PreviewFit& fit, const TokenRanges& tokens,
+              const LatentRows& rows);
 
   // Predicts the rows `own` of these, of which `latent` and `velocity` [n, row] are the values.
   void predict(Stream& stream, Arena& arena, float sigma, const TensorView& latent,
@@ -29,7 +40,14 @@ class PreviewRows {
   const TensorView& colours() const { return colours_; }  // [rows, 3 row / C] f32, red first
 
  private:
-  PackedLinear weights_;
+  // Rows that have a map in common.
+  struct Stretch {
+    Range rows;
+    bool first = false;
+  };
+
+  std::vector<Stretch> stretches_;
+  PackedLinear later_, first_{};  // of rows behind the first frame, or of all; of those of it
   Tensor colours_;
 };
 

@@ -136,14 +136,17 @@ SamplerConfig SamplerConfig::from_json(const std::string& text, const std::strin
   const std::string name = fields.text("_class_name", "");
   if (name == "UniPCMultistepScheduler") {
     read_unipc(fields, config);
+  } else if (name == "FlowUniPCMultistepScheduler") {
+    read_unipc(fields, config);
+    config.kind = SolverKind::kUniPCOriginal;
   } else if (name == "DPMSolverMultistepScheduler") {
     read_dpmpp(fields, config);
   } else if (name == "FlowMatchEulerDiscreteScheduler") {
     read_euler(fields, config);
   } else {
     fields.refuse("_class_name", "\"" + name + "\"",
-                  "UniPCMultistepScheduler, DPMSolverMultistepScheduler, "
-                  "FlowMatchEulerDiscreteScheduler");
+                  "UniPCMultistepScheduler, FlowUniPCMultistepScheduler, "
+                  "DPMSolverMultistepScheduler, FlowMatchEulerDiscreteScheduler");
   }
   for (const char* field : {"use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas"})
     fields.only_flag(field, false, false);

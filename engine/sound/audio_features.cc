@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "io/sound/audio.h"
+#include "kernels/meter.h"
 #include "kernels/pointwise.h"
 #include "kernels/transfer.h"
 
@@ -108,6 +109,7 @@ Tensor encode_audio(Stream& stream, Arena& arena, Components& parts, RankPlaceme
   Context context =
       placement.text_context(stream, arena, Pass{}, split, traits.rows(sound.samples[0]));
   encoder->encode(context, sound.samples, [&](int64_t k, const TensorView& state) {
+    if (is_dry_run(stream)) return;
     if (first_non_finite(stream, state) >= 0)
       throw Error(ErrorKind::kNonFinite,
                   "NaN or infinity in encode_audio, hidden state " + std::to_string(k) +

@@ -13,6 +13,9 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMaxEdge = 4096;
+// The scale, the means and the deviations are at most this, and the reciprocals of the deviations
+// too: every pixel is finite.
+constexpr double kLargest = 1e4;
 
 // Writes value(channel, byte) of every pixel to out [3, height, width].
 template <class Value>
@@ -41,8 +44,8 @@ class ConfigReader {
     if (!config_.is_object()) throw Error(ErrorKind::kModel, path_ + ": an object is due");
     how_.scale =
         flag("do_rescale") ? json_number_or(config_, "rescale_factor", path_, 1.0 / 255) : 1;
-    if (!std::isfinite(how_.scale) || how_.scale <= 0)
-      refuse("rescale_factor", std::to_string(how_.scale), "a number above 0");
+    if (!(how_.scale > 0 && how_.scale <= kLargest))
+      refuse("rescale_factor", std::to_string(how_.scale), "a number above 0, up to 1e4");
     read_filter();
     const bool cropped = flag("do_center_crop");
     how_.shortest_edge = 0;
@@ -54,7 +57,8 @@ class ConfigReader {
       read_channels("image_mean", &how_.mean);
       read_channels("image_std", &how_.deviation);
       for (const float value : how_.deviation)
-        if (value <= 0) refuse("image_std", std::to_string(value), "numbers above 0");
+        if (value < static_cast<float>(1 / kLargest))
+          refuse("image_std", std::to_string(value), "1e-4 to 1e4");
     } else {
       how_.mean = {0, 0, 0};
       how_.deviation = {1, 1, 1};
@@ -122,7 +126,7 @@ class ConfigReader {
     if (read.size() != values->size())
       refuse(field, std::to_string(read.size()) + " numbers", "3 numbers");
     for (size_t c = 0; c < values->size(); ++c) {
-      if (!std::isfinite(read[c])) refuse(field, std::to_string(read[c]), "finite numbers");
+      if (!(std::abs(read[c]) <= kLargest)) refuse(field, std::to_string(read[c]), "-1e4 to 1e4");
       (*values)[c] = static_cast<float>(read[c]);
     }
   }

@@ -62,7 +62,9 @@ OnednnCall make_call(const Key& key, int64_t in, int64_t out, const memory::desc
 // > 1.
 void run_rows(const Stream& stream, const Arguments& arguments, int64_t begin, const Key& key) {
   const OmpThreads threads(key.threads);
-  const auto& [x, packed, activation, out] = arguments;
+  const TensorView &x = arguments.x, &out = arguments.out;
+  const PackedLinear& packed = arguments.packed;
+  const LinearActivation activation = arguments.activation;
   auto& storage = packed.storage<Storage>();
   const int64_t in = packed.in(), columns = packed.out();
   auto* numbers = thread_scratch<uint8_t>(Scratch::kLeft, key.rows * in);

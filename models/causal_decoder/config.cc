@@ -161,9 +161,13 @@ DecoderConfig DecoderConfig::from_tensors(const TensorFile& file) {
   config.rope_theta = metadata_number(file, "rope.freq_base", config.rope_theta);
   config.eps =
       static_cast<float>(metadata_number(file, "attention.layer_norm_rms_epsilon", config.eps));
-  if (!(config.rope_theta > 1) || !(config.eps > 0))
+  if (!(config.rope_theta > 1))
     throw Error(ErrorKind::kModel, where + ": rope.freq_base is " +
                                        std::to_string(config.rope_theta) + " (legal: above 1)");
+  if (!(config.eps > 0) || !std::isfinite(config.eps))
+    throw Error(ErrorKind::kModel, where + ": attention.layer_norm_rms_epsilon is " +
+                                       std::to_string(config.eps) +
+                                       " as f32 (legal: positive and finite)");
   return config;
 }
 

@@ -10,9 +10,6 @@ namespace weft {
 
 namespace {
 
-constexpr const char* kPositions = "embeddings.position_embedding.weight";
-constexpr const char* kTokens = "embeddings.token_embedding.weight";
-
 class ClipTextModel final : public TextEncoderModel {
  public:
   explicit ClipTextModel(const ClipTextConfig& config)
@@ -48,10 +45,33 @@ ClipTextConfig ClipTextConfig::from_json_file(const std::string& path) {
   return config;
 }
 
+bool holds_clip_text(const TensorFile& file) { return find_clip_text_names(file).has_value(); }
+
+ClipTextConfig ClipTextConfig::from_tensors(const TensorFile& file) {
+  constexpr int64_t kHeadDim = 64;  // of all published text towers
+  const ClipNames names = find_clip_text_names(file).value_or(ClipNames());
+  const ClipExtents extent(file, names);
+  ClipTextConfig config;
+  config.blocks = extent.blocks(kHeadDim, "a CLIP text tower");
+  config.blocks.activation = EncoderActivation::kQuickGelu;
+  config.vocab_size = extent(kClipTokens, 0);
+  config.positions = extent(kClipPositions, 0);
+  // The end of a text is the last token of the vocabulary.
+  config.end_id = config.vocab_size - 1;
+  return config;
+}
+
+std::string to_string(const ClipTextConfig& config) {
+  return "CLIP text tower: vocabulary " + std::to_string(config.vocab_size) + ", " +
+         std::to_string(config.positions) + " positions, width " +
+         std::to_string(config.blocks.width) + ", " + std::to_string(config.blocks.layers) +
+         " layers";
+}
+
 std::vector<TensorSpec> clip_text_tensors(const ClipTextConfig& config) {
   const int64_t d = config.blocks.width;
-  std::vector<TensorSpec> tensors{{kPositions, {config.positions, d}},
-                                  {kTokens, {config.vocab_size, d}}};
+  std::vector<TensorSpec> tensors{{kClipPositions, {config.positions, d}},
+                                  {kClipTokens, {config.vocab_size, d}}};
   add_encoder_blocks(config.blocks, tensors);
   add_norm(config.blocks.width, "final_layer_norm", tensors);
   return tensors;
@@ -67,13 +87,13 @@ int64_t clip_pooled_row(const ClipTextConfig& config, std::span<const int32_t> i
 
 ClipText ClipText::load(const TensorFile& file, const ClipTextConfig& config, Stream& stream,
                         DType dtype, const WidthSlice& width) {
-  const std::string prefix = "text_model.";
+  const ClipNames names = find_clip_text_names(file).value_or(ClipNames());
   const CheckpointPart held =
-      clip_tensors_of(file, config.blocks, clip_text_tensors(config), prefix, width);
+      clip_tensors_of(file, config.blocks, clip_text_tensors(config), names, width);
   ClipText encoder;
   encoder.config_ = config;
-  encoder.embedding_ = file.view(file.contains(prefix + kTokens) ? prefix + kTokens : kTokens);
-  encoder.positions_ = held.table(stream, kPositions);
+  encoder.embedding_ = {&file, names(kClipTokens).name};
+  encoder.positions_ = held.table(stream, kClipPositions);
   encoder.blocks_ =
       EncoderBlocks::load(stream, held, config.blocks, config.blocks.layers, dtype, width);
   encoder.final_norm_ = NormWeights::load(stream, held, "final_layer_norm");
@@ -98,8 +118,7 @@ void ClipText::encode(Context& context, std::span<const int32_t> ids, const Tens
                                          "; the tokenizer belongs to another model");
   const Arena::Scope scope(context.arena);
   const TensorView x = context.arena.alloc(DType::kF32, {n, d});
-  gather_rows(context.stream, embedding_,
-              TensorView(const_cast<int32_t*>(ids.data()), DType::kI32, {n}), x);
+  read_rows(context.stream, embedding_, ids, x);
   add(context.stream, x, positions_.view().slice(0, 0, n), x);
   blocks_.run(context, Mask::kCausal, "text_encoder.block", x);
   layer_norm(context.stream, x, final_norm_.weight, final_norm_.bias, config_.blocks.eps, out);

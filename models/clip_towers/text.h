@@ -13,7 +13,15 @@ struct ClipTextConfig {
 
   // Reads a transformers config.json of model_type "clip_text_model".
   static ClipTextConfig from_json_file(const std::string& path);
+  // Reads what the tensors of a file without a config tell, which must be those of CLIP-L or of a
+  // tower of its kind: heads of 64, the quick GELU, a text's end as the last token.
+  static ClipTextConfig from_tensors(const TensorFile& file);
 };
+
+std::string to_string(const ClipTextConfig& config);
+
+// Returns whether the file holds such a tower.
+bool holds_clip_text(const TensorFile& file);
 
 // Every tensor of the tower, as Hugging Face names them, without "text_model.".
 std::vector<TensorSpec> clip_text_tensors(const ClipTextConfig& config);
@@ -26,7 +34,7 @@ int64_t clip_pooled_row(const ClipTextConfig& config, std::span<const int32_t> i
 class ClipText final : public TextEncoder {
  public:
   // Packs the slice `width` of the linear layers in `dtype`. The token embedding stays in the
-  // mapped file, so `file` must outlive the encoder.
+  // file, so `file` must outlive the encoder.
   static ClipText load(const TensorFile& file, const ClipTextConfig& config, Stream& stream,
                        DType dtype, const WidthSlice& width = {});
 
@@ -36,8 +44,8 @@ class ClipText final : public TextEncoder {
 
  private:
   ClipTextConfig config_;
-  TensorView embedding_;  // [vocab_size, D], in the file's mapping
-  Tensor positions_;      // [positions, D] f32
+  TableInFile embedding_;  // [vocab_size, D]
+  Tensor positions_;       // [positions, D] f32
   EncoderBlocks blocks_;
   NormWeights final_norm_;
 };

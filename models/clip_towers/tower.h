@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "models/clip_towers/names.h"
 #include "models/pre_norm_encoder/blocks.h"
 
 namespace weft {
@@ -19,10 +20,25 @@ inline constexpr EncoderBlockNames kClipBlockNames{.norm1 = "layer_norm1",
 // Reads the keys that both towers have. Error(kModel) names the key, its value and what is legal.
 EncoderBlocksConfig clip_blocks_from_json_file(const std::string& path);
 
-// Checks the file's tensors against `tensors`, and finds the part of each that the slice holds. In
-// the file, all names may begin with `prefix`; what is beside the tower is ignored.
+// Reads sizes from the tensors of a file without a config. Error(kModel) names the tensor that is
+// missing or misshapen.
+struct ClipExtents {
+  ClipExtents(const TensorFile& tensors, const ClipNames& spelled);
+
+  // The extent of a tensor with a Hugging Face name; dimensions below 0 count from the last one.
+  int64_t operator()(const std::string& name, int dim) const;
+  // The sizes of the blocks, whose heads have `head_dim` columns. `what` is such a tower.
+  EncoderBlocksConfig blocks(int64_t head_dim, const std::string& what) const;
+
+  const TensorFile& file;
+  const ClipNames& names;
+  const std::string where;  // the file's path
+};
+
+// Checks the file's tensors against `tensors`, and finds the part of each that the slice holds.
+// What is beside the tower is ignored.
 CheckpointPart clip_tensors_of(const TensorFile& file, const EncoderBlocksConfig& config,
-                               const std::vector<TensorSpec>& tensors, const std::string& prefix,
+                               const std::vector<TensorSpec>& tensors, const ClipNames& names,
                                const WidthSlice& width);
 
 }  // namespace weft

@@ -9,8 +9,6 @@ namespace weft {
 
 namespace {
 
-constexpr const char* kPositions = "embeddings.position_embedding.weight";
-constexpr const char kPrefix[] = "vision_model.";
 constexpr int64_t kColours = 3;
 
 class ClipVisionModel final : public ImageEncoderModel {
@@ -52,46 +50,25 @@ ClipVisionConfig ClipVisionConfig::from_json_file(const std::string& path) {
   return config;
 }
 
-bool holds_clip_vision(const TensorFile& file) {
-  return file.contains(kPrefix + std::string(kPositions)) ||
-         (file.contains(kPositions) && file.contains("pre_layrnorm.weight"));
-}
+bool holds_clip_vision(const TensorFile& file) { return find_clip_vision_names(file).has_value(); }
 
 ClipVisionConfig ClipVisionConfig::from_tensors(const TensorFile& file) {
-  constexpr int64_t kHeadDim = 80, kWidest = 1 << 16;  // heads of 80 are those of ViT-H
-  const std::string where = file.files().empty() ? "the file" : file.files().front();
-  const std::string prefix = file.contains(kPositions) ? "" : kPrefix;
-  const auto extent = [&](const std::string& name, int dim) {
-    const std::string spelled = prefix + name;
-    const TensorView view = file.contains(spelled) ? file.describe(spelled) : TensorView();
-    if (view.rank <= dim || view[dim] < 1 || view[dim] > kWidest)
-      throw Error(ErrorKind::kModel, where + ": no config.json, and " + spelled +
-                                         ", from which sizes would follow, is missing or "
-                                         "misshapen");
-    return view[dim];
-  };
+  constexpr int64_t kHeadDim = 80;  // of a ViT-H
+  const ClipNames names = find_clip_vision_names(file).value_or(ClipNames());
+  const ClipExtents extent(file, names);
   ClipVisionConfig config;
-  config.blocks.width = extent(kPositions, 1);
-  config.blocks.ffn = extent("encoder.layers.0.mlp.fc1.weight", 0);
+  config.blocks = extent.blocks(kHeadDim, "a ViT-H");
   config.blocks.activation = EncoderActivation::kGelu;
-  config.blocks.names = kClipBlockNames;
-  config.patch_size = extent("embeddings.patch_embedding.weight", 3);
-  const int64_t patches = extent(kPositions, 0) - 1;
+  config.patch_size = extent(kClipPatches, -1);
+  const int64_t patches = extent(kClipPositions, -2) - 1;
   int64_t side = 1;
   while (side * side < patches) ++side;
-  if (config.blocks.width % kHeadDim || side * side != patches)
-    throw Error(ErrorKind::kModel, where + ": no config.json, and a width of " +
-                                       std::to_string(config.blocks.width) + " with " +
+  if (side * side != patches)
+    throw Error(ErrorKind::kModel, extent.where + ": no config.json, and " +
                                        std::to_string(patches) +
-                                       " patches is not that of a ViT-H (legal without one: "
-                                       "multiples of 80, and a square)");
-  config.blocks.heads = config.blocks.width / kHeadDim;
+                                       " patches are not those of a ViT-H (legal without one: a "
+                                       "square)");
   config.image_size = side * config.patch_size;
-  config.blocks.layers = 0;
-  while (config.blocks.layers < 1024 &&
-         file.contains(prefix + "encoder.layers." + std::to_string(config.blocks.layers) +
-                       ".mlp.fc1.weight"))
-    ++config.blocks.layers;
   return config;
 }
 
@@ -103,9 +80,8 @@ std::string to_string(const ClipVisionConfig& config) {
 
 std::vector<TensorSpec> clip_vision_tensors(const ClipVisionConfig& config) {
   const int64_t d = config.blocks.width, p = config.patch_size;
-  std::vector<TensorSpec> tensors{{kPositions, {config.rows(), d}},
-                                  {"embeddings.class_embedding", {d}},
-                                  {"embeddings.patch_embedding.weight", {d, kColours, p, p}}};
+  std::vector<TensorSpec> tensors{
+      {kClipPositions, {config.rows(), d}}, {kClipClass, {d}}, {kClipPatches, {d, kColours, p, p}}};
   add_norm(config.blocks.width, "pre_layrnorm", tensors);  // spelled so
   add_encoder_blocks(config.blocks, tensors);
   add_norm(config.blocks.width, "post_layernorm", tensors);
@@ -114,13 +90,14 @@ std::vector<TensorSpec> clip_vision_tensors(const ClipVisionConfig& config) {
 
 ClipVision ClipVision::load(const TensorFile& file, const ClipVisionConfig& config, Stream& stream,
                             DType dtype, const WidthSlice& width) {
+  const ClipNames names = find_clip_vision_names(file).value_or(ClipNames());
   const CheckpointPart held =
-      clip_tensors_of(file, config.blocks, clip_vision_tensors(config), kPrefix, width);
+      clip_tensors_of(file, config.blocks, clip_vision_tensors(config), names, width);
   ClipVision encoder;
   encoder.config_ = config;
   encoder.patch_embedding_ = held.linear(stream, "embeddings.patch_embedding", DType::kF32);
-  encoder.class_embedding_ = held.vector(stream, "embeddings.class_embedding");
-  encoder.positions_ = held.table(stream, kPositions);
+  encoder.class_embedding_ = held.vector(stream, kClipClass);
+  encoder.positions_ = held.table(stream, kClipPositions);
   encoder.pre_norm_ = NormWeights::load(stream, held, "pre_layrnorm");
   encoder.blocks_ =
       EncoderBlocks::load(stream, held, config.blocks, config.blocks.layers - 1, dtype, width);

@@ -21,7 +21,8 @@ struct ClipVisionConfig {
 
 std::string to_string(const ClipVisionConfig& config);
 
-// Returns whether the file holds such a tower, with the names of Hugging Face.
+// Returns whether the file holds such a tower, with the names of Hugging Face or of Wan's
+// repository.
 bool holds_clip_vision(const TensorFile& file);
 
 // Every tensor of the tower, as Hugging Face names them, without "vision_model.".

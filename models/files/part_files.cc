@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <span>
 
+#include "io/weights/weights_file.h"
+#include "models/files/components.h"
+#include "models/files/tokenizer_files.h"
 #include "models/registry.h"
 
 namespace weft {
@@ -25,6 +29,72 @@ bool is_named(const std::string& path, const std::string& word) {
   return false;
 }
 
+[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorKind::kUsage, why); }
+
+// A file as its flag gives it; the path is "" where there is none.
+struct Given {
+  const char* flag;
+  std::string path;
+};
+
+std::string quoted(const Given& given) {
+  return std::string(given.flag) + " is '" + given.path + "'";
+}
+
+// The class of the text encoder that a file holds, or "".
+std::string text_class_of(const std::string& path) {
+  const ComponentRow<TextEncoderModel>* row = row_of(kTextEncoders, open_weights(path));
+  return row ? row->class_name : "";
+}
+
+// Sets the two text encoders of a model, each by what its file holds.
+void place_encoders(std::span<const Given> given, ModelDirectory& model) {
+  const ModelFamily& family = *model.family;
+  const Given* placed[2] = {};  // of the rows, of the vector
+  for (const Given& each : given) {
+    if (each.path.empty()) continue;
+    const bool pooled = text_class_of(each.path) == family.pooled_encoder_class;
+    const Given*& place = placed[pooled];
+    if (place)
+      refuse(quoted(*place) + " and " + quoted(each) + ", which are " +
+             (pooled ? "both" : "neither") + " a " + family.pooled_encoder_class + " (legal: a " +
+             family.text_encoder_class + " and a " + family.pooled_encoder_class +
+             ", in either order)");
+    place = &each;
+    (pooled ? model.pooled_encoder : model.text_encoder) = each.path;
+  }
+}
+
+// Sets the two tokenizers of a model, each by what its file holds. A folder may hold both.
+void place_tokenizers(std::span<const Given> given, ModelDirectory& model) {
+  const ModelFamily& family = *model.family;
+  const Given* placed[2] = {};  // of the rows, of the vector
+  std::string* const paths[2] = {&model.tokenizer, &model.pooled_tokenizer};
+  const Given* both = nullptr;
+  for (const Given& each : given) {
+    if (each.path.empty()) continue;
+    const bool text = is_tokenizer(each.path, family.text.kind),
+               pooled = is_tokenizer(each.path, family.pooled.kind);
+    if (!text && !pooled)
+      refuse(quoted(each) + ", which is no tokenizer of a " + family.class_name +
+             " (legal: " + files_of(family.text.kind) + "; " + files_of(family.pooled.kind) +
+             "; a folder or a weights file that holds one)");
+    if (text && pooled) {
+      both = &each;
+      continue;
+    }
+    const Given*& place = placed[pooled];
+    if (place)
+      refuse(quoted(*place) + " and " + quoted(each) + ", which are two tokenizers of one kind (" +
+             files_of(pooled ? family.pooled.kind : family.text.kind) + "); the other one is " +
+             files_of(pooled ? family.text.kind : family.pooled.kind));
+    place = &each;
+    *paths[pooled] = each.path;
+  }
+  for (int i = 0; i < 2; ++i)
+    if (both && !placed[i]) *paths[i] = both->path;
+}
+
 }  // namespace
 
 std::string folder_name(const std::string& path) {
@@ -38,11 +108,21 @@ std::string folder_name(const std::string& path) {
 void PartFiles::replace_in(ModelDirectory& model) const {
   for (const auto& [own, path] : {std::pair{&transformer, &model.transformer},
                                   {&transformer_2, &model.transformer_2},
-                                  {&text_encoder, &model.text_encoder},
-                                  {&tokenizer, &model.tokenizer},
                                   {&vae, &model.vae},
                                   {&image_encoder, &model.image_encoder}})
     if (!own->empty()) *path = *own;
+  const Given encoders[] = {{"--text-encoder", text_encoder}, {"--text-encoder-2", text_encoder_2}},
+              tokenizers[] = {{"--tokenizer", tokenizer}, {"--tokenizer-2", tokenizer_2}};
+  if (model.family->pooled.encoder) {
+    place_encoders(encoders, model);
+    place_tokenizers(tokenizers, model);
+    return;
+  }
+  for (const Given& second : {encoders[1], tokenizers[1]})
+    if (!second.path.empty())
+      refuse(quoted(second) + ", but a " + model.family->class_name + " has one text encoder");
+  if (!text_encoder.empty()) model.text_encoder = text_encoder;
+  if (!tokenizer.empty()) model.tokenizer = tokenizer;
 }
 
 void PartFiles::note_names(ModelDirectory& model) const {

@@ -10,12 +10,17 @@ struct ModelDirectory;
 
 struct PartFiles {
   // Full paths of files, or of folders with one; "" where a part has none of its own. A tokenizer's
-  // path may also be a tokenizer.json or a SentencePiece model.
-  std::string transformer, transformer_2, text_encoder, tokenizer, vae, image_encoder;
+  // path may also be a tokenizer.json, a SentencePiece model or a vocab.json beside a merges.txt. A
+  // model with two text encoders takes their files, and those of their tokenizers, in either order.
+  std::string transformer, transformer_2, text_encoder, text_encoder_2, tokenizer, tokenizer_2, vae,
+      image_encoder;
 
   bool operator==(const PartFiles&) const = default;
   bool any() const { return *this != PartFiles{}; }
-  void replace_in(ModelDirectory& model) const;  // sets the paths of the parts that have files
+  // Sets the paths of the parts that have files. What the files hold tells which of a model's two
+  // text encoders and tokenizers each is. Error(kUsage) names the flags of files that do not fit
+  // the model's family.
+  void replace_in(ModelDirectory& model) const;
   // Adds a note where the name of an expert's file contradicts its place. The files of both experts
   // have the same tensors, so that only their names tell them apart.
   void note_names(ModelDirectory& model) const;
@@ -26,7 +31,9 @@ inline constexpr std::pair<const char*, std::string PartFiles::*> kParts[] = {
     {"transformer", &PartFiles::transformer},
     {"transformer_2", &PartFiles::transformer_2},
     {"text_encoder", &PartFiles::text_encoder},
+    {"text_encoder_2", &PartFiles::text_encoder_2},
     {"tokenizer", &PartFiles::tokenizer},
+    {"tokenizer_2", &PartFiles::tokenizer_2},
     {"vae", &PartFiles::vae},
     {"image_encoder", &PartFiles::image_encoder}};
 

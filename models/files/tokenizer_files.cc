@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 
 #include "io/weights/gguf_tokenizer.h"
@@ -13,7 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char kPieces[] = "spiece_model";  // a tensor of bytes
+constexpr const char kPieces[] = "spiece_model";      // a tensor of bytes
+constexpr const char kT5[] = "t5", kGpt2[] = "gpt2";  // tokenizer.ggml.model
 constexpr int64_t kLongestPieces = int64_t{64} << 20;
 
 bool is_gguf(const std::string& path) { return path.ends_with(".gguf"); }
@@ -24,6 +26,19 @@ bool has_weights(const std::string& folder) {
     const std::string name = entry.path().string();
     return is_gguf(name) || is_safetensors(name);
   });
+}
+
+// Returns whether weights hold a tokenizer of this kind, or of any.
+bool holds_inside(const std::string& weights, std::optional<TokenizerKind> kind) {
+  if (!fs::exists(weights) || kind == TokenizerKind::kClip) return false;
+  const TensorFile file = open_weights(weights);
+  const std::string path = file.files().front();
+  const bool pieces = kind != TokenizerKind::kByteBpe;
+  if (!is_gguf(path)) return pieces && file.contains(kPieces);
+  const GgufHeader header = read_gguf_header(path);
+  const auto model = header.metadata.find("tokenizer.ggml.model");
+  return header.lists.contains("tokenizer.ggml.tokens") &&
+         (!kind || (model != header.metadata.end() && model->second == (pieces ? kT5 : kGpt2)));
 }
 
 [[noreturn]] void refuse(const std::string& path, const std::string& legal) {
@@ -54,7 +69,7 @@ GgufTokenizer gguf_tokenizer(const std::string& path, const char* model, const c
 }
 
 std::string pieces_of_gguf(const std::string& path) {
-  GgufTokenizer read = gguf_tokenizer(path, "t5", "a spiece.model, or weights that hold one");
+  GgufTokenizer read = gguf_tokenizer(path, kT5, "a spiece.model, or weights that hold one");
   if (read.scores.empty())
     throw Error(ErrorKind::kModel, path + ": tokenizer.ggml.scores is missing");
   SentencePieces out{.pieces = {},
@@ -71,7 +86,7 @@ std::string pieces_of_gguf(const std::string& path) {
 }
 
 ByteBpeTokenizer bpe_of_gguf(const std::string& path) {
-  GgufTokenizer read = gguf_tokenizer(path, "gpt2", "a tokenizer.json, or weights that hold one");
+  GgufTokenizer read = gguf_tokenizer(path, kGpt2, "a tokenizer.json, or weights that hold one");
   if (read.words != "qwen2")
     throw Error(ErrorKind::kModel, path + ": tokenizer.ggml.pre is '" + read.words +
                                        "', whose words are not known (legal: qwen2)");
@@ -90,24 +105,59 @@ ByteBpeTokenizer bpe_of_gguf(const std::string& path) {
 
 }  // namespace
 
-bool holds_tokenizer(const std::string& weights) {
-  if (!fs::exists(weights)) return false;
-  const TensorFile file = open_weights(weights);
-  const std::string path = file.files().front();
-  if (is_gguf(path)) {
-    const GgufHeader header = read_gguf_header(path);
-    return header.lists.contains("tokenizer.ggml.tokens");
+bool holds_tokenizer(const std::string& weights) { return holds_inside(weights, std::nullopt); }
+
+const char* files_of(TokenizerKind kind) {
+  switch (kind) {
+    case TokenizerKind::kSentencePiece:
+      return "spiece.model";
+    case TokenizerKind::kByteBpe:
+      return "tokenizer.json";
+    case TokenizerKind::kClip:
+      return "vocab.json and merges.txt, or tokenizer.json";
   }
-  return file.contains(kPieces);
+  return "";
 }
 
-std::string find_tokenizer(const std::string& text_encoder) {
-  if (holds_tokenizer(text_encoder)) return text_encoder;
+bool is_tokenizer(const std::string& path, TokenizerKind kind) {
+  if (fs::is_directory(path)) {
+    const auto has = [&](const char* name) { return fs::exists(fs::path(path) / name); };
+    if (kind == TokenizerKind::kClip)
+      return (has("vocab.json") && has("merges.txt")) ||
+             (has("tokenizer.json") && ClipTokenizer::recognise(path + "/tokenizer.json"));
+    return has(files_of(kind)) || (has_weights(path) && holds_inside(path, kind));
+  }
+  if (!fs::exists(path)) return false;
+  if (is_gguf(path) || is_safetensors(path)) return holds_inside(path, kind);
+  const std::string name = fs::path(path).filename().string();
+  if (kind == TokenizerKind::kSentencePiece)
+    return !name.ends_with(".json") && !name.ends_with(".txt");
+  if (name == "vocab.json" || name == "merges.txt") return kind == TokenizerKind::kClip;
+  return name.ends_with(".json") &&
+         (kind == TokenizerKind::kClip) == ClipTokenizer::recognise(path);
+}
+
+std::string find_tokenizer(const std::string& text_encoder, TokenizerKind kind, const char* name) {
+  if (holds_inside(text_encoder, kind)) return text_encoder;
   const fs::path folder = fs::is_directory(text_encoder) ? fs::path(text_encoder)
                                                          : fs::path(text_encoder).parent_path();
-  for (const char* name : {"spiece.model", "tokenizer.json"})
-    if (fs::exists(folder / name)) return (folder / name).string();
+  for (const fs::path& place : {folder, folder / name, folder.parent_path() / name}) {
+    if (kind == TokenizerKind::kClip) {
+      if (is_tokenizer(place.string(), kind)) return place.string();
+      continue;
+    }
+    const fs::path file = place / files_of(kind);
+    if (fs::exists(file)) return (place == folder ? file : place).string();
+  }
   return "";
+}
+
+ClipTokenizer open_clip_tokenizer(const std::string& path) {
+  if (fs::is_directory(path)) return ClipTokenizer::open_folder(path);
+  const std::string name = fs::path(path).filename().string();
+  if (name == "vocab.json" || name == "merges.txt")
+    return ClipTokenizer::open_folder(fs::absolute(path).parent_path().string());
+  return ClipTokenizer::open(path);
 }
 
 SentencePieceTokenizer open_sentencepiece(const std::string& path) {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <nlohmann/json.hpp>
 
-#include "io/text/bpe/clip_tokenizer.h"
 #include "models/files/tokenizer_files.h"
 
 namespace weft {
@@ -26,6 +26,21 @@ DefaultSettings flux_defaults(const ModelDirectory& model) {
   return out;
 }
 
+// The scheduler of the published folders.
+PipelineFacts flux_pipeline(const ModelDirectory& model) {
+  const bool dev = is_dev(model);
+  return {.scheduler = nlohmann::json{
+              {"_class_name", "FlowMatchEulerDiscreteScheduler"},
+              {"base_image_seq_len", 256},
+              {"base_shift", 0.5},
+              {"max_image_seq_len", 4096},
+              {"max_shift", 1.15},
+              {"num_train_timesteps", 1000},
+              {"shift", dev ? 3.0 : 1.0},
+              {"use_dynamic_shifting",
+               dev}}.dump()};
+}
+
 // T5's ids of a prompt, padded to the length that the transformer was trained with, whose rows it
 // reads without a mask; and CLIP's ids of it.
 class FluxPrompts final : public PromptTokenizer {
@@ -36,7 +51,7 @@ class FluxPrompts final : public PromptTokenizer {
             tokenizer_model_max_length(model.pooled_tokenizer + "/tokenizer_config.json"), 2,
             kClipIds)),
         t5_(open_sentencepiece(model.tokenizer)),
-        clip_(ClipTokenizer::open_folder(model.pooled_tokenizer)) {}
+        clip_(open_clip_tokenizer(model.pooled_tokenizer)) {}
 
   int64_t max_ids() const override { return rows_; }
   int64_t padded_rows(int64_t rows) const override { return rows; }
@@ -68,11 +83,16 @@ const ModelFamily kFluxFamily{
     .guidance = GuidanceForm::kTold,
     .even_sigmas = true,
     .text = {"text_encoder_2", "tokenizer_2"},
-    .pooled = {"text_encoder", "tokenizer"},
+    .pooled = {"text_encoder", "tokenizer", TokenizerKind::kClip},
     .tokenizer = [](const ModelDirectory& model) -> std::unique_ptr<PromptTokenizer> {
       return std::make_unique<FluxPrompts>(model);
     },
     .defaults = flux_defaults,
+    .transformer_class = "FluxTransformer2DModel",
+    .text_encoder_class = "T5EncoderModel",
+    .pooled_encoder_class = "CLIPTextModel",
+    .vae_class = "AutoencoderKL",
+    .pipeline = flux_pipeline,
 };
 
 }  // namespace weft

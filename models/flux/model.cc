@@ -1,6 +1,7 @@
 // The FLUX.1 transformer as a TransformerModel.
 #include <algorithm>
 
+#include "models/flux/names.h"
 #include "models/flux/transformer.h"
 
 namespace weft {
@@ -19,6 +20,14 @@ class FluxModel final : public TransformerModel {
     config.double_blocks = std::min(blocks, config_.double_blocks);
     config.single_blocks = blocks - config.double_blocks;
     return make_flux_model(config);
+  }
+  std::vector<TensorPlace> spellings(const std::string& name) const override {
+    return {{.name = name}, flux_original_place(config_, name)};
+  }
+  // FLUX.1-schnell is told no guidance.
+  bool relatives_have(const std::string& module) const override {
+    return module.find("guidance_in") != std::string::npos ||
+           module.find("guidance_embedder") != std::string::npos;
   }
   std::unique_ptr<Transformer> load(Stream& stream, const TensorFile& file,
                                     const TransformerLoad& load) const override {

@@ -77,7 +77,7 @@ std::optional<std::string> find_prefix(const TensorFile& file, bool original) {
 // A tensor in the file: its place, and how many values it has and how many of the file's tensor
 // precede them.
 struct Source {
-  FluxPlace place;
+  TensorPlace place;
   int64_t before = 0, values = 0;
 
   // Writes the values [first, first + out.count()).
@@ -98,7 +98,7 @@ bool holds_flux(const TensorFile& file) {
   return find_prefix(file, true) || find_prefix(file, false);
 }
 
-FluxPlace flux_original_place(const FluxConfig& config, const std::string& name) {
+TensorPlace flux_original_place(const FluxConfig& config, const std::string& name) {
   for (const auto& [list, theirs, pairs] :
        {std::tuple{"transformer_blocks.", "double_blocks.", std::span<const Spelling>(kDouble)},
         {"single_transformer_blocks.", "single_blocks.", std::span<const Spelling>(kSingle)}}) {
@@ -106,10 +106,10 @@ FluxPlace flux_original_place(const FluxConfig& config, const std::string& name)
     if (!name.starts_with(start)) continue;
     const size_t dot = name.find('.', start.size()) + 1;
     const std::string rest = name.substr(dot);
-    FluxPlace place{.name = theirs + name.substr(start.size(), dot - start.size()) +
-                            respelled(pairs, rest)};
-    const int64_t joined =
-        3 * config.width() + (place.name.find(".linear1.") != std::string::npos ? config.ffn() : 0);
+    TensorPlace place{.name = theirs + name.substr(start.size(), dot - start.size()) +
+                              respelled(pairs, rest)};
+    const int64_t ffn = config.ffn() / config.width();
+    const bool with_ffn = place.name.find(".linear1.") != std::string::npos;
     for (const auto& [part, index] : {std::pair{"attn.to_q.", 0},
                                       {"attn.to_k.", 1},
                                       {"attn.to_v.", 2},
@@ -118,8 +118,9 @@ FluxPlace flux_original_place(const FluxConfig& config, const std::string& name)
                                       {"attn.add_v_proj.", 2},
                                       {"proj_mlp.", 3}})
       if (rest.starts_with(part)) {
-        place.first_row = index * config.width();
-        place.rows = joined;
+        place.part = index;
+        place.parts = with_ffn ? 3 + ffn : 3;
+        place.taken = index == 3 ? ffn : 1;
       }
     return place;
   }
@@ -133,22 +134,24 @@ std::optional<TensorFile> with_diffusers_names(const TensorFile& file, const Flu
   auto sources = std::make_shared<std::map<std::string, Source>>();
   std::vector<TensorFile::Generated> list;
   for (const TensorSpec& tensor : flux_tensors(config)) {
-    FluxPlace place =
-        original ? flux_original_place(config, tensor.name) : FluxPlace{.name = tensor.name};
+    TensorPlace place =
+        original ? flux_original_place(config, tensor.name) : TensorPlace{.name = tensor.name};
     place.name = (original ? *original : *renamed) + place.name;
     if (!file.contains(place.name)) continue;  // the binder says so
     const TensorView view = file.describe(place.name);
     int64_t columns = 1;
     for (int dim = 1; dim < view.rank; ++dim) columns *= view[dim];
-    const int64_t rows = place.rows ? tensor.shape[0] : view.rank ? view[0] : 1;
-    const bool sound = !place.rows || (view.rank > 0 && view[0] == place.rows);
+    const bool joined = place.parts > 1;
+    const int64_t rows = joined ? tensor.shape[0] : view.rank ? view[0] : 1;
+    const bool sound = !joined || (view.rank > 0 && view[0] == place.parts * config.width());
     TensorFile::Generated entry{.name = tensor.name,
                                 .dtype = view.dtype,
                                 .shape = {view.shape().begin(), view.shape().end()},
                                 .stored = file.stored_type(place.name)};
     // A joined tensor of other extents keeps them, so that the binder names it.
-    if (sound && place.rows) entry.shape[0] = rows;
-    (*sources)[tensor.name] = {place, sound ? place.first_row * columns : 0, rows * columns};
+    if (sound && joined) entry.shape[0] = rows;
+    const int64_t first_row = sound ? place.part * config.width() : 0;
+    (*sources)[tensor.name] = {place, first_row * columns, rows * columns};
     list.push_back(std::move(entry));
   }
   return TensorFile::derived(

@@ -11,14 +11,9 @@ namespace weft {
 // Returns whether the file holds a FLUX.1 transformer with either names.
 bool holds_flux(const TensorFile& file);
 
-// The place of a tensor with a diffusers name in a file with original ones: rows of a tensor.
-struct FluxPlace {
-  std::string name;
-  int64_t first_row = 0;
-  int64_t rows = 0;      // of a tensor that joins several; 0: it joins none
-  bool swapped = false;  // the two halves of the rows are exchanged
-};
-FluxPlace flux_original_place(const FluxConfig& config, const std::string& name);
+// The place of a tensor with a diffusers name in a file with original ones. A stretch of a tensor
+// that joins several has as many rows as the model is wide.
+TensorPlace flux_original_place(const FluxConfig& config, const std::string& name);
 
 // Returns the tensors of a file with original names or a prefix, under diffusers names; nullopt for
 // a file that has these. `file` must outlive the result.

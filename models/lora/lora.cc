@@ -78,10 +78,10 @@ struct Module {
   }
 };
 
-// A tensor of the model and the stretch of its rows that a module's name stands for.
+// A tensor of the model, and its place in the rows of the module whose name stands for it.
 struct Meaning {
   std::string tensor;
-  int64_t part = 0, parts = 1;  // of the module's rows
+  TensorPlace place;
 };
 
 struct Meanings {
@@ -99,7 +99,7 @@ class ModuleNames {
         auto& [weights, biases] = at->second;
         std::vector<Meaning>& list = bias ? biases : weights;
         if (std::ranges::none_of(list, [&](const Meaning& m) { return m.tensor == tensor.name; }))
-          list.push_back({tensor.name, place.part, place.parts});
+          list.push_back({tensor.name, place});
         std::string flat = at->first;
         std::ranges::replace(flat, '.', '_');
         flat_[flat] = &at->second;
@@ -376,7 +376,8 @@ class MergedWeights final : public StoredTensors {
       for (const TensorPlace& place : model.spellings(tensor.name))
         for (const char* prefix : {"", "diffusion_model.", "model.diffusion_model."})
           if (base_->contains(prefix + place.name)) {
-            places_[tensor.name] = {prefix + place.name, place.part, place.parts};
+            places_[tensor.name] = place;
+            places_[tensor.name].name = prefix + place.name;
             shapes_[tensor.name] = tensor.shape;
           }
   }
@@ -444,16 +445,30 @@ class MergedWeights final : public StoredTensors {
       if (found == places_.end())
         lora.refuse(quoted_name(change.up) + " changes " + meaning.tensor +
                     ", which is missing from the weights");
-      const auto& [place, part, parts] = found->second;
+      const TensorPlace &place = found->second, &given = meaning.place;
       const std::vector<int64_t>& shape = shapes_.at(meaning.tensor);
       int64_t columns = 1;
       for (size_t i = 1; i < shape.size(); ++i) columns *= shape[i];
       change.rows = shape[0];
-      change.row = part * shape[0];
-      change.from = meaning.part * shape[0];
-      check_sizes(change, meaning.parts * shape[0], columns);
-      changes_[place].push_back(change);
+      change.row = place.part * (shape[0] / place.taken);
+      change.from = given.part * (shape[0] / given.taken);
+      check_sizes(change, given.parts * (shape[0] / given.taken), columns);
+      if (place.swapped == given.swapped)
+        changes_[place.name].push_back(change);
+      else
+        add_halves(change, changes_[place.name]);
     }
+  }
+
+  // Adds a change of rows whose halves the file and the LoRA have in the opposite order.
+  static void add_halves(Change change, std::vector<Change>& changes) {
+    const int64_t half = change.rows / 2, from = change.from;
+    change.rows = half;
+    change.from = from + half;
+    changes.push_back(change);
+    change.row += half;
+    change.from = from;
+    changes.push_back(change);
   }
 
   static void check_sizes(const Change& change, int64_t rows, int64_t columns) {
@@ -517,7 +532,7 @@ class MergedWeights final : public StoredTensors {
 
   std::shared_ptr<const TensorFile> base_;
   std::vector<std::unique_ptr<LoraFile>> loras_;
-  std::map<std::string, Meaning> places_;  // the model's tensors in the file
+  std::map<std::string, TensorPlace> places_;  // the model's tensors in the file
   std::map<std::string, std::vector<int64_t>> shapes_;
   std::map<std::string, std::vector<Change>> changes_;  // by the file's tensors
   std::string hash_;

@@ -97,10 +97,12 @@ QwenImageConfig QwenImageConfig::from_tensors(const TensorFile& file) {
   const std::string where = file.files().empty() ? "the file" : file.files().front();
   const auto extent = [&](const std::string& name, int dim) {
     const std::string spelled = prefix + name;
-    if (!file.contains(spelled) || file.describe(spelled).rank <= dim)
+    const TensorView view = file.contains(spelled) ? file.describe(spelled) : TensorView();
+    if (view.rank <= dim || view[dim] < 1 || view[dim] > kWidth.max)
       throw Error(ErrorKind::kModel, where + ": no config.json, and " + spelled +
-                                         ", from which sizes would follow, is missing");
-    return file.describe(spelled)[dim];
+                                         ", from which sizes would follow, is missing or "
+                                         "misshapen");
+    return view[dim];
   };
   QwenImageConfig config;
   const int64_t width = extent("img_in.weight", 0);

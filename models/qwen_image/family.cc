@@ -64,6 +64,7 @@ const ModelFamily kQwenImageFamily{
     .class_name = "QwenImagePipeline",
     .guidance = GuidanceForm::kRescaled,
     .even_sigmas = true,
+    .text = {"text_encoder", "tokenizer", TokenizerKind::kByteBpe},
     .tokenizer = [](const ModelDirectory& model) -> std::unique_ptr<PromptTokenizer> {
       return std::make_unique<QwenImagePrompts>(model.tokenizer);
     },

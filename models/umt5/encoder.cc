@@ -20,6 +20,7 @@ namespace weft {
 namespace {
 
 constexpr IntRange kWidths{1, 1 << 20};
+constexpr int64_t kMostTokens = 1 << 24;
 constexpr const char* kBiasName = "0.SelfAttention.relative_attention_bias.weight";
 
 std::string block_name(int64_t layer, const char* rest) {
@@ -59,7 +60,7 @@ Umt5Config Umt5Config::from_json_file(const std::string& path) {
   config.d_ff = json_int(json, "d_ff", path, kWidths);
   config.num_heads = json_int(json, "num_heads", path, {1, 4096});
   config.num_layers = json_int(json, "num_layers", path, {1, 1024});
-  config.vocab_size = json_int(json, "vocab_size", path, {1, 1 << 24});
+  config.vocab_size = json_int(json, "vocab_size", path, {1, kMostTokens});
   config.num_buckets =
       json_int_or(json, "relative_attention_num_buckets", path, config.num_buckets, {4, 1 << 16});
   config.max_distance = json_int_or(json, "relative_attention_max_distance", path,
@@ -76,7 +77,8 @@ Umt5Config Umt5Config::from_tensors(const TensorFile& file) {
   const auto matrix = [&](const std::string& name) {
     const std::string spelled = umt5_name(spelling, name);
     const TensorView view = file.contains(spelled) ? file.describe(spelled) : TensorView();
-    if (view.rank != 2 || view.count() == 0)
+    const auto legal = [](int64_t extent) { return 1 <= extent && extent <= kMostTokens; };
+    if (view.rank != 2 || !std::ranges::all_of(view.shape(), legal))
       throw Error(ErrorKind::kModel, where + ": no config.json, and " + spelled +
                                          ", from which sizes would follow, is missing or no "
                                          "matrix");

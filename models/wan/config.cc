@@ -1,8 +1,10 @@
 // The Wan transformer's configuration: config files, tensor lists and counts.
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
+#include "io/weights/safetensors_header.h"
 #include "models/config_check.h"
 #include "models/wan/names.h"
 #include "models/wan/transformer.h"
@@ -82,6 +84,8 @@ void check_sizes(const WanConfig& config, const std::string& what) {
     refuse("in_channels " + std::to_string(config.in_channels) +
            " (legal: at least out_channels, " + std::to_string(config.out_channels) + ")");
   if (config.freq_dim % 2) refuse("freq_dim " + std::to_string(config.freq_dim) + " is odd");
+  if (!(config.eps > 0) || !std::isfinite(config.eps))
+    refuse("eps is " + std::to_string(config.eps) + " (legal: positive and finite)");
 }
 
 // Reads the keys of Wan 2.1 with pictures.
@@ -165,9 +169,11 @@ WanConfig WanConfig::from_tensors(const TensorFile& file) {
       throw Error(ErrorKind::kModel, where + ": no config.json, and " + spelled +
                                          ", from which sizes would follow, is missing");
     const TensorView view = file.describe(spelled);
-    if (view.rank != rank || view.count() == 0)
+    const auto legal = [](int64_t extent) { return kSize.min <= extent && extent <= kSize.max; };
+    if (view.rank != rank || !std::ranges::all_of(view.shape(), legal))
       throw Error(ErrorKind::kModel, where + ": " + spelled + " is " + view.to_string_shape() +
-                                         ", it must have " + std::to_string(rank) + " dimensions");
+                                         " (legal: " + std::to_string(rank) +
+                                         " dimensions of 1 to " + std::to_string(kSize.max) + ")");
     return view;
   };
   WanConfig config;
@@ -203,6 +209,10 @@ WanConfig WanConfig::from_tensors(const TensorFile& file) {
       int64_t index = 0;
       for (size_t i = blocks.size(); i < name.size() && name[i] >= '0' && name[i] <= '9'; ++i)
         index = std::min<int64_t>(index * 10 + (name[i] - '0'), 1 << 16);
+      if (index >= kLayers.max)
+        throw Error(ErrorKind::kModel, where + ": " + quoted_name(name) +
+                                           " names a block (legal: " + "0 to " +
+                                           std::to_string(kLayers.max - 1) + ")");
       config.layers = std::max(config.layers, static_cast<int>(index) + 1);
     }
   check_sizes(config, where);

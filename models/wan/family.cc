@@ -123,13 +123,9 @@ class WanPrompts final : public PromptTokenizer {
 
 }  // namespace
 
-namespace {
-
 std::unique_ptr<PromptTokenizer> wan_tokenizer(const ModelDirectory& model) {
   return std::make_unique<WanPrompts>(model.tokenizer);
 }
-
-}  // namespace
 
 // The published classes differ in what their call takes. What a folder holds says what it does.
 const ModelFamily kWanFamily{.class_name = "WanPipeline",

@@ -201,7 +201,7 @@ void WanTransformer::forward_with(Context& context, const ForwardArgs& args,
   const std::vector<TimeRows> rows = embed_times(context, args, text.joint);
   for (int i = blocks.begin; i < blocks.end; ++i) {
     with_block(context.stream, i, [&](const WanBlock& weights) {
-      block(context, i, weights, {.times = rows, .text = text, .rope = rope}, x);
+      block(context, i, weights, {.times = rows, .text = text, .rope = args.rope}, x);
     });
     if (additions.behind) additions.behind(i, rows, x);
     context.observe("blocks", x, i);

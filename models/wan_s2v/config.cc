@@ -85,9 +85,11 @@ bool has_weights(const fs::path& folder) {
 TensorView shape_of(const TensorFile& file, const char* name, int rank) {
   const std::string spelled = detect_wan_names(file)(name);
   const TensorView view = file.contains(spelled) ? file.describe(spelled) : TensorView();
-  if (view.rank != rank || view.count() == 0)
+  const auto legal = [](int64_t extent) { return kSize.min <= extent && extent <= kSize.max; };
+  if (view.rank != rank || !std::ranges::all_of(view.shape(), legal))
     throw Error(ErrorKind::kModel, shown_name(file) + ": " + spelled + " is missing, or has not " +
-                                       std::to_string(rank) + " dimensions");
+                                       std::to_string(rank) + " dimensions of 1 to " +
+                                       std::to_string(kSize.max));
   return view;
 }
 

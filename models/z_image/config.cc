@@ -1,5 +1,6 @@
 // The Z-Image transformer's configuration: config file, tensor list and counts.
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
@@ -16,6 +17,7 @@ constexpr IntRange kWidth{6, 1 << 20}, kHeads{1, 1 << 16}, kLayers{1, 1 << 10},
     kRefiners{0, 1 << 8}, kChannels{1, 1 << 12}, kPatch{1, 64}, kLength{1, 1 << 22};
 
 constexpr int64_t kFrequencies = 256, kTimeHidden = 1024;  // of the time embedder
+constexpr double kLargestScale = 1e6;                      // of a timestep
 
 void check_keys(const nlohmann::json& json, const std::string& path) {
   ConfigCheck check(json, path);
@@ -62,6 +64,12 @@ void check_sizes(const ZImageConfig& config, const std::string& path) {
   const auto text = [](int64_t value) { return std::to_string(value); };
   if (config.dim % config.heads)
     refuse("dim " + text(config.dim) + " is not a multiple of n_heads " + text(config.heads));
+  if (!(config.eps > 0) || !std::isfinite(config.eps))
+    refuse("norm_eps is " + std::to_string(config.eps) + " (legal: positive and finite)");
+  if (!(config.rope_theta > 1) || !std::isfinite(config.rope_theta))
+    refuse("rope_theta is " + std::to_string(config.rope_theta) + " (legal: finite and above 1)");
+  if (!(std::abs(config.t_scale) <= kLargestScale))
+    refuse("t_scale is " + std::to_string(config.t_scale) + " (legal: -1e6 to 1e6)");
   int64_t sum = 0;
   for (const int64_t dims : config.axes_dims) {
     if (dims % 2) refuse("axes_dims holds " + text(dims) + " (legal: even numbers)");
@@ -99,11 +107,13 @@ ZImageConfig ZImageConfig::from_tensors(const TensorFile& file) {
   const ZImageNames names = detect_z_image_names(file);
   const std::string where = file.files().empty() ? "the file" : file.files().front();
   const auto extent = [&](const std::string& name, int dim) {
-    const ZImagePlace place = names(name);
-    if (!file.contains(place.name) || file.describe(place.name).rank <= dim)
-      throw Error(ErrorKind::kModel, where + ": no config.json, and " + place.name +
-                                         ", from which sizes would follow, is missing");
-    return file.describe(place.name)[dim];
+    const std::string spelled = names(name).name;
+    const TensorView view = file.contains(spelled) ? file.describe(spelled) : TensorView();
+    if (view.rank <= dim || view[dim] < 1 || view[dim] > kWidth.max)
+      throw Error(ErrorKind::kModel, where + ": no config.json, and " + spelled +
+                                         ", from which sizes would follow, is missing or "
+                                         "misshapen");
+    return view[dim];
   };
   const auto layers = [&](const std::string& list) {
     int count = 0;

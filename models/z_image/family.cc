@@ -51,6 +51,7 @@ const ModelFamily kZImageFamily{
     .guidance = GuidanceForm::kFromPositive,
     .even_sigmas = true,
     .velocity_sign = -1,
+    .text = {"text_encoder", "tokenizer", TokenizerKind::kByteBpe},
     .tokenizer = [](const ModelDirectory& model) -> std::unique_ptr<PromptTokenizer> {
       return std::make_unique<ZImagePrompts>(model.tokenizer);
     },

@@ -219,7 +219,7 @@ void ZImageTransformer::forward(Context& context, const ForwardArgs& args) const
       block(context, weights, time,
             {.mixer = context.mixer,
              .layer = config_.refiner_layers + i,
-             .rope = &rope,
+             .rope = &args.rope,
              .replicated = joint,
              .replicated_rope = &prompt.positions},
             x);

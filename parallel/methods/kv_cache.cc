@@ -139,7 +139,7 @@ int64_t KVMove::sent_bytes(int rank, const KVShape& shape) const {
 
 void move_cache(Communicator& group, Stream& stream, Arena& arena, const KVMove& move,
                 const KVCache& from, KVCache& to) {
-  const auto& [held, wanted] = move;
+  const auto &held = move.held, &wanted = move.wanted;
   const int ranks = group.size(), own = group.rank();
   const KVShape& shape = from.shape();
   const int64_t e = shape.head_dim, total = wanted[own].tokens.size();

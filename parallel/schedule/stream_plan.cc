@@ -271,7 +271,7 @@ class StreamWriter final : public PlanWriter {
       if (enters && group_ == 0 && (first() || last()))
         add({.kind = Kind::kEnter,
              .pass = pass(forward),
-             .reads = await_last_stage(block),
+             .reads = await_last_stage(forward.block),
              .writes = {in}});
     };
     if (first()) enter();

@@ -2,7 +2,9 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/linear.h"
+#include "models/wan/names.h"
 #include "tests/apps/cli_testing.h"
+#include "tests/support/gguf_copy.h"
 
 namespace weft {
 namespace {
@@ -93,6 +95,28 @@ TEST_F(MemoryMode, WeightsThatAModeChoseAreRecorded) {
                     path("exact.mp4"))
           .front();
   EXPECT_NE(exact["framehash"], sidecar["framehash"]);
+}
+
+// Weights as the file stores them can be read ahead, too, and the smallest mode keeps them.
+TEST_F(MemoryMode, WeightsOfAFileAreReadAhead) {
+  const std::string file = path("transformer.gguf");
+  write_gguf(file, TensorFile::open("models/pocket/transformer"), BlockType::kQ8_0,
+             WanNames{.prefix = "", .original = true});
+  const std::string stored = kClip + "--transformer " + file + " --weights file ";
+  const auto drawn = [&](const std::string& flags) {
+    return json_lines_of("generate --json --overwrite" + flags + " -o " + path("a.mp4")).front();
+  };
+  const nlohmann::json all = drawn(stored);
+  for (const std::string flags : {"--resident-layers 2", "--mode memory"}) {
+    const nlohmann::json some = drawn(stored + flags);
+    EXPECT_EQ(some["framehash"], all["framehash"]) << flags;
+    EXPECT_LT(some["memory_high_water"], all["memory_high_water"]) << flags;
+    // The small model's decoding leaves room for all of its blocks in mode memory.
+    EXPECT_EQ(some.contains("streaming"), flags != "--mode memory") << flags;
+    const Outcome again = run("replay " + path("a.mp4"));
+    EXPECT_EQ(again.code, 0) << again.err;
+  }
+  EXPECT_EQ(nlohmann::json::parse(std::ifstream(path("a.json")))["engine"]["weights"], "file");
 }
 
 TEST_F(MemoryMode, ContradictionsAreRefused) {

@@ -4,6 +4,7 @@
 #include "models/random_weights/random_weights.h"
 #include "models/wan/transformer.h"
 #include "tests/apps/cli_testing.h"
+#include "tests/support/gguf_text_encoder.h"
 
 namespace weft {
 namespace {
@@ -106,6 +107,24 @@ TEST_F(SingleFiles, NeedNoFolder) {
   EXPECT_EQ(memory.code, 0) << memory.err;
 }
 
+// The encoder of a GGUF file, which holds the tokenizer, too.
+TEST_F(SingleFiles, NeedNoFolderBesideAGgufTextEncoder) {
+  const std::string folder = published();
+  test::save_transformer(folder, path("transformer.safetensors"), "");
+  const std::string whole = hash("--model " + folder, "a.mp4");
+  for (const auto& type : {std::optional<BlockType>(), std::optional(BlockType::kQ8_0)}) {
+    test::save_gguf_text_encoder(kModel, path("text.gguf"), type);
+    const std::string others =
+        " --transformer " + path("transformer.safetensors") + " --vae " + path("vae.safetensors");
+    const std::string drawn = hash(others + " --text-encoder " + path("text.gguf"), "b.mp4");
+    EXPECT_TRUE(drawn == whole || type);
+    EXPECT_EQ(drawn, hash("--model " + folder + " --text-encoder " + path("text.gguf"), "c.mp4"));
+    const Outcome again = run("replay --json -q " + path("b.mp4"));
+    EXPECT_EQ(again.code, 0) << again.err;
+    EXPECT_EQ(json::parse(again.out).at("framehash"), drawn);
+  }
+}
+
 TEST_F(SingleFiles, ResumeTakesTheSame) {
   const std::string model = "--model " + kModel;
   const std::string whole = hash(model + parts(), "a.mp4");
@@ -157,6 +176,26 @@ TEST_F(SingleFiles, NamesThatContradictAreTold) {
             std::string::npos)
       << wrong;
   EXPECT_NE(wrong.find("--transformer-2 is the expert of low noise"), std::string::npos) << wrong;
+}
+
+// The number of heads follows from no tensor. The config.json beside a file tells it, if it is that
+// of the tensors.
+TEST_F(SingleFiles, InspectReadsTheConfigBesideAFile) {
+  const auto config = [&](const std::string& file) {
+    const Outcome outcome = run("inspect --json " + file);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.code ? "" : json::parse(outcome.out).value("config", "");
+  };
+  const std::string published = "models/pocket/transformer/diffusion_pytorch_model.safetensors";
+  EXPECT_NE(config(published).find("4 heads x 32"), std::string::npos) << config(published);
+  fs::create_directories(path("alone"));
+  const std::string file = path("alone/pocket.safetensors"), beside = path("alone/config.json");
+  fs::copy(published, file);
+  EXPECT_NE(config(file).find("1 heads x 128"), std::string::npos) << config(file);
+  fs::copy("models/pocket/transformer/config.json", beside);
+  EXPECT_NE(config(file).find("4 heads x 32"), std::string::npos) << config(file);
+  edit(beside, beside, [](json& c) { c["num_layers"] = 3; });  // of another model
+  EXPECT_NE(config(file).find("1 heads x 128"), std::string::npos) << config(file);
 }
 
 TEST_F(SingleFiles, InspectTellsTheCommandThatRunsThem) {

@@ -1,6 +1,8 @@
 // --weights file and --text-encoder-weights as a user gives them, and --preset.
 #include "kernels/linear.h"
+#include "models/wan/names.h"
 #include "tests/apps/cli_testing.h"
+#include "tests/support/scaled_copy.h"
 
 namespace weft {
 namespace {
@@ -34,6 +36,29 @@ TEST_F(StoredWeightsCommand, FileDrawsTheFramesOfComputeInLessMemory) {
   const Outcome again = run("replay -q --json " + path("b.mp4"));
   ASSERT_EQ(again.code, 0) << again.err;
   EXPECT_EQ(json::parse(again.out).at("differences"), json::object());
+}
+
+// Single files of users, whose matrices are 8 bits with a scale per row, or GGUF's blocks.
+TEST_F(StoredWeightsCommand, ATransformerFileDrawsTheFramesOfCompute) {
+  const WanNames names{.prefix = "model.diffusion_model.", .original = true};
+  const std::string file = path("transformer.safetensors"), gguf = path("transformer.gguf");
+  for (const BlockType type : {BlockType::kI8, BlockType::kF8E4M3, BlockType::kQ8_0}) {
+    const bool scaled = type != BlockType::kQ8_0;
+    TensorFile from = TensorFile::open("models/pocket/transformer");
+    scaled ? test::write_scaled(file, std::move(from), type, names)
+           : test::write_gguf(gguf, std::move(from), type, names);
+    const std::string flag = " --transformer " + (scaled ? file : gguf);
+    for (const char* dtype : {" --dtype f32", " --dtype bf16"}) {
+      const std::string about = shape_of(type).name + std::string(dtype);
+      const Outcome expanded = drawn("a.mp4", flag + dtype + " --weights compute"),
+                    stored = drawn("b.mp4", flag + dtype + " --weights file");
+      EXPECT_EQ(hash(stored), hash(expanded)) << about;
+      EXPECT_NE(hash(stored), hash(drawn("c.mp4", dtype))) << about;
+      EXPECT_LT(json::parse(stored.out)["memory_high_water"].get<uint64_t>(),
+                json::parse(expanded.out)["memory_high_water"].get<uint64_t>())
+          << about;
+    }
+  }
 }
 
 TEST_F(StoredWeightsCommand, TheTextEncodersFormatIsAFact) {

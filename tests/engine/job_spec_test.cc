@@ -54,7 +54,9 @@ const json kWhole{{"schema", "weft.job/v1"},
                   {"transformer", "/files/high.safetensors"},
                   {"transformer_2", "/files/low.gguf"},
                   {"text_encoder", "/files/umt5.safetensors"},
+                  {"text_encoder_2", "/files/clip_l.safetensors"},
                   {"tokenizer", "/files/spiece.model"},
+                  {"tokenizer_2", "/files/vocab.json"},
                   {"vae", "/files/vae.safetensors"},
                   {"image_encoder", "/files/clip.safetensors"},
                   {"noise", "iid"},
@@ -63,6 +65,8 @@ const json kWhole{{"schema", "weft.job/v1"},
                   {"last_image", "/a/last.png"},
                   {"last_image_sha256", std::string(64, '0')},
                   {"image_fit", "contain"},
+                  {"audio", "/a/talk.wav"},
+                  {"audio_sha256", std::string(64, 'b')},
                   {"prompt_schedule", {{{"at", 2.5}, {"prompt", "a blue square"}}}}};
 
 TEST(JobSpec, WhatIsWrittenReadsBackTheSame) {

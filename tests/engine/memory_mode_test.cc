@@ -12,6 +12,8 @@
 #include "models/random_weights/random_weights.h"
 #include "parallel/transport/local.h"
 #include "tests/engine/small_job.h"
+#include "tests/support/gguf_copy.h"
+#include "tests/support/scaled_copy.h"
 #include "tests/support/sparse_model.h"
 
 namespace weft {
@@ -43,6 +45,19 @@ const std::string& deep_model() {
   return folder;
 }
 
+// The same model whose experts are files that users share: GGUF blocks, or 8 bits with a scale per
+// row.
+std::string stored_model(BlockType type) {
+  const std::string copy = testing::TempDir() + "/weft_deep_" + shape_of(type).name;
+  if (fs::exists(copy)) return copy;
+  const bool scaled = type == BlockType::kI8 || type == BlockType::kF8E4M3;
+  const auto convert = scaled ? test::copy_with_scaled : test::copy_with_gguf;
+  convert(deep_model(), copy + "_one", "transformer", type);
+  convert(copy + "_one", copy, "transformer_2", type);
+  fs::remove_all(copy + "_one");
+  return copy;
+}
+
 Request job() {
   Request request = test::job();
   request.steps = 4;
@@ -55,9 +70,9 @@ struct Ran {
   uint64_t taken = 0;
 };
 
-Ran run(const GeneratorOptions& options) {
+Ran run(const GeneratorOptions& options, const std::string& model = deep_model()) {
   const size_t before = tensor_bytes_live();
-  Generator generator(deep_model(), options);
+  Generator generator(model, options);
   Ran ran;
   ran.plan = generator.plan(generator.resolve(job()));
   ran.result = generator.run(job(), nullptr);
@@ -65,8 +80,8 @@ Ran run(const GeneratorOptions& options) {
   return ran;
 }
 
-MemoryPlan plan_of(const GeneratorOptions& options) {
-  const Generator generator(deep_model(), options);
+MemoryPlan plan_of(const GeneratorOptions& options, const std::string& model = deep_model()) {
+  const Generator generator(model, options);
   return generator.plan(generator.resolve(job()));
 }
 
@@ -111,15 +126,82 @@ TEST(ResidentLayers, GiveTheSamePictureInThePlannedMemory) {
     }
 }
 
+// The thread that reads ahead may or may not be at work when most memory is taken.
+void expect_planned(const Ran& ran, const std::string& about) {
+  const auto most = static_cast<double>(ran.plan.high_water),
+             taken = static_cast<double>(ran.taken),
+             reading = static_cast<double>(ran.plan.parts.reading);
+  EXPECT_LE(taken, 1.05 * most) << about;
+  EXPECT_GE(taken, 0.95 * (most - reading)) << about;
+}
+
+// Blocks that stay as their file stores them are read ahead like others.
+TEST(ResidentLayers, KeepTheFormatOfTheirFile) {
+  for (const BlockType type :
+       {BlockType::kQ8_0, BlockType::kQ4_K, BlockType::kF16, BlockType::kI8, BlockType::kF8E4M3})
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      GeneratorOptions options = test::options_of(dtype);
+      const std::string model = stored_model(type);
+      const Ran expanded = run(options, model);
+      options.weights = WeightFormat::kFile;
+      const Ran all = run(options, model);
+      EXPECT_EQ(all.result.framehash, expanded.result.framehash);
+      uint64_t before = all.plan.high_water;
+      for (const int resident : {5, 2}) {
+        options.resident_blocks = resident;
+        const Ran some = run(options, model);
+        const std::string about = std::string(shape_of(type).name) + ", " +
+                                  std::string(to_string(dtype)) + ", " + std::to_string(resident) +
+                                  " resident: " + some.plan.to_string();
+        EXPECT_EQ(some.result.framehash, expanded.result.framehash) << about;
+        expect_planned(some, about);
+        EXPECT_LT(some.plan.high_water, before) << about;
+        before = some.plan.high_water;
+        const OffloadTotals& streaming = some.result.streaming;
+        EXPECT_EQ(streaming.bytes_per_forward,
+                  static_cast<int64_t>(some.plan.parts.streamed.front()))
+            << about;
+        EXPECT_EQ(streaming.weights.bytes, streaming.forwards * streaming.bytes_per_forward)
+            << about;
+      }
+    }
+}
+
+// The mode of the smallest footprint keeps the format that the user asked for.
+TEST(MemoryModes, MemoryTakesTheLeastOfAFilesFormat) {
+  for (const BlockType type : {BlockType::kQ8_0, BlockType::kI8}) {
+    const std::string model = stored_model(type);
+    GeneratorOptions options = test::options_of(DType::kF32);
+    options.weights = WeightFormat::kFile;
+    options.weights_fixed = true;
+    const std::string framehash = run(options, model).result.framehash;
+    options.mode = MemoryMode::kMemory;
+    const Ran ran = run(options, model);
+    EXPECT_EQ(ran.plan.resident_layers, 2);
+    EXPECT_EQ(ran.result.framehash, framehash);
+    expect_planned(ran, ran.plan.to_string());
+    EXPECT_EQ(smallest_weights(options, {}), WeightFormat::kFile);
+    GeneratorOptions computed = options;
+    computed.weights = WeightFormat::kCompute;
+    EXPECT_LT(ran.plan.high_water, plan_of(computed, model).high_water);
+    // The limit of that plan is enough for auto, too.
+    options.mode = MemoryMode::kAuto;
+    options.memory_limit = ran.plan.high_water;
+    EXPECT_EQ(run(options, model).result.framehash, framehash);
+  }
+}
+
 TEST(ResidentLayers, GiveTheSamePictureUnderEveryLayout) {
-  const auto hash = [](const std::string& text, int resident, WeightFormat weights) {
+  const std::string stored = stored_model(BlockType::kQ8_0);
+  const auto hash = [&](const std::string& text, int resident, WeightFormat weights) {
     const Layout layout = parse_layout(text, 2, {});
+    const std::string& model = weights == WeightFormat::kFile ? stored : deep_model();
     std::string framehash;
     run_ranks(2, [&](Communicator& world) {
       GeneratorOptions options = test::options_of(DType::kF32);
       options.resident_blocks = resident;
       options.weights = weights;
-      Generator generator(deep_model(), options, RankPlacement::of(world, layout));
+      Generator generator(model, options, RankPlacement::of(world, layout));
       const RunResult result = generator.run(job(), nullptr);
       if (world.rank() == 0) framehash = result.framehash;
       EXPECT_EQ(result.streaming.forwards > 0, resident > 0) << text;
@@ -127,7 +209,8 @@ TEST(ResidentLayers, GiveTheSamePictureUnderEveryLayout) {
     return framehash;
   };
   for (const char* text : {"cfg=2", "ulysses=2", "ring=2", "token_ring=2", "layers=2", "tensor=2"})
-    EXPECT_EQ(hash(text, 2, WeightFormat::kCompute), hash(text, 0, WeightFormat::kCompute)) << text;
+    for (const WeightFormat weights : {WeightFormat::kCompute, WeightFormat::kFile})
+      EXPECT_EQ(hash(text, 2, weights), hash(text, 0, weights)) << text << to_string(weights);
   EXPECT_EQ(hash("ulysses=2", 3, WeightFormat::kInt8), hash("ulysses=2", 0, WeightFormat::kInt8));
 }
 

@@ -131,6 +131,80 @@ TEST(QueueForecast, HoldsForAStepCache) {
   expect_like_whole(planned("models/pocket", kFast, 201, 9, cache), 3, "layers=3");
 }
 
+int64_t bytes_of_a_forward(const PlannedJob& job, const Layout& layout, size_t rank = 0) {
+  return static_cast<int64_t>(memory_of(job, layout)[rank].parts.streamed.front());
+}
+
+// Forwards take as long as their weights take to arrive, where that is longer: of one rank, all
+// forwards of all blocks one after the other.
+TEST(QueueForecast, CountsTheReadingOfWeights) {
+  PlannedJob job = planned("models/pocket", kFast, 81, 9);
+  const Forecast resident = QueueForecast(job)({});
+  EXPECT_EQ(resident.uploads.bytes, 0);
+  job.options.resident_blocks = 2;
+  const int64_t bytes = bytes_of_a_forward(job, {});
+  ASSERT_GT(bytes, 0);
+  constexpr double kForwardS = 2;
+  job.machine.upload_bytes_per_s = static_cast<double>(bytes) / kForwardS;
+  QueueForecast quick(job);
+  const Forecast reads = quick({});
+  const QueueTimeline timeline = quick.timeline({});
+  ASSERT_EQ(timeline.skipped, 0);
+  const auto forwards = static_cast<double>(
+      std::ranges::count(timeline.plans[0].steps, Step::Kind::kCompute, &Step::kind));
+  EXPECT_EQ(forwards, 9 * 2 * timeline.config.blocks);
+  // The rest of the job takes no longer than all of it does with resident weights.
+  EXPECT_GE(reads.seconds, forwards * kForwardS);
+  EXPECT_LE(reads.seconds, forwards * kForwardS + resident.seconds);
+  EXPECT_GE(reads.seconds, quick.at_least({}).seconds);
+  EXPECT_GE(quick.at_least({}).seconds, 0.99 * forwards * kForwardS);
+  EXPECT_EQ(reads.uploads.bytes, 2 * bytes);  // both branches
+  EXPECT_DOUBLE_EQ(reads.uploads.seconds, 2 * kForwardS);
+  EXPECT_GT(reads.uploads.hidden_s, 0);
+  EXPECT_LT(reads.uploads.hidden_s, 0.5 * reads.uploads.seconds);
+  // Reading that is faster than computing costs nothing.
+  job.machine.upload_bytes_per_s = static_cast<double>(bytes) * 1e6;
+  const Forecast hidden = QueueForecast(job)({});
+  EXPECT_DOUBLE_EQ(hidden.seconds, resident.seconds);
+  EXPECT_DOUBLE_EQ(hidden.uploads.hidden_s, hidden.uploads.seconds);
+}
+
+// A step reads what it reads without the queue, on every layout, and the times are those of whole
+// simulations.
+TEST(QueueForecast, ReadsLikeOtherMethods) {
+  PlannedJob job = planned("models/pocket", kFast, 81, 9);
+  job.options.resident_blocks = 2;
+  job.machine.upload_bytes_per_s = static_cast<double>(bytes_of_a_forward(job, {})) / 2;
+  PlannedJob at_once = job;
+  at_once.request.method = {.kind = MethodKind::kFull};
+  QueueForecast quick(job);
+  QuickForecast full(at_once);
+  for (const int ranks : {1, 2})
+    for (const Layout& layout : legal(job, ranks)) {
+      const Uploads is = quick(layout).uploads, wants = full(layout).uploads;
+      EXPECT_EQ(is.bytes, wants.bytes) << to_string(layout);
+      EXPECT_DOUBLE_EQ(is.seconds, wants.seconds) << to_string(layout);
+    }
+  expect_like_whole(job, 1);
+  expect_like_whole(job, 2);
+}
+
+// A mode that decides to read weights costs what the same number of layers costs that is asked for.
+TEST(QueueForecast, CountsTheReadingThatAModeChooses) {
+  PlannedJob job = planned("models/pocket", kFast, 81, 9), asked = job;
+  job.options.mode = MemoryMode::kMemory;
+  const int resident = memory_of(job, {}).front().resident_layers;
+  ASSERT_GE(resident, 2);
+  asked.options.resident_blocks = resident;
+  const double slow = static_cast<double>(bytes_of_a_forward(asked, {})) / 2;
+  job.machine.upload_bytes_per_s = asked.machine.upload_bytes_per_s = slow;
+  const Forecast chosen = QueueForecast(job)({}), wants = QueueForecast(asked)({});
+  EXPECT_GT(chosen.uploads.bytes, 0);
+  EXPECT_EQ(chosen.uploads.bytes, wants.uploads.bytes);
+  EXPECT_DOUBLE_EQ(chosen.seconds, wants.seconds);
+  EXPECT_NEAR(forecast_whole(job, {}).seconds / chosen.seconds, 1, 0.02);
+}
+
 TEST(QueueForecast, ChoosesTheFastestLayout) {
   for (const Link& link : {kFast, kSlow}) {
     const PlannedJob job = planned("models/pocket", link, 81, 12);

@@ -10,6 +10,7 @@
 #include "tests/engine/small_job.h"
 #include "tests/io/io_testing.h"
 #include "tests/support/gguf_copy.h"
+#include "tests/support/scaled_copy.h"
 
 namespace weft::test {
 namespace {
@@ -46,16 +47,20 @@ RunResult draw(const std::string& model, const GeneratorOptions& options, const 
 
 class StoredJob : public testing::Test {
  protected:
+  // Types of 8 bits have a scale per row.
   std::string folder(const std::string& part, BlockType type) {
     const std::string to = dir_ / (part + shape_of(type).name);
-    if (!std::filesystem::exists(to)) copy_with_gguf(kPocket, to, part, type);
+    if (std::filesystem::exists(to)) return to;
+    const bool scaled = type == BlockType::kI8 || type == BlockType::kF8E4M3;
+    (scaled ? copy_with_scaled : copy_with_gguf)(kPocket, to, part, type);
     return to;
   }
   TempDir dir_;
 };
 
 TEST_F(StoredJob, DrawTheFramesOfExpandedWeights) {
-  for (const BlockType type : {BlockType::kQ8_0, BlockType::kQ4_0, BlockType::kF16})
+  for (const BlockType type :
+       {BlockType::kQ8_0, BlockType::kQ4_0, BlockType::kF16, BlockType::kI8, BlockType::kF8E4M3})
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const std::string model = folder("transformer", type);
       EXPECT_EQ(draw(model, stored_options(dtype, WeightFormat::kFile)).framehash,
@@ -65,14 +70,16 @@ TEST_F(StoredJob, DrawTheFramesOfExpandedWeights) {
 }
 
 TEST_F(StoredJob, EveryLayoutDrawsTheFramesOfExpandedWeights) {
-  const std::string model = folder("transformer", BlockType::kQ8_0);
-  for (const Axis axis :
-       {Axis::kCfg, Axis::kUlysses, Axis::kRing, Axis::kTokenRing, Axis::kLayers, Axis::kTensor}) {
-    Layout layout;
-    layout[axis] = 2;
-    EXPECT_EQ(draw(model, stored_options(DType::kF32, WeightFormat::kFile), layout).framehash,
-              draw(model, stored_options(DType::kF32, WeightFormat::kCompute), layout).framehash)
-        << to_string(layout);
+  for (const BlockType type : {BlockType::kQ8_0, BlockType::kI8}) {
+    const std::string model = folder("transformer", type);
+    for (const Axis axis : {Axis::kCfg, Axis::kUlysses, Axis::kRing, Axis::kTokenRing,
+                            Axis::kLayers, Axis::kTensor}) {
+      Layout layout;
+      layout[axis] = 2;
+      EXPECT_EQ(draw(model, stored_options(DType::kF32, WeightFormat::kFile), layout).framehash,
+                draw(model, stored_options(DType::kF32, WeightFormat::kCompute), layout).framehash)
+          << shape_of(type).name << " " << to_string(layout);
+    }
   }
 }
 
@@ -93,13 +100,9 @@ TEST_F(StoredJob, ALayoutThatCutsBlocksIsRefusedBeforeTheJob) {
 }
 
 TEST_F(StoredJob, ThePlanAgreesWithTheMeasuredHighWater) {
-  for (const auto& [weights, text] : {std::pair{WeightFormat::kFile, WeightFormat::kCompute},
-                                      {WeightFormat::kFile, WeightFormat::kInt8},
-                                      {WeightFormat::kInt8, WeightFormat::kCompute},
-                                      {WeightFormat::kCompute, WeightFormat::kInt8},
-                                      {WeightFormat::kFile, WeightFormat::kFile}})
+  const auto expect_planned = [&](BlockType type, WeightFormat weights, WeightFormat text) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      const std::string model = folder("transformer", BlockType::kQ8_0);
+      const std::string model = folder("transformer", type);
       const size_t live = tensor_bytes_live();
       Generator generator(model, stored_options(dtype, weights, text));
       const Request request = generator.resolve(pocket_job());
@@ -107,9 +110,18 @@ TEST_F(StoredJob, ThePlanAgreesWithTheMeasuredHighWater) {
       const RunResult result = generator.run(request, nullptr);
       const auto measured = static_cast<double>(result.memory_high_water - live);
       EXPECT_NEAR(static_cast<double>(plan.high_water) / measured, 1.0, 0.05)
-          << static_cast<int>(weights) << static_cast<int>(text) << " " << to_string(dtype) << ": "
-          << plan.to_string() << ", measured " << measured;
+          << shape_of(type).name << " " << to_string(weights) << " " << to_string(text) << " "
+          << to_string(dtype) << ": " << plan.to_string() << ", measured " << measured;
     }
+  };
+  for (const auto& [weights, text] : {std::pair{WeightFormat::kFile, WeightFormat::kCompute},
+                                      {WeightFormat::kFile, WeightFormat::kInt8},
+                                      {WeightFormat::kInt8, WeightFormat::kCompute},
+                                      {WeightFormat::kCompute, WeightFormat::kInt8},
+                                      {WeightFormat::kFile, WeightFormat::kFile}})
+    expect_planned(BlockType::kQ8_0, weights, text);
+  for (const WeightFormat weights : {WeightFormat::kFile, WeightFormat::kCompute})
+    expect_planned(BlockType::kI8, weights, WeightFormat::kCompute);
 }
 
 // Keeps the prompt's rows.

@@ -52,6 +52,15 @@ TEST(ClipTokenizer, ReadsBothFormsOfAFolder) {
       files.id("s</w>"),           files.id("<|endoftext|>")};
   for (const TempDir* folder : {&whole, &parts})
     EXPECT_EQ(ClipTokenizer::open_folder(folder->path()).encode(" Red  REDS ", 77), ids);
+  EXPECT_EQ(ClipTokenizer::open(whole / "tokenizer.json").encode(" Red  REDS ", 77), ids);
+  EXPECT_TRUE(ClipTokenizer::recognise(whole / "tokenizer.json"));
+  for (const char* other :
+       {R"({"model": {"type": "Unigram"}})", R"({"version": "1.0"})",
+        R"({"model": {"end_of_word_suffix": ""}})", R"({"model": [1]})", "[]"}) {
+    parts.write("tokenizer.json", other);
+    EXPECT_FALSE(ClipTokenizer::recognise(parts / "tokenizer.json")) << other;
+  }
+  EXPECT_THROW(ClipTokenizer::recognise(parts / "merges.txt"), Error);
 }
 
 TEST(ClipTokenizer, CutsALongText) {

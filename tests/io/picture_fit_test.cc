@@ -141,7 +141,10 @@ TEST(ClipPixels, DefaultsWithoutAFileAndRefusalsThatNameTheField) {
   refused(R"({"image_std": [1, 0, 1]})", "\"image_std\" is 0");
   refused(R"({"image_mean": [1, 0]})", "\"image_mean\" is 2 numbers (legal: 3 numbers)");
   refused(R"({"image_mean": [1, NaN, 0]})", "image_mean");
+  refused(R"({"image_mean": [1, 1e200, 0]})", "-1e4 to 1e4");  // infinite as f32
+  refused(R"({"image_std": [1, 1e-39, 1]})", "1e-4 to 1e4");
   refused(R"({"rescale_factor": -1})", "rescale_factor");
+  refused(R"({"rescale_factor": 1e300})", "above 0, up to 1e4");
   refused("[]", "an object is due");
 }
 

@@ -25,7 +25,7 @@ TEST(Zones, AreSortedAndEachIsOneKind) {
     stages += is_stage(zone);
     families += is_family(zone);
   }
-  EXPECT_EQ(stages, 7);
+  EXPECT_EQ(stages, 8);
   EXPECT_EQ(families, kOpFamilies + 1);  // and communication
   for (int i = 0; i < kOpFamilies; ++i) EXPECT_TRUE(is_family(zone_of(static_cast<OpFamily>(i))));
 }

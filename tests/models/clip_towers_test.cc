@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <map>
 
 #include "kernels/ops.h"
 #include "models/clip_towers/text.h"
@@ -128,6 +129,115 @@ TEST(Clip, ForeignIdsAndLongPromptsAreErrors) {
   EXPECT_NE(fault(std::vector<int32_t>(78, 1)).find("78 ids (legal: at most 77"),
             std::string::npos);
   EXPECT_EQ(fault(std::vector<int32_t>(77, 1)), "");
+}
+
+// Writes the tensors of a vision tower with the names of Wan's repository, beside a text tower's.
+void save_original_vision(const TensorFile& source, const ClipVisionConfig& config,
+                          const std::string& path) {
+  const ClipNames from = find_clip_vision_names(source).value(),
+                  to{.prefix = "visual.", .original = true};
+  NamedTensors tensors;
+  Stream stream = Stream::cpu(1);
+  for (const TensorSpec& spec : clip_vision_tensors(config)) {
+    const TensorPlace place = to(spec.name);
+    const Tensor values = load_tensor(source, from(spec.name).name);
+    Tensor& out = tensors.try_emplace(place.name, DType::kF32, to.shape(spec)).first->second;
+    const int64_t count = values.count();
+    copy(stream, values.view().reshape({count}),
+         out.view().reshape({out.count()}).slice(0, place.part * count, count));
+  }
+  tensors.try_emplace("visual.head", DType::kF32, std::vector<int64_t>{4, 3});
+  tensors.try_emplace("textual.token_embedding.weight", DType::kF32, std::vector<int64_t>{5, 3});
+  tensors.try_emplace("log_scale", DType::kF32, std::vector<int64_t>{1});
+  write_file(path, tensors);
+}
+
+TEST(Clip, TheVisionTowerHasOriginalNames) {
+  const GoldenCase golden("clip_vision");
+  const std::string folder = golden.folder + "/model/image_encoder",
+                    path = testing::TempDir() + "weft_clip_original.safetensors";
+  const ClipVisionConfig config = ClipVisionConfig::from_json_file(folder + "/config.json");
+  const TensorFile source = TensorFile::open(folder);
+  save_original_vision(source, config, path);
+  const TensorFile file = TensorFile::open(path);
+  EXPECT_TRUE(file.contains("visual.transformer.0.attn.to_qkv.bias"));
+  EXPECT_EQ(file.describe("visual.pos_embedding").rank, 3);
+  EXPECT_TRUE(holds_clip_vision(file));
+  Stream stream = Stream::cpu(1, Determinism::kFixed);
+  Arena arena(size_t{1} << 30);
+  SerialSeams seams;
+  Context context = seams.context(stream, arena, {}, TokenRanges::all(config.rows()));
+  std::vector<Tensor> rows;
+  for (const TensorFile* each : {&source, &file}) {
+    rows.emplace_back(DType::kF32, std::vector<int64_t>{config.rows(), config.blocks.width});
+    ClipVision::load(*each, config, stream, DType::kF32)
+        .encode(context, golden.input("pixel_values"), rows.back());
+  }
+  EXPECT_TRUE(bitwise_equal(rows[0], rows[1]));
+  std::remove(path.c_str());
+}
+
+TEST(Clip, PublishedTowersFollowFromTensors) {
+  const ClipVisionConfig vision{
+      .blocks = {.width = 1280, .ffn = 5120, .heads = 16, .layers = 32, .names = kClipBlockNames}};
+  for (const ClipNames& names : {ClipNames{.prefix = "vision_model."}, ClipNames{},
+                                 ClipNames{.prefix = "visual.", .original = true},
+                                 ClipNames{.prefix = "", .original = true}}) {
+    std::map<std::string, TensorSpec> tensors;
+    for (const TensorSpec& spec : clip_vision_tensors(vision))
+      tensors[names(spec.name).name] = {names(spec.name).name, names.shape(spec)};
+    std::vector<TensorSpec> list;
+    for (const auto& [name, spec] : tensors) list.push_back(spec);
+    const TensorFile file = without_values(list);
+    ASSERT_TRUE(holds_clip_vision(file)) << names.prefix;
+    EXPECT_FALSE(holds_clip_text(file));
+    const ClipVisionConfig read = ClipVisionConfig::from_tensors(file);
+    EXPECT_EQ(to_string(read), to_string(vision));
+    EXPECT_EQ(read.blocks.heads, 16);
+    EXPECT_EQ(read.blocks.ffn, 5120);
+    DryRun run;
+    ClipVision::load(file, read, run.stream(), DType::kBF16);
+  }
+  for (const std::string prefix : {"text_model.", ""}) {
+    std::vector<TensorSpec> list = clip_text_tensors(large_text());
+    for (TensorSpec& spec : list) spec.name = prefix + spec.name;
+    list.push_back({"logit_scale", {1}});
+    const TensorFile file = without_values(list);
+    ASSERT_TRUE(holds_clip_text(file));
+    EXPECT_FALSE(holds_clip_vision(file));
+    const ClipTextConfig read = ClipTextConfig::from_tensors(file);
+    EXPECT_EQ(to_string(read), to_string(large_text()));
+    EXPECT_EQ(read.blocks.heads, 12);
+    EXPECT_EQ(read.blocks.activation, EncoderActivation::kQuickGelu);
+    EXPECT_EQ(read.end_id, 49407);
+    DryRun run;
+    ClipText::load(file, read, run.stream(), DType::kBF16);
+  }
+}
+
+TEST(Clip, SizesThatFollowFromNoTensorAreNamed) {
+  const auto fault = [](const std::vector<TensorSpec>& tensors, bool text) -> std::string {
+    try {
+      const TensorFile file = without_values(tensors);
+      text ? (void)ClipTextConfig::from_tensors(file) : (void)ClipVisionConfig::from_tensors(file);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kModel);
+      return error.what();
+    }
+    return "";
+  };
+  ClipVisionConfig vision{
+      .blocks = {.width = 96, .ffn = 64, .heads = 2, .layers = 1, .names = kClipBlockNames}};
+  EXPECT_NE(fault(clip_vision_tensors(vision), false).find("multiples of 80"), std::string::npos);
+  vision.blocks.width = 160;
+  std::vector<TensorSpec> tensors = clip_vision_tensors(vision);
+  tensors[0].shape[0] += 1;
+  EXPECT_NE(fault(tensors, false).find("257 patches"), std::string::npos);
+  ClipTextConfig text = large_text();
+  text.blocks.width = 24;
+  EXPECT_NE(fault(clip_text_tensors(text), true).find("multiples of 64"), std::string::npos);
+  EXPECT_NE(fault({{kClipTokens, {4, 64}}, {kClipFirstLayer, {8, 64}}}, true).find(kClipPositions),
+            std::string::npos);
 }
 
 class ClipTextFile : public ConfigFile<ClipTextConfig> {

@@ -1,13 +1,14 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
-#include <map>
 
 #include "models/flux/names.h"
 #include "tests/models/config_testing.h"
 #include "tests/models/footprint_testing.h"
 #include "tests/models/picture_testing.h"
 #include "tests/models/slices_testing.h"
+#include "tests/support/single_files.h"
 
 namespace weft {
 namespace {
@@ -145,29 +146,11 @@ TEST(FluxNames, OriginalOnesAreRead) {
   const Tensor expected = golden_model.run();
   const FluxConfig config = tiny();
   const TensorFile source = TensorFile::open(golden_model.folder + "/model/transformer");
-  std::map<std::string, Tensor> joined;
-  for (const TensorSpec& spec : flux_tensors(config)) {
-    const FluxPlace place = flux_original_place(config, spec.name);
-    std::vector<int64_t> shape = spec.shape;
-    if (place.rows) shape[0] = place.rows;
-    const auto at = joined.try_emplace("model.diffusion_model." + place.name, DType::kF32, shape);
-    const Tensor values = test::load_tensor(source, spec.name);
-    const int64_t rows = spec.shape[0], half = rows / 2;
-    const TensorView to = at.first->second.view().slice(0, place.first_row, rows);
-    Stream stream = Stream::cpu(1);
-    if (place.swapped) {
-      copy(stream, values.view().slice(0, 0, half), to.slice(0, half, half));
-      copy(stream, values.view().slice(0, half, half), to.slice(0, 0, half));
-    } else {
-      copy(stream, values, to);
-    }
-  }
-  EXPECT_TRUE(joined.contains("model.diffusion_model.single_blocks.0.linear1.bias"));
-  std::vector<std::pair<std::string, TensorView>> tensors;
-  for (const auto& [name, tensor] : joined) tensors.emplace_back(name, tensor.view());
-  const std::string path = testing::TempDir() + "weft_flux_original.safetensors";
-  write_safetensors(path, tensors);
+  const std::string path = testing::TempDir() + "weft_flux_original.safetensors",
+                    prefix = "model.diffusion_model.";
+  test::save_flux_transformer(source, config, path, prefix);
   const TensorFile file = TensorFile::open(path);
+  EXPECT_TRUE(file.contains(prefix + "single_blocks.0.linear1.bias"));
   EXPECT_TRUE(holds_flux(file));
   const auto described = make_flux_model(config);
   PictureModel model(*described, TensorFile::open(path), {});
@@ -178,9 +161,16 @@ TEST(FluxNames, OriginalOnesAreRead) {
   model.guidance = golden_model.guidance;
   EXPECT_TRUE(bitwise_equal(model.run(), expected));
   // A joined matrix of another size is named.
-  tensors.front().second = tensors.front().second.slice(0, 0, 1);
-  write_safetensors(path, tensors);
-  EXPECT_THROW(described->load(model.stream, TensorFile::open(path), {}), Error);
+  std::vector<std::pair<std::string, TensorView>> tensors;
+  for (const std::string& name : file.names()) tensors.emplace_back(name, file.view(name));
+  const auto qkv = std::ranges::find(tensors, prefix + "double_blocks.0.img_attn.qkv.weight",
+                                     &std::pair<std::string, TensorView>::first);
+  ASSERT_NE(qkv, tensors.end());
+  qkv->second = qkv->second.slice(0, 0, 1);
+  const std::string other = testing::TempDir() + "weft_flux_misshapen.safetensors";
+  write_safetensors(other, tensors);
+  EXPECT_THROW(described->load(model.stream, TensorFile::open(other), {}), Error);
+  std::remove(other.c_str());
   std::remove(path.c_str());
 }
 

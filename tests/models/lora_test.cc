@@ -6,10 +6,12 @@
 #include <limits>
 #include <random>
 
+#include "models/flux/names.h"
 #include "models/wan/transformer.h"
 #include "models/z_image/transformer.h"
 #include "tests/io/io_testing.h"
 #include "tests/models/slices_testing.h"
+#include "tests/support/single_files.h"
 
 namespace weft {
 namespace {
@@ -335,6 +337,139 @@ TEST_F(LoraTest, FusedProjections) {
     ++part;
   }
   expect_others_unchanged(file, changed);
+}
+
+// The values that W + up * down has in rows [first, first + rows) of the product.
+std::vector<float> with_product(std::vector<float> weights, const Shared& up, const Shared& down,
+                                int64_t first) {
+  const int64_t rank = down->view()[0], columns = down->count() / rank;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const int64_t row = first + static_cast<int64_t>(i) / columns,
+                  column = static_cast<int64_t>(i) % columns;
+    float sum = 0;
+    for (int64_t k = 0; k < rank; ++k)
+      sum += up->as<float>()[row * rank + k] * down->as<float>()[k * columns + column];
+    weights[i] += sum;
+  }
+  return weights;
+}
+
+// A FLUX.1 transformer in a file with diffusers names, or with those of Black Forest Labs'
+// repository, where some matrices are joined and the halves of the last modulation are exchanged.
+class FluxLora : public LoraTest {
+ protected:
+  FluxLora() {
+    flux_.heads = 2;
+    flux_.head_dim = 8;
+    flux_.double_blocks = flux_.single_blocks = 1;
+    flux_.channels = 4;
+    flux_.text_dim = 12;
+    flux_.pooled_dim = 6;
+    flux_.axes_dims = {2, 2, 4};
+    open(make_flux_model(flux_));
+    diffusers_ = base_;
+    const std::string path = dir_ / "original.safetensors";
+    test::save_flux_transformer(*diffusers_, flux_, path, "model.diffusion_model.");
+    original_ = std::make_shared<const TensorFile>(TensorFile::open(path));
+  }
+  // The tensor with a diffusers name, of a file with either names that the LoRAs change.
+  std::vector<float> changed(bool original, const std::string& name, const Lora& lora) {
+    base_ = original ? original_ : diffusers_;
+    const TensorFile file = merged({lora});
+    if (!original) return values(file, name);
+    return values(*with_diffusers_names(file, flux_), name);
+  }
+  // Expects W + up * down for rows of the product that begin at `first`, in both files.
+  void expect(const Lora& lora, const std::string& name, const Shared& up, const Shared& down,
+              int64_t first) {
+    const std::vector<float> expected = with_product(values(*diffusers_, name), up, down, first);
+    for (const bool original : {false, true}) {
+      const std::vector<float> found = changed(original, name, lora);
+      ASSERT_EQ(found.size(), expected.size());
+      for (size_t i = 0; i < found.size(); ++i)
+        ASSERT_NEAR(found[i], expected[i], 1e-5) << name << (original ? " original " : " ") << i;
+      EXPECT_TRUE(notes_.empty());
+    }
+  }
+
+  FluxConfig flux_;
+  std::shared_ptr<const TensorFile> diffusers_, original_;
+};
+
+TEST_F(FluxLora, OriginalNamesChangeEitherFile) {
+  constexpr int64_t d = 16;
+  const std::string block = "double_blocks.0.", single = "single_blocks.0.";
+  for (const auto& [module, rows, columns] : {std::tuple{block + "img_attn.qkv", 3 * d, d},
+                                              {block + "txt_attn.qkv", 3 * d, d},
+                                              {single + "linear1", 7 * d, d},
+                                              {single + "linear2", d, 5 * d},
+                                              {block + "img_mlp.0", 4 * d, d},
+                                              {std::string("txt_in"), d, 12l}}) {
+    SCOPED_TRACE(module);
+    const Shared up = tensor_of({rows, 3}, 1), down = tensor_of({3, columns}, 2);
+    std::string flat = module;
+    std::ranges::replace(flat, '.', '_');
+    for (const std::string& name : {"diffusion_model." + module, "lora_unet_" + flat}) {
+      const Lora lora = write({{name + ".lora_up.weight", up}, {name + ".lora_down.weight", down}});
+      std::vector<std::pair<std::string, int64_t>> parts;  // with their first rows
+      for (const TensorSpec& tensor : model_->tensors())
+        for (const TensorPlace& place : model_->spellings(tensor.name))
+          if (place.name == module + ".weight") parts.emplace_back(tensor.name, place.part * d);
+      EXPECT_EQ(parts.size(), rows == 3 * d ? 3u : rows == 7 * d ? 4u : 1u);
+      for (const auto& [tensor, first] : parts) expect(lora, tensor, up, down, first);
+    }
+  }
+}
+
+TEST_F(FluxLora, DiffusersNamesChangeEitherFile) {
+  constexpr int64_t d = 16;
+  for (const auto& [module, rows, columns] :
+       {std::tuple{"transformer_blocks.0.attn.add_k_proj", d, d},
+        {"transformer_blocks.0.attn.to_out.0", d, d},
+        {"single_transformer_blocks.0.attn.to_v", d, d},
+        {"single_transformer_blocks.0.proj_mlp", 4 * d, d},
+        {"norm_out.linear", 2 * d, d}}) {
+    SCOPED_TRACE(module);
+    const Shared up = tensor_of({rows, 3}, 1), down = tensor_of({3, columns}, 2);
+    const std::string name = std::string("transformer.") + module;
+    expect(write({{name + ".lora_B.weight", up}, {name + ".lora_A.weight", down}}),
+           std::string(module) + ".weight", up, down, 0);
+  }
+}
+
+// The original repository has the shift of the last modulation before its scale.
+TEST_F(FluxLora, HalvesAreExchanged) {
+  constexpr int64_t d = 16;
+  const std::string name = "norm_out.linear.weight";
+  const Shared up = tensor_of({2 * d, 3}, 1), down = tensor_of({3, d}, 2),
+               difference = tensor_of({2 * d, d}, 3);
+  const std::string module = "diffusion_model.final_layer.adaLN_modulation.1";
+  const Lora product =
+      write({{module + ".lora_up.weight", up}, {module + ".lora_down.weight", down}}, 1, "product");
+  const Lora sum = write({{module + ".diff", difference}}, 1, "sum");
+  auto exchanged = std::make_shared<Tensor>(DType::kF32, std::vector<int64_t>{2 * d, 3});
+  std::copy_n(up->as<float>(), d * 3, exchanged->as<float>() + d * 3);
+  std::copy_n(up->as<float>() + d * 3, d * 3, exchanged->as<float>());
+  expect(product, name, exchanged, down, 0);
+  const std::vector<float> before = values(*diffusers_, name);
+  for (const bool original : {false, true}) {
+    const std::vector<float> after = changed(original, name, sum);
+    for (size_t i = 0; i < before.size(); ++i)
+      ASSERT_EQ(after[i], before[i] + difference->as<float>()[(i + d * d) % (2 * d * d)]);
+  }
+}
+
+// FLUX.1-schnell has no guidance that LoRAs of FLUX.1-dev may change.
+TEST_F(FluxLora, ThatOfAGuidedModelIsTold) {
+  flux_.guidance_embeds = false;
+  open(make_flux_model(flux_));
+  const Shared up = tensor_of({16, 3}, 1), down = tensor_of({3, 16}, 2);
+  const std::string module = "diffusion_model.guidance_in.out_layer";
+  const TensorFile file =
+      merged({write({{module + ".lora_up.weight", up}, {module + ".lora_down.weight", down}})});
+  expect_others_unchanged(file, {});
+  ASSERT_EQ(notes_.size(), 1u);
+  EXPECT_NE(notes_[0].find("guidance_in.out_layer"), std::string::npos) << notes_[0];
 }
 
 TEST(LoraText, IsReadAndWritten) {

@@ -1,6 +1,7 @@
 // Files of single parts: configurations from tensors, other spellings of names, tokenizers inside.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -12,7 +13,7 @@
 #include "models/files/tokenizer_files.h"
 #include "models/registry.h"
 #include "models/umt5/encoder.h"
-#include "tests/io/gguf_testing.h"
+#include "tests/support/gguf_text_encoder.h"
 #include "tests/support/single_files.h"
 
 namespace weft::test {
@@ -42,102 +43,6 @@ std::string listed(const std::vector<TensorSpec>& tensors) {
     text += "]\n";
   }
   return text;
-}
-
-// Writes tensors of f32 as a GGUF file with the metadata `entries`.
-void save_gguf(const TensorFile& from, const std::string& path, const Renaming& renamed,
-               std::vector<std::string> entries) {
-  GgufBytes out;
-  out.entries = std::move(entries);
-  for (const std::string& name : from.names()) {
-    const Tensor tensor = load_tensor(from, name);
-    std::vector<uint64_t> extents;
-    for (int i = tensor.view().rank; i-- > 0;) extents.push_back(tensor.view()[i]);
-    out.tensors.push_back(gguf_tensor(renamed(name), extents, 0, out.data.size()));
-    out.data.append(static_cast<const char*>(tensor.view().data), tensor.view().bytes());
-    out.data.append((32 - out.data.size() % 32) % 32, '\0');
-  }
-  std::ofstream(path, std::ios::binary) << out.file();
-}
-
-std::string gguf_texts(const std::string& key, const std::vector<std::string>& texts) {
-  std::string list = le<uint32_t>(8) + le<uint64_t>(texts.size());
-  for (const std::string& text : texts) list += gguf_text(text);
-  return gguf_entry("tokenizer.ggml." + key, 9, list);
-}
-
-template <class T>
-std::string gguf_numbers(const std::string& key, uint32_t type, const std::vector<T>& values) {
-  std::string list = le(type) + le<uint64_t>(values.size());
-  for (const T value : values) {
-    const auto bits = std::bit_cast<std::conditional_t<sizeof(T) == 1, uint8_t, uint32_t>>(value);
-    list += le(bits);
-  }
-  return gguf_entry("tokenizer.ggml." + key, 9, list);
-}
-
-// The fields of a serialized protocol buffer, by number: those of bytes and of floats.
-std::multimap<int, std::string> fields_of(const std::string& message) {
-  std::multimap<int, std::string> out;
-  size_t at = 0;
-  const auto varint = [&] {
-    uint64_t value = 0;
-    for (int shift = 0;; shift += 7) {
-      const auto byte = static_cast<unsigned char>(message.at(at++));
-      value |= static_cast<uint64_t>(byte & 0x7f) << shift;
-      if (byte < 0x80) return value;
-    }
-  };
-  while (at < message.size()) {
-    const uint64_t key = varint();
-    size_t size = 0;
-    if ((key & 7) == 0) {
-      out.emplace(static_cast<int>(key >> 3), std::to_string(varint()));
-      continue;
-    }
-    size = (key & 7) == 5 ? 4 : varint();
-    out.emplace(static_cast<int>(key >> 3), message.substr(at, size));
-    at += size;
-  }
-  return out;
-}
-
-// The metadata that llama.cpp's converter makes of a spiece.model.
-std::vector<std::string> t5_metadata(const std::string& model) {
-  std::vector<std::string> tokens;
-  std::vector<float> scores;
-  std::vector<int32_t> types;
-  const auto fields = fields_of(model);
-  const auto [first, last] = fields.equal_range(1);
-  for (auto each = first; each != last; ++each) {
-    const auto piece = fields_of(each->second);
-    tokens.push_back(piece.find(1)->second);
-    float score = 0;
-    if (const auto found = piece.find(2); found != piece.end())
-      std::memcpy(&score, found->second.data(), sizeof score);
-    scores.push_back(score);
-    types.push_back(piece.contains(3) ? std::stoi(piece.find(3)->second) : 1);
-  }
-  for (int i = 0; i < 3; ++i) {  // as transformers adds them behind the pieces
-    tokens.push_back("<extra_id_" + std::to_string(i) + ">");
-    scores.push_back(-1000);
-    types.push_back(4);
-  }
-  std::vector<std::string> entries{
-      gguf_entry("general.architecture", 8, gguf_text("t5encoder")),
-      gguf_entry("tokenizer.ggml.model", 8, gguf_text("t5")),
-      gguf_texts("tokens", tokens),
-      gguf_numbers("scores", 6, scores),
-      gguf_numbers("token_type", 5, types),
-      gguf_entry("tokenizer.ggml.add_space_prefix", 7, le<uint8_t>(1))};
-  const auto normalizer = fields_of(fields.find(3)->second);
-  if (const auto map = normalizer.find(2); map != normalizer.end())
-    entries.push_back(gguf_numbers("precompiled_charsmap", 0,
-                                   std::vector<uint8_t>(map->second.begin(), map->second.end())));
-  const auto spaces = normalizer.find(4);
-  entries.push_back(gguf_entry("tokenizer.ggml.remove_extra_whitespaces", 7,
-                               le<uint8_t>(spaces == normalizer.end() || spaces->second == "1")));
-  return entries;
 }
 
 // The rows of some ids, as an encoder gives them from a file.
@@ -199,19 +104,11 @@ TEST_F(PartFile, PublishedWanVaesFollowFromTensors) {
 TEST_F(PartFile, KlVaesHaveTwoSpellings) {
   const std::string folder = "tests/golden/vae_kl_decode/model/vae";
   const KlVaeConfig config = KlVaeConfig::from_json_file(folder + "/config.json");
-  const auto levels = static_cast<int64_t>(config.channels.size());
   const TensorFile source = TensorFile::open(folder);
-  // Matrices of attention are convolutions of one pixel there.
-  std::vector<std::pair<std::string, TensorView>> tensors;
-  for (const std::string& name : source.names()) {
-    TensorView view = source.view(name);
-    if (name.find("attentions") != std::string::npos && view.rank == 2)
-      view = view.reshape({view[0], view[1], 1, 1});
-    tensors.emplace_back(kl_vae_original_name(name, levels), view);
-  }
-  write_safetensors(path("ae.safetensors"), tensors);
+  save_kl_vae(source, config, path("ae.safetensors"));
   const TensorFile file = TensorFile::open(path("ae.safetensors"));
-  EXPECT_TRUE(file.contains("decoder.up." + std::to_string(levels - 1) + ".block.0.conv1.weight"));
+  EXPECT_TRUE(file.contains("decoder.up." + std::to_string(config.channels.size() - 1) +
+                            ".block.0.conv1.weight"));
   ASSERT_TRUE(holds_kl_vae(file));
   for (const TensorFile* each : {&source, &file}) {
     if (config.latent_channels != 16 || config.groups != 32) break;
@@ -251,7 +148,7 @@ TEST_F(PartFile, TextEncodersHaveThreeSpellings) {
       const std::string file =
           path(spelling == Umt5Spelling::kGguf ? "text.gguf" : "text.safetensors");
       if (spelling == Umt5Spelling::kGguf)
-        save_gguf(source, file, renamed, {});
+        write_gguf(file, TensorFile::open(folder), std::nullopt, renamed);
       else
         resave(source, file, renamed);
       const TensorFile opened = open_weights(file);
@@ -272,7 +169,8 @@ TEST_F(PartFile, TokenizersAreReadFromMetadataAndTensors) {
     const TensorFile weights = TensorFile::open("tests/golden/umt5/model/text_encoder");
     const auto same = [](const std::string& own) { return own; };
     resave(weights, path("text.safetensors"), same, "spiece_model", pieces);
-    save_gguf(weights, path("text.gguf"), same, t5_metadata(pieces));
+    write_gguf(path("text.gguf"), TensorFile::open("tests/golden/umt5/model/text_encoder"),
+               std::nullopt, same, t5_metadata(pieces));
     const nlohmann::json spec = read_json_file(golden + "/case.json");
     for (const char* file : {"text.safetensors", "text.gguf"}) {
       EXPECT_TRUE(holds_tokenizer(path(file)));
@@ -288,6 +186,82 @@ TEST_F(PartFile, TokenizersAreReadFromMetadataAndTensors) {
   EXPECT_FALSE(holds_tokenizer("tests/golden/umt5/model/text_encoder"));
   EXPECT_THROW(open_byte_bpe(path("text.gguf")), Error);
   EXPECT_THROW(open_byte_bpe(path("text.safetensors")), Error);
+}
+
+// The kind of a tokenizer follows from what its path holds.
+TEST_F(PartFile, TokenizersAreToldByWhatTheyHold) {
+  const std::string spiece = "tests/golden/tokenizer_spm/model/tokenizer",
+                    clip = "tests/golden/tokenizer_clip/model/tokenizer",
+                    bpe = "tests/golden/tokenizer_bpe_qwen/model/tokenizer";
+  const TensorFile weights = TensorFile::open("tests/golden/t5/model/text_encoder");
+  const auto same = [](const std::string& own) { return own; };
+  const std::string pieces = file_bytes(spiece + "/spiece.model");
+  resave(weights, path("inside.safetensors"), same, "spiece_model", pieces);
+  write_gguf(path("inside.gguf"), TensorFile::open("tests/golden/t5/model/text_encoder"),
+             std::nullopt, same, t5_metadata(pieces));
+  resave(weights, path("bare.safetensors"), same);
+  std::ofstream(path("clip.json")) << R"({"model": {"end_of_word_suffix": "</w>"}})";
+  using Kind = TokenizerKind;
+  for (const auto& [holder, kinds] : std::vector<std::pair<std::string, std::vector<Kind>>>{
+           {spiece, {Kind::kSentencePiece}},
+           {spiece + "/spiece.model", {Kind::kSentencePiece}},
+           {path("inside.safetensors"), {Kind::kSentencePiece}},
+           {path("inside.gguf"), {Kind::kSentencePiece}},
+           {clip, {Kind::kClip}},
+           {clip + "/vocab.json", {Kind::kClip}},
+           {clip + "/merges.txt", {Kind::kClip}},
+           {path("clip.json"), {Kind::kClip}},
+           {bpe, {Kind::kByteBpe}},
+           {bpe + "/tokenizer.json", {Kind::kByteBpe}},
+           {path("bare.safetensors"), {}},
+           {path("none"), {}},
+           {"tests/golden/t5/model/text_encoder", {}}})
+    for (const Kind kind : {Kind::kSentencePiece, Kind::kByteBpe, Kind::kClip})
+      EXPECT_EQ(is_tokenizer(holder, kind), std::ranges::count(kinds, kind) == 1)
+          << holder << " " << files_of(kind);
+  for (const std::string& from : {clip, clip + "/vocab.json", clip + "/merges.txt"})
+    EXPECT_EQ(open_clip_tokenizer(from).encode("a cat", 77).size(),
+              ClipTokenizer::open_folder(clip).encode("a cat", 77).size());
+}
+
+TEST_F(PartFile, TokenizersAreFoundAroundAnEncoder) {
+  const std::string spiece = "tests/golden/tokenizer_spm/model/tokenizer",
+                    clip = "tests/golden/tokenizer_clip/model/tokenizer";
+  using Kind = TokenizerKind;
+  fs::create_directories(path("encoders"));
+  const std::string file = path("encoders/t5.safetensors");
+  const TensorFile weights = TensorFile::open("tests/golden/t5/model/text_encoder");
+  resave(weights, file, [](const std::string& own) { return own; });
+  EXPECT_EQ(find_tokenizer(file, Kind::kSentencePiece, "tokenizer_2"), "");
+  EXPECT_EQ(find_tokenizer(file, Kind::kClip, "tokenizer"), "");
+  fs::copy(spiece, path("tokenizer_2"), fs::copy_options::recursive);
+  fs::copy(clip, path("tokenizer"), fs::copy_options::recursive);
+  EXPECT_EQ(find_tokenizer(file, Kind::kSentencePiece, "tokenizer_2"), path("tokenizer_2"));
+  EXPECT_EQ(find_tokenizer(file, Kind::kClip, "tokenizer"), path("tokenizer"));
+  EXPECT_EQ(find_tokenizer(path("encoders"), Kind::kClip, "tokenizer"), path("tokenizer"));
+  fs::copy(spiece + "/spiece.model", path("encoders"));
+  fs::copy(clip, path("encoders/tokenizer"), fs::copy_options::recursive);
+  EXPECT_EQ(find_tokenizer(file, Kind::kSentencePiece, "tokenizer_2"),
+            path("encoders/spiece.model"));
+  EXPECT_EQ(find_tokenizer(file, Kind::kClip, "tokenizer"), path("encoders/tokenizer"));
+}
+
+// The number of heads follows from no tensor. The config.json beside a file tells it, if it is that
+// of the tensors.
+TEST_F(PartFile, ConfigsBesideAFileAreReadWhereTheyFit) {
+  const std::string folder = "models/pocket/transformer", file = path("pocket.safetensors");
+  fs::copy(folder + "/diffusion_pytorch_model.safetensors", file);
+  const auto description = [&] { return component_facts(TensorFile::open(file))->description; };
+  EXPECT_NE(description().find("1 heads x 128"), std::string::npos) << description();
+  fs::copy(folder + "/config.json", path("config.json"));
+  EXPECT_NE(description().find("4 heads x 32"), std::string::npos) << description();
+  EXPECT_EQ(open_transformer(TensorFile::open(file))->traits().heads, 4);
+  nlohmann::json config = read_json_file(path("config.json"));
+  config["num_layers"] = 3;  // of another model
+  std::ofstream(path("config.json")) << config.dump();
+  EXPECT_NE(description().find("1 heads x 128"), std::string::npos) << description();
+  std::ofstream(path("config.json")) << "no JSON";
+  EXPECT_NE(description().find("1 heads x 128"), std::string::npos) << description();
 }
 
 // A Qwen tokenizer as llama.cpp's converter writes it.
@@ -336,9 +310,9 @@ TEST_F(PartFile, DecodersHaveTheNamesOfLlamaCpp) {
                                  le<uint32_t>(static_cast<uint32_t>(config.heads))));
     const auto theta = std::bit_cast<uint32_t>(static_cast<float>(config.rope_theta));
     entries.push_back(gguf_entry(start + "rope.freq_base", 6, le(theta)));
-    save_gguf(
-        source, path("text.gguf"), [&](const std::string& each) { return spelled.at(each); },
-        entries);
+    write_gguf(
+        path("text.gguf"), TensorFile::open(folder), std::nullopt,
+        [&](const std::string& each) { return spelled.at(each); }, entries);
     const TensorFile opened = open_weights(path("text.gguf"));
     EXPECT_EQ(holds_qwen3(opened), config.head_norms);
     EXPECT_EQ(holds_qwen2(opened), !config.head_norms);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "io/weights/quantised_copy.h"
 #include "models/flux/transformer.h"
 #include "models/footprint.h"
 #include "models/lora/lora.h"
@@ -137,7 +138,8 @@ class StreamedBlocks : public testing::TestWithParam<Family> {
 TEST_P(StreamedBlocks, GiveTheSameBits) {
   const TensorFile file = TensorFile::open(path);
   for (const DType dtype : {DType::kF32, DType::kBF16})
-    for (const WeightFormat weights : {WeightFormat::kCompute, WeightFormat::kInt8}) {
+    for (const WeightFormat weights :
+         {WeightFormat::kCompute, WeightFormat::kInt8, WeightFormat::kFile}) {
       TransformerLoad load{.dtype = dtype, .weights = weights};
       const Passes whole = run(*model, file, load);
       EXPECT_EQ(whole.streamed_bytes, 0u);
@@ -158,6 +160,22 @@ TEST_P(StreamedBlocks, GiveTheSameBits) {
         EXPECT_GT(streamed.streamed.copying_s, 0) << about;
       }
     }
+}
+
+// Matrices of 8 bits with a scale per row, which are kept as they are stored, or expanded.
+TEST_P(StreamedBlocks, OfAFileInEightBitsGiveTheSameBits) {
+  const TensorFile file =
+      quantised_copy(std::make_shared<const TensorFile>(TensorFile::open(path)), BlockType::kI8);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Passes expanded = run(*model, file, {.dtype = dtype});
+    for (const WeightFormat weights : {WeightFormat::kCompute, WeightFormat::kFile}) {
+      const TransformerLoad load{.dtype = dtype, .weights = weights, .resident = 2};
+      const std::string about = std::string(to_string(dtype)) + ", " + to_string(weights);
+      const Passes streamed = run(*model, file, load);
+      expect_same(streamed, expanded, about);
+      EXPECT_GT(streamed.streamed_bytes, 0u) << about;
+    }
+  }
 }
 
 // The ranks of a split width each read their part alone.
@@ -190,17 +208,24 @@ TEST_P(StreamedBlocks, EveryRankReadsItsPart) {
 // A dry run holds what a run holds, whatever part of the blocks is in memory.
 TEST_P(StreamedBlocks, TakeThePlannedMemory) {
   const TensorFile file = TensorFile::open(path);
-  for (const int resident : {0, 2, 3, 4}) {
-    const TransformerLoad load{.dtype = DType::kBF16, .resident = resident};
-    DryRun dry;
-    const DryTransformer planned = dry_load(dry, *model, file, load);
-    Stream stream = Stream::cpu(1);
-    const size_t before = tensor_bytes_live();
-    const std::unique_ptr<Transformer> loaded = model->load(stream, file, load);
-    EXPECT_EQ(planned.weights.held, tensor_bytes_live() - before) << resident;
-    EXPECT_EQ(planned.model->weights_bytes(), loaded->weights_bytes()) << resident;
-    EXPECT_EQ(planned.model->streamed_bytes(), loaded->streamed_bytes()) << resident;
-  }
+  const TensorFile stored =
+      quantised_copy(std::make_shared<const TensorFile>(TensorFile::open(path)), BlockType::kI8);
+  for (const int resident : {0, 2, 3, 4})
+    for (const TensorFile* from : {&file, &stored}) {
+      const TransformerLoad load{
+          .dtype = DType::kBF16,
+          .weights = from == &stored ? WeightFormat::kFile : WeightFormat::kCompute,
+          .resident = resident};
+      DryRun dry;
+      const DryTransformer planned = dry_load(dry, *model, *from, load);
+      Stream stream = Stream::cpu(1);
+      const size_t before = tensor_bytes_live();
+      const std::unique_ptr<Transformer> loaded = model->load(stream, *from, load);
+      const std::string about = std::to_string(resident) + " " + to_string(load.weights);
+      EXPECT_EQ(planned.weights.held, tensor_bytes_live() - before) << about;
+      EXPECT_EQ(planned.model->weights_bytes(), loaded->weights_bytes()) << about;
+      EXPECT_EQ(planned.model->streamed_bytes(), loaded->streamed_bytes()) << about;
+    }
 }
 
 // A file that became shorter while its blocks are read ends the forward with a line that says so.

@@ -3,7 +3,7 @@
 #include <sstream>
 
 #include "apps/batch/job_drawing.h"
-#include "apps/serve/jobs/sent_picture.h"
+#include "apps/serve/jobs/sent_files.h"
 #include "apps/serve/server_text.h"
 #include "engine/job/job_spec.h"
 
@@ -87,7 +87,7 @@ const char* to_string(JobState state) {
 std::string new_job_id() { return "job_" + random_hex(3); }
 
 Json to_json(const ServedJob& job) {
-  JobSpec resolved = without_picture_folders(job.drawing.spec);
+  JobSpec resolved = without_folders(job.drawing.spec);
   resolved.id.clear();
   resolved.seeded = true;
   return {{"id", job.id},

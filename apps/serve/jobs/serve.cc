@@ -11,11 +11,12 @@
 #include "apps/generate/resume.h"
 #include "apps/scratch_folder.h"
 #include "apps/serve/jobs/job_routes.h"
-#include "apps/serve/jobs/sent_picture.h"
+#include "apps/serve/jobs/sent_files.h"
 #include "apps/serve/listen_flags.h"
 #include "apps/serve/page_routes.h"
 #include "apps/serve/server_routes.h"
-#include "engine/pictures/picture_conditions.h"
+#include "engine/sound/sound_clips.h"
+#include "io/atomic_file.h"
 #include "io/media/image.h"
 #include "io/sha256.h"
 
@@ -110,9 +111,9 @@ class Serving {
   std::string model_text() const {
     JobSpec job = job_of(flags_).spec;
     const Request open = request_of(job, planner_.defaults(), planner_.limits(), flag_of);
-    job.request = planner_.resolve(with_any_pictures(open, planner_.model()->directory));
+    job.request = planner_.resolve(with_any_inputs(open, planner_.model()->directory));
     nlohmann::json defaults = to_json(job);
-    for (const char* field : {"prompt", "image", "last_image"}) defaults.erase(field);
+    for (const char* field : {"prompt", "image", "last_image", "audio"}) defaults.erase(field);
     const std::string layout = drawer_.ranks().alone() ? "one rank" : layout_text(flags_);
     return nlohmann::json{{"model", planner_.model_name()},
                           {"device", device_description(planner_.options().device)},
@@ -133,7 +134,7 @@ class Serving {
     job.spec.request.prompt = "a ball";
     job.spec.request.frames = 1;
     job.spec.request.steps = 1;
-    give_any_pictures(job.spec.request, scratch.file("grey.png"));
+    give_any_inputs(job.spec.request, scratch);
     const JobPlace place{.where = "the warm-up", .folder = scratch.file("")};
     Silence silence;
     try {
@@ -145,9 +146,15 @@ class Serving {
     return !stop_requested();
   }
 
-  // A grey picture for each that the model needs.
-  void give_any_pictures(Request& request, const std::string& path) const {
-    const PictureConditioning& form = planner_.model()->directory.pictures;
+  // A grey picture for each that the model needs, and silence for a model that follows a sound.
+  void give_any_inputs(Request& request, const ScratchFolder& scratch) const {
+    const ModelDirectory& model = planner_.model()->directory;
+    if (model.clips.any()) {
+      request.audio.path = scratch.file("silence.wav");
+      write_file(request.audio.path, silent_wav());
+    }
+    const PictureConditioning& form = model.pictures;
+    const std::string path = scratch.file("grey.png");
     if (form.least == 0) return;
     constexpr int kSide = 64;
     Frame grey(kSide, kSide);
@@ -195,13 +202,13 @@ class Serving {
     if (!spec.output.empty()) refuse("output", spec.output, "as the server names its files");
     if (spec.request.endless) refuse("endless", "true", "as jobs run one after the other");
     ServedJob job{.id = new_job_id()};
-    save_sent_pictures(spec, folder_ + job.id, where);
-    job.request = to_json(without_picture_folders(spec));
+    save_sent_files(spec, folder_ + job.id, where);
+    job.request = to_json(without_folders(spec));
     spec.id = job.id;
     try {
       job.drawing = placed_job(given, planner_, {.where = where, .folder = folder_}).drawing;
     } catch (...) {
-      remove_sent_pictures(spec);
+      remove_sent_files(spec);
       throw;
     }
     return job;
@@ -220,7 +227,7 @@ class Serving {
     const OutputNames names = output_names(job.drawing.path);
     drop_leftovers(flags_, names);
     for (const std::string& path : {job.drawing.path, names.sidecar}) fs::remove(path);
-    remove_sent_pictures(job.drawing.spec);
+    remove_sent_files(job.drawing.spec);
   }
 
   // Drains when a signal came. The running job gets the time of --drain-seconds.

@@ -30,6 +30,8 @@ int32_t merge_part(const BpeVocab& vocab, const std::string& token, size_t rank,
 }  // namespace
 
 int32_t read_token_id(const Json& id, const std::string& place) {
+  // An object for json_int() costs allocations, and a vocabulary has many ids.
+  if (id.is_number_unsigned() && id.get<uint64_t>() <= uint64_t{kMaxId}) return id.get<int32_t>();
   return static_cast<int32_t>(json_int({{"id", id}}, "id", place, {0, kMaxId}));
 }
 

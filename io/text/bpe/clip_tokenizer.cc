@@ -34,9 +34,20 @@ ClipTokenizer ClipTokenizer::open_folder(const std::string& folder) {
   if (std::filesystem::exists(vocab) || !std::filesystem::exists(whole))
     return from_json(parse_json(read_text_file(vocab, kMaxFileBytes), vocab),
                      read_merges_file(folder + "/merges.txt"), folder);
-  const Json file = parse_json(read_text_file(whole, kMaxFileBytes), whole);
-  const Json& model = json_field(file, "model", whole);
-  const std::string place = whole + ", model",
+  return open(whole);
+}
+
+bool ClipTokenizer::recognise(const std::string& path) {
+  const Json file = parse_json(read_text_file(path, kMaxFileBytes), path);
+  if (!json_has(file, "model")) return false;
+  const Json& model = file.at("model");
+  return json_has(model, "end_of_word_suffix") && model.at("end_of_word_suffix") == kWordEnd;
+}
+
+ClipTokenizer ClipTokenizer::open(const std::string& path) {
+  const Json file = parse_json(read_text_file(path, kMaxFileBytes), path);
+  const Json& model = json_field(file, "model", path);
+  const std::string place = path + ", model",
                     end = json_string_or(model, "end_of_word_suffix", place, "");
   if (end != kWordEnd)
     throw Error(ErrorKind::kModel, place + ": \"end_of_word_suffix\" is \"" + end +

@@ -19,6 +19,10 @@ class ClipTokenizer {
   // Reads vocab.json and merges.txt of a folder, or the vocabulary and merges of its tokenizer.json
   // where it has no vocab.json. Throws Error(kModel) that names the file and the field.
   static ClipTokenizer open_folder(const std::string& folder);
+  // The same of a tokenizer.json.
+  static ClipTokenizer open(const std::string& path);
+  // Returns whether a tokenizer.json is of this kind: its words end in "</w>". It must be JSON.
+  static bool recognise(const std::string& path);
   // `vocab` is an object of token to id, `merges` a list. Messages begin with `what`.
   static ClipTokenizer from_json(const nlohmann::json& vocab, const nlohmann::json& merges,
                                  const std::string& what);

@@ -1,5 +1,5 @@
 // Pictures that clients send inside a job.
-#include "apps/serve/jobs/sent_picture.h"
+#include "apps/serve/jobs/sent_files.h"
 
 #include <gtest/gtest.h>
 
@@ -40,14 +40,14 @@ class SentPicture : public testing::Test {
     JobSpec job;
     job.request.image.path = image;
     try {
-      save_sent_pictures(job, folder_ + "job_1", "the job");
+      save_sent_files(job, folder_ + "job_1", "the job");
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kUsage);
       return error.what();
     }
     return "";
   }
-  const std::string folder_ = testing::TempDir() + "weft_sent_picture/";
+  const std::string folder_ = testing::TempDir() + "weft_sent_files/";
 };
 
 TEST_F(SentPicture, IsSavedBesideTheResultsAndRemovedWithThem) {
@@ -57,13 +57,26 @@ TEST_F(SentPicture, IsSavedBesideTheResultsAndRemovedWithThem) {
   JobSpec job;
   job.request.image.path = "data:image/png;base64," + base64(png);
   job.request.last_image.path = job.request.image.path;
-  save_sent_pictures(job, folder_ + "job_1", "the job");
+  save_sent_files(job, folder_ + "job_1", "the job");
   EXPECT_EQ(job.request.image.path, folder_ + "job_1.image.png");
   EXPECT_EQ(job.request.last_image.path, folder_ + "job_1.last_image.png");
   EXPECT_EQ(read_png(job.request.image.path).rgb, frame.rgb);
   // Clients see no folder.
-  EXPECT_EQ(without_picture_folders(job).request.image.path, "job_1.image.png");
-  remove_sent_pictures(job);
+  EXPECT_EQ(without_folders(job).request.image.path, "job_1.image.png");
+  remove_sent_files(job);
+  EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+TEST_F(SentPicture, ASoundIsSavedToo) {
+  const std::string silence = silent_wav();
+  JobSpec job;
+  job.request.audio.path = "data:audio/wav;base64," + base64(silence);
+  save_sent_files(job, folder_ + "job_1", "the job");
+  EXPECT_EQ(job.request.audio.path, folder_ + "job_1.audio.wav");
+  take_facts(job.request.audio, "audio");
+  EXPECT_EQ(job.request.audio.samples, 16000);
+  EXPECT_EQ(std::filesystem::path(without_folders(job).request.audio.path), "job_1.audio.wav");
+  remove_sent_files(job);
   EXPECT_TRUE(fs::is_empty(folder_));
 }
 
@@ -76,9 +89,12 @@ TEST_F(SentPicture, APathIsNoPicture) {
   EXPECT_NE(refused("data:image/png;base64," + std::string(100, '*')).find("...', legal: the "),
             std::string::npos);
   EXPECT_TRUE(fs::is_empty(folder_));
+  JobSpec job;
+  job.request.audio.path = "data:image/png;base64,AAAA";
+  EXPECT_THROW(save_sent_files(job, folder_ + "job_1", "the job"), Error);
   JobSpec none;
-  save_sent_pictures(none, folder_ + "job_1", "the job");
-  remove_sent_pictures(none);
+  save_sent_files(none, folder_ + "job_1", "the job");
+  remove_sent_files(none);
 }
 
 }  // namespace

@@ -1,0 +1,21 @@
+#pragma once
+// Pictures and sounds that clients send inside a job. A client names no file of this machine.
+#include <string>
+
+#include "engine/job/job_spec.h"
+
+namespace weft {
+
+// Writes the pictures and the sound of a job, which are data URLs ("data:image/png;base64,..."), to
+// files whose names begin with `stem`, and puts their paths into the job. Error(kUsage) for any
+// other text, beginning with `where`; kOutput where a file cannot be written.
+void save_sent_files(JobSpec& job, const std::string& stem, const std::string& where);
+void remove_sent_files(const JobSpec& job);
+
+// A second of silence, as a WAV file's bytes.
+std::string silent_wav();
+
+// The job with the names of these files in place of their paths.
+JobSpec without_folders(JobSpec job);
+
+}  // namespace weft

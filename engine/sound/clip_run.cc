@@ -1,0 +1,231 @@
+#include "engine/sound/clip_run.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "engine/decoding/video_output.h"
+#include "engine/job/checkpoint_policy.h"
+#include "engine/job/resume.h"
+#include "engine/memory/estimate.h"
+#include "engine/pictures/video_encoder.h"
+#include "engine/sampling/noise.h"
+#include "engine/sound/audio_features.h"
+#include "engine/sound/sound_clips.h"
+#include "io/sha256.h"
+#include "kernels/copy.h"
+#include "kernels/meter.h"
+#include "kernels/pointwise.h"
+#include "kernels/transfer.h"
+
+namespace weft {
+
+namespace {
+
+class ClipLoop {
+ public:
+  ClipLoop(ClipRun& run, const ClipReceivers& to)
+      : run_(run),
+        to_(to),
+        directory_(run.parts.directory()),
+        vae_(run.parts.vae_model().traits()),
+        shape_(latent_shape(run.parts, run.request)),
+        count_(clips_of(directory_, run.request)),
+        policy_(to.options, std::move(run.about), 0, 0, why_not_between_steps(run.request)) {}
+
+  void run() {
+    encode_sound();
+    try {
+      for (clip_ = 0; clip_ < count_; ++clip_) {
+        to_.clock.clip(clip_, count_);
+        denoise();
+        motion_ = {};
+        if (clip_ + 1 < count_) encode_motion();
+        output_->end_part();
+        run_.parts.done_with_vae();
+        to_.result.decode_high_water = std::max<uint64_t>(
+            to_.result.decode_high_water, to_.meter.stage_ended(MemoryMeter::kDecode));
+      }
+      if (run_.placement.root()) to_.result.signature = hash_.hex();
+      output_->finish(to_.result, to_.started);
+      policy_.finish(to_.result);
+    } catch (...) {
+      policy_.finish(to_.result);
+      throw;
+    }
+  }
+
+ private:
+  void encode_sound();
+  void denoise();
+  Tensor noise();
+  std::array<Tensor, 2> signals();
+  StepAction decide(int done);
+  void decode(const TensorView& latent);
+  void keep_rows(int64_t first, const TensorView& rows);
+  void encode_motion();
+
+  const ClipRun& run_;
+  const ClipReceivers& to_;
+  const ModelDirectory& directory_;
+  const VaeTraits& vae_;
+  const std::array<int64_t, 4> shape_;  // of a clip's latent
+  const int count_;                     // of clips
+  CheckpointPolicy policy_;
+  int clip_ = 0;
+  int64_t written_ = 0;  // pictures of the clips before
+  Tensor features_;      // of the whole sound [states, columns, frames], on the host
+  Tensor motion_;        // [C, F, h, w] of the pictures before the clip, on the device
+  // This rank's rows of the last pictures of a clip [n, 3, rows, W], and the first one's number in
+  // what is decoded with it.
+  Tensor last_;
+  int64_t first_last_ = 0;
+  Sha256 hash_;  // of the final latents
+  std::optional<VideoOutput> output_;
+};
+
+void ClipLoop::encode_sound() {
+  const SoundLength sound = *sound_of(directory_, run_.request);
+  to_.clock.enter(Zone::kEncodeAudio, 1);
+  const Tensor samples = is_dry_run(run_.stream) ? Tensor(DType::kF32, {sound.samples})
+                                                 : read_given(run_.request.audio, "audio");
+  features_ = encode_audio(run_.stream, run_.arena, run_.parts, run_.placement,
+                           {samples, sound.fps, sound.clip_frames});
+  run_.placement.finish_messages();
+  to_.clock.step(1);
+  to_.meter.stage_ended(MemoryMeter::kEncodeAudio);
+}
+
+// The noise of the clip, of this rank's frames.
+Tensor ClipLoop::noise() {
+  const LatentSplit split = run_.placement.split(shape_, run_.parts.traits().patch[0]);
+  const NoiseField field(run_.request.rng, run_.request.seed + static_cast<uint64_t>(clip_),
+                         split.shape);
+  const auto drawn = [&](const std::array<int64_t, 4>& shape, int64_t first) {
+    Tensor latent(DType::kF32, shape);
+    if (!is_dry_run(run_.stream)) field.fill(latent, first);
+    return latent;
+  };
+  if (to_.options.tap) to_.options.tap->tap("latents_initial", drawn(split.shape, 0));
+  const int rank = run_.placement.rank();
+  return on_device(run_.stream, drawn(split.held(rank), split.frames[rank].begin));
+}
+
+// Returns what the clip's frames hear, per branch: silence for the negative prompt.
+std::array<Tensor, 2> ClipLoop::signals() {
+  const TransformerModel& model = run_.parts.expert_model(0);
+  const int64_t each = clip_pictures(directory_), frames = shape_[1] / model.traits().patch[0];
+  std::array<Tensor, 2> signals;
+  for (size_t branch = 0; branch < signals.size(); ++branch) {
+    if (!run_.prompts[branch]) continue;
+    signals[branch] =
+        Tensor(DType::kF32, {frames, model.traits().signal_columns}, run_.stream.device());
+    make_on_host(run_.stream, signals[branch], [&](const TensorView& rows) {
+      std::fill_n(rows.as<float>(), rows.count(), 0.0f);
+      if (branch == 0) model.signal_rows(features_.view().slice(2, clip_ * each, each), rows);
+    });
+  }
+  return signals;
+}
+
+// The root's decision before a step.
+StepAction ClipLoop::decide(int done) {
+  if (done == 0) to_.clock.enter(Zone::kDenoise, run_.sampler.steps());
+  if (!to_.options.stop) return StepAction::kContinue;
+  const Tag tag{.kind = Payload::kControl, .pass = {.step = done}, .hop = kStepDecision};
+  const auto own = run_.placement.root() ? policy_.decide(done) : StepAction::kContinue;
+  return static_cast<StepAction>(
+      run_.placement.agreed(run_.stream, tag, static_cast<int64_t>(own)));
+}
+
+void ClipLoop::denoise() {
+  const std::array<Tensor, 2> heard = signals();
+  const auto rows = [&](size_t branch) {
+    return run_.prompts[branch] ? run_.prompts[branch][0] : int64_t{0};
+  };
+  const DenoisePlanConfig config =
+      plan_config(run_.request, run_.sampler, run_.parts, run_.placement,
+                  token_grid(run_.parts, run_.request), {{rows(0), rows(1)}, clip_ > 0});
+  Job job{.request = run_.request,
+          .sampler = run_.sampler,
+          .embeds = run_.prompts,
+          .latent = noise(),
+          .pictures = {.reference = run_.reference},
+          .signal = {heard[0].view(), heard[1].view()},
+          .motion = motion_.view(),
+          .on_update = [&](int step) { to_.clock.step(step + 1, run_.sampler.sigmas()[step]); },
+          .decode = [&](const TensorView& latent) { decode(latent); },
+          .before_step = [&](int done) { return decide(done); },
+          .preview = run_.preview};
+  Denoiser denoiser(run_.stream, run_.arena, run_.parts, run_.placement, run_.graphs);
+  denoiser.run(config, job);
+  to_.result.streaming += denoiser.streaming();
+}
+
+// Decodes the clip behind the latents that it goes on from, whose pictures are there already.
+void ClipLoop::decode(const TensorView& on_device) {
+  to_.meter.stage_ended(MemoryMeter::kDenoise);
+  const HostCopy copied(run_.stream, on_device);
+  const TensorView& latent = copied.view();
+  if (run_.placement.root()) hash_.update(latent.data, latent.bytes());
+  if (to_.options.tap) to_.options.tap->tap("latents_final", latent);
+  const HostCopy before(run_.stream, motion_ ? motion_.view() : run_.reference);
+  const int64_t total = before.view()[1] + shape_[1], pictures = vae_.frames(total);
+  const int64_t begin =
+      pictures - clip_pictures(directory_) + (clip_ == 0 ? directory_.clips.dropped_frames : 0);
+  const int64_t end = std::min(pictures, begin + run_.request.frames - written_);
+  written_ += end - begin;
+  const VideoEncoder bands(run_.stream, run_.arena, run_.placement, vae_, shape_);
+  const bool decodes = bands.rows().size() > 0;
+  DecoderSettings settings{.traits = vae_,
+                           .vae = decodes ? &run_.parts.vae(run_.stream) : nullptr,
+                           .latent = {shape_[0], shape_[2], shape_[3]},
+                           .total = total,
+                           .pictures = run_.request.frames,
+                           .shown = {begin, end}};
+  if (clip_ + 1 < count_ && decodes) {
+    const int64_t kept = directory_.clips.motion_frames;
+    last_ = Tensor(DType::kF32, {kept, 3, bands.rows().size(), run_.request.width},
+                   run_.stream.device());
+    first_last_ = pictures - kept;
+    settings.on_rows = [this](int64_t first, const TensorView& rows) { keep_rows(first, rows); };
+  }
+  if (output_)
+    output_->begin_part(settings);
+  else
+    output_.emplace(run_.stream, run_.arena, run_.placement, settings,
+                    VideoReceivers{to_.sink, to_.options.tap, to_.clock});
+  output_->write(before.view(), to_.options.stop);
+  output_->write(latent, to_.options.stop);
+}
+
+// Keeps the rows of pictures that end the clip.
+void ClipLoop::keep_rows(int64_t first, const TensorView& rows) {
+  for (int64_t i = std::max<int64_t>(0, first_last_ - first); i < rows[0]; ++i)
+    clamp(run_.stream, rows.select(0, i), -1, 1, last_.view().select(0, first + i - first_last_));
+}
+
+void ClipLoop::encode_motion() {
+  const std::array<int64_t, 4> shape{shape_[0], vae_.latent_frames(directory_.clips.motion_frames),
+                                     shape_[2], shape_[3]};
+  VideoEncoder encoder(run_.stream, run_.arena, run_.placement, vae_, shape);
+  int done = 0;
+  to_.clock.clip(clip_ + 1, count_);
+  to_.clock.enter(Zone::kEncodeImage, static_cast<int>(shape[1]));
+  const auto fill = [&](int64_t first, const TensorView& pictures) {
+    copy(run_.stream, last_.view().slice(0, first, pictures[0]), pictures);
+  };
+  Tensor own;
+  if (encoder.rows().size() > 0)
+    own = encoder.encode_rows(run_.parts.vae(run_.stream), "the end of a clip", fill,
+                              [&] { to_.clock.step(++done); });
+  last_ = {};
+  motion_ = encoder.join(std::move(own));
+  run_.placement.finish_messages();
+}
+
+}  // namespace
+
+void run_clips(ClipRun run, const ClipReceivers& receivers) { ClipLoop(run, receivers).run(); }
+
+}  // namespace weft

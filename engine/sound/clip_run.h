@@ -1,0 +1,48 @@
+#pragma once
+// The part of a job between its encoded prompts and picture and its file, where the video follows a
+// sound: clips are denoised, decoded and written one after the other. The pictures that end a clip
+// are encoded for the next one. Clip r begins with the noise of the seed + r.
+//
+// Memory of a rank beside that of a single clip: the features of the whole sound, on the host; the
+// signal of a clip, per branch; its reference and motion latents; and, while a clip that is not the
+// last is decoded, its rows of SoundClips::motion_frames pictures, f32.
+#include <array>
+#include <chrono>
+
+#include "engine/denoising/denoiser.h"
+#include "engine/generation/generator.h"
+#include "engine/generation/stages.h"
+#include "engine/job/checkpoint.h"
+#include "engine/memory/memory_meter.h"
+
+namespace weft {
+
+struct ClipRun {
+  Stream& stream;
+  Arena& arena;
+  Components& parts;
+  RankPlacement& placement;
+  const Request& request;  // resolved
+  const Sampler& sampler;
+  std::array<TensorView, 2> prompts;  // rows [length, d] f32 per branch, on the stream's device
+  TensorView reference;               // [C, 1, h, w] f32, on the stream's device
+  Graphs graphs = Graphs::kRecord;
+  const PreviewJob* preview = nullptr;
+  Checkpoint about{};  // describe_job()
+};
+
+// The receivers of what the clips become.
+struct ClipReceivers {
+  FrameSink* sink;
+  const RunOptions& options;
+  StageClock& clock;
+  MemoryMeter& meter;
+  RunResult& result;
+  std::chrono::steady_clock::time_point started;
+};
+
+// Encodes the sound, and draws the clips. Every rank of the replica calls it. Fills in what the
+// result says of the frames. Throws Error(kStopped) where the root was asked to stop.
+void run_clips(ClipRun run, const ClipReceivers& receivers);
+
+}  // namespace weft

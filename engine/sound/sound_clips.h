@@ -1,0 +1,27 @@
+#pragma once
+// The clips of a video that follows a sound (SoundClips): their number, their pictures, and the
+// refusals of what does not go with them.
+#include "engine/generation/request.h"
+#include "engine/memory/estimate.h"
+
+namespace weft {
+
+// The clips of a resolved request; 1 for a model whose videos follow no sound.
+int clips_of(const ModelDirectory& model, const Request& request);
+// The pictures of a clip.
+int64_t clip_pictures(const ModelDirectory& model);
+// The sound of a resolved request, and the video that it is heard with; nullopt where there is
+// none.
+std::optional<SoundLength> sound_of(const ModelDirectory& model, const Request& request);
+
+// Gives a request without a number of frames that of its sound.
+Request with_sound_length(const Request& request, const ModelDirectory& model);
+// Gives a request that is only planned the pictures and the sound that the model needs. They have
+// no files.
+Request with_any_inputs(Request request, const ModelDirectory& model);
+
+// Refuses a sound that a model does not follow, a request without the one that it needs, more
+// frames than the sound has, and settings that do not go with clips. Error(kUsage).
+void validate_sound(const Request& request, const ModelDirectory& model);
+
+}  // namespace weft

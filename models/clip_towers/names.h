@@ -1,0 +1,32 @@
+#pragma once
+// The names that the checkpoint of a CLIP tower may use: those of Hugging Face, which are used
+// here, or for the vision tower those of Wan's original repository, where queries, keys and values
+// are joined.
+#include <optional>
+#include <string>
+
+#include "models/transformer.h"
+
+namespace weft {
+
+inline constexpr const char* kClipClass = "embeddings.class_embedding";
+inline constexpr const char* kClipPositions = "embeddings.position_embedding.weight";
+inline constexpr const char* kClipTokens = "embeddings.token_embedding.weight";
+inline constexpr const char* kClipPatches = "embeddings.patch_embedding.weight";
+inline constexpr const char* kClipFirstLayer = "encoder.layers.0.mlp.fc1.weight";
+
+struct ClipNames {
+  std::string prefix;
+  bool original = false;
+
+  // The place of a tensor with a Hugging Face name in the file.
+  TensorPlace operator()(const std::string& name) const;
+  // Its shape there, where `spec` is whole in the place's tensor or one part of it.
+  std::vector<int64_t> shape(const TensorSpec& spec) const;
+};
+
+// Return the names of a file that holds such a tower; nullopt for any other file.
+std::optional<ClipNames> find_clip_text_names(const TensorFile& file);
+std::optional<ClipNames> find_clip_vision_names(const TensorFile& file);
+
+}  // namespace weft

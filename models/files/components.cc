@@ -1,0 +1,193 @@
+#include "models/files/components.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "io/json.h"
+#include "io/weights/weights_file.h"
+#include "kernels/dry_run.h"
+#include "models/config_check.h"
+#include "models/registry.h"
+
+namespace weft {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void require(bool there, const std::string& message) {
+  if (!there) throw Error(ErrorKind::kModel, message);
+}
+
+// Load a model without reading values. They throw where the file's tensors are not the model's.
+void try_load(const TransformerModel& model, Stream& stream, const TensorFile& file) {
+  model.load(stream, file, {});
+}
+void try_load(const TextEncoderModel& model, Stream& stream, const TensorFile& file) {
+  model.load(stream, file, DType::kF32, {});
+}
+void try_load(const ImageEncoderModel& model, Stream& stream, const TensorFile& file) {
+  model.load(stream, file, DType::kF32, {});
+}
+void try_load(const AudioEncoderModel& model, Stream& stream, const TensorFile& file) {
+  model.load(stream, file, DType::kF32, {});
+}
+void try_load(const VaeModel& model, Stream& stream, const TensorFile& file) {
+  model.load(stream, file, DType::kF32, VaeParts::kDecoder);
+}
+
+// The model that a config describes; null where there is no such config, or where the tensors of
+// the file are another's.
+template <class Model>
+std::shared_ptr<const Model> fitting(ComponentRows<Model> rows, const std::string& config_path,
+                                     const TensorFile& file) {
+  if (!fs::is_regular_file(config_path)) return nullptr;
+  try {
+    const ComponentRow<Model>* row = row_of(rows, read_config(config_path), config_path);
+    if (!row) return nullptr;
+    std::shared_ptr<const Model> model = row->open(config_path);
+    DryRun run;
+    try_load(*model, run.stream(), file);
+    return model;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kModel) throw;
+    return nullptr;
+  }
+}
+
+// The path of the config.json beside the weights, which may be missing or another's.
+std::string config_beside(const TensorFile& file) {
+  if (file.files().empty()) return "";
+  return (fs::path(file.files().front()).parent_path() / "config.json").string();
+}
+
+}  // namespace
+
+// Returns the config's _class_name, else its model_type, else "".
+std::string class_of(const nlohmann::json& config, const std::string& path) {
+  const std::string name = json_string_or(config, "_class_name", path, "");
+  return name.empty() ? json_string_or(config, "model_type", path, "") : name;
+}
+
+std::string holdings(const TensorFile& file) {
+  const std::optional<ComponentFacts> facts = component_facts(file);
+  return facts ? "holds the " + facts->part + " " + facts->class_name
+               : "holds no component that is known here";
+}
+
+template <class Model>
+std::shared_ptr<const Model> open_component(ComponentRows<Model> rows, const std::string& path) {
+  require(fs::is_regular_file(path), path + ": missing; it says what the weights beside it are");
+  const nlohmann::json config = read_config(path);
+  const ComponentRow<Model>* row = row_of(rows, config, path);
+  // A config without a class is read as the first row's, which names what it lacks.
+  const bool unnamed = !json_has(config, "_class_name") && !json_has(config, "model_type");
+  if (!row && unnamed) row = &rows[0];
+  require(row, path + ": _class_name or model_type " + class_of(config, path) +
+                   " is not supported (legal: " + legal_classes(rows) + ")");
+  return row->open(path);
+}
+
+template <class Model>
+std::shared_ptr<const Model> open_part(ComponentRows<Model> rows, const std::string& weights,
+                                       const std::string& folder_config,
+                                       const std::string& class_name) {
+  const TensorFile file = open_weights(weights);
+  for (const std::string& config : {config_beside(file), folder_config})
+    if (std::shared_ptr<const Model> model = fitting(rows, config, file)) return model;
+  const ComponentRow<Model>* row = row_of(rows, file, class_name);
+  require(row, weights + ": " + holdings(file) + " (legal here: " +
+                   (class_name.empty() ? legal_classes(rows) : class_name) + ")");
+  require(!folder_config.empty() || class_name.empty() || class_name == row->class_name,
+          weights + ": holds a " + row->class_name + ", and this model's is a " + class_name);
+  return row->of_tensors(file);
+}
+
+template std::shared_ptr<const TransformerModel> open_component(ComponentRows<TransformerModel>,
+                                                                const std::string&);
+template std::shared_ptr<const TextEncoderModel> open_component(ComponentRows<TextEncoderModel>,
+                                                                const std::string&);
+template std::shared_ptr<const ImageEncoderModel> open_component(ComponentRows<ImageEncoderModel>,
+                                                                 const std::string&);
+template std::shared_ptr<const VaeModel> open_component(ComponentRows<VaeModel>,
+                                                        const std::string&);
+template std::shared_ptr<const AudioEncoderModel> open_component(ComponentRows<AudioEncoderModel>,
+                                                                 const std::string&);
+template std::shared_ptr<const TransformerModel> open_part(ComponentRows<TransformerModel>,
+                                                           const std::string&, const std::string&,
+                                                           const std::string&);
+template std::shared_ptr<const TextEncoderModel> open_part(ComponentRows<TextEncoderModel>,
+                                                           const std::string&, const std::string&,
+                                                           const std::string&);
+template std::shared_ptr<const ImageEncoderModel> open_part(ComponentRows<ImageEncoderModel>,
+                                                            const std::string&, const std::string&,
+                                                            const std::string&);
+template std::shared_ptr<const VaeModel> open_part(ComponentRows<VaeModel>, const std::string&,
+                                                   const std::string&, const std::string&);
+
+std::shared_ptr<const TransformerModel> open_transformer(const std::string& config_path) {
+  return open_component(kTransformers, config_path);
+}
+std::shared_ptr<const TextEncoderModel> open_text_encoder(const std::string& config_path) {
+  return open_component(kTextEncoders, config_path);
+}
+std::shared_ptr<const ImageEncoderModel> open_image_encoder(const std::string& config_path) {
+  return open_component(kImageEncoders, config_path);
+}
+std::shared_ptr<const AudioEncoderModel> open_audio_encoder(const std::string& config_path) {
+  return open_component(kAudioEncoders, config_path);
+}
+std::shared_ptr<const VaeModel> open_vae(const std::string& config_path) {
+  return open_component(kVaes, config_path);
+}
+
+std::shared_ptr<const TransformerModel> open_transformer(const TensorFile& file) {
+  if (auto model = fitting(kTransformers, config_beside(file), file)) return model;
+  const auto* row = row_of(kTransformers, file);
+  return (row ? *row : kTransformers[0]).of_tensors(file);
+}
+
+std::optional<ComponentFacts> component_facts(const std::string& config_path) {
+  const nlohmann::json config = read_json_file(config_path);
+  if (const auto* row = row_of(kTransformers, config, config_path)) {
+    const auto model = row->open(config_path);
+    return ComponentFacts{"transformer", row->class_name, model->tensors(), model->description()};
+  }
+  if (const auto* row = row_of(kTextEncoders, config, config_path))
+    return ComponentFacts{"text_encoder", row->class_name, row->open(config_path)->tensors(), ""};
+  if (const auto* row = row_of(kImageEncoders, config, config_path))
+    return ComponentFacts{"image_encoder", row->class_name, row->open(config_path)->tensors(), ""};
+  if (const auto* row = row_of(kAudioEncoders, config, config_path))
+    return ComponentFacts{"audio_encoder", row->class_name, row->open(config_path)->tensors(), ""};
+  if (const auto* row = row_of(kVaes, config, config_path))
+    return ComponentFacts{"vae", row->class_name, row->open(config_path)->tensors(), ""};
+  return std::nullopt;
+}
+
+std::optional<ComponentFacts> component_facts(const TensorFile& file) {
+  const std::string config = config_beside(file);
+  if (fitting(kTransformers, config, file) || fitting(kTextEncoders, config, file) ||
+      fitting(kImageEncoders, config, file) || fitting(kAudioEncoders, config, file) ||
+      fitting(kVaes, config, file))
+    return component_facts(config);
+  if (const auto* row = row_of(kTransformers, file)) {
+    const auto model = row->of_tensors(file);
+    return ComponentFacts{"transformer", row->class_name, model->tensors(), model->description()};
+  }
+  const auto facts = [&](const char* part, const auto* row) {
+    return ComponentFacts{part, row->class_name, row->of_tensors(file)->tensors(),
+                          row->describe(file)};
+  };
+  if (const auto* row = row_of(kTextEncoders, file)) return facts("text_encoder", row);
+  if (const auto* row = row_of(kImageEncoders, file)) return facts("image_encoder", row);
+  if (const auto* row = row_of(kVaes, file)) return facts("vae", row);
+  return std::nullopt;
+}
+
+std::string known_components() {
+  return legal_classes(kTransformers) + ", " + legal_classes(kTextEncoders) + ", " +
+         legal_classes(kImageEncoders) + ", " + legal_classes(kAudioEncoders) + ", " +
+         legal_classes(kVaes);
+}
+
+}  // namespace weft

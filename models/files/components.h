@@ -1,0 +1,89 @@
+#pragma once
+// The tables of the classes of components, and how one of them is found and opened: by a
+// config.json, or by the tensors of a file. models/registry.h has what others need of it.
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+
+#include "models/audio_encoder.h"
+#include "models/image_encoder.h"
+#include "models/text_encoder.h"
+#include "models/transformer.h"
+#include "models/vae.h"
+
+namespace weft {
+
+// A class of components. A config.json is of the first row that recognises it.
+template <class Model>
+struct ComponentRow {
+  const char* class_name;
+  // `name` is the config's _class_name or model_type, "" where it has neither.
+  bool (*is)(const std::string& name, const nlohmann::json& config);
+  std::shared_ptr<const Model> (*open)(const std::string& path);
+  std::shared_ptr<const Model> (*of_tensors)(const TensorFile& file) = nullptr;
+  // Returns whether a file without a config holds the model. A file that no row knows is the
+  // first row's.
+  bool (*holds)(const TensorFile& file) = nullptr;
+  // The configuration of such a file in one line; null where the model itself tells it.
+  std::string (*describe)(const TensorFile& file) = nullptr;
+};
+
+template <class Model>
+using ComponentRows = std::span<const ComponentRow<Model>>;
+
+extern const ComponentRows<TransformerModel> kTransformers;
+extern const ComponentRows<TextEncoderModel> kTextEncoders;
+extern const ComponentRows<ImageEncoderModel> kImageEncoders;
+extern const ComponentRows<AudioEncoderModel> kAudioEncoders;
+extern const ComponentRows<VaeModel> kVaes;
+
+inline constexpr const char* kSpeechClass = "WanModel_S2V";
+
+// Returns the config's _class_name, else its model_type, else "".
+std::string class_of(const nlohmann::json& config, const std::string& path);
+
+// Says what component a file holds, for messages: "holds the vae AutoencoderKL".
+std::string holdings(const TensorFile& file);
+
+// "WanTransformer3DModel, ...".
+template <class Model>
+std::string legal_classes(ComponentRows<Model> rows) {
+  std::string legal;
+  for (const auto& row : rows) legal += (legal.empty() ? "" : ", ") + std::string(row.class_name);
+  return legal;
+}
+
+// Returns the row of a config, or null.
+template <class Model>
+const ComponentRow<Model>* row_of(ComponentRows<Model> rows, const nlohmann::json& config,
+                                  const std::string& path) {
+  const std::string name = class_of(config, path);
+  for (const auto& row : rows)
+    if (row.is(name, config)) return &row;
+  return nullptr;
+}
+
+// Returns the row of a file's component, that of `class_name` before others; null where no row
+// knows the file.
+template <class Model>
+const ComponentRow<Model>* row_of(ComponentRows<Model> rows, const TensorFile& file,
+                                  const std::string& class_name = "") {
+  const ComponentRow<Model>* found = nullptr;
+  for (const auto& row : rows)
+    if (row.holds && row.holds(file) && (!found || class_name == row.class_name)) found = &row;
+  return found;
+}
+
+// Opens the component that a config.json describes.
+template <class Model>
+std::shared_ptr<const Model> open_component(ComponentRows<Model> rows, const std::string& path);
+
+// Opens the component of a weights file. Its configuration is that beside the weights or
+// `folder_config`, if one fits, or else follows from the tensors.
+template <class Model>
+std::shared_ptr<const Model> open_part(ComponentRows<Model> rows, const std::string& weights,
+                                       const std::string& folder_config,
+                                       const std::string& class_name);
+
+}  // namespace weft
