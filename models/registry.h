@@ -15,16 +15,35 @@
 #include "models/text_encoder.h"
 #include "models/transformer.h"
 #include "models/vae.h"
+#include "parallel/partition.h"
 
 namespace weft {
+
+// A stream that shows a picture begins with it: its sink is the latent of the picture, and before
+// it lie the latents of the picture that stands still (Conditions::motion).
+struct StreamPicture {
+  int64_t sink_frame = 0;  // the sink's position in time, in frames of tokens
+  // A forward draws from these how many frames ahead of its block the sink is kept.
+  Range sink_distance{};
+  int swap_block = 0;  // before this block the stream's first latent becomes the sink; 0: never
+  // The decoder has seen so many latents of the standing picture when the first block comes, of
+  // whose pictures the first ones are not shown.
+  int64_t decoded_latents = 0, dropped_pictures = 0;
+};
 
 // The endless streams that a model was trained for.
 struct StreamDefaults {
   std::string caption;  // a {mood} in it stands for one of `moods`
   std::vector<std::string> moods;
+  int64_t width = 0, height = 0;  // pixels
+  double fps = 0;
+  int steps = 0;
+  std::string solver;         // "": that of the model's scheduler
   int64_t block_frames = 0;   // latent frames of a block
   int64_t window_frames = 0;  // latent frames that a block sees, its own among them
   bool clean_pass = false;    // a block sees keys of finished blocks, not of the same step
+  std::optional<StreamPicture> picture;  // unset: streams show what the caption says alone
+  std::string needs_lora;                // of which the model draws good streams; "": it needs none
 };
 
 // The settings that a model is run with unless the user says otherwise.

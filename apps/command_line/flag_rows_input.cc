@@ -227,7 +227,7 @@ constexpr FlagSpec kInput[] = {
      .legal = "cover|contain|stretch",
      .help = "brings pictures to the video's size: cover cuts off what is over, contain adds black "
              "bars, stretch changes the shape",
-     .commands = kGenerate | kBatch | kServe | kPlan,
+     .commands = kGenerate | kStream | kBatch | kServe | kPlan,
      .level = kAdvanced},
     {.name = "audio",
      .value = "FILE",
@@ -239,7 +239,7 @@ constexpr FlagSpec kInput[] = {
      .help =
          "LoRA merged into the transformer: FILE[:SCALE[:high|low]], where high or low is one of "
          "two experts; may be repeated",
-     .commands = kGenerate | kBatch | kServe | kPlan,
+     .commands = kGenerate | kStream | kBatch | kServe | kPlan,
      .level = kAdvanced,
      .is_list = true},
     {.name = "cache",

@@ -35,7 +35,7 @@ using enum FlagType;
 using enum FlagLevel;
 
 // The commands whose model may consist of single files.
-constexpr unsigned kFileCommands = kGenerate | kBatch | kServe | kPlan | kInspect;
+constexpr unsigned kFileCommands = kGenerate | kStream | kBatch | kServe | kPlan | kInspect;
 
 // Help texts show the flags of a group in the order of its rows. A name that means different things
 // to different commands stands once for each meaning.
@@ -119,12 +119,12 @@ constexpr FlagSpec kModel[] = {
      .help = "number format of the transformer's weights: that of --dtype (compute), that of their "
              "file (file, on a CPU: same results, less memory), or 8 bits: int8 on a CPU; fp8 (a "
              "scale per output), fp8-tensor (one per matrix) on a GPU",
-     .commands = kGenerate | kBatch | kServe | kComplete | kPlan | kBench | kInspect},
+     .commands = kGenerate | kStream | kBatch | kServe | kComplete | kPlan | kBench | kInspect},
     {.name = "text-encoder-weights",
      .fallback = "compute",
      .legal = "compute|file|int8",
      .help = "the same for the text encoder's matrices; one rank encodes if it is not compute",
-     .commands = kGenerate | kBatch | kServe | kPlan | kInspect,
+     .commands = kGenerate | kStream | kBatch | kServe | kPlan | kInspect,
      .level = kAdvanced},
     {.name = "attention",
      .fallback = "compute",

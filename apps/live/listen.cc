@@ -112,7 +112,7 @@ class LiveServer {
     MovieSettings movie{.video = {}, .sample_rate = SoundBands::kRate};
     movie.video.width = static_cast<int>(job_.settings.width);
     movie.video.height = static_cast<int>(job_.settings.height);
-    movie.video.fps_num = static_cast<int>(job_.model->directory.defaults.fps);
+    movie.video.fps_num = static_cast<int>(defaults().fps);
     movie.fragment = kFragmentPictures;
     movie.key_every = kFragmentsPerKey;
     return movie;

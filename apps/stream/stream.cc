@@ -21,14 +21,6 @@
 namespace weft {
 namespace {
 
-void refuse_what_no_model_takes(const Flags& flags) {
-  if (flags.given("image"))
-    throw Error(ErrorKind::kUsage,
-                flags.label("image") + " is '" + flags.text("image") +
-                    "', but this model draws its face from --caption alone: it has no image "
-                    "encoder; legal: --caption and --mood");
-}
-
 // The movie goes to a file, or under --live to standard output.
 struct Destination {
   std::string path;  // "": standard output
@@ -48,7 +40,7 @@ Destination destination(const Flags& flags, const OpenModel& model, const Stream
   Destination out{.path = "", .video = {}, .overwrite = overwrite};
   out.video.width = static_cast<int>(settings.width);
   out.video.height = static_cast<int>(settings.height);
-  out.video.fps_num = static_cast<int>(model.directory.defaults.fps);
+  out.video.fps_num = static_cast<int>(model.directory.defaults.stream->fps);
   if (flags.on("live")) {
     if (flags.typed("output"))
       throw Error(ErrorKind::kUsage, flags.label("output") + " is '" + flags.text("output") +
@@ -130,7 +122,9 @@ class Streaming {
                  printable(model_->directory.defaults.name).c_str(),
                  std::string(to_string(settings.dtype)).c_str(),
                  static_cast<long long>(settings.width), static_cast<long long>(settings.height),
-                 model_->directory.defaults.fps, settings.steps);
+                 model_->directory.defaults.stream->fps, settings.steps);
+    if (settings.picture.given())
+      std::fprintf(out, "picture %s\n", printable(settings.picture.path).c_str());
     std::fprintf(out, "caption %s\nseed    %llu (%s)\n", printable(caption_).c_str(),
                  static_cast<unsigned long long>(settings.seed),
                  flags_.given("seed") ? "given" : "random");
@@ -176,7 +170,6 @@ int listen(const Flags& flags) {
 }  // namespace
 
 int run_stream(const Flags& flags) {
-  refuse_what_no_model_takes(flags);
   if (flags.given("listen")) return listen(flags);
   refuse_without_listener(flags);
   return Streaming(flags).run();

@@ -1,8 +1,11 @@
 #include "apps/stream/stream_flags.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "apps/command_line/placement.h"
+#include "apps/command_line/printable.h"
+#include "apps/generate/progress.h"
 #include "apps/generate/request_flags.h"
 #include "apps/layout_choice.h"
 #include "apps/model_folder.h"
@@ -61,6 +64,35 @@ KeptRows kept_rows(const std::string& name) {
   return name == "fp8" ? KeptRows::kFp8 : name == "int8" ? KeptRows::kInt8 : KeptRows::kCompute;
 }
 
+void warn(const OpenModel& model) {
+  const auto say = [](const std::string& note) {
+    std::fprintf(stderr, "weft: warning: %s\n", printable(note).c_str());
+  };
+  for (const std::string& note : model.notes) say(note);
+  const DefaultSettings& defaults = model.directory.defaults;
+  if (!defaults.stream->needs_lora.empty() && model.loras.empty())
+    say(defaults.name + " draws streams with the LoRA of " + defaults.stream->needs_lora +
+        ", and --lora is not given; without it the pictures are poor");
+}
+
+// Takes the facts of --image where the streams show a picture.
+GivenPicture picture_of(const Flags& flags, const StreamDefaults& model, GivenPicture given) {
+  if (given.given() && model.picture) take_facts(given, flags.label("image"));
+  return given;
+}
+
+// The size that is given, or that of the model's streams with the shape of the picture.
+std::array<int64_t, 2> size_of(const Request& given, const GivenPicture& picture,
+                               const ModelDirectory& model) {
+  const StreamDefaults& stream = *model.defaults.stream;
+  std::array<int64_t, 2> size{stream.width, stream.height};
+  const auto [of_width, of_height] = stream_size_multiples(model);
+  if (stream.picture && picture.width > 0 && model.pictures.clip_size)
+    size = model.pictures.clip_size(picture.width, picture.height, stream.width * stream.height,
+                                    std::max(of_width, of_height));
+  return {given.width ? given.width : size[0], given.height ? given.height : size[1]};
+}
+
 // --first-block. Error(kUsage).
 int64_t first_block_of(const Flags& flags, const StreamDefaults& model) {
   const int64_t first = flags.integer("first-block").value_or(model.block_frames);
@@ -74,9 +106,9 @@ int64_t first_block_of(const Flags& flags, const StreamDefaults& model) {
 }  // namespace
 
 std::shared_ptr<const OpenModel> stream_model(const Flags& flags) {
-  const std::string folder = model_folder(flags);
-  auto model = std::make_shared<const OpenModel>(folder);
+  auto model = open_model(flags);
   const ModelDirectory& directory = model->directory;
+  const std::string& folder = directory.path;
   const int64_t columns = directory.expert(0).traits().signal_columns;
   const int64_t wanted =
       directory.vae_model->traits().temporal_factor * int64_t{Session::kSignalColumns};
@@ -84,12 +116,13 @@ std::shared_ptr<const OpenModel> stream_model(const Flags& flags) {
     throw Error(ErrorKind::kModel,
                 flags.label("model") + " is '" + folder +
                     "', which draws no streams; legal: a model whose weft.json has \"stream\", as "
-                    "models/pocket_avatar");
-  if (columns != wanted)
+                    "models/pocket_avatar, or Wan2.2-S2V-14B");
+  if (columns != wanted && !directory.clips.any())
     throw Error(ErrorKind::kModel, flags.label("model") + " is '" + folder +
                                        "', which follows a signal of " + std::to_string(columns) +
                                        " columns; legal: " + std::to_string(wanted) +
                                        ", those of a sound");
+  if (informative(flags)) warn(*model);
   return model;
 }
 
@@ -129,19 +162,27 @@ Ranks stream_ranks(const Flags& flags) {
 
 StreamSettings stream_settings(const Flags& flags, Ranks& ranks, const OpenModel& model) {
   const DefaultSettings& defaults = model.directory.defaults;
+  const StreamDefaults& stream = *defaults.stream;
   const TransformerTraits& traits = model.directory.expert(0).traits();
   const int64_t scale = model.directory.vae_model->traits().spatial_factor;
   const Request request = job_of(flags).spec.request;
-  first_block_of(flags, *defaults.stream);  // refuses it before anything is loaded
-  StreamSettings settings{.width = request.width ? request.width : defaults.width,
-                          .height = request.height ? request.height : defaults.height,
-                          .steps = request.steps ? request.steps : defaults.steps,
-                          .block_frames = defaults.stream->block_frames,
-                          .window_frames = defaults.stream->window_frames,
+  first_block_of(flags, stream);  // refuses it before anything is loaded
+  const GivenPicture picture = picture_of(flags, stream, request.image);
+  const auto [width, height] = size_of(request, picture, model.directory);
+  StreamSettings settings{.width = width,
+                          .height = height,
+                          .steps = request.steps ? request.steps : stream.steps,
+                          .solver = stream.solver,
+                          .block_frames = stream.block_frames,
+                          .window_frames = stream.window_frames,
                           .seed = seed_of(flags),
+                          .picture = picture,
+                          .picture_fit = request.image_fit,
                           .kept = kept_rows(flags.text("kv-dtype")),
                           .dtype = compute_dtype(flags),
-                          .vae_dtype = vae_dtype(flags)};
+                          .vae_dtype = vae_dtype(flags),
+                          .weights = weight_format(flags),
+                          .text_weights = text_weight_format(flags)};
   const std::array<int64_t, 3> grid =
       traits.grid(traits.patch[0], settings.height / scale, settings.width / scale);
   const LayoutLimits limits{.heads = traits.heads,

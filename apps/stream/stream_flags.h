@@ -11,7 +11,8 @@
 
 namespace weft {
 
-// The model of --model. Error(kModel) unless it draws streams that follow a sound.
+// The model of --model, or of the files that take the place of its parts. Error(kModel) unless it
+// draws streams that follow a sound. Warnings about its files go to standard error.
 std::shared_ptr<const OpenModel> stream_model(const Flags& flags);
 
 // The names of the two for messages.

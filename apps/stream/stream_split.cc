@@ -1,18 +1,10 @@
 #include "apps/stream/stream_split.h"
 
+#include <algorithm>
+
 #include "engine/session/stream_measure.h"
 
 namespace weft {
-namespace {
-
-int64_t size_step(const OpenModel& model) {
-  const TransformerTraits& traits = model.directory.expert(0).traits();
-  return model.directory.vae_model->traits().spatial_factor *
-         std::max(traits.patch[1], traits.patch[2]);
-}
-
-}  // namespace
-
 StreamSplit choose_split(const Flags& flags, int ranks,
                          const std::shared_ptr<const OpenModel>& model,
                          const StreamSettings& settings, const std::string& caption) {
@@ -20,7 +12,7 @@ StreamSplit choose_split(const Flags& flags, int ranks,
              is_open = ranks > settings.layout.ranks() + settings.decodes_apart;
   StreamSplit out{.engine = std::make_unique<StreamEngine>(model, settings), .forecast = {}};
   if (!live && !is_open && !flags.on("dry-run")) return out;
-  const double fps = model->directory.defaults.fps;
+  const double fps = model->directory.defaults.stream->fps;
   StreamMeasurement measured = measure_stream(*out.engine, caption, fps);
   const StreamPlanConfig one = out.engine->plan();
   const auto ulysses = static_cast<int>(std::min<int64_t>(ranks, one.heads));
@@ -44,7 +36,7 @@ StreamSplit choose_split(const Flags& flags, int ranks,
   if (is_open || ranks == 1)
     throw Error(ErrorKind::kUsage,
                 stream_refusal(one, measured.times, ranks, {settings.width, settings.height},
-                               size_step(*model)));
+                               std::ranges::max(stream_size_multiples(model->directory))));
   throw Error(ErrorKind::kUsage, "the stream cannot keep up: " + to_string(forecast) +
                                      "; legal: fewer --steps, a smaller --size, or --layout auto");
 }

@@ -13,9 +13,6 @@
 
 namespace weft {
 
-namespace {
-
-// Pixels [3, H, W] f32 in [-1, 1] of a clip of width x height.
 Tensor clip_picture(const GivenPicture& picture, PictureFit fit, int64_t width, int64_t height) {
   if (!picture.pixels) {
     Tensor out(DType::kF32, {3, height, width});
@@ -33,6 +30,8 @@ Tensor clip_picture(const GivenPicture& picture, PictureFit fit, int64_t width, 
   for (int64_t i = 0; i < from.count(); ++i) out.as<float>()[i] = 2 * from.as<float>()[i] - 1;
   return out;
 }
+
+namespace {
 
 // The picture as an image encoder sees it, 8 bits a value.
 Frame whole_picture(const GivenPicture& picture) {

@@ -22,6 +22,9 @@ struct PictureConditions {
   }
 };
 
+// Reads a picture as pixels [3, H, W] f32 in [-1, 1] of a clip of width x height, on the host.
+Tensor clip_picture(const GivenPicture& picture, PictureFit fit, int64_t width, int64_t height);
+
 // Gives a request without a size that of a clip which continues its picture, of about as many
 // pixels as the model's default size.
 Request with_clip_size(const Request& request, const ModelDirectory& model, int64_t multiple);

@@ -259,7 +259,7 @@ void Session::write_rows(SignalBlock& block, std::span<const float> bands, int64
 
 SignalBlock Session::begin_block(const BlockPlan& plan) {
   const int64_t head = missing_head(), pictures = pictures_if(plan.state);
-  SignalBlock block{timeline_.begin(plan.state), {}};
+  SignalBlock block{timeline_.begin(plan.state), {}, {}};
   InEngine inside{block, next_source_, pictures, {}, false, config_.now()};
   inside.sound.resize(size_t(pictures) * SoundBands::kHop);
   if (plan.takes_sound && speech_.take(inside.sound) && plan.state == SessionState::kSpeaking)
@@ -268,6 +268,8 @@ SignalBlock Session::begin_block(const BlockPlan& plan) {
   bands_.push(inside.sound, bands);
   CHECK(bands.size() == size_t(head + pictures) * SoundBands::kBands, bands.size(), pictures);
   write_rows(block, bands, head);
+  block.sound.resize(size_t(head) * SoundBands::kHop);
+  block.sound.insert(block.sound.end(), inside.sound.begin(), inside.sound.end());
   stream_is_new_ = false;
   if (!block.warm_up) next_source_ += pictures;
   counts_.blocks += !block.warm_up;

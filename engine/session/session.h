@@ -71,7 +71,8 @@ struct SessionConfig {
 
 // A block as the engine takes it. Pictures that belong to a latent frame have neighbouring rows.
 struct SignalBlock : SessionBlock {
-  std::vector<float> rows;  // [frames * pictures, kSignalColumns]
+  std::vector<float> rows;   // [frames * pictures, kSignalColumns]
+  std::vector<float> sound;  // of these pictures, at SessionConfig::sample_rate
 };
 
 // One picture and its sound: samples [round(index r / fps), round((index + 1) r / fps)).

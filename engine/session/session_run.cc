@@ -15,6 +15,7 @@ void run_session(StreamEngine& engine, const std::string& caption, Session& sess
     std::optional<SignalBlock> block = waits ? session.next_block() : session.try_block();
     if (!block) return {.frames = 0, .last = waits};
     if (number == 0) first = block->number;
+    if (engine.hears()) return {.frames = block->frames, .sound = std::move(block->sound)};
     return {.frames = block->frames, .rows = std::move(block->rows)};
   };
   const auto take = [&](StreamPictures&& pictures) {

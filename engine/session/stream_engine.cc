@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -19,6 +20,11 @@ constexpr int64_t kMostFrames = int64_t{1} << 32;
 constexpr int kComputingGroup = 254;  // the ranks before one that only decodes
 constexpr size_t kMostPrompts = 64;
 
+[[noreturn]] void refuse(const std::string& name, int64_t value, const std::string& legal) {
+  throw Error(ErrorKind::kUsage, name + " is " + std::to_string(value) +
+                                     "; legal for a stream of " + "this model: " + legal);
+}
+
 // Keeps the pictures of a block.
 struct Pictures final : FrameSink {
   std::vector<Frame> frames;
@@ -26,18 +32,64 @@ struct Pictures final : FrameSink {
   std::string finish() override { return ""; }
 };
 
-[[noreturn]] void refuse(const std::string& name, int64_t value, const std::string& legal) {
-  throw Error(ErrorKind::kUsage, name + " is " + std::to_string(value) +
-                                     "; legal for a stream of " + "this model: " + legal);
-}
+// Makes pictures of the blocks' latents.
+class BlockDecoder {
+ public:
+  // `shape` is that of a block. Where the stream shows a picture, the decoder has seen the first
+  // latents of `still` (StillLatents::video) when the first block comes.
+  BlockDecoder(Stream& stream, Arena& arena, Components& parts, const std::array<int64_t, 4>& shape,
+               const StreamPicture& picture, const TensorView& still)
+      : stream_(stream), before_(pictures_of(parts, picture)), writer_(&pictures_) {
+    const VaeTraits& vae = parts.vae_model().traits();
+    DecoderSettings settings{.traits = vae,
+                             .vae = &parts.vae(stream),
+                             .latent = {shape[0], shape[2], shape[3]},
+                             .writer = &writer_};
+    settings.shown.begin = before_ + picture.dropped_pictures;
+    decoder_.emplace(stream, arena, alone_, settings);
+    const int64_t seen = picture.decoded_latents, last = std::min(seen, vae.history);
+    if (seen > 0) decoder_->resume(still.slice(1, seen - last, last), seen);
+  }
+
+  StreamPictures decode(const StreamBlock& block, const TensorView& latent) {
+    const auto begun = std::chrono::steady_clock::now();
+    StreamPictures out{.block = block, .first = decoder_->pictures() - before_};
+    decoder_->push(HostCopy(stream_, latent));
+    decoder_->finish();
+    writer_.keep();
+    out.pictures = std::exchange(pictures_.frames, {});
+    out.decode_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+    return out;
+  }
+
+ private:
+  // The pictures that are made before the stream.
+  static int64_t pictures_of(Components& parts, const StreamPicture& picture) {
+    return picture.decoded_latents > 0 ? parts.vae_model().traits().frames(picture.decoded_latents)
+                                       : 0;
+  }
+
+  Stream& stream_;
+  const int64_t before_;
+  RankPlacement alone_;
+  Pictures pictures_;
+  FrameWriter writer_;
+  std::optional<StreamDecoder> decoder_;
+};
 
 }  // namespace
+
+std::array<int64_t, 2> stream_size_multiples(const ModelDirectory& model) {
+  const auto& patch = model.expert(0).traits().patch;
+  const int64_t scale = model.vae_model->traits().spatial_factor;
+  return {std::lcm(scale * patch[2], model.clips.size_multiple),
+          std::lcm(scale * patch[1], model.clips.size_multiple)};
+}
 
 struct StreamEngine::Rank {
   Rank(const StreamEngine& engine, int index)
       : stream(stream_on(engine.device(index), engine.settings_.threads)),
-        parts(engine.model_, {.dtype = engine.settings_.dtype}, engine.settings_.vae_dtype,
-              placement) {}
+        parts(engine.components(placement)) {}
 
   Stream stream;
   Arena arena{size_t{256} << 30, stream.device()};
@@ -52,18 +104,14 @@ StreamEngine::StreamEngine(std::shared_ptr<const OpenModel> model, const StreamS
                 "weft.json says stream.clean_pass of this model: its blocks see the keys of a pass "
                 "over the finished block ahead, which no stream here makes; legal: models whose "
                 "blocks see the keys of the same step");
-  if (model_->directory.pictures.least > 0)
-    throw Error(ErrorKind::kModel, model_->directory.defaults.name +
-                                       " makes a video from a picture, and a stream gives it none; "
-                                       "legal: models that draw from text alone");
-  const TransformerTraits& traits = model_->directory.expert(0).traits();
-  const int64_t scale = model_->directory.vae_model->traits().spatial_factor;
+  check_picture();
+  const TransformerTraits& traits = this->traits();
   const int64_t whole = traits.patch[0];
-  for (const auto& [name, value, patch] :
-       {std::tuple{"--width", settings.width, traits.patch[2]},
-        std::tuple{"--height", settings.height, traits.patch[1]}})
-    if (value <= 0 || value % (scale * patch) != 0)
-      refuse(name, value, "multiples of " + std::to_string(scale * patch));
+  const auto [of_width, of_height] = stream_size_multiples(model_->directory);
+  for (const auto& [name, value, multiple] : {std::tuple{"--width", settings.width, of_width},
+                                              std::tuple{"--height", settings.height, of_height}})
+    if (value <= 0 || value % multiple != 0)
+      refuse(name, value, "multiples of " + std::to_string(multiple));
   if (settings.block_frames <= 0 || settings.block_frames % whole != 0)
     refuse("the number of latent frames of a block", settings.block_frames,
            "multiples of " + std::to_string(whole));
@@ -83,9 +131,32 @@ StreamEngine::StreamEngine(std::shared_ptr<const OpenModel> model, const StreamS
                                        std::to_string(traits.heads));
   sampler();
   ranks_.resize(ranks());
+  if (hears())
+    hearing_.emplace(model_, device(0), settings_.dtype, settings_.threads,
+                     std::lround(model_->directory.defaults.stream->fps));
 }
 
 StreamEngine::~StreamEngine() = default;
+
+void StreamEngine::check_picture() const {
+  const ModelDirectory& directory = model_->directory;
+  const std::string& name = directory.defaults.name;
+  if (directory.pictures.least > 0 && !shown())
+    throw Error(ErrorKind::kModel, name +
+                                       " makes a video from a picture, and its streams show none; "
+                                       "legal: models that draw from text alone, or whose streams "
+                                       "show a picture");
+  if (shown() && !settings_.picture.given())
+    throw Error(ErrorKind::kUsage, "a stream of " + name + " shows a picture; legal: --image FILE");
+  if (!shown() && settings_.picture.given())
+    throw Error(ErrorKind::kUsage, "--image is '" + settings_.picture.path + "', but " + name +
+                                       " draws its streams from text alone; legal: no picture");
+}
+
+const StreamPicture* StreamEngine::shown() const {
+  const auto& stream = model_->directory.defaults.stream;
+  return stream && stream->picture ? &*stream->picture : nullptr;
+}
 
 Device StreamEngine::device(int rank) const {
   return settings_.devices.empty() ? Device() : settings_.devices[rank % settings_.devices.size()];
@@ -100,28 +171,35 @@ Sampler StreamEngine::sampler() const {
 
 std::array<int64_t, 4> StreamEngine::shape() const {
   const int64_t scale = model_->directory.vae_model->traits().spatial_factor;
-  return {model_->directory.expert(0).traits().out_channels, settings_.block_frames,
-          settings_.height / scale, settings_.width / scale};
+  return {traits().out_channels, settings_.block_frames, settings_.height / scale,
+          settings_.width / scale};
 }
 
 StreamJob StreamEngine::job(const Sampler& sampler) const {
-  return {.sampler = sampler,
-          .shape = shape(),
-          .window_frames = settings_.window_frames,
-          .prompt = {},
-          .sink = settings_.sink,
-          .sink_position = settings_.sink_position,
-          .kept = settings_.kept,
-          .noise = {},
-          .decode = {}};
+  StreamJob job{.sampler = sampler,
+                .shape = shape(),
+                .window_frames = settings_.window_frames,
+                .prompt = {},
+                .sink = {},
+                .kept = settings_.kept,
+                .noise = {},
+                .decode = {}};
+  if (!shown()) return job;
+  job.sink_position = {shown()->sink_frame, shown()->sink_distance, settings_.seed};
+  const TransformerModel& model = model_->directory.expert(0);
+  job.motion_rows =
+      model.motion_rows(model.traits().grid(model.traits().patch[0], job.shape[2], job.shape[3]));
+  return job;
 }
 
 StreamPlanConfig StreamEngine::plan() const {
   StreamPlanConfig config =
-      stream_config(RankPlacement(settings_.layout, 0), model_->directory.expert(0).traits(),
-                    settings_.dtype, job(sampler()));
+      stream_config(RankPlacement(settings_.layout, 0), traits(), settings_.dtype, job(sampler()));
   config.blocks = StreamPlanConfig::kEndless;
-  config.swap_block = settings_.swap_block;
+  if (shown()) {
+    config.sink_frames = traits().reference_frames / traits().patch[0];
+    config.swap_block = shown()->swap_block;
+  }
   config.credits = settings_.credits;
   config.decodes_apart = settings_.decodes_apart;
   return config;
@@ -134,7 +212,7 @@ const Tensor& StreamEngine::encoded(const std::string& caption) {
   RankPlacement placement;
   Stream stream = stream_on(device(0), settings_.threads);
   Arena arena{size_t{256} << 30, stream.device()};
-  Components parts(model_, {.dtype = settings_.dtype}, settings_.vae_dtype, placement);
+  Components parts = components(placement);
   const std::vector<int32_t>& ids = model_->tokens(caption)->ids;
   const TextEncoderTraits& traits = parts.text_model().traits();
   Tensor rows(DType::kF32, {model_->prompt_rows(caption), traits.columns}, stream.device());
@@ -147,8 +225,18 @@ const Tensor& StreamEngine::encoded(const std::string& caption) {
   return prompts_[caption] = on_host(stream, std::move(rows));
 }
 
+// Encodes the picture.
+void StreamEngine::encode_picture() {
+  if (!shown() || still_.video) return;
+  RankPlacement alone;
+  Stream stream = stream_on(device(0), settings_.threads);
+  Arena arena{size_t{256} << 30, stream.device()};
+  Components parts = components(alone);
+  still_ = still_latents(stream, arena, parts, settings_.picture, settings_.picture_fit, shape());
+}
+
 void StreamEngine::warm_up(const std::string& caption) {
-  const int64_t rows = settings_.block_frames / model_->directory.expert(0).traits().patch[0];
+  const int64_t rows = settings_.block_frames / traits().patch[0];
   run(
       caption,
       [&](int64_t) {
@@ -163,9 +251,20 @@ void StreamEngine::run(const std::string& caption,
                        const std::function<StreamSignal(int64_t number)>& next,
                        const std::function<void(StreamPictures&&)>& take) {
   signals_.clear();
+  if (hearing_) hearing_->begin_stream();
+  encode_picture();
   const Tensor& prompt = encoded(caption);
   if (ranks() == 1) return rank(nullptr, prompt, next, take);
   run_ranks(ranks(), [&](Communicator& world) { rank(&world, prompt, next, take); });
+}
+
+Components StreamEngine::components(const RankPlacement& placement) const {
+  return {model_,
+          {.dtype = settings_.dtype, .weights = settings_.weights},
+          settings_.vae_dtype,
+          placement,
+          {},
+          settings_.text_weights};
 }
 
 // The placement of a rank that computes; the decoder's is that of a single one.
@@ -186,21 +285,12 @@ void StreamEngine::rank(Communicator* world, const Tensor& prompt,
   if (!ranks_[index]) ranks_[index] = std::make_unique<Rank>(*this, index);
   auto& [stream, arena, placement, parts] = *ranks_[index];
   placement = this->placement(world);
-  RankPlacement alone;
   const StreamPlanConfig config = plan();
 
-  Pictures pictures;
-  std::optional<FrameWriter> writer;
-  std::optional<StreamDecoder> decoder;
-  const VaeTraits& vae = parts.vae_model().traits();
-  if (index == config.decoder()) {
-    writer.emplace(&pictures);
-    decoder.emplace(stream, arena, alone,
-                    DecoderSettings{.traits = vae,
-                                    .vae = &parts.vae(stream),
-                                    .latent = {shape()[0], shape()[2], shape()[3]},
-                                    .writer = &*writer});
-  }
+  std::optional<BlockDecoder> decoder;
+  if (index == config.decoder())
+    decoder.emplace(stream, arena, parts, shape(), shown() ? *shown() : StreamPicture(),
+                    still_.video);
   const auto on_own_device = [&](const TensorView& host) {
     Tensor out;
     if (!host) return out;
@@ -208,7 +298,8 @@ void StreamEngine::rank(Communicator* world, const Tensor& prompt,
     copy(stream, host, out);
     return out;
   };
-  const Tensor text = on_own_device(prompt), sink = on_own_device(settings_.sink);
+  const Tensor text = on_own_device(prompt), sink = on_own_device(still_.picture),
+               motion = on_own_device(still_.video);
   // Noise belongs to a frame, so that it does not depend on how the blocks are cut.
   const auto [channels, frames, height, width] = shape();
   const NoiseField noise(Rng::kPortable, settings_.seed, {channels, kMostFrames, height, width});
@@ -216,19 +307,16 @@ void StreamEngine::rank(Communicator* world, const Tensor& prompt,
   StreamJob job = this->job(sampler);
   job.prompt = text;
   job.sink = sink;
+  job.motion = motion;
   job.next = [&](int64_t number) { return enter(number, next(number)); };
   job.noise = [&](const StreamBlock& block, const TensorView& to) {
     noise.fill(to, block.frames.begin);
   };
   job.signal = [&](const StreamBlock& block, const TensorView& to) { take_signal(block, to); };
   job.decode = [&](const StreamBlock& block, const TensorView& latent) {
-    const auto begun = std::chrono::steady_clock::now();
-    const int64_t first = decoder->pictures();
-    decoder->push(HostCopy(stream, latent));
-    decoder->finish();
-    writer->keep();
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
-    take({block, first, block.epoch != epoch_, took.count(), std::exchange(pictures.frames, {})});
+    StreamPictures pictures = decoder->decode(block, latent);
+    pictures.muted = block.epoch != epoch_;
+    take(std::move(pictures));
   };
   StreamDenoiser(stream, arena, parts, placement, settings_.dtype,
                  settings_.decodes_apart ? world : nullptr)
@@ -240,7 +328,8 @@ NextBlock StreamEngine::enter(int64_t number, StreamSignal signal) {
   const NextBlock next{.frames = signal.frames, .epoch = epoch_, .last = signal.last};
   const int64_t columns = signal_columns();
   if (columns == 0 || signal.frames <= 0) return next;
-  const int64_t rows = signal.frames / model_->directory.expert(0).traits().patch[0];
+  if (hearing_ && !signal.sound.empty()) signal.rows = hearing_->rows(signal.sound);
+  const int64_t rows = signal.frames / traits().patch[0];
   if (std::ssize(signal.rows) != rows * columns)
     refuse("the signal of block " + std::to_string(number) + ", in values,",
            std::ssize(signal.rows), std::to_string(rows) + " rows of " + std::to_string(columns));

@@ -9,6 +9,7 @@
 // most StreamPlanConfig::under_way() blocks for each interruption.
 //
 // The weights are loaded by the first stream and serve all that follow, one at a time.
+#include <array>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -18,8 +19,11 @@
 #include <vector>
 
 #include "engine/generation/components.h"
+#include "engine/pictures/given_picture.h"
 #include "engine/sampling/noise.h"
 #include "engine/session/stream_denoiser.h"
+#include "engine/session/stream_picture.h"
+#include "engine/sound/stream_hearing.h"
 #include "io/media/frame.h"
 
 namespace weft {
@@ -30,15 +34,16 @@ struct StreamSettings {
   std::string solver{};                          // empty: the model's
   int64_t block_frames = 3, window_frames = 12;  // latent frames of a block, and that a block sees
   uint64_t seed = 0;
-  TensorView sink{};  // [C, F, h, w] f32 normalised, in host memory; or empty
-  SinkPosition sink_position{};
+  GivenPicture picture{};  // that the stream shows, for models whose streams do
+  PictureFit picture_fit{};
   KeptRows kept = KeptRows::kCompute;  // keys and values of earlier blocks
-  int swap_block = 0;                  // StreamPlanConfig
   int credits = 2;
   Layout layout{};  // its axes are step and layers
   bool decodes_apart = false;
   std::vector<Device> devices{};  // of the ranks, by turns; empty: the CPU
   DType dtype = DType::kF32, vae_dtype = DType::kF32;
+  // Formats of the matrices of the transformer and of the text encoder.
+  WeightFormat weights = WeightFormat::kCompute, text_weights = WeightFormat::kCompute;
   int threads = 0;  // of each rank; 0: all
 };
 
@@ -46,7 +51,9 @@ struct StreamSettings {
 struct StreamSignal {
   int64_t frames = 0;         // latent frames; 0: a hollow block, which keeps the pipeline moving
   std::vector<float> rows{};  // [frames, signal_columns], if the model follows a signal
-  bool last = false;          // no block follows
+  // The sound of the block's pictures, in place of the rows, for a model that hears().
+  std::vector<float> sound{};
+  bool last = false;  // no block follows
 };
 
 struct StreamPictures {
@@ -56,6 +63,9 @@ struct StreamPictures {
   double decode_s = 0;  // the time that decoding took
   std::vector<Frame> pictures{};
 };
+
+// Width and height of a model's streams are multiples of these, in pixels.
+std::array<int64_t, 2> stream_size_multiples(const ModelDirectory& model);
 
 class StreamEngine {
  public:
@@ -80,7 +90,9 @@ class StreamEngine {
   StreamPlanConfig plan() const;  // of the stream, without its end
   const StreamSettings& settings() const { return settings_; }
   const OpenModel& model() const { return *model_; }
-  int64_t signal_columns() const { return model_->directory.expert(0).traits().signal_columns; }
+  int64_t signal_columns() const { return traits().signal_columns; }
+  // Its signal comes from a sound by the model's audio encoder.
+  bool hears() const { return model_->directory.clips.any(); }
 
  private:
   struct Signal {
@@ -88,12 +100,17 @@ class StreamEngine {
     int takers;  // ranks that have not copied it yet
   };
   struct Rank;  // what a rank keeps from one stream to the next
+  const TransformerTraits& traits() const { return model_->directory.expert(0).traits(); }
+  const StreamPicture* shown() const;  // null: streams show no picture
+  void check_picture() const;
   int ranks() const { return settings_.layout.ranks() + settings_.decodes_apart; }
   Device device(int rank) const;
+  Components components(const RankPlacement& placement) const;
   RankPlacement placement(Communicator* world) const;
   Sampler sampler() const;
   std::array<int64_t, 4> shape() const;
   const Tensor& encoded(const std::string& caption);
+  void encode_picture();
   StreamJob job(const Sampler& sampler) const;
   void rank(Communicator* world, const Tensor& prompt,
             const std::function<StreamSignal(int64_t)>& next,
@@ -105,6 +122,8 @@ class StreamEngine {
   const StreamSettings settings_;
   std::vector<std::unique_ptr<Rank>> ranks_;  // each is made by its thread
   std::map<std::string, Tensor> prompts_;     // encoded captions
+  StillLatents still_;                        // of the picture, in host memory
+  std::optional<StreamHearing> hearing_;      // used by the first rank's thread
   std::atomic<uint32_t> epoch_ = 0;
   std::mutex mutex_;                   // guards the member below
   std::map<int64_t, Signal> signals_;  // of blocks under way, by number

@@ -92,6 +92,20 @@ Tensor read_sound(const std::string& path, int64_t rate) {
   return out;
 }
 
+void encode_frames(Context& context, const AudioEncoder& encoder, const HeardRows& heard,
+                   const TensorView& features) {
+  Tensor resampled(DType::kF32, {heard.rows, features[1]});
+  encoder.encode(context, heard.samples, [&](int64_t k, const TensorView& state) {
+    if (is_dry_run(context.stream)) return;
+    if (first_non_finite(context.stream, state) >= 0)
+      throw Error(ErrorKind::kNonFinite,
+                  "NaN or infinity in encode_audio, hidden state " + std::to_string(k) +
+                      ". Try --dtype f32, or check the weights with weft inspect");
+    resample_rows(HostCopy(context.stream, state), resampled);
+    take_rows(resampled, heard.taken, features.select(0, k));
+  });
+}
+
 Tensor encode_audio(Stream& stream, Arena& arena, Components& parts, RankPlacement& placement,
                     const HeardSound& sound) {
   const AudioEncoderTraits& traits = parts.audio_model().traits();
@@ -105,18 +119,9 @@ Tensor encode_audio(Stream& stream, Arena& arena, Components& parts, RankPlaceme
     return features;
   }
   const std::unique_ptr<AudioEncoder> encoder = parts.audio_encoder(stream);
-  Tensor resampled(DType::kF32, {rows, traits.columns});
   Context context =
       placement.text_context(stream, arena, Pass{}, split, traits.rows(sound.samples[0]));
-  encoder->encode(context, sound.samples, [&](int64_t k, const TensorView& state) {
-    if (is_dry_run(stream)) return;
-    if (first_non_finite(stream, state) >= 0)
-      throw Error(ErrorKind::kNonFinite,
-                  "NaN or infinity in encode_audio, hidden state " + std::to_string(k) +
-                      ". Try --dtype f32, or check the weights with weft inspect");
-    resample_rows(HostCopy(stream, state), resampled);
-    take_rows(resampled, taken, features.view().select(0, k));
-  });
+  encode_frames(context, *encoder, {sound.samples, rows, taken}, features);
   if (placement.root())
     for (int rank = placement.text_parts(split); rank < placement.ranks(); ++rank)
       placement.communicator().send(stream, rank, tag, features);

@@ -34,6 +34,18 @@ void take_rows(const TensorView& rows, std::span<const int64_t> of_frames, const
 // host. A sound that is longer than kMostEncodedSeconds is an Error(kMedia).
 Tensor read_sound(const std::string& path, int64_t rate);
 
+// A sound, and the rows of it that frames take.
+struct HeardRows {
+  TensorView samples;  // [n] f32 on the host
+  int64_t rows = 0;    // feature_rows()
+  std::span<const int64_t> taken;
+};
+
+// Writes the features [hidden states, columns, frames] f32 of the frames, on the host. The Context
+// is that of AudioEncoder::encode. Throws Error(kNonFinite).
+void encode_frames(Context& context, const AudioEncoder& encoder, const HeardRows& heard,
+                   const TensorView& features);
+
 // A sound, and the video that it is heard with.
 struct HeardSound {
   TensorView samples;  // [n] f32 on the host, at the rate of the model's audio encoder

@@ -10,7 +10,8 @@ namespace weft {
 
 namespace {
 
-StreamDefaults read_stream(const nlohmann::json& json, const std::string& file) {
+StreamDefaults read_stream(const nlohmann::json& json, const std::string& file,
+                           const DefaultSettings& model) {
   const std::string what = file + ": stream";
   if (!json.is_object())
     throw Error(ErrorKind::kModel, what + " = " + json.dump() + " (legal: an object)");
@@ -20,9 +21,16 @@ StreamDefaults read_stream(const nlohmann::json& json, const std::string& file) 
   constexpr IntRange kFrames{1, 1 << 16};
   StreamDefaults out{.caption = json_string(json, "caption", what),
                      .moods = {},
+                     .width = model.width,
+                     .height = model.height,
+                     .fps = model.fps,
+                     .steps = model.steps,
+                     .solver = {},
                      .block_frames = json_int(json, "block_frames", what, kFrames),
                      .window_frames = json_int(json, "window_frames", what, kFrames),
-                     .clean_pass = json_bool_or(json, "clean_pass", what, false)};
+                     .clean_pass = json_bool_or(json, "clean_pass", what, false),
+                     .picture = {},
+                     .needs_lora = {}};
   if (json_has(json, "moods")) out.moods = json_strings(json, "moods", what);
   if (out.moods.empty() != (out.caption.find("{mood}") == std::string::npos))
     throw Error(ErrorKind::kModel,
@@ -59,7 +67,8 @@ DefaultSettings read_weft_json(const std::string& path) {
     out.guidance_scale_2 = json_number(json, "guidance_scale_2", path);
   if (json_has(json, "flow_shift")) out.flow_shift = json_number(json, "flow_shift", path);
   if (json_has(json, "teacache")) out.teacache = json_numbers(json, "teacache", path);
-  if (json_has(json, "stream")) out.stream = read_stream(json_field(json, "stream", path), path);
+  if (json_has(json, "stream"))
+    out.stream = read_stream(json_field(json, "stream", path), path, out);
   if (out.fps <= 0)
     throw Error(ErrorKind::kModel,
                 path + ": fps = " + std::to_string(out.fps) + " (legal: above 0)");

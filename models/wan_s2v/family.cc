@@ -19,6 +19,27 @@ constexpr int64_t kDropped = 3;
 // The largest patches of the motion are 8 x 8 latent pixels.
 constexpr int64_t kMotionPatch = 8;
 
+// As Live Avatar draws them (Alibaba-Quark/LiveAvatar, liveavatar/models/wan,
+// causal_s2v_pipeline_tpp.py), with its LoRA of four steps.
+StreamDefaults speech_stream() {
+  return {.caption = "",
+          .moods = {},
+          .width = 704,
+          .height = 384,
+          .fps = 25,
+          .steps = 4,
+          .solver = "euler",
+          .block_frames = 3,
+          .window_frames = 12,
+          .clean_pass = false,
+          .picture = StreamPicture{.sink_frame = kWanReferenceFrame,
+                                   .sink_distance = {4, 31},
+                                   .swap_block = 4,
+                                   .decoded_latents = 7,
+                                   .dropped_pictures = kDropped},
+          .needs_lora = "Live Avatar"};
+}
+
 DefaultSettings speech_defaults(const ModelDirectory& model) {
   DefaultSettings out;
   const bool published = model.expert(0).traits().width == kPublishedWidth;
@@ -31,6 +52,7 @@ DefaultSettings speech_defaults(const ModelDirectory& model) {
   out.steps = 40;
   out.guidance_scale = 4.5;
   out.flow_shift = kShift;
+  out.stream = speech_stream();
   return out;
 }
 

@@ -159,7 +159,7 @@ TEST_F(StreamCommand, WrongValuesAreToldBeforeAnythingIsDrawn) {
            {kAvatar + sound + "--say hello", "--say are both given"},
            {kAvatar + sound + "--mood angry", "calm, happy, stern"},
            {kAvatar + sound + "--caption 'a face' --mood calm", "a caption with {mood}"},
-           {kAvatar + sound + "--image face.png", "no image encoder"},
+           {kAvatar + sound + "--image face.png", "draws its streams from text alone"},
            {kAvatar + sound + "--layout tensor=2", "tensor=2"},
            {kAvatar + sound + "--step 5", "there are 4 steps"},
            {kAvatar + sound + "--ulysses 5", "4 heads"},

@@ -205,7 +205,7 @@ void print_forecast(const Flags& flags, const std::string& device, const StreamF
 constexpr StreamTimes kPaper{.forward_s = 0.2655, .decode_s = 0.150, .hop = {}, .pictures = 12};
 
 void simulate(const Flags& flags, StreamEngine& engine, const std::string& caption) {
-  const double fps = engine.model().directory.defaults.fps;
+  const double fps = engine.model().directory.defaults.stream->fps;
   const StreamTimes here = measure_stream(engine, caption, fps).times;
   const StreamPlanConfig plan = engine.plan();
   if (!flags.on("json")) {

@@ -1,0 +1,57 @@
+#include "engine/sound/stream_hearing.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/sound/audio_features.h"
+#include "kernels/transfer.h"
+
+namespace weft {
+
+StreamHearing::StreamHearing(std::shared_ptr<const OpenModel> model, Device device, DType dtype,
+                             int threads, int64_t fps)
+    : fps_(fps),
+      stream_(stream_on(device, threads)),
+      arena_(size_t{256} << 30, device),
+      parts_(std::move(model), {.dtype = dtype}, DType::kF32, alone_) {
+  const int64_t rate = parts_.audio_model().traits().rate;
+  CHECK(fps > 0 && rate % fps == 0, fps, rate);
+}
+
+std::vector<float> StreamHearing::rows(std::span<const float> samples) {
+  const AudioEncoderTraits& traits = parts_.audio_model().traits();
+  const TransformerModel& transformer = parts_.expert_model(0);
+  const int64_t of_picture = traits.rate / fps_;
+  const int64_t of_row =
+      of_picture * parts_.vae_model().traits().temporal_factor * transformer.traits().patch[0];
+  CHECK(!samples.empty() && std::ssize(samples) % of_row == 0, samples.size(), of_row);
+  heard_.insert(heard_.end(), samples.begin(), samples.end());
+  const int64_t count = std::ssize(heard_), pictures = count / of_picture;
+
+  // The last pictures may lie behind the last row, whose window ends with the sound.
+  const int64_t rows = feature_rows(traits, count);
+  std::vector<int64_t> taken(static_cast<size_t>(pictures));
+  for (int64_t picture = 0; picture < pictures; ++picture) {
+    const double at = static_cast<double>(picture) / static_cast<double>(fps_);
+    taken[static_cast<size_t>(picture)] =
+        std::min(static_cast<int64_t>(std::nearbyint(at * kFeatureRate)), rows - 1);
+  }
+  if (!encoder_) encoder_ = parts_.audio_encoder(stream_);
+  const Tensor features(DType::kF32, {traits.states, traits.columns, pictures});
+  Context context =
+      alone_.text_context(stream_, arena_, Pass{}, traits.split(), traits.rows(count));
+  encode_frames(context, *encoder_, {TensorView(heard_.data(), DType::kF32, {count}), rows, taken},
+                features);
+
+  // The rows of the whole sound: the first ones of a block reach back before it.
+  const int64_t columns = transformer.traits().signal_columns, all = count / of_row;
+  const Tensor signal(DType::kF32, {all, columns});
+  transformer.signal_rows(features, signal);
+  const float* last = signal.as<float>() + signal.view().count();
+  std::vector<float> out(last - std::ssize(samples) / of_row * columns, last);
+  const int64_t past = kPastSeconds * traits.rate / of_row * of_row;
+  if (count > past) heard_.erase(heard_.begin(), heard_.end() - past);
+  return out;
+}
+
+}  // namespace weft

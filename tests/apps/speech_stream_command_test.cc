@@ -1,0 +1,98 @@
+// weft stream of speech to video: the picture it shows, its files and LoRAs, and what it refuses.
+#include <sstream>
+
+#include "io/media/image.h"
+#include "io/media/video.h"
+#include "io/sound/audio.h"
+#include "tests/apps/cli_testing.h"
+#include "tests/models/slices_testing.h"
+#include "tests/support/speech_model.h"
+
+namespace weft {
+namespace {
+
+using test::Cli, test::Outcome, test::json_lines_of, test::run;
+
+class SpeechStreamCommand : public Cli {
+ protected:
+  static void SetUpTestSuite() {
+    model_ = new test::SpeechModel(testing::TempDir() + "weft_speech_stream_command");
+  }
+  static void TearDownTestSuite() { delete model_; }
+  void SetUp() override {
+    Cli::SetUp();
+    Frame face(96, 64);
+    for (size_t i = 0; i < face.rgb.size(); ++i) face.rgb[i] = static_cast<uint8_t>(i * 7 % 251);
+    write_png(path("face.png"), face, {}, Overwrite::kReplace);
+    test::write_wav(path("talk.wav"), 16000, test::tone(1, 16000));
+  }
+  std::string render(const std::string& more) {
+    return "stream --threads 1 --seed 3 --steps 2 --caption talks --overwrite --model " +
+           model_->path + " --render " + path("talk.wav") + " -o " + path("a.mp4") + " " + more;
+  }
+  std::string face() { return "--image " + path("face.png") + " "; }
+  std::string hash_of(const std::string& more) {
+    const auto lines = json_lines_of(render(face() + "--size 64x64 --json " + more));
+    return lines.size() == 1 ? lines[0]["framehash"].get<std::string>() : "";
+  }
+  static inline test::SpeechModel* model_ = nullptr;
+};
+
+// The size has the picture's shape; the first block of 12 pictures shows 9.
+TEST_F(SpeechStreamCommand, RendersASoundWithThePicture) {
+  const Outcome outcome = run(render(face()));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("draws streams with the LoRA of Live Avatar"), std::string::npos)
+      << outcome.err;
+  EXPECT_NE(outcome.err.find("face.png\ncaption talks"), std::string::npos) << outcome.err;
+  VideoReader reader(path("a.mp4"));
+  EXPECT_EQ(reader.fps(), 25);
+  Frame frame;
+  int count = 0;
+  while (reader.next(frame)) ++count;
+  EXPECT_EQ(count, 9 + 2 * 12);
+  EXPECT_EQ(frame.width, 128);
+  EXPECT_EQ(frame.height, 64);
+  EXPECT_NEAR(read_all(*open_sound(path("a.mp4"), 16000)).seconds(), count / 25.0, 0.07);
+}
+
+TEST_F(SpeechStreamCommand, LorasAndFilesArePartsOfTheModel) {
+  const std::string plain = hash_of("");
+  EXPECT_EQ(plain.size(), 64u);
+  EXPECT_EQ(hash_of("--step 2 --decode-rank 2"), plain);
+  const auto width = open_transformer(model_->path + "/config.json")->traits().width;
+  Tensor down(DType::kF32, {2, width}), up(DType::kF32, {width, 2});
+  for (int64_t i = 0; i < 2 * width; ++i)
+    down.as<float>()[i] = up.as<float>()[i] = 0.2f * std::sin(static_cast<float>(i));
+  test::NamedTensors lora;
+  lora["diffusion_model.blocks.0.self_attn.q.lora_A.weight"] = std::move(down);
+  lora["diffusion_model.blocks.0.self_attn.q.lora_B.weight"] = std::move(up);
+  test::write_file(path("lora.safetensors"), lora);
+  const std::string merged = hash_of("--lora " + path("lora.safetensors"));
+  EXPECT_EQ(merged.size(), 64u);
+  EXPECT_NE(merged, plain);
+  EXPECT_NE(hash_of("--lora " + path("lora.safetensors") + ":0.5"), merged);
+  EXPECT_EQ(hash_of("--lora " + path("lora.safetensors") + ":0"), plain);
+  EXPECT_NE(hash_of("--weights int8"), plain);
+  EXPECT_EQ(hash_of("--transformer " + model_->path + "/diffusion_pytorch_model.safetensors"),
+            plain);
+}
+
+TEST_F(SpeechStreamCommand, WrongOnesAreRefusedByName) {
+  for (const auto& [more, words] : std::vector<std::pair<std::string, std::string>>{
+           {"", "shows a picture; legal: --image FILE"},
+           {"--image none.png", "none.png"},
+           {face() + "--size 96x64", "multiples of 64"},
+           {face() + "--mood calm", "it has no moods"},
+           {face() + "--step 3", "there are 2 steps"},
+           {face() + "--lora none.safetensors", "none.safetensors"}}) {
+    const Outcome outcome = run(render("-q " + more));
+    EXPECT_NE(outcome.code, 0) << more;
+    EXPECT_EQ(outcome.out, "") << more;
+    EXPECT_NE(outcome.err.find(words), std::string::npos) << more << ": " << outcome.err;
+  }
+  EXPECT_EQ(files(), (std::vector<std::string>{"face.png", "talk.wav"}));
+}
+
+}  // namespace
+}  // namespace weft

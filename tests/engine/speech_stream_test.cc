@@ -1,0 +1,323 @@
+// Streams of a model of speech to video: what a block hears, and the picture that a stream shows,
+// against slow references; every split; and what is refused.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "engine/session/session_run.h"
+#include "engine/sound/audio_features.h"
+#include "engine/sound/stream_hearing.h"
+#include "io/media/image.h"
+#include "kernels/copy.h"
+#include "kernels/meter.h"
+#include "kernels/pointwise.h"
+#include "tests/engine/small_job.h"
+#include "tests/engine/stream_job.h"
+#include "tests/engine/stream_pictures.h"
+#include "tests/support/speech_model.h"
+
+namespace weft::test {
+namespace {
+
+constexpr int kFps = 25, kRate = 16000, kOfPicture = kRate / kFps, kOfBlock = 12 * kOfPicture;
+
+// The tests share the model's folder.
+class SpeechStream : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new SpeechModel(testing::TempDir() + "weft_speech_stream");
+    model_ = std::make_shared<const OpenModel>(folder_->path);
+  }
+  static void TearDownTestSuite() {
+    model_.reset();
+    delete folder_;
+  }
+
+  static GivenPicture picture(float phase) {
+    Tensor out(DType::kF32, {3, 64, 64});
+    for (int64_t i = 0; i < out.view().count(); ++i)
+      out.as<float>()[i] = 0.5f + 0.5f * std::sin(phase + 0.37f * static_cast<float>(i));
+    return {.path = "a.png", .pixels = std::make_shared<const Tensor>(std::move(out))};
+  }
+  static StreamSettings settings() {
+    const StreamDefaults& stream = *model_->directory.defaults.stream;
+    return {.width = 64,
+            .height = 64,
+            .steps = 2,
+            .solver = stream.solver,
+            .block_frames = stream.block_frames,
+            .window_frames = stream.window_frames,
+            .seed = 5,
+            .picture = picture(0),
+            .threads = 1};
+  }
+  static std::vector<float> sound_of(int64_t block) {
+    static const std::vector<float> whole = tone(20, kRate);
+    return {whole.begin() + block * kOfBlock, whole.begin() + (block + 1) * kOfBlock};
+  }
+  static std::vector<StreamPictures> run(const StreamSettings& settings, int64_t blocks,
+                                         int64_t first_sound = 0) {
+    std::vector<StreamPictures> out;
+    StreamEngine(model_, settings)
+        .run(
+            "a face",
+            [&](int64_t number) {
+              return StreamSignal{.frames = 3,
+                                  .sound = sound_of(first_sound + number),
+                                  .last = number + 1 == blocks};
+            },
+            [&](StreamPictures&& pictures) { out.push_back(std::move(pictures)); });
+    return out;
+  }
+  static StreamHearing hearing() { return {model_, Device(), DType::kF32, 1, kFps}; }
+
+  // Returns what the latent frames of a whole sound follow [frames, columns], by the encoder
+  // itself.
+  static Tensor heard(const std::vector<float>& samples) {
+    Stream stream = Stream::cpu(1);
+    Arena arena(size_t{1} << 30);
+    RankPlacement one;
+    Components parts(model_, {.dtype = DType::kF32}, DType::kF32, one);
+    const AudioEncoderTraits& traits = parts.audio_model().traits();
+    const int64_t count = std::ssize(samples), pictures = count / kOfPicture;
+    const int64_t rows = feature_rows(traits, count);
+    Tensor features(DType::kF32, {traits.states, traits.columns, pictures});
+    Context context = one.text_context(stream, arena, Pass{}, traits.split(), traits.rows(count));
+    parts.audio_encoder(stream)->encode(
+        context, TensorView(const_cast<float*>(samples.data()), DType::kF32, {count}),
+        [&](int64_t k, const TensorView& state) {
+          Tensor resampled(DType::kF32, {rows, traits.columns});
+          resample_rows(state, resampled);
+          for (int64_t p = 0; p < pictures; ++p)
+            for (int64_t c = 0; c < traits.columns; ++c) {
+              const int64_t row = std::min<int64_t>(std::lround(p * 30.0 / kFps), rows - 1);
+              features.as<float>()[(k * traits.columns + c) * pictures + p] =
+                  resampled.as<float>()[row * traits.columns + c];
+            }
+        });
+    const TransformerModel& transformer = parts.expert_model(0);
+    Tensor signal(DType::kF32, {pictures / 4, transformer.traits().signal_columns});
+    transformer.signal_rows(features, signal);
+    return signal;
+  }
+
+  static inline SpeechModel* folder_ = nullptr;
+  static inline std::shared_ptr<const OpenModel> model_;
+};
+
+// Every block hears itself behind all that came before, as long as that is not too long ago.
+TEST_F(SpeechStream, ABlockHearsWhatCameBeforeIt) {
+  StreamHearing hearing = this->hearing();
+  std::vector<float> before;
+  for (int64_t block = 0; std::ssize(before) <= StreamHearing::kPastSeconds * kRate; ++block) {
+    const std::vector<float> samples = sound_of(block);
+    before.insert(before.end(), samples.begin(), samples.end());
+    const std::vector<float> got = hearing.rows(samples);
+    const Tensor wanted = heard(before);
+    const int64_t columns = wanted.view()[1];
+    ASSERT_EQ(std::ssize(got), 3 * columns);
+    const float* from = wanted.as<float>() + (wanted.view()[0] - 3) * columns;
+    for (int64_t i = 0; i < 3 * columns; ++i) ASSERT_EQ(got[i], from[i]) << block << " " << i;
+    if (block > 0) {
+      EXPECT_NE(got, this->hearing().rows(samples)) << "of block " << block << " alone";
+    }
+  }
+}
+
+TEST_F(SpeechStream, WhatIsLongAgoIsForgotten) {
+  StreamHearing longer = hearing(), shorter = hearing();
+  constexpr int64_t kPast = StreamHearing::kPastSeconds * kRate / (4 * kOfPicture) * 4 * kOfPicture;
+  std::vector<float> all;
+  for (int64_t block = 0; block < 14; ++block) {
+    longer.rows(sound_of(block));
+    const std::vector<float> samples = sound_of(block);
+    all.insert(all.end(), samples.begin(), samples.end());
+  }
+  shorter.rows(std::span(all).last(kPast));
+  const std::vector<float> next = sound_of(14);
+  const std::vector<float> wanted = shorter.rows(next);
+  EXPECT_EQ(longer.rows(next), wanted);
+  longer.begin_stream();
+  EXPECT_EQ(longer.rows(next), hearing().rows(next));
+}
+
+// The steps of Live Avatar (causal_s2v_pipeline_tpp.py): a shift of 3 that is applied twice to the
+// last one.
+TEST_F(SpeechStream, HasThePublishedSteps) {
+  SamplerConfig config = model_->sampler();
+  const StreamDefaults& stream = *model_->directory.defaults.stream;
+  config.kind = solver_from_name(stream.solver);
+  const Sampler sampler(config, stream.steps);
+  const double wanted[] = {1000, 857.692, 602.151, 8.929};
+  ASSERT_EQ(sampler.steps(), 4);
+  for (int step = 0; step < 4; ++step)
+    EXPECT_NEAR(sampler.timesteps()[step], wanted[step], 1e-2) << step;
+}
+
+// The stream with its wires laid by hand: the whole latent is decoded at once behind the first
+// latents of the standing picture.
+TEST_F(SpeechStream, ShowsThePictureAsTheReferenceDoes) {
+  constexpr int64_t kBlocks = 6;  // the sink is swapped before block 4
+  const StreamSettings how = settings();
+  const std::vector<StreamPictures> got = run(how, kBlocks);
+
+  Stream stream = Stream::cpu(1);
+  Arena arena(size_t{1} << 30);
+  RankPlacement one;
+  Components parts(model_, {.dtype = DType::kF32}, DType::kF32, one);
+  const auto vae = parts.vae_model().load(stream, *model_->vae_file, DType::kF32, VaeParts::kBoth);
+  const auto vae_context = [&] { return one.vae_context(stream, arena, Pass{}, 8); };
+  const auto encoded = [&](int64_t frames) {
+    Tensor video(DType::kF32, {3, frames, 64, 64});
+    for (int64_t c = 0; c < 3; ++c)
+      for (int64_t f = 0; f < frames; ++f)
+        for (int64_t i = 0; i < 64 * 64; ++i)
+          video.as<float>()[(c * frames + f) * 64 * 64 + i] =
+              2 * how.picture.pixels->as<float>()[c * 64 * 64 + i] - 1;
+    Tensor latent(DType::kF32, {16, vae->traits().latent_frames(frames), 8, 8});
+    Context context = vae_context();
+    vae_encode(context, *vae, video, latent);
+    vae->normalize(latent, latent);
+    return latent;
+  };
+  const Tensor reference = encoded(1), motion = encoded(73);
+  ASSERT_EQ(motion.view()[1], 19);
+
+  const std::vector<int32_t>& ids = model_->tokens("a face")->ids;
+  Tensor prompt(DType::kF32, {std::ssize(ids), parts.text_model().traits().columns});
+  Context text =
+      one.text_context(stream, arena, Pass{}, parts.text_model().traits(), std::ssize(ids));
+  parts.text_encoder(stream).encode(text, ids, prompt);
+
+  SamplerConfig solver = model_->sampler();
+  solver.kind = SolverKind::kEuler;
+  const Sampler sampler(solver, 2);
+  const NoiseField noise(Rng::kPortable, how.seed, {16, int64_t{1} << 32, 8, 8});
+  StreamHearing hearing = this->hearing();
+  Tensor all(DType::kF32, {16, 7 + 3 * kBlocks, 8, 8});
+  copy(stream, motion.view().slice(1, 0, 7), all.view().slice(1, 0, 7));
+  StreamJob job{.sampler = sampler,
+                .shape = {16, 3, 8, 8},
+                .window_frames = 12,
+                .prompt = prompt,
+                .sink = reference,
+                .motion = motion,
+                .motion_rows = parts.expert_model(0).motion_rows({1, 4, 4}),
+                .sink_position = {.start = 30, .distance = {4, 31}, .seed = how.seed},
+                .noise = [&](const StreamBlock& block,
+                             const TensorView& to) { noise.fill(to, block.frames.begin); },
+                .signal =
+                    [&](const StreamBlock& block, const TensorView& to) {
+                      std::ranges::copy(hearing.rows(sound_of(block.number)), to.as<float>());
+                    },
+                .decode =
+                    [&](const StreamBlock& block, const TensorView& latent) {
+                      copy(stream, latent, all.view().slice(1, 7 + block.frames.begin, 3));
+                    }};
+  StreamPlanConfig plan = stream_config(one, parts.traits(), DType::kF32, job);
+  plan.blocks = kBlocks;
+  plan.swap_block = 4;
+  StreamDenoiser(stream, arena, parts, one, DType::kF32).run(plan, job);
+
+  vae->denormalize(all, all);
+  const int64_t frames = vae->traits().frames(7 + 3 * kBlocks);
+  Tensor video(DType::kF32, {3, frames, 64, 64});
+  Context context = vae_context();
+  vae_decode(context, *vae, all, video);
+  int64_t at = 25 + 3;  // 7 latents of the standing picture, and what shows it begin to move
+  for (const StreamPictures& block : got) {
+    EXPECT_EQ(block.first, at - 28);
+    EXPECT_EQ(std::ssize(block.pictures), block.block.number == 0 ? 9 : 12);
+    for (const Frame& frame : block.pictures) {
+      ASSERT_LT(at, frames);
+      for (int64_t i = 0; i < 64 * 64; ++i)
+        for (int64_t c = 0; c < 3; ++c) {
+          const float value = video.as<float>()[(c * frames + at) * 64 * 64 + i];
+          const double wanted = std::clamp(value * 0.5 + 0.5, 0.0, 1.0) * 255;
+          ASSERT_NEAR(frame.rgb[3 * i + c], wanted, 0.51) << at << " " << i << " " << c;
+        }
+      ++at;
+    }
+  }
+  EXPECT_EQ(at, frames);
+}
+
+// A rank has the tokens of a part of a latent frame, and the product of few rows with a matrix
+// adds up in another order.
+void expect_near_pictures(const std::vector<StreamPictures>& got,
+                          const std::vector<StreamPictures>& wanted, const std::string& split) {
+  ASSERT_EQ(got.size(), wanted.size()) << split;
+  for (size_t block = 0; block < got.size(); ++block) {
+    ASSERT_EQ(got[block].pictures.size(), wanted[block].pictures.size()) << split;
+    for (size_t i = 0; i < got[block].pictures.size(); ++i)
+      for (size_t k = 0; k < got[block].pictures[i].rgb.size(); ++k)
+        ASSERT_NEAR(got[block].pictures[i].rgb[k], wanted[block].pictures[i].rgb[k], 1)
+            << split << ", block " << block << ", picture " << i;
+  }
+}
+
+TEST_F(SpeechStream, PicturesAreTheSameUnderEverySplit) {
+  const std::vector<StreamPictures> wanted = run(settings(), 6);
+  for (const auto& [steps, layers, ulysses, apart] : {std::tuple{1, 1, 1, true},
+                                                      {2, 1, 1, true},
+                                                      {1, 2, 1, false},
+                                                      {1, 2, 1, true},
+                                                      {1, 1, 2, false},
+                                                      {2, 1, 2, true}}) {
+    StreamSettings split = settings();
+    split.layout = StreamRun::split(steps, layers, ulysses);
+    split.decodes_apart = apart;
+    const std::string name = to_string(split.layout) + (apart ? " and a decoder" : "");
+    if (ulysses == 1)
+      expect_same_pictures(run(split, 6), wanted, name);
+    else
+      expect_near_pictures(run(split, 6), wanted, name);
+  }
+  StreamSettings other = settings();
+  other.picture = picture(1);
+  EXPECT_NE(run(other, 1)[0].pictures[8].rgb, wanted[0].pictures[8].rgb);
+  EXPECT_NE(run(settings(), 1, 7)[0].pictures[8].rgb, wanted[0].pictures[8].rgb);
+}
+
+// The sound and the pictures stay together: the pictures that the first block lacks are silent.
+TEST_F(SpeechStream, ASessionSpeaksASound) {
+  StreamEngine engine(model_, settings());
+  ASSERT_TRUE(engine.hears());
+  SessionConfig config;
+  config.first_pictures = 1;
+  config.in_engine = engine.plan().under_way();
+  Session session(config);
+  const std::vector<float> whole = tone(2, kRate);
+  const auto sound = sound_in_memory({kRate, whole});
+  std::vector<float> spoken;
+  int64_t pictures = 0;
+  play_sound(engine, "a face", session, *sound, [&](SessionSlot&& slot) {
+    EXPECT_EQ(slot.index, pictures++);
+    spoken.insert(spoken.end(), slot.sound.begin(), slot.sound.end());
+  });
+  EXPECT_EQ(pictures, 9 + 4 * 12);
+  EXPECT_TRUE(std::equal(whole.begin(), whole.end(), spoken.begin()));
+  EXPECT_EQ(session.counts().blocks, 5);
+}
+
+TEST_F(SpeechStream, WrongSettingsAreNamed) {
+  const auto error_of = [](const std::function<void(StreamSettings&)>& change) -> std::string {
+    StreamSettings changed = settings();
+    change(changed);
+    try {
+      StreamEngine(model_, changed);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error_of([](StreamSettings&) {}), "");
+  EXPECT_NE(error_of([](StreamSettings& s) { s.picture = {}; }).find("--image FILE"),
+            std::string::npos);
+  EXPECT_NE(error_of([](StreamSettings& s) { s.height = 80; }).find("multiples of 64"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace weft::test
