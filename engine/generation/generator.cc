@@ -181,7 +181,7 @@ struct Generator::Impl {
   void load_all(const Run& run, bool with_text_encoder);
   void encode_prompts(const Run& run, PromptEncoder& encoder, std::span<Prompt> prompts);
   void encode_pictures(const Run& run);
-  void denoise_clips(const Run& run, std::span<const Prompt> prompts);
+  void denoise_clips(const Run& run, std::span<const Prompt> prompts, int first_step);
   Tensor initial_latents(const Run& run);
   Start start_of(const Run& run);
   StepAction agreed_action(CheckpointPolicy& policy, int done);
@@ -290,6 +290,11 @@ Start Generator::Impl::start_of(const Run& run) {
       check_queue_resumable(*from, job_record(run.request), run.request, run.sampler, parts);
     return {.step = agreed_step(stream, placement, from ? from->step : 0, run.options.stop)};
   }
+  if (parts.directory().clips.any()) {
+    if (from)
+      check_clips_resumable(*from, job_record(run.request), run.request, run.sampler, parts);
+    return {.step = agreed_step(stream, placement, from ? from->step : 0, run.options.stop)};
+  }
   const LatentSplit split = latent_split(run.request);
   if (from) check_resumable(*from, job_record(run.request), run.sampler, split.shape, run.request);
   return agreed_start(stream, placement, from, run.sampler, split, run.options.stop);
@@ -317,10 +322,11 @@ void Generator::Impl::denoise_queue(const Run& run, std::span<const Prompt> prom
   run.meter.stage_ended(MemoryMeter::kDenoise);
 }
 
-void Generator::Impl::denoise_clips(const Run& run, std::span<const Prompt> prompts) {
+void Generator::Impl::denoise_clips(const Run& run, std::span<const Prompt> prompts,
+                                    int first_step) {
   const std::optional<PreviewJob> preview = preview_job(run);
   run_clips({stream, arena, parts, placement, run.request, run.sampler, views_of(prompts).embeds,
-             run.pictures.reference, options.graphs, preview ? &*preview : nullptr,
+             run.pictures.reference, options.graphs, preview ? &*preview : nullptr, first_step,
              described(run, prompts)},
             {run.sink, run.options, run.clock, run.meter, run.result, run.started});
 }
@@ -453,7 +459,7 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   Start start = start_of(run);
   result.resumed_at = start.step;
   if (run_options.resume) result.earlier_seconds = run_options.resume->seconds;
-  const bool decode_only = !is_queue(request) && start.step == steps.steps();
+  const bool decode_only = keeps_latent(request) && start.step == steps.steps();
 
   parts.on_load = nullptr;
   parts.set_resident_blocks(memory.resident_layers);
@@ -476,7 +482,7 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   if (is_queue(request))
     denoise_queue(run, prompts, start.step);
   else if (parts.directory().clips.any())
-    denoise_clips(run, prompts);
+    denoise_clips(run, prompts, start.step);
   else if (Delivery decoded = delivery(run); decode_only && !placement.has_clips())
     decoded.whole(start.latent), decoded.finish();
   else

@@ -41,7 +41,7 @@ CheckpointPolicy::CheckpointPolicy(const RunOptions& options, Checkpoint job, in
 
 CheckpointPolicy::~CheckpointPolicy() = default;
 
-StepAction CheckpointPolicy::decide(int done) {
+StepAction CheckpointPolicy::decide(int done, bool timed) {
   const bool stop = options_.stop && options_.stop->load();
   if (!writer_ || done <= first_ || (goes_on_ && !goes_on_(done)))
     return stop ? StepAction::kStop : StepAction::kContinue;
@@ -50,7 +50,7 @@ StepAction CheckpointPolicy::decide(int done) {
   if (stop) return StepAction::kKeepAndStop;
   // While the previous checkpoint is still being written this one is skipped, except with an
   // interval of 0 seconds: then the job waits for the disk.
-  const bool due = options_.checkpoint_seconds == 0 ||
+  const bool due = !timed || options_.checkpoint_seconds == 0 ||
                    (between(last_, asked_) >= options_.checkpoint_seconds && writer_->idle());
   return due ? StepAction::kKeep : StepAction::kContinue;
 }

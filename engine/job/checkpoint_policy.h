@@ -28,11 +28,13 @@ class CheckpointPolicy {
   CheckpointPolicy(const CheckpointPolicy&) = delete;
   CheckpointPolicy& operator=(const CheckpointPolicy&) = delete;
 
-  StepAction decide(int done);
+  // A checkpoint that is not `timed` is written however long ago the last one was.
+  StepAction decide(int done, bool timed = true);
   // `written` is as in Checkpoint.
   void keep(int done, Snapshot snapshot, std::map<std::string, std::string> written = {});
   // Waits for the writer, reports its error and stores the checkpoint counts in `result`.
   void finish(RunResult& result);
+  bool keeps_any() const { return writer_ != nullptr; }
   int kept() const { return writer_ ? writer_->kept() : -1; }
 
  private:

@@ -33,15 +33,13 @@ void check_resumable(const Checkpoint& checkpoint, const std::string& record,
     refuse("its latent is " + checkpoint.latent.view().to_string_shape());
   bool whole = needed.history.size() == checkpoint.history.size();
   for (const auto& [name, count] : needed.history)
-    whole &= std::ranges::any_of(checkpoint.history, [&](const auto& kept) {
-      return kept.first == name && kept.second.count() == count;
+    whole &= std::ranges::any_of(checkpoint.history, [&, &of = name, n = count](const auto& kept) {
+      return kept.first == of && kept.second.count() == n;
     });
   if (!whole) refuse("it does not hold the history that " + solver + " needs");
 }
 
 std::string why_not_between_steps(const Request& request) {
-  if (request.audio.given())
-    return "the video follows a sound clip by clip, and checkpoints do not hold the clips before";
   if (request.method.stale.value_or(0) > 0)
     return "the method has stale=1, and checkpoints do not hold the frames of the step before";
   if (is_displaced(request.method) && !request.method.resync)

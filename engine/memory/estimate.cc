@@ -116,6 +116,11 @@ class RankRun {
 
   ComponentBytes bytes();
   uint64_t checkpoint_bytes(uint64_t kept) const;
+  // The latents of the clips that are denoised, twice, where checkpoints are kept of them.
+  uint64_t clip_bytes(uint64_t kept, int clips) const {
+    return kept > 0 && parts_.directory().clips.any() ? 2 * latent_ * static_cast<uint64_t>(clips)
+                                                      : 0;
+  }
 
  private:
   // The bytes of a stage while its weights are loaded, when it holds little else, and after that.
@@ -518,9 +523,10 @@ uint64_t RankRun::decoded_latent() const {
 }
 
 // The bytes of a checkpoint of `kept` tensors. The queue's has the blocks of the queue and the one
-// before them, their histories, and the frames that the decoder needs.
+// before them, their histories, and the frames that the decoder needs. Clips are held beside it.
 uint64_t RankRun::checkpoint_bytes(uint64_t kept) const {
-  if (!queue_ || kept == 0) return latent_ * kept;
+  if (!queue_ || kept == 0)
+    return latent_ * kept + clip_bytes(kept, clips_of(parts_.directory(), request_) - 1);
   const BlockFrames frames = queue_settings(request_.method).frames;
   const QueueVideo video(request_, latent_shape(parts_, request_), parts_.vae_model().traits());
   const int longest = std::min(request_.steps, video.blocks());
@@ -558,6 +564,7 @@ ComponentBytes RankRun::bytes() {
   // Messages are staged in the stages' order.
   Stage denoise = denoising(embeds_ + given + copies, bytes);
   pictures_ = {};
+  if (!on_device()) embeds_ += clip_bytes(kept, clips_of(parts_.directory(), request_));
   Stage decode = decoding(bytes);
   decode.loads.tensors += bytes.reading;
   decode.runs.tensors += bytes.reading;

@@ -235,14 +235,22 @@ void StreamEngine::encode_picture() {
   still_ = still_latents(stream, arena, parts, settings_.picture, settings_.picture_fit, shape());
 }
 
+StreamSignal StreamEngine::silence(int64_t frames) const {
+  StreamSignal out{.frames = frames};
+  if (hearing_)
+    out.sound.resize(frames * hearing_->samples_of_frame());
+  else
+    out.rows.resize(frames / traits().patch[0] * signal_columns());
+  return out;
+}
+
 void StreamEngine::warm_up(const std::string& caption) {
-  const int64_t rows = settings_.block_frames / traits().patch[0];
   run(
       caption,
       [&](int64_t) {
-        return StreamSignal{.frames = settings_.block_frames,
-                            .rows = std::vector<float>(rows * signal_columns()),
-                            .last = true};
+        StreamSignal only = silence(settings_.block_frames);
+        only.last = true;
+        return only;
       },
       [](StreamPictures&&) {});
 }

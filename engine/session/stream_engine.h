@@ -73,6 +73,9 @@ class StreamEngine {
   StreamEngine(std::shared_ptr<const OpenModel> model, const StreamSettings& settings);
   ~StreamEngine();
 
+  // A block of so many latent frames without a sound.
+  StreamSignal silence(int64_t frames) const;
+
   // Loads the weights, encodes the caption, and draws one block that nobody sees.
   void warm_up(const std::string& caption);
 

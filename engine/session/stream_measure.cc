@@ -28,16 +28,14 @@ constexpr double kBudget_s = 5;
 
 Drawn draw(StreamEngine& engine, const std::string& caption, int blocks) {
   const int64_t frames = engine.settings().block_frames;
-  const int64_t rows = frames / engine.model().directory.expert(0).traits().patch[0];
   Drawn out;
   const double begun = now();
   engine.run(
       caption,
       [&](int64_t number) {
-        return StreamSignal{
-            .frames = frames,
-            .rows = std::vector<float>(rows * engine.signal_columns()),
-            .last = number + 1 == blocks || (number > 0 && now() - begun > kBudget_s)};
+        StreamSignal next = engine.silence(frames);
+        next.last = number + 1 == blocks || (number > 0 && now() - begun > kBudget_s);
+        return next;
       },
       [&](StreamPictures&& drawn) {
         out.done_s.push_back(now() - begun);

@@ -22,6 +22,8 @@ namespace weft {
 
 namespace {
 
+constexpr int kKeptClip = 64;  // Tag::hop, behind the denoiser's
+
 class ClipLoop {
  public:
   ClipLoop(ClipRun& run, const ClipReceivers& to)
@@ -31,14 +33,17 @@ class ClipLoop {
         vae_(run.parts.vae_model().traits()),
         shape_(latent_shape(run.parts, run.request)),
         count_(clips_of(directory_, run.request)),
-        policy_(to.options, std::move(run.about), 0, 0, why_not_between_steps(run.request)) {}
+        policy_(to.options, described(run, count_), run.first_step, to.result.earlier_seconds) {}
 
   void run() {
     encode_sound();
     try {
       for (clip_ = 0; clip_ < count_; ++clip_) {
         to_.clock.clip(clip_, count_);
-        denoise();
+        if (clip_ < first_clip())
+          draw_again();
+        else
+          denoise();
         motion_ = {};
         if (clip_ + 1 < count_) encode_motion();
         output_->end_part();
@@ -56,11 +61,21 @@ class ClipLoop {
   }
 
  private:
+  static Checkpoint described(ClipRun& run, int clips) {
+    run.about.total = clips * run.sampler.steps();
+    return std::move(run.about);
+  }
+  int first_clip() const { return run_.first_step / run_.sampler.steps(); }
   void encode_sound();
+  Tensor kept_clip(int clip) const;
+  void draw_again();
+  Start start();
   void denoise();
   Tensor noise();
   std::array<Tensor, 2> signals();
+  StepAction decide(int first, int done);
   StepAction decide(int done);
+  void keep(int done, Snapshot snapshot);
   void decode(const TensorView& latent);
   void keep_rows(int64_t first, const TensorView& rows);
   void encode_motion();
@@ -76,6 +91,8 @@ class ClipLoop {
   int64_t written_ = 0;  // pictures of the clips before
   Tensor features_;      // of the whole sound [states, columns, frames], on the host
   Tensor motion_;        // [C, F, h, w] of the pictures before the clip, on the device
+  // The latents of the clips before, on the host of a root that keeps checkpoints.
+  std::vector<Tensor> finished_;
   // This rank's rows of the last pictures of a clip [n, 3, rows, W], and the first one's number in
   // what is decoded with it.
   Tensor last_;
@@ -128,14 +145,77 @@ std::array<Tensor, 2> ClipLoop::signals() {
   return signals;
 }
 
-// The root's decision before a step.
+// Reports the steps of the clip, of which this run's first one is `first`, and decides.
+StepAction ClipLoop::decide(int first, int done) {
+  if (done == first) to_.clock.enter(Zone::kDenoise, run_.sampler.steps(), first);
+  // The first of several stages updates nothing, so it reports the finished step here.
+  if (done > first && run_.placement.layout()[Axis::kLayers] > 1)
+    to_.clock.step(done, run_.sampler.sigmas()[done - 1]);
+  return decide(done);
+}
+
+// The root's decision after so many steps of the clip.
 StepAction ClipLoop::decide(int done) {
-  if (done == 0) to_.clock.enter(Zone::kDenoise, run_.sampler.steps());
   if (!to_.options.stop) return StepAction::kContinue;
+  const int steps = run_.sampler.steps();
   const Tag tag{.kind = Payload::kControl, .pass = {.step = done}, .hop = kStepDecision};
-  const auto own = run_.placement.root() ? policy_.decide(done) : StepAction::kContinue;
+  auto own = StepAction::kContinue;
+  // Decoding a clip takes a while, in which the job may be stopped.
+  if (run_.placement.root()) own = policy_.decide(clip_ * steps + done, done < steps);
+  if (keeps(own) && done % steps == 0) {  // there are only whole clips to keep
+    keep(done, {});
+    own = stops(own) ? StepAction::kStop : StepAction::kContinue;
+  }
   return static_cast<StepAction>(
       run_.placement.agreed(run_.stream, tag, static_cast<int64_t>(own)));
+}
+
+// Writes a checkpoint of the clips before and, where there are steps of it, of the present one.
+void ClipLoop::keep(int done, Snapshot snapshot) {
+  std::vector<TensorView> clips(finished_.begin(), finished_.end());
+  if (snapshot.latent) clips.push_back(snapshot.latent);
+  const auto [channels, frames, height, width] = shape_;
+  Tensor all(DType::kF32, {channels, std::ssize(clips) * frames, height, width});
+  Stream host = host_stream(run_.stream);
+  for (size_t clip = 0; clip < clips.size(); ++clip)
+    copy(host, clips[clip], all.view().slice(1, static_cast<int64_t>(clip) * frames, frames));
+  snapshot.latent = std::move(all);
+  policy_.keep(clip_ * run_.sampler.steps() + done, std::move(snapshot));
+}
+
+// A clip of the checkpoint, on the host of the root; elsewhere empty.
+Tensor ClipLoop::kept_clip(int clip) const {
+  const Checkpoint* const from = to_.options.resume.get();
+  if (!from) return {};
+  Tensor latent(DType::kF32, shape_);
+  Stream host = host_stream(run_.stream);
+  copy(host, from->latent.view().slice(1, clip * shape_[1], shape_[1]), latent);
+  return latent;
+}
+
+// Decodes a clip that an earlier run has denoised. The root sends its latent to every other rank.
+void ClipLoop::draw_again() {
+  Tensor latent = kept_clip(clip_);
+  if (!latent) latent = Tensor(DType::kF32, shape_);
+  latent = on_device(run_.stream, std::move(latent));
+  const Tag tag{.kind = Payload::kLatent, .pass = {.clip = clip_ % (1 << 16)}, .hop = kKeptClip};
+  if (!run_.placement.alone()) run_.placement.communicator().broadcast(run_.stream, tag, latent, 0);
+  decode(latent);
+}
+
+// The state that the clip starts from.
+Start ClipLoop::start() {
+  const int done = run_.first_step % run_.sampler.steps();
+  if (clip_ > first_clip() || done == 0) return {.step = 0, .latent = noise()};
+  Checkpoint* const from = to_.options.resume.get();
+  Checkpoint own;
+  if (from) {
+    own.step = done;
+    own.latent = kept_clip(clip_);
+    own.history = std::move(from->history);
+  }
+  return agreed_start(run_.stream, run_.placement, from ? &own : nullptr, run_.sampler,
+                      run_.placement.split(shape_, run_.parts.traits().patch[0]), to_.options.stop);
 }
 
 void ClipLoop::denoise() {
@@ -143,20 +223,28 @@ void ClipLoop::denoise() {
   const auto rows = [&](size_t branch) {
     return run_.prompts[branch] ? run_.prompts[branch][0] : int64_t{0};
   };
-  const DenoisePlanConfig config =
+  Start start = this->start();
+  DenoisePlanConfig config =
       plan_config(run_.request, run_.sampler, run_.parts, run_.placement,
                   token_grid(run_.parts, run_.request), {{rows(0), rows(1)}, clip_ > 0});
+  config.first_step = start.step;
   Job job{.request = run_.request,
           .sampler = run_.sampler,
           .embeds = run_.prompts,
-          .latent = noise(),
+          .latent = std::move(start.latent),
+          .history = std::move(start.history),
           .pictures = {.reference = run_.reference},
           .signal = {heard[0].view(), heard[1].view()},
           .motion = motion_.view(),
-          .on_update = [&](int step) { to_.clock.step(step + 1, run_.sampler.sigmas()[step]); },
+          .on_update =
+              [&](int step) {
+                to_.clock.kept(policy_.kept());
+                to_.clock.step(step + 1, run_.sampler.sigmas()[step]);
+              },
           .decode = [&](const TensorView& latent) { decode(latent); },
-          .before_step = [&](int done) { return decide(done); },
+          .before_step = [&, first = start.step](int done) { return decide(first, done); },
           .preview = run_.preview};
+  job.keep = [&](int done, Snapshot snapshot) { keep(done, std::move(snapshot)); };
   Denoiser denoiser(run_.stream, run_.arena, run_.parts, run_.placement, run_.graphs);
   denoiser.run(config, job);
   to_.result.streaming += denoiser.streaming();
@@ -169,6 +257,13 @@ void ClipLoop::decode(const TensorView& on_device) {
   const TensorView& latent = copied.view();
   if (run_.placement.root()) hash_.update(latent.data, latent.bytes());
   if (to_.options.tap) to_.options.tap->tap("latents_final", latent);
+  if (run_.placement.root() && policy_.keeps_any()) {
+    Stream host = host_stream(run_.stream);
+    copy(host, latent, finished_.emplace_back(DType::kF32, shape_));
+  }
+  if (stops(decide(run_.sampler.steps())))
+    throw Error(ErrorKind::kStopped, "stopped after clip " + std::to_string(clip_ + 1) + " of " +
+                                         std::to_string(count_));
   const HostCopy before(run_.stream, motion_ ? motion_.view() : run_.reference);
   const int64_t total = before.view()[1] + shape_[1], pictures = vae_.frames(total);
   const int64_t begin =
@@ -225,6 +320,20 @@ void ClipLoop::encode_motion() {
 }
 
 }  // namespace
+
+void check_clips_resumable(const Checkpoint& checkpoint, const std::string& record,
+                           const Request& request, const Sampler& sampler,
+                           const Components& parts) {
+  auto shape = latent_shape(parts, request);
+  const int total = clips_of(parts.directory(), request) * sampler.steps();
+  const int step = std::clamp(checkpoint.step, 1, total);
+  NeededState needed{.total = total, .latent = shape};
+  if (step % sampler.steps() > 0)
+    for (const auto& entry : sampler.history(SamplerState(0)))
+      needed.history.emplace_back(entry.first, shape[0] * shape[1] * shape[2] * shape[3]);
+  needed.latent[1] = (step + sampler.steps() - 1) / sampler.steps() * shape[1];
+  check_resumable(checkpoint, record, needed, sampler.config().to_string());
+}
 
 void run_clips(ClipRun run, const ClipReceivers& receivers) { ClipLoop(run, receivers).run(); }
 

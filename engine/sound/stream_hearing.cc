@@ -18,12 +18,15 @@ StreamHearing::StreamHearing(std::shared_ptr<const OpenModel> model, Device devi
   CHECK(fps > 0 && rate % fps == 0, fps, rate);
 }
 
+int64_t StreamHearing::samples_of_frame() const {
+  return parts_.audio_model().traits().rate / fps_ * parts_.vae_model().traits().temporal_factor;
+}
+
 std::vector<float> StreamHearing::rows(std::span<const float> samples) {
   const AudioEncoderTraits& traits = parts_.audio_model().traits();
   const TransformerModel& transformer = parts_.expert_model(0);
-  const int64_t of_picture = traits.rate / fps_;
-  const int64_t of_row =
-      of_picture * parts_.vae_model().traits().temporal_factor * transformer.traits().patch[0];
+  const int64_t of_picture = traits.rate / fps_,
+                of_row = samples_of_frame() * transformer.traits().patch[0];
   CHECK(!samples.empty() && std::ssize(samples) % of_row == 0, samples.size(), of_row);
   heard_.insert(heard_.end(), samples.begin(), samples.end());
   const int64_t count = std::ssize(heard_), pictures = count / of_picture;

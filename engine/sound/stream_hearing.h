@@ -23,6 +23,7 @@ class StreamHearing {
   StreamHearing(std::shared_ptr<const OpenModel> model, Device device, DType dtype, int threads,
                 int64_t fps);
 
+  int64_t samples_of_frame() const;        // of the pictures of a latent frame
   void begin_stream() { heard_.clear(); }  // the next sound has nothing before it
   // Returns what the next latent frames follow [frames, signal_columns], of their sound at the
   // encoder's rate, which lasts as long as their pictures. Throws Error(kNonFinite).

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/denoising/denoiser.h"
+#include "engine/job/checkpoint.h"
 #include "engine/memory/memory_meter.h"
 #include "engine/pictures/picture_conditions.h"
 #include "engine/planning/forecast.h"
@@ -371,33 +372,46 @@ TEST_F(SpeechClips, ASinkHasTheFramesOfTheVideo) {
 
 // The plan and the measured memory agree within 5 %, under every residency.
 TEST_F(SpeechClips, MemoryIsAsPlanned) {
-  for (const int64_t frames : {40, 93})
-    for (const Residency residency : {Residency::kStaged, Residency::kSequential}) {
-      Request request = job();
-      request.steps = 1;
-      request.width = 128;
-      request.image = picture(128, 64);
-      request.frames = frames;
-      GeneratorOptions options = options_of(DType::kF32);
-      Generator planner(folder_, options);
-      request = planner.resolve(request);
-      options.memory_limit = memory_under(residency, planner.plan(request).parts, 0).high_water;
-      const size_t live = tensor_bytes_live();
-      Generator generator(folder_, options);
-      const MemoryPlan plan = generator.plan(request);
-      const RunResult result = generator.run(request, nullptr, {});
-      const auto near = [&](uint64_t planned, uint64_t taken, const char* stage) {
-        EXPECT_NEAR(static_cast<double>(planned) / static_cast<double>(taken - live), 1, 0.05)
-            << frames << " frames, " << to_string(residency) << " " << stage << " "
-            << plan.to_string();
-      };
-      // Frames that wait for the writer are no tensors.
-      const auto waiting = static_cast<uint64_t>(10 * 3 * request.width * request.height);
-      near(plan.decode - waiting, result.stage_high_water[MemoryMeter::kDecode], "decode");
-      near(plan.denoise, result.stage_high_water[MemoryMeter::kDenoise], "denoise");
-      near(plan.encode_audio, result.stage_high_water[MemoryMeter::kEncodeAudio], "encode_audio");
-      near(plan.encode_image, result.stage_high_water[MemoryMeter::kEncodeImage], "encode_image");
-    }
+  const std::string path = folder_ + ".checkpoint.safetensors";
+  for (const auto& [frames, keeping, residency] :
+       {std::tuple{40, Keeping::kNothing, Residency::kStaged},
+        {40, Keeping::kCheckpoints, Residency::kSequential},
+        {93, Keeping::kNothing, Residency::kSequential},
+        {93, Keeping::kCheckpoints, Residency::kStaged},
+        {93, Keeping::kCheckpoints, Residency::kSequential}}) {
+    Request request = job();
+    request.steps = 3;  // checkpoints lie between them
+    request.width = 128;
+    request.image = picture(128, 64);
+    request.frames = frames;
+    GeneratorOptions options = options_of(DType::kF32);
+    Generator planner(folder_, options);
+    request = planner.resolve(request);
+    options.keeping = keeping;
+    options.memory_limit =
+        memory_under(residency, Generator(folder_, options).plan(request).parts, 0).high_water;
+    const size_t live = tensor_bytes_live();
+    Generator generator(folder_, options);
+    const MemoryPlan plan = generator.plan(request);
+    const std::atomic<bool> never = false;
+    RunOptions kept;
+    kept.stop = &never;
+    if (keeping == Keeping::kCheckpoints) kept.checkpoint_path = path;
+    kept.checkpoint_seconds = 0;
+    const RunResult result = generator.run(request, nullptr, kept);
+    remove_checkpoints(path);
+    const auto near = [&](uint64_t planned, uint64_t taken, const char* stage) {
+      EXPECT_NEAR(static_cast<double>(planned) / static_cast<double>(taken - live), 1, 0.05)
+          << frames << " frames, " << to_string(residency) << " " << stage << " "
+          << plan.to_string();
+    };
+    // Frames that wait for the writer are no tensors.
+    const auto waiting = static_cast<uint64_t>(10 * 3 * request.width * request.height);
+    near(plan.decode - waiting, result.stage_high_water[MemoryMeter::kDecode], "decode");
+    near(plan.denoise, result.stage_high_water[MemoryMeter::kDenoise], "denoise");
+    near(plan.encode_audio, result.stage_high_water[MemoryMeter::kEncodeAudio], "encode_audio");
+    near(plan.encode_image, result.stage_high_water[MemoryMeter::kEncodeImage], "encode_image");
+  }
 }
 
 // The forecast of a layout simulates every clip, or two of them where it is quick.
@@ -465,31 +479,105 @@ TEST_F(SpeechClips, RefusesWhatDoesNotGoTogether) {
   }
 }
 
-// A job that is stopped ends between two steps on all ranks, and keeps no checkpoint.
-TEST_F(SpeechClips, StopsBetweenTwoSteps) {
+// Stops a job when so many steps of all clips are done. Where the root is the first of several
+// stages it does not report the last step of a clip, but it decodes behind it.
+struct Stopper final : ProgressListener {
+  Stopper(int steps, int after) : steps(steps), after(after) {}
+  void progress(const Progress& progress) override {
+    const bool decodes = progress.stage == "decode";
+    if (!decodes && (progress.stage != "denoise" || progress.step == 0)) return;
+    if (progress.clip * steps + (decodes ? steps : progress.step) == after) stop = true;
+  }
+  void warning(const std::string& line) override { said += line; }
+  const int steps, after;
   std::atomic<bool> stop = false;
-  struct Listener final : ProgressListener {
-    explicit Listener(std::atomic<bool>& flag) : stop(flag) {}
-    void progress(const Progress& progress) override {
-      if (progress.clip == 1 && progress.stage == "denoise" && progress.step == 1) stop = true;
+  std::string said;
+};
+
+// Runs on the ranks of a layout until the root's Stopper ends it, or to the end. `from` is the
+// checkpoint that the root goes on from.
+std::optional<RunResult> run_until(const std::string& folder, const Request& request,
+                                   const Layout& layout, Stopper& stopper, const std::string& path,
+                                   const Checkpoint* from) {
+  std::optional<RunResult> out;
+  run_ranks(static_cast<int>(layout.ranks()), [&](Communicator& world) {
+    const bool root = world.rank() == 0;
+    Generator generator(folder, options_of(DType::kF32), RankPlacement::of(world, layout));
+    const std::atomic<bool> never = false;
+    RunOptions options;
+    options.stop = root ? &stopper.stop : &never;
+    if (root) options.listener = &stopper;
+    if (root) options.checkpoint_path = path;
+    options.checkpoint_seconds = 1e9;
+    if (root && from) options.resume = std::make_shared<Checkpoint>(read_checkpoint(from->path));
+    try {
+      RunResult result = generator.run(request, nullptr, options);
+      if (root) out = std::move(result);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kStopped) << error.what();
     }
-    void warning(const std::string& line) override { said += line; }
-    std::atomic<bool>& stop;
-    std::string said;
-  } listener(stop);
-  RunOptions options;
-  options.listener = &listener;
-  options.stop = &stop;
-  options.checkpoint_path = folder_ + ".checkpoint";
+  });
+  EXPECT_EQ(stopper.said, "");
+  return out;
+}
+
+// The checkpoint holds the latents of the clips so far; a clip of which there are no steps is none.
+TEST_F(SpeechClips, AStoppedJobGoesOnToTheSameFrames) {
+  const std::string path = folder_ + ".checkpoint.safetensors";
+  Request request = job();
+  request.steps = 3;
+  Layout ring, layers;
+  ring[Axis::kRing] = 2;
+  layers[Axis::kLayers] = 2;
+  for (const Layout& layout : {Layout(), ring, layers}) {
+    Stopper never(3, -1);
+    const auto whole = run_until(folder_, request, layout, never, path, nullptr);
+    ASSERT_TRUE(whole);
+    for (int after = 1; after <= 6; ++after) {
+      const std::string about = to_string(layout) + ", after " + std::to_string(after);
+      Stopper stopper(3, after), goes_on(3, -1);
+      EXPECT_FALSE(run_until(folder_, request, layout, stopper, path, nullptr)) << about;
+      const Checkpoint kept = read_checkpoint(path);
+      EXPECT_EQ(kept.step, after) << about;
+      EXPECT_EQ(kept.total, 6) << about;
+      EXPECT_EQ(kept.latent.view()[1], after > 3 ? 40 : 20) << about;
+      const auto result = run_until(folder_, request, layout, goes_on, path, &kept);
+      ASSERT_TRUE(result) << about;
+      EXPECT_EQ(result->resumed_at, after) << about;
+      EXPECT_EQ(result->framehash, whole->framehash) << about;
+      EXPECT_EQ(result->signature, whole->signature) << about;
+      remove_checkpoints(path);
+    }
+  }
+}
+
+// A job that goes on may be stopped again, and its checkpoint has the clips of both runs.
+TEST_F(SpeechClips, AJobMayBeStoppedTwice) {
+  const std::string path = folder_ + ".checkpoint.safetensors";
+  Request request = job();
+  request.steps = 2;
+  Stopper never(2, -1), first(2, 2), second(2, 3), last(2, -1);
+  const auto whole = run_until(folder_, request, {}, never, path, nullptr);
+  EXPECT_FALSE(run_until(folder_, request, {}, first, path, nullptr));
+  const Checkpoint one = read_checkpoint(path);
+  EXPECT_FALSE(run_until(folder_, request, {}, second, path, &one));
+  const Checkpoint two = read_checkpoint(path);
+  EXPECT_EQ(two.step, 3);
+  const auto result = run_until(folder_, request, {}, last, path, &two);
+  ASSERT_TRUE(whole && result);
+  EXPECT_EQ(result->framehash, whole->framehash);
+  // Other settings are another job.
+  request.steps = 4;
   Generator generator(folder_, options_of(DType::kF32));
+  RunOptions options;
+  options.resume = std::make_shared<Checkpoint>(read_checkpoint(path));
   try {
-    generator.run(generator.resolve(job()), nullptr, options);
+    generator.run(request, nullptr, options);
     ADD_FAILURE();
   } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kStopped);
+    EXPECT_NE(std::string(error.what()).find("cannot be resumed"), std::string::npos);
   }
-  EXPECT_NE(listener.said.find("clip by clip"), std::string::npos) << listener.said;
-  EXPECT_FALSE(std::filesystem::exists(options.checkpoint_path));
+  remove_checkpoints(path);
 }
 
 }  // namespace

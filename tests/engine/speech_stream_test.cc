@@ -138,6 +138,8 @@ TEST_F(SpeechStream, WhatIsLongAgoIsForgotten) {
   const std::vector<float> next = sound_of(14);
   const std::vector<float> wanted = shorter.rows(next);
   EXPECT_EQ(longer.rows(next), wanted);
+  const std::vector<float> silent = longer.rows(std::vector<float>(kOfBlock));
+  EXPECT_TRUE(std::ranges::all_of(silent, [](float value) { return std::isfinite(value); }));
   longer.begin_stream();
   EXPECT_EQ(longer.rows(next), hearing().rows(next));
 }
