@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
-#include <ranges>
 #include <set>
 
 #include "apps/batch/batch_log.h"
@@ -178,8 +177,9 @@ class Batch {
     refuse_faults();
     if (informative(flags_))
       std::fprintf(stderr, "weft: %zu of %zu jobs are to be drawn\n", left.size(), mine.size());
-    const auto indices = std::views::values(left);
-    return {indices.begin(), indices.end()};
+    std::vector<std::string> indices;
+    for (const auto& [failure, index] : left) indices.push_back(index);
+    return indices;
   }
 
   // True where the job's result is there and verified, or where it must not be drawn.

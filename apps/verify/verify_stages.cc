@@ -24,7 +24,9 @@ namespace weft {
 
 Tensor join_rows(Bench& bench, RankPlacement& placement, const TensorView& own, int stage,
                  int index, const JoinedRows& shape) {
-  const auto [all, joint, columns, joint_first] = shape;
+  const Sequence& all = shape.all;
+  const int64_t joint = shape.joint, columns = shape.columns;
+  const bool joint_first = shape.joint_first;
   const int64_t first = joint_first ? joint : 0;  // of the tokens' rows
   Tensor whole, part;
   if (placement.root()) whole = Tensor(DType::kF32, {all.tokens + joint, columns});

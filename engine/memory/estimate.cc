@@ -336,7 +336,7 @@ void RankRun::run_steps() {
   const Sampler few = shorten(config.steps, 1);
   const auto begins = placement_.split(shape_, parts_.traits().patch[0]).held(placement_.rank());
   std::optional<PreviewJob> preview;
-  if (job_.preview) preview.emplace(*job_.preview);
+  if (job_.preview) preview.emplace(PreviewJob{*job_.preview});
   Job job{.request = request_,
           .sampler = few,
           .embeds = {texts_[0].view(), texts_[1].view()},
@@ -393,10 +393,10 @@ Footprint RankRun::run_queue() {
 }
 
 Footprint RankRun::run_queue(ShortQueue queue) {
-  auto& [config, few, prompts] = queue;
-  std::vector<TensorView> texts(prompts, later_);
+  const QueuePlanConfig& config = queue.config;
+  std::vector<TensorView> texts(queue.prompts, later_);
   texts[0] = texts_[0];
-  QueueJob job{.sampler = few,
+  QueueJob job{.sampler = queue.sampler,
                .shape = shape_,
                .guidance = {guidance_of(parts_.family(), request_, 0),
                             guidance_of(parts_.family(), request_, 1)},

@@ -221,7 +221,8 @@ QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), sampler_({}, 1)
     found->second.push_back(i);
   }
   if (displaced)
-    std::ranges::stable_partition(kinds, [](const auto& kind) { return kind.first.exact; });
+    std::stable_partition(kinds.begin(), kinds.end(),
+                          [](const auto& kind) { return kind.first.exact; });
   std::vector<DenoisePlanConfig::DenoiseStep> steps;
   std::vector<double> sigmas, windows;
   int exact = 0;

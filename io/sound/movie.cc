@@ -258,7 +258,7 @@ size_t header_size(std::span<const uint8_t> bytes) {
 // Profile, constraints and level stand behind the version in the box avcC (ISO/IEC 14496-15).
 std::string mime_of(std::span<const uint8_t> header) {
   constexpr std::string_view kBox = "avcC";
-  const auto box = std::ranges::search(header, kBox).begin();
+  const auto box = std::search(header.begin(), header.end(), kBox.begin(), kBox.end());
   CHECK(header.end() - box > 8);
   char text[64];
   std::snprintf(text, sizeof text, "video/mp4; codecs=\"avc1.%02X%02X%02X, mp4a.40.2\"", box[5],
