@@ -93,10 +93,10 @@ class Streaming {
       return 0;
     }
     if (flags_.on("dry-run")) {
-      print_header(stdout, engine, split.forecast);
+      print_header(stdout, split);
       return 0;
     }
-    if (informative(flags_)) print_header(stderr, engine, split.forecast);
+    if (informative(flags_)) print_header(stderr, split);
     const SessionConfig config = session_config(flags_, engine);
     const std::unique_ptr<MovieSink> movie = destination_.open();
     if (!split.forecast) engine.warm_up(caption_);
@@ -115,9 +115,8 @@ class Streaming {
   }
 
  private:
-  void print_header(FILE* out, const StreamEngine& engine,
-                    const std::optional<StreamForecast>& forecast) const {
-    const StreamSettings& settings = engine.settings();
+  void print_header(FILE* out, const StreamSplit& split) const {
+    const StreamSettings& settings = split.engine->settings();
     std::fprintf(out, "model   %s (%s)    stream %lldx%lld, %g pictures/s, %d steps\n",
                  printable(model_->directory.defaults.name).c_str(),
                  std::string(to_string(settings.dtype)).c_str(),
@@ -131,7 +130,8 @@ class Streaming {
     std::fprintf(out, "device  %s\n", device_description(device_of(flags_, ranks_)).c_str());
     std::fprintf(out, "layout  %s%s\n", to_string(settings.layout).c_str(),
                  settings.decodes_apart ? " and a rank that decodes" : "");
-    if (forecast) std::fprintf(out, "speed   %s\n", to_string(*forecast).c_str());
+    std::fprintf(out, "memory  %s\n", split.memory.c_str());
+    if (split.forecast) std::fprintf(out, "speed   %s\n", to_string(*split.forecast).c_str());
   }
 
   void print_result(const std::string& path, const StreamReport& report) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "apps/stream/stream_memory.h"
 #include "engine/session/stream_measure.h"
 
 namespace weft {
@@ -10,7 +11,19 @@ StreamSplit choose_split(const Flags& flags, int ranks,
                          const StreamSettings& settings, const std::string& caption) {
   const bool live = flags.on("live") || flags.given("listen"),
              is_open = ranks > settings.layout.ranks() + settings.decodes_apart;
-  StreamSplit out{.engine = std::make_unique<StreamEngine>(model, settings), .forecast = {}};
+  StreamSplit out{
+      .engine = std::make_unique<StreamEngine>(model, settings), .forecast = {}, .memory = {}};
+  const FreeMemory free(*out.engine);
+  const auto needed = [&](const Layout& layout, bool decodes_apart) {
+    StreamSettings other = settings;
+    other.layout = layout;
+    other.decodes_apart = decodes_apart;
+    StreamEngine engine(model, other);
+    return stream_memory(engine, caption);
+  };
+  const std::vector<StreamMemory> needs = stream_memory(*out.engine, caption);
+  free.check(needs);
+  out.memory = free.shown(needs);
   if (!live && !is_open && !flags.on("dry-run")) return out;
   const double fps = model->directory.defaults.stream->fps;
   StreamMeasurement measured = measure_stream(*out.engine, caption, fps);
@@ -24,7 +37,10 @@ StreamSplit choose_split(const Flags& flags, int ranks,
   }
   StreamForecast forecast = measured.stream;
   if (is_open) {
-    forecast = best_stream(one, measured.times, ranks);
+    forecast = best_stream(one, measured.times, ranks, [&](const StreamPlanConfig& split) {
+      return free.has(needed(split.layout, split.decodes_apart));
+    });
+    out.memory = free.shown(needed(forecast.layout, forecast.decodes_apart));
     StreamSettings best = settings;
     best.layout = forecast.layout;
     best.decodes_apart = forecast.decodes_apart;

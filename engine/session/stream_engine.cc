@@ -11,7 +11,9 @@
 #include "kernels/copy.h"
 #include "kernels/pointwise.h"
 #include "kernels/transfer.h"
+#include "models/footprint.h"
 #include "parallel/transport/local.h"
+#include "parallel/transport/silent.h"
 
 namespace weft {
 namespace {
@@ -266,13 +268,21 @@ void StreamEngine::run(const std::string& caption,
   run_ranks(ranks(), [&](Communicator& world) { rank(&world, prompt, next, take); });
 }
 
-Components StreamEngine::components(const RankPlacement& placement) const {
+Components StreamEngine::components(const RankPlacement& placement,
+                                    const std::optional<DeviceTraits>& device) const {
   return {model_,
           {.dtype = settings_.dtype, .weights = settings_.weights},
           settings_.vae_dtype,
           placement,
-          {},
+          device,
           settings_.text_weights};
+}
+
+size_t StreamEngine::arena_high_water() const {
+  size_t sum = hearing_ ? hearing_->arena_high_water() : 0;
+  for (const auto& rank : ranks_)
+    if (rank) sum += rank->arena.high_water();
+  return sum;
 }
 
 // The placement of a rank that computes; the decoder's is that of a single one.
@@ -293,12 +303,17 @@ void StreamEngine::rank(Communicator* world, const Tensor& prompt,
   if (!ranks_[index]) ranks_[index] = std::make_unique<Rank>(*this, index);
   auto& [stream, arena, placement, parts] = *ranks_[index];
   placement = this->placement(world);
-  const StreamPlanConfig config = plan();
+  draw({stream, arena, parts, placement, world, prompt, still_}, plan(), next, take);
+}
 
+void StreamEngine::draw(const Part& part, const StreamPlanConfig& config,
+                        const std::function<StreamSignal(int64_t)>& next,
+                        const std::function<void(StreamPictures&&)>& take) {
+  Stream& stream = part.stream;
   std::optional<BlockDecoder> decoder;
-  if (index == config.decoder())
-    decoder.emplace(stream, arena, parts, shape(), shown() ? *shown() : StreamPicture(),
-                    still_.video);
+  if ((part.world ? part.world->rank() : 0) == config.decoder())
+    decoder.emplace(stream, part.arena, part.parts, shape(), shown() ? *shown() : StreamPicture(),
+                    part.still.video);
   const auto on_own_device = [&](const TensorView& host) {
     Tensor out;
     if (!host) return out;
@@ -306,8 +321,8 @@ void StreamEngine::rank(Communicator* world, const Tensor& prompt,
     copy(stream, host, out);
     return out;
   };
-  const Tensor text = on_own_device(prompt), sink = on_own_device(still_.picture),
-               motion = on_own_device(still_.video);
+  const Tensor text = on_own_device(part.prompt), sink = on_own_device(part.still.picture),
+               motion = on_own_device(part.still.video);
   // Noise belongs to a frame, so that it does not depend on how the blocks are cut.
   const auto [channels, frames, height, width] = shape();
   const NoiseField noise(Rng::kPortable, settings_.seed, {channels, kMostFrames, height, width});
@@ -316,7 +331,7 @@ void StreamEngine::rank(Communicator* world, const Tensor& prompt,
   job.prompt = text;
   job.sink = sink;
   job.motion = motion;
-  job.next = [&](int64_t number) { return enter(number, next(number)); };
+  if (next) job.next = [&](int64_t number) { return enter(number, next(number)); };
   job.noise = [&](const StreamBlock& block, const TensorView& to) {
     noise.fill(to, block.frames.begin);
   };
@@ -326,9 +341,72 @@ void StreamEngine::rank(Communicator* world, const Tensor& prompt,
     pictures.muted = block.epoch != epoch_;
     take(std::move(pictures));
   };
-  StreamDenoiser(stream, arena, parts, placement, settings_.dtype,
-                 settings_.decodes_apart ? world : nullptr)
+  StreamDenoiser(stream, part.arena, part.parts, part.placement, settings_.dtype,
+                 settings_.decodes_apart ? part.world : nullptr)
       .run(config, job);
+}
+
+// The most that the text encoder and the picture's take, one after the other.
+uint64_t StreamEngine::encoding_bytes(DryRun& dry, Components& parts, int64_t ids) const {
+  RankPlacement alone;
+  const auto taken = [](const Footprint& weights, const Footprint& ran) {
+    return weights.held + std::max(weights.passing, ran.held + ran.passing + ran.arena);
+  };
+  const TextEncoderTraits& traits = parts.text_model().traits();
+  const TextEncoder* text = nullptr;
+  const Footprint text_weights = dry.measure([&] { text = &parts.text_encoder(dry.stream()); });
+  Context context = alone.text_context(dry.stream(), dry.arena(), {}, traits, ids);
+  uint64_t most = taken(text_weights, dry_encode(dry, *text, context, ids, traits.columns));
+  parts.done_with_text_encoders();
+  if (!shown()) return most;
+  const Footprint weights = dry.measure([&] { parts.vae_encoder(dry.stream()); });
+  StillLatents still;
+  const Footprint ran = dry.measure([&] {
+    still = still_latents(dry.stream(), dry.arena(), parts, settings_.picture,
+                          settings_.picture_fit, shape());
+  });
+  return std::max(most, taken(weights, ran));
+}
+
+// The window is full behind as many blocks as it has, and one more may take the sink's place.
+StreamBytes StreamEngine::bytes(const std::string& caption, int rank) {
+  const Device own = device(rank);
+  DryRun dry(own == Device() ? std::nullopt : std::optional(device_traits(own)));
+  Communicator world(std::make_shared<SilentTransport>(rank, ranks()));
+  Communicator* const several = ranks() > 1 ? &world : nullptr;
+  RankPlacement placement = this->placement(several);
+  StreamPlanConfig config = plan();
+  config.blocks =
+      static_cast<int>(settings_.window_frames / settings_.block_frames) + config.swap_block + 1;
+  StreamBytes out;
+  const auto ids = std::ssize(model_->tokens(caption)->ids);
+  const RankPlacement alone;
+  Components encoders = components(alone, dry.device()),
+             parts = components(placement, dry.device());
+  if (rank == 0) out.encoding = encoding_bytes(dry, encoders, ids);
+  std::unique_ptr<AudioEncoder> hears;
+  const Footprint weights = dry.measure([&] {
+    if (rank < settings_.layout.ranks()) parts.expert(dry.stream(), 0);
+    if (rank == config.decoder()) parts.vae(dry.stream());
+    if (rank == 0 && hearing_) hears = encoders.audio_encoder(dry.stream());
+  });
+  const auto [channels, frames, height, width] = shape();
+  const Tensor prompt =
+      dry.tensor(DType::kF32, {model_->prompt_rows(caption), parts.text_model().traits().columns});
+  StillLatents still;
+  if (shown()) {
+    still.picture = dry.tensor(DType::kF32, {channels, 1, height, width});
+    still.video = dry.tensor(DType::kF32, {channels, traits().motion_frames, height, width});
+  }
+  const Footprint ran = dry.measure([&] {
+    draw({dry.stream(), dry.arena(), parts, placement, several, prompt, still}, config, {},
+         [](StreamPictures&&) {});
+  });
+  out.weights = weights.held;
+  out.running = std::max(weights.passing, ran.held + ran.passing + ran.arena + ran.scratch) +
+                still.picture.view().bytes() + still.video.view().bytes() + prompt.view().bytes();
+  if (hears) out.running += hearing_->bytes(dry, *hears, settings_.block_frames);
+  return out;
 }
 
 NextBlock StreamEngine::enter(int64_t number, StreamSignal signal) {

@@ -9,6 +9,7 @@
 // most StreamPlanConfig::under_way() blocks for each interruption.
 //
 // The weights are loaded by the first stream and serve all that follow, one at a time.
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <functional>
@@ -25,6 +26,7 @@
 #include "engine/session/stream_picture.h"
 #include "engine/sound/stream_hearing.h"
 #include "io/media/frame.h"
+#include "kernels/dry_run.h"
 
 namespace weft {
 
@@ -67,6 +69,14 @@ struct StreamPictures {
 // Width and height of a model's streams are multiples of these, in pixels.
 std::array<int64_t, 2> stream_size_multiples(const ModelDirectory& model);
 
+// The bytes that one rank of a stream takes of its device, or of the host.
+struct StreamBytes {
+  uint64_t encoding = 0;  // while the caption and the picture are encoded, before anything else
+  uint64_t weights = 0;   // that the stream keeps
+  uint64_t running = 0;   // beside them: keys, rows, workspace, what the VAE remembers
+  uint64_t high_water() const { return std::max(encoding, weights + running); }
+};
+
 class StreamEngine {
  public:
   // Throws Error(kUsage) where a setting is not legal for the model. Loads no weights.
@@ -91,6 +101,11 @@ class StreamEngine {
   uint32_t epoch() const { return epoch_; }
 
   StreamPlanConfig plan() const;  // of the stream, without its end
+  int ranks() const { return settings_.layout.ranks() + settings_.decodes_apart; }
+  Device device(int rank) const;
+  // Predicted by a dry run of a rank that is called on its device. Loads nothing.
+  StreamBytes bytes(const std::string& caption, int rank);
+  size_t arena_high_water() const;  // of all ranks so far, and of hearing
   const StreamSettings& settings() const { return settings_; }
   const OpenModel& model() const { return *model_; }
   int64_t signal_columns() const { return traits().signal_columns; }
@@ -106,15 +121,29 @@ class StreamEngine {
   const TransformerTraits& traits() const { return model_->directory.expert(0).traits(); }
   const StreamPicture* shown() const;  // null: streams show no picture
   void check_picture() const;
-  int ranks() const { return settings_.layout.ranks() + settings_.decodes_apart; }
-  Device device(int rank) const;
-  Components components(const RankPlacement& placement) const;
+  Components components(const RankPlacement& placement,
+                        const std::optional<DeviceTraits>& device = {}) const;
   RankPlacement placement(Communicator* world) const;
   Sampler sampler() const;
   std::array<int64_t, 4> shape() const;
   const Tensor& encoded(const std::string& caption);
   void encode_picture();
   StreamJob job(const Sampler& sampler) const;
+  // A rank's means, and what it draws from, in host memory.
+  struct Part {
+    Stream& stream;
+    Arena& arena;
+    Components& parts;
+    RankPlacement& placement;
+    Communicator* world;  // null: one rank
+    TensorView prompt;
+    const StillLatents& still;
+  };
+  // Without `next` it draws blocks of no sound.
+  void draw(const Part& part, const StreamPlanConfig& config,
+            const std::function<StreamSignal(int64_t)>& next,
+            const std::function<void(StreamPictures&&)>& take);
+  uint64_t encoding_bytes(DryRun& dry, Components& parts, int64_t ids) const;
   void rank(Communicator* world, const Tensor& prompt,
             const std::function<StreamSignal(int64_t)>& next,
             const std::function<void(StreamPictures&&)>& take);

@@ -3,6 +3,7 @@
 #include "engine/pictures/picture_conditions.h"
 #include "engine/pictures/video_encoder.h"
 #include "kernels/copy.h"
+#include "kernels/meter.h"
 #include "kernels/transfer.h"
 
 namespace weft {
@@ -12,8 +13,9 @@ StillLatents still_latents(Stream& stream, Arena& arena, Components& parts,
                            const std::array<int64_t, 4>& latent) {
   const VaeTraits& vae = parts.vae_model().traits();
   const auto [channels, frames, rows, columns] = latent;
-  const Tensor pixels =
-      clip_picture(picture, fit, columns * vae.spatial_factor, rows * vae.spatial_factor);
+  const int64_t width = columns * vae.spatial_factor, height = rows * vae.spatial_factor;
+  const Tensor pixels = is_dry_run(stream) ? Tensor(DType::kF32, {3, height, width})
+                                           : clip_picture(picture, fit, width, height);
   RankPlacement alone;
   VideoEncoder encoder(stream, arena, alone, vae,
                        {channels, parts.traits().motion_frames, rows, columns});

@@ -5,6 +5,7 @@
 
 #include "engine/sound/audio_features.h"
 #include "kernels/transfer.h"
+#include "models/footprint.h"
 
 namespace weft {
 
@@ -20,6 +21,21 @@ StreamHearing::StreamHearing(std::shared_ptr<const OpenModel> model, Device devi
 
 int64_t StreamHearing::samples_of_frame() const {
   return parts_.audio_model().traits().rate / fps_ * parts_.vae_model().traits().temporal_factor;
+}
+
+uint64_t StreamHearing::bytes(DryRun& dry, const AudioEncoder& encoder, int64_t frames) {
+  const AudioEncoderTraits& traits = parts_.audio_model().traits();
+  const TransformerTraits& transformer = parts_.expert_model(0).traits();
+  const int64_t past = kPastSeconds * traits.rate / samples_of_frame(), all = past + frames;
+  const int64_t samples = all * samples_of_frame();
+  Context context =
+      alone_.text_context(dry.stream(), dry.arena(), Pass{}, traits.split(), traits.rows(samples));
+  const Footprint ran = dry_encode(dry, encoder, context, samples);
+  const int64_t of_features = traits.states * traits.columns * all *
+                              parts_.vae_model().traits().temporal_factor,
+                of_signal = all / transformer.patch[0] * transformer.signal_columns;
+  return ran.held + ran.passing + ran.arena +
+         static_cast<uint64_t>(of_features + of_signal) * sizeof(float);
 }
 
 std::vector<float> StreamHearing::rows(std::span<const float> samples) {

@@ -11,6 +11,7 @@
 
 #include "engine/generation/components.h"
 #include "kernels/arena.h"
+#include "kernels/dry_run.h"
 
 namespace weft {
 
@@ -23,6 +24,9 @@ class StreamHearing {
   StreamHearing(std::shared_ptr<const OpenModel> model, Device device, DType dtype, int threads,
                 int64_t fps);
 
+  // The bytes that rows() takes for a block of so many latent frames, by a dry run.
+  uint64_t bytes(DryRun& dry, const AudioEncoder& encoder, int64_t frames);
+  size_t arena_high_water() const { return arena_.high_water(); }
   int64_t samples_of_frame() const;        // of the pictures of a latent frame
   void begin_stream() { heard_.clear(); }  // the next sound has nothing before it
   // Returns what the next latent frames follow [frames, signal_columns], of their sound at the

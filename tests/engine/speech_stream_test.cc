@@ -303,6 +303,52 @@ TEST_F(SpeechStream, ASessionSpeaksASound) {
   EXPECT_EQ(session.counts().blocks, 5);
 }
 
+// The prediction and the measured memory of a stream agree within 5 %.
+TEST_F(SpeechStream, MemoryIsAsPlanned) {
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const KeptRows kept : {KeptRows::kCompute, KeptRows::kInt8}) {
+      StreamSettings how = settings();
+      how.width = 128;
+      how.picture = {.path = "a.png",
+                     .pixels = std::make_shared<const Tensor>(Tensor(DType::kF32, {3, 64, 128}))};
+      std::fill_n(how.picture.pixels->as<float>(), 3 * 64 * 128, 0.5f);
+      how.dtype = dtype;
+      how.kept = kept;
+      const size_t before = tensor_bytes_live();
+      StreamEngine engine(model_, how);
+      const StreamBytes planned = engine.bytes("a face", 0);
+      EXPECT_EQ(tensor_bytes_live(), before);
+      reset_tensor_bytes_peak();
+      engine.run(
+          "a face",
+          [&](int64_t number) {
+            StreamSignal next{.frames = 3, .sound = sound_of(number)};
+            next.last = number == 10;
+            return next;
+          },
+          [](StreamPictures&&) {});
+      const uint64_t taken = tensor_bytes_peak() - before + engine.arena_high_water();
+      EXPECT_NEAR(static_cast<double>(planned.high_water()) / static_cast<double>(taken), 1, 0.05)
+          << to_string(dtype) << " " << static_cast<int>(kept) << ": weights " << planned.weights
+          << ", running " << planned.running << ", encoding " << planned.encoding << ", taken "
+          << taken;
+    }
+}
+
+// Ranks of layers have the weights of one, but for the parts that all have.
+TEST_F(SpeechStream, MemoryIsSplitByLayers) {
+  StreamSettings whole = settings(), halves = settings();
+  halves.layout = StreamRun::split(1, 2);
+  halves.decodes_apart = true;
+  StreamEngine one(model_, whole), split(model_, halves);
+  uint64_t weights = 0;
+  for (int rank = 0; rank < split.ranks(); ++rank) weights += split.bytes("a face", rank).weights;
+  const uint64_t alone = one.bytes("a face", 0).weights;
+  EXPECT_GE(weights, alone);
+  EXPECT_LT(static_cast<double>(weights), 1.3 * static_cast<double>(alone));
+  EXPECT_EQ(split.bytes("a face", 1).encoding, 0u);
+}
+
 TEST_F(SpeechStream, WrongSettingsAreNamed) {
   const auto error_of = [](const std::function<void(StreamSettings&)>& change) -> std::string {
     StreamSettings changed = settings();
