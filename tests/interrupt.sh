@@ -95,9 +95,9 @@ until grep -q '"turn":19}' "$folder/err"; do
   kill -0 "$job" 2> /dev/null || { fault "the job ended before turn 19"; break; }
   sleep 0.02
 done
-kill -KILL "$job"
+# The ranks, too: they may end the job before they know that mpirun is gone.
+kill -KILL $(pgrep -P "$job") "$job"
 wait "$job" 2> /dev/null
-sleep 2  # until its processes know
 resumed
 layout=ulysses=2 keeps_frames=
 
