@@ -91,7 +91,7 @@ class ClipLoop {
   int64_t written_ = 0;  // pictures of the clips before
   Tensor features_;      // of the whole sound [states, columns, frames], on the host
   Tensor motion_;        // [C, F, h, w] of the pictures before the clip, on the device
-  // The latents of the clips before, on the host of a root that keeps checkpoints.
+  // The latents of the clips so far, on the host of a root that keeps checkpoints.
   std::vector<Tensor> finished_;
   // This rank's rows of the last pictures of a clip [n, 3, rows, W], and the first one's number in
   // what is decoded with it.
@@ -203,17 +203,18 @@ void ClipLoop::draw_again() {
   decode(latent);
 }
 
-// The state that the clip starts from.
+// The state that the clip starts from. Nothing else is read from the checkpoint.
 Start ClipLoop::start() {
   const int done = run_.first_step % run_.sampler.steps();
-  if (clip_ > first_clip() || done == 0) return {.step = 0, .latent = noise()};
   Checkpoint* const from = to_.options.resume.get();
   Checkpoint own;
-  if (from) {
+  if (from && clip_ == first_clip()) {
     own.step = done;
-    own.latent = kept_clip(clip_);
+    if (done > 0) own.latent = kept_clip(clip_);
     own.history = std::move(from->history);
+    from->latent = {};
   }
+  if (clip_ > first_clip() || done == 0) return {.step = 0, .latent = noise()};
   return agreed_start(run_.stream, run_.placement, from ? &own : nullptr, run_.sampler,
                       run_.placement.split(shape_, run_.parts.traits().patch[0]), to_.options.stop);
 }
