@@ -5,6 +5,7 @@
 #include "io/media/video.h"
 #include "io/sound/audio.h"
 #include "tests/apps/cli_testing.h"
+#include "tests/apps/resume_testing.h"
 #include "tests/models/slices_testing.h"
 #include "tests/support/speech_model.h"
 
@@ -76,6 +77,15 @@ TEST_F(SpeechStreamCommand, LorasAndFilesArePartsOfTheModel) {
   EXPECT_NE(hash_of("--weights int8"), plain);
   EXPECT_EQ(hash_of("--transformer " + model_->path + "/diffusion_pytorch_model.safetensors"),
             plain);
+}
+
+// A server draws the loops that faces begin with, and what is said, with the picture.
+TEST_F(SpeechStreamCommand, ListensForClients) {
+  Child server(folder_, "stream --threads 1 --seed 3 --steps 1 --size 64x64 --caption talks " +
+                            face() + "--listen 127.0.0.1:0 --model " + model_->path);
+  EXPECT_TRUE(server.says("Clients can connect.")) << server.err();
+  server.signal(SIGTERM);
+  EXPECT_EQ(server.wait(), 0) << server.err();
 }
 
 TEST_F(SpeechStreamCommand, WrongOnesAreRefusedByName) {
