@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "io/json.h"
+#include "io/weights/safetensors_header.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -98,7 +99,7 @@ std::string preview_fit_path(const std::string& vae_folder) { return vae_folder 
 PreviewFit read_preview_fit(const std::string& path, int64_t channels) {
   const json file = read_json_file(path, JsonDialect::kStrict);
   const std::string schema = json_string(file, "schema", path);
-  if (schema != kSchema) refuse(path, "schema", "\"" + schema + "\"", kSchema);
+  if (schema != kSchema) refuse(path, "schema", quoted_name(schema), kSchema);
   PreviewFit fit{.map = read_map(file, "", channels, path)};
   if (!json_has(file, kFirst)) return fit;
   const json& first = json_field(file, kFirst, path);
