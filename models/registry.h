@@ -128,7 +128,8 @@ struct PipelineFacts {
   bool expand_timesteps = false;
 };
 
-// Where the repository of a model's authors has its parts, beside the transformer in its root.
+// This says where the repository of a model's authors has its parts, beside the transformer in its
+// root.
 struct RootLayout {
   const char* vae_pickle;  // published as pickles, which are not read
   const char* text_encoder_pickle;

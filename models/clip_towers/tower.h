@@ -36,7 +36,7 @@ struct ClipExtents {
 };
 
 // Checks the file's tensors against `tensors`, and finds the part of each that the slice holds.
-// What is beside the tower is ignored.
+// It ignores what is beside the tower.
 CheckpointPart clip_tensors_of(const TensorFile& file, const EncoderBlocksConfig& config,
                                const std::vector<TensorSpec>& tensors, const ClipNames& names,
                                const WidthSlice& width);

@@ -19,7 +19,7 @@ constexpr int64_t kDropped = 3;
 // The largest patches of the motion are 8 x 8 latent pixels.
 constexpr int64_t kMotionPatch = 8;
 
-// As Live Avatar draws them (Alibaba-Quark/LiveAvatar, liveavatar/models/wan,
+// Live Avatar draws streams so (Alibaba-Quark/LiveAvatar, liveavatar/models/wan,
 // causal_s2v_pipeline_tpp.py), with its LoRA of four steps.
 StreamDefaults speech_stream() {
   return {.caption = "",

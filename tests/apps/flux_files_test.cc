@@ -57,7 +57,7 @@ class FluxFiles : public Cli {
                                    {"in_channels", 64},
                                    {"pooled_projection_dim", 64}});
   }
-  // As clip_l.safetensors, it has positions by number.
+  // It has positions by number, as clip_l.safetensors does.
   void make_clip() {
     const std::string folder = folder_of_model_ + "/text_encoder";
     const ClipTextConfig config{

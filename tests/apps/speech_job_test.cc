@@ -5,38 +5,24 @@
 #include "io/media/image.h"
 #include "io/media/video.h"
 #include "io/sound/audio.h"
-#include "tests/apps/cli_testing.h"
-#include "tests/support/speech_model.h"
+#include "tests/apps/speech_testing.h"
 
 namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-using test::Cli, test::Outcome, test::run;
+using test::Outcome, test::run;
 
-class SpeechJob : public Cli {
+class SpeechJob : public test::SpeechCli {
  protected:
-  static void SetUpTestSuite() {
-    model_ = new test::SpeechModel(testing::TempDir() + "weft_speech_job");
-  }
-  static void TearDownTestSuite() { delete model_; }
-  void SetUp() override {
-    Cli::SetUp();
-    Frame face(96, 64);
-    for (size_t i = 0; i < face.rgb.size(); ++i) face.rgb[i] = static_cast<uint8_t>(i * 7 % 251);
-    write_png(path("face.png"), face, {}, Overwrite::kReplace);
-    test::write_wav(path("talk.wav"), 16000, test::tone(2, 16000));
-  }
-  static std::string model() { return " --model " + model_->path; }
-  std::string inputs() { return " --image " + path("face.png") + " --audio " + path("talk.wav"); }
+  std::string inputs() { return face() + "--audio " + path("talk.wav"); }
   Outcome drawn(const std::string& name, const std::string& more = "") {
     return run(
         "generate --json -q --threads 1 --progress none --overwrite --seed 5 -p talks "
         "--size 64x64 --steps 1 --guidance-scale 1 " +
         model() + inputs() + " -o " + path(name) + " " + more);
   }
-  static inline test::SpeechModel* model_ = nullptr;
 };
 
 // The sound of the movie is that of the file from the moment of the first picture on.

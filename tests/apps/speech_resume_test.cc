@@ -1,5 +1,4 @@
 // A video that follows a sound is stopped or killed in its second clip, and goes on.
-#include "io/media/image.h"
 #include "io/sound/audio.h"
 #include "tests/apps/resume_testing.h"
 #include "tests/support/speech_model.h"
@@ -12,9 +11,7 @@ class SpeechResume : public Resume {
   void SetUp() override {
     Resume::SetUp();
     model_.emplace(folder_ + "/speech");
-    Frame face(64, 64);
-    for (size_t i = 0; i < face.rgb.size(); ++i) face.rgb[i] = static_cast<uint8_t>(i * 7 % 251);
-    write_png(folder_ + "/face.png", face, {}, Overwrite::kReplace);
+    test::write_face(folder_ + "/face.png", 64, 64);
     test::write_wav(folder_ + "/talk.wav", 16000, test::tone(6, 16000));
   }
   void TearDown() override {

@@ -4,39 +4,25 @@
 #include "io/media/image.h"
 #include "io/media/video.h"
 #include "io/sound/audio.h"
-#include "tests/apps/cli_testing.h"
 #include "tests/apps/resume_testing.h"
+#include "tests/apps/speech_testing.h"
 #include "tests/models/slices_testing.h"
-#include "tests/support/speech_model.h"
 
 namespace weft {
 namespace {
 
-using test::Cli, test::Outcome, test::json_lines_of, test::run;
+using test::Outcome, test::json_lines_of, test::run;
 
-class SpeechStreamCommand : public Cli {
+class SpeechStreamCommand : public test::SpeechCli {
  protected:
-  static void SetUpTestSuite() {
-    model_ = new test::SpeechModel(testing::TempDir() + "weft_speech_stream_command");
-  }
-  static void TearDownTestSuite() { delete model_; }
-  void SetUp() override {
-    Cli::SetUp();
-    Frame face(96, 64);
-    for (size_t i = 0; i < face.rgb.size(); ++i) face.rgb[i] = static_cast<uint8_t>(i * 7 % 251);
-    write_png(path("face.png"), face, {}, Overwrite::kReplace);
-    test::write_wav(path("talk.wav"), 16000, test::tone(1, 16000));
-  }
   std::string render(const std::string& more) {
     return "stream --threads 1 --seed 3 --steps 2 --caption talks --overwrite --model " +
            model_->path + " --render " + path("talk.wav") + " -o " + path("a.mp4") + " " + more;
   }
-  std::string face() { return "--image " + path("face.png") + " "; }
   std::string hash_of(const std::string& more) {
     const auto lines = json_lines_of(render(face() + "--size 64x64 --json " + more));
     return lines.size() == 1 ? lines[0]["framehash"].get<std::string>() : "";
   }
-  static inline test::SpeechModel* model_ = nullptr;
 };
 
 // The size has the picture's shape; the first block of 12 pictures shows 9.
@@ -51,7 +37,7 @@ TEST_F(SpeechStreamCommand, RendersASoundWithThePicture) {
   Frame frame;
   int count = 0;
   while (reader.next(frame)) ++count;
-  EXPECT_EQ(count, 9 + 2 * 12);
+  EXPECT_EQ(count, 9 + 4 * 12);
   EXPECT_EQ(frame.width, 128);
   EXPECT_EQ(frame.height, 64);
   EXPECT_NEAR(read_all(*open_sound(path("a.mp4"), 16000)).seconds(), count / 25.0, 0.07);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "io/json.h"
+#include "io/media/image.h"
 #include "models/registry.h"
 #include "tests/models/slices_testing.h"
 
@@ -46,6 +47,13 @@ inline std::vector<float> tone(double seconds, int rate) {
                                 std::sin(2 * M_PI * (200 + 40 * std::sin(t)) * t));
   }
   return out;
+}
+
+// A picture of any colours.
+inline void write_face(const std::string& path, int width, int height) {
+  Frame face(width, height);
+  for (size_t i = 0; i < face.rgb.size(); ++i) face.rgb[i] = static_cast<uint8_t>(i * 7 % 251);
+  write_png(path, face, {}, Overwrite::kReplace);
 }
 
 struct SpeechModel {
