@@ -29,9 +29,10 @@ StreamSplit choose_split(const Flags& flags, int ranks,
   StreamMeasurement measured = measure_stream(*out.engine, caption, fps);
   const StreamPlanConfig one = out.engine->plan();
   const auto ulysses = static_cast<int>(std::min<int64_t>(ranks, one.heads));
-  if (is_open && ulysses > 1) {
-    StreamSettings shared = settings;
-    shared.layout[Axis::kUlysses] = ulysses;
+  if (is_open) out.engine.reset();  // the split that is measured next, or chosen, needs the memory
+  StreamSettings shared = settings;
+  shared.layout[Axis::kUlysses] = ulysses;
+  if (is_open && ulysses > 1 && free.has(needed(shared.layout, shared.decodes_apart))) {
     StreamEngine engine(model, shared);
     measured.times.exchange_s = measure_exchange(engine, caption, measured.times);
   }
