@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "io/json.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -22,6 +21,30 @@ nlohmann::json read_config(const std::string& path) {
   nlohmann::json config = read_json_file(path);
   if (!config.is_object()) throw Error(ErrorKind::kModel, path + ": not a JSON object");
   return config;
+}
+
+void read_axes(const nlohmann::json& config, const std::string& key, const std::string& path,
+               const IntRange& legal, std::array<int64_t, 3>& out) {
+  if (!json_has(config, key)) return;
+  const std::vector<int64_t> values = json_ints(config, key, path, legal);
+  if (values.size() != out.size())
+    throw Error(ErrorKind::kModel,
+                path + ": " + key + " must have 3 values (frames, rows, columns)");
+  std::ranges::copy(values, out.begin());
+}
+
+void check_rotary_axes(const std::string& key, const std::array<int64_t, 3>& columns,
+                       int64_t head_columns, const std::string& path) {
+  int64_t sum = 0;
+  for (const int64_t count : columns) {
+    if (count % 2)
+      throw Error(ErrorKind::kModel,
+                  path + ": " + key + " holds " + std::to_string(count) + " (legal: even numbers)");
+    sum += count;
+  }
+  if (sum != head_columns)
+    throw Error(ErrorKind::kModel, path + ": " + key + " adds up to " + std::to_string(sum) +
+                                       ", a head has " + std::to_string(head_columns));
 }
 
 void ConfigCheck::keys(const std::vector<std::string>& required,

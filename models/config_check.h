@@ -1,14 +1,26 @@
 #pragma once
 // ConfigCheck: reports all faults of the keys of a configuration file at once.
+#include <array>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
+
+#include "io/json.h"
 
 namespace weft {
 
 // Returns the object that a configuration file holds. Throws Error(kModel) where it holds something
 // else.
 nlohmann::json read_config(const std::string& path);
+
+// Reads a value for each axis of a latent, if the key is there. Error(kModel) where there are not
+// three, or one is not legal.
+void read_axes(const nlohmann::json& config, const std::string& key, const std::string& path,
+               const IntRange& legal, std::array<int64_t, 3>& out);
+// Checks the columns of a head that the rotary embedding turns for each axis: even numbers that add
+// up to those of the head. Error(kModel) names the key otherwise.
+void check_rotary_axes(const std::string& key, const std::array<int64_t, 3>& columns,
+                       int64_t head_columns, const std::string& path);
 
 class ConfigCheck {
  public:

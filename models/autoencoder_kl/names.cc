@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "models/autoencoder_kl/vae.h"
+#include "models/tensor_sizes.h"
 
 namespace weft {
 
@@ -62,51 +63,37 @@ bool holds_kl_vae(const TensorFile& file) {
 }
 
 KlVaeConfig KlVaeConfig::from_tensors(const TensorFile& file) {
-  const std::string where = file.files().empty() ? "the file" : file.files().front();
-  const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorKind::kModel, where + ": no config.json, and " + why);
-  };
   // Names of the encoder do not depend on the number of levels.
-  const auto spelled = [&](const std::string& name) { return kl_vae_name(file, name, 1); };
-  const auto extent = [&](const std::string& name, int dim) -> int64_t {
-    const std::string weight = spelled(name + ".weight");
-    if (!file.contains(weight)) refuse(weight + ", from which sizes would follow, is missing");
-    const TensorView view = file.describe(weight);
-    if (view.rank <= dim || view[dim] < 1 || view[dim] > kWidest)
-      refuse(weight + " is " + view.to_string_shape() + " (legal: extents of 1 to 65536)");
-    return view[dim];
-  };
+  const TensorSizes sizes(
+      file, [&](const std::string& name) { return kl_vae_name(file, name + ".weight", 1); },
+      kWidest);
   const auto block = [&](int64_t level, int64_t index) {
     return "encoder.down_blocks." + std::to_string(level) + ".resnets." + std::to_string(index) +
            ".conv1";
   };
-  const auto has = [&](const std::string& name) {
-    return file.contains(spelled(name + ".weight"));
-  };
   KlVaeConfig config;
   config.channels.clear();
-  for (int64_t level = 0; level < 8 && has(block(level, 0)); ++level)
-    config.channels.push_back(extent(block(level, 0), 0));
-  if (config.channels.empty())
-    refuse(spelled(block(0, 0) + ".weight") + ", from which sizes would follow, is missing");
+  config.channels.push_back(sizes.extent(block(0, 0), 0));
+  for (int64_t level = 1; level < 8 && sizes.has(block(level, 0)); ++level)
+    config.channels.push_back(sizes.extent(block(level, 0), 0));
   config.resnets = 1;
-  while (config.resnets < kMost && has(block(0, config.resnets))) ++config.resnets;
-  config.in_channels = extent("encoder.conv_in", 1);
-  config.out_channels = extent("decoder.conv_out", 0);
-  config.latent_channels = extent("decoder.conv_in", 1);
-  config.mid_attention = has("decoder.mid_block.attentions.0.to_q");
-  config.quant_conv = has("quant_conv");
-  config.post_quant_conv = has("post_quant_conv");
+  while (config.resnets < kMost && sizes.has(block(0, config.resnets))) ++config.resnets;
+  config.in_channels = sizes.extent("encoder.conv_in", 1);
+  config.out_channels = sizes.extent("decoder.conv_out", 0);
+  config.latent_channels = sizes.extent("decoder.conv_in", 1);
+  config.mid_attention = sizes.has("decoder.mid_block.attentions.0.to_q");
+  config.quant_conv = sizes.has("quant_conv");
+  config.post_quant_conv = sizes.has("post_quant_conv");
   if (config.in_channels != 3 || config.out_channels != 3)
-    refuse("its pictures have " + std::to_string(config.in_channels) + " and " +
-           std::to_string(config.out_channels) + " channels (legal: 3)");
+    sizes.refuse("its pictures have " + std::to_string(config.in_channels) + " and " +
+                 std::to_string(config.out_channels) + " channels (legal: 3)");
   if (config.latent_channels != kFluxChannels)
-    refuse("the scale of its " + std::to_string(config.latent_channels) +
-           " latent channels is not known (legal without one: 16, as FLUX.1's VAE has)");
+    sizes.refuse("the scale of its " + std::to_string(config.latent_channels) +
+                 " latent channels is not known (legal without one: 16, as FLUX.1's VAE has)");
   for (const int64_t width : config.channels)
     if (width % config.groups)
-      refuse("a width of " + std::to_string(width) + " is no multiple of " +
-             std::to_string(config.groups) + ", the groups of its norms");
+      sizes.refuse("a width of " + std::to_string(width) + " is no multiple of " +
+                   std::to_string(config.groups) + ", the groups of its norms");
   config.scaling_factor = kFluxScale;
   config.shift_factor = kFluxShift;
   return config;

@@ -7,6 +7,7 @@
 #include "models/causal_decoder/decoder.h"
 #include "models/causal_decoder/names.h"
 #include "models/config_check.h"
+#include "models/tensor_sizes.h"
 
 namespace weft {
 
@@ -119,53 +120,38 @@ double metadata_number(const TensorFile& file, const std::string& key, double fa
 
 DecoderConfig DecoderConfig::from_tensors(const TensorFile& file) {
   constexpr int64_t kHeadDim = 128;  // of every Qwen2.5, whose tensors do not tell it
-  constexpr int64_t kWidest = 1 << 20;
-  const std::string where = file.files().empty() ? "the file" : file.files().front();
-  const DecoderNames names = detect_decoder_names(file);
-  const auto extent = [&](const std::string& name, int dim) {
-    const std::string spelled = names(name);
-    const TensorView view = file.contains(spelled) ? file.describe(spelled) : TensorView();
-    if (view.rank <= dim || view[dim] < 1 || view[dim] > (kWidest << 4))
-      throw Error(ErrorKind::kModel, where + ": no config.json, and " + spelled +
-                                         ", from which sizes would follow, is missing or "
-                                         "misshapen");
-    return view[dim];
-  };
-  const auto has = [&](const std::string& name) { return file.contains(names(name)); };
+  constexpr int64_t kWidest = 1 << 24;
+  const TensorSizes sizes(file, detect_decoder_names(file), kWidest);
   const std::string first = "layers.0.self_attn.";
   DecoderConfig config;
-  config.vocab = extent("embed_tokens.weight", 0);
-  config.hidden = extent("embed_tokens.weight", 1);
-  config.ffn = extent("layers.0.mlp.gate_proj.weight", 0);
-  config.head_norms = has(first + "q_norm.weight");
-  config.projection_biases = has(first + "q_proj.bias");
-  config.tied = !has("lm_head.weight");
-  const int64_t queries = extent(first + "q_proj.weight", 0),
-                keys = extent(first + "k_proj.weight", 0);
+  config.vocab = sizes.extent("embed_tokens.weight", 0);
+  config.hidden = sizes.extent("embed_tokens.weight", 1);
+  config.ffn = sizes.extent("layers.0.mlp.gate_proj.weight", 0);
+  config.head_norms = sizes.has(first + "q_norm.weight");
+  config.projection_biases = sizes.has(first + "q_proj.bias");
+  config.tied = !sizes.has("lm_head.weight");
+  const int64_t queries = sizes.extent(first + "q_proj.weight", 0),
+                keys = sizes.extent(first + "k_proj.weight", 0);
   const double heads = metadata_number(file, "attention.head_count", 0);
-  const int64_t head = config.head_norms             ? extent(first + "q_norm.weight", 0)
+  const int64_t head = config.head_norms             ? sizes.extent(first + "q_norm.weight", 0)
                        : heads >= 1 && heads <= 4096 ? queries / static_cast<int64_t>(heads)
                                                      : kHeadDim;
   if (head < 2 || head > 1024 || head % 2 || queries % head || keys % head || queries % keys ||
       queries / head > 4096)
-    throw Error(ErrorKind::kModel, where + ": no config.json, and heads of " +
-                                       std::to_string(head) + " columns do not divide " +
-                                       std::to_string(queries) + " of queries and " +
-                                       std::to_string(keys) + " of keys");
+    sizes.refuse("heads of " + std::to_string(head) + " columns do not divide " +
+                 std::to_string(queries) + " of queries and " + std::to_string(keys) + " of keys");
   config.head_dim = static_cast<int>(head);
   config.heads = static_cast<int>(queries / head);
   config.kv_heads = static_cast<int>(keys / head);
-  while (config.layers < 1024 &&
-         has("layers." + std::to_string(config.layers) + ".self_attn.q_proj.weight"))
-    ++config.layers;
+  config.layers = sizes.count("layers.", ".self_attn.q_proj.weight");
   config.rope_theta = metadata_number(file, "rope.freq_base", config.rope_theta);
   config.eps =
       static_cast<float>(metadata_number(file, "attention.layer_norm_rms_epsilon", config.eps));
   if (!(config.rope_theta > 1))
-    throw Error(ErrorKind::kModel, where + ": rope.freq_base is " +
+    throw Error(ErrorKind::kModel, shown_name(file) + ": rope.freq_base is " +
                                        std::to_string(config.rope_theta) + " (legal: above 1)");
   if (!(config.eps > 0) || !std::isfinite(config.eps))
-    throw Error(ErrorKind::kModel, where + ": attention.layer_norm_rms_epsilon is " +
+    throw Error(ErrorKind::kModel, shown_name(file) + ": attention.layer_norm_rms_epsilon is " +
                                        std::to_string(config.eps) +
                                        " as f32 (legal: positive and finite)");
   return config;

@@ -50,12 +50,12 @@ bool holds_clip_text(const TensorFile& file) { return find_clip_text_names(file)
 ClipTextConfig ClipTextConfig::from_tensors(const TensorFile& file) {
   constexpr int64_t kHeadDim = 64;  // of all published text towers
   const ClipNames names = find_clip_text_names(file).value_or(ClipNames());
-  const ClipExtents extent(file, names);
+  const TensorSizes sizes = clip_sizes(file, names);
   ClipTextConfig config;
-  config.blocks = extent.blocks(kHeadDim, "a CLIP text tower");
+  config.blocks = clip_blocks_from_tensors(sizes, kHeadDim, "a CLIP text tower");
   config.blocks.activation = EncoderActivation::kQuickGelu;
-  config.vocab_size = extent(kClipTokens, 0);
-  config.positions = extent(kClipPositions, 0);
+  config.vocab_size = sizes.extent(kClipTokens, 0);
+  config.positions = sizes.extent(kClipPositions, 0);
   // The end of a text is the last token of the vocabulary.
   config.end_id = config.vocab_size - 1;
   return config;

@@ -6,37 +6,23 @@ EncoderBlocksConfig clip_blocks_from_json_file(const std::string& path) {
   return EncoderBlocksConfig::from_json_file(path, kClipBlockNames, EncoderActivation::kQuickGelu);
 }
 
-ClipExtents::ClipExtents(const TensorFile& tensors, const ClipNames& spelled)
-    : file(tensors),
-      names(spelled),
-      where(tensors.files().empty() ? "the file" : tensors.files().front()) {}
-
-int64_t ClipExtents::operator()(const std::string& name, int dim) const {
+TensorSizes clip_sizes(const TensorFile& file, const ClipNames& names) {
   constexpr int64_t kWidest = 1 << 18;
-  const std::string spelled = names(name).name;
-  const TensorView view = file.contains(spelled) ? file.describe(spelled) : TensorView();
-  const int at = dim < 0 ? view.rank + dim : dim;
-  if (at < 0 || at >= view.rank || view[at] < 1 || view[at] > kWidest)
-    throw Error(ErrorKind::kModel, where + ": no config.json, and " + spelled +
-                                       ", from which sizes would follow, is missing or misshapen");
-  return view[at];
+  return TensorSizes(
+      file, [&names](const std::string& name) { return names(name).name; }, kWidest);
 }
 
-EncoderBlocksConfig ClipExtents::blocks(int64_t head_dim, const std::string& what) const {
+EncoderBlocksConfig clip_blocks_from_tensors(const TensorSizes& sizes, int64_t head_dim,
+                                             const std::string& what) {
   EncoderBlocksConfig config;
-  config.width = (*this)(kClipPositions, -1);
-  config.ffn = (*this)(kClipFirstLayer, 0);
+  config.width = sizes.extent(kClipPositions, -1);
+  config.ffn = sizes.extent(kClipFirstLayer, 0);
   config.names = kClipBlockNames;
   if (config.width % head_dim)
-    throw Error(ErrorKind::kModel, where + ": no config.json, and a width of " +
-                                       std::to_string(config.width) + " is not that of " + what +
-                                       " (legal without one: multiples of " +
-                                       std::to_string(head_dim) + ")");
+    sizes.refuse("a width of " + std::to_string(config.width) + " is not that of " + what +
+                 " (legal without one: multiples of " + std::to_string(head_dim) + ")");
   config.heads = config.width / head_dim;
-  const auto has = [&](int64_t layer) {
-    return file.contains(names("encoder.layers." + std::to_string(layer) + ".mlp.fc1.weight").name);
-  };
-  while (config.layers < 1024 && has(config.layers)) ++config.layers;
+  config.layers = sizes.count("encoder.layers.", ".mlp.fc1.weight");
   return config;
 }
 

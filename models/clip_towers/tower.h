@@ -5,6 +5,7 @@
 
 #include "models/clip_towers/names.h"
 #include "models/pre_norm_encoder/blocks.h"
+#include "models/tensor_sizes.h"
 
 namespace weft {
 
@@ -20,20 +21,12 @@ inline constexpr EncoderBlockNames kClipBlockNames{.norm1 = "layer_norm1",
 // Reads the keys that both towers have. Error(kModel) names the key, its value and what is legal.
 EncoderBlocksConfig clip_blocks_from_json_file(const std::string& path);
 
-// Reads sizes from the tensors of a file without a config. Error(kModel) names the tensor that is
-// missing or misshapen.
-struct ClipExtents {
-  ClipExtents(const TensorFile& tensors, const ClipNames& spelled);
-
-  // The extent of a tensor with a Hugging Face name; dimensions below 0 count from the last one.
-  int64_t operator()(const std::string& name, int dim) const;
-  // The sizes of the blocks, whose heads have `head_dim` columns. `what` is such a tower.
-  EncoderBlocksConfig blocks(int64_t head_dim, const std::string& what) const;
-
-  const TensorFile& file;
-  const ClipNames& names;
-  const std::string where;  // the file's path
-};
+// Returns a reader of sizes by Hugging Face names. Both arguments must outlive it.
+TensorSizes clip_sizes(const TensorFile& file, const ClipNames& names);
+// The sizes of the blocks, whose heads have `head_dim` columns. `what` is such a tower.
+// Error(kModel) says what is missing or misshapen.
+EncoderBlocksConfig clip_blocks_from_tensors(const TensorSizes& sizes, int64_t head_dim,
+                                             const std::string& what);
 
 // Checks the file's tensors against `tensors`, and finds the part of each that the slice holds.
 // It ignores what is beside the tower.

@@ -55,19 +55,17 @@ bool holds_clip_vision(const TensorFile& file) { return find_clip_vision_names(f
 ClipVisionConfig ClipVisionConfig::from_tensors(const TensorFile& file) {
   constexpr int64_t kHeadDim = 80;  // of a ViT-H
   const ClipNames names = find_clip_vision_names(file).value_or(ClipNames());
-  const ClipExtents extent(file, names);
+  const TensorSizes sizes = clip_sizes(file, names);
   ClipVisionConfig config;
-  config.blocks = extent.blocks(kHeadDim, "a ViT-H");
+  config.blocks = clip_blocks_from_tensors(sizes, kHeadDim, "a ViT-H");
   config.blocks.activation = EncoderActivation::kGelu;
-  config.patch_size = extent(kClipPatches, -1);
-  const int64_t patches = extent(kClipPositions, -2) - 1;
+  config.patch_size = sizes.extent(kClipPatches, -1);
+  const int64_t patches = sizes.extent(kClipPositions, -2) - 1;
   int64_t side = 1;
   while (side * side < patches) ++side;
   if (side * side != patches)
-    throw Error(ErrorKind::kModel, extent.where + ": no config.json, and " +
-                                       std::to_string(patches) +
-                                       " patches are not those of a ViT-H (legal without one: a "
-                                       "square)");
+    sizes.refuse(std::to_string(patches) +
+                 " patches are not those of a ViT-H (legal without one: a square)");
   config.image_size = side * config.patch_size;
   return config;
 }

@@ -1,5 +1,4 @@
 // The FLUX.1 transformer's configuration: config file, tensor list and counts.
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
@@ -16,16 +15,13 @@ constexpr IntRange kWidth{1, 1 << 20}, kHeads{1, 1 << 12}, kHeadDim{2, 1 << 12},
 
 constexpr int64_t kFrequencies = 256;  // of the embedders of the timestep and of the guidance
 constexpr double kRopeTheta = 10000;
-
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  throw Error(ErrorKind::kModel, path + ": " + why);
-}
+constexpr char kAxes[] = "axes_dims_rope";
 
 void check_keys(const nlohmann::json& json, const std::string& path) {
   ConfigCheck check(json, path);
   check.keys({"attention_head_dim", "num_attention_heads", "num_layers", "num_single_layers",
               "joint_attention_dim", "pooled_projection_dim"},
-             {"axes_dims_rope", "guidance_embeds", "in_channels", "out_channels", "patch_size"});
+             {kAxes, "guidance_embeds", "in_channels", "out_channels", "patch_size"});
   // The pipeline cuts the latent into patches, and the transformer sees their values as channels.
   if (json_has(json, "patch_size") && json.at("patch_size") != 1)
     check.refuse("patch_size", "only 1 is supported");
@@ -33,18 +29,6 @@ void check_keys(const nlohmann::json& json, const std::string& path) {
       json.at("out_channels") != json.at("in_channels"))
     check.refuse("out_channels", "only null and the value of in_channels are supported");
   check.finish("a FLUX.1 transformer's configuration");
-}
-
-void check_axes(const FluxConfig& config, const std::string& path) {
-  int64_t sum = 0;
-  for (const int64_t dims : config.axes_dims) {
-    if (dims % 2)
-      refuse(path, "axes_dims_rope holds " + std::to_string(dims) + " (legal: even numbers)");
-    sum += dims;
-  }
-  if (sum != config.head_dim)
-    refuse(path, "axes_dims_rope adds up to " + std::to_string(sum) + ", a head has " +
-                     std::to_string(config.head_dim));
 }
 
 }  // namespace
@@ -82,15 +66,12 @@ FluxConfig FluxConfig::from_json_file(const std::string& path) {
   const int64_t places = config.patch[1] * config.patch[2];
   const int64_t in = json_int_or(json, "in_channels", path, config.patch_dim(), kWidth);
   if (in % places)
-    refuse(path, "in_channels is " + std::to_string(in) + " (legal: multiples of " +
-                     std::to_string(places) + ", the places of a patch)");
+    throw Error(ErrorKind::kModel, path + ": in_channels is " + std::to_string(in) +
+                                       " (legal: multiples of " + std::to_string(places) +
+                                       ", the places of a patch)");
   config.channels = in / places;
-  if (json_has(json, "axes_dims_rope")) {
-    const std::vector<int64_t> dims = json_ints(json, "axes_dims_rope", path, kHeadDim);
-    if (dims.size() != 3) refuse(path, "axes_dims_rope must have 3 values (frames, rows, columns)");
-    std::ranges::copy(dims, config.axes_dims.begin());
-  }
-  check_axes(config, path);
+  read_axes(json, kAxes, path, kHeadDim, config.axes_dims);
+  check_rotary_axes(kAxes, config.axes_dims, config.head_dim, path);
   return config;
 }
 

@@ -5,6 +5,8 @@
 #include <map>
 #include <memory>
 
+#include "models/tensor_sizes.h"
+
 namespace weft {
 
 namespace {
@@ -169,46 +171,28 @@ std::optional<TensorFile> with_diffusers_names(const TensorFile& file, const Flu
 }
 
 FluxConfig FluxConfig::from_tensors(const TensorFile& file) {
-  const std::string where = file.files().empty() ? "the file" : file.files().front();
   const std::optional<std::string> original = find_prefix(file, true);
   const std::string prefix = original ? *original : find_prefix(file, false).value_or("");
   FluxConfig config;
-  const auto spelled = [&](const std::string& name) {
+  const TensorSizes sizes(file, [&](const std::string& name) {
     return prefix + (original ? flux_original_place(config, name).name : name);
-  };
-  const auto extent = [&](const std::string& name, int dim) {
-    constexpr int64_t kWidest = 1 << 20;
-    const std::string at = spelled(name);
-    const TensorView view = file.contains(at) ? file.describe(at) : TensorView();
-    if (view.rank <= dim || view[dim] < 1 || view[dim] > kWidest)
-      throw Error(ErrorKind::kModel, where + ": no config.json, and " + at +
-                                         ", from which sizes would follow, is missing or "
-                                         "misshapen");
-    return view[dim];
-  };
-  const auto count = [&](const char* list, const char* part) {
-    int blocks = 0;
-    while (blocks < 1024 && file.contains(spelled(list + std::to_string(blocks) + part))) ++blocks;
-    return blocks;
-  };
-  const int64_t width = extent("x_embedder.weight", 0);
-  const int64_t head = extent("transformer_blocks.0.attn.norm_q.weight", 0);
+  });
+  const int64_t width = sizes.extent("x_embedder.weight", 0);
+  const int64_t head = sizes.extent("transformer_blocks.0.attn.norm_q.weight", 0);
   int64_t axes = 0;
   for (const int64_t dims : config.axes_dims) axes += dims;
   if (width % head || head != axes)
-    throw Error(ErrorKind::kModel,
-                where + ": no config.json, and heads of " + std::to_string(head) +
-                    " columns in a width of " + std::to_string(width) +
-                    " are not those of FLUX.1 (legal: " + std::to_string(axes) + ")");
+    sizes.refuse("heads of " + std::to_string(head) + " columns in a width of " +
+                 std::to_string(width) +
+                 " are not those of FLUX.1 (legal: " + std::to_string(axes) + ")");
   config.head_dim = static_cast<int>(head);
   config.heads = static_cast<int>(width / head);
-  config.channels = extent("x_embedder.weight", 1) / (config.patch[1] * config.patch[2]);
-  config.text_dim = extent("context_embedder.weight", 1);
-  config.pooled_dim = extent("time_text_embed.text_embedder.linear_1.weight", 1);
-  config.guidance_embeds =
-      file.contains(spelled("time_text_embed.guidance_embedder.linear_1.weight"));
-  config.double_blocks = count("transformer_blocks.", ".attn.to_q.weight");
-  config.single_blocks = count("single_transformer_blocks.", ".proj_mlp.weight");
+  config.channels = sizes.extent("x_embedder.weight", 1) / (config.patch[1] * config.patch[2]);
+  config.text_dim = sizes.extent("context_embedder.weight", 1);
+  config.pooled_dim = sizes.extent("time_text_embed.text_embedder.linear_1.weight", 1);
+  config.guidance_embeds = sizes.has("time_text_embed.guidance_embedder.linear_1.weight");
+  config.double_blocks = sizes.count("transformer_blocks.", ".attn.to_q.weight");
+  config.single_blocks = sizes.count("single_transformer_blocks.", ".proj_mlp.weight");
   return config;
 }
 

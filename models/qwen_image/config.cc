@@ -1,11 +1,11 @@
 // The Qwen-Image transformer's configuration: config file, tensor list and counts.
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
 #include "models/config_check.h"
 #include "models/qwen_image/names.h"
 #include "models/qwen_image/transformer.h"
+#include "models/tensor_sizes.h"
 
 namespace weft {
 
@@ -17,30 +17,18 @@ constexpr IntRange kWidth{1, 1 << 20}, kHeads{1, 1 << 12}, kHeadDim{2, 1 << 12},
 
 constexpr int64_t kFrequencies = 256;  // of the time embedder
 constexpr double kRopeTheta = 10000;
+constexpr char kAxes[] = "axes_dims_rope";
 
 void check_keys(const nlohmann::json& json, const std::string& path) {
   ConfigCheck check(json, path);
   check.keys({"attention_head_dim", "num_attention_heads", "num_layers", "joint_attention_dim"},
-             {"axes_dims_rope", "guidance_embeds", "in_channels", "out_channels", "patch_size",
+             {kAxes, "guidance_embeds", "in_channels", "out_channels", "patch_size",
               "pooled_projection_dim", "use_additional_t_cond", "use_layer3d_rope", "zero_cond_t"});
   for (const char* key :
        {"guidance_embeds", "use_additional_t_cond", "use_layer3d_rope", "zero_cond_t"})
     if (json_has(json, key) && json.at(key) != false)
       check.refuse(key, "only false is supported, as text-to-image models have it");
   check.finish("a Qwen-Image transformer's configuration");
-}
-
-void check_sizes(const QwenImageConfig& config, const std::string& path) {
-  int64_t sum = 0;
-  for (const int64_t dims : config.axes_dims) {
-    if (dims % 2)
-      throw Error(ErrorKind::kModel, path + ": axes_dims_rope holds " + std::to_string(dims) +
-                                         " (legal: even numbers)");
-    sum += dims;
-  }
-  if (sum != config.head_dim)
-    throw Error(ErrorKind::kModel, path + ": axes_dims_rope adds up to " + std::to_string(sum) +
-                                       ", a head has " + std::to_string(config.head_dim));
 }
 
 }  // namespace
@@ -81,45 +69,22 @@ QwenImageConfig QwenImageConfig::from_json_file(const std::string& path) {
     throw Error(ErrorKind::kModel, path + ": in_channels is " + std::to_string(in) +
                                        " (legal: " + std::to_string(config.patch_dim()) +
                                        ", which is out_channels times the square of patch_size)");
-  if (json_has(json, "axes_dims_rope")) {
-    const std::vector<int64_t> dims = json_ints(json, "axes_dims_rope", path, kHeadDim);
-    if (dims.size() != 3)
-      throw Error(ErrorKind::kModel,
-                  path + ": axes_dims_rope must have 3 values (frames, rows, columns)");
-    std::ranges::copy(dims, config.axes_dims.begin());
-  }
-  check_sizes(config, path);
+  read_axes(json, kAxes, path, kHeadDim, config.axes_dims);
+  check_rotary_axes(kAxes, config.axes_dims, config.head_dim, path);
   return config;
 }
 
 QwenImageConfig QwenImageConfig::from_tensors(const TensorFile& file) {
   const std::string prefix = qwen_image_prefix(file);
-  const std::string where = file.files().empty() ? "the file" : file.files().front();
-  const auto extent = [&](const std::string& name, int dim) {
-    const std::string spelled = prefix + name;
-    const TensorView view = file.contains(spelled) ? file.describe(spelled) : TensorView();
-    if (view.rank <= dim || view[dim] < 1 || view[dim] > kWidth.max)
-      throw Error(ErrorKind::kModel, where + ": no config.json, and " + spelled +
-                                         ", from which sizes would follow, is missing or "
-                                         "misshapen");
-    return view[dim];
-  };
+  const TensorSizes sizes(file, [&](const std::string& name) { return prefix + name; });
   QwenImageConfig config;
-  const int64_t width = extent("img_in.weight", 0);
-  const int64_t head = extent("transformer_blocks.0.attn.norm_q.weight", 0);
-  if (head < 1 || width % head)
-    throw Error(ErrorKind::kModel, where + ": heads of " + std::to_string(head) +
-                                       " do not divide width " + std::to_string(width));
+  const int64_t head = sizes.extent("transformer_blocks.0.attn.norm_q.weight", 0);
   config.head_dim = static_cast<int>(head);
-  config.heads = static_cast<int>(width / head);
-  config.channels = extent("img_in.weight", 1) / (config.patch[1] * config.patch[2]);
-  config.text_dim = extent("txt_in.weight", 1);
-  config.layers = 0;
-  const auto modulation = [&] {
-    return prefix + "transformer_blocks." + std::to_string(config.layers) + ".img_mod.1.weight";
-  };
-  while (file.contains(modulation())) ++config.layers;
-  check_sizes(config, where);
+  config.heads = sizes.heads(sizes.extent("img_in.weight", 0), head);
+  config.channels = sizes.extent("img_in.weight", 1) / (config.patch[1] * config.patch[2]);
+  config.text_dim = sizes.extent("txt_in.weight", 1);
+  config.layers = sizes.count("transformer_blocks.", ".img_mod.1.weight");
+  check_rotary_axes(kAxes, config.axes_dims, config.head_dim, shown_name(file));
   return config;
 }
 

@@ -1,6 +1,7 @@
 #include "models/qwen_image/names.h"
 
 #include "kernels/check.h"
+#include "models/tensor_sizes.h"
 
 namespace weft {
 
@@ -24,10 +25,9 @@ bool holds_qwen_image(const TensorFile& file) { return find_qwen_image_prefix(fi
 
 std::string qwen_image_prefix(const TensorFile& file) {
   if (const std::optional<std::string> prefix = find_qwen_image_prefix(file)) return *prefix;
-  throw Error(ErrorKind::kModel,
-              (file.files().empty() ? std::string("the file") : file.files().front()) +
-                  ": no tensors have the names of a Qwen-Image transformer (" + kMarks[0] +
-                  " and " + kMarks[1] + ")");
+  throw Error(ErrorKind::kModel, shown_name(file) +
+                                     ": no tensors have the names of a Qwen-Image transformer (" +
+                                     kMarks[0] + " and " + kMarks[1] + ")");
 }
 
 }  // namespace weft

@@ -13,6 +13,7 @@
 #include "kernels/pointwise.h"
 #include "kernels/transfer.h"
 #include "models/config_check.h"
+#include "models/tensor_sizes.h"
 #include "models/umt5/names.h"
 
 namespace weft {
@@ -72,20 +73,12 @@ Umt5Config Umt5Config::from_json_file(const std::string& path) {
 }
 
 Umt5Config Umt5Config::from_tensors(const TensorFile& file) {
-  const std::string where = file.files().empty() ? "the file" : file.files().front();
   const Umt5Spelling spelling = find_umt5_spelling(file).value_or(Umt5Spelling::kHuggingFace);
-  const auto matrix = [&](const std::string& name) {
-    const std::string spelled = umt5_name(spelling, name);
-    const TensorView view = file.contains(spelled) ? file.describe(spelled) : TensorView();
-    const auto legal = [](int64_t extent) { return 1 <= extent && extent <= kMostTokens; };
-    if (view.rank != 2 || !std::ranges::all_of(view.shape(), legal))
-      throw Error(ErrorKind::kModel, where + ": no config.json, and " + spelled +
-                                         ", from which sizes would follow, is missing or no "
-                                         "matrix");
-    return view;
-  };
+  const TensorSizes sizes(
+      file, [&](const std::string& name) { return umt5_name(spelling, name); }, kMostTokens);
+  const auto matrix = [&](const std::string& name) { return sizes.shape(name, 2); };
   Umt5Config config;
-  const bool tied = file.contains(umt5_name(spelling, "shared.weight"));
+  const bool tied = sizes.has("shared.weight");
   const TensorView embedding = matrix(tied ? "shared.weight" : "encoder.embed_tokens.weight");
   config.vocab_size = embedding[0];
   config.d_model = embedding[1];
@@ -95,16 +88,13 @@ Umt5Config Umt5Config::from_tensors(const TensorFile& file) {
   const int64_t inner = matrix(block_name(0, "0.SelfAttention.q.weight"))[0];
   if (inner % config.num_heads || config.num_buckets < 4 ||
       config.num_buckets / 4 + 1 > config.max_distance)
-    throw Error(ErrorKind::kModel, where +
-                                       ": no config.json, and the sizes of a head do not "
-                                       "follow from queries of " +
-                                       std::to_string(inner) + " columns and position biases of " +
-                                       bias.to_string_shape());
+    sizes.refuse("the sizes of a head do not follow from queries of " + std::to_string(inner) +
+                 " columns and position biases of " + bias.to_string_shape());
   config.d_kv = inner / config.num_heads;
   config.d_ff = matrix(block_name(0, "1.DenseReluDense.wi_0.weight"))[0];
   config.num_layers = 1;
   const auto has = [&](int64_t layer, const char* name) {
-    return file.contains(umt5_name(spelling, block_name(layer, name)));
+    return sizes.has(block_name(layer, name));
   };
   while (config.num_layers < 1024 && has(config.num_layers, "0.SelfAttention.q.weight"))
     ++config.num_layers;

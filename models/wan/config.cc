@@ -6,6 +6,7 @@
 #include "io/json.h"
 #include "io/weights/safetensors_header.h"
 #include "models/config_check.h"
+#include "models/tensor_sizes.h"
 #include "models/wan/names.h"
 #include "models/wan/transformer.h"
 
@@ -147,13 +148,7 @@ WanConfig WanConfig::from_checked_json(const nlohmann::json& json, const std::st
   if (json_has(json, "audio_dim")) config.audio_dim = json_int(json, "audio_dim", path, kSize);
   config.rope_max_seq_len = json_int_or(json, "rope_max_seq_len", path, 1024, kSize);
   config.eps = static_cast<float>(json_number_or(json, "eps", path, config.eps));
-  if (json_has(json, "patch_size")) {
-    const std::vector<int64_t> patch = json_ints(json, "patch_size", path, {1, 64});
-    if (patch.size() != 3)
-      throw Error(ErrorKind::kModel,
-                  path + ": patch_size must have 3 values (frames, rows, columns)");
-    std::ranges::copy(patch, config.patch.begin());
-  }
+  read_axes(json, "patch_size", path, {1, 64}, config.patch);
   check_sizes(config, path);
   return config;
 }
@@ -163,39 +158,25 @@ WanConfig WanConfig::from_tensors(const TensorFile& file) {
   const WanNames names = detect_wan_names(file);
   const std::string where = shown_name(file);
   refuse_unsupported(file, names, where);
-  const auto shape = [&](const std::string& name, int rank) {
-    const std::string spelled = names(name);
-    if (!file.contains(spelled))
-      throw Error(ErrorKind::kModel, where + ": no config.json, and " + spelled +
-                                         ", from which sizes would follow, is missing");
-    const TensorView view = file.describe(spelled);
-    const auto legal = [](int64_t extent) { return kSize.min <= extent && extent <= kSize.max; };
-    if (view.rank != rank || !std::ranges::all_of(view.shape(), legal))
-      throw Error(ErrorKind::kModel, where + ": " + spelled + " is " + view.to_string_shape() +
-                                         " (legal: " + std::to_string(rank) +
-                                         " dimensions of 1 to " + std::to_string(kSize.max) + ")");
-    return view;
-  };
+  const TensorSizes sizes(file, names, kSize.max);
+  const auto shape = [&](const std::string& name, int rank) { return sizes.shape(name, rank); };
   WanConfig config;
   const TensorView patch = shape("patch_embedding.weight", 5);
   config.in_channels = patch[1];
   config.patch = {patch[2], patch[3], patch[4]};
   if (patch[0] % kHeadDim)
-    throw Error(ErrorKind::kModel,
-                where + ": no config.json, and the number of heads does not follow " +
-                    "from width " + std::to_string(patch[0]) +
-                    " (legal without one: multiples of 128)");
+    sizes.refuse("the number of heads does not follow from width " + std::to_string(patch[0]) +
+                 " (legal without one: multiples of 128)");
   config.head_dim = kHeadDim;
   config.heads = static_cast<int>(patch[0] / kHeadDim);
   config.ffn_dim = shape("blocks.0.ffn.net.0.proj.weight", 2)[0];
   config.text_dim = shape("condition_embedder.text_embedder.linear_1.weight", 2)[1];
   config.freq_dim = shape("condition_embedder.time_embedder.linear_1.weight", 2)[1];
   const std::string image = "condition_embedder.image_embedder.";
-  if (file.contains(names(image + "norm1.weight"))) {
+  if (sizes.has(image + "norm1.weight")) {
     config.image_dim = shape(image + "norm1.weight", 1)[0];
-    config.image_keys = file.contains(names("blocks.0.attn2.add_k_proj.weight"));
-    if (file.contains(names(image + "pos_embed")))
-      config.image_positions = shape(image + "pos_embed", 3)[1];
+    config.image_keys = sizes.has("blocks.0.attn2.add_k_proj.weight");
+    if (sizes.has(image + "pos_embed")) config.image_positions = shape(image + "pos_embed", 3)[1];
   }
   const int64_t head = shape("proj_out.weight", 2)[0], per_token = patch[2] * patch[3] * patch[4];
   if (head % per_token)

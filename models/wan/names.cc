@@ -3,6 +3,8 @@
 #include <array>
 #include <utility>
 
+#include "models/tensor_sizes.h"
+
 namespace weft {
 
 namespace {
@@ -63,10 +65,6 @@ std::string WanNames::operator()(const std::string& name) const {
     if (const size_t at = out.find(ours); at != std::string::npos)
       out.replace(at, std::string(ours).size(), theirs);
   return prefix + out;
-}
-
-std::string shown_name(const TensorFile& file) {
-  return file.files().empty() ? std::string("the file") : file.files().front();
 }
 
 bool holds_wan(const TensorFile& file) {

@@ -18,9 +18,6 @@ struct WanNames {
 // Detects the spelling from the tensor names. Throws Error(kModel) if it is neither of the two.
 WanNames detect_wan_names(const TensorFile& file);
 
-// The file's name in messages.
-std::string shown_name(const TensorFile& file);
-
 // Returns whether the file holds a Wan transformer in either spelling.
 bool holds_wan(const TensorFile& file);
 

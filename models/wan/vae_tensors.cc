@@ -1,6 +1,7 @@
 // The configuration of a Wan VAE from the names and shapes of a file's tensors.
 #include <algorithm>
 
+#include "models/tensor_sizes.h"
 #include "models/wan/vae.h"
 
 namespace weft {
@@ -30,7 +31,8 @@ class Reader {
  public:
   explicit Reader(const TensorFile& file)
       : file_(file),
-        where_(file.files().empty() ? "the file" : file.files().front()),
+        sizes_(
+            file, [](const std::string& name) { return name; }, kWidest),
         original_(wan_vae_has_original_names(file)) {}
 
   WanVaeConfig read() {
@@ -46,7 +48,7 @@ class Reader {
     const int64_t widest = tensor(original_ ? "decoder.conv1" : "decoder.conv_in")[0];
     config_.decoder_base_dim = quotient(widest, config_.dim_mult.back(), "the decoder's width");
     read_statistics();
-    config_.check(where_);
+    config_.check(shown_name(file_));
     return config_;
   }
 
@@ -71,23 +73,14 @@ class Reader {
   }
   bool has(const std::string& item, Part part) const { return file_.contains(name(item, part)); }
 
-  TensorView tensor(const std::string& spelled) const {
-    const std::string weight = spelled + ".weight";
-    if (!file_.contains(weight))
-      throw Error(ErrorKind::kModel, where_ + ": no config.json, and " + weight +
-                                         ", from which sizes would follow, is missing");
-    const TensorView view = file_.describe(weight);
-    const auto legal = [](int64_t extent) { return 1 <= extent && extent <= kWidest; };
-    if (view.rank != kMaxRank || !std::ranges::all_of(view.shape(), legal))
-      throw Error(ErrorKind::kModel, where_ + ": " + weight + " is " + view.to_string_shape() +
-                                         " (legal: " + std::to_string(kMaxRank) +
-                                         " dimensions of 1 to 65536)");
-    return view;
+  TensorView tensor(const std::string& name) const {
+    return sizes_.shape(name + ".weight", kMaxRank);
   }
   int64_t quotient(int64_t width, int64_t part, const std::string& what) const {
     if (width < 1 || part < 1 || width % part)
-      throw Error(ErrorKind::kModel, where_ + ": " + what + ", " + std::to_string(width) +
-                                         ", is no multiple of " + std::to_string(part));
+      throw Error(ErrorKind::kModel, shown_name(file_) + ": " + what + ", " +
+                                         std::to_string(width) + ", is no multiple of " +
+                                         std::to_string(part));
     return width / part;
   }
 
@@ -104,7 +97,7 @@ class Reader {
       if (blocks == 0) break;
       config_.dim_mult.push_back(quotient(width, config_.base_dim, "the width of a level"));
       if (config_.dim_mult.back() > kMost)
-        throw Error(ErrorKind::kModel, where_ + ": a level is " +
+        throw Error(ErrorKind::kModel, shown_name(file_) + ": a level is " +
                                            std::to_string(config_.dim_mult.back()) +
                                            " times as wide as the first (legal: at most 64)");
       config_.num_res_blocks = level ? std::min(config_.num_res_blocks, blocks) : blocks;
@@ -114,24 +107,21 @@ class Reader {
       ++index;
     }
     if (config_.dim_mult.empty())
-      throw Error(ErrorKind::kModel, where_ + ": no config.json, and " + name(item(0, 0), kConv) +
-                                         ", from which sizes would follow, is missing");
+      sizes_.refuse(name(item(0, 0), kConv) + ", from which sizes would follow, is missing");
   }
 
   void read_statistics() {
     if (config_.z_dim == std::ssize(config_.latents_mean)) return;  // those of 2.1
     if (config_.z_dim != std::ssize(kMean22))
-      throw Error(ErrorKind::kModel,
-                  where_ + ": no config.json, and the mean of its " +
-                      std::to_string(config_.z_dim) +
-                      " latent channels is not known (legal without one: the 16 of Wan 2.1, the "
-                      "48 of Wan 2.2)");
+      sizes_.refuse("the mean of its " + std::to_string(config_.z_dim) +
+                    " latent channels is not known (legal without one: the 16 of Wan 2.1, the 48 "
+                    "of Wan 2.2)");
     config_.latents_mean.assign(std::begin(kMean22), std::end(kMean22));
     config_.latents_std.assign(std::begin(kStd22), std::end(kStd22));
   }
 
   const TensorFile& file_;
-  const std::string where_;
+  const TensorSizes sizes_;
   const bool original_;
   bool residual_ = true;  // until it is known
   WanVaeConfig config_;

@@ -7,6 +7,7 @@
 #include "io/json.h"
 #include "io/weights/tensor_file.h"
 #include "models/config_check.h"
+#include "models/tensor_sizes.h"
 #include "models/wan/names.h"
 #include "models/wan_s2v/transformer.h"
 
@@ -82,21 +83,11 @@ bool has_weights(const fs::path& folder) {
   return false;
 }
 
-TensorView shape_of(const TensorFile& file, const char* name, int rank) {
-  const std::string spelled = detect_wan_names(file)(name);
-  const TensorView view = file.contains(spelled) ? file.describe(spelled) : TensorView();
-  const auto legal = [](int64_t extent) { return kSize.min <= extent && extent <= kSize.max; };
-  if (view.rank != rank || !std::ranges::all_of(view.shape(), legal))
-    throw Error(ErrorKind::kModel, shown_name(file) + ": " + spelled + " is missing, or has not " +
-                                       std::to_string(rank) + " dimensions of 1 to " +
-                                       std::to_string(kSize.max));
-  return view;
-}
-
 // Published configs leave out the columns of the prompt's rows and the patch.
 void read_sizes(const TensorFile& file, WanConfig& config) {
-  config.text_dim = shape_of(file, "condition_embedder.text_embedder.linear_1.weight", 2)[1];
-  const TensorView patch = shape_of(file, "patch_embedding.weight", 5);
+  const TensorSizes sizes(file, detect_wan_names(file), kSize.max);
+  config.text_dim = sizes.shape("condition_embedder.text_embedder.linear_1.weight", 2)[1];
+  const TensorView patch = sizes.shape("patch_embedding.weight", 5);
   config.patch = {patch[2], patch[3], patch[4]};
 }
 
@@ -141,24 +132,19 @@ WanS2vConfig WanS2vConfig::from_json_file(const std::string& path) {
 }
 
 WanS2vConfig WanS2vConfig::from_tensors(const TensorFile& file) {
-  const std::string path = shown_name(file);
+  const TensorSizes sizes(file, detect_wan_names(file), kSize.max);
   WanS2vConfig config;
   config.wan = WanConfig::from_tensors(file);
-  const TensorView local =
-      shape_of(file, "casual_audio_encoder.encoder.conv1_local.conv.weight", 3);
+  const TensorView local = sizes.shape("casual_audio_encoder.encoder.conv1_local.conv.weight", 3);
   config.audio_dim = local[1];
-  check_sizes(config, path);
+  check_sizes(config, shown_name(file));
   config.audio_tokens = local[0] / (config.width() / 4);
   const size_t injectors = injectors_of(file);
   if (config.wan.layers != kPublishedBlocks || injectors != kPublishedInjects.size())
-    throw Error(ErrorKind::kModel,
-                path +
-                    ": no config.json, and the blocks behind which the sound enters do not "
-                    "follow from " +
-                    std::to_string(injectors) + " injectors of " +
-                    std::to_string(config.wan.layers) +
-                    " blocks (legal without one: " + std::to_string(kPublishedInjects.size()) +
-                    " of " + std::to_string(kPublishedBlocks) + ")");
+    sizes.refuse("the blocks behind which the sound enters do not follow from " +
+                 std::to_string(injectors) + " injectors of " + std::to_string(config.wan.layers) +
+                 " blocks (legal without one: " + std::to_string(kPublishedInjects.size()) +
+                 " of " + std::to_string(kPublishedBlocks) + ")");
   config.injects.assign(kPublishedInjects.begin(), kPublishedInjects.end());
   return config;
 }

@@ -1,10 +1,10 @@
 // The Z-Image transformer's configuration: config file, tensor list and counts.
-#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
 #include "models/config_check.h"
+#include "models/tensor_sizes.h"
 #include "models/z_image/names.h"
 #include "models/z_image/transformer.h"
 
@@ -35,17 +35,6 @@ void check_keys(const nlohmann::json& json, const std::string& path) {
   check.finish("a Z-Image transformer's configuration");
 }
 
-// Reads three values if the key is there.
-void read_three(const nlohmann::json& json, const char* key, const std::string& path,
-                const IntRange& legal, std::array<int64_t, 3>& out) {
-  if (!json_has(json, key)) return;
-  const std::vector<int64_t> values = json_ints(json, key, path, legal);
-  if (values.size() != 3)
-    throw Error(ErrorKind::kModel,
-                path + ": " + key + " must have 3 values (frames, rows, columns)");
-  std::ranges::copy(values, out.begin());
-}
-
 // Reads the one patch size that a supported model has.
 int64_t read_patch(const nlohmann::json& json, const char* key, const std::string& path,
                    int64_t fallback) {
@@ -70,13 +59,7 @@ void check_sizes(const ZImageConfig& config, const std::string& path) {
     refuse("rope_theta is " + std::to_string(config.rope_theta) + " (legal: finite and above 1)");
   if (!(std::abs(config.t_scale) <= kLargestScale))
     refuse("t_scale is " + std::to_string(config.t_scale) + " (legal: -1e6 to 1e6)");
-  int64_t sum = 0;
-  for (const int64_t dims : config.axes_dims) {
-    if (dims % 2) refuse("axes_dims holds " + text(dims) + " (legal: even numbers)");
-    sum += dims;
-  }
-  if (sum != config.head_dim())
-    refuse("axes_dims add up to " + text(sum) + ", a head has " + text(config.head_dim()));
+  check_rotary_axes("axes_dims", config.axes_dims, config.head_dim(), path);
 }
 
 }  // namespace
@@ -94,8 +77,8 @@ ZImageConfig ZImageConfig::from_json_file(const std::string& path) {
   config.caption_dim = json_int_or(json, "cap_feat_dim", path, config.caption_dim, kWidth);
   const int64_t side = read_patch(json, "all_patch_size", path, config.patch[1]);
   config.patch = {read_patch(json, "all_f_patch_size", path, config.patch[0]), side, side};
-  read_three(json, "axes_dims", path, kHeads, config.axes_dims);
-  read_three(json, "axes_lens", path, kLength, config.axes_lens);
+  read_axes(json, "axes_dims", path, kHeads, config.axes_dims);
+  read_axes(json, "axes_lens", path, kLength, config.axes_lens);
   config.eps = static_cast<float>(json_number_or(json, "norm_eps", path, config.eps));
   config.rope_theta = json_number_or(json, "rope_theta", path, config.rope_theta);
   config.t_scale = json_number_or(json, "t_scale", path, config.t_scale);
@@ -105,35 +88,16 @@ ZImageConfig ZImageConfig::from_json_file(const std::string& path) {
 
 ZImageConfig ZImageConfig::from_tensors(const TensorFile& file) {
   const ZImageNames names = detect_z_image_names(file);
-  const std::string where = file.files().empty() ? "the file" : file.files().front();
-  const auto extent = [&](const std::string& name, int dim) {
-    const std::string spelled = names(name).name;
-    const TensorView view = file.contains(spelled) ? file.describe(spelled) : TensorView();
-    if (view.rank <= dim || view[dim] < 1 || view[dim] > kWidth.max)
-      throw Error(ErrorKind::kModel, where + ": no config.json, and " + spelled +
-                                         ", from which sizes would follow, is missing or "
-                                         "misshapen");
-    return view[dim];
-  };
-  const auto layers = [&](const std::string& list) {
-    int count = 0;
-    while (file.contains(names.prefix + list + std::to_string(count) + ".ffn_norm1.weight"))
-      ++count;
-    return count;
-  };
+  const TensorSizes sizes(file, [&](const std::string& name) { return names(name).name; });
   ZImageConfig config;
-  const std::string embedder = "all_x_embedder." + names.patch + ".weight";
-  config.dim = extent(embedder, 0);
-  config.in_channels = extent(embedder, 1) / (config.patch[0] * config.patch[1] * config.patch[2]);
-  config.caption_dim = extent("cap_embedder.1.weight", 1);
-  config.layers = layers("layers.");
-  config.refiner_layers = layers("noise_refiner.");
-  const int64_t head = extent("layers.0.attention.norm_q.weight", 0);
-  if (head < 1 || config.dim % head)
-    throw Error(ErrorKind::kModel, where + ": heads of " + std::to_string(head) +
-                                       " do not divide width " + std::to_string(config.dim));
-  config.heads = static_cast<int>(config.dim / head);
-  check_sizes(config, where);
+  const TensorView embedder = sizes.shape("all_x_embedder." + names.patch + ".weight", 2);
+  config.dim = embedder[0];
+  config.in_channels = embedder[1] / (config.patch[0] * config.patch[1] * config.patch[2]);
+  config.caption_dim = sizes.extent("cap_embedder.1.weight", 1);
+  config.layers = sizes.count("layers.", ".ffn_norm1.weight");
+  config.refiner_layers = sizes.count("noise_refiner.", ".ffn_norm1.weight");
+  config.heads = sizes.heads(config.dim, sizes.extent("layers.0.attention.norm_q.weight", 0));
+  check_sizes(config, shown_name(file));
   return config;
 }
 

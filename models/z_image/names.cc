@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/check.h"
+#include "models/tensor_sizes.h"
 
 namespace weft {
 
@@ -52,10 +53,9 @@ ZImageNames detect_z_image_names(const TensorFile& file) {
     if (!file.contains(start + kMark)) continue;
     return {.prefix = start, .single_file = file.contains(start + "x_embedder.weight")};
   }
-  throw Error(ErrorKind::kModel,
-              (file.files().empty() ? std::string("the file") : file.files().front()) +
-                  ": no tensor has a name of a Z-Image transformer (" + kMark +
-                  "), in the diffusers or the single-file spelling");
+  throw Error(ErrorKind::kModel, shown_name(file) +
+                                     ": no tensor has a name of a Z-Image transformer (" + kMark +
+                                     "), in the diffusers or the single-file spelling");
 }
 
 }  // namespace weft

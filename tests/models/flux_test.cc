@@ -5,9 +5,7 @@
 
 #include "models/flux/names.h"
 #include "tests/models/config_testing.h"
-#include "tests/models/footprint_testing.h"
-#include "tests/models/picture_testing.h"
-#include "tests/models/slices_testing.h"
+#include "tests/models/picture_laws.h"
 #include "tests/support/single_files.h"
 
 namespace weft {
@@ -28,35 +26,13 @@ GoldenPicture golden(const TransformerLoad& load = {}, const Ops& ops = referenc
   return GoldenPicture(kCase, *make_flux_model(tiny()), load, ops);
 }
 
-struct OpTable {
-  const char* ops;
-  DType dtype;
-};
-
-class FluxGolden : public testing::TestWithParam<OpTable> {};
+class FluxGolden : public testing::TestWithParam<test::OpTable> {};
 
 TEST_P(FluxGolden, MatchesReference) {
-  const OpTable run = GetParam();
-  GoldenPicture model =
-      golden({.dtype = run.dtype}, std::string(run.ops) == "cpu" ? cpu_ops() : reference_ops());
-  test::Recorder recorder;
-  const Tensor out = model.run(&recorder);
-  recorder.seen["output"] = model.picture(out);
-  for (const std::string& name : model.expected.names()) {
-    ASSERT_TRUE(recorder.seen.count(name)) << name;
-    EXPECT_TRUE(model.matches(name, recorder.seen[name], run.dtype));
-  }
-  EXPECT_EQ(model.arena.used(), 0u);
+  test::expect_reference(kCase, *make_flux_model(tiny()), GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, FluxGolden,
-                         testing::Values(OpTable{"reference", DType::kF32},
-                                         OpTable{"reference", DType::kBF16},
-                                         OpTable{"cpu", DType::kF32}, OpTable{"cpu", DType::kBF16}),
-                         [](const auto& info) {
-                           return std::string(info.param.ops) + "_" +
-                                  std::string(to_string(info.param.dtype));
-                         });
+INSTANTIATE_TEST_SUITE_P(Tables, FluxGolden, test::every_op_table(), test::op_table_name);
 
 // A pipeline that splits the blocks only moves data. Its later stages embed no text.
 TEST(FluxForward, BlockRangesComposeBitwise) {
@@ -74,12 +50,7 @@ TEST(FluxForward, BlockRangesComposeBitwise) {
 }
 
 TEST(FluxForward, SameBitsForAnyThreadCount) {
-  GoldenPicture model = golden({}, cpu_ops());
-  const Tensor expected = model.run();
-  for (const int threads : {1, 3}) {
-    model.stream = Stream::cpu(threads, Determinism::kFixed, &cpu_ops());
-    EXPECT_TRUE(bitwise_equal(model.run(), expected)) << threads;
-  }
+  test::expect_same_bits_for_any_thread_count(kCase, *make_flux_model(tiny()));
 }
 
 // The prompt's vector and the scale of the guidance change the output, as a position does.
@@ -98,45 +69,14 @@ TEST(FluxForward, EveryConditionMatters) {
   EXPECT_TRUE(differs(model.run()));
 }
 
-// Parts of the width give the result of the whole, and each reads nothing but its part.
-TEST(FluxSlices, PartsSumToTheWhole) {
-  GoldenPicture whole = golden();
-  const Tensor expected = whole.run();
+TEST(FluxSlices, HalvesSumToTheWhole) {
   const FluxConfig config = tiny();
-  const std::vector<TensorSpec> specs = flux_tensors(config);
-  test::NamedTensors tensors;
-  const TensorFile source = TensorFile::open(whole.folder + "/model/transformer");
-  for (const TensorSpec& spec : specs) tensors[spec.name] = test::load_tensor(source, spec.name);
-  test::run_parts(2, [&](int rank, Reducer& reducer) {
-    const WidthSlice width = test::width_part(config.heads, config.ffn(), 2, rank);
-    const std::string path =
-        testing::TempDir() + "weft_flux_part_" + std::to_string(rank) + ".safetensors";
-    test::write_poisoned(path, specs, tensors, [&](const TensorSpec& tensor, TensorPart* part) {
-      const auto [first, second] = flux_part(config, tensor, width);
-      *part = second.range.size() > 0 ? TensorPart{0, {0, tensor.shape[0]}} : first;
-      return true;
-    });
-    const auto described = make_flux_model(config);
-    PictureModel model(*described, TensorFile::open(path), {.width = width});
-    std::remove(path.c_str());
-    model.set_latent(whole.latent);
-    model.time = whole.time;
-    model.text = f32_copy(model.stream, whole.text, {7, 20});
-    model.pooled = f32_copy(model.stream, whole.pooled, {12});
-    model.guidance = whole.guidance;
-    Context c{model.stream,
-              model.arena,
-              model.seams.mixer,
-              reducer,
-              model.seams.halo,
-              {},
-              TokenRanges::all(model.tokens)};
-    const Tensor out = model.run(c, BlockRange::all(4), model.rows, *model.prepare(c));
-    EXPECT_LT(relative_l2(to_f64(out), to_f64(expected)), test::kParallelL2) << rank;
-    EXPECT_EQ(model.arena.high_water(), test::dry_forward(*described, {.width = width}, model.grid,
-                                                          {7, 7}, *test::silent_reducer(2, rank))
-                                            .arena);
-  });
+  test::expect_halves_sum_to_the_whole(
+      kCase, *make_flux_model(config), config.heads, config.ffn(),
+      [&](const TensorSpec& tensor, const WidthSlice& width) {
+        const auto [first, second] = flux_part(config, tensor, width);
+        return second.range.size() > 0 ? TensorPart{0, {0, tensor.shape[0]}} : first;
+      });
 }
 
 // A file with the names of Black Forest Labs' repository, where some matrices are joined, holds the
@@ -154,11 +94,7 @@ TEST(FluxNames, OriginalOnesAreRead) {
   EXPECT_TRUE(holds_flux(file));
   const auto described = make_flux_model(config);
   PictureModel model(*described, TensorFile::open(path), {});
-  model.set_latent(golden_model.latent);
-  model.time = golden_model.time;
-  model.text = f32_copy(model.stream, golden_model.text, {7, 20});
-  model.pooled = f32_copy(model.stream, golden_model.pooled, {12});
-  model.guidance = golden_model.guidance;
+  model.take_inputs(golden_model, golden_model.latent);
   EXPECT_TRUE(bitwise_equal(model.run(), expected));
   // A joined matrix of another size is named.
   std::vector<std::pair<std::string, TensorView>> tensors;
@@ -175,29 +111,9 @@ TEST(FluxNames, OriginalOnesAreRead) {
 }
 
 TEST(FluxMemory, IsThatOfTheDryRun) {
-  const BlockRange ranges[] = {{0, 4, 4}, {0, 1, 4}, {1, 3, 4}, {3, 4, 4}};
-  for (const DType dtype : {DType::kF32, DType::kBF16})
-    for (const BlockRange& blocks : ranges)
-      for (const int64_t length : {1, 7, 70}) {
-        const TransformerLoad load{.dtype = dtype, .blocks = blocks};
-        GoldenPicture model = golden(load);
-        model.text = Tensor(DType::kF32, {length, model.traits.text_columns});
-        Context c = model.context();
-        const size_t before = tensor_bytes_live();
-        const auto conditioning = model.prepare(c);
-        const Rope rope = model.transformer->rope(model.grid, {}, *conditioning);
-        const size_t held = tensor_bytes_live() - before;
-        const std::unique_ptr<TransformerModel> described = make_flux_model(tiny());
-        const Footprint dry = test::dry_forward(*described, load, model.grid, {length, length},
-                                                *test::silent_reducer(1, 0));
-        EXPECT_EQ(held, dry.held);
-        EXPECT_EQ(conditioning->joint_rows(), described->joint_rows(model.tokens, length));
-        const Tensor hidden(DType::kF32, {model.tokens + length, model.traits.width});
-        model.run(c, blocks, blocks.first() ? model.rows.view() : hidden.view(), *conditioning);
-        EXPECT_EQ(model.arena.high_water(), dry.arena)
-            << to_string(dtype) << " blocks " << blocks.begin << " " << blocks.end << " prompt "
-            << length;
-      }
+  const std::vector<BlockRange> ranges{{0, 4, 4}, {0, 1, 4}, {1, 3, 4}, {3, 4, 4}};
+  const std::vector<int64_t> lengths{1, 7, 70};
+  test::expect_memory_of_the_dry_run(kCase, *make_flux_model(tiny()), ranges, lengths);
 }
 
 // A small model of the published heads.
@@ -211,21 +127,8 @@ FluxConfig small() {
   return config;
 }
 
-// Packed matrices may be padded to the tiles of the GEMM, so the widths must not be tiny.
 TEST(FluxMemory, WeightsAreThePredictedBytes) {
-  const std::string path = testing::TempDir() + "weft_flux_weights.safetensors";
-  test::write_file(path, test::random_weights(flux_tensors(small()), 5));
-  const auto described = make_flux_model(small());
-  const BlockRange ranges[] = {{0, 3, 3}, {0, 1, 3}, {1, 2, 3}, {2, 3, 3}};
-  for (const DType dtype : {DType::kF32, DType::kBF16})
-    for (const BlockRange& blocks : ranges) {
-      const TransformerLoad load{.dtype = dtype, .blocks = blocks};
-      const PictureModel model(*described, TensorFile::open(path), load);
-      const auto predicted = static_cast<double>(test::dry_weights(*described, load));
-      EXPECT_NEAR(static_cast<double>(model.transformer->weights_bytes()), predicted,
-                  0.05 * predicted);
-    }
-  std::remove(path.c_str());
+  test::expect_predicted_weights(*make_flux_model(small()));
 }
 
 // FLUX.1-dev embeds its guidance, FLUX.1-schnell does not.

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 
+#include "kernels/copy.h"
 #include "kernels/ops.h"
 #include "models/blocks.h"
 #include "models/transformer.h"
@@ -26,6 +27,19 @@ struct PictureModel {
     tokens = grid[0] * grid[1] * grid[2];
     rows = Tensor(DType::kF32, {tokens, traits.row()});
     patchify(stream, frame, traits.patch, TokenRanges::all(tokens), rows);
+  }
+  // Takes the inputs of another model, whose latent is [C, H, W].
+  void take_inputs(const PictureModel& other, const TensorView& latent) {
+    set_latent(latent);
+    time = other.time;
+    guidance = other.guidance;
+    const auto copied = [&](const Tensor& from) {
+      Tensor out(DType::kF32, from.view().shape());
+      copy(stream, from, out);
+      return out;
+    };
+    text = copied(other.text);
+    if (other.pooled) pooled = copied(other.pooled);
   }
   Context context(Observer* observer = nullptr) {
     return seams.context(stream, arena, {}, TokenRanges::all(tokens), observer);

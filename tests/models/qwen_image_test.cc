@@ -5,9 +5,7 @@
 #include "models/qwen_image/names.h"
 #include "models/qwen_image/transformer.h"
 #include "tests/models/config_testing.h"
-#include "tests/models/footprint_testing.h"
-#include "tests/models/picture_testing.h"
-#include "tests/models/slices_testing.h"
+#include "tests/models/picture_laws.h"
 
 namespace weft {
 namespace {
@@ -27,35 +25,13 @@ GoldenPicture golden(const TransformerLoad& load = {}, const Ops& ops = referenc
   return GoldenPicture(kCase, *make_qwen_image_model(tiny()), load, ops);
 }
 
-struct OpTable {
-  const char* ops;
-  DType dtype;
-};
-
-class QwenImageGolden : public testing::TestWithParam<OpTable> {};
+class QwenImageGolden : public testing::TestWithParam<test::OpTable> {};
 
 TEST_P(QwenImageGolden, MatchesReference) {
-  const OpTable run = GetParam();
-  GoldenPicture model =
-      golden({.dtype = run.dtype}, std::string(run.ops) == "cpu" ? cpu_ops() : reference_ops());
-  test::Recorder recorder;
-  const Tensor out = model.run(&recorder);
-  recorder.seen["output"] = model.picture(out);
-  for (const std::string& name : model.expected.names()) {
-    ASSERT_TRUE(recorder.seen.count(name)) << name;
-    EXPECT_TRUE(model.matches(name, recorder.seen[name], run.dtype));
-  }
-  EXPECT_EQ(model.arena.used(), 0u);
+  test::expect_reference(kCase, *make_qwen_image_model(tiny()), GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, QwenImageGolden,
-                         testing::Values(OpTable{"reference", DType::kF32},
-                                         OpTable{"reference", DType::kBF16},
-                                         OpTable{"cpu", DType::kF32}, OpTable{"cpu", DType::kBF16}),
-                         [](const auto& info) {
-                           return std::string(info.param.ops) + "_" +
-                                  std::string(to_string(info.param.dtype));
-                         });
+INSTANTIATE_TEST_SUITE_P(Tables, QwenImageGolden, test::every_op_table(), test::op_table_name);
 
 // A pipeline that splits the blocks only moves data. Its later stages embed no text.
 TEST(QwenImageForward, BlockRangesComposeBitwise) {
@@ -73,12 +49,7 @@ TEST(QwenImageForward, BlockRangesComposeBitwise) {
 }
 
 TEST(QwenImageForward, SameBitsForAnyThreadCount) {
-  GoldenPicture model = golden({}, cpu_ops());
-  const Tensor expected = model.run();
-  for (const int threads : {1, 3}) {
-    model.stream = Stream::cpu(threads, Determinism::kFixed, &cpu_ops());
-    EXPECT_TRUE(bitwise_equal(model.run(), expected)) << threads;
-  }
+  test::expect_same_bits_for_any_thread_count(kCase, *make_qwen_image_model(tiny()));
 }
 
 // Rows and columns count from the middle of the picture, the prompt from its edge on.
@@ -94,68 +65,19 @@ TEST(QwenImageForward, PositionsCountFromTheMiddle) {
   EXPECT_GT(relative_l2(to_f64(moved), to_f64(expected)), 1e-4);
 }
 
-// Parts of the width give the result of the whole, and each reads nothing but its part.
-TEST(QwenImageSlices, PartsSumToTheWhole) {
-  GoldenPicture whole = golden();
-  const Tensor expected = whole.run();
+TEST(QwenImageSlices, HalvesSumToTheWhole) {
   const QwenImageConfig config = tiny();
-  const std::vector<TensorSpec> specs = qwen_image_tensors(config);
-  test::NamedTensors tensors;
-  const TensorFile source = TensorFile::open(whole.folder + "/model/transformer");
-  for (const TensorSpec& spec : specs) tensors[spec.name] = test::load_tensor(source, spec.name);
-  test::run_parts(2, [&](int rank, Reducer& reducer) {
-    const WidthSlice width = test::width_part(config.heads, config.ffn(), 2, rank);
-    const std::string path =
-        testing::TempDir() + "weft_qwen_image_part_" + std::to_string(rank) + ".safetensors";
-    test::write_poisoned(path, specs, tensors, [&](const TensorSpec& tensor, TensorPart* part) {
-      *part = qwen_image_part(config, tensor, width);
-      return true;
-    });
-    const auto described = make_qwen_image_model(config);
-    PictureModel model(*described, TensorFile::open(path), {.width = width});
-    std::remove(path.c_str());
-    model.set_latent(whole.latent);
-    model.time = whole.time;
-    model.text = f32_copy(model.stream, whole.text, {7, 20});
-    Context c{model.stream,
-              model.arena,
-              model.seams.mixer,
-              reducer,
-              model.seams.halo,
-              {},
-              TokenRanges::all(model.tokens)};
-    const Tensor out = model.run(c, BlockRange::all(2), model.rows, *model.prepare(c));
-    EXPECT_LT(relative_l2(to_f64(out), to_f64(expected)), test::kParallelL2) << rank;
-    EXPECT_EQ(model.arena.high_water(), test::dry_forward(*described, {.width = width}, model.grid,
-                                                          {7, 7}, *test::silent_reducer(2, rank))
-                                            .arena);
-  });
+  test::expect_halves_sum_to_the_whole(kCase, *make_qwen_image_model(config), config.heads,
+                                       config.ffn(),
+                                       [&](const TensorSpec& tensor, const WidthSlice& width) {
+                                         return qwen_image_part(config, tensor, width);
+                                       });
 }
 
 TEST(QwenImageMemory, IsThatOfTheDryRun) {
-  const BlockRange ranges[] = {{0, 2, 2}, {0, 1, 2}, {1, 2, 2}};
-  for (const DType dtype : {DType::kF32, DType::kBF16})
-    for (const BlockRange& blocks : ranges)
-      for (const int64_t length : {1, 7, 70}) {
-        const TransformerLoad load{.dtype = dtype, .blocks = blocks};
-        GoldenPicture model = golden(load);
-        model.text = Tensor(DType::kF32, {length, model.traits.text_columns});
-        Context c = model.context();
-        const size_t before = tensor_bytes_live();
-        const auto conditioning = model.prepare(c);
-        const Rope rope = model.transformer->rope(model.grid, {}, *conditioning);
-        const size_t held = tensor_bytes_live() - before;
-        const std::unique_ptr<TransformerModel> described = make_qwen_image_model(tiny());
-        const Footprint dry = test::dry_forward(*described, load, model.grid, {length, length},
-                                                *test::silent_reducer(1, 0));
-        EXPECT_EQ(held, dry.held);
-        EXPECT_EQ(conditioning->joint_rows(), described->joint_rows(model.tokens, length));
-        const Tensor hidden(DType::kF32, {model.tokens + length, model.traits.width});
-        model.run(c, blocks, blocks.first() ? model.rows.view() : hidden.view(), *conditioning);
-        EXPECT_EQ(model.arena.high_water(), dry.arena)
-            << to_string(dtype) << " blocks " << blocks.begin << " " << blocks.end << " prompt "
-            << length;
-      }
+  const std::vector<BlockRange> ranges{{0, 2, 2}, {0, 1, 2}, {1, 2, 2}};
+  const std::vector<int64_t> lengths{1, 7, 70};
+  test::expect_memory_of_the_dry_run(kCase, *make_qwen_image_model(tiny()), ranges, lengths);
 }
 
 // A small model of the published heads.
@@ -167,21 +89,8 @@ QwenImageConfig small() {
   return config;
 }
 
-// Packed matrices may be padded to the tiles of the GEMM, so the widths must not be tiny.
 TEST(QwenImageMemory, WeightsAreThePredictedBytes) {
-  const std::string path = testing::TempDir() + "weft_qwen_image_weights.safetensors";
-  test::write_file(path, test::random_weights(qwen_image_tensors(small()), 5));
-  const auto described = make_qwen_image_model(small());
-  const BlockRange ranges[] = {{0, 3, 3}, {0, 1, 3}, {1, 2, 3}, {2, 3, 3}};
-  for (const DType dtype : {DType::kF32, DType::kBF16})
-    for (const BlockRange& blocks : ranges) {
-      const TransformerLoad load{.dtype = dtype, .blocks = blocks};
-      const PictureModel model(*described, TensorFile::open(path), load);
-      const auto predicted = static_cast<double>(test::dry_weights(*described, load));
-      EXPECT_NEAR(static_cast<double>(model.transformer->weights_bytes()), predicted,
-                  0.05 * predicted);
-    }
-  std::remove(path.c_str());
+  test::expect_predicted_weights(*make_qwen_image_model(small()));
 }
 
 // A single file has a prefix, and may hold other models beside this one.

@@ -1,0 +1,52 @@
+#include "models/tensor_sizes.h"
+
+#include <algorithm>
+
+#include "kernels/check.h"
+
+namespace weft {
+
+std::string shown_name(const TensorFile& file) {
+  return file.files().empty() ? std::string("the file") : file.files().front();
+}
+
+TensorView TensorSizes::shape(const std::string& name, int rank) const {
+  const std::string spelled = spelling_(name);
+  if (!file_.contains(spelled))
+    throw Error(ErrorKind::kModel,
+                shown_name(file_) + ": " + spelled +
+                    ", from which sizes follow where no config.json gives them, is missing");
+  const TensorView view = file_.describe(spelled);
+  const auto legal = [&](int64_t extent) { return 1 <= extent && extent <= widest_; };
+  if (view.rank != rank || !std::ranges::all_of(view.shape(), legal))
+    throw Error(ErrorKind::kModel, shown_name(file_) + ": " + spelled + " is " +
+                                       view.to_string_shape() + " (legal: " + std::to_string(rank) +
+                                       " dimensions of 1 to " + std::to_string(widest_) + ")");
+  return view;
+}
+
+int64_t TensorSizes::extent(const std::string& name, int dim) const {
+  const std::string spelled = spelling_(name);
+  const int rank = file_.contains(spelled) ? file_.describe(spelled).rank : 0;
+  const int least = dim < 0 ? -dim : dim + 1;
+  return shape(name, std::max(rank, least))[dim];
+}
+
+int TensorSizes::count(const std::string& list, const std::string& part) const {
+  int blocks = 0;
+  while (blocks < 1024 && has(list + std::to_string(blocks) + part)) ++blocks;
+  return blocks;
+}
+
+int TensorSizes::heads(int64_t width, int64_t columns) const {
+  if (columns < 1 || width % columns)
+    refuse("heads of " + std::to_string(columns) + " columns do not divide a width of " +
+           std::to_string(width));
+  return static_cast<int>(width / columns);
+}
+
+void TensorSizes::refuse(const std::string& why) const {
+  throw Error(ErrorKind::kModel, shown_name(file_) + ": no config.json, and " + why);
+}
+
+}  // namespace weft
