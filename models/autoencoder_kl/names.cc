@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "models/autoencoder_kl/vae.h"
-#include "models/tensor_sizes.h"
+#include "models/files/tensor_sizes.h"
 
 namespace weft {
 

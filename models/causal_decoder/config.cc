@@ -7,7 +7,7 @@
 #include "models/causal_decoder/decoder.h"
 #include "models/causal_decoder/names.h"
 #include "models/config_check.h"
-#include "models/tensor_sizes.h"
+#include "models/files/tensor_sizes.h"
 
 namespace weft {
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "models/clip_towers/names.h"
+#include "models/files/tensor_sizes.h"
 #include "models/pre_norm_encoder/blocks.h"
-#include "models/tensor_sizes.h"
 
 namespace weft {
 

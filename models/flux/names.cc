@@ -5,7 +5,7 @@
 #include <map>
 #include <memory>
 
-#include "models/tensor_sizes.h"
+#include "models/files/tensor_sizes.h"
 
 namespace weft {
 

@@ -3,9 +3,9 @@
 
 #include "io/json.h"
 #include "models/config_check.h"
+#include "models/files/tensor_sizes.h"
 #include "models/qwen_image/names.h"
 #include "models/qwen_image/transformer.h"
-#include "models/tensor_sizes.h"
 
 namespace weft {
 

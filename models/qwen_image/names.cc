@@ -1,7 +1,7 @@
 #include "models/qwen_image/names.h"
 
 #include "kernels/check.h"
-#include "models/tensor_sizes.h"
+#include "models/files/tensor_sizes.h"
 
 namespace weft {
 

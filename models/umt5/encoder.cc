@@ -13,7 +13,7 @@
 #include "kernels/pointwise.h"
 #include "kernels/transfer.h"
 #include "models/config_check.h"
-#include "models/tensor_sizes.h"
+#include "models/files/tensor_sizes.h"
 #include "models/umt5/names.h"
 
 namespace weft {

@@ -6,7 +6,7 @@
 #include "io/json.h"
 #include "io/weights/safetensors_header.h"
 #include "models/config_check.h"
-#include "models/tensor_sizes.h"
+#include "models/files/tensor_sizes.h"
 #include "models/wan/names.h"
 #include "models/wan/transformer.h"
 

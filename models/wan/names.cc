@@ -3,7 +3,7 @@
 #include <array>
 #include <utility>
 
-#include "models/tensor_sizes.h"
+#include "models/files/tensor_sizes.h"
 
 namespace weft {
 

@@ -1,7 +1,7 @@
 // The configuration of a Wan VAE from the names and shapes of a file's tensors.
 #include <algorithm>
 
-#include "models/tensor_sizes.h"
+#include "models/files/tensor_sizes.h"
 #include "models/wan/vae.h"
 
 namespace weft {

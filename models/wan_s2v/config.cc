@@ -7,7 +7,7 @@
 #include "io/json.h"
 #include "io/weights/tensor_file.h"
 #include "models/config_check.h"
-#include "models/tensor_sizes.h"
+#include "models/files/tensor_sizes.h"
 #include "models/wan/names.h"
 #include "models/wan_s2v/transformer.h"
 

@@ -4,7 +4,7 @@
 
 #include "io/json.h"
 #include "models/config_check.h"
-#include "models/tensor_sizes.h"
+#include "models/files/tensor_sizes.h"
 #include "models/z_image/names.h"
 #include "models/z_image/transformer.h"
 

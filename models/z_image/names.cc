@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "kernels/check.h"
-#include "models/tensor_sizes.h"
+#include "models/files/tensor_sizes.h"
 
 namespace weft {
 

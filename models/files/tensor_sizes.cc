@@ -1,4 +1,4 @@
-#include "models/tensor_sizes.h"
+#include "models/files/tensor_sizes.h"
 
 #include <algorithm>
 
