@@ -100,7 +100,7 @@ void tear_off(Frame& frame) {
 void add_piece(Frame& frame) {
   const Frame whole = frame;
   for (int y = 0; y < frame.height; ++y)
-    for (int x = 0; x < 36; ++x) std::copy_n(whole.at(x + 46, y), 3, frame.at(x, y));
+    for (int x = 0; x < 40; ++x) std::copy_n(whole.at(x + 44, y), 3, frame.at(x, y));
 }
 
 // One spoilt view of six is enough to call a clip torn, whatever the shape.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kPi = std::numbers::pi;
 
-constexpr double kRadius[] = {0.13, 0.22};  // of the short side
+constexpr double kRadius[] = {0.16, 0.22};  // of the short side
 constexpr double kGradient = 10;            // levels from the top row to the bottom row, downwards
 constexpr double kOrbit = 0.25;             // of width and height
 constexpr double kPeriod = 24;              // frames

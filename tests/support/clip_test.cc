@@ -53,7 +53,7 @@ TEST(Clip, ShapesHaveTheirAreas) {
   const double r = 40, pi = std::acos(-1.0);
   const double side = 1.2 * std::sqrt(3.0);  // of the triangle of circumradius 1.2
   const double areas[] = {pi, 1.8 * 1.8, std::sqrt(3.0) / 4 * side * side,
-                          5 * 1.25 * 0.52 * std::sin(pi / 5), pi * (1.03 * 1.03 - 0.57 * 0.57)};
+                          5 * 1.25 * 0.62 * std::sin(pi / 5), pi * (1.06 * 1.06 - 0.5 * 0.5)};
   for (int s = 0; s < kShapes; ++s) {
     double area = 0;
     for (int y = -64; y < 64; ++y)

@@ -10,7 +10,7 @@ namespace {
 constexpr double kPi = std::numbers::pi;
 
 // The two ends of one edge of a star of radius 1 (its tip, and the notch beside it), y up.
-constexpr double kTip = 1.25, kNotch = 0.52;
+constexpr double kTip = 1.25, kNotch = 0.62;
 
 struct Place {
   double x, y, r;  // centre and radius in pixels
@@ -95,7 +95,7 @@ double coverage(Shape shape, double dx, double dy, double r) {
       inside = 0.9 * r - std::max(std::abs(dx), std::abs(dy));
       break;
     case Shape::kRing:
-      inside = 0.23 * r - std::abs(distance - 0.8 * r);
+      inside = 0.28 * r - std::abs(distance - 0.78 * r);
       break;
     case Shape::kTriangle: {  // point up, circumradius 1.2 r, lowered so that it sits in the middle
       const double y = dy - 0.15 * r;

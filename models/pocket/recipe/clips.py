@@ -11,7 +11,7 @@ GROUNDS = {"black": (12, 12, 16), "gray": (110, 110, 115), "navy": (18, 26, 74),
 SHAPES = ["ball", "square", "triangle", "star", "ring"]
 MOTIONS = ["moving left", "moving right", "moving up", "moving down",
            "standing still", "circling", "growing", "shrinking"]
-SIZES = {"small": 0.13, "big": 0.22}
+SIZES = {"small": 0.16, "big": 0.22}
 
 
 def fnv1a(text):
@@ -37,7 +37,7 @@ def coverage(shape, dx, dy, r):
     elif shape == "square":
         d = 0.9 * r - torch.maximum(dx.abs(), dy.abs())
     elif shape == "ring":
-        d = 0.23 * r - (torch.sqrt(dx * dx + dy * dy) - 0.8 * r).abs()
+        d = 0.28 * r - (torch.sqrt(dx * dx + dy * dy) - 0.78 * r).abs()
     elif shape == "triangle":  # point up, circumradius 1.2 r, lowered a little so that it sits in the middle
         cy, inner = dy - 0.15 * r, 0.6 * r
         d = inner - torch.maximum(cy, dx.abs() * (math.sqrt(3) / 2) - cy * 0.5)
@@ -46,7 +46,7 @@ def coverage(shape, dx, dy, r):
         q = torch.sqrt(dx * dx + dy * dy)
         x, y = q * a.abs().sin(), q * a.cos()
         ox, oy = 0.0, 1.25
-        ix, iy = 0.52 * math.sin(math.pi / 5), 0.52 * math.cos(math.pi / 5)
+        ix, iy = 0.62 * math.sin(math.pi / 5), 0.62 * math.cos(math.pi / 5)
         nx, ny = oy - iy, ix - ox
         n = math.hypot(nx, ny)
         nx, ny = nx / n, ny / n

@@ -17,7 +17,7 @@ def centre(cov):
     return cx, cy, cov.sum()
 
 
-AREA = {"ball": np.pi, "square": 3.24, "ring": 0.736 * np.pi, "triangle": 1.08 * 3 ** 0.5, "star": 1.911}  # at radius 1
+AREA = {"ball": np.pi, "square": 3.24, "ring": 0.8736 * np.pi, "triangle": 1.08 * 3 ** 0.5, "star": 2.278}  # at radius 1
 
 
 def views(frames):

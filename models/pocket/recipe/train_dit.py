@@ -22,7 +22,8 @@ ap.add_argument("--lr", type=float, default=0.02, help="of Muon; a twentieth of 
 ap.add_argument("--init", default="", help="a checkpoint whose weights to start from")
 ap.add_argument("--layers", type=int, default=0, help="blocks of the DiT; those that --init lacks begin as nothing")
 ap.add_argument("--heads", type=int, default=4, help="attention heads of 32 channels, without --init")
-ap.add_argument("--thin", type=float, default=0, help="share of balls, squares and triangles passed over in favour of stars and rings")
+ap.add_argument("--thin", type=float, default=0, help="share of the clips of other shapes than --favour passed over")
+ap.add_argument("--favour", default="star,ring", help="shapes that are hard to draw")
 ap.add_argument("--whole", type=float, default=0.75, help="share of batches that begin with their clips; others may begin in mid-clip")
 ap.add_argument("--compile", action="store_true")
 ap.add_argument("--threads", type=int, default=1, help="of each process")
@@ -105,7 +106,7 @@ def pick(frames, h, w, crop=0):
     for k in where:
         d = src[k]
         i = int(rng.integers(len(d["z"])))
-        while ALL[int(d["combo"][i])][1] not in ("star", "ring") and rng.random() < args.thin:
+        while ALL[int(d["combo"][i])][1] not in args.favour.split(",") and rng.random() < args.thin:
             i = int(rng.integers(len(d["z"])))
         at = int(rng.integers(0, d["z"].shape[2] - frames + 1))
         one = d["z"][i, :, at:at + frames]
