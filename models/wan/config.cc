@@ -159,9 +159,8 @@ WanConfig WanConfig::from_tensors(const TensorFile& file) {
   const std::string where = shown_name(file);
   refuse_unsupported(file, names, where);
   const TensorSizes sizes(file, names, kSize.max);
-  const auto shape = [&](const std::string& name, int rank) { return sizes.shape(name, rank); };
   WanConfig config;
-  const TensorView patch = shape("patch_embedding.weight", 5);
+  const TensorView patch = sizes.shape("patch_embedding.weight", 5);
   config.in_channels = patch[1];
   config.patch = {patch[2], patch[3], patch[4]};
   if (patch[0] % kHeadDim)
@@ -169,16 +168,18 @@ WanConfig WanConfig::from_tensors(const TensorFile& file) {
                  " (legal without one: multiples of 128)");
   config.head_dim = kHeadDim;
   config.heads = static_cast<int>(patch[0] / kHeadDim);
-  config.ffn_dim = shape("blocks.0.ffn.net.0.proj.weight", 2)[0];
-  config.text_dim = shape("condition_embedder.text_embedder.linear_1.weight", 2)[1];
-  config.freq_dim = shape("condition_embedder.time_embedder.linear_1.weight", 2)[1];
+  config.ffn_dim = sizes.shape("blocks.0.ffn.net.0.proj.weight", 2)[0];
+  config.text_dim = sizes.shape("condition_embedder.text_embedder.linear_1.weight", 2)[1];
+  config.freq_dim = sizes.shape("condition_embedder.time_embedder.linear_1.weight", 2)[1];
   const std::string image = "condition_embedder.image_embedder.";
   if (sizes.has(image + "norm1.weight")) {
-    config.image_dim = shape(image + "norm1.weight", 1)[0];
+    config.image_dim = sizes.shape(image + "norm1.weight", 1)[0];
     config.image_keys = sizes.has("blocks.0.attn2.add_k_proj.weight");
-    if (sizes.has(image + "pos_embed")) config.image_positions = shape(image + "pos_embed", 3)[1];
+    if (sizes.has(image + "pos_embed"))
+      config.image_positions = sizes.shape(image + "pos_embed", 3)[1];
   }
-  const int64_t head = shape("proj_out.weight", 2)[0], per_token = patch[2] * patch[3] * patch[4];
+  const int64_t head = sizes.shape("proj_out.weight", 2)[0],
+                per_token = patch[2] * patch[3] * patch[4];
   if (head % per_token)
     throw Error(ErrorKind::kModel, where + ": " + names("proj_out.weight") + " has " +
                                        std::to_string(head) + " rows, not a multiple of " +
