@@ -8,8 +8,8 @@ prompt=${1:-"a big red ball, moving left on a navy background"}
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 
 bash apps/setup.sh
-# The demo needs no tests; a folder that is configured already keeps its choice.
-[ -e build/build.ninja ] || cmake --preset default -DBUILD_TESTING=OFF >/dev/null
+# The demo needs no tests, and compiles each folder as one unit; a folder that is configured already keeps its choice.
+[ -e build/build.ninja ] || cmake --preset default -DBUILD_TESTING=OFF -DCMAKE_UNITY_BUILD=ON >/dev/null
 cmake --build build --target weft
 mkdir -p outputs
 ./build/weft generate --model models/pocket --prompt "$prompt" --seed 7 \

@@ -210,21 +210,21 @@ Forecast forecast_of(const PlannedJob& job, const Layout& layout) {
 }
 
 // The layouts that a command line compares, those that fit first, the fastest first.
-struct Comparison {
+struct LayoutTimes {
   std::optional<LayoutChoice> choice;  // where a simulation chose the layout
   std::vector<Forecast> forecasts;
   double alone_s = 0;  // the time of one rank
 };
 
 // A layout that a simulation chose is simulated whole, rank by rank, only if `whole` is true.
-Comparison compare(const PlannedJob& job, const std::string& text, int ranks, bool whole) {
+LayoutTimes compare(const PlannedJob& job, const std::string& text, int ranks, bool whole) {
   const Generator generator(job.model, job.options);
   const LayoutLimits limits = generator.layout_limits(job.request);
   std::vector<Layout> layouts = parse_layouts(text, ranks, limits);
   // One rank computes exactly where it cannot have all patches.
   PlannedJob alone = job;
   if (!refuse({}, limits).empty()) alone.request.method = {.kind = MethodKind::kFull};
-  Comparison out;
+  LayoutTimes out;
   if (chooses_layout(text) && layouts.size() > 1) {
     out.choice = choose_layout(job, layouts);
     layouts = {out.choice->best.front().layout};
@@ -240,8 +240,8 @@ Comparison compare(const PlannedJob& job, const std::string& text, int ranks, bo
   return out;
 }
 
-void print_comparison(const PlannedJob& job, const SimulatedMachine& machine, const Comparison& all,
-                      std::optional<int64_t> rank) {
+void print_comparison(const PlannedJob& job, const SimulatedMachine& machine,
+                      const LayoutTimes& all, std::optional<int64_t> rank) {
   const Forecast& first = all.forecasts.front();
   if (all.choice)
     std::printf("chosen  %s: %s\n", to_string(first.layout).c_str(),
@@ -275,7 +275,7 @@ int run_plan(const Flags& flags) {
   request.prompt = flags.given("prompt") ? prompts_of(flags).front() : "a planned prompt";
   const PlannedJob job = planned_job(generator, options, generator.resolve(request), machine);
   const bool whole = rank || !svg.empty() || flags.on("check");
-  const Comparison all = compare(job, text, ranks.count, whole);
+  const LayoutTimes all = compare(job, text, ranks.count, whole);
   const std::vector<Forecast>& forecasts = all.forecasts;
   const Forecast& first = forecasts.front();
   if (flags.on("json")) {

@@ -15,8 +15,7 @@ class ScratchFolder {
  public:
   ScratchFolder() {
     path_ = (std::filesystem::temp_directory_path() / "weft-XXXXXX").string();
-    if (!mkdtemp(path_.data()))
-      throw Error(ErrorKind::kOutput, system_error_line("create", path_, errno));
+    if (!mkdtemp(path_.data())) throw_system_error("create", path_, errno);
   }
   ~ScratchFolder() {
     std::error_code ignored;

@@ -12,10 +12,6 @@
 namespace weft {
 namespace {
 
-[[noreturn]] void fail(const std::string& action, const std::string& path, int error) {
-  throw Error(ErrorKind::kOutput, system_error_line(action, path, error));
-}
-
 // Checks that the path may be written. Renaming must never replace a device or a pipe. If the path
 // is a symbolic link, the link is replaced and not its target.
 const std::string& checked(const std::string& path) {
@@ -33,7 +29,7 @@ const std::string& checked(const std::string& path) {
 AtomicFile::AtomicFile(const std::string& path, Overwrite overwrite)
     : part_(checked(path), overwrite) {
   fd_ = open(part_.path().c_str(), O_WRONLY | O_CLOEXEC);
-  if (fd_ < 0) fail("write", part_.path(), errno);
+  if (fd_ < 0) throw_system_error("write", part_.path(), errno);
 }
 
 AtomicFile::~AtomicFile() {
@@ -47,7 +43,7 @@ void AtomicFile::write(const void* data, size_t bytes) {
     // Linux writes at most 2 GiB at once.
     const ssize_t done = ::write(fd_, from, std::min(bytes, size_t{1} << 30));
     if (done < 0 && errno == EINTR) continue;
-    if (done < 0) fail("write", part_.final_path(), errno);
+    if (done < 0) throw_system_error("write", part_.final_path(), errno);
     from += done;
     bytes -= static_cast<size_t>(done);
   }
@@ -60,8 +56,8 @@ void AtomicFile::commit() {
   const bool closed = close(fd_) == 0;  // some file systems report a full disk only here
   const int close_error = errno;
   fd_ = -1;
-  if (!synced) fail("write", part_.final_path(), sync_error);
-  if (!closed) fail("write", part_.final_path(), close_error);
+  if (!synced) throw_system_error("write", part_.final_path(), sync_error);
+  if (!closed) throw_system_error("write", part_.final_path(), close_error);
   part_.publish();
 }
 

@@ -30,10 +30,6 @@ Parts& parts() {
   return *all;
 }
 
-[[noreturn]] void fail(const std::string& action, const std::string& path, int error) {
-  throw Error(ErrorKind::kOutput, system_error_line(action, path, error));
-}
-
 [[noreturn]] void fail_exists(const std::string& path) {
   throw Error(ErrorKind::kOutput,
               "'" + path + "' exists; choose another --output or give --overwrite");
@@ -50,7 +46,8 @@ std::vector<std::string> make_parents(const std::string& path) {
   for (std::string dir = parent_of(path);; dir = parent_of(dir)) {
     struct stat info;
     if (stat(dir.c_str(), &info) == 0) break;
-    if (errno != ENOENT || dir == parent_of(dir)) fail("create the folder", dir, errno);
+    if (errno != ENOENT || dir == parent_of(dir))
+      throw_system_error("create the folder", dir, errno);
     missing.push_back(dir);
   }
   for (auto dir = missing.rbegin(); dir != missing.rend(); ++dir) {
@@ -59,7 +56,7 @@ std::vector<std::string> make_parents(const std::string& path) {
     } else if (errno != EEXIST) {
       const int error = errno;
       for (auto back = made.rbegin(); back != made.rend(); ++back) rmdir(back->c_str());
-      fail("create the folder", *dir, error);
+      throw_system_error("create the folder", *dir, error);
     }
   }
   return made;
@@ -67,24 +64,25 @@ std::vector<std::string> make_parents(const std::string& path) {
 
 void sync_path(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) fail("open", path, errno);
+  if (fd < 0) throw_system_error("open", path, errno);
   const int result = fsync(fd);
   const int error = errno;
   close(fd);
   // Some file systems cannot sync a folder. This is not treated as an error.
-  if (result != 0 && error != EINVAL) fail("write", path, error);
+  if (result != 0 && error != EINVAL) throw_system_error("write", path, error);
 }
 
 std::vector<std::string> entries_of(const std::string& folder) {
   std::vector<std::string> names;
-  if (const int error = list_folder(folder, names)) fail("read the folder", folder, error);
+  if (const int error = list_folder(folder, names))
+    throw_system_error("read the folder", folder, error);
   return names;
 }
 
 void remove_entries(const std::string& folder) {
   for (const std::string& name : entries_of(folder)) {
     const std::string path = folder + "/" + name;
-    if (const int error = remove_flat(path.c_str())) fail("remove", path, error);
+    if (const int error = remove_flat(path.c_str())) throw_system_error("remove", path, error);
   }
 }
 
@@ -104,7 +102,8 @@ int lock_part(const std::string& part, bool folder) {
   for (;;) {
     int fd = -1;
     if (folder) {
-      if (mkdir(part.c_str(), 0777) != 0 && errno != EEXIST) fail("create", part, errno);
+      if (mkdir(part.c_str(), 0777) != 0 && errno != EEXIST)
+        throw_system_error("create", part, errno);
       fd = open(part.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     } else {
       fd = open(part.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
@@ -113,7 +112,7 @@ int lock_part(const std::string& part, bool folder) {
     if (fd < 0) {
       const int error = errno;
       if (folder) rmdir(part.c_str());  // fails unless it is empty
-      fail("create", part, error);
+      throw_system_error("create", part, error);
     }
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
       const int error = errno;
@@ -142,9 +141,13 @@ std::string system_error_line(const std::string& action, const std::string& path
   return line;
 }
 
+void throw_system_error(const std::string& action, const std::string& path, int error) {
+  throw Error(ErrorKind::kOutput, system_error_line(action, path, error));
+}
+
 void fill_file(const std::string& path, const std::string& bytes) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd < 0) throw Error(ErrorKind::kOutput, system_error_line("write", path, errno));
+  if (fd < 0) throw_system_error("write", path, errno);
   int error = 0;
   for (size_t done = 0; done < bytes.size() && error == 0;) {
     const ssize_t count = write(fd, bytes.data() + done, bytes.size() - done);
@@ -154,7 +157,7 @@ void fill_file(const std::string& path, const std::string& bytes) {
       error = errno;
   }
   if (close(fd) != 0 && error == 0) error = errno;
-  if (error) throw Error(ErrorKind::kOutput, system_error_line("write", path, error));
+  if (error) throw_system_error("write", path, error);
 }
 
 PartFile::PartFile(const std::string& path, Overwrite overwrite, const std::string& tag,
@@ -183,14 +186,15 @@ PartFile::PartFile(const std::string& path, Overwrite overwrite, const std::stri
     }
     if (!folder_ && overwrite == Overwrite::kRefuse) fail_exists(final_);
   } else if (errno != ENOENT) {
-    fail("write", final_, errno);
+    throw_system_error("write", final_, errno);
   }
   made_dirs_ = make_parents(final_);
   try {
     lock_ = lock_part(part_, folder_);
     kept_ = earlier == Earlier::kKept;
     if (!kept_ && folder_) remove_entries(part_);
-    if (!kept_ && !folder_ && truncate(part_.c_str(), 0) != 0) fail("write", part_, errno);
+    if (!kept_ && !folder_ && truncate(part_.c_str(), 0) != 0)
+      throw_system_error("write", part_, errno);
     const std::lock_guard guard(parts().lock);
     if (!kept_) parts().names.insert(part_);
   } catch (...) {
@@ -255,7 +259,7 @@ void PartFile::keep() {
 void PartFile::take(PartFile& other) {
   CHECK(!published_ && !other.published_ && !folder_ && !other.folder_, final_, other.part_);
   sync_path(other.part_);
-  if (rename(other.part_.c_str(), part_.c_str()) != 0) fail("write", final_, errno);
+  if (rename(other.part_.c_str(), part_.c_str()) != 0) throw_system_error("write", final_, errno);
   other.published_ = true;
   std::swap(lock_, other.lock_);  // the lock of the file that now has our hidden name
 }
@@ -273,7 +277,7 @@ void PartFile::publish() {
 void PartFile::publish_file() {
   sync_path(part_);
   if (overwrite_ == Overwrite::kReplace) {
-    if (rename(part_.c_str(), final_.c_str()) != 0) fail("write", final_, errno);
+    if (rename(part_.c_str(), final_.c_str()) != 0) throw_system_error("write", final_, errno);
     return;
   }
   if (renameat2(AT_FDCWD, part_.c_str(), AT_FDCWD, final_.c_str(), RENAME_NOREPLACE) == 0) return;
@@ -286,7 +290,7 @@ void PartFile::publish_file() {
     }
   }
   if (errno == EEXIST) fail_exists(final_);
-  fail("write", final_, errno);
+  throw_system_error("write", final_, errno);
 }
 
 void PartFile::publish_folder() {
@@ -294,11 +298,11 @@ void PartFile::publish_folder() {
   sync_path(part_);
   // rename() replaces a folder only if it is empty.
   if (rename(part_.c_str(), final_.c_str()) == 0) return;
-  if (errno != ENOTEMPTY && errno != EEXIST) fail("write", final_, errno);
+  if (errno != ENOTEMPTY && errno != EEXIST) throw_system_error("write", final_, errno);
   if (overwrite_ == Overwrite::kRefuse) fail_exists(final_);
-  if (!holds_only_frames(final_)) fail("replace", final_, ENOTEMPTY);
+  if (!holds_only_frames(final_)) throw_system_error("replace", final_, ENOTEMPTY);
   if (renameat2(AT_FDCWD, part_.c_str(), AT_FDCWD, final_.c_str(), RENAME_EXCHANGE) != 0)
-    fail("replace", final_, errno);
+    throw_system_error("replace", final_, errno);
   remove_flat(part_.c_str());  // removes the old frames, which now have our hidden name
 }
 

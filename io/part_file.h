@@ -70,5 +70,7 @@ void fill_file(const std::string& path, const std::string& bytes);
 // Returns one line for a failed system call: "cannot <action> '<path>': <reason>". For a full disk
 // or a missing permission it adds advice.
 std::string system_error_line(const std::string& action, const std::string& path, int error);
+// Throws that line as Error(kOutput).
+[[noreturn]] void throw_system_error(const std::string& action, const std::string& path, int error);
 
 }  // namespace weft

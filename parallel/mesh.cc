@@ -10,9 +10,9 @@ namespace weft {
 
 namespace {
 
-constexpr const char* kNames[kAxes] = {"data",  "cfg",  "step",       "layers",  "clip",
-                                       "patch", "ring", "token_ring", "ulysses", "tensor"};
-static_assert(kNames[kAxes - 1] != nullptr, "every axis has a name");
+constexpr const char* kAxisNames[kAxes] = {"data",  "cfg",  "step",       "layers",  "clip",
+                                           "patch", "ring", "token_ring", "ulysses", "tensor"};
+static_assert(kAxisNames[kAxes - 1] != nullptr, "every axis has a name");
 // Keys of a layout that are no axes. A value below `least` means that the key is not given.
 struct StageKey {
   const char* name;
@@ -25,7 +25,7 @@ constexpr StageKey kStageKeys[] = {{"text_ranks", &Layout::text_ranks, 1},
 
 std::string list_of_keys() {
   std::string text;
-  for (const char* name : kNames) text += (text.empty() ? "" : ", ") + std::string(name);
+  for (const char* name : kAxisNames) text += (text.empty() ? "" : ", ") + std::string(name);
   for (const StageKey& key : kStageKeys) text += ", " + std::string(key.name);
   return text;
 }
@@ -83,7 +83,7 @@ void sort_by_preference(std::vector<Layout>& layouts) {
 
 }  // namespace
 
-const char* to_string(Axis axis) { return kNames[static_cast<int>(axis)]; }
+const char* to_string(Axis axis) { return kAxisNames[static_cast<int>(axis)]; }
 
 int Layout::ranks() const {
   int product = 1;
@@ -110,7 +110,7 @@ std::string to_string(const Layout& layout) {
   std::string text;
   for (int axis = 0; axis < kAxes; ++axis)
     if (layout.parts[axis] > 1)
-      text += (text.empty() ? "" : ",") + std::string(kNames[axis]) + "=" +
+      text += (text.empty() ? "" : ",") + std::string(kAxisNames[axis]) + "=" +
               std::to_string(layout.parts[axis]);
   for (const StageKey& key : kStageKeys)
     if (layout.*key.value >= key.least && !text.empty())
@@ -331,8 +331,9 @@ std::vector<std::pair<std::string, int>> parse_pairs(const std::string& whole,
     int parts = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), parts);
     const auto stage = std::ranges::find(kStageKeys, key, &StageKey::name);
-    const bool known = stage != std::end(kStageKeys) ||
-                       std::find(std::begin(kNames), std::end(kNames), key) != std::end(kNames);
+    const bool known =
+        stage != std::end(kStageKeys) ||
+        std::find(std::begin(kAxisNames), std::end(kAxisNames), key) != std::end(kAxisNames);
     const int least = stage == std::end(kStageKeys) ? 1 : stage->least;
     if (error != std::errc() || end != value.data() + value.size() || parts < least ||
         parts > 4096 || !known)
@@ -358,7 +359,8 @@ std::vector<Layout> parse_layouts(const std::string& text, int ranks, const Layo
   Layout given;
   if (chosen || text.size() > first.size())
     for (const auto& [key, n] : parse_pairs(text, chosen ? text : text.substr(first.size() + 1))) {
-      const auto axis = std::find(std::begin(kNames), std::end(kNames), key) - std::begin(kNames);
+      const auto axis =
+          std::find(std::begin(kAxisNames), std::end(kAxisNames), key) - std::begin(kAxisNames);
       if (axis < kAxes && !chosen)
         throw Error(ErrorKind::kUsage, "--layout is '" + text + "': " + key + " beside " + first);
       if (axis < kAxes) given.parts[axis] = n;
@@ -404,7 +406,7 @@ int Mesh::at(Axis axis, int rank) const {
 int Mesh::rank_at(std::array<int, kAxes> coordinates) const {
   int rank = 0;
   for (int i = 0; i < kAxes; ++i) {
-    CHECK(coordinates[i] >= 0 && coordinates[i] < layout_.parts[i], kNames[i], coordinates[i]);
+    CHECK(coordinates[i] >= 0 && coordinates[i] < layout_.parts[i], kAxisNames[i], coordinates[i]);
     rank = rank * layout_.parts[i] + coordinates[i];
   }
   return rank;

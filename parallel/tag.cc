@@ -6,11 +6,11 @@ namespace weft {
 
 namespace {
 
-constexpr const char* kNames[] = {"control",  "text",      "hidden",    "first-block",
-                                  "heads-in", "heads-out", "key-value", "query",
-                                  "state",    "partial",   "statistic", "gathered",
-                                  "velocity", "latent",    "halo",      "frames"};
-static_assert(std::size(kNames) == static_cast<size_t>(Payload::kCount));
+constexpr const char* kPayloadNames[] = {"control",  "text",      "hidden",    "first-block",
+                                         "heads-in", "heads-out", "key-value", "query",
+                                         "state",    "partial",   "statistic", "gathered",
+                                         "velocity", "latent",    "halo",      "frames"};
+static_assert(std::size(kPayloadNames) == static_cast<size_t>(Payload::kCount));
 
 constexpr int kJobs = 1 << 16;  // job numbers, 0 included
 
@@ -50,7 +50,7 @@ Fields fields_of(const TagBits& bits) {
 
 }  // namespace
 
-std::string_view to_string(Payload kind) { return kNames[static_cast<int>(kind)]; }
+std::string_view to_string(Payload kind) { return kPayloadNames[static_cast<int>(kind)]; }
 
 TagBits Tag::bits(int group, int job) const {
   Fields fields{.tag = *this, .kind = static_cast<int>(kind), .group = group, .job = job};
@@ -67,7 +67,8 @@ std::string to_string(const Tag& tag) { return tag_text(tag.bits(0)); }
 
 std::string tag_text(const TagBits& bits) {
   const Fields fields = fields_of(bits);
-  return std::string(fields.kind < static_cast<int>(Payload::kCount) ? kNames[fields.kind] : "?") +
+  return std::string(fields.kind < static_cast<int>(Payload::kCount) ? kPayloadNames[fields.kind]
+                                                                     : "?") +
          " " + to_string(fields.tag.pass) + " layer " + std::to_string(fields.tag.layer) + " hop " +
          std::to_string(fields.tag.hop) + " group " + std::to_string(fields.group) +
          (fields.job ? " job " + std::to_string(fields.job) : "");

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # One subcommand per activity; developers and CI run the same lines.
-#   lint [--fix]  formatting and structure      build  the default preset     test  every test
+#   lint [--fix]  formatting and structure      build  the default preset; a new folder: in units
+#   test          every test but the thorough   thorough  those too: golden cases once more on other kernels
 #   asan          address + undefined over the suite                          tsan  io, engine, parallel
 #   fuzz [SECONDS]  each reader of others' bytes, 60 s unless told
-#   cuda          compile the CUDA build and run its stubs (no GPU needed)
+#   cuda [ARCHITECTURES]  compile the CUDA build (90a-real unless told) and run its stubs; needs no GPU
+#   cuda-changed  the same, unless it passed with these files before: a stamp lies beside the compiler cache
 #   release       the README's commands and the installed .deb, each in a bare Debian root (needs root)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,11 +25,38 @@ lint() {
 }
 
 build() {
-  cmake --preset default -DBUILD_TESTING=ON >/dev/null
+  local units=-DCMAKE_UNITY_BUILD=ON
+  [ ! -e build/build.ninja ] || units=  # a folder that is configured already keeps its choice
+  cmake --preset default -DBUILD_TESTING=ON $units >/dev/null
   cmake --build build
 }
 
-run_tests() { ctest --test-dir build --output-on-failure; }
+# Two at a time; those that take more cores, or live by the clock, say so in CMakeLists.txt.
+run_tests() { ctest --test-dir build --output-on-failure -j2 "$@"; }
+
+cuda() {
+  cmake --preset cuda -DBUILD_TESTING=ON -DCMAKE_UNITY_BUILD=ON -DWEFT_CUDA_ARCHITECTURES="${1:-90a-real}" >/dev/null
+  cmake --build build-cuda --target weft parallel_test cuda_test sdpa_graph_check conv_graph_check
+  local check
+  for check in sdpa conv; do
+    LD_LIBRARY_PATH=$PWD/build-cuda/tests/cuda/driver "build-cuda/tests/cuda/${check}_graph_check"
+  done
+  build-cuda/tests/parallel/parallel_test --gtest_filter='Nccl*' --gtest_brief=1
+}
+
+cuda_changed() {
+  local files stamp
+  files=$(git ls-files -s CMakeLists.txt CMakePresets.json 'kernels/*' 'tests/kernels/*' 'tests/cuda/*' 'tests/support/*' \
+    'tests/parallel/nccl*' parallel/CMakeLists.txt 'parallel/transport/*' parallel/communicator.h tests/CMakeLists.txt)
+  stamp=${XDG_CACHE_HOME:-$HOME/.cache}/weft/cuda-$( (nvcc --version; echo "$files") | sha256sum | cut -c1-16)
+  if [ -e "$stamp" ] && git diff --quiet; then
+    echo "cuda: passed with these files before ($stamp)"
+  else
+    cuda
+    mkdir -p "$(dirname "$stamp")"
+    git diff --quiet && touch "$stamp"
+  fi
+}
 
 sanitized() {  # preset, then the targets and tests to run (all when none are named)
   local preset=$1
@@ -80,21 +109,16 @@ release() {  # builds in one bare root, installs what it built in another
 case "${1:-}" in
   lint) lint "${2:-}" ;;
   build) build ;;
-  test) run_tests ;;
+  test) run_tests -LE thorough ;;
+  thorough) run_tests ;;
   asan) sanitized asan ;;
   tsan) TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" sanitized tsan parallel io engine ;;
   fuzz) fuzz "${2:-}" ;;
   release) release ;;
-  cuda)
-    cmake --preset cuda -DBUILD_TESTING=ON >/dev/null
-    cmake --build build-cuda --target weft parallel_test cuda_test sdpa_graph_check conv_graph_check
-    for check in sdpa conv; do
-      LD_LIBRARY_PATH=$PWD/build-cuda/tests/cuda/driver "build-cuda/tests/cuda/${check}_graph_check"
-    done
-    build-cuda/tests/parallel/parallel_test --gtest_filter='Nccl*' --gtest_brief=1
-    ;;
+  cuda) cuda "${2:-}" ;;
+  cuda-changed) cuda_changed ;;
   *)
-    sed -n '2,7p' "$0" >&2
+    sed -n '2,9p' "$0" >&2
     exit 2
     ;;
 esac

@@ -46,7 +46,7 @@ std::string text_of(const nlohmann::json& line) {
 int locked(const std::string& path, int flags, bool wait) {
   for (;;) {
     const int fd = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
-    if (fd < 0) throw Error(ErrorKind::kOutput, system_error_line("open", path, errno));
+    if (fd < 0) throw_system_error("open", path, errno);
     if (flock(fd, LOCK_EX | (wait ? 0 : LOCK_NB)) != 0) {
       close(fd);
       return -1;
@@ -127,14 +127,13 @@ void BatchLog::read(const std::string& kind, File& file) {
 void BatchLog::open(File& file) {
   if (file.fd >= 0) close(file.fd);
   file.fd = ::open(file.path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-  if (file.fd < 0) throw Error(ErrorKind::kOutput, system_error_line("open", file.path, errno));
+  if (file.fd < 0) throw_system_error("open", file.path, errno);
 }
 
 void BatchLog::append(File& file, const nlohmann::json& line) {
   const std::string text = text_of(line);
   const ssize_t written = write(file.fd, text.data(), text.size());
-  if (written != static_cast<ssize_t>(text.size()))
-    throw Error(ErrorKind::kOutput, system_error_line("write", file.path, errno));
+  if (written != static_cast<ssize_t>(text.size())) throw_system_error("write", file.path, errno);
   file.of_all[id_of(line)] = line;
   file.lines.push_back(line);
 }

@@ -17,7 +17,7 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kTextRows = 60, kTextLength = 512;
+constexpr int64_t kLayoutTextRows = 60, kTextLength = 512;
 // The first step prepares the text and warms up; on a device a second one records a graph; the last
 // one counts. Of more steps, all behind the second count.
 int fewest_steps(const Device& device) { return device == Device{} ? 2 : 3; }
@@ -96,7 +96,7 @@ Times run_steps(const Shape& shape, const Method& method, Slices& slices, RankPl
   solver.kind = SolverKind::kEuler;
   const Sampler sampler(solver, shape.steps);
   Tensor latent(DType::kF32, shape.latent);
-  Tensor embeds(DType::kF32, {kTextRows, shape.model->traits().text_columns});
+  Tensor embeds(DType::kF32, {kLayoutTextRows, shape.model->traits().text_columns});
   Tensor pooled(DType::kF32, {shape.model->traits().pooled_columns});
   for (Tensor* tensor : {&latent, &embeds, &pooled})
     for (int64_t i = 0; i < tensor->count(); ++i)
@@ -120,7 +120,7 @@ Times run_steps(const Shape& shape, const Method& method, Slices& slices, RankPl
   DenoisePlanConfig config = staged_config(placement, traits, shape.dtype, shape.tokens);
   config.steps.assign(shape.steps, {.model = 0, .branches = 2});
   config.blocks = {traits.blocks};
-  config.joint_rows.fill(shape.model->joint_rows(shape.tokens, kTextRows));
+  config.joint_rows.fill(shape.model->joint_rows(shape.tokens, kLayoutTextRows));
   if (const auto& patches = placement.pipefusion()) displace_steps(config, patches->warmup);
   Arena arena(size_t{256} << 30, stream.device());
   const Moment begun = now();
@@ -164,8 +164,8 @@ std::vector<Wire> wires_of(const Flags& flags) {
 }
 
 // One line of the table.
-struct Entry {
-  Entry(std::string name, const Layout& layout, int threads, Wire wire, Method method = {})
+struct LayoutEntry {
+  LayoutEntry(std::string name, const Layout& layout, int threads, Wire wire, Method method = {})
       : name(std::move(name)),
         layout(layout),
         threads(threads),
@@ -192,7 +192,7 @@ class Bench {
   }
 
   // The times of the slowest rank.
-  Times run(const Entry& entry, const Shape& shape, const Link& link) {
+  Times run(const LayoutEntry& entry, const Shape& shape, const Link& link) {
     Times result;
     on_ranks(ranks_, link, [&](Communicator& world) {
       Slices& slices = slices_[ranks_.processes ? 0 : world.rank()];
@@ -239,7 +239,7 @@ class Bench {
     return device;
   }
 
-  double simulated(const Entry& entry, const DeviceModel& device) const {
+  double simulated(const LayoutEntry& entry, const DeviceModel& device) const {
     std::vector<double> seconds(entry.layout.ranks());
     simulate(entry.layout.ranks(), device, entry.wire.link, [&](Communicator& world) {
       Slices slices(shape_, file_);
@@ -297,7 +297,7 @@ class Bench {
   Stream stream_ = Stream::cpu(1);
 };
 
-void print(const Entry& entry, const Entry& one, std::optional<double> two, bool json,
+void print(const LayoutEntry& entry, const LayoutEntry& one, std::optional<double> two, bool json,
            const Shape& shape, const std::string& description) {
   const double seconds = median(entry.seconds), mean = median(entry.mean),
                waiting = median(entry.waiting), speed_up = median(one.seconds) / seconds,
@@ -357,8 +357,9 @@ Shape shape_of(const Flags& flags, DType dtype) {
 
 // Measures one rank (on a CPU also with two threads), and every layout of two ranks over every
 // link; displaced patches where there are steps enough.
-std::vector<Entry> entries_of(const Shape& shape, const std::vector<Wire>& wires, bool on_cpu) {
-  std::vector<Entry> entries;
+std::vector<LayoutEntry> entries_of(const Shape& shape, const std::vector<Wire>& wires,
+                                    bool on_cpu) {
+  std::vector<LayoutEntry> entries;
   for (int threads = 1; threads <= (on_cpu ? 2 : 1); ++threads)
     entries.emplace_back("one rank", Layout{}, threads, Wire{"none", {}});
   const TransformerTraits& traits = shape.model->traits();
@@ -381,7 +382,7 @@ std::vector<Entry> entries_of(const Shape& shape, const std::vector<Wire>& wires
   return entries;
 }
 
-void print_all(const std::vector<Entry>& entries, bool on_cpu, bool json, int repeat,
+void print_all(const std::vector<LayoutEntry>& entries, bool on_cpu, bool json, int repeat,
                const Shape& shape, const std::string& description) {
   std::optional<double> two;
   if (on_cpu) two = median(entries[1].seconds);
@@ -394,7 +395,7 @@ void print_all(const std::vector<Entry>& entries, bool on_cpu, bool json, int re
                 "speed-up", "all steps", "waiting");
     std::printf(on_cpu ? " %10s %10s %9s\n" : "\n", "of 2 thr.", "simulated", "error");
   }
-  for (const Entry& entry : entries) print(entry, entries[0], two, json, shape, description);
+  for (const LayoutEntry& entry : entries) print(entry, entries[0], two, json, shape, description);
 }
 
 }  // namespace
@@ -420,27 +421,27 @@ int bench_layouts(const Flags& flags, DType dtype, int repeat) {
   // Messages between devices stay inside the machine unless the user asks otherwise.
   std::vector<Wire> wires = wires_of(flags);
   if (!on_cpu && !flags.given("link-gbit") && !flags.given("link-ms")) wires.resize(1);
-  std::vector<Entry> entries = entries_of(shape, wires, on_cpu);
+  std::vector<LayoutEntry> entries = entries_of(shape, wires, on_cpu);
 
   const TensorFile weights = random_tensors(shape.model->tensors());
   Bench bench(shape, ranks, weights, devices);
   Shape brief = shape;
   brief.steps = 2;
-  for (const Entry& entry : entries)  // loads
+  for (const LayoutEntry& entry : entries)  // loads
     if (entry.wire.name == wires.front().name || entry.layout.ranks() == 1)
       bench.run(entry, brief, {});
   // Ops on a device cannot be timed alone: a meter waits for the device after each.
   std::optional<DeviceModel> model;
   if (on_cpu) model = bench.calibrate(brief);
   for (int round = 0; round < repeat; ++round)
-    for (Entry& entry : entries) {
+    for (LayoutEntry& entry : entries) {
       const Times times = bench.run(entry, shape, entry.wire.link);
       entry.seconds.push_back(times.step_s);
       entry.mean.push_back(times.mean_s);
       entry.waiting.push_back(times.waiting);
     }
   if (!ranks.speaks) return 0;
-  for (Entry& entry : entries)
+  for (LayoutEntry& entry : entries)
     if (model && entry.layout.ranks() > 1) entry.simulated = bench.simulated(entry, *model);
   print_all(entries, on_cpu, flags.on("json"), repeat, shape, description);
   return 0;

@@ -166,13 +166,13 @@ Loaded random_transformer(int blocks, const ScratchFolder& folder, Stream& strea
 }
 
 // The medians of the rounds, and the most memory that any of them took.
-struct Measured {
+struct LoadTimes {
   uint64_t source = 0, weights = 0, peak = 0, device_peak = 0;
   double read = 0, load = 0;  // seconds
 };
 
-Measured measure(const Loaded& loaded, const Stream& stream, int repeat) {
-  Measured all;
+LoadTimes measure(const Loaded& loaded, const Stream& stream, int repeat) {
+  LoadTimes all;
   for (const std::string& path : loaded.files) all.source += std::filesystem::file_size(path);
   std::vector<double> reads, loads;
   for (int round = 0; round <= repeat; ++round) {  // the first warms the page cache
@@ -200,7 +200,7 @@ int bench_load(const Flags& flags, DType dtype, int repeat) {
           ? parts_of(model_folder(flags), stream, dtype)
           : random_transformer(static_cast<int>(flags.integer("blocks").value_or(30)),
                                scratch.emplace(), stream, dtype);
-  const Measured all = measure(loaded, stream, repeat);
+  const LoadTimes all = measure(loaded, stream, repeat);
   const double bytes = static_cast<double>(all.source), held = static_cast<double>(all.weights);
   const double upload = stream.queue() ? upload_rate(stream) : 0;
   if (flags.on("json")) {

@@ -14,12 +14,12 @@
 namespace weft {
 namespace {
 
-struct Measured {
+struct ChunkTimes {
   double seconds = 0;
   uint64_t arena = 0, peak = 0;  // high-water mark so far; resident
 };
 
-double median_from(const std::vector<Measured>& chunks, size_t first) {
+double median_from(const std::vector<ChunkTimes>& chunks, size_t first) {
   std::vector<double> seconds;
   for (size_t i = std::min(first, chunks.size() - 1); i < chunks.size(); ++i)
     seconds.push_back(chunks[i].seconds);
@@ -60,8 +60,8 @@ class Decoding {
     before_ = process_bytes("RssAnon:");
   }
 
-  std::vector<Measured> run(Stream& stream, bool quiet) {
-    std::vector<Measured> chunks;
+  std::vector<ChunkTimes> run(Stream& stream, bool quiet) {
+    std::vector<ChunkTimes> chunks;
     NetworkVaeDecoder decoder(vae_, extents_.h, extents_.w);
     for (int64_t f = 0; f < extents_.frames; ++f) {
       limits_.sample();
@@ -137,8 +137,8 @@ int bench_vae(const Flags& flags, DType dtype, int) {
   Decoding decoding(vae, config, extents, stream, limits);
   // A meter waits for a device after every op. So a device is timed without one, and its op
   // families are measured in a second decode.
-  const std::vector<Measured> chunks = decoding.run(bare.queue() ? bare : stream, json);
-  const std::vector<Measured> metered = bare.queue() ? decoding.run(stream, json) : chunks;
+  const std::vector<ChunkTimes> chunks = decoding.run(bare.queue() ? bare : stream, json);
+  const std::vector<ChunkTimes> metered = bare.queue() ? decoding.run(stream, json) : chunks;
   const double seconds = median_from(chunks, 1);
   double total = 0;
   for (size_t i = 1; i < metered.size(); ++i) total += metered[i].seconds;

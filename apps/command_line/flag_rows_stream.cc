@@ -7,7 +7,7 @@ namespace {
 using enum FlagType;
 using enum FlagLevel;
 
-constexpr FlagSpec kInput[] = {
+constexpr FlagSpec kStreamInput[] = {
     {.name = "render",
      .value = "FILE",
      .help = "the sound that the face speaks: WAV, FLAC, MP3, Ogg, M4A, or the sound of a video",
@@ -79,6 +79,6 @@ constexpr FlagSpec kInput[] = {
 
 }  // namespace
 
-std::span<const FlagSpec> stream_flags() { return kInput; }
+std::span<const FlagSpec> stream_flags() { return kStreamInput; }
 
 }  // namespace weft

@@ -53,7 +53,7 @@ std::string text_of(const nlohmann::json& object, const char* key) {
   return found->is_string() ? found->get<std::string>() : found->dump();
 }
 
-Record record_of(const std::string& operand) {
+Record read_record(const std::string& operand) {
   if (!fs::exists(operand)) throw Error(ErrorKind::kUsage, operand + ": no such file or folder");
   Record record{.path = operand, .request = {}, .engine = {}, .framehash = {}, .model = {}};
   if (fs::is_directory(operand) && !operand.ends_with('/')) record.path += '/';
@@ -234,7 +234,7 @@ int run_replay(const Flags& flags) {
   if (flags.operands().size() != 1)
     throw Error(ErrorKind::kUsage,
                 "weft replay takes one file, got " + std::to_string(flags.operands().size()));
-  const Record record = record_of(flags.operands().front());
+  const Record record = read_record(flags.operands().front());
   const GivenJob given = job_of(record, flags);
   const PartFiles& files = given.spec.request.files;
   std::string model;

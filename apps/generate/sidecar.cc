@@ -28,7 +28,7 @@ nlohmann::json as_given(const Flags& flags) {
 }
 
 // The job's record, as metadata hold it.
-nlohmann::json record_of(const Flags& flags, const Generator& generator, const JobSpec& job) {
+nlohmann::json job_record_of(const Flags& flags, const Generator& generator, const JobSpec& job) {
   nlohmann::json record = parse_json(generator.job_record(job.request), "the record of a job");
   record["schema"] = "weft.params/v1";
   record["engine"]["version"] = version_text();
@@ -76,7 +76,7 @@ nlohmann::json cache_json(const RunResult& result) {
 
 std::map<std::string, std::string> embedded_metadata(const Flags& flags, const Generator& generator,
                                                      const JobSpec& job) {
-  const nlohmann::json record = record_of(flags, generator, job);
+  const nlohmann::json record = job_record_of(flags, generator, job);
   const Request& request = job.request;
   GenerationFacts facts;
   if (!hide_prompts(flags)) {
@@ -116,7 +116,7 @@ void write_sidecar(const std::string& path, const Flags& flags, const Generator&
                          {"frames", result.frames},
                          {"framehash", result.framehash},
                          {"signature", result.signature}};
-  sidecar.update(record_of(flags, generator, done.drawing.spec));
+  sidecar.update(job_record_of(flags, generator, done.drawing.spec));
   if (done.segments > 0) sidecar["segments"] = done.segments;
   if (result.resident_layers > 0) sidecar["resident_layers"] = result.resident_layers;
   if (result.streaming.forwards > 0) sidecar["streaming"] = to_json(done.upload, result.streaming);

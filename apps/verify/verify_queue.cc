@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-constexpr int kMostFrames = 1 << 16;
+constexpr int kMostQueueFrames = 1 << 16;
 
 // The numbers of the case.
 struct QueueCase {
@@ -26,16 +26,16 @@ struct QueueCase {
 
   explicit QueueCase(const Case& c) {
     const std::string what = c.file("case.json");
-    frames.block = c.integer("block_frames", kMostFrames);
+    frames.block = c.integer("block_frames", kMostQueueFrames);
     frames.context = json_int(c.spec, "context_frames", what, {0, frames.block});
-    blocks = c.integer("blocks", kMostFrames);
+    blocks = c.integer("blocks", kMostQueueFrames);
     steps = c.integer("steps", kMaxSteps);
     guidance = {json_number(c.spec, "guidance_scale", what)};
     if (std::filesystem::exists(c.file("model/transformer_2"))) {
       guidance.push_back(json_number_or(c.spec, "guidance_scale_2", what, guidance[0]));
       boundary = json_number(c.spec, "boundary_ratio", what);
     }
-    prompts = json_ints(c.spec, "prompts", what, {0, kMostFrames - 1});
+    prompts = json_ints(c.spec, "prompts", what, {0, kMostQueueFrames - 1});
     const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
     const TensorView noise = inputs.contains("noise") ? inputs.view("noise") : TensorView();
     if (noise.rank != 4 || noise[1] != frames.first(blocks) || std::ssize(prompts) != blocks)

@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-constexpr int kMostFrames = 1 << 16;
+constexpr int kMostStreamFrames = 1 << 16;
 
 // The numbers of the case.
 struct StreamCase {
@@ -21,11 +21,11 @@ struct StreamCase {
 
   explicit StreamCase(const Case& c) {
     const std::string what = c.file("case.json");
-    block_frames = c.integer("block_frames", kMostFrames);
-    window_blocks = c.integer("window_blocks", kMostFrames);
-    blocks = c.integer("blocks", kMostFrames);
+    block_frames = c.integer("block_frames", kMostStreamFrames);
+    window_blocks = c.integer("window_blocks", kMostStreamFrames);
+    blocks = c.integer("blocks", kMostStreamFrames);
     steps = c.integer("steps", kMaxSteps);
-    constexpr IntRange kPositions{-kMostFrames, kMostFrames};
+    constexpr IntRange kPositions{-kMostStreamFrames, kMostStreamFrames};
     sink.start = json_int(c.spec, "sink_start", what, kPositions);
     const int64_t distance = json_int(c.spec, "sink_distance", what, kPositions);
     sink.distance = {distance, distance + 1};
@@ -37,7 +37,7 @@ struct StreamCase {
       whole_sound = context == "whole";
     }
     if (!c.spec.value("swap_block", nlohmann::json()).is_null())
-      swap_block = c.integer("swap_block", kMostFrames);
+      swap_block = c.integer("swap_block", kMostStreamFrames);
     const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
     const TensorView noise = inputs.contains("noise") ? inputs.view("noise") : TensorView();
     if (noise.rank != 4 || noise[1] != int64_t{blocks} * block_frames)

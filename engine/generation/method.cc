@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-constexpr std::array<std::string_view, static_cast<size_t>(MethodKind::kCount)> kNames{
+constexpr std::array<std::string_view, static_cast<size_t>(MethodKind::kCount)> kMethodNames{
     "auto", "full", "clips", "queue", "distrifusion", "pcpp", "pipefusion"};
 constexpr std::string_view kSplits[] = {"rows", "frames"};
 constexpr std::string_view kCodes[] = {"none", "fp8", "residual-fp8"};
@@ -96,7 +96,7 @@ std::vector<int64_t> patches_of(const Method& method, const std::array<int64_t, 
 
 }  // namespace
 
-std::string_view to_string(MethodKind kind) { return kNames[static_cast<size_t>(kind)]; }
+std::string_view to_string(MethodKind kind) { return kMethodNames[static_cast<size_t>(kind)]; }
 
 std::string to_string(const Method& method) {
   std::string text(to_string(method.kind));
@@ -115,10 +115,11 @@ std::string to_string(const Method& method) {
 Method parse_method(const std::string& text, const std::string& label) {
   const size_t colon = text.find(':');
   const std::string name = text.substr(0, colon), where = label + " is '" + text + "'";
-  const auto found = std::ranges::find(kNames, name);
-  if (found == kNames.end())
-    throw Error(ErrorKind::kUsage, where + ", " + or_nearest(name, {kNames.begin(), kNames.end()}));
-  Method method{.kind = static_cast<MethodKind>(found - kNames.begin())};
+  const auto found = std::ranges::find(kMethodNames, name);
+  if (found == kMethodNames.end())
+    throw Error(ErrorKind::kUsage,
+                where + ", " + or_nearest(name, {kMethodNames.begin(), kMethodNames.end()}));
+  Method method{.kind = static_cast<MethodKind>(found - kMethodNames.begin())};
   if (colon == std::string::npos) return method;
   std::vector<std::string> legal;
   for (const Number& number : kNumbers)

@@ -62,7 +62,7 @@ std::vector<OpenModel::File> open_experts(const ModelDirectory& directory,
   return files;
 }
 
-std::string hash_of(const OpenModel& model) {
+std::string weights_hash_of(const OpenModel& model) {
   std::string all = model.text_file->header_hash() + model.vae_file->header_hash();
   if (model.pooled_file) all += model.pooled_file->header_hash();
   for (const OpenModel::File& file : model.expert_files) all += file->header_hash();
@@ -102,7 +102,7 @@ OpenModel::OpenModel(const std::string& path, std::vector<Lora> changes, PartFil
       loras(std::move(changes)),
       notes(directory.notes),
       expert_files(open_experts(directory, loras, notes)),
-      weights_hash(hash_of(*this)) {}
+      weights_hash(weights_hash_of(*this)) {}
 
 OpenModel::OpenModel(const OpenModel& whole, int blocks)
     : directory(with_blocks(whole.directory, blocks)),

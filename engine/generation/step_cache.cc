@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-constexpr std::array<std::string_view, static_cast<size_t>(StepCacheKind::kCount)> kNames{
+constexpr std::array<std::string_view, static_cast<size_t>(StepCacheKind::kCount)> kCacheNames{
     "none", "teacache", "first-block"};
 constexpr const char* kLegalThreshold = "0 ... 1000";
 
@@ -23,7 +23,7 @@ double value_at(std::span<const double> polynomial, double x) {
 
 }  // namespace
 
-std::string_view to_string(StepCacheKind kind) { return kNames[static_cast<size_t>(kind)]; }
+std::string_view to_string(StepCacheKind kind) { return kCacheNames[static_cast<size_t>(kind)]; }
 
 std::string to_string(const StepCache& cache) {
   std::string text(to_string(cache.kind));
@@ -35,15 +35,15 @@ std::string to_string(const StepCache& cache) {
 
 StepCache parse_step_cache(const std::string& text, const std::string& label) {
   const size_t colon = text.find(':');
-  const auto found = std::ranges::find(kNames, text.substr(0, colon));
-  const bool none = found == kNames.begin();
-  if (found == kNames.end() || none != (colon == std::string::npos))
+  const auto found = std::ranges::find(kCacheNames, text.substr(0, colon));
+  const bool none = found == kCacheNames.begin();
+  if (found == kCacheNames.end() || none != (colon == std::string::npos))
     throw Error(ErrorKind::kUsage,
                 label + " is '" + text +
                     "', legal: none, teacache:THRESHOLD or first-block:THRESHOLD with a threshold "
                     "of " +
                     kLegalThreshold);
-  StepCache cache{.kind = static_cast<StepCacheKind>(found - kNames.begin())};
+  StepCache cache{.kind = static_cast<StepCacheKind>(found - kCacheNames.begin())};
   if (!none)
     cache.threshold = GivenText{text.substr(colon + 1), label + " is '" + text + "': its threshold",
                                 kLegalThreshold}

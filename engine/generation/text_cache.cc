@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 constexpr const char* kRows = "prompt_embeds";
 constexpr const char* kHash = "sha256";
 
-std::string hash_of(const TensorView& rows) {
+std::string rows_hash(const TensorView& rows) {
   return sha256_hex({static_cast<const char*>(rows.data), static_cast<size_t>(rows.bytes())});
 }
 
@@ -45,7 +45,7 @@ Tensor TextCache::find(std::span<const int32_t> ids, const std::array<int64_t, 2
     const auto hash = file.metadata().find(kHash);
     const bool fits = rows && rows.dtype == DType::kF32 && rows.rank == 2 && rows[0] == shape[0] &&
                       rows[1] == shape[1];
-    if (!fits || hash == file.metadata().end() || hash->second != hash_of(rows)) return {};
+    if (!fits || hash == file.metadata().end() || hash->second != rows_hash(rows)) return {};
     return file.read(kRows, 0, 0, shape[0]);
   } catch (const Error&) {
     return {};  // encoding it anew replaces a damaged file
@@ -53,7 +53,7 @@ Tensor TextCache::find(std::span<const int32_t> ids, const std::array<int64_t, 2
 }
 
 void TextCache::keep(std::span<const int32_t> ids, const TensorView& rows) const {
-  write_safetensors(path_of(ids), {{kRows, rows}}, {{kHash, hash_of(rows)}});
+  write_safetensors(path_of(ids), {{kRows, rows}}, {{kHash, rows_hash(rows)}});
 }
 
 }  // namespace weft

@@ -168,7 +168,7 @@ void CheckpointWriter::write(Checkpoint checkpoint) {
       // The previous checkpoint is renamed first. It stays the newest until the new one is
       // complete.
       if (std::rename(path_.c_str(), older_checkpoint(path_).c_str()) != 0 && errno != ENOENT)
-        throw Error(ErrorKind::kOutput, system_error_line("rename", path_, errno));
+        throw_system_error("rename", path_, errno);
       write_checkpoint(path_, checkpoint, checkpoint.latent);
       kept_ = checkpoint.step;
     } catch (const std::exception& error) {

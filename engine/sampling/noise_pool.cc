@@ -8,8 +8,8 @@
 namespace weft {
 namespace {
 
-constexpr std::array<std::string_view, static_cast<size_t>(NoiseMode::kCount)> kNames = {"pool",
-                                                                                         "iid"};
+constexpr std::array<std::string_view, static_cast<size_t>(NoiseMode::kCount)> kNoiseNames = {
+    "pool", "iid"};
 
 // A random order of 0 ... count - 1 (Fisher & Yates), which depends on the seed and on the block.
 std::vector<int64_t> shuffled(int64_t count, uint64_t seed, int block) {
@@ -26,11 +26,11 @@ std::vector<int64_t> shuffled(int64_t count, uint64_t seed, int block) {
 
 }  // namespace
 
-std::string_view to_string(NoiseMode mode) { return kNames[static_cast<size_t>(mode)]; }
+std::string_view to_string(NoiseMode mode) { return kNoiseNames[static_cast<size_t>(mode)]; }
 
 NoiseMode noise_mode_from_name(std::string_view name) {
-  for (size_t k = 0; k < kNames.size(); ++k)
-    if (kNames[k] == name) return static_cast<NoiseMode>(k);
+  for (size_t k = 0; k < kNoiseNames.size(); ++k)
+    if (kNoiseNames[k] == name) return static_cast<NoiseMode>(k);
   throw Error(ErrorKind::kUsage,
               "noise '" + std::string(name) + "' is not known; legal: pool, iid");
 }

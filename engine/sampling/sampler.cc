@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-constexpr std::array<std::string_view, static_cast<size_t>(SolverKind::kCount)> kNames = {
+constexpr std::array<std::string_view, static_cast<size_t>(SolverKind::kCount)> kSolverNames = {
     "unipc-diffusers", "unipc-original", "dpmpp-diffusers", "dpmpp-original", "euler", "distill-4"};
 
 // Returns the values of numpy.linspace bit for bit: start + k * step, and exactly `stop` at the
@@ -100,14 +100,15 @@ void check_grid(const std::vector<double>& sigmas) {
 
 }  // namespace
 
-std::string_view to_string(SolverKind kind) { return kNames[static_cast<size_t>(kind)]; }
+std::string_view to_string(SolverKind kind) { return kSolverNames[static_cast<size_t>(kind)]; }
 
 SolverKind solver_from_name(std::string_view name) {
-  for (size_t k = 0; k < kNames.size(); ++k) {
-    if (kNames[k] == name) return static_cast<SolverKind>(k);
+  for (size_t k = 0; k < kSolverNames.size(); ++k) {
+    if (kSolverNames[k] == name) return static_cast<SolverKind>(k);
   }
   std::string legal;
-  for (std::string_view each : kNames) legal += (legal.empty() ? "" : ", ") + std::string(each);
+  for (std::string_view each : kSolverNames)
+    legal += (legal.empty() ? "" : ", ") + std::string(each);
   throw Error(ErrorKind::kUsage,
               "solver '" + std::string(name) + "' is not known; legal: " + legal);
 }

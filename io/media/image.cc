@@ -20,7 +20,7 @@ namespace weft {
 namespace {
 
 constexpr size_t kMaxFileBytes = size_t{64} << 20;
-constexpr uint64_t kMaxPixels = uint64_t{64} << 20;
+constexpr uint64_t kMaxImagePixels = uint64_t{64} << 20;
 constexpr int kMaxSide = 16384;
 constexpr size_t kMaxTextBytes = size_t{8} << 20;
 
@@ -202,7 +202,7 @@ bool read_image(Reading* reading) {
   info->height = static_cast<int>(png_get_image_height(png, header));
   info->bit_depth = png_get_bit_depth(png, header);
   info->channels = png_get_channels(png, header);
-  if (uint64_t(info->width) * uint64_t(info->height) > kMaxPixels)
+  if (uint64_t(info->width) * uint64_t(info->height) > kMaxImagePixels)
     png_error(png, "more than 64 Mpixel");
   if (reading->depth != Depth::kHeader) read_pixels(png, header, tail, reading);
   for (png_infop part : {header, tail}) {

@@ -5,7 +5,7 @@
 namespace weft::ffmpeg {
 namespace {
 
-constexpr int64_t kMaxPixels = int64_t{64} << 20;
+constexpr int64_t kMaxFramePixels = int64_t{64} << 20;
 
 // FFmpeg calls this between reads.
 int past_deadline(void* deadline) {
@@ -60,7 +60,7 @@ InputMedia::InputMedia(const std::string& path, const InputLimits& limits)
   const AVCodecParameters* parameters = stream()->codecpar;
   if (limits.type == AVMEDIA_TYPE_VIDEO &&
       (parameters->width <= 0 || parameters->height <= 0 ||
-       int64_t{parameters->width} * parameters->height > kMaxPixels))
+       int64_t{parameters->width} * parameters->height > kMaxFramePixels))
     refuse_media(path, "frames of " + std::to_string(parameters->width) + "x" +
                            std::to_string(parameters->height) + " pixels; at most 64 Mpixel");
   if (format_->duration > limits.max_seconds * AV_TIME_BASE)
@@ -96,7 +96,7 @@ MediaDecoder::MediaDecoder(InputMedia& media) : media_(media) {
   avcodec_parameters_to_context(decoder_.get(), parameters);
   decoder_->pkt_timebase = media.stream()->time_base;
   decoder_->thread_count = 1;
-  decoder_->max_pixels = kMaxPixels;
+  decoder_->max_pixels = kMaxFramePixels;
   Options options;
   options.set("codec_whitelist", media.limits().codecs);
   if (const int result = avcodec_open2(decoder_.get(), codec, options.address()); result < 0)

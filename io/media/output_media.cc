@@ -32,8 +32,7 @@ std::string even_advice(const char* field, int value) {
 void fail_write(const std::string& path, int error) {
   if (error == AVERROR(ENOMEM)) throw Error(ErrorKind::kMemory, "out of memory in the encoder");
   const int number = AVUNERROR(error);
-  if (number > 0 && number < 4096)
-    throw Error(ErrorKind::kOutput, system_error_line("write", path, number));
+  if (number > 0 && number < 4096) throw_system_error("write", path, number);
   throw Error(ErrorKind::kOutput, "cannot write '" + path + "': " + ffmpeg::reason(error));
 }
 

@@ -19,9 +19,7 @@ constexpr uint64_t kMaxExtent = uint64_t{1} << 48;
 constexpr uint64_t kDefaultAlignment = 32, kMaxAlignment = 65536;
 constexpr std::string_view kShapeKey = "comfy.gguf.orig_shape.";
 
-// The types of metadata values, by their number in the file.
-enum ValueType : uint32_t { kBool = 7, kString = 8, kList = 9, kValueTypes = 13 };
-constexpr uint64_t kValueBytes[kValueTypes] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+constexpr uint64_t kValueBytes[kGgufValues] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
 bool is_text(const std::string& bytes) {
   try {
@@ -117,13 +115,13 @@ void GgufReader::start() {
 
 uint32_t GgufReader::value_type(const std::string& what) {
   const auto type = number<uint32_t>("the type of " + what);
-  if (type >= kValueTypes)
+  if (type >= kGgufValues)
     refuse(what + " has the value type " + std::to_string(type) + " (legal: 0 to 12)");
   return type;
 }
 
 std::string GgufReader::value(uint32_t type, const std::string& what) {
-  if (type == kString) {
+  if (type == kGgufString) {
     const std::string text(string(what).substr(0, kLongestText + 1));
     if (text.size() > kLongestText) return "a text of more than 4096 bytes";
     if (!is_text(text)) refuse(what + " is not UTF-8");
@@ -162,9 +160,9 @@ std::string GgufReader::value(uint32_t type, const std::string& what) {
 std::string GgufReader::list(const std::string& key, const std::string& what) {
   const uint32_t type = value_type("the list " + what);
   const auto count = number<uint64_t>("the length of " + what);
-  if (type == kList) refuse(what + " is a list of lists, which is not read");
+  if (type == kGgufList) refuse(what + " is a list of lists, which is not read");
   out_.lists[key] = {.type = type, .count = count, .at = at_};
-  if (type == kString) {
+  if (type == kGgufString) {
     for (uint64_t i = 0; i < count; ++i) string(what);
     return std::to_string(count) + " texts";
   }
@@ -183,11 +181,12 @@ void GgufReader::metadata_entry(uint64_t index) {
   const std::string key = name("the key of metadata entry " + std::to_string(index));
   const std::string what = "metadata " + quoted_name(key);
   const uint32_t type = value_type(what);
-  const std::string text = type == kList ? list(key, what) : value(type, what);
+  const std::string text = type == kGgufList ? list(key, what) : value(type, what);
   if (key == "general.alignment" && type != 4) refuse(what + " is not of type uint32");
   if (key.starts_with(kShapeKey)) {
     const nlohmann::json shape = nlohmann::json::parse(text, nullptr, false);
-    bool sound = type == kList && shape.is_array() && !shape.empty() && shape.size() <= kMaxRank;
+    bool sound =
+        type == kGgufList && shape.is_array() && !shape.empty() && shape.size() <= kMaxRank;
     std::vector<uint64_t> extents;
     for (const nlohmann::json& extent : sound ? shape : nlohmann::json::array()) {
       sound &= extent.is_number_unsigned() && extent.get<uint64_t>() < kMaxExtent;

@@ -21,9 +21,22 @@ struct GgufTensor {
   uint64_t begin = 0, end = 0;             // bytes in the data section
 };
 
+// The types of metadata values, by their number in the file.
+enum GgufValue : uint32_t {
+  kGgufU8 = 0,
+  kGgufI8 = 1,
+  kGgufU32 = 4,
+  kGgufI32 = 5,
+  kGgufF32 = 6,
+  kGgufBool = 7,
+  kGgufString = 8,
+  kGgufList = 9,
+  kGgufValues = 13
+};
+
 // A list among the metadata, whose values stay in the file.
 struct GgufList {
-  uint32_t type = 0;   // of a value, by its number in the file
+  uint32_t type = 0;   // of a value, a GgufValue
   uint64_t count = 0;  // of values
   uint64_t at = 0;     // bytes from the beginning of the file to the first one
 };

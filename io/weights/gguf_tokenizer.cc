@@ -16,9 +16,6 @@ constexpr uint64_t kMostBytes = uint64_t{64} << 20;  // of all tokens, or of all
 constexpr uint64_t kLongestMap = uint64_t{16} << 20;
 const std::string kPrefix = "tokenizer.ggml.";
 
-// The types of metadata values, by their number in the file.
-enum ValueType : uint32_t { kU8 = 0, kI8 = 1, kU32 = 4, kI32 = 5, kF32 = 6, kString = 8 };
-
 class Reader {
  public:
   Reader(std::string_view file, const GgufHeader& header, const std::string& path)
@@ -31,14 +28,14 @@ class Reader {
     out.words = text("pre");
     out.tokens = strings("tokens");
     out.merges = strings("merges");
-    out.scores = numbers<float>("scores", {kF32}, out.tokens.size());
-    out.types = numbers<int32_t>("token_type", {kI32, kU32}, out.tokens.size());
+    out.scores = numbers<float>("scores", {kGgufF32}, out.tokens.size());
+    out.types = numbers<int32_t>("token_type", {kGgufI32, kGgufU32}, out.tokens.size());
     for (const float score : out.scores)
       if (!std::isfinite(score)) refuse("scores", "holds a value that is not finite");
     for (const int32_t type : out.types)
       if (type < GgufTokenizer::kNormal || type > GgufTokenizer::kByte)
         refuse("token_type", "holds " + std::to_string(type) + " (legal: 1 to 6)");
-    const std::vector<char> map = numbers<char>("precompiled_charsmap", {kU8, kI8}, 0);
+    const std::vector<char> map = numbers<char>("precompiled_charsmap", {kGgufU8, kGgufI8}, 0);
     out.charsmap.assign(map.begin(), map.end());
     out.add_space_prefix = flag("add_space_prefix", out.add_space_prefix);
     out.remove_extra_whitespaces = flag("remove_extra_whitespaces", out.remove_extra_whitespaces);
@@ -68,7 +65,7 @@ class Reader {
     std::vector<std::string> out;
     const GgufList* found = list(key);
     if (!found) return out;
-    if (found->type != kString) refuse(key, "is no list of texts");
+    if (found->type != kGgufString) refuse(key, "is no list of texts");
     if (found->count > kMostTokens)
       refuse(key, "is a list of " + std::to_string(found->count) + " texts (legal: at most " +
                       std::to_string(kMostTokens) + ")");

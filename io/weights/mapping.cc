@@ -12,18 +12,15 @@
 #include "io/weights/safetensors_header.h"
 
 namespace weft {
-namespace {
 
-[[noreturn]] void refuse(const std::string& path, const std::string& reason) {
+void refuse_file(const std::string& path, const std::string& reason) {
   throw Error(ErrorKind::kModel, path + ": " + reason);
 }
-
-}  // namespace
 
 Mapping::Mapping(const std::string& path) : path_(path) {
   // O_NONBLOCK keeps the opening of a pipe from waiting for a writer.
   fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd_ < 0) refuse(path, std::string("cannot be opened: ") + std::strerror(errno));
+  if (fd_ < 0) refuse_file(path, std::string("cannot be opened: ") + std::strerror(errno));
   struct stat info;
   const bool regular = fstat(fd_, &info) == 0 && S_ISREG(info.st_mode);
   size_ = regular ? static_cast<uint64_t>(info.st_size) : 0;
@@ -34,8 +31,8 @@ Mapping::Mapping(const std::string& path) : path_(path) {
   const int error = errno;
   if (!regular || (size_ > 0 && !data_)) {
     close(fd_);
-    refuse(path, regular ? std::string("cannot be mapped: ") + std::strerror(error)
-                         : "is not a regular file");
+    refuse_file(path, regular ? std::string("cannot be mapped: ") + std::strerror(error)
+                              : "is not a regular file");
   }
 }
 
@@ -58,7 +55,7 @@ void Mapping::check_size() const {
   if (fd_ < 0) return;
   struct stat info;
   if (fstat(fd_, &info) != 0 || static_cast<uint64_t>(info.st_size) < size_)
-    refuse(path_, "became shorter while it was in use (" + size_text(size_) + " when opened)");
+    refuse_file(path_, "became shorter while it was in use (" + size_text(size_) + " when opened)");
 }
 
 void Mapping::read(uint64_t offset, uint64_t bytes, char* out, std::string_view what) const {
@@ -66,11 +63,11 @@ void Mapping::read(uint64_t offset, uint64_t bytes, char* out, std::string_view 
   for (uint64_t done = fd_ < 0 ? bytes : 0; done < bytes;) {
     const ssize_t got = pread(fd_, out + done, bytes - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) refuse(path_, quoted_name(what) + " cannot be read: " + std::strerror(errno));
+    if (got < 0) refuse_file(path_, quoted_name(what) + " cannot be read: " + std::strerror(errno));
     if (got == 0)
-      refuse(path_, quoted_name(what) + " ends " + size_text(bytes - done) +
-                        " early: the file became shorter while it was in use (" + size_text(size_) +
-                        " when opened)");
+      refuse_file(path_, quoted_name(what) + " ends " + size_text(bytes - done) +
+                             " early: the file became shorter while it was in use (" +
+                             size_text(size_) + " when opened)");
     done += static_cast<uint64_t>(got);
   }
 }

@@ -6,6 +6,9 @@
 
 namespace weft {
 
+// Throws Error(kModel): "<path>: <reason>".
+[[noreturn]] void refuse_file(const std::string& path, const std::string& reason);
+
 // If the file becomes shorter while it is mapped, access to a lost page raises SIGBUS.
 // check_size() before a read makes it an Error instead, unless the file is cut between the check
 // and the read. Faults are Error(kModel).

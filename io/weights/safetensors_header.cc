@@ -6,6 +6,8 @@
 #include <numeric>
 #include <utility>
 
+#include "io/weights/mapping.h"
+
 namespace weft {
 namespace {
 
@@ -15,11 +17,7 @@ constexpr std::string_view kDTypeNames[] = {"F32", "BF16", "F16", "F64",  "I8", 
                                             "I16", "I32",  "I64", "BOOL", "F8_E4M3", "F8_E5M2"};
 static_assert(std::size(kDTypeNames) == static_cast<size_t>(DType::kCount));
 constexpr int kMaxHeaderDims = 8;
-constexpr uint64_t kMaxExtent = uint64_t{1} << 48;
-
-[[noreturn]] void refuse(const std::string& path, const std::string& reason) {
-  throw Error(ErrorKind::kModel, path + ": " + reason);
-}
+constexpr uint64_t kExtentLimit = uint64_t{1} << 48;
 
 std::string percent(uint64_t part, uint64_t whole) {
   // It is rounded down, so that an incomplete file is never "100 %".
@@ -43,7 +41,8 @@ class HeaderReader : public nlohmann::json_sax<json> {
     if (level_ != kList) unexpected("a number");
     if (field_ == kShape) {
       if (dims_ == kMaxHeaderDims) fault("has more than 8 dimensions");
-      if (value >= kMaxExtent) fault("has an extent of " + std::to_string(value) + " (limit 2^48)");
+      if (value >= kExtentLimit)
+        fault("has an extent of " + std::to_string(value) + " (limit 2^48)");
       shape_[dims_++] = value;
     } else {
       if (offset_count_ == 2) fault("has more than two data_offsets");
@@ -54,9 +53,10 @@ class HeaderReader : public nlohmann::json_sax<json> {
   bool string(std::string& value) override {
     if (level_ == kMetadata) {
       if (out_.metadata.size() == kMaxMetadata)
-        refuse(path_, "more than " + std::to_string(kMaxMetadata) + " entries in __metadata__");
+        refuse_file(path_,
+                    "more than " + std::to_string(kMaxMetadata) + " entries in __metadata__");
       if (!out_.metadata.emplace(std::move(key_), std::move(value)).second)
-        refuse(path_, "a key stands twice in __metadata__");
+        refuse_file(path_, "a key stands twice in __metadata__");
       return true;
     }
     if (level_ != kTensor || field_ != kDType) unexpected("a string");
@@ -78,7 +78,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
     } else if (level_ == kTop) {
       level_ = key_ == "__metadata__" ? kMetadata : kTensor;
       if (level_ == kMetadata && std::exchange(metadata_seen_, true))
-        refuse(path_, "__metadata__ stands twice in the header");
+        refuse_file(path_, "__metadata__ stands twice in the header");
       if (level_ == kTensor) begin_tensor();
     } else {
       unexpected("an object");
@@ -109,8 +109,8 @@ class HeaderReader : public nlohmann::json_sax<json> {
       if (std::exchange(seen_[field_], true)) fault("has " + quoted_name(name) + " twice");
     } else {
       if (level_ == kTop && name.size() > kMaxNameBytes)
-        refuse(path_, "a tensor's name has " + std::to_string(name.size()) + " bytes (limit " +
-                          std::to_string(kMaxNameBytes) + ")");
+        refuse_file(path_, "a tensor's name has " + std::to_string(name.size()) + " bytes (limit " +
+                               std::to_string(kMaxNameBytes) + ")");
       key_ = std::move(name);
     }
     return true;
@@ -120,7 +120,8 @@ class HeaderReader : public nlohmann::json_sax<json> {
     if (const size_t end = reason.find("] "); reason.starts_with('[') && end != reason.npos)
       reason.erase(0, end + 2);
     if (reason.size() > 300) reason = reason.substr(0, 300) + "...";
-    refuse(path_, "the header is not valid JSON near byte " + std::to_string(byte) + ": " + reason);
+    refuse_file(path_,
+                "the header is not valid JSON near byte " + std::to_string(byte) + ": " + reason);
   }
 
  private:
@@ -128,16 +129,16 @@ class HeaderReader : public nlohmann::json_sax<json> {
   enum Field { kDType, kShape, kOffsets, kFields };
 
   [[noreturn]] void fault(const std::string& reason) {
-    refuse(path_, "tensor " + quoted_name(entry_.name) + " " + reason);
+    refuse_file(path_, "tensor " + quoted_name(entry_.name) + " " + reason);
   }
   [[noreturn]] void unexpected(const std::string& found) {
-    refuse(path_, "the header has " + found + " where none belongs" +
-                      (key_.empty() ? "" : ", in " + quoted_name(key_)));
+    refuse_file(path_, "the header has " + found + " where none belongs" +
+                           (key_.empty() ? "" : ", in " + quoted_name(key_)));
   }
 
   void begin_tensor() {
     if (out_.tensors.size() == kMaxTensors)
-      refuse(path_, "more than " + std::to_string(kMaxTensors) + " tensors");
+      refuse_file(path_, "more than " + std::to_string(kMaxTensors) + " tensors");
     entry_ = TensorEntry();
     entry_.name = key_;
     dims_ = offset_count_ = 0;
@@ -199,22 +200,23 @@ void check_cover(const SafetensorsHeader& header, uint64_t data_bytes, uint64_t 
   for (uint32_t i : order) {
     const TensorEntry& tensor = header.tensors[i];
     if (tensor.begin < at)
-      refuse(path, "tensors " + quoted_name(before->name) + " and " + quoted_name(tensor.name) +
-                       " overlap");
+      refuse_file(path, "tensors " + quoted_name(before->name) + " and " +
+                            quoted_name(tensor.name) + " overlap");
     if (tensor.begin > at)
-      refuse(path, "a hole of " + std::to_string(tensor.begin - at) + " bytes before tensor " +
-                       quoted_name(tensor.name));
+      refuse_file(path, "a hole of " + std::to_string(tensor.begin - at) + " bytes before tensor " +
+                            quoted_name(tensor.name));
     at = tensor.end;
     before = &tensor;
   }
   if (at > data_bytes)
-    refuse(path, "file is " + size_text(8 + header_bytes + data_bytes) + ", header needs " +
-                     size_text(8 + header_bytes + at) + " (" +
-                     percent(8 + header_bytes + data_bytes, 8 + header_bytes + at) +
-                     "): the download is incomplete; fetch the file again or compare its size and "
-                     "SHA-256 with the source");
+    refuse_file(path,
+                "file is " + size_text(8 + header_bytes + data_bytes) + ", header needs " +
+                    size_text(8 + header_bytes + at) + " (" +
+                    percent(8 + header_bytes + data_bytes, 8 + header_bytes + at) +
+                    "): the download is incomplete; fetch the file again or compare its size and "
+                    "SHA-256 with the source");
   if (at < data_bytes)
-    refuse(path, "holds " + std::to_string(data_bytes - at) + " bytes after its last tensor");
+    refuse_file(path, "holds " + std::to_string(data_bytes - at) + " bytes after its last tensor");
 }
 
 }  // namespace
@@ -242,35 +244,37 @@ std::string_view safetensors_name(DType dtype) { return kDTypeNames[static_cast<
 uint64_t safetensors_header_bytes(std::string_view start, uint64_t file_bytes,
                                   const std::string& path) {
   if (file_bytes < 8 || start.size() < 8)
-    refuse(path, "is " + std::to_string(file_bytes) +
-                     " bytes long, too short for safetensors; the download is incomplete");
+    refuse_file(path, "is " + std::to_string(file_bytes) +
+                          " bytes long, too short for safetensors; the download is incomplete");
   uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i)
     header_bytes = header_bytes << 8 | static_cast<unsigned char>(start[i]);
   if (header_bytes > kMaxHeaderBytes) {
     if (start.starts_with("version "))
-      refuse(path, "is a Git LFS pointer, not the weights; fetch them with 'git lfs pull'");
+      refuse_file(path, "is a Git LFS pointer, not the weights; fetch them with 'git lfs pull'");
     if (start.starts_with("PK\3\4") || start.starts_with("\x80\x02"))
-      refuse(path,
-             "is a pickle archive, which is never read; convert it to safetensors or download a "
-             "safetensors copy");
-    refuse(path, "is not a safetensors file: its first 8 bytes give a header of " +
-                     std::to_string(header_bytes) + " bytes (limit " +
-                     std::to_string(kMaxHeaderBytes) + ")");
+      refuse_file(
+          path,
+          "is a pickle archive, which is never read; convert it to safetensors or download a "
+          "safetensors copy");
+    refuse_file(path, "is not a safetensors file: its first 8 bytes give a header of " +
+                          std::to_string(header_bytes) + " bytes (limit " +
+                          std::to_string(kMaxHeaderBytes) + ")");
   }
   if (header_bytes > file_bytes - 8)
-    refuse(path, "file is " + size_text(file_bytes) + ", the header alone needs " +
-                     size_text(8 + header_bytes) + " (" + percent(file_bytes, 8 + header_bytes) +
-                     "): the download is incomplete or this is not a safetensors file");
+    refuse_file(path, "file is " + size_text(file_bytes) + ", the header alone needs " +
+                          size_text(8 + header_bytes) + " (" +
+                          percent(file_bytes, 8 + header_bytes) +
+                          "): the download is incomplete or this is not a safetensors file");
   if (header_bytes < 2)
-    refuse(path,
-           "the header has " + std::to_string(header_bytes) + " bytes, at least 2 are needed");
+    refuse_file(path,
+                "the header has " + std::to_string(header_bytes) + " bytes, at least 2 are needed");
   return header_bytes;
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view text, uint64_t data_bytes,
                                            const std::string& path) {
-  if (!text.starts_with('{')) refuse(path, "the header does not begin with '{'");
+  if (!text.starts_with('{')) refuse_file(path, "the header does not begin with '{'");
   SafetensorsHeader header;
   HeaderReader reader(path, header);
   json::sax_parse(text.begin(), text.end(), &reader);
@@ -278,7 +282,8 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, uint64_t data_
             [](const TensorEntry& a, const TensorEntry& b) { return a.name < b.name; });
   for (size_t i = 1; i < header.tensors.size(); ++i)
     if (header.tensors[i].name == header.tensors[i - 1].name)
-      refuse(path, "tensor " + quoted_name(header.tensors[i].name) + " stands twice in the header");
+      refuse_file(path,
+                  "tensor " + quoted_name(header.tensors[i].name) + " stands twice in the header");
   check_cover(header, data_bytes, text.size(), path);
   return header;
 }

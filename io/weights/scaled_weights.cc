@@ -14,7 +14,7 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kValuesAtOnce = 16384;
+constexpr int64_t kScaledAtOnce = 16384;
 constexpr const char* kLegal =
     "f8_e4m3 and f8_e5m2, plain or with a scale per tensor or row, and int8 with such a scale";
 
@@ -93,10 +93,10 @@ class ScaledFile final : public StoredTensors {
     const auto found = scaled_.find(name);
     if (found == scaled_.end()) return file_.read_run(name, first, out);
     const Scaled& scaled = found->second;
-    std::vector<char> packed(kValuesAtOnce * size_of(scaled.stored));
+    std::vector<char> packed(kScaledAtOnce * size_of(scaled.stored));
     float* to = out.as<float>();
-    for (int64_t done = 0; done < out.count(); done += kValuesAtOnce) {
-      const int64_t count = std::min(kValuesAtOnce, out.count() - done);
+    for (int64_t done = 0; done < out.count(); done += kScaledAtOnce) {
+      const int64_t count = std::min(kScaledAtOnce, out.count() - done);
       const TensorView in(packed.data(), scaled.stored, {count});
       file_.read_run(name, first + done, in);
       to_floats(in, to + done);

@@ -23,10 +23,6 @@ namespace weft {
 namespace fs = std::filesystem;
 namespace {
 
-[[noreturn]] void refuse(const std::string& path, const std::string& reason) {
-  throw Error(ErrorKind::kModel, path + ": " + reason);
-}
-
 struct Shard {
   std::unique_ptr<Mapping> mapping;
   uint64_t header_bytes = 0;
@@ -51,13 +47,13 @@ std::map<std::string, std::string> read_weight_map(const std::string& path) {
       read_json_file(path, JsonDialect::kPython, {.values = kMaxTensors + 10'000});
   const nlohmann::json& entries = json_field(index, "weight_map", path);
   if (!entries.is_object() || entries.empty())
-    refuse(path, "\"weight_map\" must be an object of tensor name to file name, not empty");
+    refuse_file(path, "\"weight_map\" must be an object of tensor name to file name, not empty");
   std::map<std::string, std::string> map;
   for (const auto& [name, shard] : entries.items()) {
     const std::string file = shard.is_string() ? shard.get<std::string>() : std::string();
     if (file.empty() || file.find_first_of(std::string_view("/\\\0", 3)) != file.npos ||
         file.find("..") != file.npos || file.size() > 255)
-      refuse(
+      refuse_file(
           path,
           "\"weight_map\" maps " + quoted_name(name) + " to " +
               shard.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 120) +
@@ -80,7 +76,7 @@ std::string find_in_folder(const std::string& folder) {
     for (const char* suffix : {".bin", ".pth", ".pt", ".ckpt"})
       if (name.ends_with(suffix)) pickles.push_back(name);
   }
-  if (error) refuse(folder, std::string("cannot be listed: ") + std::strerror(error));
+  if (error) refuse_file(folder, std::string("cannot be listed: ") + std::strerror(error));
   for (auto* names : {&indexes, &singles}) {
     std::sort(names->begin(), names->end());
     const std::string tail = names == &indexes ? ".safetensors.index.json" : ".safetensors";
@@ -92,15 +88,16 @@ std::string find_in_folder(const std::string& folder) {
       std::string list;
       for (const std::string& name : *names) list += (list.empty() ? "" : ", ") + name;
       if (list.size() > 300) list = list.substr(0, 300) + "...";
-      refuse(folder, "holds several weight files (" + list +
-                         "); name one of them, or add the index that joins them");
+      refuse_file(folder, "holds several weight files (" + list +
+                              "); name one of them, or add the index that joins them");
     }
   }
   if (!pickles.empty())
-    refuse(folder, "holds no .safetensors file; " + pickles.front() +
-                       " is a pickle, which is never read: convert it or download a safetensors "
-                       "copy");
-  refuse(folder, "holds no .safetensors file and no .safetensors.index.json");
+    refuse_file(folder,
+                "holds no .safetensors file; " + pickles.front() +
+                    " is a pickle, which is never read: convert it or download a safetensors "
+                    "copy");
+  refuse_file(folder, "holds no .safetensors file and no .safetensors.index.json");
 }
 
 TensorView entry_view(const TensorEntry& entry) {
@@ -212,8 +209,8 @@ struct TensorFile::Impl {
     for (const std::string& file : shard_names)
       if (!fs::exists(folder / file)) absent += (absent.empty() ? "" : ", ") + quoted_name(file);
     if (!absent.empty())
-      refuse(path, "these shards are missing: " + absent.substr(0, 1000) +
-                       "; the download is incomplete");
+      refuse_file(path, "these shards are missing: " + absent.substr(0, 1000) +
+                            "; the download is incomplete");
     for (const std::string& file : shard_names) add_shard(open_shard((folder / file).string()));
     place_all(map, shard_names, path);
   }
@@ -252,7 +249,7 @@ struct TensorFile::Impl {
       places.push_back(it->second);
     }
     if (fault_count > 10) faults += "; and " + std::to_string(fault_count - 10) + " more";
-    if (fault_count > 0) refuse(path, "index and shards disagree: " + faults);
+    if (fault_count > 0) refuse_file(path, "index and shards disagree: " + faults);
   }
 };
 
@@ -265,7 +262,7 @@ TensorFile TensorFile::open(const std::string& path) {
   std::error_code error;
   const bool folder = fs::is_directory(path, error);
   const std::string file = folder ? find_in_folder(path) : path;
-  if (!fs::exists(file, error)) refuse(file, "no such file");
+  if (!fs::exists(file, error)) refuse_file(file, "no such file");
   auto impl = std::make_unique<Impl>();
   if (file.ends_with(".index.json"))
     impl->load_index(file);

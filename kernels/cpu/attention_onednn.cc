@@ -24,7 +24,7 @@ using dnnl::memory;
 
 // Logits (512 KiB in f32), probabilities, a block of keys and one of values fit an L2 cache of 1 to
 // 2 MiB.
-constexpr int64_t kRows = 256, kKeys = 512;
+constexpr int64_t kQueryRows = 256, kKeys = 512;
 // Blocks are smaller under a mask, so that more of them are hidden entirely: 3/8 for 512 queries on
 // as many keys.
 constexpr int64_t kMaskedRows = 64, kMaskedKeys = 128;
@@ -125,7 +125,7 @@ Job make_job(const AttentionArgs& args, DType type) {
   Job job;
   job.args = &args;
   job.type = type;
-  job.rows = part_of(args.q[0], args.causal ? kMaskedRows : kRows, 1);
+  job.rows = part_of(args.q[0], args.causal ? kMaskedRows : kQueryRows, 1);
   int64_t* starts =
       thread_scratch<int64_t>(Scratch::kStarts, static_cast<int64_t>(args.segments.size()) + 1);
   job.keys = fill_starts(args.segments, starts);

@@ -194,7 +194,7 @@ ConvKey key_of(const Stream& stream, const TensorView& x, const ConvArgs& args) 
 }
 
 // oneDNN's 2D convolution has no padding or stride over frames.
-bool takes_panels(const PackedConv& packed, const ConvStorage& storage, const ConvArgs& args) {
+bool convolves_panels(const PackedConv& packed, const ConvStorage& storage, const ConvArgs& args) {
   if (!storage.vendor_desc.get_size()) return true;
   return packed.kernel()[0] == 1 && (args.pad_front != 0 || args.stride[0] != 1);
 }
@@ -203,7 +203,7 @@ void conv3d(Stream& stream, const TensorView& x, const PackedConv& packed, const
             const TensorView& out) {
   auto& storage = packed.storage<ConvStorage>();
   if (storage.pointwise) return conv_pointwise(stream, x, storage.pointwise, args, out);
-  if (!takes_panels(packed, storage, args)) {
+  if (!convolves_panels(packed, storage, args)) {
     const ConvKey key = key_of(stream, x, args);
     if (stream.deterministic() ? conv_frames(stream, x, packed, storage, key, out)
                                : run_vendor(packed, storage, key, x.as<float>(), out.as<float>()))
@@ -218,7 +218,7 @@ std::string conv_implementation(const Stream& stream, const PackedConv& packed, 
                                 const ConvArgs& args) {
   const auto& storage = packed.storage<ConvStorage>();
   if (storage.pointwise) return "linear";
-  if (takes_panels(packed, storage, args)) return "panels";
+  if (convolves_panels(packed, storage, args)) return "panels";
   const OnednnCall call = make_conv(packed, storage.vendor_desc, key_of(stream, x, args));
   return call ? call.implementation : "panels";
 }

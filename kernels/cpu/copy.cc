@@ -26,7 +26,7 @@ int64_t row_offset(const TensorView& x, int64_t r) {
 
 // Calls row(element offset in x, element offset in out) for every innermost row.
 template <class Row>
-void for_rows(Stream& stream, const TensorView& x, const TensorView& out, Row&& row) {
+void for_row_offsets(Stream& stream, const TensorView& x, const TensorView& out, Row&& row) {
   parallel_for(stream, x.rows(), row_grain(x[-1]), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) row(row_offset(x, r), row_offset(out, r));
   });
@@ -35,7 +35,7 @@ void for_rows(Stream& stream, const TensorView& x, const TensorView& out, Row&& 
 void move(Stream& stream, const TensorView& x, const TensorView& out) {
   const int64_t size = static_cast<int64_t>(size_of(x.dtype)), last = x.rank - 1;
   const int64_t x_step = x.stride[last] * size, out_step = out.stride[last] * size;
-  for_rows(stream, x, out, [&](int64_t from, int64_t to) {
+  for_row_offsets(stream, x, out, [&](int64_t from, int64_t to) {
     const char* source = static_cast<const char*>(x.data) + from * size;
     char* target = static_cast<char*>(out.data) + to * size;
     if (x_step == size && out_step == size)
@@ -57,7 +57,7 @@ void copy(Stream& stream, const TensorView& x, const TensorView& out) {
       using From = decltype(x_tag);
       using To = decltype(out_tag);
       const int64_t last = x.rank - 1;
-      for_rows(stream, x, out, [&](int64_t from, int64_t to) {
+      for_row_offsets(stream, x, out, [&](int64_t from, int64_t to) {
         const From* source = static_cast<const From*>(x.data) + from;
         To* target = static_cast<To*>(out.data) + to;
         for (int64_t i = 0; i < x.extent[last]; ++i)
@@ -73,7 +73,7 @@ void fill_zero(Stream& stream, const TensorView& out) {
     std::memset(out.data, 0, out.bytes());
     return;
   }
-  for_rows(stream, out, out, [&](int64_t, int64_t to) {
+  for_row_offsets(stream, out, out, [&](int64_t, int64_t to) {
     for (int64_t i = 0; i < out.extent[last]; ++i)
       std::memset(static_cast<char*>(out.data) + (to + i * out.stride[last]) * size, 0, size);
   });

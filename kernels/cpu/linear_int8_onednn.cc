@@ -14,7 +14,7 @@ namespace {
 
 using dnnl::memory;
 
-constexpr int64_t kRows = 128;  // rows of one GEMM; the sums of 8960 outputs then take 4.4 MiB
+constexpr int64_t kGemmRows = 128;  // rows of one GEMM; the sums of 8960 outputs then take 4.4 MiB
 
 // Up to this many rows, reading the weights is most of the work: the threads share the columns.
 constexpr int64_t kGemvRows = 16;
@@ -60,7 +60,8 @@ OnednnCall make_call(const Key& key, int64_t in, int64_t out, const memory::desc
 
 // Computes the results of x rows [begin, begin + key.rows), on the stream's threads if key.threads
 // > 1.
-void run_rows(const Stream& stream, const Arguments& arguments, int64_t begin, const Key& key) {
+void run_int8_rows(const Stream& stream, const Arguments& arguments, int64_t begin,
+                   const Key& key) {
   const OmpThreads threads(key.threads);
   const TensorView &x = arguments.x, &out = arguments.out;
   const PackedLinear& packed = arguments.packed;
@@ -120,7 +121,7 @@ PackedLinear pack_linear_int8_onednn(Stream& stream, const TensorView& weight,
     storage.packed = std::move(weights.values);
     return packed;
   }
-  storage.layout = make_call({.rows = kRows}, in, out,
+  storage.layout = make_call({.rows = kGemmRows}, in, out,
                              {{in, out}, memory::data_type::s8, memory::format_tag::any})
                        .weight;
   storage.packed = Tensor(DType::kU8, {static_cast<int64_t>(storage.layout.get_size())});
@@ -143,15 +144,15 @@ void linear_int8_onednn(Stream& stream, const TensorView& x, const PackedLinear&
   const Arguments arguments{x, packed, activation, out};
   const int64_t rows = x.rows();
   if (rows <= kGemvRows && packed.in() * packed.out() >= int64_t{1} << 18) {
-    run_rows(stream, arguments, 0, {.rows = rows, .threads = stream.threads()});
+    run_int8_rows(stream, arguments, 0, {.rows = rows, .threads = stream.threads()});
     return;
   }
   // Rows are cut in equal blocks, as many as keep all threads busy.
-  const int64_t turns = (rows + kRows * stream.threads() - 1) / (kRows * stream.threads());
+  const int64_t turns = (rows + kGemmRows * stream.threads() - 1) / (kGemmRows * stream.threads());
   const int64_t blocks = std::min(rows, turns * stream.threads());
   parallel_tasks(stream, blocks, [&](int64_t i) {
     const int64_t begin = rows * i / blocks, end = rows * (i + 1) / blocks;
-    run_rows(stream, arguments, begin, {.rows = end - begin});
+    run_int8_rows(stream, arguments, begin, {.rows = end - begin});
   });
 }
 

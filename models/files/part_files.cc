@@ -29,7 +29,7 @@ bool is_named(const std::string& path, const std::string& word) {
   return false;
 }
 
-[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorKind::kUsage, why); }
+[[noreturn]] void refuse_part(const std::string& why) { throw Error(ErrorKind::kUsage, why); }
 
 // A file as its flag gives it; the path is "" where there is none.
 struct Given {
@@ -56,10 +56,10 @@ void place_encoders(std::span<const Given> given, ModelDirectory& model) {
     const bool pooled = text_class_of(each.path) == family.pooled_encoder_class;
     const Given*& place = placed[pooled];
     if (place)
-      refuse(quoted(*place) + " and " + quoted(each) + ", which are " +
-             (pooled ? "both" : "neither") + " a " + family.pooled_encoder_class + " (legal: a " +
-             family.text_encoder_class + " and a " + family.pooled_encoder_class +
-             ", in either order)");
+      refuse_part(quoted(*place) + " and " + quoted(each) + ", which are " +
+                  (pooled ? "both" : "neither") + " a " + family.pooled_encoder_class +
+                  " (legal: a " + family.text_encoder_class + " and a " +
+                  family.pooled_encoder_class + ", in either order)");
     place = &each;
     (pooled ? model.pooled_encoder : model.text_encoder) = each.path;
   }
@@ -76,18 +76,19 @@ void place_tokenizers(std::span<const Given> given, ModelDirectory& model) {
     const bool text = is_tokenizer(each.path, family.text.kind),
                pooled = is_tokenizer(each.path, family.pooled.kind);
     if (!text && !pooled)
-      refuse(quoted(each) + ", which is no tokenizer of a " + family.class_name +
-             " (legal: " + files_of(family.text.kind) + "; " + files_of(family.pooled.kind) +
-             "; a folder or a weights file that holds one)");
+      refuse_part(quoted(each) + ", which is no tokenizer of a " + family.class_name +
+                  " (legal: " + files_of(family.text.kind) + "; " + files_of(family.pooled.kind) +
+                  "; a folder or a weights file that holds one)");
     if (text && pooled) {
       both = &each;
       continue;
     }
     const Given*& place = placed[pooled];
     if (place)
-      refuse(quoted(*place) + " and " + quoted(each) + ", which are two tokenizers of one kind (" +
-             files_of(pooled ? family.pooled.kind : family.text.kind) + "); the other one is " +
-             files_of(pooled ? family.text.kind : family.pooled.kind));
+      refuse_part(
+          quoted(*place) + " and " + quoted(each) + ", which are two tokenizers of one kind (" +
+          files_of(pooled ? family.pooled.kind : family.text.kind) + "); the other one is " +
+          files_of(pooled ? family.text.kind : family.pooled.kind));
     place = &each;
     *paths[pooled] = each.path;
   }
@@ -120,7 +121,7 @@ void PartFiles::replace_in(ModelDirectory& model) const {
   }
   for (const Given& second : {encoders[1], tokenizers[1]})
     if (!second.path.empty())
-      refuse(quoted(second) + ", but a " + model.family->class_name + " has one text encoder");
+      refuse_part(quoted(second) + ", but a " + model.family->class_name + " has one text encoder");
   if (!text_encoder.empty()) model.text_encoder = text_encoder;
   if (!tokenizer.empty()) model.tokenizer = tokenizer;
 }

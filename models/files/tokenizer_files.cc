@@ -41,14 +41,15 @@ bool holds_inside(const std::string& weights, std::optional<TokenizerKind> kind)
          (!kind || (model != header.metadata.end() && model->second == (pieces ? kT5 : kGpt2)));
 }
 
-[[noreturn]] void refuse(const std::string& path, const std::string& legal) {
+[[noreturn]] void refuse_tokenizer(const std::string& path, const std::string& legal) {
   throw Error(ErrorKind::kModel,
               path + ": holds no tokenizer (legal: " + legal + "; give it with --tokenizer)");
 }
 
 std::string pieces_of_tensor(const std::string& path) {
   const TensorFile file = TensorFile::open(path);
-  if (!file.contains(kPieces)) refuse(path, "a spiece.model, or weights with a spiece_model");
+  if (!file.contains(kPieces))
+    refuse_tokenizer(path, "a spiece.model, or weights with a spiece_model");
   const TensorView view = file.describe(kPieces);
   if ((view.dtype != DType::kU8 && view.dtype != DType::kI8) || view.rank != 1 ||
       view.count() > kLongestPieces)
@@ -61,7 +62,7 @@ std::string pieces_of_tensor(const std::string& path) {
 
 GgufTokenizer gguf_tokenizer(const std::string& path, const char* model, const char* legal) {
   std::optional<GgufTokenizer> found = read_gguf_tokenizer(path);
-  if (!found) refuse(path, legal);
+  if (!found) refuse_tokenizer(path, legal);
   if (found->model != model)
     throw Error(ErrorKind::kModel, path + ": tokenizer.ggml.model is '" + found->model +
                                        "', this encoder needs '" + model + "'");
@@ -174,7 +175,8 @@ SentencePieceTokenizer open_sentencepiece(const std::string& path) {
 ByteBpeTokenizer open_byte_bpe(const std::string& path) {
   if (fs::is_directory(path)) return ByteBpeTokenizer::open_folder(path);
   if (is_gguf(path)) return bpe_of_gguf(path);
-  if (is_safetensors(path)) refuse(path, "a tokenizer.json, or a GGUF file that holds one");
+  if (is_safetensors(path))
+    refuse_tokenizer(path, "a tokenizer.json, or a GGUF file that holds one");
   return ByteBpeTokenizer::open(path);
 }
 
