@@ -24,18 +24,18 @@ using boost::context::detail::make_fcontext;
 using boost::context::detail::transfer_t;
 
 namespace {
-constexpr size_t kStack = 128 << 10, kGuard = 4096;
+constexpr size_t kStack = 128 << 10, kStackGuard = 4096;
 }
 
 void make_fiber(Fiber& fiber, FiberMain main) {
-  void* at = mmap(nullptr, kStack + kGuard, PROT_READ | PROT_WRITE,
+  void* at = mmap(nullptr, kStack + kStackGuard, PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
   if (at == MAP_FAILED) {
     std::perror("emulated thread's stack");
     std::abort();
   }
-  mprotect(at, kGuard, PROT_NONE);
-  fiber.stack = static_cast<char*>(at) + kGuard + kStack;
+  mprotect(at, kStackGuard, PROT_NONE);
+  fiber.stack = static_cast<char*>(at) + kStackGuard + kStack;
   begin_anew(fiber, main);
 }
 
