@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-const std::string kKey = "0123456789abcdef";
+const std::string kAccessKey = "0123456789abcdef";
 
 std::string key_of(const std::string& bytes) {
   const std::string path = testing::TempDir() + "serve_key";
@@ -27,8 +27,8 @@ std::string refusal_of(const std::string& bytes) {
 }
 
 TEST(KeyFile, OneNewlineIsDropped) {
-  EXPECT_EQ(key_of(kKey), kKey);
-  EXPECT_EQ(key_of(kKey + "\n"), kKey);
+  EXPECT_EQ(key_of(kAccessKey), kAccessKey);
+  EXPECT_EQ(key_of(kAccessKey + "\n"), kAccessKey);
   EXPECT_EQ(key_of(std::string(4096, '~')), std::string(4096, '~'));
 }
 
@@ -41,12 +41,12 @@ TEST(KeyFile, RefusalsNameTheRuleAndHideTheKey) {
   };
   expect("", "holds 0 characters");
   expect("abcdef", "holds 6 characters");
-  expect(kKey + "\n" + kKey + "\n", "more than one line");
-  expect(kKey + "\n\n", "more than one line");
-  expect(kKey + "\r\n", "not printable");
-  expect(kKey + " x", "a space");
-  expect(kKey + '\0', "not printable");
-  expect(kKey + "\xc3\xa4", "not printable");
+  expect(kAccessKey + "\n" + kAccessKey + "\n", "more than one line");
+  expect(kAccessKey + "\n\n", "more than one line");
+  expect(kAccessKey + "\r\n", "not printable");
+  expect(kAccessKey + " x", "a space");
+  expect(kAccessKey + '\0', "not printable");
+  expect(kAccessKey + "\xc3\xa4", "not printable");
   expect(std::string(4097, 'a'), "more than 4096");
   expect(std::string(9000, 'a'), "more than 4096");
   EXPECT_THROW(read_key_file("/no/such/file"), Error);
@@ -54,12 +54,12 @@ TEST(KeyFile, RefusalsNameTheRuleAndHideTheKey) {
 }
 
 TEST(Secret, IsTheSameOrNot) {
-  EXPECT_TRUE(same_secret(kKey, kKey));
-  EXPECT_FALSE(same_secret(kKey + "x", kKey));
-  EXPECT_FALSE(same_secret(kKey + kKey, kKey));
-  EXPECT_FALSE(same_secret(kKey.substr(1), kKey));
-  EXPECT_FALSE(same_secret("0123456789abcdeF", kKey));
-  EXPECT_FALSE(same_secret("", kKey));
+  EXPECT_TRUE(same_secret(kAccessKey, kAccessKey));
+  EXPECT_FALSE(same_secret(kAccessKey + "x", kAccessKey));
+  EXPECT_FALSE(same_secret(kAccessKey + kAccessKey, kAccessKey));
+  EXPECT_FALSE(same_secret(kAccessKey.substr(1), kAccessKey));
+  EXPECT_FALSE(same_secret("0123456789abcdeF", kAccessKey));
+  EXPECT_FALSE(same_secret("", kAccessKey));
   EXPECT_FALSE(same_secret("", ""));
 }
 
@@ -81,18 +81,18 @@ int status(const AccessRules& rules, HttpHeaders headers, KeyRule key = KeyRule:
 }
 
 TEST(Access, KeyComesInAHeaderOrASubprotocol) {
-  const AccessRules rules{.api_key = kKey};
+  const AccessRules rules{.api_key = kAccessKey};
   EXPECT_EQ(status(rules, {}), 401);
   EXPECT_EQ(status(rules, {}, KeyRule::kOpen), 200);
-  EXPECT_EQ(status(rules, {{"authorization", "Bearer " + kKey}}), 200);
-  EXPECT_EQ(status(rules, {{"authorization", "bearer " + kKey}}), 200);
-  EXPECT_EQ(status(rules, {{"authorization", "Bearer " + kKey + "x"}}), 401);
-  EXPECT_EQ(status(rules, {{"authorization", "Basic " + kKey}}), 401);
-  EXPECT_EQ(status(rules, {{"x-api-key", kKey}}), 200);
-  EXPECT_EQ(status(rules, {{"x-api-key", kKey + ", " + kKey}}), 401);
+  EXPECT_EQ(status(rules, {{"authorization", "Bearer " + kAccessKey}}), 200);
+  EXPECT_EQ(status(rules, {{"authorization", "bearer " + kAccessKey}}), 200);
+  EXPECT_EQ(status(rules, {{"authorization", "Bearer " + kAccessKey + "x"}}), 401);
+  EXPECT_EQ(status(rules, {{"authorization", "Basic " + kAccessKey}}), 401);
+  EXPECT_EQ(status(rules, {{"x-api-key", kAccessKey}}), 200);
+  EXPECT_EQ(status(rules, {{"x-api-key", kAccessKey + ", " + kAccessKey}}), 401);
   // A wrong key is not made good by a right one elsewhere.
-  EXPECT_EQ(status(rules, {{"authorization", "Bearer x"}, {"x-api-key", kKey}}), 401);
-  const std::string protocol = "weft.stream, weft.key." + base64url(kKey);
+  EXPECT_EQ(status(rules, {{"authorization", "Bearer x"}, {"x-api-key", kAccessKey}}), 401);
+  const std::string protocol = "weft.stream, weft.key." + base64url(kAccessKey);
   EXPECT_EQ(status(rules, {{"sec-websocket-protocol", protocol}}), 401);
   EXPECT_EQ(status(rules, {{"upgrade", "websocket"}, {"sec-websocket-protocol", protocol}}), 200);
   EXPECT_EQ(status(rules, {{"upgrade", "websocket"}, {"sec-websocket-protocol", protocol + "A"}}),
@@ -105,7 +105,7 @@ TEST(Access, KeyComesInAHeaderOrASubprotocol) {
 }
 
 TEST(Access, ABrowserGivesTheKeyAsThePassword) {
-  const AccessRules rules{.api_key = kKey};
+  const AccessRules rules{.api_key = kAccessKey};
   const auto basic = [&](const std::string& credentials) {
     return status(rules, {{"authorization", credentials}});
   };
@@ -125,8 +125,8 @@ TEST(Access, ABrowserGivesTheKeyAsThePassword) {
 
 TEST(Access, OnlyPagesMakeABrowserAskForAPassword) {
   const auto challenge = [](const std::string& accept) {
-    const auto refused =
-        access_refusal({.api_key = kKey}, request_with({{"accept", accept}}), KeyRule::kNeeded);
+    const auto refused = access_refusal({.api_key = kAccessKey}, request_with({{"accept", accept}}),
+                                        KeyRule::kNeeded);
     EXPECT_EQ(refused->headers.at(0).first, "WWW-Authenticate");
     return refused->headers.at(0).second;
   };

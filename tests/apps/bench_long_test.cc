@@ -14,14 +14,14 @@ namespace {
 using test::Cli, test::Outcome, test::run, test::json_lines_of;
 using BenchLong = Cli;
 
-const char* const kSmall =
+const char* const kSmallLong =
     "bench long --model tests/golden/pipeline_t2v/model --size 32x16 --num-frames 41 --steps 9 "
     "--dtype f32 ";
 
 TEST_F(BenchLong, AllMethodsOnOneAndTwoRanks) {
   const std::string svg = path("long.svg");
   const auto lines = json_lines_of(
-      std::string(kSmall) + "--json --svg " + svg +
+      std::string(kSmallLong) + "--json --svg " + svg +
       " queue:block=2,context=1 full clips:window=3,global=2 queue:block=4,context=1");
   ASSERT_EQ(lines.size(), 8u);
   EXPECT_EQ(lines[0].at("method"), "full");  // the reference comes first
@@ -59,7 +59,7 @@ TEST_F(BenchLong, AllMethodsOnOneAndTwoRanks) {
 
 // Several cases of a method have one row of one rank, whose time and frames they are compared with.
 TEST_F(BenchLong, CasesNameTheAxisThatRanksShare) {
-  const auto lines = json_lines_of(std::string(kSmall) +
+  const auto lines = json_lines_of(std::string(kSmallLong) +
                                    "--json full@ring=2 queue:block=2,context=1 full full@ulysses "
                                    "queue:block=2,context=1@layers");
   const char* const layouts[] = {"one rank",
@@ -84,7 +84,7 @@ TEST_F(BenchLong, CasesNameTheAxisThatRanksShare) {
 }
 
 TEST_F(BenchLong, TheTableHasALinePerRow) {
-  const Outcome outcome = run(std::string(kSmall) + "--ranks 1 full queue:block=2,context=1");
+  const Outcome outcome = run(std::string(kSmallLong) + "--ranks 1 full queue:block=2,context=1");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("frames/s"), std::string::npos);
   EXPECT_NE(outcome.out.find("\nqueue:block=2,context=1"), std::string::npos) << outcome.out;

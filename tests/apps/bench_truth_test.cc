@@ -14,13 +14,13 @@ namespace {
 using test::Cli, test::Outcome, test::run, test::json_lines_of;
 using BenchTruth = Cli;
 
-const char* const kSmall =
+const char* const kSmallTruth =
     "bench truth --model tests/golden/pipeline_t2v/model --size 32x16 --num-frames 17 --steps 9 "
     "--dtype f32 --repeat 2 --link-gbit 10 --link-ms 1 ";
 
 TEST_F(BenchTruth, ComparesEveryCaseWithFullAttention) {
   const std::string svg = path("truth.svg");
-  const auto lines = json_lines_of(std::string(kSmall) + "--json --svg " + svg +
+  const auto lines = json_lines_of(std::string(kSmallTruth) + "--json --svg " + svg +
                                    " full@ulysses full@ring clips:window=1,global=1@clip");
   ASSERT_EQ(lines.size(), 3u);
   for (size_t i = 0; i < lines.size(); ++i) {
@@ -46,7 +46,7 @@ TEST_F(BenchTruth, ComparesEveryCaseWithFullAttention) {
 }
 
 TEST_F(BenchTruth, TheTableHasALinePerCase) {
-  const Outcome outcome = run(std::string(kSmall) + "full@ulysses");
+  const Outcome outcome = run(std::string(kSmallTruth) + "full@ulysses");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("kB/step"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("\nfull@ulysses"), std::string::npos) << outcome.out;
@@ -125,7 +125,7 @@ TEST_F(BenchTruth, WhatIsNoCaseIsNamed) {
                                       {"teacache@ring", "teacache:THRESHOLD"},
                                       {"half@ring", "full, clips, queue"},
                                       {"full@side", "side"}}) {
-    const Outcome outcome = run(std::string(kSmall) + operand);
+    const Outcome outcome = run(std::string(kSmallTruth) + operand);
     EXPECT_EQ(outcome.code, 2) << operand << outcome.err;
     EXPECT_EQ(test::lines(outcome.err), 1u) << outcome.err;
     EXPECT_NE(outcome.err.find(text), std::string::npos) << outcome.err;

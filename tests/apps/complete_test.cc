@@ -12,13 +12,13 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using test::Cli, test::lines, test::Outcome, test::run;
 
-const std::string kGolden = "tests/golden/llm_qwen3_tied/model";
+const std::string kLanguageFolder = "tests/golden/llm_qwen3_tied/model";
 
 class Complete : public Cli {
  protected:
   void SetUp() override {
     Cli::SetUp();
-    fs::copy(kGolden, path("model"));
+    fs::copy(kLanguageFolder, path("model"));
     fs::copy_file("tests/golden/tokenizer_bpe_qwen/model/tokenizer/tokenizer.json",
                   path("model/tokenizer.json"));
   }
@@ -171,7 +171,7 @@ TEST_F(Complete, SaysWhatAFolderLacks) {
   refused("models/pocket", "is a video model's folder");
   refused("models/pocket/transformer", "a WanTransformer3DModel");
   refused("models/pocket/text_encoder", "model_type \"umt5\"; legal: the folder of a Qwen2.5");
-  refused(kGolden, "has no tokenizer.json");
+  refused(kLanguageFolder, "has no tokenizer.json");
   json config = json::parse(std::ifstream(path("model/config.json")));
   config["vocab_size"] = 300;
   std::ofstream(path("model/config.json")) << config.dump();

@@ -8,7 +8,7 @@
 namespace weft::test {
 namespace {
 
-std::vector<int> indices(const std::vector<DeviceChoice>& choices) {
+std::vector<int> device_indices(const std::vector<DeviceChoice>& choices) {
   std::vector<int> all;
   for (const DeviceChoice& choice : choices) all.push_back(choice.index);
   return all;
@@ -18,7 +18,7 @@ std::vector<int> users(const std::vector<DeviceChoice>& choices) {
   for (const DeviceChoice& choice : choices) all.push_back(choice.ranks);
   return all;
 }
-std::string refusal(const std::vector<VisibleDevices>& ranks, int index) {
+std::string choice_refusal(const std::vector<VisibleDevices>& ranks, int index) {
   try {
     choose_devices(ranks, index);
   } catch (const Error& error) {
@@ -32,7 +32,7 @@ TEST(DeviceChoice, OneVisibleDevicePerRankIsNotShared) {
   std::vector<VisibleDevices> ranks;  // as srun --gpus-per-task=1
   for (int rank = 0; rank < 8; ++rank)
     ranks.push_back({.rank_here = rank, .identities = {"gpu " + std::to_string(rank)}});
-  EXPECT_EQ(indices(choose_devices(ranks, -1)), std::vector<int>(8, 0));
+  EXPECT_EQ(device_indices(choose_devices(ranks, -1)), std::vector<int>(8, 0));
   EXPECT_EQ(users(choose_devices(ranks, -1)), std::vector<int>(8, 1));
   EXPECT_EQ(users(choose_devices(ranks, 0)), std::vector<int>(8, 1));
   EXPECT_EQ(most_ranks_per_device(choose_devices(ranks, -1)), 1);
@@ -49,7 +49,7 @@ TEST(DeviceChoice, OneDeviceForAllIsSharedByAll) {
 TEST(DeviceChoice, CyclicRanksTakeADeviceEach) {
   const std::vector<std::string> first{"a0", "a1"}, second{"b0", "b1"};
   const std::vector<VisibleDevices> ranks{{0, first}, {0, second}, {1, first}, {1, second}};
-  EXPECT_EQ(indices(choose_devices(ranks, -1)), (std::vector<int>{0, 0, 1, 1}));
+  EXPECT_EQ(device_indices(choose_devices(ranks, -1)), (std::vector<int>{0, 0, 1, 1}));
   EXPECT_EQ(users(choose_devices(ranks, -1)), std::vector<int>(4, 1));
   EXPECT_EQ(users(choose_devices(ranks, 1)), std::vector<int>(4, 2));
 }
@@ -58,7 +58,7 @@ TEST(DeviceChoice, MoreRanksThanDevicesTakeTurns) {
   std::vector<VisibleDevices> ranks;
   for (int rank = 0; rank < 3; ++rank)
     ranks.push_back({.rank_here = rank, .identities = {"a", "b"}});
-  EXPECT_EQ(indices(choose_devices(ranks, -1)), (std::vector<int>{0, 1, 0}));
+  EXPECT_EQ(device_indices(choose_devices(ranks, -1)), (std::vector<int>{0, 1, 0}));
   EXPECT_EQ(users(choose_devices(ranks, -1)), (std::vector<int>{2, 1, 2}));
   EXPECT_EQ(most_ranks_per_device(choose_devices(ranks, -1)), 2);
 }
@@ -66,17 +66,17 @@ TEST(DeviceChoice, MoreRanksThanDevicesTakeTurns) {
 // The same GPU under different indices: CUDA_VISIBLE_DEVICES=0,1 and 1,0.
 TEST(DeviceChoice, SharingIsDecidedByIdentityNotByIndex) {
   const std::vector<VisibleDevices> ranks{{0, {"a", "b"}}, {1, {"b", "a"}}};
-  EXPECT_EQ(indices(choose_devices(ranks, -1)), (std::vector<int>{0, 1}));
+  EXPECT_EQ(device_indices(choose_devices(ranks, -1)), (std::vector<int>{0, 1}));
   EXPECT_EQ(users(choose_devices(ranks, -1)), std::vector<int>(2, 2));
 }
 
 TEST(DeviceChoice, AMissingDeviceIsNamed) {
-  EXPECT_EQ(refusal({{0, {}}}, -1),
+  EXPECT_EQ(choice_refusal({{0, {}}}, -1),
             "--device is 'cuda', the machine has 0 CUDA devices, legal: cpu");
   EXPECT_EQ(
-      refusal({{0, {"a", "b"}}}, 2),
+      choice_refusal({{0, {"a", "b"}}}, 2),
       "--device is 'cuda:2', the machine has 2 CUDA devices, legal: cpu, cuda, cuda:0 to cuda:1");
-  EXPECT_EQ(refusal({{0, {"a"}}, {0, {}}}, -1),
+  EXPECT_EQ(choice_refusal({{0, {"a"}}, {0, {}}}, -1),
             "--device is 'cuda', rank 1 sees 0 CUDA devices, legal: cpu");
 }
 

@@ -68,7 +68,7 @@ struct Score {
 };
 
 template <class Spoil>
-Score score(int stride, int pictures, Spoil&& spoil) {
+Score face_score(int stride, int pictures, Spoil&& spoil) {
   Score out;
   std::vector<double> opened, opening, looked, gaze, lowered, lids;
   for (int i = 0; i < kLooks; i += stride, ++out.clips) {
@@ -104,7 +104,7 @@ Score score(int stride, int pictures, Spoil&& spoil) {
 }
 
 TEST(FaceReader, DrawnFaces) {
-  const Score s = score(5, 40, [](const Frame& frame, uint32_t) { return frame; });
+  const Score s = face_score(5, 40, [](const Frame& frame, uint32_t) { return frame; });
   EXPECT_EQ(s.clips, 39);
   EXPECT_EQ(s.skin, s.clips);
   EXPECT_EQ(s.hair, s.clips);
@@ -118,7 +118,7 @@ TEST(FaceReader, DrawnFaces) {
 }
 
 TEST(FaceReader, BlurAndNoise) {
-  const Score s = score(7, 25, blurred);
+  const Score s = face_score(7, 25, blurred);
   EXPECT_EQ(s.skin, s.clips);
   EXPECT_EQ(s.hair, s.clips);
   EXPECT_EQ(s.backdrop, s.clips);

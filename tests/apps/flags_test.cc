@@ -14,13 +14,13 @@
 namespace weft {
 namespace {
 
-Flags parse(std::vector<std::string> arguments, Command command = kGenerate) {
+Flags parse_flags(std::vector<std::string> arguments, Command command = kGenerate) {
   return Flags::parse(command, arguments);
 }
 
 std::string usage_error(std::vector<std::string> arguments, Command command = kGenerate) {
   try {
-    parse(std::move(arguments), command);
+    parse_flags(std::move(arguments), command);
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);
     return error.what();
@@ -77,8 +77,8 @@ TEST(Flags, EveryFlagParsesUnderEverySpelling) {
       const bool is_switch = spec.type == FlagType::kSwitch;
       for (const std::string& spelling : accepted_spellings(spec)) {
         const std::string value = legal_value(spec);
-        const Flags flags = is_switch ? parse({spelling}, command.command)
-                                      : parse({spelling, value}, command.command);
+        const Flags flags = is_switch ? parse_flags({spelling}, command.command)
+                                      : parse_flags({spelling, value}, command.command);
         EXPECT_TRUE(flags.given(spec.name)) << spelling;
         EXPECT_EQ(flags.text(spec.name), is_switch ? "on" : value) << spelling;
       }
@@ -133,15 +133,15 @@ TEST(Flags, NulBytesAreRefused) {
 }
 
 TEST(Flags, UnderscoreAndDashAreTheSame) {
-  EXPECT_EQ(parse({"--guidance_scale", "3.5"}).text("guidance-scale"), "3.5");
-  EXPECT_EQ(parse({"--model_path=m"}).text("model"), "m");
-  EXPECT_EQ(parse({"--ckpt_dir", "m"}).text("model"), "m");
-  EXPECT_EQ(parse({"--base_seed", "-1"}).text("seed"), "-1");
+  EXPECT_EQ(parse_flags({"--guidance_scale", "3.5"}).text("guidance-scale"), "3.5");
+  EXPECT_EQ(parse_flags({"--model_path=m"}).text("model"), "m");
+  EXPECT_EQ(parse_flags({"--ckpt_dir", "m"}).text("model"), "m");
+  EXPECT_EQ(parse_flags({"--base_seed", "-1"}).text("seed"), "-1");
 }
 
 TEST(Flags, ValuesThatLookLikeFlagsAreKept) {
-  EXPECT_EQ(parse({"--prompt", "--a_b"}).text("prompt"), "--a_b");
-  EXPECT_EQ(parse({"-p", "-5"}).text("prompt"), "-5");
+  EXPECT_EQ(parse_flags({"--prompt", "--a_b"}).text("prompt"), "--a_b");
+  EXPECT_EQ(parse_flags({"-p", "-5"}).text("prompt"), "-5");
 }
 
 TEST(Flags, WrongInputNamesFlagValueAndLegalSet) {
@@ -158,12 +158,12 @@ TEST(Flags, WrongInputNamesFlagValueAndLegalSet) {
 TEST(Flags, PrecedenceIsFlagSetEnvironmentFile) {
   const std::string path = testing::TempDir() + "/weft_flags.json";
   std::ofstream(path) << R"({"threads": 1, "steps": 4, "overwrite": true})";
-  EXPECT_EQ(parse({"--config", path}).text("threads"), "1");
-  EXPECT_TRUE(parse({"--config", path}).on("overwrite"));
+  EXPECT_EQ(parse_flags({"--config", path}).text("threads"), "1");
+  EXPECT_TRUE(parse_flags({"--config", path}).on("overwrite"));
   setenv("WEFT_THREADS", "2", 1);
-  EXPECT_EQ(parse({"--config", path}).text("threads"), "2");
-  EXPECT_EQ(parse({"--config", path, "--set", "threads=3"}).text("threads"), "3");
-  const Flags flags = parse({"--config", path, "--set", "threads=3", "--threads", "4"});
+  EXPECT_EQ(parse_flags({"--config", path}).text("threads"), "2");
+  EXPECT_EQ(parse_flags({"--config", path, "--set", "threads=3"}).text("threads"), "3");
+  const Flags flags = parse_flags({"--config", path, "--set", "threads=3", "--threads", "4"});
   EXPECT_EQ(flags.text("threads"), "4");
   EXPECT_EQ(flags.origin("threads"), "flag");
   EXPECT_TRUE(contains(flags.origin("steps"), "config"));
@@ -179,8 +179,8 @@ TEST(Flags, MissingDoubledAndMisplacedValuesAreSentences) {
   EXPECT_EQ(usage_error({"--steps", "3", "--num-inference-steps", "4"}),
             "--steps is given 2 times, as '3' and '4'; give it once");
   EXPECT_EQ(usage_error({"--overwrite=perhaps"}), "--overwrite is 'perhaps', legal: on|off");
-  EXPECT_FALSE(parse({"--overwrite=off"}).on("overwrite"));
-  EXPECT_TRUE(parse({"--overwrite", "--overwrite"}).on("overwrite"));
+  EXPECT_FALSE(parse_flags({"--overwrite=off"}).on("overwrite"));
+  EXPECT_TRUE(parse_flags({"--overwrite", "--overwrite"}).on("overwrite"));
   EXPECT_EQ(
       usage_error({"stray"}),
       "weft generate takes no operand 'stray'; legal: flags alone (weft generate --help lists "
@@ -212,10 +212,10 @@ TEST(Flags, ErrorsUseTheSpellingOfTheUser) {
 }
 
 TEST(Flags, SetTakesTheWholeValueAndMayBeRepeated) {
-  EXPECT_EQ(parse({"--set", "prompt=a ball, steps=3"}).text("prompt"), "a ball, steps=3");
-  EXPECT_EQ(parse({"--set", "layout=cfg=2,ulysses=2"}).text("layout"), "cfg=2,ulysses=2");
+  EXPECT_EQ(parse_flags({"--set", "prompt=a ball, steps=3"}).text("prompt"), "a ball, steps=3");
+  EXPECT_EQ(parse_flags({"--set", "layout=cfg=2,ulysses=2"}).text("layout"), "cfg=2,ulysses=2");
   const Flags flags =
-      parse({"--set", "steps=3", "--set=num_frames=5", "--set", "negative-prompt="});
+      parse_flags({"--set", "steps=3", "--set=num_frames=5", "--set", "negative-prompt="});
   EXPECT_EQ(flags.integer("steps"), 3);
   EXPECT_EQ(flags.integer("num-frames"), 5);
   EXPECT_TRUE(flags.given("negative-prompt"));
@@ -225,11 +225,11 @@ TEST(Flags, SetTakesTheWholeValueAndMayBeRepeated) {
 }
 
 TEST(Flags, FormerNamesAreAcceptedAndNotShown) {
-  EXPECT_EQ(parse({"--layers", "2", "--ranks", "2"}).integer("pp"), 2);
-  EXPECT_EQ(parse({"--set", "data=2"}).integer("dp"), 2);
-  EXPECT_EQ(parse({"-n", "4"}, kComplete).integer("max-tokens"), 4);
-  EXPECT_EQ(parse({"-n", "blur"}).text("negative-prompt"), "blur");
-  EXPECT_EQ(parse({"--config", "wan2.1-14b"}, kBench).text("arch"), "wan2.1-14b");
+  EXPECT_EQ(parse_flags({"--layers", "2", "--ranks", "2"}).integer("pp"), 2);
+  EXPECT_EQ(parse_flags({"--set", "data=2"}).integer("dp"), 2);
+  EXPECT_EQ(parse_flags({"-n", "4"}, kComplete).integer("max-tokens"), 4);
+  EXPECT_EQ(parse_flags({"-n", "blur"}).text("negative-prompt"), "blur");
+  EXPECT_EQ(parse_flags({"--config", "wan2.1-14b"}, kBench).text("arch"), "wan2.1-14b");
   for (const char* name : {"--layers", "--data", "--tensor"})
     EXPECT_FALSE(contains(help_text(kGenerate, FlagLevel::kAdvanced), std::string(name) + " "));
 }
@@ -267,9 +267,9 @@ TEST(Flags, UnknownEnvironmentIsNamedWithTheNearestKnown) {
 }
 
 TEST(Flags, NumbersAreReadAsTyped) {
-  EXPECT_EQ(parse({"--steps", "7"}).integer("steps"), 7);
-  EXPECT_EQ(parse({"--guidance-scale", "2.5"}).real("guidance-scale"), 2.5);
-  EXPECT_EQ(parse({}).integer("width"), std::nullopt);
+  EXPECT_EQ(parse_flags({"--steps", "7"}).integer("steps"), 7);
+  EXPECT_EQ(parse_flags({"--guidance-scale", "2.5"}).real("guidance-scale"), 2.5);
+  EXPECT_EQ(parse_flags({}).integer("width"), std::nullopt);
   EXPECT_TRUE(contains(usage_error({"--steps", "99999999999999999999"}), "nearest: 1000"));
 }
 

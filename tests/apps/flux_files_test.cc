@@ -11,8 +11,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using test::Cli, test::Outcome, test::run;
 
-const std::string kGolden = "tests/golden/pipeline_flux_dev/model";
-const std::string kJob = " --size 64x64 --steps 2 --seed 5 --threads 1 --progress none ";
+const std::string kFluxFolder = "tests/golden/pipeline_flux_dev/model";
+const std::string kFluxJob = " --size 64x64 --steps 2 --seed 5 --threads 1 --progress none ";
 
 // A folder whose transformer has heads of 128, whose CLIP has heads of 64, and whose VAE has 16
 // latent channels: its files alone tell all of it.
@@ -26,7 +26,7 @@ class FluxFiles : public Cli {
     clip_ = path("clip/clip_l.safetensors");
     vae_ = path("vae/ae.safetensors");
     for (const char* folder : {"unet", "clip", "vae"}) fs::create_directories(path(folder));
-    fs::copy(kGolden, folder_of_model_, fs::copy_options::recursive);
+    fs::copy(kFluxFolder, folder_of_model_, fs::copy_options::recursive);
     make_transformer();
     make_clip();
     make_vae();
@@ -84,13 +84,14 @@ class FluxFiles : public Cli {
          {{"block_out_channels", {32, 32, 32}}, {"latent_channels", 16}, {"norm_num_groups", 32}});
   }
   std::string hash(const std::string& arguments, const std::string& name) {
-    const Outcome outcome = run("generate --json -q -p 'a small ball' --overwrite" + kJob +
+    const Outcome outcome = run("generate --json -q -p 'a small ball' --overwrite" + kFluxJob +
                                 arguments + " -o " + path(name));
     EXPECT_EQ(outcome.code, 0) << arguments << ": " << outcome.err;
     return outcome.code ? "" : json::parse(outcome.out).at("framehash").get<std::string>();
   }
   void expect_refused(const std::string& arguments, int code, const std::string& part) {
-    const Outcome outcome = run("generate -q -p x " + kJob + arguments + " -o " + path("no.png"));
+    const Outcome outcome =
+        run("generate -q -p x " + kFluxJob + arguments + " -o " + path("no.png"));
     EXPECT_EQ(outcome.code, code) << arguments << ": " << outcome.err;
     EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
     EXPECT_EQ(test::lines(outcome.err), 1u) << outcome.err;
@@ -228,7 +229,7 @@ TEST_F(FluxFiles, InspectTellsTheCommandThatRunsThem) {
     std::string command = object.at("command");
     EXPECT_NE(command.find(" --text-encoder-2 "), std::string::npos) << command;
     command.replace(command.find("out.png"), std::string("out.png").size(), path("out.png"));
-    EXPECT_EQ(std::system((command + kJob + "-q --overwrite").c_str()), 0) << command;
+    EXPECT_EQ(std::system((command + kFluxJob + "-q --overwrite").c_str()), 0) << command;
   }
   const json clip = json::parse(run("inspect --json " + clip_).out);
   EXPECT_EQ(clip.at("part"), "text_encoder");

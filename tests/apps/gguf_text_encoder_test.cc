@@ -10,7 +10,6 @@ namespace {
 using nlohmann::json;
 using test::Cli, test::kJob, test::Outcome, test::run;
 
-const std::string kPocket = "models/pocket";
 // The errors that tests of whole models allow for values of 8 bits and of 4.
 constexpr double kEightBits = 3e-2, kFourBits = 0.2;
 

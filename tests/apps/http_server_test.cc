@@ -13,8 +13,6 @@
 namespace weft {
 namespace {
 
-const std::string kKey = "0123456789abcdef";
-
 // The answer is the refusal, in the one form of errors, and the connection ends.
 void expect_refused(RunningServer& running, const std::string& bytes, int status) {
   SCOPED_TRACE(bytes.substr(0, 80));

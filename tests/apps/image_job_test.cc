@@ -10,7 +10,7 @@ namespace {
 using nlohmann::json;
 using test::Cli, test::Outcome, test::run;
 
-const std::string kPicture = "tests/golden/pipeline_i2v_a14b/model";
+const std::string kPictureModel = "tests/golden/pipeline_i2v_a14b/model";
 const std::string kFirstFrame = "tests/golden/pipeline_ti2v_5b/model";
 
 void write_picture(const std::string& path, int width, int height, int seed) {
@@ -28,7 +28,7 @@ class ImageJob : public Cli {
     write_picture(path("y.png"), 48, 32, 5);
   }
   Outcome drawn(const std::string& name, const std::string& more,
-                const std::string& model = kPicture) {
+                const std::string& model = kPictureModel) {
     return run("generate --json -q --threads 1 --progress none --overwrite --seed 5 -p x " +
                std::string("--num-frames 5 --steps 2 --model ") + model + " -o " + path(name) +
                " " + more);
@@ -84,8 +84,8 @@ TEST_F(ImageJob, TheSizeFollowsFromThePicture) {
     return std::pair{object.at("width").get<int>(), object.at("height").get<int>()};
   };
   write_picture(path("tall.png"), 30, 90, 1);
-  EXPECT_EQ(size(kPicture, path("x.png")), (std::pair{768, 512}));
-  EXPECT_EQ(size(kPicture, path("tall.png")), (std::pair{352, 1088}));
+  EXPECT_EQ(size(kPictureModel, path("x.png")), (std::pair{768, 512}));
+  EXPECT_EQ(size(kPictureModel, path("tall.png")), (std::pair{352, 1088}));
   EXPECT_EQ(size(kFirstFrame, path("x.png")), (std::pair{768, 512}));
 }
 
@@ -101,12 +101,12 @@ TEST_F(ImageJob, WrongOnesAreRefusedByName) {
   std::ofstream(path("text.png")) << "no picture";
   const std::string size = "--size 32x16 ";
   for (const auto& [model, more, code, part] :
-       {std::tuple{kPicture, size, 2, "makes a video from a picture; legal: image"},
+       {std::tuple{kPictureModel, size, 2, "makes a video from a picture; legal: image"},
         {test::kModel, size + x(), 2, "makes its videos from text alone; legal: no picture"},
-        {kPicture, size + "--image " + path("none.png"), 8, "none.png"},
-        {kPicture, size + "--image " + path("text.png"), 8, "text.png"},
-        {kPicture, size + "--last-image " + path("x.png"), 2, "there is no first picture"},
-        {kPicture, size + x() + "--image-fit tile", 2, "legal: cover|contain|stretch"}}) {
+        {kPictureModel, size + "--image " + path("none.png"), 8, "none.png"},
+        {kPictureModel, size + "--image " + path("text.png"), 8, "text.png"},
+        {kPictureModel, size + "--last-image " + path("x.png"), 2, "there is no first picture"},
+        {kPictureModel, size + x() + "--image-fit tile", 2, "legal: cover|contain|stretch"}}) {
     const Outcome outcome = drawn("a.mp4", more, model);
     EXPECT_EQ(outcome.code, code) << outcome.err;
     EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
@@ -119,8 +119,9 @@ TEST_F(ImageJob, LinesOfBatchesHaveTheirOwn) {
       << json{{"id", "b"}, {"prompt", "x"}, {"image", path("y.png")}, {"image_fit", "contain"}}
              .dump()
       << "\n";
-  const std::string batch = "batch " + path("jobs.jsonl") + " -q --threads 1 --model " + kPicture +
-                            " --size 32x16 --num-frames 5 --steps 2 --seed 5 -o " + path("out");
+  const std::string batch = "batch " + path("jobs.jsonl") + " -q --threads 1 --model " +
+                            kPictureModel + " --size 32x16 --num-frames 5 --steps 2 --seed 5 -o " +
+                            path("out");
   const Outcome outcome = run(batch);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(record("out/b.json").at("image_fit"), "contain");
@@ -131,14 +132,14 @@ TEST_F(ImageJob, LinesOfBatchesHaveTheirOwn) {
 }
 
 TEST_F(ImageJob, PlansNeedNoPicture) {
-  const Outcome plan = run("plan --json --model " + kPicture +
+  const Outcome plan = run("plan --json --model " + kPictureModel +
                            " --size 64x64 --num-frames 9 --steps 2 --ranks 2 --layout ring=2");
   ASSERT_EQ(plan.code, 0) << plan.err;
   EXPECT_GT(json::parse(plan.out).at("stages").at("encode_image"), 0);
-  const Outcome memory = run("inspect --json --memory 9x64x64 " + kPicture);
+  const Outcome memory = run("inspect --json --memory 9x64x64 " + kPictureModel);
   ASSERT_EQ(memory.code, 0) << memory.err;
   EXPECT_TRUE(json::parse(memory.out).at("stages").contains("encode_image"));
-  const Outcome model = run("inspect --json " + kPicture);
+  const Outcome model = run("inspect --json " + kPictureModel);
   ASSERT_EQ(model.code, 0) << model.err;
   EXPECT_EQ(json::parse(model.out).at("pictures"), (json{{"least", 1}, {"most", 2}}));
 }
@@ -153,7 +154,7 @@ TEST_F(Resume, APictureComesAlong) {
            model + " --size 64x32 --num-frames 9 --steps 200 --image " + picture + " -o " +
            path(name);
   };
-  for (const std::string& model : {kPicture, kFirstFrame}) {
+  for (const std::string& model : {kPictureModel, kFirstFrame}) {
     Child uninterrupted = start(job(model, "whole.mp4"));
     ASSERT_EQ(uninterrupted.wait(), 0) << uninterrupted.err();
     const auto whole = json::parse(uninterrupted.out()).at("framehash");

@@ -17,11 +17,11 @@ using LayoutAuto = Cli;
 const std::string kDevice = " --device-gflops 100 --device-gbs 10 ";
 const std::string kFast = " --link-gbit 800 --link-ms 0.001 ",
                   kSlow = " --link-gbit 1 --link-ms 1 ";
-const std::string kClip =
+const std::string kPlannedClip =
     " --model models/pocket --num-frames 9 --steps 2 --dtype f32 --threads 1 -p 'a big red ball' ";
 
 std::vector<json> plans(const std::string& more) {
-  const Outcome outcome = run("plan --json" + kClip + kDevice + more);
+  const Outcome outcome = run("plan --json" + kPlannedClip + kDevice + more);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   return test::json_lines(outcome.out);
 }
@@ -59,13 +59,13 @@ TEST_F(LayoutAuto, PlansTheFastestOfAllAndNamesTheNextTwo) {
     chosen.push_back(one[0]["layout"]);
   }
   EXPECT_NE(chosen[0], chosen[1]);
-  const Outcome text = run("plan --ranks 4 --layout auto" + kClip + kDevice + kFast);
+  const Outcome text = run("plan --ranks 4 --layout auto" + kPlannedClip + kDevice + kFast);
   EXPECT_NE(text.out.find("chosen  " + chosen[0] + ": "), std::string::npos) << text.out;
   EXPECT_NE(text.out.find("; next: "), std::string::npos) << text.out;
 }
 
 TEST_F(LayoutAuto, IsRecordedAndReplayed) {
-  const std::string job = kClip + "--seed 3 --progress none --ranks 4 --layout auto" + kSlow;
+  const std::string job = kPlannedClip + "--seed 3 --progress none --ranks 4 --layout auto" + kSlow;
   const Outcome made = run("generate --json -o " + path("a.mp4") + job);
   ASSERT_EQ(made.code, 0) << made.err;
   EXPECT_NE(made.err.find("chosen by simulation: "), std::string::npos) << made.err;
@@ -82,7 +82,7 @@ TEST_F(LayoutAuto, IsRecordedAndReplayed) {
 
 // The latents that an earlier run left say its layout, which no simulation would choose.
 TEST_F(LayoutAuto, ResumesWithTheLayoutOfTheInterruptedRun) {
-  const std::string job = "generate --overwrite --keep-latents -o " + path("a.mp4") + kClip +
+  const std::string job = "generate --overwrite --keep-latents -o " + path("a.mp4") + kPlannedClip +
                           "--seed 3 --progress none --ranks 2" + kFast;
   ASSERT_EQ(run(job + "--layout tensor=2").code, 0);
   const auto layout = [&] {

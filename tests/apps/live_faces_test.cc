@@ -14,8 +14,6 @@
 namespace weft::test {
 namespace {
 
-constexpr int64_t kPacketUs = 160'000;
-
 // A small avatar, and a server's faces on it.
 class Stage {
  public:
@@ -291,9 +289,9 @@ TEST(LiveFaces, APauseHoldsTheMedia) {
 }
 
 // The code and the close of what a client is told for its first messages.
-void expect_refused(const std::string& code, int close, const std::string& part,
-                    const std::function<void(const Stage::Client&)>& act,
-                    LiveSettings settings = {}) {
+void expect_closed(const std::string& code, int close, const std::string& part,
+                   const std::function<void(const Stage::Client&)>& act,
+                   LiveSettings settings = {}) {
   Stage stage(settings);
   const Stage::Client client = stage.connect();
   act(client);
@@ -308,23 +306,22 @@ TEST(LiveFaces, WrongMessagesAreRefusedByName) {
   const auto text = [](const nlohmann::json& message) {
     return [message](const Stage::Client& client) { client.say(message); };
   };
-  expect_refused("bad_message", 1008, "session_init, session_resume", text({{"type", "flush"}}));
-  expect_refused("bad_message", 1008, "did you mean", text({{"type", "session_int"}}));
-  expect_refused("bad_message", 1008, "begins with sound",
-                 [](const Stage::Client& client) { client.speak(1, 0); });
-  expect_refused("bad_request", 1008, "legal for this server: \"32x32\"",
-                 text({{"type", "session_init"}, {"size", "64x64"}}));
-  expect_refused("bad_request", 1008, "legal for this server: \"small\"",
-                 text({{"type", "session_init"}, {"model", "large"}}));
-  expect_refused("bad_request", 1008, "mood is 'angry'",
-                 text({{"type", "session_init"}, {"mood", "angry"}}));
-  expect_refused("bad_message", 1008, "the session has begun", [](const Stage::Client& client) {
+  expect_closed("bad_message", 1008, "session_init, session_resume", text({{"type", "flush"}}));
+  expect_closed("bad_message", 1008, "did you mean", text({{"type", "session_int"}}));
+  expect_closed("bad_message", 1008, "begins with sound",
+                [](const Stage::Client& client) { client.speak(1, 0); });
+  expect_closed("bad_request", 1008, "legal for this server: \"32x32\"",
+                text({{"type", "session_init"}, {"size", "64x64"}}));
+  expect_closed("bad_request", 1008, "legal for this server: \"small\"",
+                text({{"type", "session_init"}, {"model", "large"}}));
+  expect_closed("bad_request", 1008, "mood is 'angry'",
+                text({{"type", "session_init"}, {"mood", "angry"}}));
+  expect_closed("bad_message", 1008, "the session has begun", [](const Stage::Client& client) {
     client.say({{"type", "session_init"}});
     client.say({{"type", "session_init"}});
   });
-  expect_refused(
-      "overloaded", 1013, "All 0 faces", text({{"type", "session_init"}}),
-      LiveSettings{.model = "", .caption = "", .mood = "", .moods = {}, .most_faces = 0});
+  expect_closed("overloaded", 1013, "All 0 faces", text({{"type", "session_init"}}),
+                LiveSettings{.model = "", .caption = "", .mood = "", .moods = {}, .most_faces = 0});
 }
 
 TEST(LiveFaces, ASilentConnectionIsClosed) {

@@ -14,6 +14,8 @@
 
 namespace weft::test {
 
+inline constexpr int64_t kPacketUs = 160'000;
+
 class KeptSocket final : public WebSocket {
  public:
   struct Media {

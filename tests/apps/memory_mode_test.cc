@@ -13,17 +13,16 @@ using namespace test;
 
 using MemoryMode = Cli;
 
-const std::string kPocket = "models/pocket";
-const std::string kClip =
+const std::string kSmallClip =
     " --model models/pocket --width 64 --height 64 --num-frames 5 --steps 2 --seed 5 --threads 1 "
     "--dtype f32 --progress none -p 'a big red ball' ";
 
 TEST_F(MemoryMode, ResidentLayersReadFromTheFileGiveTheSameClip) {
   const nlohmann::json all =
-      json_lines_of("generate --json" + kClip + "-o " + path("all.mp4")).front();
+      json_lines_of("generate --json" + kSmallClip + "-o " + path("all.mp4")).front();
   EXPECT_FALSE(all.contains("streaming"));
   const Outcome outcome =
-      run("generate --json" + kClip + "--resident-layers 2 -o " + path("some.mp4"));
+      run("generate --json" + kSmallClip + "--resident-layers 2 -o " + path("some.mp4"));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const nlohmann::json some = json_lines(outcome.out).front();
   EXPECT_EQ(some["framehash"], all["framehash"]);
@@ -45,7 +44,7 @@ TEST_F(MemoryMode, ResidentLayersReadFromTheFileGiveTheSameClip) {
 
 TEST_F(MemoryMode, DecidesByTheLimit) {
   const auto plan = [&](const std::string& flags) {
-    const Outcome outcome = run("generate --dry-run --json" + kClip + flags);
+    const Outcome outcome = run("generate --dry-run --json" + kSmallClip + flags);
     EXPECT_TRUE(outcome.code == 0 || outcome.code == 4) << outcome.err;
     return json_lines(outcome.out).front();
   };
@@ -65,16 +64,17 @@ TEST_F(MemoryMode, DecidesByTheLimit) {
   EXPECT_EQ(tight["weights"], "compute");
   EXPECT_NE(tight["residency"], "all resident");
   const auto hash = [&](const std::string& flags) {
-    return json_lines_of("generate --json" + kClip + flags + " --overwrite -o " + path("a.mp4"))
+    return json_lines_of("generate --json" + kSmallClip + flags + " --overwrite -o " +
+                         path("a.mp4"))
         .front()["framehash"];
   };
   EXPECT_EQ(hash(limit), hash(""));
   EXPECT_FALSE(plan(limit + "--mode speed")["fits"]);
-  const Outcome refused = run("generate" + kClip + limit + "--mode speed -o " + path("b.mp4"));
+  const Outcome refused = run("generate" + kSmallClip + limit + "--mode speed -o " + path("b.mp4"));
   EXPECT_EQ(refused.code, 4);
   EXPECT_NE(refused.err.find("Try --mode auto ("), std::string::npos) << refused.err;
   // The header says the same in a line.
-  const Outcome told = run("generate --dry-run" + kClip + limit);
+  const Outcome told = run("generate --dry-run" + kSmallClip + limit);
   EXPECT_NE(told.out.find("\nmode    auto, all resident would take "), std::string::npos)
       << told.out;
 }
@@ -82,7 +82,8 @@ TEST_F(MemoryMode, DecidesByTheLimit) {
 // 8-bit weights are a fact of the job: its file says so, and a replay has them without the mode.
 TEST_F(MemoryMode, WeightsThatAModeChoseAreRecorded) {
   if (!cpu_has_int8()) GTEST_SKIP() << "no 8-bit weights here";
-  const Outcome outcome = run("generate --json" + kClip + "--mode memory -o " + path("small.mp4"));
+  const Outcome outcome =
+      run("generate --json" + kSmallClip + "--mode memory -o " + path("small.mp4"));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.err.find("int8 weights, which change the picture"), std::string::npos)
       << outcome.err;
@@ -91,7 +92,7 @@ TEST_F(MemoryMode, WeightsThatAModeChoseAreRecorded) {
   const Outcome again = run("replay " + path("small.mp4"));
   EXPECT_EQ(again.code, 0) << again.err;
   const nlohmann::json exact =
-      json_lines_of("generate --json" + kClip + "--mode memory --weights compute -o " +
+      json_lines_of("generate --json" + kSmallClip + "--mode memory --weights compute -o " +
                     path("exact.mp4"))
           .front();
   EXPECT_NE(exact["framehash"], sidecar["framehash"]);
@@ -102,7 +103,7 @@ TEST_F(MemoryMode, WeightsOfAFileAreReadAhead) {
   const std::string file = path("transformer.gguf");
   write_gguf(file, TensorFile::open("models/pocket/transformer"), BlockType::kQ8_0,
              WanNames{.prefix = "", .original = true});
-  const std::string stored = kClip + "--transformer " + file + " --weights file ";
+  const std::string stored = kSmallClip + "--transformer " + file + " --weights file ";
   const auto drawn = [&](const std::string& flags) {
     return json_lines_of("generate --json --overwrite" + flags + " -o " + path("a.mp4")).front();
   };
@@ -121,14 +122,14 @@ TEST_F(MemoryMode, WeightsOfAFileAreReadAhead) {
 
 TEST_F(MemoryMode, ContradictionsAreRefused) {
   const Outcome outcome =
-      run("generate" + kClip + "--mode speed --resident-layers 4 -o " + path("a.mp4"));
+      run("generate" + kSmallClip + "--mode speed --resident-layers 4 -o " + path("a.mp4"));
   EXPECT_EQ(outcome.code, 2);
   EXPECT_NE(outcome.err.find("--mode is speed, which keeps all layers in memory, but "
                              "--resident-layers is 4; legal with it: auto, memory"),
             std::string::npos)
       << outcome.err;
-  EXPECT_EQ(run("generate" + kClip + "--mode fast -o " + path("a.mp4")).code, 2);
-  EXPECT_EQ(run("generate" + kClip + "--resident-layers 1 -o " + path("a.mp4")).code, 2);
+  EXPECT_EQ(run("generate" + kSmallClip + "--mode fast -o " + path("a.mp4")).code, 2);
+  EXPECT_EQ(run("generate" + kSmallClip + "--resident-layers 1 -o " + path("a.mp4")).code, 2);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-std::string refusal(const OutputChoice& choice) {
+std::string name_refusal(const OutputChoice& choice) {
   try {
     return output_pattern(choice);
   } catch (const Error& error) {
@@ -43,16 +43,17 @@ TEST(OutputName, AnyOtherNameIsTheResults) {
 }
 
 TEST(OutputName, IllegalOutputsNameFlagValueAndLegalSet) {
-  EXPECT_EQ(refusal({.output = "a.avi"}),
+  EXPECT_EQ(name_refusal({.output = "a.avi"}),
             "--output is 'a.avi', legal: a name ending in .mp4, .webm or .gif (a clip) or .png (a "
             "picture), or a folder ending in /, which receives one file per prompt");
-  EXPECT_EQ(refusal({.output = "plain", .label = "-o"}).substr(0, 20), "-o is 'plain', legal");
-  EXPECT_NE(refusal({.output = "/tmp"}).find("an existing folder; legal: /tmp/,"),
+  EXPECT_EQ(name_refusal({.output = "plain", .label = "-o"}).substr(0, 20), "-o is 'plain', legal");
+  EXPECT_NE(name_refusal({.output = "/tmp"}).find("an existing folder; legal: /tmp/,"),
             std::string::npos);
-  EXPECT_NE(refusal({.output = "a.png", .frames = 5}).find("--frames png"), std::string::npos);
-  EXPECT_NE(refusal({.output = "a.gif", .frames_as_pictures = true}).find("folder of pictures"),
-            std::string::npos);
-  EXPECT_NE(refusal({.output = "a.mp4", .several = true}).find("a name with {idx}"),
+  EXPECT_NE(name_refusal({.output = "a.png", .frames = 5}).find("--frames png"), std::string::npos);
+  EXPECT_NE(
+      name_refusal({.output = "a.gif", .frames_as_pictures = true}).find("folder of pictures"),
+      std::string::npos);
+  EXPECT_NE(name_refusal({.output = "a.mp4", .several = true}).find("a name with {idx}"),
             std::string::npos);
 }
 
@@ -169,11 +170,13 @@ TEST(OutputName, OnlyClipsAreWrittenInSegments) {
   const std::string rule =
       ", but --segment writes a clip in several files; legal with it: a name ending in .mp4 or "
       ".webm, or a folder ending in / that receives clips";
-  EXPECT_EQ(refusal({.output = "a.gif", .in_segments = true, .frames = 9}),
+  EXPECT_EQ(name_refusal({.output = "a.gif", .in_segments = true, .frames = 9}),
             "--output is 'a.gif'" + rule);
-  EXPECT_EQ(refusal({.output = "a/", .in_segments = true, .frames = 1}), "--output is 'a/'" + rule);
-  EXPECT_EQ(refusal({.output = "a/", .frames_as_pictures = true, .in_segments = true, .frames = 9}),
+  EXPECT_EQ(name_refusal({.output = "a/", .in_segments = true, .frames = 1}),
             "--output is 'a/'" + rule);
+  EXPECT_EQ(
+      name_refusal({.output = "a/", .frames_as_pictures = true, .in_segments = true, .frames = 9}),
+      "--output is 'a/'" + rule);
 }
 
 TEST(OutputName, TheLengthOfASegmentIsAWholeNumberOfFrames) {

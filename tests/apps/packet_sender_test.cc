@@ -8,8 +8,6 @@
 namespace weft::test {
 namespace {
 
-constexpr int64_t kPacketUs = 160'000;
-
 MediaPacket packet(int index, size_t bytes = 100) {
   return {.flags = static_cast<uint16_t>(index % 3 == 0 ? kKeyFlag : 0),
           .time_us = index * kPacketUs,
@@ -17,7 +15,7 @@ MediaPacket packet(int index, size_t bytes = 100) {
           .payload = std::string(bytes, static_cast<char>('a' + index % 26))};
 }
 
-std::vector<int64_t> indices(const KeptSocket& socket) {
+std::vector<int64_t> packet_indices(const KeptSocket& socket) {
   std::vector<int64_t> all;
   for (const KeptSocket::Media& media : socket.media())
     all.push_back(media.header.time_us / kPacketUs);
@@ -35,7 +33,7 @@ TEST(PacketSender, AClientGetsAllInOrder) {
   sender.attach(socket, -1);
   sender.begin(R"({"type":"media_init"})", "header");
   for (int k = 0; k < 100; ++k) sender.push(packet(k));
-  EXPECT_EQ(indices(*socket), range(0, 100));
+  EXPECT_EQ(packet_indices(*socket), range(0, 100));
   ASSERT_EQ(socket->headers().size(), 1u);
   EXPECT_EQ(socket->headers()[0].payload, "header");
   EXPECT_EQ(socket->texts("media_init").size(), 1u);
@@ -55,11 +53,11 @@ TEST(PacketSender, WhoComesBackGoesOnBehindTheLastPacketItSaw) {
   for (int k = 0; k < 10; ++k) sender.push(packet(k));
   sender.detach();
   for (int k = 10; k < 20; ++k) sender.push(packet(k));
-  EXPECT_EQ(indices(*socket), range(0, 10));
+  EXPECT_EQ(packet_indices(*socket), range(0, 10));
   const auto back = std::make_shared<KeptSocket>();
   EXPECT_EQ(sender.attach(back, 7 * kPacketUs), 8 * kPacketUs);
   sender.push(packet(20));
-  EXPECT_EQ(indices(*back), range(8, 21));
+  EXPECT_EQ(packet_indices(*back), range(8, 21));
   EXPECT_TRUE(back->headers().empty());  // its player has it
 }
 
@@ -70,7 +68,7 @@ TEST(PacketSender, WhoHasSeenNothingBeginsWithTheHeaderAndAKeyPacket) {
   for (const int64_t seen : {int64_t{-1}, int64_t{12345}}) {
     const auto socket = std::make_shared<KeptSocket>();
     EXPECT_EQ(sender.attach(socket, seen), 18 * kPacketUs);
-    EXPECT_EQ(indices(*socket), range(18, 20));
+    EXPECT_EQ(packet_indices(*socket), range(18, 20));
     EXPECT_EQ(socket->headers().size(), 1u);
     EXPECT_TRUE(socket->media()[0].header.flags & kKeyFlag);
   }
@@ -84,7 +82,7 @@ TEST(PacketSender, WhatIsTooOldIsNotKept) {
   EXPECT_EQ(sender.attach(socket, 100 * kPacketUs), 198 * kPacketUs);
   const auto recent = std::make_shared<KeptSocket>();
   EXPECT_EQ(sender.attach(recent, 140 * kPacketUs), 141 * kPacketUs);
-  EXPECT_EQ(indices(*recent), range(141, 200));
+  EXPECT_EQ(packet_indices(*recent), range(141, 200));
 }
 
 TEST(PacketSender, ASlowClientMissesPacketsUpToAKeyPacket) {
@@ -95,13 +93,13 @@ TEST(PacketSender, ASlowClientMissesPacketsUpToAKeyPacket) {
   socket->stick(true);
   for (int k = 0; k < 40; ++k) sender.push(packet(k));
   // Two seconds are 12.5 packets.
-  EXPECT_EQ(indices(*socket), range(0, 12));
+  EXPECT_EQ(packet_indices(*socket), range(0, 12));
   EXPECT_TRUE(socket->texts("skipped").empty());
   socket->stick(false);
   for (int k = 40; k < 50; ++k) sender.push(packet(k));
   std::vector<int64_t> expected = range(0, 12);
   for (const int64_t k : range(42, 50)) expected.push_back(k);
-  EXPECT_EQ(indices(*socket), expected);
+  EXPECT_EQ(packet_indices(*socket), expected);
   const std::vector<nlohmann::json> skipped = socket->texts("skipped");
   ASSERT_EQ(skipped.size(), 1u);
   EXPECT_EQ(skipped[0].at("packets"), 30);
@@ -116,7 +114,7 @@ TEST(PacketSender, LargePacketsFillTheQueueBeforeTwoSeconds) {
   sender.attach(socket, -1);
   socket->stick(true);
   for (int k = 0; k < 10; ++k) sender.push(packet(k, 3 << 20));
-  EXPECT_EQ(indices(*socket), range(0, 2));
+  EXPECT_EQ(packet_indices(*socket), range(0, 2));
 }
 
 TEST(PacketSender, StatsSayWhatTheSenderKnows) {

@@ -12,8 +12,6 @@
 namespace weft {
 namespace {
 
-const std::string kKey = "0123456789abcdef";
-
 ServerSettings page_settings() {
   ServerSettings settings;
   settings.routes = live_page_routes();

@@ -14,13 +14,13 @@ namespace {
 
 using test::Cli, test::kJob, test::kModel, test::Outcome, test::run;
 
-Flags parse(std::vector<std::string> arguments, Command command = kGenerate) {
+Flags parse_placement(std::vector<std::string> arguments, Command command = kGenerate) {
   return Flags::parse(command, arguments);
 }
 
-std::string refusal(std::vector<std::string> arguments, Command command = kGenerate) {
+std::string placement_refusal(std::vector<std::string> arguments, Command command = kGenerate) {
   try {
-    parse(std::move(arguments), command);
+    parse_placement(std::move(arguments), command);
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);
     return error.what();
@@ -31,29 +31,33 @@ std::string refusal(std::vector<std::string> arguments, Command command = kGener
 bool has_gpu() { return !cuda_versions().empty() && cuda_device_count() > 0; }
 
 TEST(Placement, RanksOfStagesFollowTheLayout) {
-  EXPECT_EQ(layout_text(parse({"--decode-rank", "0"})), "auto,decode_rank=0");
-  EXPECT_EQ(layout_text(parse({"--layout", "cfg=2", "--text-ranks", "1", "--decode-rank", "1"})),
+  EXPECT_EQ(layout_text(parse_placement({"--decode-rank", "0"})), "auto,decode_rank=0");
+  EXPECT_EQ(layout_text(
+                parse_placement({"--layout", "cfg=2", "--text-ranks", "1", "--decode-rank", "1"})),
             "cfg=2,text_ranks=1,decode_rank=1");
-  EXPECT_EQ(parse({"--layout", "cfg=2,decode_rank=1"}).integer("ranks"), 2);
-  EXPECT_EQ(refusal({"--decode-rank", "-1"}), "--decode-rank is -1, legal: 0 ... 4095; nearest: 0");
+  EXPECT_EQ(parse_placement({"--layout", "cfg=2,decode_rank=1"}).integer("ranks"), 2);
+  EXPECT_EQ(placement_refusal({"--decode-rank", "-1"}),
+            "--decode-rank is -1, legal: 0 ... 4095; nearest: 0");
 }
 
 // A plan runs nothing, so it needs no GPU.
 TEST(Placement, GpusAreTheDeviceCudaAndAsManyRanks) {
   for (const char* flag : {"--gpus", "--num-gpus", "--num_gpus"}) {
-    const Flags flags = parse({flag, "4"}, kPlan);
+    const Flags flags = parse_placement({flag, "4"}, kPlan);
     EXPECT_EQ(flags.text("device"), "cuda");
     EXPECT_EQ(flags.integer("ranks"), 4);
     EXPECT_TRUE(flags.given("device") && flags.given("ranks"));
   }
-  EXPECT_EQ(parse({"--gpus", "4", "--print-config"}).text("device"), "cuda");
-  EXPECT_EQ(parse({"--gpus", "4", "--device", "cuda", "--ranks", "4"}, kPlan).integer("ranks"), 4);
+  EXPECT_EQ(parse_placement({"--gpus", "4", "--print-config"}).text("device"), "cuda");
   EXPECT_EQ(
-      refusal({"--gpus", "4", "--device", "cpu"}, kPlan),
+      parse_placement({"--gpus", "4", "--device", "cuda", "--ranks", "4"}, kPlan).integer("ranks"),
+      4);
+  EXPECT_EQ(
+      placement_refusal({"--gpus", "4", "--device", "cpu"}, kPlan),
       "--gpus 4 means --device cuda --ranks 4, but --device is 'cpu'; legal beside it: --device "
       "cuda");
   EXPECT_EQ(
-      refusal({"--num-gpus", "4", "--ranks", "2"}, kPlan),
+      placement_refusal({"--num-gpus", "4", "--ranks", "2"}, kPlan),
       "--num-gpus 4 means --device cuda --ranks 4, but --ranks is 2; legal beside it: --ranks "
       "4");
 }
@@ -71,13 +75,13 @@ TEST_F(Cli, GpusAreRefusedWhereThereIsNone) {
 
 TEST(Placement, AutoIsCudaWhereThereIsAGpu) {
   const std::string expected = has_gpu() ? "cuda" : "cpu";
-  EXPECT_EQ(parse({}).text("device"), expected);
-  EXPECT_EQ(parse({"--device", "auto"}).text("device"), expected);
-  EXPECT_FALSE(parse({"--device", "auto"}).given("device"));
-  EXPECT_TRUE(parse({"--device", "cpu"}).given("device"));
+  EXPECT_EQ(parse_placement({}).text("device"), expected);
+  EXPECT_EQ(parse_placement({"--device", "auto"}).text("device"), expected);
+  EXPECT_FALSE(parse_placement({"--device", "auto"}).given("device"));
+  EXPECT_TRUE(parse_placement({"--device", "cpu"}).given("device"));
   // A build without CUDA has chosen nothing.
-  EXPECT_EQ(parse({}).origin("device"), cuda_versions().empty() ? "default" : "auto");
-  EXPECT_EQ(parse({"--device", "auto"}).origin("device"), "auto");
+  EXPECT_EQ(parse_placement({}).origin("device"), cuda_versions().empty() ? "default" : "auto");
+  EXPECT_EQ(parse_placement({"--device", "auto"}).origin("device"), "auto");
 }
 
 TEST_F(Cli, TheHeaderTellsWhatAutoChose) {
@@ -89,7 +93,7 @@ TEST_F(Cli, TheHeaderTellsWhatAutoChose) {
 
 TEST(Placement, LayoutsSayHowManyRanks) {
   const auto ranks = [](std::vector<std::string> arguments, Command command = kGenerate) {
-    return parse(std::move(arguments), command).integer("ranks").value_or(1);
+    return parse_placement(std::move(arguments), command).integer("ranks").value_or(1);
   };
   EXPECT_EQ(ranks({"--ulysses", "2", "--cfg", "2"}), 4);
   EXPECT_EQ(ranks({"--layout", "layers=2,ring=3"}), 6);
@@ -117,7 +121,7 @@ TEST(Placement, EveryAxisHasAFlag) {
     // The steps of a stream are split by weft verify alone.
     const Command command = static_cast<Axis>(axis) == Axis::kStep ? kVerify : kGenerate;
     ASSERT_NE(find_flag(command, flag), nullptr) << flag;
-    EXPECT_EQ(layout_text(parse({"--" + flag, "2"}, command)),
+    EXPECT_EQ(layout_text(parse_placement({"--" + flag, "2"}, command)),
               to_string(static_cast<Axis>(axis)) + std::string("=2"));
   }
 }

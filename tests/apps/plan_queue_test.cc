@@ -15,7 +15,7 @@ using nlohmann::json;
 using test::Outcome, test::run;
 using PlanQueue = test::Cli;
 
-constexpr int64_t kSteps = 9, kBlocks = 10, kStages = 3, kBlock = 2, kContext = 1;
+constexpr int64_t kSteps = 9, kBlocks = 10, kStages = 3, kQueueBlock = 2, kContext = 1;
 // 81 frames are 21 latent frames of 2 x 2 tokens.
 const std::string kPlan =
     "plan --model models/pocket --size 32x32 --num-frames 81 --steps 9 --dtype f32 --ranks 3 "
@@ -85,8 +85,8 @@ TEST_F(PlanQueue, SlotsOfOneBranchFollowTheirFormulas) {
 TEST_F(PlanQueue, LinksCarryTheBytesOfTheirFormulas) {
   const json queue = json::parse(run(kPlan + "--json").out).at("queue");
   constexpr int64_t kTokens = 4, kWidth = 128, kRow = 16 * 4, kF32 = 4;  // of the pocket model
-  const int64_t hidden = kSteps * kBlocks * 2 * (kBlock + kContext) * kTokens * kWidth * kF32,
-                latent = kSteps * (kBlocks * kBlock + kContext) * kTokens * kRow * kF32;
+  const int64_t hidden = kSteps * kBlocks * 2 * (kQueueBlock + kContext) * kTokens * kWidth * kF32,
+                latent = kSteps * (kBlocks * kQueueBlock + kContext) * kTokens * kRow * kF32;
   json expected = json::array();
   for (int64_t from = 0; from + 1 < kStages; ++from)
     expected.push_back(

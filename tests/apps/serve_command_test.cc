@@ -13,7 +13,6 @@ namespace {
 using nlohmann::json;
 using test::Cli, test::fs::exists, test::Outcome, test::run;
 
-const std::string kPocket = "models/pocket";
 // Seconds of work, so that it can be cancelled.
 const std::string kLong = R"({"prompt": "a red ball", "num_frames": 33, "steps": 1000})";
 const std::string kShort =

@@ -18,6 +18,8 @@ namespace weft {
 
 using namespace std::chrono_literals;
 
+inline const std::string kKey = "0123456789abcdef";
+
 // A connection to the server at a loopback address. Reads end at the latest after 20 s, so that a
 // server that does not answer fails the test.
 class RawClient {

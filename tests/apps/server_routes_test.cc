@@ -11,8 +11,6 @@
 namespace weft {
 namespace {
 
-const std::string kKey = "0123456789abcdef";
-
 TEST(ServerRoutes, EveryRouteButLiveNeedsTheKey) {
   ServerState state;
   state.readiness.set_ready();

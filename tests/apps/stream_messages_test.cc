@@ -95,7 +95,7 @@ TEST(StreamMessages, AFaultIsNamedWithItsValueAndWhatIsLegal) {
   EXPECT_NE(error_of(std::string(100, '[')), "");
 }
 
-std::vector<uint8_t> packet(PacketHeader header, const std::vector<int16_t>& samples) {
+std::vector<uint8_t> packet_bytes(PacketHeader header, const std::vector<int16_t>& samples) {
   const auto bytes = to_bytes(header);
   std::vector<uint8_t> out(bytes.begin(), bytes.end());
   for (const int16_t sample : samples) {
@@ -106,12 +106,12 @@ std::vector<uint8_t> packet(PacketHeader header, const std::vector<int16_t>& sam
 }
 
 TEST(StreamMessages, ASoundPacketHasItsSamples) {
-  const auto bytes = packet({.type = PacketType::kSound,
-                             .flags = kLastFlag,
-                             .number = 0x01020304,
-                             .length = 3,
-                             .time_us = 40'000},
-                            {-32768, 0, 16384});
+  const auto bytes = packet_bytes({.type = PacketType::kSound,
+                                   .flags = kLastFlag,
+                                   .number = 0x01020304,
+                                   .length = 3,
+                                   .time_us = 40'000},
+                                  {-32768, 0, 16384});
   ASSERT_EQ(bytes.size(), 30u);
   EXPECT_EQ(std::string(bytes.begin(), bytes.begin() + 4), "WEFT");
   EXPECT_EQ(bytes[4], 1);
@@ -134,25 +134,25 @@ TEST(StreamMessages, APacketThatIsNoneIsRefused) {
       EXPECT_NE(std::string(error.what()).find(wanted), std::string::npos) << error.what();
     }
   };
-  read_sound_packet(packet(good, {1, 2}));
+  read_sound_packet(packet_bytes(good, {1, 2}));
   refused({}, "0 bytes, legal: a header of 24");
-  auto magic = packet(good, {1, 2});
+  auto magic = packet_bytes(good, {1, 2});
   magic[0] = 'w';
   refused(magic, "\"WEFT\"");
   auto media = good;
   media.type = PacketType::kMedia;
-  refused(packet(media, {1, 2}), "is 3, legal: 1");
+  refused(packet_bytes(media, {1, 2}), "is 3, legal: 1");
   auto flags = good;
   flags.flags = kKeyFlag;
-  refused(packet(flags, {1, 2}), "are 1, legal: 0, or 4");
+  refused(packet_bytes(flags, {1, 2}), "are 1, legal: 0, or 4");
   auto time = good;
   time.time_us = -1;
-  refused(packet(time, {1, 2}), "is -1, legal: 0");
-  refused(packet(good, {1}), "2 samples and has 2 bytes");
-  refused(packet(good, {1, 2, 3}), "2 samples and has 6 bytes");
+  refused(packet_bytes(time, {1, 2}), "is -1, legal: 0");
+  refused(packet_bytes(good, {1}), "2 samples and has 2 bytes");
+  refused(packet_bytes(good, {1, 2, 3}), "2 samples and has 6 bytes");
   auto length = good;
   length.length = 48001;
-  refused(packet(length, std::vector<int16_t>(48001)), "0 ... 48000 samples");
+  refused(packet_bytes(length, std::vector<int16_t>(48001)), "0 ... 48000 samples");
 }
 
 TEST(StreamMessages, TheServersMessagesAreObjectsWithTheirType) {

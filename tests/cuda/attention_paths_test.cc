@@ -8,13 +8,12 @@
 #include "kernels/attention.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/flash.h"
+#include "tests/cuda/first_device.h"
 #include "tests/kernels/definitions.h"
 #include "tests/kernels/row_ops.h"
 
 namespace weft::test {
 namespace {
-
-constexpr Device kCuda{Device::Kind::kCuda, 0};
 
 Tensor to_device(const Tensor& host) {
   Tensor out(host.view().dtype, host.view().shape(), kCuda);
@@ -35,7 +34,7 @@ TensorView in_copy(TensorView view, const Tensor& host, const Tensor& device) {
   return view;
 }
 
-struct Case {
+struct PathCase {
   int64_t queries, heads, kv_heads, e;
   std::vector<int64_t> keys;  // per segment
   int64_t gap = 0;            // rows between segments of one buffer
@@ -49,7 +48,7 @@ struct Case {
 // One call on the device and its definition on the host. Keys and values lie in one buffer.
 class Call {
  public:
-  Call(const Case& c, DType dtype) : case_(c) {
+  Call(const PathCase& c, DType dtype) : case_(c) {
     const int64_t rows = std::accumulate(c.keys.begin(), c.keys.end(), int64_t{0}) +
                          c.gap * static_cast<int64_t>(c.keys.size());
     const DType out_type = c.state ? DType::kF32 : dtype;
@@ -98,7 +97,7 @@ class Call {
  private:
   template <class Place>
   AttentionArgs make_args(std::vector<KVSegment>& segments, Place place) {
-    const Case& c = case_;
+    const PathCase& c = case_;
     const auto heads = [&](int i, int64_t count) {
       TensorView view = host_[static_cast<size_t>(i)].view();
       view.rank = 3;
@@ -149,7 +148,7 @@ class Call {
                                host_[at].view().bytes(), cudaMemcpyDeviceToHost));
   }
 
-  Case case_;
+  PathCase case_;
   std::array<Tensor, 6> host_;  // q, k, v, out, lse, bias
   std::vector<Tensor> device_;
   std::vector<KVSegment> segments_;
@@ -168,7 +167,7 @@ Way way_of(const cuda::AttentionPaths& before, const cuda::AttentionPaths& after
 // The expected kernel for bf16, with the library asked from 2^20 multiplications on; f32 has no
 // library.
 struct Expected {
-  Case c;
+  PathCase c;
   Way way;
 };
 
@@ -295,11 +294,11 @@ TEST(AttentionFlash, TheLibraryAgreesWithTheFlashKernels) {
   auto& paths = cuda_queue(stream).part<cuda::AttentionPaths>();
   paths.library_from = 0;
   const bool real = cuda_queue(stream).properties().multiprocessors > 8;
-  Case c{.queries = real ? 4099 : 66,
-         .heads = 4,
-         .kv_heads = 2,
-         .e = 128,
-         .keys = {real ? 32760 : 130}};
+  PathCase c{.queries = real ? 4099 : 66,
+             .heads = 4,
+             .kv_heads = 2,
+             .e = 128,
+             .keys = {real ? 32760 : 130}};
   Call library(c, DType::kBF16);
   library.run(stream);
   stream.sync();
@@ -324,16 +323,16 @@ TEST(AttentionFlash, TheLibraryAgreesWithTheFlashKernels) {
 TEST(AttentionPaths, EightBitsHaveKernelsOfTheirOwn) {
   Stream stream = cuda_stream(0);
   if (cuda_queue(stream).properties().major != 9) GTEST_SKIP() << "needs compute capability 9.0";
-  const Case c{.queries = 20,
-               .heads = 2,
-               .kv_heads = 1,
-               .e = 64,
-               .keys = std::vector<int64_t>(40, 17),
-               .gap = 1,
-               .causal = true,
-               .query_position = 620,
-               .log_bias = 1.5f,
-               .pad = 3};
+  const PathCase c{.queries = 20,
+                   .heads = 2,
+                   .kv_heads = 1,
+                   .e = 64,
+                   .keys = std::vector<int64_t>(40, 17),
+                   .gap = 1,
+                   .causal = true,
+                   .query_position = 620,
+                   .log_bias = 1.5f,
+                   .pad = 3};
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     Call call(c, dtype);
     const cuda::AttentionPaths before = cuda_queue(stream).part<cuda::AttentionPaths>();
@@ -364,7 +363,7 @@ TEST(AttentionSm90, EveryEdgeEqualsTheDefinition) {
   auto& paths = cuda_queue(stream).part<cuda::AttentionPaths>();
   if (cuda_queue(stream).properties().major != 9) GTEST_SKIP() << "needs compute capability 9.0";
   paths.sm90_from = 0;
-  const Case cases[] = {
+  const PathCase cases[] = {
       {.queries = 64, .heads = 1, .kv_heads = 1, .e = 128, .keys = {1}, .state = true},
       {.queries = 129, .heads = 2, .kv_heads = 2, .e = 128, .keys = {129}, .state = true},
       {.queries = 70, .heads = 4, .kv_heads = 2, .e = 72, .keys = {127, 1}, .log_bias = 2},
@@ -389,7 +388,7 @@ TEST(AttentionSm90, EveryEdgeEqualsTheDefinition) {
       {.queries = 65, .heads = 1, .kv_heads = 1, .e = 128, .keys = {}, .state = true},
   };
   BoundReport report("cuda attention by warpgroups");
-  for (const Case& c : cases) {
+  for (const PathCase& c : cases) {
     SCOPED_TRACE("case " + std::to_string(&c - cases));
     Call call(c, DType::kBF16);
     const int64_t before = paths.sm90;
@@ -407,13 +406,13 @@ TEST(AttentionFlash, EveryBlockOfRowsEqualsTheDefinition) {
     for (int64_t e : {40, 64, 96, 128, 200}) {
       SCOPED_TRACE(std::to_string(static_cast<int>(rows)) + " rows of " + std::to_string(e));
       // The rows of the second block see keys that the mask hides from the first block.
-      const Case c{.queries = 45,
-                   .heads = 3,
-                   .kv_heads = 1,
-                   .e = e,
-                   .keys = {70},
-                   .causal = true,
-                   .query_position = 20};
+      const PathCase c{.queries = 45,
+                       .heads = 3,
+                       .kv_heads = 1,
+                       .e = e,
+                       .keys = {70},
+                       .causal = true,
+                       .query_position = 20};
       Call call(c, DType::kBF16);
       const AttentionArgs& args = call.args();
       const int keys = cuda::flash_tile_keys(DType::kBF16, static_cast<int>(rows), e);

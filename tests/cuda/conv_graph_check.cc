@@ -8,7 +8,7 @@
 namespace weft::cuda {
 namespace {
 
-struct Case {
+struct ConvGraph {
   const char* name;
   std::array<int64_t, 4> x;
   int64_t out;
@@ -16,7 +16,7 @@ struct Case {
   ConvArgs args;
 };
 
-ConvShape shape_of(const Case& c, DType dtype) {
+ConvShape conv_shape_of(const ConvGraph& c, DType dtype) {
   const auto extent = [](int64_t size, int64_t kernel, int64_t stride) {
     return (size - kernel) / stride + 1;
   };
@@ -34,12 +34,13 @@ ConvShape shape_of(const Case& c, DType dtype) {
           dtype == DType::kBF16};
 }
 
-bool check(const Case& c, DType dtype, const CudnnTarget& target) {
+bool check_conv_graph(const ConvGraph& c, DType dtype, const CudnnTarget& target) {
   size_t engines = 0;
   bool made = false;
   std::string reason;
   try {
-    const std::vector<CudnnDescriptor> configurations = propose_conv(shape_of(c, dtype), target);
+    const std::vector<CudnnDescriptor> configurations =
+        propose_conv(conv_shape_of(c, dtype), target);
     engines = configurations.size();
     if (engines > 0) make_cudnn_plan(configurations[0], target);
     made = engines > 0;
@@ -53,7 +54,7 @@ bool check(const Case& c, DType dtype, const CudnnTarget& target) {
 }
 
 constexpr ConvArgs kSame{.pad_h = {1, 1}, .pad_w = {1, 1}};
-const Case kCases[] = {
+const ConvGraph kConvGraphs[] = {
     {"volume 384", {6, 60, 104, 384}, 384, {3, 3, 3}, kSame},
     {"volume 96", {6, 480, 832, 96}, 96, {3, 3, 3}, kSame},
     {"volume 16", {3, 60, 104, 16}, 384, {3, 3, 3}, kSame},
@@ -73,12 +74,12 @@ const Case kCases[] = {
      {.pad_front = 2, .pad_h = {1, 1}, .pad_w = {1, 1}}},
 };
 
-int run() {
+int run_conv_checks() {
   const CudnnDescriptor device = describe_h200();
   const CudnnTarget target{.device = &device};
   bool all = true;
   for (DType dtype : {DType::kBF16, DType::kF32})
-    for (const Case& c : kCases) all &= check(c, dtype, target);
+    for (const ConvGraph& c : kConvGraphs) all &= check_conv_graph(c, dtype, target);
   return all ? 0 : 1;
 }
 

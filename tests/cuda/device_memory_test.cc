@@ -7,11 +7,11 @@
 #include "kernels/cuda/queue.h"
 #include "kernels/device_graph.h"
 #include "tests/cuda/emulator.h"
+#include "tests/cuda/first_device.h"
 
 namespace weft {
 namespace {
 
-constexpr Device kCuda{Device::Kind::kCuda, 0};
 constexpr size_t kPiece = size_t{32} << 20;
 
 std::vector<unsigned char> on_host(const void* data, size_t bytes) {

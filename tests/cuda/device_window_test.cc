@@ -5,7 +5,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/pointwise.h"
 
-namespace weft {
+namespace weft::device_window {
 namespace {
 
 constexpr int kLayers = 7;
@@ -98,4 +98,4 @@ TEST_F(Device, AnErrorOfTheWorkLeavesTheWindowUsable) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::device_window

@@ -10,7 +10,7 @@ namespace weft::cuda {
 namespace {
 
 template <class T>
-void compute(const LibraryConv& conv, int64_t index) {
+void compute_conv(const LibraryConv& conv, int64_t index) {
   const auto [of, oh, ow, out_channels] = conv.out_shape;
   const int64_t o = index % out_channels, w = index / out_channels % ow,
                 h = index / out_channels / ow % oh, f = index / out_channels / ow / oh;
@@ -43,7 +43,7 @@ bool library_conv(const Stream& stream, const LibraryConv& conv) {
   cuda_queue(stream).scratch(conv.scratch_used + kConvWorkspace);
   WEFT_CUDA_CHECK(emulated::submit(cuda_queue(stream).stream(), [conv] {
     const auto [f, h, w, c] = conv.out_shape;
-    const auto run = conv.dtype == DType::kF32 ? compute<float> : compute<bf16>;
+    const auto run = conv.dtype == DType::kF32 ? compute_conv<float> : compute_conv<bf16>;
     for (int64_t i = 0; i < f * h * w * c; ++i) run(conv, i);
   }));
   test::count(libraries.convs);

@@ -64,7 +64,7 @@ void store(const Gemm& g, int64_t out, int64_t i, int64_t j, float sum) {
 }
 
 // Computes a few sums at a time, each in order, so that they do not wait for each other.
-void compute(const Gemm& g, int64_t b) {
+void compute_gemm(const Gemm& g, int64_t b) {
   constexpr int64_t kTogether = 8;
   const std::vector<float> x = values_of(g.x, b, g.m, g.k), w = values_of(g.w, b, g.n, g.k);
   for (int64_t i = 0; i < g.m; ++i) {
@@ -124,7 +124,7 @@ bool gemm(const Stream& stream, const Gemm& g) {
   if (g.x_scales && !g.one_scale && libraries.refuse_scales) return false;
   cuda_queue(stream).scratch((g.scratch_used + 255) / 256 * 256 + kGemmWorkspace);
   WEFT_CUDA_CHECK(emulated::submit(cuda_queue(stream).stream(), [g] {
-    for (int64_t b = 0; b < g.batch; ++b) compute(g, b);
+    for (int64_t b = 0; b < g.batch; ++b) compute_gemm(g, b);
   }));
   test::count(libraries.gemms);
   return true;

@@ -92,7 +92,7 @@ void read_row(uint64_t descriptor, int row, uint8_t (&out)[32]) {
 
 using RowValues = std::array<float, 32>;  // the first 32 or 16
 
-RowValues values_of(const uint8_t (&bytes)[32], int element_bytes) {
+RowValues row_values_of(const uint8_t (&bytes)[32], int element_bytes) {
   RowValues values{};
   for (int i = 0; i < 32 / element_bytes; ++i)
     values[i] = element_bytes == 1
@@ -107,13 +107,13 @@ void finish_wgmma(Wgmma& wgmma, int row) {
     read_row(wgmma.a_rows, row + 8, wgmma.a[1]);
   }
   const int count = 32 / wgmma.element_bytes;
-  const RowValues a[2] = {values_of(wgmma.a[0], wgmma.element_bytes),
-                          values_of(wgmma.a[1], wgmma.element_bytes)};
+  const RowValues a[2] = {row_values_of(wgmma.a[0], wgmma.element_bytes),
+                          row_values_of(wgmma.a[1], wgmma.element_bytes)};
   for (int n = 0; n < 16; ++n)
     for (int c = 0; c < 2; ++c) {
       uint8_t bytes[32];
       read_row(wgmma.b, 8 * n + lane() % 4 * 2 + c, bytes);
-      const RowValues b = values_of(bytes, wgmma.element_bytes);
+      const RowValues b = row_values_of(bytes, wgmma.element_bytes);
       for (int h = 0; h < 2; ++h) {
         float sum = 0;
         for (int k = 0; k < count; ++k) sum += a[h][k] * b[k];

@@ -19,11 +19,11 @@
 #include "kernels/transfer.h"
 #include "tests/cuda/emulated_libraries.h"
 #include "tests/cuda/emulator.h"
+#include "tests/cuda/first_device.h"
 
 namespace weft {
 namespace {
 
-constexpr Device kCuda{Device::Kind::kCuda, 0};
 constexpr int64_t kFar = (int64_t{1} << 32) + 64;  // elements
 
 // Device memory that has not been touched.

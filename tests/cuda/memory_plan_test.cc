@@ -15,13 +15,13 @@
 #include "parallel/context.h"
 #include "parallel/transport/local.h"
 #include "tests/cuda/emulator.h"
+#include "tests/cuda/first_device.h"
 #include "tests/models/transformer_testing.h"
 #include "tests/support/faulty_transport.h"
 
 namespace weft {
 namespace {
 
-constexpr Device kCuda{Device::Kind::kCuda, 0};
 constexpr const char* kPocket = "tests/golden/pipeline_t2v/model";
 
 // Makes a copy of the small model whose transformer has 24 MiB of bf16 weights, enough to matter.
@@ -56,14 +56,14 @@ const std::string& wide_model() {
   return folder;
 }
 
-struct Way {
+struct PlannedWay {
   const char* model;
   WeightFormat weights = WeightFormat::kCompute;
   int resident = 0;
   DType dtype = DType::kBF16;
 };
 
-GeneratorOptions options_of(const Way& way) {
+GeneratorOptions options_of(const PlannedWay& way) {
   GeneratorOptions options;
   options.device = kCuda;
   options.dtype = way.dtype;
@@ -74,7 +74,7 @@ GeneratorOptions options_of(const Way& way) {
 }
 
 // 18 tokens are more rows than a GEMV takes.
-Request small() {
+Request small_picture() {
   Request request;
   request.prompt = "a red ball";
   request.negative_prompt = "";
@@ -92,14 +92,14 @@ void expect_planned(uint64_t planned, uint64_t taken, const std::string& about) 
   EXPECT_LE(static_cast<double>(planned), 1.05 * static_cast<double>(taken) + kDeviceSlab) << about;
 }
 
-class JobsOf : public testing::TestWithParam<Way> {};
+class JobsOf : public testing::TestWithParam<PlannedWay> {};
 
 TEST_P(JobsOf, UseThePlannedMemory) {
-  const Way& way = GetParam();
+  const PlannedWay& way = GetParam();
   const std::string model = way.model == std::string("wide") ? wide_model() : kPocket;
   const size_t before = device_use(kCuda).live;
   Generator generator(model, options_of(way));
-  const Request request = generator.resolve(small());
+  const Request request = generator.resolve(small_picture());
   const MemoryPlan plan = generator.plan(request);
   ASSERT_EQ(plan.residency, Residency::kAll);
   const RunResult result = generator.run(request, nullptr);
@@ -118,13 +118,15 @@ TEST_P(JobsOf, UseThePlannedMemory) {
 
 INSTANTIATE_TEST_SUITE_P(
     , JobsOf,
-    testing::Values(Way{kPocket}, Way{kPocket, WeightFormat::kCompute, 0, DType::kF32},
-                    Way{kPocket, WeightFormat::kInt8}, Way{kPocket, WeightFormat::kFp8},
-                    Way{"wide"}, Way{"wide", WeightFormat::kInt8}, Way{"wide", WeightFormat::kFp8},
-                    Way{"wide", WeightFormat::kCompute, 2}, Way{"wide", WeightFormat::kCompute, 4},
-                    Way{"wide", WeightFormat::kFp8Tensor}, Way{"wide", WeightFormat::kFp8, 3}),
-    [](const testing::TestParamInfo<Way>& info) {
-      const Way& way = info.param;
+    testing::Values(
+        PlannedWay{kPocket}, PlannedWay{kPocket, WeightFormat::kCompute, 0, DType::kF32},
+        PlannedWay{kPocket, WeightFormat::kInt8}, PlannedWay{kPocket, WeightFormat::kFp8},
+        PlannedWay{"wide"}, PlannedWay{"wide", WeightFormat::kInt8},
+        PlannedWay{"wide", WeightFormat::kFp8}, PlannedWay{"wide", WeightFormat::kCompute, 2},
+        PlannedWay{"wide", WeightFormat::kCompute, 4}, PlannedWay{"wide", WeightFormat::kFp8Tensor},
+        PlannedWay{"wide", WeightFormat::kFp8, 3}),
+    [](const testing::TestParamInfo<PlannedWay>& info) {
+      const PlannedWay& way = info.param;
       std::string name =
           std::string(way.model == std::string("wide") ? "prefill_model_" : "pocket_") +
           to_string(way.weights) + "_" + std::string(to_string(way.dtype)) + "_" +
@@ -188,7 +190,7 @@ TEST(Jobs, RanksThatShareADeviceUseThePlannedMemory) {
   run_ranks(transports, [&](Communicator& world) {
     Generator generator(wide_model(), options_of({"wide"}),
                         RankPlacement::of(world, parse_layout("ulysses=2", 2, {})));
-    const Request request = generator.resolve(small());
+    const Request request = generator.resolve(small_picture());
     planned[world.rank()] = generator.plan(request).high_water;
     generator.run(request, nullptr);
   });
@@ -217,7 +219,7 @@ TEST(Jobs, StageMessagesInThePlannedMemory) {
           transport = std::make_shared<test::FaultyTransport>(transport, -1, [] {});
       run_ranks(transports, [&](Communicator& world) {
         Generator generator(wide_model(), options_of({"wide"}), RankPlacement::of(world, layout));
-        Request request = small();
+        Request request = small_picture();
         request.steps = 1;
         request.guidance_scale = 5;
         request = generator.resolve(request);
@@ -241,7 +243,7 @@ TEST(Jobs, TooLargeForPinnedMemoryAreRefusedBeforeLoading) {
   GeneratorOptions options = options_of({"wide", WeightFormat::kCompute, 2});
   options.host_memory_limit = size_t{44} << 20;  // some 24 MiB of weights, 32 MiB of copies
   Generator generator(wide_model(), options);
-  const Request request = generator.resolve(small());
+  const Request request = generator.resolve(small_picture());
   EXPECT_TRUE(generator.plan(request).fits_device());
   EXPECT_FALSE(generator.plan(request).fits_host());
   reset_device_use_peak(kCuda);
@@ -261,11 +263,11 @@ TEST(Jobs, TooLargeForPinnedMemoryAreRefusedBeforeLoading) {
 TEST(Jobs, TooLargeForTheDeviceAreOfferedFewerResidentLayers) {
   GeneratorOptions options = options_of({"wide"});
   Generator whole(wide_model(), options);
-  const MemoryPlan plan = whole.plan(whole.resolve(small()));
+  const MemoryPlan plan = whole.plan(whole.resolve(small_picture()));
   options.memory_limit = memory_under(Residency::kSequential, plan.parts, 0).high_water - 1;
   Generator tight(wide_model(), options);
   try {
-    tight.run(tight.resolve(small()), nullptr);
+    tight.run(tight.resolve(small_picture()), nullptr);
     FAIL() << "the job was not refused";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kMemory) << error.what();

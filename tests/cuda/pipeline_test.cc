@@ -17,6 +17,7 @@
 #include "parallel/context.h"
 #include "parallel/transport/local.h"
 #include "tests/cuda/emulator.h"
+#include "tests/cuda/first_device.h"
 #include "tests/engine/poisoned_model.h"
 #include "tests/models/transformer_testing.h"
 #include "tests/support/faulty_transport.h"
@@ -24,7 +25,7 @@
 namespace weft {
 namespace {
 
-constexpr Device kCuda{Device::Kind::kCuda, 0}, kOther{Device::Kind::kCuda, 1};
+constexpr Device kOther{Device::Kind::kCuda, 1};
 
 // Restores the machine's devices and memory.
 struct Machine {
@@ -121,7 +122,7 @@ GeneratorOptions on(Device device, DType dtype = DType::kF32) {
   return options;
 }
 
-Request small() {
+Request small_clip() {
   Request request;
   request.prompt = "a red ball";
   request.negative_prompt = "";
@@ -133,7 +134,7 @@ Request small() {
   return request;
 }
 
-constexpr const char* kModel = "tests/golden/pipeline_t2v/model";
+constexpr const char* kDeviceModel = "tests/golden/pipeline_t2v/model";
 
 double distance(const std::vector<float>& a, const std::vector<float>& b) {
   double error = 0, norm = 0;
@@ -146,11 +147,11 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 
 TEST(Generation, StartsFromTheCpusNoiseAndEndsAtItsFrames) {
   const auto made = [](Device device, DType dtype) {
-    Generator generator(kModel, on(device, dtype));
+    Generator generator(kDeviceModel, on(device, dtype));
     Tap tap;
     RunOptions run;
     run.tap = &tap;
-    const RunResult result = generator.run(small(), nullptr, run);
+    const RunResult result = generator.run(small_clip(), nullptr, run);
     EXPECT_EQ(result.frames, 5);
     return std::move(tap.seen);
   };
@@ -181,8 +182,8 @@ TEST(Generation, LongVideosHaveTheCpusFrames) {
       std::string finish() override { return ""; }
     };
     run_ranks(layout.ranks(), [&](Communicator& world) {
-      Generator generator(kModel, on(device), RankPlacement::of(world, layout));
-      Request request = small();
+      Generator generator(kDeviceModel, on(device), RankPlacement::of(world, layout));
+      Request request = small_clip();
       request.frames = 9;
       request.steps = method.starts_with("queue") ? 9 : 3;
       request.method = parse_method(method, "method");
@@ -213,11 +214,11 @@ TEST(Generation, RecordedForwardsHaveTheBitsOfSingleOps) {
   for (const Graphs graphs : {Graphs::kRecord, Graphs::kNone}) {
     GeneratorOptions options = on(kCuda, DType::kBF16);
     options.graphs = graphs;
-    Generator generator(kModel, options);
+    Generator generator(kDeviceModel, options);
     Tap tap;
     RunOptions run;
     run.tap = &tap;
-    Request request = small();
+    Request request = small_clip();
     request.steps = 5;
     request.guidance_scale = 4;
     const uint64_t before = emulated::graph_launches();
@@ -230,14 +231,14 @@ TEST(Generation, RecordedForwardsHaveTheBitsOfSingleOps) {
 }
 
 // Tries every number of blocks that stream through the device, over several forwards.
-constexpr int kLayers = 5;
+constexpr int kStreamedLayers = 5;
 
 // Returns the velocities of three steps of a small transformer with kLayers blocks.
 std::vector<float> velocities(const TransformerLoad& load) {
   WanConfig config;
   config.heads = 2;
   config.head_dim = 16;
-  config.layers = kLayers;
+  config.layers = kStreamedLayers;
   config.ffn_dim = 48;
   config.in_channels = config.out_channels = 4;
   config.text_dim = 24;
@@ -275,7 +276,7 @@ std::vector<float> velocities(const TransformerLoad& load) {
 TEST(OffloadTotals, StreamedBlocksHaveTheBitsOfResidentOnes) {
   const std::vector<float> expected = velocities({.dtype = DType::kBF16});
   for (const float value : expected) ASSERT_TRUE(std::isfinite(value));
-  for (int resident = 2; resident < kLayers; ++resident)
+  for (int resident = 2; resident < kStreamedLayers; ++resident)
     EXPECT_EQ(velocities({.dtype = DType::kBF16, .resident = resident}), expected)
         << resident << " resident";
 }
@@ -299,22 +300,22 @@ TEST(OffloadTotals, OneBlockInMemoryIsRefused) {
   const Machine machine;
   GeneratorOptions options = on(kCuda);
   options.resident_blocks = 1;
-  EXPECT_THROW(Generator(kModel, options), Error);
+  EXPECT_THROW(Generator(kDeviceModel, options), Error);
 }
 
 TEST(Generation, IsPlannedForTheDevicesMemoryAndRefusedWhereItDoesNotFit) {
   const Machine machine;
-  Generator fits(kModel, on(kCuda));
-  const MemoryPlan plan = fits.plan(fits.resolve(small()));
+  Generator fits(kDeviceModel, on(kCuda));
+  const MemoryPlan plan = fits.plan(fits.resolve(small_clip()));
   EXPECT_TRUE(plan.fits());
-  const RunResult result = fits.run(small(), nullptr);
+  const RunResult result = fits.run(small_clip(), nullptr);
   const auto planned = static_cast<double>(plan.high_water);
   EXPECT_NEAR(static_cast<double>(result.memory_high_water), planned, planned / 20);
 
   emulated::set_device_bytes(emulated::device_bytes_used(0) + plan.high_water / 2);
-  Generator tight(kModel, on(kCuda));
+  Generator tight(kDeviceModel, on(kCuda));
   try {
-    tight.run(small(), nullptr);
+    tight.run(small_clip(), nullptr);
     FAIL() << "half of the planned memory was enough";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kMemory);
@@ -330,9 +331,9 @@ TEST(Generation, NamesTheFirstBlockWithANonFiniteValue) {
        {std::tuple{"transformer", "blocks.1.ffn.net.2.bias", "first in block 1"},
         {"transformer", "condition_embedder.time_proj.bias", "first in timestep_proj"},
         {"vae", "decoder.conv_in.bias", "decode, chunk 1 of 2"}}) {
-    Generator sick(test::poisoned(kModel, component, tensor, testing::TempDir()), on(kCuda));
+    Generator sick(test::poisoned(kDeviceModel, component, tensor, testing::TempDir()), on(kCuda));
     try {
-      sick.run(small(), nullptr);
+      sick.run(small_clip(), nullptr);
       ADD_FAILURE() << tensor;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kNonFinite) << error.what();
@@ -342,8 +343,8 @@ TEST(Generation, NamesTheFirstBlockWithANonFiniteValue) {
 }
 
 TEST(Generation, ACpuCheckpointIsNotResumedOnADevice) {
-  Generator cpu(kModel, on({})), cuda(kModel, on(kCuda));
-  const Request request = cpu.resolve(small());
+  Generator cpu(kDeviceModel, on({})), cuda(kDeviceModel, on(kCuda));
+  const Request request = cpu.resolve(small_clip());
   EXPECT_EQ(difference(cpu.job_record(request), cuda.job_record(request)),
             "device is 'cpu' there and 'cuda' here");
 }

@@ -7,11 +7,10 @@
 #include "kernels/cuda/queue.h"
 #include "kernels/device_plan.h"
 #include "kernels/linear.h"
+#include "tests/cuda/first_device.h"
 
 namespace weft {
 namespace {
-
-constexpr Device kCuda{Device::Kind::kCuda, 0};
 
 class Scratch : public testing::Test {
  protected:

@@ -11,14 +11,14 @@
 namespace weft::cuda {
 namespace {
 
-SdpaShape shape_of(int64_t queries, int64_t keys, int64_t heads, int64_t kv_heads, int64_t size,
-                   bool lse) {
+SdpaShape sdpa_shape_of(int64_t queries, int64_t keys, int64_t heads, int64_t kv_heads,
+                        int64_t size, bool lse) {
   const int64_t row = heads * size, kv_row = kv_heads * size;
   return {queries, keys, heads,  kv_heads, size, row,  size,
           kv_row,  size, kv_row, size,     row,  size, lse};
 }
 
-bool check(const SdpaShape& shape, const CudnnTarget& target) {
+bool check_sdpa_graph(const SdpaShape& shape, const CudnnTarget& target) {
   size_t engines = 0;
   bool made = false;
   std::string reason;
@@ -39,7 +39,7 @@ bool check(const SdpaShape& shape, const CudnnTarget& target) {
   return made;
 }
 
-int run() {
+int run_sdpa_checks() {
   const CudnnDescriptor device = describe_h200();
   const CudnnTarget target{.device = &device};
   bool all = true;
@@ -47,10 +47,10 @@ int run() {
     for (int64_t heads : {12, 40}) {
       for (int64_t queries : {1560, 32760, 75600})
         for (int64_t keys : {queries, int64_t{512}})
-          all &= check(shape_of(queries, keys, heads, heads, 128, lse), target);
+          all &= check_sdpa_graph(sdpa_shape_of(queries, keys, heads, heads, 128, lse), target);
     }
-  all &= check(shape_of(4096, 4096, 12, 2, 128, false), target);
-  all &= check(shape_of(257, 257, 16, 16, 80, false), target);
+  all &= check_sdpa_graph(sdpa_shape_of(4096, 4096, 12, 2, 128, false), target);
+  all &= check_sdpa_graph(sdpa_shape_of(257, 257, 16, 16, 80, false), target);
   return all ? 0 : 1;
 }
 

@@ -46,7 +46,7 @@ struct Layout5 {
   }
 };
 
-Tensor to_device(Stream& stream, const TensorView& host) {
+Tensor copied_to_device(Stream& stream, const TensorView& host) {
   Tensor out(host.dtype, host.shape(), stream.device());
   copy(stream, host, out);
   return out;
@@ -58,14 +58,14 @@ Tensor to_host(Stream& stream, const TensorView& there) {
   return out;
 }
 
-struct Case {
+struct TransferCase {
   DType from, to;
   std::vector<int64_t> shape;
   bool dense_x, dense_out;
 };
 
 // Copies a case up and down, and compares it with the reference's result, gaps included.
-void check_both_ways(Draw& draw, Stream& stream, const Case& c) {
+void check_both_ways(Draw& draw, Stream& stream, const TransferCase& c) {
   const Layout5 x_layout(draw, c.shape, c.dense_x), out_layout(draw, c.shape, c.dense_out);
   Stream reference = Stream::cpu(1, Determinism::kFixed, &reference_ops());
   Tensor x(c.from, x_layout.outer), expected(c.to, out_layout.outer);
@@ -81,7 +81,7 @@ void check_both_ways(Draw& draw, Stream& stream, const Case& c) {
 
   Tensor start(c.to, out_layout.outer);
   mark(start);
-  const Tensor up = to_device(stream, start), there = to_device(stream, x);
+  const Tensor up = copied_to_device(stream, start), there = copied_to_device(stream, x);
   Tensor kept = clone(x);
   copy(stream, x_layout.view(x), out_layout.view(up));
   mark(x);  // pageable memory has been read when copy() returns
@@ -97,12 +97,13 @@ TEST(CudaTransfer, AnyViewGoesUpAndDown) {
   Stream stream = cuda_stream(0, Determinism::kFixed, 2);
   for_cases(120, [&](Draw& draw) {
     const bool converts = draw.maybe(0.5);
-    Case c{.from = converts ? any_float(draw)
-                            : static_cast<DType>(draw.below(static_cast<int>(DType::kCount))),
-           .to = DType::kF32,
-           .shape = {},
-           .dense_x = draw.maybe(0.4),
-           .dense_out = draw.maybe(0.4)};
+    TransferCase c{.from = converts
+                               ? any_float(draw)
+                               : static_cast<DType>(draw.below(static_cast<int>(DType::kCount))),
+                   .to = DType::kF32,
+                   .shape = {},
+                   .dense_x = draw.maybe(0.4),
+                   .dense_out = draw.maybe(0.4)};
     c.to = converts ? any_float(draw) : c.from;
     for (int64_t rank = draw.below(kMaxRank + 1); rank > 0; --rank)
       c.shape.push_back(draw.maybe(0.03) ? 0 : draw.size(draw.maybe(0.2) ? 70 : 9));
@@ -152,7 +153,8 @@ TEST(CudaTransfer, RowsAreGatheredFromTheHostAndTheDevice) {
         for (int64_t i = 0; i < rows; ++i)
           ids.as<int32_t>()[i] = static_cast<int32_t>(i * 7 % vocabulary);
         gather_rows(reference, table, ids, expected);
-        const Tensor table_there = to_device(stream, table), ids_there = to_device(stream, ids);
+        const Tensor table_there = copied_to_device(stream, table),
+                     ids_there = copied_to_device(stream, ids);
         const Tensor wider(to, {rows, width + 3}, stream.device());
         const Tensor out(to, {rows, width}, stream.device());
         const auto check = [&](const TensorView& from_table, const TensorView& by) {

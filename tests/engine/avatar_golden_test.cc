@@ -29,7 +29,7 @@ struct Fixture {
 };
 
 // Plays the sound of the fixture to a session, in the states of its blocks.
-void speak(Session& session, const std::vector<float>& sound) {
+void speak_golden(Session& session, const std::vector<float>& sound) {
   constexpr size_t kBlock = 12 * SoundBands::kHop, kFirst = 9 * SoundBands::kHop;
   const std::span<const float> all = sound;
   const auto say = [&](size_t from, size_t samples) {
@@ -79,7 +79,8 @@ void expect_pictures(const Fixture& fixture, const std::vector<Frame>& got) {
 }
 
 // The pictures of the fixture's rows, all of which are taken from `shift` rows later.
-std::vector<Frame> draw(const Fixture& fixture, const StreamSettings& settings, int shift = 0) {
+std::vector<Frame> draw_avatar(const Fixture& fixture, const StreamSettings& settings,
+                               int shift = 0) {
   std::vector<Frame> got;
   const int64_t frames = fixture.rows[0];
   const auto next = [&](int64_t number) {
@@ -114,7 +115,7 @@ TEST(AvatarGolden, TheNoiseIsTheRecipes) {
 TEST(AvatarGolden, TheSessionMakesTheRecipesRows) {
   const Fixture fixture;
   Session session(avatar_session(1, kSeed));
-  std::thread speaks([&] { speak(session, fixture.sound); });
+  std::thread speaks([&] { speak_golden(session, fixture.sound); });
   int64_t frames = 0;
   while (const std::optional<SignalBlock> block = session.next_block()) {
     EXPECT_EQ(block->first_frame, frames);
@@ -134,7 +135,7 @@ TEST(AvatarGolden, TheSessionMakesTheRecipesRows) {
 
 TEST(AvatarGolden, TheEngineDrawsWhatTheRecipeDraws) {
   const Fixture fixture;
-  expect_pictures(fixture, draw(fixture, avatar_settings(kSeed)));
+  expect_pictures(fixture, draw_avatar(fixture, avatar_settings(kSeed)));
 }
 
 // The comparison sees a shorter window, another number of steps, and rows that come one picture
@@ -144,9 +145,9 @@ TEST(AvatarGolden, OtherSettingsDrawOtherPictures) {
   StreamSettings shorter = avatar_settings(kSeed), more = avatar_settings(kSeed);
   shorter.window_frames = 9;
   more.steps = 5;
-  EXPECT_GT(apart(fixture, draw(fixture, shorter)).levels, 4);
-  EXPECT_GT(apart(fixture, draw(fixture, more)).levels, 4);
-  EXPECT_GT(apart(fixture, draw(fixture, avatar_settings(kSeed), 1)).levels, 4);
+  EXPECT_GT(apart(fixture, draw_avatar(fixture, shorter)).levels, 4);
+  EXPECT_GT(apart(fixture, draw_avatar(fixture, more)).levels, 4);
+  EXPECT_GT(apart(fixture, draw_avatar(fixture, avatar_settings(kSeed), 1)).levels, 4);
 }
 
 TEST(AvatarGolden, ASessionShowsWhatTheRecipeDraws) {
@@ -154,7 +155,7 @@ TEST(AvatarGolden, ASessionShowsWhatTheRecipeDraws) {
   StreamEngine engine(avatar(), avatar_settings(kSeed));
   Session session(avatar_session(engine.plan().under_way(), kSeed));
   const std::vector<SessionSlot> slots =
-      play(engine, kCaption, session, [&] { speak(session, fixture.sound); });
+      play(engine, kCaption, session, [&] { speak_golden(session, fixture.sound); });
   std::vector<Frame> got;
   std::vector<float> sound;
   for (const SessionSlot& slot : slots) {

@@ -6,23 +6,23 @@
 namespace weft::test {
 namespace {
 
-constexpr int kBlocks = 6;  // two more than a window
+constexpr int kAvatarBlocks = 6;  // two more than a window
 
-struct Split {
+struct SplitOfAvatar {
   int steps, layers;
   bool apart;
   int ulysses = 1;
 };
-constexpr Split kSplits[] = {{1, 1, true}, {2, 1, false}, {3, 1, true}, {4, 1, false},
-                             {4, 1, true}, {1, 2, false}, {1, 2, true}, {2, 2, false},
-                             {4, 2, true}, {1, 3, true}};
+constexpr SplitOfAvatar kAvatarSplits[] = {{1, 1, true}, {2, 1, false}, {3, 1, true}, {4, 1, false},
+                                           {4, 1, true}, {1, 2, false}, {1, 2, true}, {2, 2, false},
+                                           {4, 2, true}, {1, 3, true}};
 
-std::string name_of(const Split& split) {
+std::string name_of(const SplitOfAvatar& split) {
   return "step=" + std::to_string(split.steps) + " layers=" + std::to_string(split.layers) +
          " ulysses=" + std::to_string(split.ulysses) + (split.apart ? " and a decoder" : "");
 }
 
-StreamSettings small(const Split& split) {
+StreamSettings small_avatar(const SplitOfAvatar& split) {
   StreamSettings settings = avatar_settings(5, split.steps, split.layers, split.apart);
   settings.layout[Axis::kUlysses] = split.ulysses;
   settings.width = 48;
@@ -32,7 +32,7 @@ StreamSettings small(const Split& split) {
 
 // The rows of a block, as loud as `volume` says.
 StreamSignal signal_of(int64_t number, int64_t frames, float volume) {
-  StreamSignal signal{.frames = frames, .rows = {}, .last = number + 1 == kBlocks};
+  StreamSignal signal{.frames = frames, .rows = {}, .last = number + 1 == kAvatarBlocks};
   for (int64_t i = 0; i < 4 * frames * Session::kSignalColumns; ++i) {
     const int64_t column = i % Session::kSignalColumns, row = i / Session::kSignalColumns;
     const bool loud = (row + number) % 3 != 0;
@@ -44,9 +44,9 @@ StreamSignal signal_of(int64_t number, int64_t frames, float volume) {
   return signal;
 }
 
-std::vector<StreamPictures> run(const Split& split, float volume, float last_volume) {
+std::vector<StreamPictures> run_split(const SplitOfAvatar& split, float volume, float last_volume) {
   std::vector<StreamPictures> out;
-  StreamEngine(avatar(), small(split))
+  StreamEngine(avatar(), small_avatar(split))
       .run(
           "a calm face with dark skin and gray hair on a blue background",
           [&](int64_t number) {
@@ -55,25 +55,25 @@ std::vector<StreamPictures> run(const Split& split, float volume, float last_vol
                              number == 0   ? 1
                              : number == 2 ? 2
                                            : 3,
-                             number == kBlocks - 1 ? last_volume : volume);
+                             number == kAvatarBlocks - 1 ? last_volume : volume);
           },
           [&](StreamPictures&& pictures) { out.push_back(std::move(pictures)); });
   return out;
 }
 
 TEST(AvatarSplit, PicturesAreTheSameUnderEverySplit) {
-  const std::vector<StreamPictures> wanted = run({1, 1, false}, 0.5f, 0.5f);
-  ASSERT_EQ(wanted.size(), size_t(kBlocks));
-  for (const Split& split : kSplits)
-    expect_same_pictures(run(split, 0.5f, 0.5f), wanted, name_of(split));
+  const std::vector<StreamPictures> wanted = run_split({1, 1, false}, 0.5f, 0.5f);
+  ASSERT_EQ(wanted.size(), size_t(kAvatarBlocks));
+  for (const SplitOfAvatar& split : kAvatarSplits)
+    expect_same_pictures(run_split(split, 0.5f, 0.5f), wanted, name_of(split));
 }
 
 // A product of few rows may add in another order than one of more rows.
 TEST(AvatarSplit, TokensAndHeadsGiveTheSamePicturesToALevel) {
-  const std::vector<StreamPictures> wanted = run({1, 1, false}, 0.5f, 0.5f);
-  for (const Split& split :
-       {Split{1, 1, false, 2}, Split{2, 1, true, 2}, Split{1, 1, false, 3}, Split{1, 1, true, 4}}) {
-    const std::vector<StreamPictures> got = run(split, 0.5f, 0.5f);
+  const std::vector<StreamPictures> wanted = run_split({1, 1, false}, 0.5f, 0.5f);
+  for (const SplitOfAvatar& split : {SplitOfAvatar{1, 1, false, 2}, SplitOfAvatar{2, 1, true, 2},
+                                     SplitOfAvatar{1, 1, false, 3}, SplitOfAvatar{1, 1, true, 4}}) {
+    const std::vector<StreamPictures> got = run_split(split, 0.5f, 0.5f);
     ASSERT_EQ(got.size(), wanted.size()) << name_of(split);
     int64_t values = 0, differ = 0;
     for (size_t block = 0; block < got.size(); ++block) {
@@ -93,19 +93,22 @@ TEST(AvatarSplit, TokensAndHeadsGiveTheSamePicturesToALevel) {
 
 // A block's rows change its own pictures and those of later blocks, and no others.
 TEST(AvatarSplit, ASignalChangesItsBlockAndLaterOnes) {
-  for (const Split& split : {Split{1, 1, false}, Split{4, 1, true}, Split{2, 2, true}}) {
-    const std::vector<StreamPictures> one = run(split, 0.5f, 0.5f), other = run(split, 0.5f, -1);
+  for (const SplitOfAvatar& split :
+       {SplitOfAvatar{1, 1, false}, SplitOfAvatar{4, 1, true}, SplitOfAvatar{2, 2, true}}) {
+    const std::vector<StreamPictures> one = run_split(split, 0.5f, 0.5f),
+                                      other = run_split(split, 0.5f, -1);
     ASSERT_EQ(one.size(), other.size());
     for (size_t block = 0; block < one.size(); ++block)
       for (size_t i = 0; i < one[block].pictures.size(); ++i)
-        EXPECT_EQ(one[block].pictures[i].rgb == other[block].pictures[i].rgb, block + 1 < kBlocks)
+        EXPECT_EQ(one[block].pictures[i].rgb == other[block].pictures[i].rgb,
+                  block + 1 < kAvatarBlocks)
             << name_of(split) << ", block " << block << ", picture " << i;
   }
 }
 
 // A session whose sound comes late and in pieces, so that a layer ring gets hollow blocks.
-std::vector<SessionSlot> show(const Split& split, int in_engine) {
-  StreamEngine engine(avatar(), small(split));
+std::vector<SessionSlot> show(const SplitOfAvatar& split, int in_engine) {
+  StreamEngine engine(avatar(), small_avatar(split));
   Session session(avatar_session(in_engine));
   return play(engine, "a happy face with tan skin and red hair on a navy background", session, [&] {
     for (const uint32_t seed : {1u, 2u}) {
@@ -124,8 +127,9 @@ std::vector<SessionSlot> show(const Split& split, int in_engine) {
 TEST(AvatarSplit, ASessionShowsTheSamePicturesUnderEverySplit) {
   const std::vector<SessionSlot> wanted = show({1, 1, false}, 1);
   ASSERT_EQ(wanted.size(), size_t(9 + 12 + 12 + 12 + 12 + 12));
-  for (const Split& split : {Split{2, 1, true}, Split{4, 1, false}, Split{1, 2, false},
-                             Split{1, 2, true}, Split{2, 2, true}})
+  for (const SplitOfAvatar& split :
+       {SplitOfAvatar{2, 1, true}, SplitOfAvatar{4, 1, false}, SplitOfAvatar{1, 2, false},
+        SplitOfAvatar{1, 2, true}, SplitOfAvatar{2, 2, true}})
     for (const int in_engine : {1, 6}) {
       const std::vector<SessionSlot> got = show(split, in_engine);
       expect_continuous(got);
@@ -141,7 +145,7 @@ TEST(AvatarSplit, ASessionShowsTheSamePicturesUnderEverySplit) {
 
 // A stream without rows, or with too few, is refused.
 TEST(AvatarSplit, RowsOfAnotherNumberAreNamed) {
-  StreamEngine engine(avatar(), small({1, 1, false}));
+  StreamEngine engine(avatar(), small_avatar({1, 1, false}));
   EXPECT_EQ(engine.signal_columns(), 4 * Session::kSignalColumns);
   try {
     engine.run(

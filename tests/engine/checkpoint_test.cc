@@ -20,24 +20,11 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::options_of;
+using test::Stopper;
 
-const std::string kTwoExperts = "tests/golden/pipeline_two_experts/model";
+const std::string kTwoExpertsModel = "tests/golden/pipeline_two_experts/model";
 constexpr const char* kSolvers[] = {"unipc-diffusers", "unipc-original", "dpmpp-diffusers",
                                     "dpmpp-original",  "euler",          "distill-4"};
-
-// Stops the job after a step, and stores the warnings it receives.
-struct Stopper final : ProgressListener {
-  std::atomic<bool> stop{false};
-  int after = -1;
-  int steps = 0;  // steps seen
-  std::vector<std::string> warnings;
-  void progress(const Progress& p) override {
-    if (p.stage != "denoise" || p.step == 0 || p.seconds_per_step == 0) return;
-    ++steps;
-    if (p.step == after) stop = true;
-  }
-  void warning(const std::string& line) override { warnings.push_back(line); }
-};
 
 // Options of a run that `stopper` watches and may stop, with a checkpoint at `path` every
 // `seconds`.
@@ -86,7 +73,7 @@ RunResult resumed(Generator& generator, const Request& request, Checkpoint check
 
 TEST(Checkpoint, AStoppedJobGoesOnToTheSameFrames) {
   const std::string path = file_of("exact");
-  for (const std::string& model : {test::kModel, kTwoExperts}) {
+  for (const std::string& model : {test::kModel, kTwoExpertsModel}) {
     Generator generator(model, options_of(DType::kF32));
     for (const char* solver : kSolvers)
       for (const double guidance : {1.0, 4.0}) {

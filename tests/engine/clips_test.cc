@@ -28,15 +28,15 @@ Request clips_job(const std::string& method) {
 
 Layout clips(int count) { return along(Axis::kClip, count); }
 
-std::vector<float> run(const Request& request, const Layout& layout, DType dtype,
-                       const LocalOptions& local = {}) {
+std::vector<float> latents_of_clips(const Request& request, const Layout& layout, DType dtype,
+                                    const LocalOptions& local = {}) {
   return deliver(request, layout, {}, local, options_of(dtype)).latents;
 }
 
 TEST(Clips, EveryLayoutGivesOneRanksLatents) {
   const Request request = clips_job("clips:window=2,global=3,trained=5,bias=2");
-  const std::vector<float> one = run(request, {}, DType::kF32);
-  EXPECT_GE(rel_l2(run(clips_job("full"), {}, DType::kF32), one), 1e-3);
+  const std::vector<float> one = latents_of_clips(request, {}, DType::kF32);
+  EXPECT_GE(rel_l2(latents_of_clips(clips_job("full"), {}, DType::kF32), one), 1e-3);
   const GeneratorOptions options = options_of(DType::kF32);
   const Generator generator(kModel, options);
   EXPECT_EQ(generator.layout_limits(generator.resolve(request)).clip_frames, 7);
@@ -71,17 +71,20 @@ TEST(Clips, BytesAreTheFormulaForAWholeJob) {
 TEST(Clips, StaleFramesDependOnNoDelay) {
   const std::string numbers = "clips:window=2,global=3,trained=5,bias=2,stale=1";
   const Request stale = clips_job(numbers + ",warmup=1");
-  const std::vector<float> fresh = run(clips_job(numbers + ",warmup=4"), {}, DType::kF32);
-  EXPECT_LE(rel_l2(run(stale, {}, DType::kF32), fresh), 1e-6);  // no rank is another
+  const std::vector<float> fresh =
+      latents_of_clips(clips_job(numbers + ",warmup=4"), {}, DType::kF32);
+  EXPECT_LE(rel_l2(latents_of_clips(stale, {}, DType::kF32), fresh), 1e-6);  // no rank is another
   for (const int count : {2, 3}) {
-    EXPECT_LE(rel_l2(run(clips_job(numbers + ",warmup=4"), clips(count), DType::kF32), fresh),
+    EXPECT_LE(rel_l2(latents_of_clips(clips_job(numbers + ",warmup=4"), clips(count), DType::kF32),
+                     fresh),
               1e-5);
-    const std::vector<float> plain = run(stale, clips(count), DType::kF32);
+    const std::vector<float> plain = latents_of_clips(stale, clips(count), DType::kF32);
     EXPECT_GE(rel_l2(plain, fresh), 1e-5) << count;
     for (uint64_t seed = 1; seed <= 4; ++seed)
-      EXPECT_EQ(run(stale, clips(count), DType::kF32,
-                    {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 200}),
-                plain);
+      EXPECT_EQ(
+          latents_of_clips(stale, clips(count), DType::kF32,
+                           {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 200}),
+          plain);
   }
 }
 
@@ -107,13 +110,13 @@ TEST(Clips, FramesAreThoseOfOneRankToTheBit) {
   request.steps = 2;
   for (const Rng rng : {Rng::kPortable, Rng::kTorchCpu}) {
     request.rng = rng;
-    const Outcome one = deliver(request, {});
+    const Delivered one = deliver(request, {});
     EXPECT_EQ(one.result.frames, 25);
     uint64_t seed = 0;
     for (const Layout& layout : deliveries()) {
       if (rng == Rng::kTorchCpu && layout[Axis::kClip] != 3) continue;
       ++seed;
-      const Outcome parts =
+      const Delivered parts =
           deliver(request, layout, {},
                   {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 50});
       EXPECT_EQ(parts.result.framehash, one.result.framehash) << to_string(layout);
@@ -127,9 +130,9 @@ TEST(Clips, FramesAreThoseOfOneRankToTheBit) {
 TEST(Clips, AStepCacheGivesTheBitsOfOneRank) {
   Request request = clips_job("clips:window=2,global=3,trained=5,bias=2");
   request.steps = 6;
-  const Outcome plain = deliver(request, {});
+  const Delivered plain = deliver(request, {});
   request.cache = {StepCacheKind::kTeaCache, 0.1, std::vector<int>{1, 2, 4}};
-  const Outcome one = deliver(request, {});
+  const Delivered one = deliver(request, {});
   EXPECT_NE(one.latents, plain.latents);
   std::vector<Layout> layouts = deliveries();
   for (const Axis axis : {Axis::kLayers, Axis::kCfg}) {
@@ -137,7 +140,7 @@ TEST(Clips, AStepCacheGivesTheBitsOfOneRank) {
     layouts.back()[axis] = 2;
   }
   for (const Layout& layout : layouts) {
-    const Outcome parts = deliver(request, layout);
+    const Delivered parts = deliver(request, layout);
     EXPECT_EQ(parts.latents, one.latents) << to_string(layout);
     ASSERT_EQ(parts.result.cached.size(), 6u);
     for (size_t step = 0; step < 6; ++step) {
@@ -156,12 +159,12 @@ TEST(Clips, KeptLatentsAreThoseOfOneRankAndAreResumed) {
   const auto file = [](const char* name) { return testing::TempDir() + "/clips_" + name; };
   const std::string latents = file("latents.safetensors");
   const std::string steps = file("checkpoint.safetensors");
-  const Outcome one = deliver(request, {}, [&](RunOptions& o) { o.latents_path = latents; });
+  const Delivered one = deliver(request, {}, [&](RunOptions& o) { o.latents_path = latents; });
   const Checkpoint whole = read_checkpoint(latents);
   Layout staged = clips(2);
   staged[Axis::kLayers] = 2;
   for (const Layout& layout : {staged, deliveries().back()}) {
-    const Outcome made = deliver(request, layout, [&](RunOptions& o) {
+    const Delivered made = deliver(request, layout, [&](RunOptions& o) {
       o.latents_path = latents;
       o.checkpoint_path = steps;
       o.checkpoint_seconds = 0;
@@ -176,7 +179,7 @@ TEST(Clips, KeptLatentsAreThoseOfOneRankAndAreResumed) {
     EXPECT_EQ(before.step, 2);
     for (const Layout& other : {Layout{}, layout})
       for (const std::string& from : {latents, steps}) {
-        const Outcome again = deliver(request, other, [&](RunOptions& o) {
+        const Delivered again = deliver(request, other, [&](RunOptions& o) {
           o.resume = std::make_shared<Checkpoint>(read_checkpoint(from));
         });
         EXPECT_EQ(again.result.framehash, one.result.framehash)

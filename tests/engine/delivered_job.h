@@ -27,7 +27,7 @@ inline GeneratorOptions reference_options() {
   return options;
 }
 
-struct Outcome {
+struct Delivered {
   RunResult result;
   std::vector<float> latents;
   bool stopped = false;
@@ -35,12 +35,12 @@ struct Outcome {
 
 // One rank encodes the text, because sums over ranks are rounded otherwise. `changed` changes the
 // root's options; every rank has a stop flag.
-inline Outcome deliver(const Request& request, Layout layout,
-                       const std::function<void(RunOptions&)>& changed = {},
-                       const LocalOptions& local = {},
-                       const GeneratorOptions& generator = reference_options(),
-                       const std::string& model = kModel) {
-  Outcome out;
+inline Delivered deliver(const Request& request, Layout layout,
+                         const std::function<void(RunOptions&)>& changed = {},
+                         const LocalOptions& local = {},
+                         const GeneratorOptions& generator = reference_options(),
+                         const std::string& model = kModel) {
+  Delivered out;
   layout.text_ranks = 1;
   const std::atomic<bool> never{false};
   run_ranks(

@@ -20,6 +20,7 @@
 namespace weft {
 namespace {
 
+using test::same_bits;
 using Toy = test::ToyValues;
 using ToyExperts = test::ToyValuesExperts;
 
@@ -178,10 +179,6 @@ TEST(Denoiser, DelaysAndRendezvousChangeNoBit) {
     }
 }
 
-bool same(const Tensor& a, const Tensor& b) {
-  return a.count() == b.count() && std::memcmp(a.view().data, b.view().data, a.view().bytes()) == 0;
-}
-
 // A transformer without attention cannot tell patches that are displaced: the schedule, its buffers
 // and the solver, which steps patch by patch (law L-PF9), give the bits of one loop, also under
 // delays; and so does the checkpoint.
@@ -199,14 +196,14 @@ TEST(Denoiser, PatchByPatchGivesTheLatentOfOneLoop) {
                                   .ffn = 6,
                                   .patch_tokens = std::ranges::min(method.patches),
                                   .guided = guidance > 1})) {
-          EXPECT_TRUE(same(denoise(layout, guidance, false, {}, method).latent, expected))
+          EXPECT_TRUE(same_bits(denoise(layout, guidance, false, {}, method).latent, expected))
               << to_string(layout);
           if (guidance == 1) continue;
           const Observed seen = denoise(layout, guidance, true, {}, method);
-          EXPECT_TRUE(same(seen.latent, expected)) << to_string(layout);
-          EXPECT_TRUE(same(seen.kept.latent, one.latent)) << to_string(layout);
+          EXPECT_TRUE(same_bits(seen.latent, expected)) << to_string(layout);
+          EXPECT_TRUE(same_bits(seen.kept.latent, one.latent)) << to_string(layout);
           for (size_t k = 0; k < one.history.size(); ++k)
-            EXPECT_TRUE(same(seen.kept.history[k].second, one.history[k].second))
+            EXPECT_TRUE(same_bits(seen.kept.history[k].second, one.history[k].second))
                 << to_string(layout);
         }
   }
@@ -214,11 +211,12 @@ TEST(Denoiser, PatchByPatchGivesTheLatentOfOneLoop) {
   layout[Axis::kCfg] = layout[Axis::kLayers] = 2;
   const Tensor expected = reference(4);
   for (uint64_t seed = 1; seed <= 100; ++seed)
-    EXPECT_TRUE(same(denoise(layout, 4, false,
-                             {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 50},
-                             PipeFusion{{5, 4, 9}, 1})
-                         .latent,
-                     expected))
+    EXPECT_TRUE(
+        same_bits(denoise(layout, 4, false,
+                          {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 50},
+                          PipeFusion{{5, 4, 9}, 1})
+                      .latent,
+                  expected))
         << seed;
 }
 
@@ -234,8 +232,9 @@ TEST(Denoiser, NoiseThatDependsOnTheRankFailsTheLaw) {
   for (const Axis axis : {Axis::kLayers, Axis::kUlysses, Axis::kRing}) {
     Layout layout;
     layout[axis] = 2;
-    EXPECT_TRUE(same(denoise(layout, 4, false, {}, method).latent, expected)) << to_string(layout);
-    EXPECT_FALSE(same(denoise(layout, 4, false, {}, method, planted).latent, expected))
+    EXPECT_TRUE(same_bits(denoise(layout, 4, false, {}, method).latent, expected))
+        << to_string(layout);
+    EXPECT_FALSE(same_bits(denoise(layout, 4, false, {}, method, planted).latent, expected))
         << to_string(layout);
   }
 }
@@ -269,9 +268,9 @@ TEST(Denoiser, PatchesThatShareASolverFailTheLaw) {
     return x;
   };
   const Tensor whole = run(1, Planted::kNothing);
-  EXPECT_TRUE(same(run(kPatches, Planted::kNothing), whole));
-  EXPECT_FALSE(same(run(kPatches, Planted::kStepPerPatch), whole));
-  EXPECT_FALSE(same(run(kPatches, Planted::kHistoryOfThePatchBefore), whole));
+  EXPECT_TRUE(same_bits(run(kPatches, Planted::kNothing), whole));
+  EXPECT_FALSE(same_bits(run(kPatches, Planted::kStepPerPatch), whole));
+  EXPECT_FALSE(same_bits(run(kPatches, Planted::kHistoryOfThePatchBefore), whole));
 }
 
 // A checkpoint is that of one rank. Of every sequence index the last stage's first rank sends its
@@ -283,12 +282,13 @@ TEST(Denoiser, GathersACheckpointFromTheRowsOfEachRank) {
     for (const Layout& layout :
          legal_layouts(ranks, {.heads = 6, .layers = kBlocks, .tokens = kTokens, .ffn = 6})) {
       const Observed plain = denoise(layout, 4, false), seen = denoise(layout, 4, true);
-      EXPECT_TRUE(same(seen.latent, expected)) << to_string(layout);
-      EXPECT_TRUE(same(seen.kept.latent, one.latent)) << to_string(layout);
+      EXPECT_TRUE(same_bits(seen.latent, expected)) << to_string(layout);
+      EXPECT_TRUE(same_bits(seen.kept.latent, one.latent)) << to_string(layout);
       ASSERT_EQ(seen.kept.history.size(), one.history.size());
       for (size_t k = 0; k < one.history.size(); ++k) {
         EXPECT_EQ(seen.kept.history[k].first, one.history[k].first);
-        EXPECT_TRUE(same(seen.kept.history[k].second, one.history[k].second)) << to_string(layout);
+        EXPECT_TRUE(same_bits(seen.kept.history[k].second, one.history[k].second))
+            << to_string(layout);
       }
       const Mesh mesh(layout);
       for (int rank = 0; rank < ranks; ++rank) {
@@ -405,8 +405,8 @@ TEST(Denoiser, ClipsAreDecodedFrameByFrameAndNoRankHoldsAllFrames) {
   const int64_t whole = counted_bytes(kVideoTokens * kRow);
   for (const Layout& layout : clip_layouts()) {
     const Streamed seen = stream_clips(layout, true);
-    EXPECT_TRUE(same(seen.latent, expected)) << to_string(layout);
-    EXPECT_TRUE(same(seen.channels, expected)) << to_string(layout);
+    EXPECT_TRUE(same_bits(seen.latent, expected)) << to_string(layout);
+    EXPECT_TRUE(same_bits(seen.channels, expected)) << to_string(layout);
     const Mesh mesh(layout);
     const SequenceMap map = SequenceMap::clips({kVideoTokens, kVideo[1]}, layout[Axis::kClip],
                                                layout.sequence() / layout[Axis::kClip]);
@@ -450,11 +450,11 @@ TEST(Denoiser, DelaysChangeNoFrameOfClips) {
   const Tensor expected = reference(4, kVideo);
   for (const Layout& layout : clip_layouts())
     for (uint64_t seed = 1; seed <= 3; ++seed)
-      EXPECT_TRUE(
-          same(stream_clips(layout, false,
-                            {.rendezvous = seed % 2 == 1, .delay_seed = seed, .max_delay_us = 30})
-                   .latent,
-               expected))
+      EXPECT_TRUE(same_bits(
+          stream_clips(layout, false,
+                       {.rendezvous = seed % 2 == 1, .delay_seed = seed, .max_delay_us = 30})
+              .latent,
+          expected))
           << to_string(layout) << " seed " << seed;
 }
 

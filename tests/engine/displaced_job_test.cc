@@ -27,12 +27,11 @@ Request displaced_job(const std::string& method) {
 }
 
 Layout patches(int count) { return along(Axis::kPatch, count); }
-Layout stages(int count) { return along(Axis::kLayers, count); }
 
 // PipeFusion's ranks are stages, others' hold patches.
 bool staged(const Request& request) { return is_pipefusion(request.method); }
 Layout split_of(const Request& request, int count) {
-  return staged(request) ? stages(count) : patches(count);
+  return staged(request) ? along(Axis::kLayers, count) : patches(count);
 }
 
 const char* const kMethods[] = {
@@ -68,14 +67,14 @@ TEST(DisplacedJob, DelaysAndPatchesOfARankChangeNoBit) {
   methods.insert(methods.end(), std::begin(kCodedMethods), std::end(kCodedMethods));
   for (const std::string& method : methods) {
     const Request request = displaced_job(method);
-    const Outcome one = deliver(request, {});
+    const Delivered one = deliver(request, {});
     uint64_t seed = 0;
     for (const int count : {2, 3})
       for (int round = 0; round < 3; ++round) {
         ++seed;
         Layout layout = split_of(request, staged(request) ? 2 : count);
         if (round == 2) layout[Axis::kCfg] = 2;
-        const Outcome parts =
+        const Delivered parts =
             deliver(request, layout, {},
                     {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 200});
         EXPECT_EQ(parts.latents, one.latents) << method << " " << to_string(layout);
@@ -172,7 +171,7 @@ TEST(DisplacedJob, GoesOnAtExactStepsWithTheSameFrames) {
         "pipefusion:patches=3,warmup=1,resync=4"}) {
     Request request = displaced_job(text);
     request.steps = 13;
-    const Outcome one = deliver(request, {});
+    const Delivered one = deliver(request, {});
     for (int stop = 0; stop < 10; ++stop) {
       const auto split = [&](int count) {
         return split_of(request, staged(request) ? 1 + count % 2 : count);
@@ -187,7 +186,7 @@ TEST(DisplacedJob, GoesOnAtExactStepsWithTheSameFrames) {
         std::atomic<bool>& flag;
         const int step;
       } stopper(flag, 3 + stop);
-      const Outcome cut = deliver(request, layout, [&](RunOptions& o) {
+      const Delivered cut = deliver(request, layout, [&](RunOptions& o) {
         o.checkpoint_path = path;
         o.checkpoint_seconds = 0;
         o.stop = &flag;
@@ -195,7 +194,7 @@ TEST(DisplacedJob, GoesOnAtExactStepsWithTheSameFrames) {
       });
       EXPECT_TRUE(cut.stopped) << stop;
       if (!fs::exists(path)) continue;
-      const Outcome rest = deliver(request, other, [&](RunOptions& o) {
+      const Delivered rest = deliver(request, other, [&](RunOptions& o) {
         o.resume = std::make_shared<Checkpoint>(read_checkpoint(path));
         EXPECT_EQ(o.resume->step % 4, 0);
       });
@@ -251,12 +250,12 @@ TEST_P(JointText, StagesChangeNoBitAndSendTheFormula) {
   request.frames = 1;
   request.width = request.height = 64;
   const std::vector<float> one = deliver(request, {}, {}, {}, reference_options(), model).latents;
-  EXPECT_EQ(deliver(request, stages(2), {}, {.delay_seed = 3, .max_delay_us = 200},
+  EXPECT_EQ(deliver(request, along(Axis::kLayers, 2), {}, {.delay_seed = 3, .max_delay_us = 200},
                     reference_options(), model)
                 .latents,
             one);
   run_ranks(2, [&](Communicator& world) {
-    Layout layout = stages(2);
+    Layout layout = along(Axis::kLayers, 2);
     layout.text_ranks = 1;
     Generator generator(model, reference_options(), RankPlacement::of(world, layout));
     const Request resolved = generator.resolve(request);

@@ -15,8 +15,9 @@ namespace {
 
 using test::kModel;
 using test::options_of;
+using test::Stopper;
 
-Request cached_job(double threshold) {
+Request first_block_job(double threshold) {
   Request request = test::job();
   request.frames = 5;
   request.steps = 8;
@@ -24,13 +25,14 @@ Request cached_job(double threshold) {
   return request;
 }
 
-struct Ran {
+struct RanFirstBlock {
   std::vector<float> latent;
   RunResult result;
   std::vector<int> skipped() const { return *result.request.cache.skipped; }
 };
 
-Ran run(const Request& request, RankPlacement placement = {}, RunOptions options = {}) {
+RanFirstBlock run_first_block(const Request& request, RankPlacement placement = {},
+                              RunOptions options = {}) {
   struct LatentTap final : PipelineTap {
     std::vector<float> latent;
     void tap(const char* name, const TensorView& value) override {
@@ -47,7 +49,7 @@ Ran run(const Request& request, RankPlacement placement = {}, RunOptions options
 // A threshold under which some steps are skipped and some are not.
 double between() {
   for (double threshold = 0.01; threshold < 100; threshold *= 1.3) {
-    const size_t skipped = run(cached_job(threshold)).skipped().size();
+    const size_t skipped = run_first_block(first_block_job(threshold)).skipped().size();
     if (skipped >= 2 && skipped < 6) return threshold;
   }
   ADD_FAILURE() << "no threshold skips a part of the steps";
@@ -57,7 +59,7 @@ double between() {
 TEST(FirstBlock, ThresholdZeroGivesTheBitsOfNoCacheAndALargeOneSkipsAllButTheEnds) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     Generator generator(kModel, options_of(dtype));
-    Request request = cached_job(0);
+    Request request = first_block_job(0);
     const RunResult none = generator.run(request, nullptr);
     request.cache = {};
     const RunResult plain = generator.run(request, nullptr);
@@ -65,30 +67,30 @@ TEST(FirstBlock, ThresholdZeroGivesTheBitsOfNoCacheAndALargeOneSkipsAllButTheEnd
     EXPECT_EQ(none.framehash, plain.framehash);
     EXPECT_TRUE(none.request.cache.skipped->empty());
     EXPECT_GT(*none.cached[3].output_change, 0);
-    const RunResult all = generator.run(cached_job(1000), nullptr);
+    const RunResult all = generator.run(first_block_job(1000), nullptr);
     EXPECT_EQ(*all.request.cache.skipped, (std::vector<int>{1, 2, 3, 4, 5, 6}));
     EXPECT_NE(all.signature, plain.signature);
   }
 }
 
 TEST(FirstBlock, ARecordedDecisionIsRepeatedAndAnAuditChangesNothing) {
-  Request request = cached_job(between());
+  Request request = first_block_job(between());
   RunOptions options;
   options.cache_audit = 2;
-  const Ran decided = run(request, {}, options);
+  const RanFirstBlock decided = run_first_block(request, {}, options);
   int audits = 0;
   for (const CachedStep& step : decided.result.cached) audits += step.error.has_value();
   EXPECT_EQ(audits, static_cast<int>(decided.skipped().size()) / 2);
   request.cache.skipped = decided.skipped();
   request.cache.threshold = 0;  // it decides nothing any more
-  const Ran again = run(request);
+  const RanFirstBlock again = run_first_block(request);
   EXPECT_EQ(again.latent, decided.latent);
   EXPECT_EQ(again.skipped(), decided.skipped());
 }
 
 TEST(FirstBlock, EveryLayoutDecidesAlikeAndGivesOneRanksLatents) {
-  const Request request = cached_job(between());
-  const Ran alone = run(request);
+  const Request request = first_block_job(between());
+  const RanFirstBlock alone = run_first_block(request);
   const Generator generator(kModel, options_of(DType::kF32));
   const LayoutLimits limits = generator.layout_limits(generator.resolve(request));
   int tried = 0;
@@ -96,9 +98,9 @@ TEST(FirstBlock, EveryLayoutDecidesAlikeAndGivesOneRanksLatents) {
     for (Layout layout : legal_layouts(ranks, limits)) {
       if (layout[Axis::kData] > 1) continue;
       layout.text_ranks = 1;  // a split encoder adds up in another order
-      Ran root;
+      RanFirstBlock root;
       run_ranks(ranks, [&](Communicator& world) {
-        Ran mine = run(request, RankPlacement::of(world, layout));
+        RanFirstBlock mine = run_first_block(request, RankPlacement::of(world, layout));
         if (world.rank() == 0) root = std::move(mine);
       });
       if (layout[Axis::kCfg] * layout[Axis::kLayers] == ranks)
@@ -122,24 +124,16 @@ TEST(FirstBlock, MemoryIsAsPlanned) {
     return std::pair{planned,
                      static_cast<double>(generator.run(request, nullptr).stage_high_water[1])};
   };
-  Request plain = cached_job(0);
+  Request plain = first_block_job(0);
   plain.cache = {};
   const auto [planned_without, taken_without] = sizes(plain);
   for (const double threshold : {0.0, 1000.0}) {
-    const auto [planned, taken] = sizes(cached_job(threshold));
+    const auto [planned, taken] = sizes(first_block_job(threshold));
     const double ratio = (planned - planned_without) / (taken - taken_without);
     EXPECT_GE(ratio, 0.99) << threshold << " plans " << planned - planned_without << " more bytes";
     EXPECT_LE(ratio, 1.05) << threshold << " plans " << planned - planned_without << " more bytes";
   }
 }
-
-struct Stopper final : ProgressListener {
-  std::atomic<bool> stop{false};
-  int after = -1;
-  void progress(const Progress& p) override {
-    if (p.stage == "denoise" && p.step == after && p.seconds_per_step > 0) stop = true;
-  }
-};
 
 // A checkpoint is kept before a step that runs all blocks, which makes anew what later steps are
 // compared with and reuse. It states what was skipped before it, and so does the final latent.
@@ -147,9 +141,9 @@ TEST(FirstBlock, AStoppedJobGoesOnWithTheSameFramesAndSkippedSteps) {
   const std::string path = testing::TempDir() + "/weft_first_block_" + std::to_string(getpid()),
                     kept_path = path + ".checkpoint.safetensors",
                     latents = path + ".latents.safetensors";
-  const Request request = cached_job(between());
+  const Request request = first_block_job(between());
   EXPECT_EQ(why_not_between_steps(request), "");
-  const Ran whole = run(request);
+  const RanFirstBlock whole = run_first_block(request);
   const auto stages = [](Communicator& world, int count) {
     Layout layout;
     layout[Axis::kLayers] = count;
@@ -172,7 +166,7 @@ TEST(FirstBlock, AStoppedJobGoesOnWithTheSameFramesAndSkippedSteps) {
           options.checkpoint_seconds = 1e9;
           options.resume = from;
         }
-        return run(request, stages(world, ranks), options);
+        return run_first_block(request, stages(world, ranks), options);
       };
       std::atomic<int> ended = 0;
       run_ranks(ranks, [&](Communicator& world) {
@@ -193,7 +187,7 @@ TEST(FirstBlock, AStoppedJobGoesOnWithTheSameFramesAndSkippedSteps) {
       resumed_behind_skips += !before.empty();
       run_ranks(ranks, [&](Communicator& world) {
         Stopper deaf;
-        const Ran resumed = start(world, kept, deaf);
+        const RanFirstBlock resumed = start(world, kept, deaf);
         if (world.rank() != 0) return;
         EXPECT_EQ(resumed.result.resumed_at, kept->step);
         EXPECT_EQ(resumed.latent, whole.latent) << after;
@@ -206,18 +200,18 @@ TEST(FirstBlock, AStoppedJobGoesOnWithTheSameFramesAndSkippedSteps) {
 
   RunOptions options;
   options.latents_path = latents;
-  run(request, {}, options);
+  run_first_block(request, {}, options);
   RunOptions decoding;
   decoding.resume = std::make_shared<Checkpoint>(read_checkpoint(latents));
   EXPECT_TRUE(decoding.resume->final());
-  const Ran decoded = run(request, {}, decoding);
+  const RanFirstBlock decoded = run_first_block(request, {}, decoding);
   EXPECT_EQ(decoded.result.framehash, whole.result.framehash);
   EXPECT_EQ(decoded.skipped(), whole.skipped());
   std::filesystem::remove(latents);
 }
 
 TEST(FirstBlock, ACheckpointWithoutTheSkippedStepsIsRefused) {
-  const Request request = cached_job(between());
+  const Request request = first_block_job(between());
   Generator generator(kModel, options_of(DType::kF32));
   Checkpoint kept;
   kept.path = "a.checkpoint";

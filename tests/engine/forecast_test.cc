@@ -17,7 +17,7 @@ namespace {
 const Link kFast{.latency_s = 1e-6, .bytes_per_s = 1e11},
     kSlow{.latency_s = 1e-3, .bytes_per_s = 1e8};
 
-DeviceModel device() {
+DeviceModel forecast_device() {
   DeviceModel model;
   model.flop_per_s.fill(100e9);
   model.bytes_per_s.fill(10e9);
@@ -31,7 +31,7 @@ PlannedJob planned(const std::string& model, const Link& link, int frames = 0,
   PlannedJob job{.model = std::make_shared<const OpenModel>(model),
                  .options = options_of(DType::kF32),
                  .request = {},
-                 .machine = {.device = device(), .link = link}};
+                 .machine = {.device = forecast_device(), .link = link}};
   job.options.ops = &metered_ops();
   job.options.memory_limit = UINT64_MAX;
   job.request.prompt = "a big red ball";

@@ -24,10 +24,10 @@ namespace {
 namespace fs = std::filesystem;
 
 const fs::path kGolden = "tests/golden";
-const std::string kModel = kGolden / "pipeline_t2v/model";
+const std::string kT2vModel = kGolden / "pipeline_t2v/model";
 const std::string kTwoExperts = kGolden / "pipeline_two_experts/model";
 
-Request request_of(const nlohmann::json& spec) {
+Request golden_request(const nlohmann::json& spec) {
   Request request;
   request.prompt = spec.at("prompt").get<std::string>();
   request.negative_prompt = spec.at("negative_prompt").get<std::string>();
@@ -45,14 +45,14 @@ Request request_of(const nlohmann::json& spec) {
 }
 
 Request small_request() {
-  Request request = request_of(read_json_file(kGolden / "pipeline_t2v/case.json"));
+  Request request = golden_request(read_json_file(kGolden / "pipeline_t2v/case.json"));
   request.steps = 2;
   request.rng = Rng::kPortable;
   return request;
 }
 
-GeneratorOptions options_of(DType dtype, int threads = 1,
-                            Determinism determinism = Determinism::kFixed) {
+GeneratorOptions options_with_threads(DType dtype, int threads = 1,
+                                      Determinism determinism = Determinism::kFixed) {
   GeneratorOptions options;
   options.dtype = dtype;
   options.threads = threads;
@@ -93,7 +93,7 @@ std::string message_of(const std::function<void()>& body, ErrorKind kind) {
   return "";
 }
 
-double rel_l2(const std::vector<float>& actual, const TensorView& expected, double offset) {
+double offset_rel_l2(const std::vector<float>& actual, const TensorView& expected, double offset) {
   if (static_cast<int64_t>(actual.size()) != expected.count()) return INFINITY;
   std::vector<float> wanted(actual.size());
   std::memcpy(wanted.data(), expected.data, expected.bytes());
@@ -113,15 +113,15 @@ TEST_P(GoldenPipeline, Passes) {
   const nlohmann::json spec = read_json_file(folder / "case.json");
   const double bound = dtype == DType::kF32 ? spec.at("tolerance").get<double>()
                                             : spec.at("tolerance_bf16").get<double>();
-  Generator generator(folder / "model", options_of(dtype));
+  Generator generator(folder / "model", options_with_threads(dtype));
   CollectingTap tap;
   RunOptions options;
   options.tap = &tap;
-  generator.run(request_of(spec), nullptr, options);
+  generator.run(golden_request(spec), nullptr, options);
   const TensorFile expected = TensorFile::open(folder / "expected.safetensors");
   for (const std::string& tensor : expected.names()) {
     const double offset = tensor == "video" ? 0.5 : 0.0;
-    const double error = rel_l2(tap.tensors[tensor], expected.view(tensor), offset);
+    const double error = offset_rel_l2(tap.tensors[tensor], expected.view(tensor), offset);
     EXPECT_LE(error, bound) << tensor;
     std::printf("%s %s: %.2e of %.0e\n", name.c_str(), tensor.c_str(), error, bound);
   }
@@ -153,7 +153,7 @@ TEST(Determinism, FrameHashDependsOnTheRequestAlone) {
     const Request request = small_request();
     std::vector<std::string> hashes, signatures;
     for (int threads : thread_counts()) {
-      Generator generator(kModel, options_of(dtype, threads));
+      Generator generator(kT2vModel, options_with_threads(dtype, threads));
       for (int run = 0; run < (threads == 1 ? 2 : 1); ++run) {
         const RunResult result = generator.run(request, nullptr);
         hashes.push_back(result.framehash);
@@ -175,10 +175,11 @@ TEST(Determinism, OtherJobsLeaveNoTrace) {
   image.width = image.height = 64;
   plain.guidance_scale = 1;
   plain.solver = "euler";
-  auto generator = std::make_unique<Generator>(kModel, options_of(DType::kBF16));
+  auto generator = std::make_unique<Generator>(kT2vModel, options_with_threads(DType::kBF16));
   const std::string expected = generator->run(request, nullptr).framehash;
   for (int i = 0; i < 20; ++i) {
-    if (i == 15) generator = std::make_unique<Generator>(kModel, options_of(DType::kBF16));
+    if (i == 15)
+      generator = std::make_unique<Generator>(kT2vModel, options_with_threads(DType::kBF16));
     const Request& other = i % 3 == 0 ? longer : i % 3 == 1 ? image : plain;
     if (i % 2) {
       EXPECT_NE(generator->run(other, nullptr).framehash, expected);
@@ -188,7 +189,7 @@ TEST(Determinism, OtherJobsLeaveNoTrace) {
 }
 
 TEST(Determinism, WhatMattersChangesTheSignature) {
-  Generator generator(kModel, options_of(DType::kF32));
+  Generator generator(kT2vModel, options_with_threads(DType::kF32));
   const Request base = small_request();
   const std::string signature = generator.run(base, nullptr).signature;
   const auto changed = [&](const std::function<void(Request&)>& change) {
@@ -210,7 +211,7 @@ TEST(Determinism, WhatMattersChangesTheSignature) {
 }
 
 TEST(Frames, ReachTheSinkInOrderAndAreTheTappedVideo) {
-  Generator generator(kModel, options_of(DType::kF32));
+  Generator generator(kT2vModel, options_with_threads(DType::kF32));
   const Request request = small_request();
   CollectingSink sink;
   CollectingTap tap;
@@ -244,14 +245,14 @@ struct DenoiseBytes final : ProgressListener {
 // The picture does not depend on which parts stay resident. If memory is short, only one expert is
 // held at a time; the allocation counter shows it.
 TEST(Residency, OneExpertAtATimeWhereMemoryAsksForIt) {
-  const Request open = request_of(read_json_file(kGolden / "pipeline_two_experts/case.json"));
+  const Request open = golden_request(read_json_file(kGolden / "pipeline_two_experts/case.json"));
   struct Measured {
     std::string framehash;
     uint64_t denoise = 0, high_water = 0;
   };
   const auto measure = [&](Residency residency) {
     const size_t live = tensor_bytes_live();
-    GeneratorOptions options = options_of(DType::kF32);
+    GeneratorOptions options = options_with_threads(DType::kF32);
     Generator planner(kTwoExperts, options);
     const Request request = planner.resolve(open);
     const ComponentBytes parts = planner.plan(request).parts;
@@ -283,10 +284,10 @@ TEST(Residency, OneExpertAtATimeWhereMemoryAsksForIt) {
 }
 
 TEST(Residency, TheExpertsDivideTheStepsAtTheBoundary) {
-  Generator generator(kTwoExperts, options_of(DType::kF32));
+  Generator generator(kTwoExperts, options_with_threads(DType::kF32));
   EXPECT_EQ(generator.limits().experts, 2);
   EXPECT_DOUBLE_EQ(generator.limits().boundary_ratio, 0.875);
-  Request request = request_of(read_json_file(kGolden / "pipeline_two_experts/case.json"));
+  Request request = golden_request(read_json_file(kGolden / "pipeline_two_experts/case.json"));
   const std::string mixed = generator.run(request, nullptr).signature;
   request.guidance_scale_2 = request.guidance_scale;  // the low-noise expert has its own
   EXPECT_NE(generator.run(request, nullptr).signature, mixed);
@@ -294,7 +295,7 @@ TEST(Residency, TheExpertsDivideTheStepsAtTheBoundary) {
 
 // The arena of the decode stage does not grow with the number of frames.
 TEST(Memory, DecodeIsFlatInFrames) {
-  Generator generator(kModel, options_of(DType::kF32));
+  Generator generator(kT2vModel, options_with_threads(DType::kF32));
   Request request = small_request();
   request.steps = 1;
   request.frames = 9;
@@ -310,8 +311,8 @@ TEST(Memory, PlanAgreesWithTheMeasuredHighWater) {
                            "pipeline_zimage_cfg", "pipeline_qwen_image", "pipeline_flux_dev"}) {
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       const size_t live = tensor_bytes_live();
-      Generator generator(kGolden / name / "model", options_of(dtype));
-      Request request = request_of(read_json_file(kGolden / name / "case.json"));
+      Generator generator(kGolden / name / "model", options_with_threads(dtype));
+      Request request = golden_request(read_json_file(kGolden / name / "case.json"));
       request.width = 160;
       request.height = 128;
       request.steps = 2;
@@ -342,9 +343,9 @@ TEST(Memory, ACheckpointsCopyIsPlanned) {
     const std::string path = testing::TempDir() + "/planned.checkpoint.safetensors";
     uint64_t planned[2] = {}, measured[2] = {};
     for (const Keeping keeping : {Keeping::kNothing, Keeping::kCheckpoints}) {
-      GeneratorOptions options = options_of(DType::kF32);
+      GeneratorOptions options = options_with_threads(DType::kF32);
       options.keeping = keeping;
-      Generator generator(kModel, options);
+      Generator generator(kT2vModel, options);
       Request request = small_request();
       request.width = request.height = 128;
       request.steps = 2;
@@ -369,9 +370,9 @@ TEST(Memory, ACheckpointsCopyIsPlanned) {
 }
 
 TEST(Memory, AJobThatCannotFitIsRefusedWithNumbersAndAdvice) {
-  GeneratorOptions options = options_of(DType::kF32);
+  GeneratorOptions options = options_with_threads(DType::kF32);
   options.memory_limit = 8 << 20;
-  Generator generator(kModel, options);
+  Generator generator(kT2vModel, options);
   Request request = small_request();
   request.width = 832;
   request.height = 480;
@@ -389,9 +390,9 @@ TEST(Memory, AJobThatCannotFitIsRefusedWithNumbersAndAdvice) {
 // number of threads changes no bit.
 TEST(Int8, ErrsByEightBitsAndTheSameForEveryThreadCount) {
   const auto latents = [&](WeightFormat weights, int threads) {
-    GeneratorOptions options = options_of(DType::kF32, threads);
+    GeneratorOptions options = options_with_threads(DType::kF32, threads);
     options.weights = weights;
-    Generator generator(kModel, options);
+    Generator generator(kT2vModel, options);
     Request request = small_request();
     request.steps = 1;
     CollectingTap tap;
@@ -402,10 +403,10 @@ TEST(Int8, ErrsByEightBitsAndTheSameForEveryThreadCount) {
   };
   const std::vector<float> exact = latents(WeightFormat::kCompute, 1);
   const std::vector<float> one = latents(WeightFormat::kInt8, 1);
-  const double error = rel_l2(one,
-                              TensorView(const_cast<float*>(exact.data()), DType::kF32,
-                                         {static_cast<int64_t>(exact.size())}),
-                              0);
+  const double error = offset_rel_l2(one,
+                                     TensorView(const_cast<float*>(exact.data()), DType::kF32,
+                                                {static_cast<int64_t>(exact.size())}),
+                                     0);
   EXPECT_LT(error, 0.04);
   EXPECT_GT(error, 1e-4);
   for (int threads : thread_counts()) EXPECT_EQ(latents(WeightFormat::kInt8, threads), one);
@@ -417,8 +418,8 @@ TEST(NonFinite, StopsNamingStageStepAndBlock) {
                                       {"blocks.0.attn2.norm_k.weight", "first in block 0"},
                                       {"blocks.1.ffn.net.2.bias", "first in block 1"},
                                       {"proj_out.bias", "first in output"}}) {
-    Generator generator(test::poisoned(kModel, "transformer", tensor, testing::TempDir()),
-                        options_of(DType::kF32));
+    Generator generator(test::poisoned(kT2vModel, "transformer", tensor, testing::TempDir()),
+                        options_with_threads(DType::kF32));
     CollectingSink sink;
     const std::string text =
         message_of([&] { generator.run(small_request(), &sink); }, ErrorKind::kNonFinite);
@@ -429,15 +430,16 @@ TEST(NonFinite, StopsNamingStageStepAndBlock) {
 }
 
 TEST(NonFinite, IsFoundInTheTextEncoderAndBehindTheSolver) {
-  Generator sick(
-      test::poisoned(kModel, "text_encoder", "encoder.final_layer_norm.weight", testing::TempDir()),
-      options_of(DType::kF32));
+  Generator sick(test::poisoned(kT2vModel, "text_encoder", "encoder.final_layer_norm.weight",
+                                testing::TempDir()),
+                 options_with_threads(DType::kF32));
   EXPECT_NE(message_of([&] { sick.run(small_request(), nullptr); }, ErrorKind::kNonFinite)
                 .find("encode_text"),
             std::string::npos);
   // The velocities are finite but their guided sum is not.
-  Generator large(test::poisoned(kModel, "transformer", "proj_out.bias", testing::TempDir(), 3e38f),
-                  options_of(DType::kF32));
+  Generator large(
+      test::poisoned(kT2vModel, "transformer", "proj_out.bias", testing::TempDir(), 3e38f),
+      options_with_threads(DType::kF32));
   const std::string text =
       message_of([&] { large.run(small_request(), nullptr); }, ErrorKind::kNonFinite);
   EXPECT_NE(text.find("denoise, step "), std::string::npos) << text;
@@ -445,8 +447,8 @@ TEST(NonFinite, IsFoundInTheTextEncoderAndBehindTheSolver) {
 }
 
 TEST(NonFinite, IsFoundInTheDecoderToo) {
-  Generator generator(test::poisoned(kModel, "vae", "decoder.conv_in.bias", testing::TempDir()),
-                      options_of(DType::kF32));
+  Generator generator(test::poisoned(kT2vModel, "vae", "decoder.conv_in.bias", testing::TempDir()),
+                      options_with_threads(DType::kF32));
   const std::string text =
       message_of([&] { generator.run(small_request(), nullptr); }, ErrorKind::kNonFinite);
   EXPECT_NE(text.find("decode, chunk 1 of 3"), std::string::npos) << text;
@@ -461,7 +463,7 @@ std::vector<float> latents_in(const std::string& path) {
 }
 
 TEST(Latents, AreKeptBeforeDecodingWhichMayFail) {
-  Generator generator(kModel, options_of(DType::kF32));
+  Generator generator(kT2vModel, options_with_threads(DType::kF32));
   const std::string kept = fs::path(testing::TempDir()) / "kept.latents.safetensors";
   fs::remove(kept);
   CollectingTap tap;
@@ -502,7 +504,7 @@ struct RecordingListener final : ProgressListener {
 };
 
 TEST(Progress, NamesTheStagesInOrder) {
-  Generator generator(kModel, options_of(DType::kF32));
+  Generator generator(kT2vModel, options_with_threads(DType::kF32));
   RecordingListener listener;
   RunOptions options;
   options.listener = &listener;
@@ -518,7 +520,7 @@ TEST(Progress, NamesTheStagesInOrder) {
 }
 
 TEST(Stop, IsReadBetweenSteps) {
-  Generator generator(kModel, options_of(DType::kF32));
+  Generator generator(kT2vModel, options_with_threads(DType::kF32));
   Request request = small_request();
   request.steps = 5;
   std::atomic<bool> stop = false;

@@ -16,11 +16,11 @@
 namespace weft {
 namespace {
 
-const std::filesystem::path kGolden = "tests/golden";
+const std::filesystem::path kGoldenCases = "tests/golden";
 
 std::vector<std::string> cases_starting(const std::string& prefix) {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(kGolden)) {
+  for (const auto& entry : std::filesystem::directory_iterator(kGoldenCases)) {
     const std::string name = entry.path().filename();
     if (name.starts_with(prefix)) names.push_back(name);
   }
@@ -36,7 +36,7 @@ std::vector<float> floats(const TensorFile& file, const std::string& name) {
   return values;
 }
 
-double rel_l2(const std::vector<float>& actual, const std::vector<float>& expected) {
+double golden_rel_l2(const std::vector<float>& actual, const std::vector<float>& expected) {
   EXPECT_EQ(actual.size(), expected.size());
   double error = 0, norm = 0;
   for (size_t k = 0; k < std::min(actual.size(), expected.size()); ++k) {
@@ -49,7 +49,7 @@ double rel_l2(const std::vector<float>& actual, const std::vector<float>& expect
 class GoldenScheduler : public testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenScheduler, Passes) {
-  const std::filesystem::path folder = kGolden / GetParam();
+  const std::filesystem::path folder = kGoldenCases / GetParam();
   const nlohmann::json spec = read_json_file(folder / "case.json");
   SamplerConfig config;
   if (spec.contains("scheduler")) {
@@ -85,14 +85,14 @@ TEST_P(GoldenScheduler, Passes) {
     sampler.step(stream, arena, i, v, x, state);
     points.insert(points.end(), x.as<float>(), x.as<float>() + count);
   }
-  EXPECT_LE(rel_l2(points, floats(expected, "x")), spec.at("tolerance").get<double>());
+  EXPECT_LE(golden_rel_l2(points, floats(expected, "x")), spec.at("tolerance").get<double>());
 }
 
 INSTANTIATE_TEST_SUITE_P(, GoldenScheduler, testing::ValuesIn(cases_starting("scheduler_")),
                          [](const auto& info) { return info.param; });
 
 TEST(GoldenNoise, TorchCpu) {
-  const std::filesystem::path folder = kGolden / "noise_torch_cpu";
+  const std::filesystem::path folder = kGoldenCases / "noise_torch_cpu";
   const nlohmann::json spec = read_json_file(folder / "case.json");
   const TensorFile expected = TensorFile::open(folder / "expected.safetensors");
   ASSERT_FALSE(spec.at("draws").empty());
@@ -100,7 +100,7 @@ TEST(GoldenNoise, TorchCpu) {
     const auto seed = draw.at("seed").get<uint64_t>();
     const auto count = draw.at("count").get<int64_t>();
     const std::string name = std::to_string(seed) + "." + std::to_string(count);
-    EXPECT_LE(rel_l2(torch_cpu_randn(seed, count), floats(expected, name)),
+    EXPECT_LE(golden_rel_l2(torch_cpu_randn(seed, count), floats(expected, name)),
               spec.at("tolerance").get<double>())
         << name;
   }
@@ -111,7 +111,7 @@ TEST(SchedulerConfig, RefusesWhatIsNotBuilt) {
   const auto path = std::filesystem::path(testing::TempDir()) / "scheduler_config.json";
   const auto message = [&](const char* name, const nlohmann::json& changes) {
     nlohmann::json object =
-        read_json_file(kGolden / name / "model/scheduler/scheduler_config.json");
+        read_json_file(kGoldenCases / name / "model/scheduler/scheduler_config.json");
     object.update(changes);
     std::string text = object.dump();
     std::ofstream(path) << text;

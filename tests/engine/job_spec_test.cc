@@ -21,7 +21,7 @@ JobSpec read(const json& object, JobSpec job = {}) {
   return job;
 }
 
-std::string refused(const json& object, const JobSpec& job = {}) {
+std::string spec_refusal(const json& object, const JobSpec& job = {}) {
   try {
     read(object, job);
     return "";
@@ -118,8 +118,8 @@ TEST(JobSpec, PromptsOfAScheduleAscend) {
       {{1}, "entry 1 is 1"},
   };
   for (const auto& [entries, message] : faults)
-    EXPECT_NE(refused(schedule(entries)).find(message), std::string::npos)
-        << refused(schedule(entries));
+    EXPECT_NE(spec_refusal(schedule(entries)).find(message), std::string::npos)
+        << spec_refusal(schedule(entries));
 }
 
 TEST(JobSpec, TextsNumbersAndDashesAreTheSame) {
@@ -186,8 +186,8 @@ TEST(JobSpec, WhatIsIllegalIsRefused) {
       {{{"sigmas", {0.5}}, {"flow_shift", 2}}, "flow_shift is given beside line 3: sigmas"},
   };
   for (const auto& [object, message] : cases)
-    EXPECT_NE(refused(object).find(message), std::string::npos)
-        << object << ": " << refused(object);
+    EXPECT_NE(spec_refusal(object).find(message), std::string::npos)
+        << object << ": " << spec_refusal(object);
 }
 
 // A picture is the same wherever its file lies, and another one makes another job.

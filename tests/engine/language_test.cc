@@ -22,7 +22,7 @@ namespace {
 using Part = LanguageRank::Part;
 
 // The sizes are uneven on purpose: 6 heads in 3 groups, 37 columns, a vocabulary of 53.
-DecoderConfig small(bool third = true) {
+DecoderConfig small_decoder(bool third = true) {
   return {.hidden = 24,
           .ffn = 37,
           .vocab = 53,
@@ -40,7 +40,7 @@ TensorFile weights(const DecoderConfig& config) {
   return random_tensors(decoder_tensors(config), 7);
 }
 
-LanguageOptions one_thread(LanguageOptions options = {}) {
+LanguageOptions one_thread_of(LanguageOptions options = {}) {
   options.threads = 1;
   options.page_rows = 5;
   options.split_tokens = options.split_tokens ? options.split_tokens : 1;
@@ -88,7 +88,7 @@ Tensor logits_in_passes(LanguageRank& rank, const std::vector<int32_t>& ids,
 }
 
 Tensor whole_logits(const DecoderConfig& config, const std::vector<int32_t>& ids,
-                    const LanguageOptions& options = one_thread()) {
+                    const LanguageOptions& options = one_thread_of()) {
   const TensorFile file = weights(config);
   LanguageRank rank(file, config, options);
   return logits_in_passes(rank, ids, {static_cast<int64_t>(ids.size())});
@@ -101,13 +101,13 @@ void expect_near(const Tensor& got, const Tensor& expected, const std::string& w
 
 TEST(Language, ChunksOfAnySizeGiveTheLogitsOfOnePass) {
   for (const bool third : {true, false}) {
-    const DecoderConfig config = small(third);
+    const DecoderConfig config = small_decoder(third);
     const TensorFile file = weights(config);
     const std::vector<int32_t> ids = some_ids(23, 53);
     const Tensor whole = whole_logits(config, ids);
     for (const std::vector<int64_t>& sizes :
          {std::vector<int64_t>(23, 1), {1, 22}, {22, 1}, {5, 5, 5, 5, 3}, {7, 1, 1, 14}}) {
-      LanguageRank rank(file, config, one_thread());
+      LanguageRank rank(file, config, one_thread_of());
       expect_near(logits_in_passes(rank, ids, sizes), whole,
                   "first chunk " + std::to_string(sizes[0]));
     }
@@ -117,7 +117,7 @@ TEST(Language, ChunksOfAnySizeGiveTheLogitsOfOnePass) {
 TEST(Language, EveryLayoutPrefillsInChunksAndDecodes) {
   int layouts = 0;
   for (const bool third : {true, false}) {
-    const DecoderConfig config = small(third);
+    const DecoderConfig config = small_decoder(third);
     const std::vector<int32_t> ids = some_ids(29, 53);
     const Tensor whole = whole_logits(config, ids);
     for (int ranks = 2; ranks <= 4; ++ranks)
@@ -129,7 +129,7 @@ TEST(Language, EveryLayoutPrefillsInChunksAndDecodes) {
           ++layouts;
           const TensorFile file = weights(config);
           run_ranks(ranks, [&](Communicator& world) {
-            LanguageRank rank(file, config, one_thread({.balance = balance}),
+            LanguageRank rank(file, config, one_thread_of({.balance = balance}),
                               RankPlacement::of(world, layout));
             const Tensor got = logits_in_passes(rank, ids, {11, 13, 1, 1, 1, 2});
             if (got)
@@ -160,7 +160,7 @@ Tensor cached(Stream& stream, const KVCache& cache, int layer, TensorView KVSegm
 // The law of Shift Parallelism: a pass split by tokens and one split by heads leave the same rows
 // on the same rank. So the split may change between any two passes without moving data.
 TEST(Language, TokensAndHeadsLeaveTheSameCache) {
-  const DecoderConfig config = small();
+  const DecoderConfig config = small_decoder();
   const std::vector<int32_t> ids = some_ids(13, 53);
   for (const auto& [ranks, text] :
        {std::pair{2, "ulysses=2"}, {3, "ulysses=3"}, {4, "ulysses=4"}, {4, "ulysses=2,tensor=2"}}) {
@@ -170,7 +170,7 @@ TEST(Language, TokensAndHeadsLeaveTheSameCache) {
       // Returns keys and values, layer by layer.
       const auto caches = [&](const std::vector<int64_t>& sizes, int64_t split_tokens) {
         LanguageRank rank(file, config,
-                          one_thread({.ops = &reference_ops(), .split_tokens = split_tokens}),
+                          one_thread_of({.ops = &reference_ops(), .split_tokens = split_tokens}),
                           RankPlacement::of(world, layout));
         logits_in_passes(rank, ids, sizes);
         std::vector<Tensor> kept;
@@ -210,9 +210,9 @@ std::vector<std::vector<int32_t>> tokens_of(std::span<const Completion> completi
 }
 
 TEST(Language, ARequestsTokensDoNotDependOnTheBatch) {
-  const DecoderConfig config = small();
+  const DecoderConfig config = small_decoder();
   const std::vector<CompletionRequest> requests = some_requests();
-  LanguageModel alone(weights(config), config, one_thread());
+  LanguageModel alone(weights(config), config, one_thread_of());
   std::vector<std::vector<int32_t>> expected;
   for (size_t i = 0; i < requests.size(); ++i) {
     // The random draws depend on the number of a request.
@@ -225,7 +225,7 @@ TEST(Language, ARequestsTokensDoNotDependOnTheBatch) {
     for (const int64_t chunk : {2, 100})
       for (const int rounds : {1, 4}) {
         // The pages suffice for at most four requests; the others wait.
-        LanguageModel model(weights(config), config, one_thread({.cache_tokens = 96}));
+        LanguageModel model(weights(config), config, one_thread_of({.cache_tokens = 96}));
         EXPECT_EQ(
             tokens_of(model.complete(requests, {.batch = batch, .chunk = chunk, .rounds = rounds})),
             expected)
@@ -239,7 +239,8 @@ TEST(Language, ARequestsTokensDoNotDependOnTheBatch) {
                                     {4, "layers=2,ulysses=2"}}) {
     const Layout layout = parse_layout(text, ranks, {});
     run_ranks(ranks, [&](Communicator& world) {
-      LanguageModel model(weights(config), config, one_thread(), RankPlacement::of(world, layout));
+      LanguageModel model(weights(config), config, one_thread_of(),
+                          RankPlacement::of(world, layout));
       EXPECT_EQ(tokens_of(model.complete(requests, {.batch = 3, .chunk = 7, .rounds = 3})),
                 expected)
           << text;
@@ -248,7 +249,7 @@ TEST(Language, ARequestsTokensDoNotDependOnTheBatch) {
 }
 
 TEST(Language, DelaysChangeNoBit) {
-  const DecoderConfig config = small();
+  const DecoderConfig config = small_decoder();
   const TensorFile file = weights(config);
   const std::vector<int32_t> ids = some_ids(17, 53);
   for (const auto& [ranks, text] : {std::pair{4, "layers=2,tensor=2"}, {4, "ulysses=2,ring=2"}}) {
@@ -258,7 +259,7 @@ TEST(Language, DelaysChangeNoBit) {
       run_ranks(
           ranks,
           [&](Communicator& world) {
-            LanguageRank rank(file, config, one_thread(), RankPlacement::of(world, layout));
+            LanguageRank rank(file, config, one_thread_of(), RankPlacement::of(world, layout));
             Tensor got = logits_in_passes(rank, ids, {12, 1, 1, 3});
             if (first) {
               plain[world.rank()] = std::move(got);
@@ -317,7 +318,7 @@ int64_t sent_for(const DecoderConfig& config, const Layout& layout, int rank, in
 }
 
 TEST(Language, EveryByteIsInAFormula) {
-  const DecoderConfig config = small();
+  const DecoderConfig config = small_decoder();
   for (const auto& [ranks, text] : {std::pair{2, "ulysses=2"},
                                     {3, "ulysses=3"},
                                     {2, "ring=2"},
@@ -329,7 +330,8 @@ TEST(Language, EveryByteIsInAFormula) {
                                     {4, "layers=2,ring=2"}}) {
     const Layout layout = parse_layout(text, ranks, {});
     run_ranks(ranks, [&](Communicator& world) {
-      LanguageModel model(weights(config), config, one_thread(), RankPlacement::of(world, layout));
+      LanguageModel model(weights(config), config, one_thread_of(),
+                          RankPlacement::of(world, layout));
       const CompletionRequest request{.prompt = some_ids(19, 53), .max_tokens = 6};
       world.reset_counters();
       model.complete({&request, 1}, {.rounds = 4});
@@ -344,7 +346,7 @@ TEST(Language, EveryByteIsInAFormula) {
 TEST(Language, AnyMixOfRequestsUnderAnyLayoutIsOneRanks) {
   test::for_cases(12, [](test::Draw& draw) {
     const auto pick = [&](int64_t low, int64_t high) { return low + draw.below(high - low + 1); };
-    DecoderConfig config = small(pick(0, 1) == 1);
+    DecoderConfig config = small_decoder(pick(0, 1) == 1);
     config.kv_heads = static_cast<int>(pick(1, 4));
     config.heads = config.kv_heads * static_cast<int>(pick(1, 3));
     config.head_dim = static_cast<int>(2 * pick(1, 6));
@@ -359,7 +361,7 @@ TEST(Language, AnyMixOfRequestsUnderAnyLayoutIsOneRanks) {
       if (pick(0, 2) == 0) request.stop = {static_cast<int32_t>(pick(0, config.vocab - 1))};
       requests.push_back(std::move(request));
     }
-    LanguageModel alone(weights(config), config, one_thread());
+    LanguageModel alone(weights(config), config, one_thread_of());
     const auto expected = tokens_of(alone.complete(requests, {.batch = 1, .chunk = 1000}));
     const std::vector<Layout> layouts = [&] {
       std::vector<Layout> all =
@@ -369,7 +371,7 @@ TEST(Language, AnyMixOfRequestsUnderAnyLayoutIsOneRanks) {
     }();
     if (layouts.empty()) return;
     const Layout& layout = layouts[pick(0, static_cast<int64_t>(layouts.size()) - 1)];
-    LanguageOptions options = one_thread({.split_tokens = pick(1, 20)});
+    LanguageOptions options = one_thread_of({.split_tokens = pick(1, 20)});
     options.balance = static_cast<RingBalance>(pick(0, 2));
     options.page_rows = pick(1, 9);
     options.cache_tokens = pick(60, 200);
@@ -392,8 +394,8 @@ TEST(Language, AnyMixOfRequestsUnderAnyLayoutIsOneRanks) {
 }
 
 TEST(Language, AStopIdEndsARequestAndIsNotPartOfIt) {
-  const DecoderConfig config = small();
-  LanguageModel model(weights(config), config, one_thread());
+  const DecoderConfig config = small_decoder();
+  LanguageModel model(weights(config), config, one_thread_of());
   CompletionRequest request{.prompt = some_ids(4, 53), .max_tokens = 20};
   const std::vector<int32_t> free = model.complete({&request, 1})[0].ids;
   request.stop = {free[5]};
@@ -404,8 +406,8 @@ TEST(Language, AStopIdEndsARequestAndIsNotPartOfIt) {
 }
 
 TEST(Language, WhatCannotRunIsRefusedByName) {
-  const DecoderConfig config = small();
-  LanguageModel model(weights(config), config, one_thread());
+  const DecoderConfig config = small_decoder();
+  LanguageModel model(weights(config), config, one_thread_of());
   const auto message = [&](const CompletionRequest& request) -> std::string {
     try {
       model.complete({&request, 1});
@@ -429,15 +431,15 @@ TEST(Language, WhatCannotRunIsRefusedByName) {
 
 // A model gives the same bits if only a part of its blocks is in memory and the others are read.
 TEST(Language, StreamedBlocksGiveTheSameBits) {
-  const DecoderConfig config = small();
+  const DecoderConfig config = small_decoder();
   const std::vector<int32_t> ids = some_ids(9, 53);
   const std::vector<int64_t> sizes{4, 1, 1, 1, 1, 1};
   const TensorFile file = weights(config);
-  LanguageRank whole(file, config, one_thread());
+  LanguageRank whole(file, config, one_thread_of());
   const Tensor expected = logits_in_passes(whole, ids, sizes);
   const size_t all = whole.weights_bytes();
   for (const int resident : {2, 3}) {
-    LanguageRank rank(file, config, one_thread({.resident = resident}));
+    LanguageRank rank(file, config, one_thread_of({.resident = resident}));
     EXPECT_TRUE(test::bitwise_equal(logits_in_passes(rank, ids, sizes), expected));
     EXPECT_LT(rank.weights_bytes(), all);
     // The streamed blocks were read once per pass. Two were there at the beginning, and two are
@@ -446,7 +448,7 @@ TEST(Language, StreamedBlocksGiveTheSameBits) {
     EXPECT_GE(rank.window().reads, streamed * passes - 2);
     EXPECT_LE(rank.window().reads, streamed * passes);
   }
-  EXPECT_THROW(LanguageRank(file, config, one_thread({.resident = 1})), Error);
+  EXPECT_THROW(LanguageRank(file, config, one_thread_of({.resident = 1})), Error);
 
   // The same from a file, on ranks with two packings, each of which streams its own blocks.
   const std::string path = testing::TempDir() + "streamed.safetensors";
@@ -456,7 +458,7 @@ TEST(Language, StreamedBlocksGiveTheSameBits) {
     const Layout layout = parse_layout(text, ranks, {});
     run_ranks(ranks, [&](Communicator& world) {
       const auto logits = [&](const TensorFile& from, int resident) {
-        LanguageRank rank(from, config, one_thread({.resident = resident}),
+        LanguageRank rank(from, config, one_thread_of({.resident = resident}),
                           RankPlacement::of(world, layout));
         return logits_in_passes(rank, ids, sizes);
       };
@@ -467,13 +469,13 @@ TEST(Language, StreamedBlocksGiveTheSameBits) {
 
 // A failed pass leaves all sequences unchanged.
 TEST(Language, AFailedPassChangesNoSequence) {
-  const DecoderConfig config = small();
+  const DecoderConfig config = small_decoder();
   const TensorFile file = weights(config);
   const std::vector<int32_t> ids = some_ids(12, 53);
   for (const auto& [ranks, text] : {std::pair{1, ""}, {2, "ring=2"}, {2, "ulysses=2"}}) {
     const Layout layout = parse_layout(text, ranks, {});
     run_ranks(ranks, [&](Communicator& world) {
-      LanguageRank rank(file, config, one_thread({.cache_tokens = 40}),
+      LanguageRank rank(file, config, one_thread_of({.cache_tokens = 40}),
                         RankPlacement::of(world, layout));
       const auto pass = [&](std::vector<Part> parts) {
         const auto share = rank.share(parts);
@@ -495,12 +497,13 @@ TEST(Language, AFailedPassChangesNoSequence) {
 }
 
 TEST(Language, ListenersLearnEveryTokenAndAStopEndsAll) {
-  const DecoderConfig config = small();
+  const DecoderConfig config = small_decoder();
   const std::vector<CompletionRequest> requests = some_requests();
   for (const auto& [ranks, text] : {std::pair{1, ""}, {2, "layers=2"}}) {
     const Layout layout = parse_layout(text, ranks, {});
     run_ranks(ranks, [&](Communicator& world) {
-      LanguageModel model(weights(config), config, one_thread(), RankPlacement::of(world, layout));
+      LanguageModel model(weights(config), config, one_thread_of(),
+                          RankPlacement::of(world, layout));
       std::vector<std::vector<int32_t>> heard(requests.size());
       CompletionOptions options{.batch = 3, .rounds = 2};
       options.on_token = [&](int request, int32_t id) { heard[request].push_back(id); };
@@ -535,13 +538,13 @@ TEST(Language, ListenersLearnEveryTokenAndAStopEndsAll) {
 }
 
 TEST(Language, EightBitsAreRefusedWhereTheWidthIsSplit) {
-  const DecoderConfig config = small();
+  const DecoderConfig config = small_decoder();
   const TensorFile file = weights(config);
   for (const char* text : {"tensor=2", "ulysses=2", "ring=2"})
     EXPECT_THROW(run_ranks(2,
                            [&](Communicator& world) {
                              LanguageRank rank(file, config,
-                                               one_thread({.weights = WeightFormat::kInt8}),
+                                               one_thread_of({.weights = WeightFormat::kInt8}),
                                                RankPlacement::of(world, parse_layout(text, 2, {})));
                            }),
                  Error)

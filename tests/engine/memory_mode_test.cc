@@ -58,36 +58,36 @@ std::string stored_model(BlockType type) {
   return copy;
 }
 
-Request job() {
+Request mode_job() {
   Request request = test::job();
   request.steps = 4;
   return request;
 }
 
-struct Ran {
+struct RanInMode {
   MemoryPlan plan;
   RunResult result;
   uint64_t taken = 0;
 };
 
-Ran run(const GeneratorOptions& options, const std::string& model = deep_model()) {
+RanInMode run_mode(const GeneratorOptions& options, const std::string& model = deep_model()) {
   const size_t before = tensor_bytes_live();
   Generator generator(model, options);
-  Ran ran;
-  ran.plan = generator.plan(generator.resolve(job()));
-  ran.result = generator.run(job(), nullptr);
+  RanInMode ran;
+  ran.plan = generator.plan(generator.resolve(mode_job()));
+  ran.result = generator.run(mode_job(), nullptr);
   ran.taken = ran.result.memory_high_water - before;
   return ran;
 }
 
 MemoryPlan plan_of(const GeneratorOptions& options, const std::string& model = deep_model()) {
   const Generator generator(model, options);
-  return generator.plan(generator.resolve(job()));
+  return generator.plan(generator.resolve(mode_job()));
 }
 
 std::string refusal_of(const GeneratorOptions& options) {
   try {
-    run(options);
+    run_mode(options);
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kMemory) << error.what();
     return error.what();
@@ -100,12 +100,12 @@ TEST(ResidentLayers, GiveTheSamePictureInThePlannedMemory) {
     for (const WeightFormat weights : {WeightFormat::kCompute, WeightFormat::kInt8}) {
       GeneratorOptions options = test::options_of(dtype);
       options.weights = weights;
-      const Ran all = run(options);
+      const RanInMode all = run_mode(options);
       EXPECT_EQ(all.result.streaming.forwards, 0);
       uint64_t before = all.plan.high_water;
       for (const int resident : {6, 4, 2}) {
         options.resident_blocks = resident;
-        const Ran some = run(options);
+        const RanInMode some = run_mode(options);
         const std::string about = std::to_string(resident) + " resident, " +
                                   std::string(to_string(dtype)) + ", " + to_string(weights) + ": " +
                                   some.plan.to_string();
@@ -127,7 +127,7 @@ TEST(ResidentLayers, GiveTheSamePictureInThePlannedMemory) {
 }
 
 // The thread that reads ahead may or may not be at work when most memory is taken.
-void expect_planned(const Ran& ran, const std::string& about) {
+void expect_planned(const RanInMode& ran, const std::string& about) {
   const auto most = static_cast<double>(ran.plan.high_water),
              taken = static_cast<double>(ran.taken),
              reading = static_cast<double>(ran.plan.parts.reading);
@@ -142,14 +142,14 @@ TEST(ResidentLayers, KeepTheFormatOfTheirFile) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       GeneratorOptions options = test::options_of(dtype);
       const std::string model = stored_model(type);
-      const Ran expanded = run(options, model);
+      const RanInMode expanded = run_mode(options, model);
       options.weights = WeightFormat::kFile;
-      const Ran all = run(options, model);
+      const RanInMode all = run_mode(options, model);
       EXPECT_EQ(all.result.framehash, expanded.result.framehash);
       uint64_t before = all.plan.high_water;
       for (const int resident : {5, 2}) {
         options.resident_blocks = resident;
-        const Ran some = run(options, model);
+        const RanInMode some = run_mode(options, model);
         const std::string about = std::string(shape_of(type).name) + ", " +
                                   std::string(to_string(dtype)) + ", " + std::to_string(resident) +
                                   " resident: " + some.plan.to_string();
@@ -174,9 +174,9 @@ TEST(MemoryModes, MemoryTakesTheLeastOfAFilesFormat) {
     GeneratorOptions options = test::options_of(DType::kF32);
     options.weights = WeightFormat::kFile;
     options.weights_fixed = true;
-    const std::string framehash = run(options, model).result.framehash;
+    const std::string framehash = run_mode(options, model).result.framehash;
     options.mode = MemoryMode::kMemory;
-    const Ran ran = run(options, model);
+    const RanInMode ran = run_mode(options, model);
     EXPECT_EQ(ran.plan.resident_layers, 2);
     EXPECT_EQ(ran.result.framehash, framehash);
     expect_planned(ran, ran.plan.to_string());
@@ -187,7 +187,7 @@ TEST(MemoryModes, MemoryTakesTheLeastOfAFilesFormat) {
     // The limit of that plan is enough for auto, too.
     options.mode = MemoryMode::kAuto;
     options.memory_limit = ran.plan.high_water;
-    EXPECT_EQ(run(options, model).result.framehash, framehash);
+    EXPECT_EQ(run_mode(options, model).result.framehash, framehash);
   }
 }
 
@@ -202,7 +202,7 @@ TEST(ResidentLayers, GiveTheSamePictureUnderEveryLayout) {
       options.resident_blocks = resident;
       options.weights = weights;
       Generator generator(model, options, RankPlacement::of(world, layout));
-      const RunResult result = generator.run(job(), nullptr);
+      const RunResult result = generator.run(mode_job(), nullptr);
       if (world.rank() == 0) framehash = result.framehash;
       EXPECT_EQ(result.streaming.forwards > 0, resident > 0) << text;
     });
@@ -219,8 +219,8 @@ TEST(ResidentLayers, ServeOneJobAfterTheOther) {
   GeneratorOptions options = test::options_of(DType::kF32);
   options.resident_blocks = 3;
   Generator generator(deep_model(), options);
-  const RunResult first = generator.run(job(), nullptr);
-  const RunResult second = generator.run(job(), nullptr);
+  const RunResult first = generator.run(mode_job(), nullptr);
+  const RunResult second = generator.run(mode_job(), nullptr);
   EXPECT_EQ(first.framehash, second.framehash);
   EXPECT_EQ(second.streaming.weights.bytes, first.streaming.weights.bytes);
 }
@@ -229,7 +229,7 @@ TEST(ResidentLayers, ServeOneJobAfterTheOther) {
 TEST(MemoryModes, AutoTakesTheFastestThatFits) {
   GeneratorOptions options = test::options_of(DType::kF32);
   options.mode = MemoryMode::kAuto;
-  const Ran all = run(options);
+  const RanInMode all = run_mode(options);
   EXPECT_EQ(all.plan.residency, Residency::kAll);
   EXPECT_EQ(all.plan.resident_layers, 0);
   EXPECT_EQ(all.plan.reason, "it fits: all resident");
@@ -242,7 +242,7 @@ TEST(MemoryModes, AutoTakesTheFastestThatFits) {
   for (const double share : {1.0, 0.8, 0.6, 0.4, 0.2, 0.0}) {
     options.memory_limit =
         floor + static_cast<uint64_t>(share * static_cast<double>(one - 1 - floor));
-    const Ran some = run(options);
+    const RanInMode some = run_mode(options);
     const int layers = some.plan.resident_layers;
     EXPECT_GE(layers, 2);
     EXPECT_LT(layers, kLayers);
@@ -279,7 +279,7 @@ TEST(MemoryModes, SpeedIsAllOrNothing) {
   const std::string text = refusal_of(options);
   EXPECT_NE(text.find("Try --mode auto ("), std::string::npos) << text;
   options.memory_limit = all.high_water;
-  EXPECT_EQ(run(options).result.streaming.forwards, 0);
+  EXPECT_EQ(run_mode(options).result.streaming.forwards, 0);
   options.resident_blocks = 2;
   EXPECT_THROW(Generator(deep_model(), options), Error);
 }
@@ -287,12 +287,12 @@ TEST(MemoryModes, SpeedIsAllOrNothing) {
 // The smallest footprint does not depend on the memory that there is.
 TEST(MemoryModes, MemoryTakesTheLeast) {
   GeneratorOptions options = test::options_of(DType::kF32);
-  const std::string framehash = run(options).result.framehash;
+  const std::string framehash = run_mode(options).result.framehash;
   options.resident_blocks = 2;
   const uint64_t floor = memory_under(Residency::kSequential, plan_of(options).parts, 0).high_water;
   options.resident_blocks = 0;
   options.mode = MemoryMode::kMemory;
-  const Ran ran = run(options);
+  const RanInMode ran = run_mode(options);
   EXPECT_EQ(ran.plan.high_water, floor);
   EXPECT_EQ(ran.plan.resident_layers, 2);
   EXPECT_EQ(ran.result.framehash, framehash);
@@ -342,7 +342,7 @@ TEST(MemoryModes, FourteenBillionParametersFitIn22GiB) {
     options.mode = mode;
     options.memory_limit = gib << 30;
     const Generator generator(folder.string(), options);
-    Request request = job();
+    Request request = mode_job();
     request.width = 832;
     request.height = 480;
     request.frames = 81;

@@ -8,7 +8,7 @@
 namespace weft {
 namespace {
 
-std::string refused(const std::string& text) {
+std::string method_refusal(const std::string& text) {
   try {
     parse_method(text, "--method");
   } catch (const Error& error) {
@@ -64,7 +64,7 @@ TEST(Method, FaultsNameTheValueAndTheLegalOnes) {
       {"clips:stale=2", "stale is 2, legal: 0 ... 1; nearest: 1"},
   };
   for (const auto& [text, message] : faults)
-    EXPECT_NE(refused(text).find(message), std::string::npos) << refused(text);
+    EXPECT_NE(method_refusal(text).find(message), std::string::npos) << method_refusal(text);
 }
 
 TEST(Method, AutoGoesByTheTrainedLengthAlone) {

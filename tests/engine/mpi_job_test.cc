@@ -34,7 +34,7 @@ std::vector<CommCounters> gather_counters(Communicator& world) {
   return all;
 }
 
-std::vector<std::string> work(Communicator& world, const std::vector<std::string>& names) {
+std::vector<std::string> work_job(Communicator& world, const std::vector<std::string>& names) {
   const bool first = world.rank() == 0;
   const Generator generator(kModel, options_of(DType::kF32));
   const LayoutLimits limits = generator.layout_limits(generator.resolve(job()));

@@ -19,7 +19,7 @@
 namespace weft {
 namespace {
 
-constexpr double kBound = 0.1;
+constexpr double kMemoryBound = 0.1;
 
 // Returns the resident bytes of this process from /proc/self/status ("RssAnon:", "RssFile:").
 int64_t resident_bytes(const std::string& kind) {
@@ -29,8 +29,8 @@ int64_t resident_bytes(const std::string& kind) {
   throw Error(ErrorKind::kMemory, "/proc/self/status has no " + kind);
 }
 
-std::vector<std::string> work(Communicator& world, const std::string& path, const WanConfig& config,
-                              const std::string& text, bool json) {
+std::vector<std::string> work_memory(Communicator& world, const std::string& path,
+                                     const WanConfig& config, const std::string& text, bool json) {
   const int ranks = world.size() - 1;
   const Layout layout = parse_layout(
       text, ranks, {.heads = config.heads, .layers = config.layers, .ffn = config.ffn_dim});
@@ -79,9 +79,9 @@ std::vector<std::string> work(Communicator& world, const std::string& path, cons
     figures["anonymous_mib"].push_back(mib(held));
     figures["formula_mib"].push_back(mib(formula));
     figures["mapped_mib"].push_back(mib(mapped));
-    if (!(std::abs(error) <= kBound)) faults.emplace_back(line);
+    if (!(std::abs(error) <= kMemoryBound)) faults.emplace_back(line);
     if (!(share < 0.75)) faults.push_back(std::string(line) + ": nothing is split");
-    if (!(static_cast<double>(mapped) < kBound * static_cast<double>(formula)))
+    if (!(static_cast<double>(mapped) < kMemoryBound * static_cast<double>(formula)))
       faults.push_back(std::string(line) + ": pages of the file are held");
   }
   if (json) std::printf("%s\n", figures.dump().c_str());

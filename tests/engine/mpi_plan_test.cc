@@ -73,8 +73,8 @@ struct LateSink final : FrameSink, ProgressListener {
 };
 
 // The bytes of each stage, first by the plan, then as taken.
-std::vector<int64_t> run_rank(RankPlacement placement, const std::string& model,
-                              const Request& open, DType dtype) {
+std::vector<int64_t> plan_rank(RankPlacement placement, const std::string& model,
+                               const Request& open, DType dtype) {
   const size_t live = tensor_bytes_live();
   Generator generator(model, test::options_of(dtype), std::move(placement));
   const Request request = generator.resolve(open);
@@ -163,8 +163,8 @@ std::vector<std::string> language_work(Communicator& world, const std::string& f
   return faults;
 }
 
-std::vector<std::string> work(Communicator& world, const std::string& model, const Request& open,
-                              const std::vector<std::string>& names) {
+std::vector<std::string> work_plan(Communicator& world, const std::string& model,
+                                   const Request& open, const std::vector<std::string>& names) {
   const Generator generator(model, test::options_of(DType::kF32));
   const LayoutLimits limits = generator.layout_limits(generator.resolve(open));
   std::vector<Layout> layouts;
@@ -177,7 +177,7 @@ std::vector<std::string> work(Communicator& world, const std::string& model, con
   for (const Layout& layout : layouts)
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       const auto all =
-          test::gather(world, run_rank(RankPlacement::of(world, layout), model, open, dtype));
+          test::gather(world, plan_rank(RankPlacement::of(world, layout), model, open, dtype));
       for (int rank = 0; rank < (world.rank() == 0 ? world.size() : 0); ++rank)
         for (int stage = 0; stage < 3; ++stage) {
           const auto planned = static_cast<double>(all[rank][stage]),

@@ -14,14 +14,14 @@ namespace weft {
 namespace {
 
 using Frames = std::function<std::vector<int64_t>(int block)>;
-constexpr int kVideo = 60;  // blocks
+constexpr int kPoolBlocks = 60;  // blocks
 
 // The first law of the pool that the blocks' frames break, or "".
 std::string broken(const BlockFrames& of, const Frames& frames) {
   const int64_t all = of.block + of.context;
   std::vector<int64_t> pool(all), video;
   std::iota(pool.begin(), pool.end(), 0);
-  for (int k = 0; k < kVideo; ++k) {
+  for (int k = 0; k < kPoolBlocks; ++k) {
     const std::vector<int64_t> own = frames(k);
     if (std::ssize(own) != of.count(k)) return "size";
     if (static_cast<int64_t>(video.size()) != of.first(k)) return "first";
@@ -53,7 +53,7 @@ std::string broken(const BlockFrames& of, const Frames& frames) {
 }
 
 NoisePool pool(const BlockFrames& frames, uint64_t seed = 7, NoiseMode mode = NoiseMode::kPool) {
-  return {mode, Rng::kPortable, seed, {4, frames.first(kVideo), 6, 8}, frames};
+  return {mode, Rng::kPortable, seed, {4, frames.first(kPoolBlocks), 6, 8}, frames};
 }
 
 constexpr BlockFrames kAll[] = {{8, 8}, {10, 5}, {8, 4}, {8, 1}, {9, 6}, {3, 0}, {1, 1}, {1, 0}};

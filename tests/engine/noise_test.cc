@@ -54,7 +54,8 @@ TEST(PortableFunctions, ErrorIsAFewUlp) {
   EXPECT_EQ(cosine, 0.0f);
 }
 
-Tensor noise(Rng rng, uint64_t seed, std::array<int64_t, 4> shape, uint32_t stream = kStreamInit) {
+Tensor field_noise(Rng rng, uint64_t seed, std::array<int64_t, 4> shape,
+                   uint32_t stream = kStreamInit) {
   Tensor out(DType::kF32, {shape[0], shape[1], shape[2], shape[3]});
   NoiseField(rng, seed, shape, stream).fill(out);
   return out;
@@ -62,8 +63,9 @@ Tensor noise(Rng rng, uint64_t seed, std::array<int64_t, 4> shape, uint32_t stre
 
 // These bits are a contract and never change.
 TEST(Noise, PortableValuesArePinned) {
-  const Tensor a = noise(Rng::kPortable, 42, {2, 2, 3, 5});
-  const Tensor b = noise(Rng::kPortable, 0x123456789abcdef0u, {1, 1, 1, 4}, stream_of_step(3));
+  const Tensor a = field_noise(Rng::kPortable, 42, {2, 2, 3, 5});
+  const Tensor b =
+      field_noise(Rng::kPortable, 0x123456789abcdef0u, {1, 1, 1, 4}, stream_of_step(3));
   const float* x = a.as<float>();
   uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a over the bits
   for (int64_t k = 0; k < a.count(); ++k) {
@@ -78,7 +80,7 @@ TEST(Noise, PortableValuesArePinned) {
 }
 
 TEST(Noise, MomentsAndTails) {
-  const Tensor x = noise(Rng::kPortable, 7, {16, 8, 64, 64});
+  const Tensor x = field_noise(Rng::kPortable, 7, {16, 8, 64, 64});
   const int64_t n = x.count();
   double m1 = 0, m2 = 0, m3 = 0, m4 = 0, lag1 = 0;
   int64_t beyond3 = 0;
@@ -104,7 +106,7 @@ TEST(Noise, AnySliceIsThatSliceOfTheWhole) {
   const std::array<int64_t, 4> shape = {3, 5, 6, 7};
   for (Rng rng : {Rng::kPortable, Rng::kTorchCpu}) {
     const NoiseField field(rng, 99, shape);
-    const Tensor whole = noise(rng, 99, shape);
+    const Tensor whole = field_noise(rng, 99, shape);
     for (int64_t f : {0, 2}) {
       for (int64_t y : {0, 1, 3}) {
         for (int64_t x : {0, 2, 5}) {
@@ -123,23 +125,23 @@ TEST(Noise, AnySliceIsThatSliceOfTheWhole) {
 
 // A frame's noise does not depend on the number of frames.
 TEST(Noise, PortableFrameIsIndependentOfFrameCount) {
-  const Tensor few = noise(Rng::kPortable, 5, {4, 2, 3, 3});
-  const Tensor many = noise(Rng::kPortable, 5, {4, 9, 3, 3});
+  const Tensor few = field_noise(Rng::kPortable, 5, {4, 2, 3, 3});
+  const Tensor many = field_noise(Rng::kPortable, 5, {4, 9, 3, 3});
   for (int64_t c = 0; c < 4; ++c) {
     EXPECT_EQ(0, std::memcmp(few.as<float>() + c * 18, many.as<float>() + c * 81, 18 * 4));
   }
 }
 
 TEST(Noise, SeedsStreamsAndFramesDiffer) {
-  const Tensor base = noise(Rng::kPortable, 5, {1, 2, 4, 4});
+  const Tensor base = field_noise(Rng::kPortable, 5, {1, 2, 4, 4});
   const auto equal = [&](const Tensor& other) {
     int64_t same = 0;
     for (int64_t k = 0; k < base.count(); ++k) same += base.as<float>()[k] == other.as<float>()[k];
     return same;
   };
-  EXPECT_EQ(equal(noise(Rng::kPortable, 6, {1, 2, 4, 4})), 0);
-  EXPECT_EQ(equal(noise(Rng::kPortable, 5 + (uint64_t{1} << 32), {1, 2, 4, 4})), 0);
-  EXPECT_EQ(equal(noise(Rng::kPortable, 5, {1, 2, 4, 4}, stream_of_step(0))), 0);
+  EXPECT_EQ(equal(field_noise(Rng::kPortable, 6, {1, 2, 4, 4})), 0);
+  EXPECT_EQ(equal(field_noise(Rng::kPortable, 5 + (uint64_t{1} << 32), {1, 2, 4, 4})), 0);
+  EXPECT_EQ(equal(field_noise(Rng::kPortable, 5, {1, 2, 4, 4}, stream_of_step(0))), 0);
   EXPECT_NE(0, std::memcmp(base.as<float>(), base.as<float>() + 16, 64));
 }
 

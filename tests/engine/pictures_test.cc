@@ -22,17 +22,12 @@
 namespace weft {
 namespace {
 
-using test::options_of, test::rel_l2;
+using test::options_of, test::rel_l2, test::floats_of;
 
-const std::string kGolden = "tests/golden/";
+const std::string kPictureCases = "tests/golden/";
 const char* const kCases[] = {"pipeline_i2v_a14b", "pipeline_i2v21", "pipeline_ti2v_5b"};
 
-std::string model_of(const std::string& name) { return kGolden + name + "/model"; }
-
-std::vector<float> values_of(const TensorView& view) {
-  const auto* values = view.as<float>();
-  return {values, values + view.count()};
-}
+std::string model_of(const std::string& name) { return kPictureCases + name + "/model"; }
 
 // A picture of any colours.
 std::shared_ptr<const Tensor> picture(int64_t width, int64_t height, float phase = 0) {
@@ -56,8 +51,8 @@ std::shared_ptr<const Tensor> f32_input(const TensorFile& inputs, const std::str
 // A golden case: its request, and the rows in place of an image encoder.
 struct PictureCase {
   explicit PictureCase(const std::string& name)
-      : spec(read_json_file(kGolden + name + "/case.json")) {
-    const TensorFile inputs = TensorFile::open(kGolden + name + "/inputs.safetensors");
+      : spec(read_json_file(kPictureCases + name + "/case.json")) {
+    const TensorFile inputs = TensorFile::open(kPictureCases + name + "/inputs.safetensors");
     request.prompt = spec.at("prompt");
     request.negative_prompt = spec.at("negative_prompt");
     request.width = spec.at("width");
@@ -88,9 +83,9 @@ struct PictureCase {
   std::shared_ptr<const Tensor> rows;
 };
 
-struct Tap final : PipelineTap {
+struct PictureTap final : PipelineTap {
   std::map<std::string, std::vector<float>> tensors;
-  void tap(const char* name, const TensorView& value) override { tensors[name] = values_of(value); }
+  void tap(const char* name, const TensorView& value) override { tensors[name] = floats_of(value); }
 };
 
 TEST(Pictures, GoldenCasesPass) {
@@ -99,11 +94,11 @@ TEST(Pictures, GoldenCasesPass) {
       const PictureCase c(name);
       const double bound =
           c.spec.at(dtype == DType::kF32 ? "tolerance" : "tolerance_bf16").get<double>();
-      Tap tap;
+      PictureTap tap;
       Generator(model_of(name), options_of(dtype)).run(c.request, nullptr, c.options(&tap));
-      const TensorFile expected = TensorFile::open(kGolden + name + "/expected.safetensors");
+      const TensorFile expected = TensorFile::open(kPictureCases + name + "/expected.safetensors");
       for (const std::string& tensor : expected.names()) {
-        std::vector<float> wanted = values_of(expected.view(tensor)), got = tap.tensors[tensor];
+        std::vector<float> wanted = floats_of(expected.view(tensor)), got = tap.tensors[tensor];
         if (tensor == "video")
           for (auto* values : {&wanted, &got})
             for (float& value : *values) value -= 0.5f;
@@ -196,13 +191,13 @@ TEST(Pictures, ConditionsAreThoseOfASlowReferenceOnEveryRank) {
         const TensorView channels = all[rank].channels;
         ASSERT_EQ(channels[0], 20);
         const int64_t mask = 4 * channels[1] * channels[2] * channels[3];
-        std::vector<float> values = values_of(channels);
+        std::vector<float> values = floats_of(channels);
         const std::vector<float> encoded(values.begin() + mask, values.end());
         EXPECT_LE(rel_l2(encoded, latent), 1e-5) << ranks << " " << rank;
         double ones = 0;
         for (int64_t i = 0; i < mask; ++i) ones += values[i];
         EXPECT_EQ(ones, (both ? 5 : 4) * channels[2] * channels[3]);
-        EXPECT_EQ(values, values_of(all[0].channels));
+        EXPECT_EQ(values, floats_of(all[0].channels));
         EXPECT_FALSE(all[rank].rows);
         EXPECT_EQ(all[rank].given_frames, 0);
         sent += counters[rank].sent[static_cast<size_t>(Payload::kLatent)].bytes;
@@ -223,7 +218,7 @@ TEST(Pictures, TheFirstFrameIsThePictureEncodedAlone) {
   for (const int ranks : {1, 2}) {
     const auto all = conditions_on(ranks, folder, request);
     for (const PictureConditions& one : all) {
-      EXPECT_LE(rel_l2(values_of(one.frames), latent), 1e-5);
+      EXPECT_LE(rel_l2(floats_of(one.frames), latent), 1e-5);
       EXPECT_FALSE(one.channels);
       EXPECT_EQ(one.given_frames, 1);
     }
@@ -234,12 +229,12 @@ struct Result {
   std::vector<float> latents, video;
 };
 
-Result drawn(const PictureCase& c, const std::string& name, const Layout& layout,
-             DType dtype = DType::kF32) {
+Result drawn_pictures(const PictureCase& c, const std::string& name, const Layout& layout,
+                      DType dtype = DType::kF32) {
   Result result;
   run_ranks(layout.ranks(), [&](Communicator& world) {
     Generator generator(model_of(name), options_of(dtype), RankPlacement::of(world, layout));
-    Tap tap;
+    PictureTap tap;
     generator.run(c.request, nullptr, c.options(&tap));
     if (world.rank() == 0) result = {tap.tensors["latents_final"], tap.tensors["video"]};
   });
@@ -250,10 +245,10 @@ Result drawn(const PictureCase& c, const std::string& name, const Layout& layout
 TEST(Pictures, TheGivenFrameIsLeftAsItIs) {
   const std::string name = "pipeline_ti2v_5b", folder = model_of(name);
   PictureCase c(name);
-  const std::vector<float> first = values_of(conditions_on(1, folder, c.request)[0].frames);
+  const std::vector<float> first = floats_of(conditions_on(1, folder, c.request)[0].frames);
   for (const char* split : {"ring=1", "ring=2", "layers=2", "cfg=2"}) {
     const int ranks = std::string(split) == "ring=1" ? 1 : 2;
-    const Result result = drawn(c, name, parse_layout(split, ranks, {.guided = true}));
+    const Result result = drawn_pictures(c, name, parse_layout(split, ranks, {.guided = true}));
     const auto plane = static_cast<int64_t>(first.size()) / 48;
     for (int64_t channel = 0; channel < 48; ++channel)
       for (int64_t i = 0; i < plane; ++i)
@@ -263,12 +258,12 @@ TEST(Pictures, TheGivenFrameIsLeftAsItIs) {
   // A clip of one frame is the picture, encoded and decoded, whatever the noise.
   PictureCase still(name);
   still.request.frames = 1;
-  const Result one = drawn(still, name, {});
+  const Result one = drawn_pictures(still, name, {});
   still.request.seed += 1;
-  const Result other = drawn(still, name, {});
+  const Result other = drawn_pictures(still, name, {});
   EXPECT_EQ(one.video, other.video);
   std::vector<float> begin(one.video.size());
-  const Result clip = drawn(c, name, {});
+  const Result clip = drawn_pictures(c, name, {});
   for (size_t channel = 0, size = begin.size() / 3; channel < 3; ++channel)
     std::copy_n(clip.video.begin() + channel * size * 9, size, begin.begin() + channel * size);
   EXPECT_LE(rel_l2(begin, one.video), 1e-6);
@@ -278,33 +273,33 @@ TEST(Pictures, TheGivenFrameIsLeftAsItIs) {
 TEST(Pictures, AModelOfFirstFramesDrawsFromTextAsWell) {
   const std::string name = "pipeline_ti2v_5b";
   PictureCase c(name);
-  const Result with = drawn(c, name, {});
+  const Result with = drawn_pictures(c, name, {});
   c.request.image = {};
-  const Result without = drawn(c, name, {});
+  const Result without = drawn_pictures(c, name, {});
   EXPECT_GT(rel_l2(without.latents, with.latents), 1e-2);
 }
 
 TEST(Pictures, TheLastPictureChangesTheClip) {
   const std::string name = "pipeline_i2v_a14b";
   PictureCase c(name);
-  const Result first = drawn(c, name, {});
+  const Result first = drawn_pictures(c, name, {});
   c.request.last_image = given(c.request.width, c.request.height, 2);
-  const Result both = drawn(c, name, {});
+  const Result both = drawn_pictures(c, name, {});
   EXPECT_GT(rel_l2(both.latents, first.latents), 1e-3);
   c.request.last_image = given(c.request.width, c.request.height, 1);
-  EXPECT_GT(rel_l2(drawn(c, name, {}).latents, both.latents), 1e-4);
+  EXPECT_GT(rel_l2(drawn_pictures(c, name, {}).latents, both.latents), 1e-4);
 }
 
 TEST(Pictures, EveryKindOfSplitGivesTheLatentsOfOneRank) {
   for (const char* name : kCases) {
     PictureCase c(name);
-    const Result one = drawn(c, name, {});
+    const Result one = drawn_pictures(c, name, {});
     const Generator generator(model_of(name), options_of(DType::kF32));
     LayoutLimits limits = generator.layout_limits(generator.resolve(c.request));
     for (const int ranks : {2, 4})
       for (const Layout& layout : legal_layouts(ranks, limits)) {
         if (layout[Axis::kData] > 1) continue;
-        EXPECT_LE(rel_l2(drawn(c, name, layout).latents, one.latents), 1e-5)
+        EXPECT_LE(rel_l2(drawn_pictures(c, name, layout).latents, one.latents), 1e-5)
             << name << " " << to_string(layout);
       }
   }
@@ -315,18 +310,19 @@ TEST(Pictures, DisplacedPatchesThatAreNeverStaleAreExact) {
   for (const char* name : {"pipeline_i2v_a14b", "pipeline_ti2v_5b"}) {
     PictureCase c(name);
     c.request.steps = 9;
-    const Result one = drawn(c, name, {});
+    const Result one = drawn_pictures(c, name, {});
     for (const char* method :
          {"distrifusion:patches=3,warmup=9,split=frames", "pcpp:patches=3,window=1,warmup=9",
           "pipefusion:patches=3,warmup=9"}) {
       c.request.method = parse_method(method, "method");
       Layout layout;
       layout[is_pipefusion(c.request.method) ? Axis::kLayers : Axis::kPatch] = 2;
-      EXPECT_LE(rel_l2(drawn(c, name, layout).latents, one.latents), 1e-5) << name << " " << method;
+      EXPECT_LE(rel_l2(drawn_pictures(c, name, layout).latents, one.latents), 1e-5)
+          << name << " " << method;
     }
     // Stale ones differ, and a given frame does not.
     c.request.method = parse_method("pipefusion:patches=3,warmup=1", "method");
-    EXPECT_GT(rel_l2(drawn(c, name, {}).latents, one.latents), 1e-5) << name;
+    EXPECT_GT(rel_l2(drawn_pictures(c, name, {}).latents, one.latents), 1e-5) << name;
     c.request.method = {};
   }
 }
@@ -369,7 +365,8 @@ struct EncoderFolder {
     fs::remove_all(path);
     fs::copy(model_of("pipeline_i2v21"), path, fs::copy_options::recursive);
     nlohmann::json index = read_json_file(path + "/model_index.json"),
-                   config = read_json_file(kGolden + "clip_vision/model/image_encoder/config.json");
+                   config = read_json_file(kPictureCases +
+                                           "clip_vision/model/image_encoder/config.json");
     index["image_encoder"] = {"transformers", "CLIPVisionModel"};
     std::ofstream(path + "/model_index.json") << index.dump();
     fs::create_directories(path + "/image_encoder");
@@ -409,7 +406,7 @@ TEST(Pictures, AnImageEncoderReadsTheWholePicture) {
   encoder->encode(context, pixels, rows);
   for (const int ranks : {1, 2, 3})
     for (const PictureConditions& on_rank : conditions_on(ranks, folder.path, c.request))
-      EXPECT_LE(rel_l2(values_of(on_rank.rows), values_of(rows)), 1e-5) << ranks;
+      EXPECT_LE(rel_l2(floats_of(on_rank.rows), floats_of(rows)), 1e-5) << ranks;
 
   // The clip is the one that is drawn with these rows.
   RunOptions given = c.options();

@@ -60,7 +60,7 @@ class PreviewModel {
   fs::path path_;
 };
 
-struct Events final : ProgressListener {
+struct PreviewEvents final : ProgressListener {
   std::vector<Preview> previews;
   std::vector<std::string> order;
   void progress(const Progress& p) override {
@@ -72,8 +72,8 @@ struct Events final : ProgressListener {
   }
 };
 
-struct Drawn {
-  Events events;
+struct DrawnPreviews {
+  PreviewEvents events;
   RunResult result;
   std::vector<int64_t> latent_bytes;  // sent, by rank
 };
@@ -85,8 +85,9 @@ Request four_steps() {
 }
 
 // Draws the small job with a preview of every `every`-th step, or none for 0.
-Drawn draw(const std::string& model, const Layout& layout, int every, const Request& request) {
-  Drawn drawn;
+DrawnPreviews draw_previews(const std::string& model, const Layout& layout, int every,
+                            const Request& request) {
+  DrawnPreviews drawn;
   drawn.latent_bytes.resize(static_cast<size_t>(layout.ranks()));
   const auto rank = [&](RankPlacement placement, int index) {
     GeneratorOptions options = options_of(DType::kF32);
@@ -139,7 +140,7 @@ Tensor random_latents(int64_t frames) {
   return latents;
 }
 
-void expect_near(const ColourMap& is, const ColourMap& wants, double most) {
+void expect_near_map(const ColourMap& is, const ColourMap& wants, double most) {
   ASSERT_EQ(is.rgb.size(), wants.rgb.size());
   for (size_t colour = 0; colour < 3; ++colour) {
     for (size_t c = 0; c < kChannels; ++c)
@@ -165,10 +166,10 @@ TEST(PreviewFit, ReproducesALinearVae) {
   EXPECT_LT(fitter.errors().all, 1e-5);
   const PreviewFit read = reread(fit, fitter.errors());
   ASSERT_TRUE(fit.first && read.first);
-  expect_near(fit.map, truth.map, 1e-5);
-  expect_near(*fit.first, *truth.first, 1e-5);
-  expect_near(read.map, truth.map, 2e-5);
-  expect_near(*read.first, *truth.first, 2e-5);
+  expect_near_map(fit.map, truth.map, 1e-5);
+  expect_near_map(*fit.first, *truth.first, 1e-5);
+  expect_near_map(read.map, truth.map, 2e-5);
+  expect_near_map(*read.first, *truth.first, 2e-5);
 }
 
 // A picture has one latent frame, and so one map, as files had that are older than the first
@@ -180,7 +181,7 @@ TEST(PreviewFit, OfPicturesHasOneMap) {
   const PreviewFit fit = fitter.fit(), read = reread(fit, fitter.errors());
   EXPECT_FALSE(fit.first);
   EXPECT_FALSE(read.first);
-  expect_near(read.map, some_map(1), 2e-5);
+  expect_near_map(read.map, some_map(1), 2e-5);
   EXPECT_LT(fitter.errors().all, 1e-5);
 }
 
@@ -269,8 +270,8 @@ TEST(PreviewPictures, AreColoursEnlargedByAWholeFactor) {
 
 TEST(Preview, EventsComeBehindTheirStepsAndTheResultIsTheSame) {
   const PreviewModel model(preview_fit_text(some_fit(), {}));
-  const Drawn without = draw(model.path(), Layout{}, 0, four_steps());
-  const Drawn with = draw(model.path(), Layout{}, 3, four_steps());
+  const DrawnPreviews without = draw_previews(model.path(), Layout{}, 0, four_steps());
+  const DrawnPreviews with = draw_previews(model.path(), Layout{}, 3, four_steps());
   EXPECT_EQ(with.events.order, (std::vector<std::string>{"step 1", "step 2", "step 3", "preview 3",
                                                          "step 4", "preview 4"}));
   EXPECT_TRUE(without.events.previews.empty());
@@ -289,7 +290,7 @@ TEST(Preview, TheFirstFrameHasItsOwnMap) {
   for (const auto& [ranks, text] :
        {std::pair{1, ""}, {3, "ring=3"}, {2, "ulysses=2"}, {4, "layers=2,ring=2"}}) {
     const Layout layout = ranks == 1 ? Layout{} : parse_layout(text, ranks, {});
-    const Drawn drawn = draw(model.path(), layout, 4, four_steps());
+    const DrawnPreviews drawn = draw_previews(model.path(), layout, 4, four_steps());
     ASSERT_EQ(drawn.events.previews.size(), 1u) << text;
     const std::vector<Frame>& frames = drawn.events.previews[0].frames;
     ASSERT_EQ(frames.size(), 3u);
@@ -303,15 +304,15 @@ TEST(Preview, TheFirstFrameHasItsOwnMap) {
 // root sends four bytes for each of a latent pixel's three colours.
 TEST(Preview, EveryLayoutShowsTheSameAndSendsWhatTheFormulaSays) {
   const PreviewModel model(preview_fit_text(some_fit(), {}));
-  const Drawn whole = draw(model.path(), Layout{}, 2, four_steps());
+  const DrawnPreviews whole = draw_previews(model.path(), Layout{}, 2, four_steps());
   ASSERT_EQ(whole.events.previews.size(), 2u);
   for (const auto& [ranks, text] :
        {std::pair{2, "cfg=2"}, std::pair{2, "ulysses=2"}, std::pair{3, "ring=3"},
         std::pair{2, "tensor=2"}, std::pair{2, "layers=2"}, std::pair{4, "layers=2,ring=2"},
         std::pair{4, "cfg=2,token_ring=2"}}) {
     const Layout layout = parse_layout(text, ranks, {});
-    const Drawn with = draw(model.path(), layout, 2, four_steps());
-    const Drawn without = draw(model.path(), layout, 0, four_steps());
+    const DrawnPreviews with = draw_previews(model.path(), layout, 2, four_steps());
+    const DrawnPreviews without = draw_previews(model.path(), layout, 0, four_steps());
     EXPECT_EQ(with.result.framehash, without.result.framehash) << text;
     EXPECT_EQ(with.result.signature, without.result.signature) << text;
     ASSERT_EQ(with.events.previews.size(), 2u) << text;
@@ -351,7 +352,7 @@ TEST(Preview, TheMemoryPlanCountsThem) {
     options.preview_every = every;
     options.preview_share = 1e9;
     Generator generator(model.path(), options);
-    Events events;
+    PreviewEvents events;
     RunOptions run;
     run.listener = &events;
     const Request resolved = generator.resolve(request);

@@ -5,25 +5,6 @@
 namespace weft::test {
 namespace {
 
-Layout layout_of(std::initializer_list<std::pair<Axis, int>> axes) {
-  Layout layout;
-  for (const auto& [axis, parts] : axes) layout[axis] = parts;
-  return layout;
-}
-Layout stages(int count) { return layout_of({{Axis::kLayers, count}}); }
-
-std::vector<Layout> layouts() {
-  return {stages(1),
-          stages(2),
-          stages(3),
-          layout_of({{Axis::kCfg, 2}}),
-          layout_of({{Axis::kUlysses, 2}}),
-          layout_of({{Axis::kUlysses, 3}}),
-          layout_of({{Axis::kCfg, 2}, {Axis::kLayers, 2}}),
-          layout_of({{Axis::kLayers, 2}, {Axis::kUlysses, 2}}),
-          layout_of({{Axis::kCfg, 2}, {Axis::kUlysses, 2}})};
-}
-
 const QueueNumbers kCached{.blocks = 6, .steps = 8, .skipped = {1, 3, 4, 6}};
 
 // Law 1 of the queue, with skipped steps: fewer blocks than skipped steps, no context, as much
@@ -40,7 +21,7 @@ TEST(QueueCache, GivesTheBitsOfADoubleLoopUnderEveryLayout) {
         QueueNumbers{.blocks = 1, .steps = 6, .skipped = {2, 3}},
         QueueNumbers{.blocks = 4, .steps = 6, .guidance = 1, .skipped = {1, 3, 4}}}) {
     const Video expected = closed_form(n);
-    for (const Layout& layout : layouts()) {
+    for (const Layout& layout : queue_layouts()) {
       if (layout[Axis::kCfg] == 2 && n.guidance == 1) continue;
       EXPECT_TRUE(same(run_queue(n, layout), expected))
           << to_string(layout) << " " << n.blocks << " blocks, " << n.steps << " steps";
@@ -56,7 +37,7 @@ TEST(QueueCache, SkippedStepsChangeTheVideo) {
 
 TEST(QueueCache, DelaysAndTheDecoderChangeNoBit) {
   const Video expected = closed_form(kCached);
-  for (const Layout& layout : layouts())
+  for (const Layout& layout : queue_layouts())
     for (uint64_t seed = 1; seed <= 6 && layout.ranks() > 1; ++seed)
       EXPECT_TRUE(
           same(run_queue(

@@ -10,25 +10,6 @@
 namespace weft::test {
 namespace {
 
-Layout layout_of(std::initializer_list<std::pair<Axis, int>> axes) {
-  Layout layout;
-  for (const auto& [axis, parts] : axes) layout[axis] = parts;
-  return layout;
-}
-Layout stages(int count) { return layout_of({{Axis::kLayers, count}}); }
-
-std::vector<Layout> layouts() {
-  return {stages(1),
-          stages(2),
-          stages(3),
-          layout_of({{Axis::kCfg, 2}}),
-          layout_of({{Axis::kUlysses, 2}}),
-          layout_of({{Axis::kUlysses, 3}}),
-          layout_of({{Axis::kCfg, 2}, {Axis::kLayers, 2}}),
-          layout_of({{Axis::kLayers, 2}, {Axis::kUlysses, 2}}),
-          layout_of({{Axis::kCfg, 2}, {Axis::kUlysses, 2}})};
-}
-
 // Law 1.
 TEST(QueueDenoiser, GivesTheBitsOfADoubleLoopUnderEveryLayout) {
   for (const QueueNumbers& n :
@@ -38,7 +19,7 @@ TEST(QueueDenoiser, GivesTheBitsOfADoubleLoopUnderEveryLayout) {
         QueueNumbers{.blocks = 4, .prompts = {0, 1, 1, 2}}, QueueNumbers{.blocks = 3, .steps = 1},
         QueueNumbers{.blocks = 2, .guidance = 1}}) {
     const Video expected = closed_form(n);
-    for (const Layout& layout : layouts()) {
+    for (const Layout& layout : queue_layouts()) {
       if (layout[Axis::kCfg] == 2 && n.guidance == 1) continue;
       EXPECT_TRUE(same(run_queue(n, layout), expected)) << to_string(layout);
     }
@@ -77,7 +58,7 @@ TEST(QueueDenoiser, WindowsOfTurnsFollowOneAnother) {
 TEST(QueueDenoiser, DelaysAndTheDecoderChangeNoBit) {
   const QueueNumbers n{.blocks = 4, .steps = 3};
   const Video expected = closed_form(n);
-  for (const Layout& layout : layouts())
+  for (const Layout& layout : queue_layouts())
     for (uint64_t seed = 1; seed <= 3 && layout.ranks() > 1; ++seed)
       EXPECT_TRUE(same(
           run_queue(n, layout,
@@ -462,7 +443,7 @@ TEST(QueueDenoiser, MemoryDoesNotGrowWithTheVideo) {
 // A rank keeps one set of keys, for the blocks, branches and heads that it computes.
 TEST(QueueDenoiser, KeepsOneSetOfKeys) {
   const QueueNumbers n{.layers = 5};
-  for (const Layout& layout : layouts()) {
+  for (const Layout& layout : queue_layouts()) {
     run_queue(n, layout, {.kept_keys = [&](const RankPlacement& placement, size_t bytes) {
                 const BlockRange layers = placement.blocks(n.layers);
                 const int64_t heads = ToyAttention::kHeads / layout[Axis::kUlysses];
@@ -491,7 +472,7 @@ TEST(QueueDenoiser, LaterBlocksChangeNothingThatHasLeft) {
 // All ranks stop before the turn after the root's decision, with no message on its way.
 TEST(QueueDenoiser, EveryRankObeysTheRootBeforeTheNextTurn) {
   const QueueNumbers n{.blocks = 4, .steps = 3};
-  for (const Layout& layout : layouts())
+  for (const Layout& layout : queue_layouts())
     for (const bool rendezvous : {false, true})
       for (int turn = 0; turn < n.blocks + n.steps - 1; turn += 2) {
         const auto end = [](Communicator& world) {
@@ -521,7 +502,7 @@ TEST(QueueDenoiser, NamesTheBlockAndTheStepOfWhatIsNotFinite) {
   }
 }
 
-std::string refusal(const std::function<void()>& act) {
+std::string refused_usage(const std::function<void()>& act) {
   try {
     act();
   } catch (const Error& error) {
@@ -532,23 +513,24 @@ std::string refusal(const std::function<void()>& act) {
 }
 
 TEST(QueueSettings, NamesTheSettingItsValueAndTheLegalOnes) {
-  EXPECT_EQ(refusal([] { validate({.frames = {9, 6}}, 1); }), "");
-  EXPECT_EQ(refusal([] { validate({.frames = {9, 0}}, 1); }), "");
-  EXPECT_EQ(refusal([] {
+  EXPECT_EQ(refused_usage([] { validate({.frames = {9, 6}}, 1); }), "");
+  EXPECT_EQ(refused_usage([] { validate({.frames = {9, 0}}, 1); }), "");
+  EXPECT_EQ(refused_usage([] {
               validate({.frames = {4, 5}}, 1);
             }),
             "--method queue: context is 5; legal are 0 to 4, the latent frames of a block");
-  EXPECT_EQ(refusal([] {
+  EXPECT_EQ(refused_usage([] {
               validate({.frames = {0, 0}}, 1);
             }),
             "--method queue: block is 0; legal are from 1 on");
-  EXPECT_EQ(refusal([] {
+  EXPECT_EQ(refused_usage([] {
               validate({.frames = {5, 2}}, 2);
             }),
             "--method queue: block is 5; legal are multiples of 2 from 2 on");
-  EXPECT_EQ(refusal([] { check_queue_steps(9); }), "");
-  EXPECT_NE(refusal([] { check_queue_steps(8); }).find("steps is 8; legal are values from 9 on"),
-            std::string::npos);
+  EXPECT_EQ(refused_usage([] { check_queue_steps(9); }), "");
+  EXPECT_NE(
+      refused_usage([] { check_queue_steps(8); }).find("steps is 8; legal are values from 9 on"),
+      std::string::npos);
 }
 
 TEST(QueueSettings, CountsBlocksAndWarns) {

@@ -10,11 +10,11 @@
 namespace weft::test {
 namespace {
 
-const Link kFast{.latency_s = 1e-6, .bytes_per_s = 1e11},
-    kSlow{.latency_s = 10e-3, .bytes_per_s = 1e8};
+const Link kQueueFast{.latency_s = 1e-6, .bytes_per_s = 1e11},
+    kQueueSlow{.latency_s = 10e-3, .bytes_per_s = 1e8};
 
-PlannedJob planned(const std::string& model, const Link& link, int frames, int steps,
-                   const StepCache& cache = {}) {
+PlannedJob planned_queue(const std::string& model, const Link& link, int frames, int steps,
+                         const StepCache& cache = {}) {
   PlannedJob job{.model = std::make_shared<const OpenModel>(model),
                  .options = options_of(DType::kF32),
                  .request = {},
@@ -34,7 +34,7 @@ PlannedJob planned(const std::string& model, const Link& link, int frames, int s
   return job;
 }
 
-std::vector<Layout> legal(const PlannedJob& job, int ranks) {
+std::vector<Layout> legal_for_queue(const PlannedJob& job, int ranks) {
   return parse_layouts("all", ranks, Generator(job.model, job.options).layout_limits(job.request));
 }
 
@@ -58,15 +58,15 @@ void expect_like_whole(const PlannedJob& job, int ranks, const std::string& text
 }
 
 TEST(QueueForecast, IsTheTimeOfTheWholeJob) {
-  for (const Link& link : {kFast, kSlow})
+  for (const Link& link : {kQueueFast, kQueueSlow})
     for (const int ranks : {1, 2, 3, 4})
-      expect_like_whole(planned("models/pocket", link, 81, 12), ranks);
+      expect_like_whole(planned_queue("models/pocket", link, 81, 12), ranks);
 }
 
 // All frames are decoded by the decoder, in order, while later blocks are denoised. A decoder that
 // is the first rank has that time as a stage of its own, as a run has.
 TEST(QueueForecast, CountsTheDecodingBesideTheForwards) {
-  const PlannedJob job = planned("models/pocket", kFast, 81, 12);
+  const PlannedJob job = planned_queue("models/pocket", kQueueFast, 81, 12);
   PlannedJob at_once = job;
   at_once.request.method = {.kind = MethodKind::kFull};
   const double decode_s = QuickForecast(at_once)({}).stage("decode");
@@ -105,14 +105,14 @@ TEST(QueueForecast, CountsTheDecodingBesideTheForwards) {
 
 // Fewer blocks than steps, and fewer than stages.
 TEST(QueueForecast, HoldsForAShortQueue) {
-  expect_like_whole(planned("models/pocket", kSlow, 29, 12), 4);
-  expect_like_whole(planned("models/pocket", kSlow, 17, 9), 6);
+  expect_like_whole(planned_queue("models/pocket", kQueueSlow, 29, 12), 4);
+  expect_like_whole(planned_queue("models/pocket", kQueueSlow, 17, 9), 6);
 }
 
 // Many more blocks than steps: most turns are left out.
 TEST(QueueForecast, HoldsForALongVideo) {
-  for (const Link& link : {kFast, kSlow}) {
-    const PlannedJob job = planned("models/pocket", link, 401, 9);
+  for (const Link& link : {kQueueFast, kQueueSlow}) {
+    const PlannedJob job = planned_queue("models/pocket", link, 401, 9);
     Layout layout;
     layout[Axis::kLayers] = 3;
     EXPECT_GT(QueueForecast(job).timeline(layout).skipped, 20);
@@ -121,14 +121,14 @@ TEST(QueueForecast, HoldsForALongVideo) {
 }
 
 TEST(QueueForecast, HoldsForTwoExperts) {
-  expect_like_whole(planned("tests/golden/pipeline_two_experts/model", kSlow, 41, 9), 2);
+  expect_like_whole(planned_queue("tests/golden/pipeline_two_experts/model", kQueueSlow, 41, 9), 2);
 }
 
 TEST(QueueForecast, HoldsForAStepCache) {
   const StepCache cache{StepCacheKind::kTeaCache, 0.1, std::vector<int>{1, 4, 5, 7}};
   for (const int ranks : {1, 2, 4})
-    expect_like_whole(planned("models/pocket", kSlow, 81, 12, cache), ranks);
-  expect_like_whole(planned("models/pocket", kFast, 201, 9, cache), 3, "layers=3");
+    expect_like_whole(planned_queue("models/pocket", kQueueSlow, 81, 12, cache), ranks);
+  expect_like_whole(planned_queue("models/pocket", kQueueFast, 201, 9, cache), 3, "layers=3");
 }
 
 int64_t bytes_of_a_forward(const PlannedJob& job, const Layout& layout, size_t rank = 0) {
@@ -138,7 +138,7 @@ int64_t bytes_of_a_forward(const PlannedJob& job, const Layout& layout, size_t r
 // Forwards take as long as their weights take to arrive, where that is longer: of one rank, all
 // forwards of all blocks one after the other.
 TEST(QueueForecast, CountsTheReadingOfWeights) {
-  PlannedJob job = planned("models/pocket", kFast, 81, 9);
+  PlannedJob job = planned_queue("models/pocket", kQueueFast, 81, 9);
   const Forecast resident = QueueForecast(job)({});
   EXPECT_EQ(resident.uploads.bytes, 0);
   job.options.resident_blocks = 2;
@@ -172,7 +172,7 @@ TEST(QueueForecast, CountsTheReadingOfWeights) {
 // A step reads what it reads without the queue, on every layout, and the times are those of whole
 // simulations.
 TEST(QueueForecast, ReadsLikeOtherMethods) {
-  PlannedJob job = planned("models/pocket", kFast, 81, 9);
+  PlannedJob job = planned_queue("models/pocket", kQueueFast, 81, 9);
   job.options.resident_blocks = 2;
   job.machine.upload_bytes_per_s = static_cast<double>(bytes_of_a_forward(job, {})) / 2;
   PlannedJob at_once = job;
@@ -180,7 +180,7 @@ TEST(QueueForecast, ReadsLikeOtherMethods) {
   QueueForecast quick(job);
   QuickForecast full(at_once);
   for (const int ranks : {1, 2})
-    for (const Layout& layout : legal(job, ranks)) {
+    for (const Layout& layout : legal_for_queue(job, ranks)) {
       const Uploads is = quick(layout).uploads, wants = full(layout).uploads;
       EXPECT_EQ(is.bytes, wants.bytes) << to_string(layout);
       EXPECT_DOUBLE_EQ(is.seconds, wants.seconds) << to_string(layout);
@@ -191,7 +191,7 @@ TEST(QueueForecast, ReadsLikeOtherMethods) {
 
 // A mode that decides to read weights costs what the same number of layers costs that is asked for.
 TEST(QueueForecast, CountsTheReadingThatAModeChooses) {
-  PlannedJob job = planned("models/pocket", kFast, 81, 9), asked = job;
+  PlannedJob job = planned_queue("models/pocket", kQueueFast, 81, 9), asked = job;
   job.options.mode = MemoryMode::kMemory;
   const int resident = memory_of(job, {}).front().resident_layers;
   ASSERT_GE(resident, 2);
@@ -206,9 +206,9 @@ TEST(QueueForecast, CountsTheReadingThatAModeChooses) {
 }
 
 TEST(QueueForecast, ChoosesTheFastestLayout) {
-  for (const Link& link : {kFast, kSlow}) {
-    const PlannedJob job = planned("models/pocket", link, 81, 12);
-    const std::vector<Layout> layouts = legal(job, 4);
+  for (const Link& link : {kQueueFast, kQueueSlow}) {
+    const PlannedJob job = planned_queue("models/pocket", link, 81, 12);
+    const std::vector<Layout> layouts = legal_for_queue(job, 4);
     double least = INFINITY;
     for (const Layout& layout : layouts)
       least = std::min(least, forecast_whole(job, layout).seconds);

@@ -60,9 +60,6 @@ struct Video {
   std::map<StepOf, Tensor> velocities;  // guided, rows of the block's own frames; on one part alone
 };
 
-inline bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.count() == b.count() && std::memcmp(a.view().data, b.view().data, a.view().bytes()) == 0;
-}
 inline bool same(const Video& a, const Video& b) {
   for (const auto& [block, latent] : a.latents)
     if (!b.latents.count(block) || !same_bits(latent, b.latents.at(block))) return false;
@@ -74,6 +71,25 @@ inline Tensor copy_of(const TensorView& x) {
   Tensor copied(DType::kF32, x.shape());
   copy(stream, x, copied);
   return copied;
+}
+
+inline Layout layout_of(std::initializer_list<std::pair<Axis, int>> axes) {
+  Layout layout;
+  for (const auto& [axis, parts] : axes) layout[axis] = parts;
+  return layout;
+}
+inline Layout stages(int count) { return layout_of({{Axis::kLayers, count}}); }
+
+inline std::vector<Layout> queue_layouts() {
+  return {stages(1),
+          stages(2),
+          stages(3),
+          layout_of({{Axis::kCfg, 2}}),
+          layout_of({{Axis::kUlysses, 2}}),
+          layout_of({{Axis::kUlysses, 3}}),
+          layout_of({{Axis::kCfg, 2}, {Axis::kLayers, 2}}),
+          layout_of({{Axis::kLayers, 2}, {Axis::kUlysses, 2}}),
+          layout_of({{Axis::kCfg, 2}, {Axis::kUlysses, 2}})};
 }
 
 struct QueueHooks {

@@ -21,13 +21,13 @@ Request queue_job() {
   return request;
 }
 
-Layout layout_of(const std::string& text, int ranks, const Request& request) {
+Layout parsed_layout(const std::string& text, int ranks, const Request& request) {
   const Generator generator(kModel, options_of(DType::kF32));
   return parse_layout(text, ranks, generator.layout_limits(generator.resolve(request)));
 }
 
-RunResult run(const Request& request, const Layout& layout, DType dtype = DType::kF32,
-              const LocalOptions& local = {}) {
+RunResult run_queue_job(const Request& request, const Layout& layout, DType dtype = DType::kF32,
+                        const LocalOptions& local = {}) {
   RunResult result;
   run_ranks(
       layout.ranks(),
@@ -40,7 +40,7 @@ RunResult run(const Request& request, const Layout& layout, DType dtype = DType:
   return result;
 }
 
-std::string refusal(const Request& request) {
+std::string queue_refusal(const Request& request) {
   try {
     Generator(kModel, options_of(DType::kF32)).resolve(request);
   } catch (const Error& error) {
@@ -52,9 +52,9 @@ std::string refusal(const Request& request) {
 
 TEST(QueueJob, StagesAndDecoderChangeNoBit) {
   const Request request = queue_job();
-  const RunResult one = run(request, {});
+  const RunResult one = run_queue_job(request, {});
   EXPECT_EQ(one.frames, 41);
-  EXPECT_NE(one.framehash, run(job(), {}).framehash);
+  EXPECT_NE(one.framehash, run_queue_job(job(), {}).framehash);
   const std::pair<int, const char*> layouts[] = {{2, "layers=2"},
                                                  {2, "layers=2,decode_rank=1"},
                                                  {2, "auto"},
@@ -62,10 +62,10 @@ TEST(QueueJob, StagesAndDecoderChangeNoBit) {
                                                  {2, "cfg=2,decode_rank=1"}};
   for (const auto& [ranks, text] : layouts)
     for (const uint64_t seed : {0, 5}) {
-      const Layout layout = layout_of(text, ranks, request);
-      const RunResult result =
-          run(request, layout, DType::kF32,
-              {.rendezvous = seed > 0, .delay_seed = seed, .max_delay_us = seed > 0 ? 200 : 0});
+      const Layout layout = parsed_layout(text, ranks, request);
+      const RunResult result = run_queue_job(
+          request, layout, DType::kF32,
+          {.rendezvous = seed > 0, .delay_seed = seed, .max_delay_us = seed > 0 ? 200 : 0});
       EXPECT_EQ(result.framehash, one.framehash) << to_string(layout);
       EXPECT_EQ(result.frames, 41) << to_string(layout);
     }
@@ -73,18 +73,18 @@ TEST(QueueJob, StagesAndDecoderChangeNoBit) {
 
 TEST(QueueJob, NoiseOfItsOwnIsAnotherVideo) {
   Request request = queue_job();
-  const RunResult pool = run(request, {});
+  const RunResult pool = run_queue_job(request, {});
   request.noise = NoiseMode::kIid;
-  const RunResult iid = run(request, {});
+  const RunResult iid = run_queue_job(request, {});
   EXPECT_NE(iid.framehash, pool.framehash);
-  EXPECT_EQ(run(request, layout_of("layers=2", 2, request)).framehash, iid.framehash);
+  EXPECT_EQ(run_queue_job(request, parsed_layout("layers=2", 2, request)).framehash, iid.framehash);
 }
 
 // Hidden rows of bf16 are rounded where stages meet, unless they are sent in f32.
 TEST(QueueJob, HiddenRowsOfF32ChangeNoBitOfBf16) {
   const Request request = queue_job();
-  const Layout layout = layout_of("layers=2", 2, request);
-  const std::string one = run(request, {}, DType::kBF16).framehash;
+  const Layout layout = parsed_layout("layers=2", 2, request);
+  const std::string one = run_queue_job(request, {}, DType::kBF16).framehash;
   const auto with = [&](DType wire) {
     std::string hash;
     run_ranks(2, [&](Communicator& world) {
@@ -105,9 +105,9 @@ TEST(QueueJob, HiddenRowsOfF32ChangeNoBitOfBf16) {
 
 TEST(QueueJob, ItsLayoutHasOneEncoderAndOneDecoder) {
   const Request request = queue_job();
-  EXPECT_EQ(to_string(layout_of("auto", 2, request)), "layers=2,text_ranks=1,decode_rank=0");
-  EXPECT_THROW(layout_of("ring=2", 2, request), Error);
-  EXPECT_THROW(layout_of("layers=2,vae_ranks=2", 2, request), Error);
+  EXPECT_EQ(to_string(parsed_layout("auto", 2, request)), "layers=2,text_ranks=1,decode_rank=0");
+  EXPECT_THROW(parsed_layout("ring=2", 2, request), Error);
+  EXPECT_THROW(parsed_layout("layers=2,vae_ranks=2", 2, request), Error);
 }
 
 TEST(QueueJob, MemoryIsAsPlanned) {
@@ -138,7 +138,7 @@ TEST(QueueJob, MemoryOfCheckpointsIsAsPlanned) {
   run_options.checkpoint_seconds = 0;
   const RunResult result = generator.run(request, nullptr, run_options);
   EXPECT_EQ(result.checkpoints, 9 + 15 - 1);
-  EXPECT_EQ(result.framehash, run(request, {}).framehash);
+  EXPECT_EQ(result.framehash, run_queue_job(request, {}).framehash);
   const auto taken = static_cast<double>(result.memory_high_water);
   EXPECT_LE(planned, 1.05 * taken);
   EXPECT_GE(planned, 0.99 * taken);
@@ -162,22 +162,23 @@ TEST(QueueJob, MemoryOfScheduledPromptsIsAsPlanned) {
 TEST(QueueJob, MemoryDoesNotGrowWithTheVideo) {
   Request request = queue_job();
   request.frames = 81;
-  const uint64_t some = run(request, {}).memory_high_water;
+  const uint64_t some = run_queue_job(request, {}).memory_high_water;
   request.frames = 161;
-  EXPECT_LE(run(request, {}).memory_high_water, some + some / 100);
+  EXPECT_LE(run_queue_job(request, {}).memory_high_water, some + some / 100);
 }
 
 TEST(QueueJob, PromptsChangeAtTheirBlock) {
   Request request = queue_job();
-  const RunResult before = run(request, {});
+  const RunResult before = run_queue_job(request, {});
   request.schedule = {{1000, "a blue square"}};  // behind the end
-  EXPECT_EQ(run(request, {}).framehash, before.framehash);
+  EXPECT_EQ(run_queue_job(request, {}).framehash, before.framehash);
   request.schedule = {{1, "a blue square"}};
-  const RunResult changed = run(request, {});
+  const RunResult changed = run_queue_job(request, {});
   EXPECT_NE(changed.framehash, before.framehash);
-  EXPECT_EQ(run(request, layout_of("layers=2", 2, request)).framehash, changed.framehash);
+  EXPECT_EQ(run_queue_job(request, parsed_layout("layers=2", 2, request)).framehash,
+            changed.framehash);
   request.schedule = {{0.01, "a blue square"}};  // from the second block on
-  EXPECT_NE(run(request, {}).framehash, changed.framehash);
+  EXPECT_NE(run_queue_job(request, {}).framehash, changed.framehash);
 }
 
 // Keeps the warnings of prompts that no block shows.
@@ -203,16 +204,16 @@ TEST(QueueJob, WarnsOfPromptsThatAreNeverShown) {
   Request request = queue_job();
   request.fps = 8;  // the blocks begin at 0, 9, 17, 25 and 33 frames
   EXPECT_TRUE(warnings_of(request).empty());
-  const std::string before = run(request, {}).framehash;
+  const std::string before = run_queue_job(request, {}).framehash;
   request.schedule = {{1.5, "a blue square"}, {4.125, "a white ring"}};
   EXPECT_TRUE(warnings_of(request).empty());
-  const std::string changed = run(request, {}).framehash;
+  const std::string changed = run_queue_job(request, {}).framehash;
   EXPECT_NE(changed, before);
   request.schedule = {{1.25, "a green star"},
                       {1.5, "a blue square"},
                       {4.125, "a white ring"},
                       {4.25, "a red ball"}};
-  EXPECT_EQ(run(request, {}).framehash, changed);
+  EXPECT_EQ(run_queue_job(request, {}).framehash, changed);
   const std::vector<std::string> lines = warnings_of(request);
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_TRUE(lines[0].starts_with("the prompt at 1.25 s is never shown")) << lines[0];
@@ -222,13 +223,14 @@ TEST(QueueJob, WarnsOfPromptsThatAreNeverShown) {
 TEST(QueueJob, AShortVideoIsCutFromOneBlock) {
   Request request = queue_job();
   request.frames = 5;
-  EXPECT_EQ(run(request, {}).frames, 5);
-  EXPECT_EQ(run(request, layout_of("layers=2", 2, request)).framehash, run(request, {}).framehash);
+  EXPECT_EQ(run_queue_job(request, {}).frames, 5);
+  EXPECT_EQ(run_queue_job(request, parsed_layout("layers=2", 2, request)).framehash,
+            run_queue_job(request, {}).framehash);
 }
 
 TEST(QueueJob, StopsOnAllRanks) {
   const Request request = queue_job();
-  const Layout layout = layout_of("layers=2", 2, request);
+  const Layout layout = parsed_layout("layers=2", 2, request);
   run_ranks(2, [&](Communicator& world) {
     Generator generator(kModel, options_of(DType::kF32), RankPlacement::of(world, layout));
     const std::atomic<bool> stop{true};
@@ -254,9 +256,9 @@ struct StopsAt final : ProgressListener {
 };
 
 // Runs a job that keeps checkpoints at `path` until it is stopped in a turn, or to its end (-1).
-std::optional<RunResult> run_until(int turn, const Request& request, const Layout& layout,
-                                   const std::string& path,
-                                   const std::shared_ptr<Checkpoint>& resume) {
+std::optional<RunResult> run_queue_until(int turn, const Request& request, const Layout& layout,
+                                         const std::string& path,
+                                         const std::shared_ptr<Checkpoint>& resume) {
   std::optional<RunResult> result;
   run_ranks(layout.ranks(), [&](Communicator& world) {
     Generator generator(kModel, options_of(DType::kF32), RankPlacement::of(world, layout));
@@ -281,7 +283,7 @@ std::optional<RunResult> run_until(int turn, const Request& request, const Layou
 
 TEST(QueueJob, AStoppedJobGoesOnUnderAnyLayout) {
   const Request request = queue_job();
-  const RunResult whole = run(request, {});
+  const RunResult whole = run_queue_job(request, {});
   const std::string path = testing::TempDir() + "queue_job.checkpoint.safetensors";
   const std::pair<int, const char*> layouts[] = {
       {1, "auto"}, {2, "layers=2,decode_rank=1"}, {2, "layers=2"}, {2, "cfg=2,decode_rank=1"}};
@@ -289,14 +291,15 @@ TEST(QueueJob, AStoppedJobGoesOnUnderAnyLayout) {
   for (const int turn : {1, 4, 8, 9, 11, 12})  // fill, first frames, drain
     for (const auto& [ranks, text] : layouts) {
       remove_checkpoints(path);
-      const Layout layout = ranks == 1 ? Layout{} : layout_of(text, ranks, request);
-      EXPECT_FALSE(run_until(turn, request, layout, path, nullptr)) << text << " turn " << turn;
+      const Layout layout = ranks == 1 ? Layout{} : parsed_layout(text, ranks, request);
+      EXPECT_FALSE(run_queue_until(turn, request, layout, path, nullptr))
+          << text << " turn " << turn;
       const auto kept = std::make_shared<Checkpoint>(read_checkpoint(path));
       EXPECT_GT(kept->step, turn);
       EXPECT_EQ(kept->total, 14);
       const auto& [other_ranks, other] = layouts[++next % std::size(layouts)];
-      const Layout then = other_ranks == 1 ? Layout{} : layout_of(other, other_ranks, request);
-      const auto result = run_until(-1, request, then, path, kept);
+      const Layout then = other_ranks == 1 ? Layout{} : parsed_layout(other, other_ranks, request);
+      const auto result = run_queue_until(-1, request, then, path, kept);
       ASSERT_TRUE(result);
       EXPECT_EQ(result->framehash, whole.framehash)
           << text << " then " << other << " turn " << turn;
@@ -311,19 +314,19 @@ TEST(QueueJob, AStoppedJobGoesOnUnderAnyLayout) {
 TEST(QueueJob, ADamagedOrForeignCheckpointIsRefused) {
   const Request request = queue_job();
   const std::string path = testing::TempDir() + "queue_job_2.checkpoint.safetensors";
-  run_until(9, request, {}, path, nullptr);
+  run_queue_until(9, request, {}, path, nullptr);
   const auto refused = [&](const Request& by, const auto& change) {
     const auto kept = std::make_shared<Checkpoint>(read_checkpoint(path));
     change(*kept);
     try {
-      run_until(-1, by, {}, path, kept);
+      run_queue_until(-1, by, {}, path, kept);
       return std::string();
     } catch (const Error& error) {
       return std::string(error.what());
     }
   };
   EXPECT_EQ(refused(request, [](Checkpoint&) {}), "");
-  run_until(9, request, {}, path, nullptr);
+  run_queue_until(9, request, {}, path, nullptr);
   Request other = request;
   other.seed = 8;
   EXPECT_NE(refused(other, [](Checkpoint&) {}).find("another job: seed"), std::string::npos);
@@ -356,9 +359,10 @@ TEST(QueueJob, AnEndlessVideoEndsWhereItIsStopped) {
   const std::string path = testing::TempDir() + "queue_job_3.checkpoint.safetensors";
   std::map<int, std::string> hashes;  // by frames
   for (const char* text : {"auto", "layers=2", "layers=2,decode_rank=1"}) {
-    const Layout layout = text == std::string("auto") ? Layout{} : layout_of(text, 2, request);
-    EXPECT_FALSE(run_until(5, request, layout, path, nullptr)) << text;  // no frame is there yet
-    const auto result = run_until(11, request, layout, path, nullptr);
+    const Layout layout = text == std::string("auto") ? Layout{} : parsed_layout(text, 2, request);
+    EXPECT_FALSE(run_queue_until(5, request, layout, path, nullptr))
+        << text;  // no frame is there yet
+    const auto result = run_queue_until(11, request, layout, path, nullptr);
     ASSERT_TRUE(result) << text;
     EXPECT_GT(result->frames, 9);
     EXPECT_LT(result->frames, 60);
@@ -373,7 +377,8 @@ TEST(QueueJob, AnEndlessVideoEndsWhereItIsStopped) {
   Generator(kModel, options_of(DType::kF32)).run(longer, &first);
   EXPECT_EQ(first.hash.hex(), hash);
   request.method = parse_method("full", "method");
-  EXPECT_NE(refusal(request).find("legal with it: queue"), std::string::npos) << refusal(request);
+  EXPECT_NE(queue_refusal(request).find("legal with it: queue"), std::string::npos)
+      << queue_refusal(request);
 }
 
 // Layouts that parse_layout does not make: bands of the VAE would wait for each other.
@@ -386,7 +391,7 @@ TEST(QueueJob, SeveralDecodersAreRefused) {
   });
 }
 
-struct Events final : ProgressListener {
+struct DenoiseEvents final : ProgressListener {
   std::vector<Progress> all;
   void progress(const Progress& progress) override {
     if (progress.stage == "denoise") all.push_back(progress);
@@ -395,7 +400,7 @@ struct Events final : ProgressListener {
 
 // Nine steps of eleven latent frames in five blocks, of which the first is done after 35 passes.
 TEST(QueueJob, ProgressCountsForwardsAndBlocks) {
-  Events events;
+  DenoiseEvents events;
   RunOptions options;
   options.listener = &events;
   Request request = queue_job();
@@ -430,7 +435,7 @@ TEST(QueueJob, WarnsOfStagesThatWait) {
   Generator(kModel, options_of(DType::kF32)).run(request, nullptr, options);
   EXPECT_TRUE(alone.lines.empty());
   request.frames = 17;  // two blocks
-  const Layout layout = layout_of("layers=2", 2, request);
+  const Layout layout = parsed_layout("layers=2", 2, request);
   run_ranks(2, [&](Communicator& world) {
     Warnings seen;
     RunOptions with;
@@ -443,17 +448,19 @@ TEST(QueueJob, WarnsOfStagesThatWait) {
 
 TEST(QueueJob, WhatCannotWorkIsRefused) {
   Request request = queue_job();
-  EXPECT_EQ(refusal(request), "");
+  EXPECT_EQ(queue_refusal(request), "");
   request.steps = 8;
-  EXPECT_NE(refusal(request).find("steps is 8; legal are values from 9 on"), std::string::npos)
-      << refusal(request);
+  EXPECT_NE(queue_refusal(request).find("steps is 8; legal are values from 9 on"),
+            std::string::npos)
+      << queue_refusal(request);
   request = queue_job();
   request.method = parse_method("queue:block=2,context=3", "method");
-  EXPECT_NE(refusal(request).find("context is 3"), std::string::npos) << refusal(request);
+  EXPECT_NE(queue_refusal(request).find("context is 3"), std::string::npos)
+      << queue_refusal(request);
   request = job();
   request.schedule = {{1, "a blue square"}};
-  EXPECT_NE(refusal(request).find("a prompt schedule needs blocks"), std::string::npos)
-      << refusal(request);
+  EXPECT_NE(queue_refusal(request).find("a prompt schedule needs blocks"), std::string::npos)
+      << queue_refusal(request);
 }
 
 }  // namespace

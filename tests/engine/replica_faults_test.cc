@@ -27,7 +27,7 @@ struct FaultyRun {
   std::vector<float> video;
   std::vector<std::string> sent;
 };
-FaultyRun run(const Layout& layout, int at, const std::function<void()>& fault) {
+FaultyRun run_faulty(const Layout& layout, int at, const std::function<void()>& fault) {
   auto transports = make_local_transports(layout.ranks());
   const auto faulty = std::make_shared<FaultyTransport>(transports[kVictim], at, fault);
   transports[kVictim] = faulty;
@@ -64,12 +64,13 @@ std::string error_of(const std::function<void()>& work, ErrorKind kind) {
 TEST(ReplicaFaults, ARankThatThrowsEndsAllWithOneLineThatNamesItInEveryPhase) {
   for (const char* text : kLayouts) {
     const Layout layout = parse_layout(text, 4, {});
-    const std::vector<std::string> sent = run(layout, -1, {}).sent;
+    const std::vector<std::string> sent = run_faulty(layout, -1, {}).sent;
     EXPECT_GE(places(sent).size(), 8u) << text;
     for (int at : places(sent))
       EXPECT_EQ(
-          error_of([&] { run(layout, at, [] { throw Error(ErrorKind::kMemory, "no page"); }); },
-                   ErrorKind::kMemory),
+          error_of(
+              [&] { run_faulty(layout, at, [] { throw Error(ErrorKind::kMemory, "no page"); }); },
+              ErrorKind::kMemory),
           "rank 2: no page")
           << text << ", send " << at << ": " << sent[at];
   }
@@ -78,11 +79,11 @@ TEST(ReplicaFaults, ARankThatThrowsEndsAllWithOneLineThatNamesItInEveryPhase) {
 TEST(ReplicaFaults, ARankThatIsSlowChangesNoBitInAnyPhase) {
   for (const char* text : kLayouts) {
     const Layout layout = parse_layout(text, 4, {});
-    const FaultyRun plain = run(layout, -1, {});
+    const FaultyRun plain = run_faulty(layout, -1, {});
     ASSERT_FALSE(plain.video.empty());
     for (int at : places(plain.sent)) {
       bool slow = false;
-      const FaultyRun late = run(layout, at, [&] {
+      const FaultyRun late = run_faulty(layout, at, [&] {
         slow = true;
         std::this_thread::sleep_for(std::chrono::milliseconds(30));
       });

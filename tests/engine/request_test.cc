@@ -25,7 +25,7 @@ DefaultSettings defaults() {
   return out;
 }
 
-std::string refused(const Request& request, const ModelLimits& limits = {}) {
+std::string request_refusal(const Request& request, const ModelLimits& limits = {}) {
   try {
     validate(request, limits);
   } catch (const Error& error) {
@@ -51,8 +51,8 @@ TEST(Request, OpenFieldsBecomeTheModels) {
   EXPECT_EQ(request.guidance_scale_2, 4.0);
   EXPECT_EQ(request.flow_shift, 3.0);
   EXPECT_EQ(request.negative_prompt, "");
-  EXPECT_EQ(refused(request), "");
-  EXPECT_EQ(refused(resolve(request, defaults())), "");  // resolving twice changes nothing
+  EXPECT_EQ(request_refusal(request), "");
+  EXPECT_EQ(request_refusal(resolve(request, defaults())), "");  // resolving twice changes nothing
 }
 
 TEST(Request, AGivenScaleCountsForBothExperts) {
@@ -77,14 +77,14 @@ TEST(Request, SigmasSetTheStepsAndExcludeAShift) {
   request.sigmas = {1, 0.5, 0.25};
   request = resolve(request, defaults());
   EXPECT_EQ(request.steps, 3);
-  EXPECT_EQ(refused(request), "");
+  EXPECT_EQ(request_refusal(request), "");
   request.flow_shift = 5;
-  EXPECT_NE(refused(request).find("flow shift"), std::string::npos);
+  EXPECT_NE(request_refusal(request).find("flow shift"), std::string::npos);
 }
 
 TEST(Request, IllegalSizesNameTheNearestTwo) {
   const auto width = [](int64_t value) {
-    return refused(with([&](Request& r) { r.width = value; }));
+    return request_refusal(with([&](Request& r) { r.width = value; }));
   };
   EXPECT_NE(width(500).find("width is 500"), std::string::npos);
   EXPECT_NE(width(500).find("nearest: 496 and 512"), std::string::npos) << width(500);
@@ -93,24 +93,26 @@ TEST(Request, IllegalSizesNameTheNearestTwo) {
   EXPECT_NE(width(int64_t{1} << 40).find("nearest: 16384"), std::string::npos);
   EXPECT_EQ(width(512), "");
   const auto frames = [](int64_t value) {
-    return refused(with([&](Request& r) { r.frames = value; }));
+    return request_refusal(with([&](Request& r) { r.frames = value; }));
   };
   EXPECT_NE(frames(80).find("; nearest: 77 and 81"), std::string::npos) << frames(80);
   EXPECT_NE(frames(0).find("nearest: 1 and 5"), std::string::npos) << frames(0);
   EXPECT_EQ(frames(1), "");
   ModelLimits coarse;
   coarse.size_multiple = 32;
-  EXPECT_NE(refused(with([](Request& r) { r.height = 80; }), coarse).find("nearest: 64 and 96"),
-            std::string::npos);
+  EXPECT_NE(
+      request_refusal(with([](Request& r) { r.height = 80; }), coarse).find("nearest: 64 and 96"),
+      std::string::npos);
 }
 
 TEST(Request, OtherIllegalFieldsAreNamed) {
-  EXPECT_NE(refused(with([](Request& r) { r.fps = -1; })).find("fps"), std::string::npos);
-  EXPECT_NE(refused(with([](Request& r) { r.guidance_scale = NAN; })).find("guidance scale"),
+  EXPECT_NE(request_refusal(with([](Request& r) { r.fps = -1; })).find("fps"), std::string::npos);
+  EXPECT_NE(
+      request_refusal(with([](Request& r) { r.guidance_scale = NAN; })).find("guidance scale"),
+      std::string::npos);
+  EXPECT_NE(request_refusal(with([](Request& r) { r.guidance_scale_2 = 9; })).find("one expert"),
             std::string::npos);
-  EXPECT_NE(refused(with([](Request& r) { r.guidance_scale_2 = 9; })).find("one expert"),
-            std::string::npos);
-  EXPECT_NE(refused(with([](Request& r) { r.solver = "ddim"; })).find("unipc-original"),
+  EXPECT_NE(request_refusal(with([](Request& r) { r.solver = "ddim"; })).find("unipc-original"),
             std::string::npos);
 }
 

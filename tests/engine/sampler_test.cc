@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-SamplerConfig config_of(SolverKind kind, double shift) {
+SamplerConfig sampler_config_of(SolverKind kind, double shift) {
   SamplerConfig config;
   config.kind = kind;
   config.shift = shift;
@@ -43,7 +43,7 @@ class KnownTrajectory : public testing::TestWithParam<Known> {};
 
 TEST_P(KnownTrajectory, FourSteps) {
   const Known& known = GetParam();
-  const Sampler sampler(config_of(known.kind, known.shift), 4);
+  const Sampler sampler(sampler_config_of(known.kind, known.shift), 4);
   constexpr double kHalfDigit = 0.6e-6;  // six digits shown, f32 state
   ASSERT_EQ(sampler.sigmas().size(), 5u);
   EXPECT_EQ(sampler.sigmas()[4], 0.0f);
@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // A pipeline that names the sigmas itself has them shifted once: 3 s / (1 + 2 s).
 TEST(Sampler, EvenSigmasAreShiftedOnce) {
-  SamplerConfig config = config_of(K::kEuler, 3);
+  SamplerConfig config = sampler_config_of(K::kEuler, 3);
   config.even_sigmas = true;
   const Sampler sampler(config, 4);
   const double expected[] = {1, 0.9, 0.75, 0.5, 0};
@@ -108,7 +108,7 @@ TEST(Sampler, EvenSigmasAreShiftedOnce) {
 // The shift follows from the number of tokens: e^0.5 at 256 and e^0.9 at 8192 in this file. Then
 // the sigmas are stretched until the last one is 0.02.
 TEST(Sampler, AShiftThatFollowsTheSize) {
-  SamplerConfig config = config_of(K::kEuler, 1);
+  SamplerConfig config = sampler_config_of(K::kEuler, 1);
   config.even_sigmas = true;
   config.dynamic = DynamicShift{.max_shift = 0.9, .max_tokens = 8192};
   EXPECT_NEAR(config.for_tokens(256).shift, std::exp(0.5), 1e-12);
@@ -147,7 +147,7 @@ TEST(Sampler, AShiftThatFollowsTheSize) {
 }
 
 TEST(Sampler, EulerKeepsFractionalTimesteps) {
-  const Sampler sampler(config_of(K::kEuler, 5), 4);
+  const Sampler sampler(sampler_config_of(K::kEuler, 5), 4);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(sampler.timesteps()[i], sampler.sigmas()[i] * 1000.0f);
   EXPECT_NE(sampler.timesteps()[1], std::trunc(sampler.timesteps()[1]));
 }
@@ -158,7 +158,8 @@ TEST(Sampler, SlicesAreIndependent) {
   Stream stream = Stream::cpu(1);
   Arena arena;
   for (int kind = 0; kind < static_cast<int>(K::kCount); ++kind) {
-    const Sampler sampler(config_of(static_cast<K>(kind), 3), kind == int(K::kDistill4) ? 4 : 7);
+    const Sampler sampler(sampler_config_of(static_cast<K>(kind), 3),
+                          kind == int(K::kDistill4) ? 4 : 7);
     Tensor whole(DType::kF32, {kCount}), parts(DType::kF32, {kCount}), v(DType::kF32, {kCount});
     for (int64_t k = 0; k < kCount; ++k) {
       whole.as<float>()[k] = parts.as<float>()[k] = std::sin(3.0f * k);
@@ -179,7 +180,7 @@ TEST(Sampler, SlicesAreIndependent) {
 
 // A state that is restored from its tensors continues with the same bits.
 TEST(Sampler, HistoryIsWholeInItsTensors) {
-  const Sampler sampler(config_of(K::kUniPCDiffusers, 3), 6);
+  const Sampler sampler(sampler_config_of(K::kUniPCDiffusers, 3), 6);
   Tensor x(DType::kF32, {1}), v(DType::kF32, {1});
   SamplerState state(1), restored(1);
   Stream stream = Stream::cpu(1);
@@ -212,7 +213,7 @@ TEST(Sampler, ConvergesAtItsOrder) {
   const double c = (1 + 1 / a + 1 / (a * a)) / std::exp(a);
   const double exact = c - 1 / (a * a);
   const auto error = [&](K kind, int order, int steps) {
-    SamplerConfig config = config_of(kind, 3);
+    SamplerConfig config = sampler_config_of(kind, 3);
     config.order = order;
     std::vector<double> grid;  // even: isolates the rule from the grid
     for (int k = 0; k < steps; ++k) grid.push_back(1.0 - double(k) / steps);
@@ -228,7 +229,7 @@ TEST(Sampler, ConvergesAtItsOrder) {
 }
 
 TEST(Sampler, ExplicitSigmasStandAsGiven) {
-  const Sampler sampler(config_of(K::kUniPCDiffusers, 5), 99, {1.0, 0.75, 0.25});
+  const Sampler sampler(sampler_config_of(K::kUniPCDiffusers, 5), 99, {1.0, 0.75, 0.25});
   EXPECT_EQ(sampler.sigmas(), (std::vector<float>{1.0f, 0.75f, 0.25f, 0.0f}));
   EXPECT_EQ(sampler.timesteps(), (std::vector<float>{1000, 750, 250}));
   for (float x : trajectory(sampler)) EXPECT_TRUE(std::isfinite(x));
@@ -250,10 +251,10 @@ TEST(Sampler, RefusesIllegalArguments) {
     }
     return ErrorKind::kInternal;
   };
-  const SamplerConfig config = config_of(K::kEuler, 3);
+  const SamplerConfig config = sampler_config_of(K::kEuler, 3);
   EXPECT_EQ(kind_of([&] { Sampler(config, 0); }), ErrorKind::kUsage);
   EXPECT_EQ(kind_of([&] { Sampler(config, 1001); }), ErrorKind::kUsage);
-  EXPECT_EQ(kind_of([&] { Sampler(config_of(K::kEuler, 0), 4); }), ErrorKind::kUsage);
+  EXPECT_EQ(kind_of([&] { Sampler(sampler_config_of(K::kEuler, 0), 4); }), ErrorKind::kUsage);
   EXPECT_EQ(kind_of([&] { Sampler(config, 2, {0.5, 0.5}); }), ErrorKind::kUsage);
   EXPECT_EQ(kind_of([&] { Sampler(config, 2, {1.5, 0.5}); }), ErrorKind::kUsage);
   EXPECT_EQ(kind_of([&] { Sampler(config, 2, {0.5, std::nan("")}); }), ErrorKind::kUsage);

@@ -18,7 +18,7 @@ struct Played {
   SessionCounts counts;
 };
 
-Played play(const StreamSettings& settings, int in_engine, size_t pictures) {
+Played play_session(const StreamSettings& settings, int in_engine, size_t pictures) {
   StreamEngine engine(std::make_shared<const OpenModel>(kModel), settings);
   SessionConfig config;
   config.block_frames = 2;
@@ -45,7 +45,7 @@ Played play(const StreamSettings& settings, int in_engine, size_t pictures) {
   return out;
 }
 
-StreamSettings settings(int steps, int layers, bool apart) {
+StreamSettings run_settings(int steps, int layers, bool apart) {
   return {.width = 32,
           .height = 32,
           .steps = 2,
@@ -58,7 +58,7 @@ StreamSettings settings(int steps, int layers, bool apart) {
 }
 
 TEST(SessionRun, EveryPictureOnceUnderEverySplit) {
-  const Played wanted = play(settings(1, 1, false), 1, 30);
+  const Played wanted = play_session(run_settings(1, 1, false), 1, 30);
   ASSERT_GE(wanted.slots.size(), 30u);
   for (const auto& [steps, layers, apart] : {std::tuple{1, 1, false},
                                              {1, 1, true},
@@ -68,7 +68,7 @@ TEST(SessionRun, EveryPictureOnceUnderEverySplit) {
                                              {1, 2, true},
                                              {2, 2, true}})
     for (const int in_engine : {1, 6}) {
-      const Played got = play(settings(steps, layers, apart), in_engine, 30);
+      const Played got = play_session(run_settings(steps, layers, apart), in_engine, 30);
       expect_continuous(got.slots);
       EXPECT_EQ(got.counts.missing, 0);
       EXPECT_EQ(got.counts.doubled, 0);
@@ -81,19 +81,20 @@ TEST(SessionRun, EveryPictureOnceUnderEverySplit) {
 }
 
 TEST(SessionRun, ASessionMayEndBeforeItBegins) {
-  for (const int layers : {1, 2}) EXPECT_TRUE(play(settings(1, layers, true), 2, 0).slots.empty());
+  for (const int layers : {1, 2})
+    EXPECT_TRUE(play_session(run_settings(1, layers, true), 2, 0).slots.empty());
 }
 
 TEST(SessionRun, AnErrorOfTheEngineIsTheSessions) {
-  StreamSettings other = settings(2, 1, true);
+  StreamSettings other = run_settings(2, 1, true);
   other.block_frames = 1;
-  EXPECT_THROW(play(other, 2, 30), Error);
+  EXPECT_THROW(play_session(other, 2, 30), Error);
 }
 
 // Sessions that share an engine of a model that follows a sound.
 
-StreamEngine avatar(int steps, int layers) {
-  StreamSettings small = settings(steps, layers, false);
+StreamEngine avatar_engine(int steps, int layers) {
+  StreamSettings small = run_settings(steps, layers, false);
   small.steps = 2;
   small.block_frames = 3;
   small.window_frames = 6;
@@ -101,7 +102,7 @@ StreamEngine avatar(int steps, int layers) {
 }
 
 // Two speeches of a session, which differ from those of the others.
-void speak(Session& session, int number) {
+void speak_turns(Session& session, int number) {
   for (int turn = 0; turn < 2; ++turn) {
     const auto seed = static_cast<uint32_t>(10 * number + turn);
     session.push_sound(speech(kSlotSamples * size_t(7 + 9 * turn + number), seed), 0);
@@ -111,8 +112,8 @@ void speak(Session& session, int number) {
 }
 
 // The slots of so many sessions on one engine.
-std::vector<std::vector<SessionSlot>> together(StreamEngine& engine,
-                                               const std::vector<int>& numbers) {
+std::vector<std::vector<SessionSlot>> sessions_together(StreamEngine& engine,
+                                                        const std::vector<int>& numbers) {
   const std::string captions[] = {"a calm face", "a happy face", "a stern face"};
   TurnRunner runner(engine);
   const int64_t turns = runner.token().turns();
@@ -130,7 +131,7 @@ std::vector<std::vector<SessionSlot>> together(StreamEngine& engine,
   std::vector<std::vector<SessionSlot>> slots(numbers.size());
   std::vector<std::jthread> threads;
   for (size_t i = 0; i < numbers.size(); ++i) {
-    threads.emplace_back([&, i] { speak(*sessions[i], numbers[i]); });
+    threads.emplace_back([&, i] { speak_turns(*sessions[i], numbers[i]); });
     threads.emplace_back([&, i] {
       while (std::optional<SessionSlot> slot = sessions[i]->next())
         slots[i].push_back(std::move(*slot));
@@ -145,16 +146,16 @@ std::vector<std::vector<SessionSlot>> together(StreamEngine& engine,
 
 TEST(SessionRun, SessionsThatTakeTurnsEqualEachAlone) {
   for (const auto& [steps, layers] : {std::pair{1, 1}, {2, 1}, {1, 2}}) {
-    StreamEngine engine = avatar(steps, layers);
+    StreamEngine engine = avatar_engine(steps, layers);
     std::vector<std::vector<SessionSlot>> alone;
     for (int number = 0; number < 8; ++number) {
-      alone.push_back(together(engine, {number}).front());
+      alone.push_back(sessions_together(engine, {number}).front());
       expect_continuous(alone.back());
     }
     for (const int count : {2, 8}) {
       std::vector<int> numbers(count);
       std::iota(numbers.begin(), numbers.end(), 0);
-      const auto slots = together(engine, numbers);
+      const auto slots = sessions_together(engine, numbers);
       for (int number = 0; number < count; ++number) {
         ASSERT_EQ(slots[number].size(), alone[number].size()) << number;
         for (size_t k = 0; k < slots[number].size(); ++k) {
@@ -169,7 +170,7 @@ TEST(SessionRun, SessionsThatTakeTurnsEqualEachAlone) {
 }
 
 TEST(TurnRunner, LoopsRunForthAndBack) {
-  StreamEngine engine = avatar(1, 1);
+  StreamEngine engine = avatar_engine(1, 1);
   TurnRunner runner(engine);
   SessionConfig config;
   config.first_pictures = 1;
@@ -189,7 +190,7 @@ TEST(TurnRunner, LoopsRunForthAndBack) {
 }
 
 TEST(TurnRunner, ATokenOfNobodyGoesToTheNext) {
-  StreamEngine engine = avatar(1, 1);
+  StreamEngine engine = avatar_engine(1, 1);
   TurnRunner runner(engine);
   const int nobody = runner.new_id();
   runner.token().request(nobody);

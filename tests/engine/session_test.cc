@@ -14,8 +14,9 @@ namespace {
 using namespace test;
 
 // Plays a sound through a session in one thread, with pieces of random size.
-std::vector<SessionSlot> play(Session& session, FakeEngine& engine, std::span<const float> sound,
-                              uint32_t seed = 0, size_t largest = 3000) {
+std::vector<SessionSlot> played_slots(Session& session, FakeEngine& engine,
+                                      std::span<const float> sound, uint32_t seed = 0,
+                                      size_t largest = 3000) {
   std::mt19937 random(seed);
   std::vector<SessionSlot> slots;
   const auto run = [&] {
@@ -48,7 +49,7 @@ TEST(Session, EveryPictureShowsTheSoundThatIsHandedOutWithIt) {
       config.first_block = first;
       Session session(config);
       FakeEngine engine;
-      const std::vector<SessionSlot> slots = play(session, engine, sound, uint32_t(first));
+      const std::vector<SessionSlot> slots = played_slots(session, engine, sound, uint32_t(first));
       expect_continuous(slots);
       expect_in_step(slots);
       // The sound is the one that was pushed, filled up to whole blocks with silence.
@@ -73,7 +74,7 @@ TEST(Session, SixtySecondsHaveEveryIndexOnceNoSkewAndBoundedQueues) {
     Session session(config);
     FakeEngine engine;
     const std::vector<float> sound = speech(16000 * 60, 2);
-    const std::vector<SessionSlot> slots = play(session, engine, sound, 9);
+    const std::vector<SessionSlot> slots = played_slots(session, engine, sound, 9);
     expect_continuous(slots);
     const SessionCounts counts = session.counts();
     EXPECT_GE(counts.slots, 1500);
@@ -146,7 +147,7 @@ TEST(Session, FirstLatentFrameOfACausalVaeHasOnePicture) {
     Session session(config);
     FakeEngine engine(1);
     const std::vector<float> sound = speech(640 * 24, 5);
-    const std::vector<SessionSlot> slots = play(session, engine, sound);
+    const std::vector<SessionSlot> slots = played_slots(session, engine, sound);
     // A block of n latent frames has 4 n rows, but the first one 3 pictures less.
     EXPECT_EQ(engine.blocks[0].rows.size(), size_t(first_block * 4 * Session::kSignalColumns));
     EXPECT_EQ(slots.size(), first_block == 3 ? 9u + 24 : 1u + 24);
@@ -172,7 +173,7 @@ TEST(Session, WarmUpIsSilentIdleAndNotShown) {
   config.first_block = 1;
   Session session(config);
   FakeEngine engine(1);
-  const std::vector<SessionSlot> slots = play(session, engine, speech(640 * 30, 6));
+  const std::vector<SessionSlot> slots = played_slots(session, engine, speech(640 * 30, 6));
   for (int b = 0; b < 3; ++b) {
     EXPECT_TRUE(engine.blocks[b].warm_up);
     for (size_t k = 0; k < 12; ++k) {
@@ -202,7 +203,7 @@ TEST(Session, StatesChangeAtTheBordersOfBlocksOnly) {
   session.rest(kListening, 13);
   session.push_sound(speech(640 * 5, 8), 0);
   session.push_sound(speech(640 * 5, 9), 0);
-  const std::vector<SessionSlot> slots = play(session, engine, {});
+  const std::vector<SessionSlot> slots = played_slots(session, engine, {});
   const std::vector<std::pair<SessionState, int>> expected = {
       {kIdle, 24}, {kSpeaking, 4 + 24}, {kListening, 24}, {kSpeaking, 4 + 12}};
   size_t at = 0;
@@ -237,7 +238,7 @@ TEST(Session, InterruptionDropsTheSoundMutesTheEngineAndListens) {
   EXPECT_FALSE(session.push_sound(first, 0)) << "the rest of the old speech is not played";
   EXPECT_TRUE(session.push_sound(second, session.epoch()));
   for (int b = 2; b < 4; ++b) session.deliver(inside[b].number, engine.run(inside[b]));
-  for (SessionSlot& slot : play(session, engine, {})) slots.push_back(std::move(slot));
+  for (SessionSlot& slot : played_slots(session, engine, {})) slots.push_back(std::move(slot));
 
   // 0.6 s of the 19 queued pictures are kept, then a listening block comes, then the new speech.
   ASSERT_EQ(slots.size(), 5u + 15 + 12 + 36);

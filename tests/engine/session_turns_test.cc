@@ -29,7 +29,7 @@ std::vector<std::vector<float>> speeches(int session) {
   return all;
 }
 
-SessionConfig config_of(int session) {
+SessionConfig session_config_of(int session) {
   SessionConfig config;
   config.block_frames = 1 + session % 4;  // sessions differ in size
   config.first_block = 1;
@@ -83,12 +83,12 @@ std::vector<SessionSlot> consume(Session& session, uint32_t seed) {
 
 Turns alone(int number, uint32_t seed) {
   Turns turns;
-  Session session(config_of(number));
+  Session session(session_config_of(number));
   FakeEngine engine;
   std::thread producer([&] { produce(session, number, seed); });
   std::thread worker([&] {
     std::mt19937 random(seed + 1);
-    run_engine(session, engine, config_of(number).in_engine, random);
+    run_engine(session, engine, session_config_of(number).in_engine, random);
   });
   turns.slots = consume(session, seed + 2);
   producer.join();
@@ -118,12 +118,12 @@ TEST(SessionTurns, DelaysChangeNoBit) {
 }
 
 // One engine runs the blocks of the session that has the token.
-std::vector<Turns> together(int count, uint32_t seed) {
+std::vector<Turns> turns_together(int count, uint32_t seed) {
   TurnToken token;
   std::vector<std::unique_ptr<Session>> sessions;
   std::vector<FakeEngine> states(static_cast<size_t>(count));  // what the engine keeps of each
   for (int s = 0; s < count; ++s) {
-    SessionConfig config = config_of(s);
+    SessionConfig config = session_config_of(s);
     config.turns = &token;
     sessions.push_back(std::make_unique<Session>(config));
   }
@@ -136,7 +136,7 @@ std::vector<Turns> together(int count, uint32_t seed) {
   std::thread engine([&] {
     std::mt19937 random(seed + 99);
     while (std::optional<int> s = token.wait()) {
-      run_engine(*sessions[*s], states[*s], config_of(*s).in_engine, random);
+      run_engine(*sessions[*s], states[*s], session_config_of(*s).in_engine, random);
     }
   });
   for (std::thread& thread : threads) thread.join();
@@ -152,7 +152,7 @@ TEST(SessionTurns, TwoAndEightSessionsOnOneEngineEqualEachAlone) {
     std::vector<Turns> expected;
     for (int s = 0; s < count; ++s) expected.push_back(alone(s, 1));
     for (uint32_t seed = 0; seed < 3; ++seed) {
-      const std::vector<Turns> turns = together(count, 1000 * seed);
+      const std::vector<Turns> turns = turns_together(count, 1000 * seed);
       for (int s = 0; s < count; ++s) expect_same(turns[s], expected[s]);
     }
   }

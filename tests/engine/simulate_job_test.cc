@@ -8,7 +8,7 @@
 namespace weft::test {
 namespace {
 
-DeviceModel device() {
+DeviceModel simulated_device() {
   DeviceModel model;
   model.flop_per_s.fill(1e9);
   model.bytes_per_s.fill(1e9);
@@ -16,7 +16,7 @@ DeviceModel device() {
 }
 
 std::vector<SimulatedRank> simulated(const Layout& layout, const Link& link) {
-  return simulate(layout.ranks(), device(), link, [&](Communicator& world) {
+  return simulate(layout.ranks(), simulated_device(), link, [&](Communicator& world) {
     GeneratorOptions options = options_of(DType::kF32);
     options.ops = &metered_ops();
     Generator(kModel, options, RankPlacement::of(world, layout)).run(job(), nullptr);

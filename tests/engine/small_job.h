@@ -1,5 +1,6 @@
 #pragma once
 // The request and options of one small generation, which several tests use.
+#include <atomic>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -29,6 +30,25 @@ inline GeneratorOptions options_of(DType dtype) {
   options.threads = 1;
   return options;
 }
+
+inline std::vector<float> floats_of(const TensorView& view) {
+  const auto* values = view.as<float>();
+  return {values, values + view.count()};
+}
+
+// Stops the job after a step, and stores the warnings it receives.
+struct Stopper final : ProgressListener {
+  std::atomic<bool> stop{false};
+  int after = -1;
+  int steps = 0;  // steps seen
+  std::vector<std::string> warnings;
+  void progress(const Progress& p) override {
+    if (p.stage != "denoise" || p.step == 0 || p.seconds_per_step == 0) return;
+    ++steps;
+    if (p.step == after) stop = true;
+  }
+  void warning(const std::string& line) override { warnings.push_back(line); }
+};
 
 inline double rel_l2(const std::vector<float>& got, const std::vector<float>& expected) {
   if (got.size() != expected.size() || got.empty()) return INFINITY;

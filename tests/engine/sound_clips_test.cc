@@ -30,17 +30,12 @@
 namespace weft {
 namespace {
 
-using test::options_of, test::rel_l2;
+using test::options_of, test::rel_l2, test::floats_of;
 
-std::vector<float> values_of(const TensorView& view) {
-  const auto* values = view.as<float>();
-  return {values, values + view.count()};
-}
-
-struct Tap final : PipelineTap {
+struct ClipTap final : PipelineTap {
   std::map<std::string, std::vector<std::vector<float>>> tensors;
   void tap(const char* name, const TensorView& value) override {
-    tensors[name].push_back(values_of(value));
+    tensors[name].push_back(floats_of(value));
   }
 };
 
@@ -142,7 +137,7 @@ class Reference {
         parts_(model_, {.dtype = DType::kF32}, DType::kF32, one_),
         clips_(model_->directory.clips) {}
 
-  Tap run(const Sampler& sampler) {
+  ClipTap run(const Sampler& sampler) {
     const auto vae =
         parts_.vae_model().load(stream_, *model_->vae_file, DType::kF32, VaeParts::kBoth);
     const VaeTraits& traits = vae->traits();
@@ -278,16 +273,16 @@ class Reference {
   std::shared_ptr<const OpenModel> model_;
   Components parts_;
   const SoundClips clips_;
-  Tap tap_;
+  ClipTap tap_;
 };
 
 TEST_F(SpeechClips, TheLoopIsThatOfTheReference) {
   Generator generator(folder_, options_of(DType::kF32));
   const Request request = generator.resolve(job());
-  Tap got;
+  ClipTap got;
   const RunResult result = generator.run(request, nullptr, tapped(got));
   EXPECT_EQ(result.frames, request.frames);
-  Tap wanted = Reference(folder_, request).run(generator.sampler(request));
+  ClipTap wanted = Reference(folder_, request).run(generator.sampler(request));
   for (const char* name : {"latents_initial", "latents_final", "video"}) {
     ASSERT_EQ(got.tensors[name].size(), wanted.tensors[name].size()) << name;
     for (size_t i = 0; i < wanted.tensors[name].size(); ++i) {
@@ -300,15 +295,15 @@ TEST_F(SpeechClips, TheLoopIsThatOfTheReference) {
   EXPECT_GT(rel_l2(got.tensors["latents_initial"][0], got.tensors["latents_initial"][1]), 0.5);
 }
 
-struct Drawn {
+struct DrawnClips {
   std::vector<float> video;
   std::string framehash;
 };
-Drawn drawn(const std::string& folder, const Request& request, const Layout& layout) {
-  Drawn out;
+DrawnClips drawn_clips(const std::string& folder, const Request& request, const Layout& layout) {
+  DrawnClips out;
   run_ranks(static_cast<int>(layout.ranks()), [&](Communicator& world) {
     Generator generator(folder, options_of(DType::kF32), RankPlacement::of(world, layout));
-    Tap tap;
+    ClipTap tap;
     const RunResult result = generator.run(request, nullptr, tapped(tap));
     if (world.rank() != 0) return;
     out = {tap.tensors["video"].front(), result.framehash};
@@ -318,14 +313,14 @@ Drawn drawn(const std::string& folder, const Request& request, const Layout& lay
 
 TEST_F(SpeechClips, EveryLayoutDrawsTheSameVideo) {
   const Request request = job();
-  const Drawn one = drawn(folder_, request, {});
+  const DrawnClips one = drawn_clips(folder_, request, {});
   const Generator generator(folder_, options_of(DType::kF32));
   const LayoutLimits limits = generator.layout_limits(generator.resolve(request));
   int count = 0;
   for (const int ranks : {2, 3})
     for (const Layout& layout : legal_layouts(ranks, limits)) {
       if (layout[Axis::kData] > 1) continue;
-      EXPECT_LE(rel_l2(drawn(folder_, request, layout).video, one.video), 1e-5)
+      EXPECT_LE(rel_l2(drawn_clips(folder_, request, layout).video, one.video), 1e-5)
           << to_string(layout);
       ++count;
     }
@@ -343,7 +338,7 @@ TEST_F(SpeechClips, ASinkHasTheFramesOfTheVideo) {
   request.steps = 1;
   for (const int64_t frames : {1, 78}) {
     request.frames = frames;
-    Tap tap;
+    ClipTap tap;
     const RunResult whole =
         Generator(folder_, options_of(DType::kF32)).run(request, nullptr, tapped(tap));
     const std::vector<float>& video = tap.tensors["video"].front();
@@ -481,8 +476,8 @@ TEST_F(SpeechClips, RefusesWhatDoesNotGoTogether) {
 
 // Stops a job when so many steps of all clips are done. Where the root is the first of several
 // stages it does not report the last step of a clip, but it decodes behind it.
-struct Stopper final : ProgressListener {
-  Stopper(int steps, int after) : steps(steps), after(after) {}
+struct ClipStopper final : ProgressListener {
+  ClipStopper(int steps, int after) : steps(steps), after(after) {}
   void progress(const Progress& progress) override {
     const bool decodes = progress.stage == "decode";
     if (!decodes && (progress.stage != "denoise" || progress.step == 0)) return;
@@ -494,11 +489,11 @@ struct Stopper final : ProgressListener {
   std::string said;
 };
 
-// Runs on the ranks of a layout until the root's Stopper ends it, or to the end. `from` is the
+// Runs on the ranks of a layout until the root's ClipStopper ends it, or to the end. `from` is the
 // checkpoint that the root goes on from.
-std::optional<RunResult> run_until(const std::string& folder, const Request& request,
-                                   const Layout& layout, Stopper& stopper, const std::string& path,
-                                   const Checkpoint* from) {
+std::optional<RunResult> run_clips_until(const std::string& folder, const Request& request,
+                                         const Layout& layout, ClipStopper& stopper,
+                                         const std::string& path, const Checkpoint* from) {
   std::optional<RunResult> out;
   run_ranks(static_cast<int>(layout.ranks()), [&](Communicator& world) {
     const bool root = world.rank() == 0;
@@ -530,18 +525,18 @@ TEST_F(SpeechClips, AStoppedJobGoesOnToTheSameFrames) {
   ring[Axis::kRing] = 2;
   layers[Axis::kLayers] = 2;
   for (const Layout& layout : {Layout(), ring, layers}) {
-    Stopper never(3, -1);
-    const auto whole = run_until(folder_, request, layout, never, path, nullptr);
+    ClipStopper never(3, -1);
+    const auto whole = run_clips_until(folder_, request, layout, never, path, nullptr);
     ASSERT_TRUE(whole);
     for (int after = 1; after <= 6; ++after) {
       const std::string about = to_string(layout) + ", after " + std::to_string(after);
-      Stopper stopper(3, after), goes_on(3, -1);
-      EXPECT_FALSE(run_until(folder_, request, layout, stopper, path, nullptr)) << about;
+      ClipStopper stopper(3, after), goes_on(3, -1);
+      EXPECT_FALSE(run_clips_until(folder_, request, layout, stopper, path, nullptr)) << about;
       const Checkpoint kept = read_checkpoint(path);
       EXPECT_EQ(kept.step, after) << about;
       EXPECT_EQ(kept.total, 6) << about;
       EXPECT_EQ(kept.latent.view()[1], after > 3 ? 40 : 20) << about;
-      const auto result = run_until(folder_, request, layout, goes_on, path, &kept);
+      const auto result = run_clips_until(folder_, request, layout, goes_on, path, &kept);
       ASSERT_TRUE(result) << about;
       EXPECT_EQ(result->resumed_at, after) << about;
       EXPECT_EQ(result->framehash, whole->framehash) << about;
@@ -556,14 +551,14 @@ TEST_F(SpeechClips, AJobMayBeStoppedTwice) {
   const std::string path = folder_ + ".checkpoint.safetensors";
   Request request = job();
   request.steps = 2;
-  Stopper never(2, -1), first(2, 2), second(2, 3), last(2, -1);
-  const auto whole = run_until(folder_, request, {}, never, path, nullptr);
-  EXPECT_FALSE(run_until(folder_, request, {}, first, path, nullptr));
+  ClipStopper never(2, -1), first(2, 2), second(2, 3), last(2, -1);
+  const auto whole = run_clips_until(folder_, request, {}, never, path, nullptr);
+  EXPECT_FALSE(run_clips_until(folder_, request, {}, first, path, nullptr));
   const Checkpoint one = read_checkpoint(path);
-  EXPECT_FALSE(run_until(folder_, request, {}, second, path, &one));
+  EXPECT_FALSE(run_clips_until(folder_, request, {}, second, path, &one));
   const Checkpoint two = read_checkpoint(path);
   EXPECT_EQ(two.step, 3);
-  const auto result = run_until(folder_, request, {}, last, path, &two);
+  const auto result = run_clips_until(folder_, request, {}, last, path, &two);
   ASSERT_TRUE(whole && result);
   EXPECT_EQ(result->framehash, whole->framehash);
   // Other settings are another job.

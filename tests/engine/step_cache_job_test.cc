@@ -36,8 +36,9 @@ TEST(StepCacheText, ARecordStatesTheSkippedStepsUntilOtherSettingsReplaceThem) {
 
 using test::kModel;
 using test::options_of;
+using test::Stopper;
 
-Request cached_job(std::vector<int> skipped) {
+Request tea_cache_job(std::vector<int> skipped) {
   Request request = test::job();
   request.frames = 5;
   request.steps = 7;
@@ -48,7 +49,7 @@ Request cached_job(std::vector<int> skipped) {
 TEST(StepCache, ThresholdZeroGivesTheBitsOfNoCache) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     Generator generator(kModel, options_of(dtype));
-    Request request = cached_job({});
+    Request request = tea_cache_job({});
     request.cache = {StepCacheKind::kTeaCache, 0, {}};
     const RunResult cached = generator.run(request, nullptr);
     request.cache = {};
@@ -66,7 +67,7 @@ TEST(StepCache, ThresholdZeroGivesTheBitsOfNoCache) {
 
 TEST(StepCache, AnAuditMeasuresAndChangesNothing) {
   Generator generator(kModel, options_of(DType::kF32));
-  const Request request = cached_job({2, 3, 5});
+  const Request request = tea_cache_job({2, 3, 5});
   const RunResult plain = generator.run(request, nullptr);
   RunOptions options;
   options.cache_audit = 2;
@@ -112,12 +113,12 @@ TEST(StepCache, RefusesWhatCannotWork) {
       EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
     }
   };
-  Request request = cached_job({1});
+  Request request = tea_cache_job({1});
   request.cache.skipped.reset();
   refused(request, "no polynomial of TeaCache is known");
-  refused(cached_job({3, 6}), "step 6 of 7");
-  refused(cached_job({0, 2}), "the first of its expert");
-  request = cached_job({1});
+  refused(tea_cache_job({3, 6}), "step 6 of 7");
+  refused(tea_cache_job({0, 2}), "the first of its expert");
+  request = tea_cache_job({1});
   request.steps = 9;  // the fewest of a queue
   request.method = parse_method("queue:block=1,context=1", "method");
   request.cache.kind = StepCacheKind::kFirstBlock;
@@ -136,7 +137,7 @@ TEST(StepCache, RefusesWhatCannotWork) {
 
 TEST(StepCache, MemoryIsAsPlannedAndAsTheFormula) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    Request request = cached_job({2, 3});
+    Request request = tea_cache_job({2, 3});
     request.width = request.height = 128;
     const auto peak = [&](bool cached) {
       Generator generator(kModel, options_of(dtype));
@@ -157,21 +158,13 @@ TEST(StepCache, MemoryIsAsPlannedAndAsTheFormula) {
   }
 }
 
-struct Stopper final : ProgressListener {
-  std::atomic<bool> stop{false};
-  int after = -1;
-  void progress(const Progress& p) override {
-    if (p.stage == "denoise" && p.step == after && p.seconds_per_step > 0) stop = true;
-  }
-};
-
 // A checkpoint is kept before a step that runs its blocks alone, so a resumed job needs nothing of
 // the steps before.
 TEST(StepCache, AResumedJobGivesTheFramesOfAnUninterruptedOne) {
   const std::string path =
       testing::TempDir() + "/weft_cache_" + std::to_string(getpid()) + ".checkpoint.safetensors";
   Generator generator(kModel, options_of(DType::kF32));
-  const Request request = cached_job({1, 2, 4});
+  const Request request = tea_cache_job({1, 2, 4});
   const RunResult whole = generator.run(request, nullptr);
   for (const auto& [after, kept_at] : {std::pair{1, 3}, {2, 3}, {3, 3}, {4, 5}, {5, 5}, {6, 6}}) {
     Stopper stopper;
@@ -206,7 +199,7 @@ TEST(StepCache, EveryLayoutDecidesAlikeAndGivesOneRanksLatents) {
         latent.assign(value.as<float>(), value.as<float>() + value.count());
     }
   };
-  const Request request = cached_job({1, 2, 4});
+  const Request request = tea_cache_job({1, 2, 4});
   const auto run = [&](RankPlacement placement) {
     Generator generator(kModel, options_of(DType::kF32), std::move(placement));
     LatentTap tap;
@@ -245,7 +238,7 @@ TEST(StepCache, EveryLayoutDecidesAlikeAndGivesOneRanksLatents) {
 
 // 41 frames are eleven latent frames: blocks of 2 + 1 and four times 2.
 Request cached_queue(std::vector<int> skipped) {
-  Request request = cached_job(std::move(skipped));
+  Request request = tea_cache_job(std::move(skipped));
   request.frames = 41;
   request.steps = 9;
   request.method = parse_method("queue:block=2,context=1", "method");

@@ -154,10 +154,10 @@ TEST(EmptyBlocks, AreTheEndsOfAForward) {
   EXPECT_EQ(std::memcmp(head.view().data, out.view().data, out.view().bytes()), 0);
 }
 
+using test::same_bits;
 using Toy = test::ToyValues;
 
-constexpr auto kShape = Toy::kShape;
-constexpr int kBlocks = Toy::kBlocks, kSteps = 8;
+constexpr int kSteps = 8;
 
 Request toy_request(double guidance, const std::vector<int>& skipped) {
   Request request;
@@ -171,12 +171,13 @@ bool is_in(const std::vector<int>& steps, int step) { return std::ranges::count(
 
 // One loop over the whole latent, without rows, plans and ranks. `error` receives the relative L1
 // error of the reused velocity of the positive prompt in every skipped step.
-Tensor reference(double guidance, const std::vector<int>& skipped, std::vector<double>& error) {
+Tensor cached_reference(double guidance, const std::vector<int>& skipped,
+                        std::vector<double>& error) {
   Stream stream = Stream::cpu(1);
   Arena arena;
   const Sampler steps = Toy::sampler(kSteps);
   Tensor x = Toy::noise(),
-         velocities[2] = {Tensor(DType::kF32, kShape), Tensor(DType::kF32, kShape)};
+         velocities[2] = {Tensor(DType::kF32, Toy::kShape), Tensor(DType::kF32, Toy::kShape)};
   std::vector<float> added[2];
   for (auto& of_branch : added) of_branch.resize(x.count());
   SamplerState state(x.count());
@@ -188,7 +189,7 @@ Tensor reference(double guidance, const std::vector<int>& skipped, std::vector<d
       for (int64_t i = 0; i < x.count(); ++i) {
         const float first = Toy::embed(x.as<float>()[i]);
         float last = first;
-        for (int b = 0; b < kBlocks; ++b) last = Toy::block(last, prompt_of(branch), timestep);
+        for (int b = 0; b < Toy::kBlocks; ++b) last = Toy::block(last, prompt_of(branch), timestep);
         const float right = Toy::head(last, timestep);
         if (is_in(skipped, step))
           last = first + added[branch][i];
@@ -207,14 +208,14 @@ Tensor reference(double guidance, const std::vector<int>& skipped, std::vector<d
   return x;
 }
 
-struct Observed {
+struct ObservedCache {
   Tensor latent{};
   std::vector<Change> changes{}, errors{};
 };
 
-Observed denoise(const Layout& layout, double guidance, const std::vector<int>& skipped,
-                 int audit = 0, const LocalOptions& options = {}) {
-  Observed seen;
+ObservedCache denoise_cached(const Layout& layout, double guidance, const std::vector<int>& skipped,
+                             int audit = 0, const LocalOptions& options = {}) {
+  ObservedCache seen;
   std::mutex mutex;
   const Sampler steps = Toy::sampler(kSteps);
   const Request asked = toy_request(guidance, skipped);
@@ -233,14 +234,14 @@ Observed denoise(const Layout& layout, double guidance, const std::vector<int>& 
           config.steps[skipped[i]].skipped = true;
           config.steps[skipped[i]].audited = audit > 0 && (i + 1) % audit == 0;
         }
-        config.blocks = {kBlocks};
+        config.blocks = {Toy::kBlocks};
         Job job{.request = asked,
                 .sampler = steps,
                 .embeds = {TensorView(&prompts[0], DType::kF32, {1, 1}),
                            TensorView(&prompts[1], DType::kF32, {1, 1})},
                 .latent = Toy::noise()};
         job.decode = [&](const TensorView& latent) {
-          Tensor copied(DType::kF32, kShape);
+          Tensor copied(DType::kF32, Toy::kShape);
           copy(stream, latent, copied);
           const std::scoped_lock lock(mutex);
           if (seen.latent) {
@@ -260,13 +261,10 @@ Observed denoise(const Layout& layout, double guidance, const std::vector<int>& 
   return seen;
 }
 
-bool same(const Tensor& a, const Tensor& b) {
-  return a.count() == b.count() && std::memcmp(a.view().data, b.view().data, a.view().bytes()) == 0;
-}
-
 std::vector<Layout> toy_layouts(int ranks, bool guided) {
   return legal_layouts(
-      ranks, {.heads = 6, .layers = kBlocks, .tokens = Toy::kTokens, .ffn = 6, .guided = guided});
+      ranks,
+      {.heads = 6, .layers = Toy::kBlocks, .tokens = Toy::kTokens, .ffn = 6, .guided = guided});
 }
 
 TEST(StepCache, GivesTheLatentOfOneLoopUnderEveryLayout) {
@@ -274,12 +272,13 @@ TEST(StepCache, GivesTheLatentOfOneLoopUnderEveryLayout) {
   for (const double guidance : {1.0, 4.0})
     for (const std::vector<int>& skipped : skips) {
       std::vector<double> error;
-      const Tensor expected = reference(guidance, skipped, error);
+      const Tensor expected = cached_reference(guidance, skipped, error);
       for (int ranks = 1; ranks <= 4; ++ranks)
         for (const Layout& layout : toy_layouts(ranks, guidance > 1))
           for (const int audit : {0, 1, 2}) {
-            const Observed seen = denoise(layout, guidance, skipped, audit);
-            EXPECT_TRUE(same(seen.latent, expected)) << to_string(layout) << " " << skipped.size();
+            const ObservedCache seen = denoise_cached(layout, guidance, skipped, audit);
+            EXPECT_TRUE(same_bits(seen.latent, expected))
+                << to_string(layout) << " " << skipped.size();
             ASSERT_EQ(seen.errors.size(), size_t{kSteps});
             for (int step = 0; step < kSteps; ++step) {
               const auto at = std::ranges::find(skipped, step) - skipped.begin();
@@ -295,14 +294,14 @@ TEST(StepCache, GivesTheLatentOfOneLoopUnderEveryLayout) {
 TEST(StepCache, DelaysChangeNoBit) {
   const std::vector<int> skipped{1, 2, 4, 6};
   std::vector<double> error;
-  const Tensor expected = reference(4, skipped, error);
+  const Tensor expected = cached_reference(4, skipped, error);
   for (const Layout& layout : toy_layouts(4, true))
     for (uint64_t seed = 1; seed <= 4; ++seed)
-      EXPECT_TRUE(
-          same(denoise(layout, 4, skipped, static_cast<int>(seed % 3),
-                       {.rendezvous = seed % 2 == 1, .delay_seed = seed, .max_delay_us = 30})
-                   .latent,
-               expected))
+      EXPECT_TRUE(same_bits(
+          denoise_cached(layout, 4, skipped, static_cast<int>(seed % 3),
+                         {.rendezvous = seed % 2 == 1, .delay_seed = seed, .max_delay_us = 30})
+              .latent,
+          expected))
           << to_string(layout) << " seed " << seed;
 }
 
@@ -326,7 +325,7 @@ std::vector<std::vector<int>> first_block_skips(const Layout& layout, double thr
         DenoisePlanConfig config =
             staged_config(placement, experts.traits(), DType::kF32, Toy::kTokens);
         config.steps.assign(kSteps, {.model = 0, .branches = 2});
-        config.blocks = {kBlocks};
+        config.blocks = {Toy::kBlocks};
         config.first_block_bytes = experts.traits().width * static_cast<int64_t>(sizeof(float));
         Job job{.request = asked,
                 .sampler = steps,

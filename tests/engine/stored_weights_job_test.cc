@@ -32,8 +32,8 @@ GeneratorOptions stored_options(DType dtype, WeightFormat weights,
   return options;
 }
 
-RunResult draw(const std::string& model, const GeneratorOptions& options, const Layout& layout = {},
-               PipelineTap* tap = nullptr) {
+RunResult draw_stored(const std::string& model, const GeneratorOptions& options,
+                      const Layout& layout = {}, PipelineTap* tap = nullptr) {
   RunResult result;
   run_ranks(layout.ranks(), [&](Communicator& world) {
     RunOptions run_options;
@@ -63,8 +63,8 @@ TEST_F(StoredJob, DrawTheFramesOfExpandedWeights) {
        {BlockType::kQ8_0, BlockType::kQ4_0, BlockType::kF16, BlockType::kI8, BlockType::kF8E4M3})
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const std::string model = folder("transformer", type);
-      EXPECT_EQ(draw(model, stored_options(dtype, WeightFormat::kFile)).framehash,
-                draw(model, stored_options(dtype, WeightFormat::kCompute)).framehash)
+      EXPECT_EQ(draw_stored(model, stored_options(dtype, WeightFormat::kFile)).framehash,
+                draw_stored(model, stored_options(dtype, WeightFormat::kCompute)).framehash)
           << shape_of(type).name << " " << to_string(dtype);
     }
 }
@@ -76,8 +76,9 @@ TEST_F(StoredJob, EveryLayoutDrawsTheFramesOfExpandedWeights) {
                             Axis::kLayers, Axis::kTensor}) {
       Layout layout;
       layout[axis] = 2;
-      EXPECT_EQ(draw(model, stored_options(DType::kF32, WeightFormat::kFile), layout).framehash,
-                draw(model, stored_options(DType::kF32, WeightFormat::kCompute), layout).framehash)
+      EXPECT_EQ(
+          draw_stored(model, stored_options(DType::kF32, WeightFormat::kFile), layout).framehash,
+          draw_stored(model, stored_options(DType::kF32, WeightFormat::kCompute), layout).framehash)
           << shape_of(type).name << " " << to_string(layout);
     }
   }
@@ -135,15 +136,16 @@ struct Rows final : PipelineTap {
 
 TEST_F(StoredJob, ATextEncoderErrsByEightBits) {
   Rows exact, int8, file, expanded;
-  draw(kPocket, stored_options(DType::kF32, WeightFormat::kCompute), {}, &exact);
-  draw(kPocket, stored_options(DType::kF32, WeightFormat::kCompute, WeightFormat::kInt8), {},
-       &int8);
+  draw_stored(kPocket, stored_options(DType::kF32, WeightFormat::kCompute), {}, &exact);
+  draw_stored(kPocket, stored_options(DType::kF32, WeightFormat::kCompute, WeightFormat::kInt8), {},
+              &int8);
   const double error = rel_l2(int8.rows, exact.rows);
   EXPECT_GT(error, 1e-4);
   EXPECT_LT(error, 3e-2);
   const std::string model = folder("text_encoder", BlockType::kQ8_0);
-  draw(model, stored_options(DType::kF32, WeightFormat::kCompute, WeightFormat::kFile), {}, &file);
-  draw(model, stored_options(DType::kF32, WeightFormat::kCompute), {}, &expanded);
+  draw_stored(model, stored_options(DType::kF32, WeightFormat::kCompute, WeightFormat::kFile), {},
+              &file);
+  draw_stored(model, stored_options(DType::kF32, WeightFormat::kCompute), {}, &expanded);
   EXPECT_EQ(file.rows, expanded.rows);
 }
 
@@ -152,7 +154,7 @@ TEST_F(StoredJob, OneRankEncodesWithIntegers) {
   const GeneratorOptions options =
       stored_options(DType::kF32, WeightFormat::kCompute, WeightFormat::kInt8);
   Rows alone;
-  draw(kPocket, options, {}, &alone);
+  draw_stored(kPocket, options, {}, &alone);
   Layout layout;
   layout[Axis::kCfg] = 2;
   std::array<Rows, 2> rows;

@@ -228,14 +228,14 @@ TEST(StreamDecoder, MemoryDoesNotDependOnTheNumberOfFrames) {
 }
 
 // Runs `body` on the ranks of a layout; returns the root's hash and each rank's counters.
-struct Ran {
+struct RanDecoder {
   std::string hash;
   std::vector<CommCounters> counters;
 };
-Ran on_layout(const std::string& text, int ranks, const LocalOptions& options,
-              const std::function<std::string(Communicator&, RankPlacement&)>& body) {
+RanDecoder on_layout(const std::string& text, int ranks, const LocalOptions& options,
+                     const std::function<std::string(Communicator&, RankPlacement&)>& body) {
   const Layout layout = parse_layout(text, ranks, {});
-  Ran ran;
+  RanDecoder ran;
   ran.counters.resize(static_cast<size_t>(ranks));
   run_ranks(
       ranks,
@@ -263,7 +263,7 @@ TEST(StreamDecoder, RanksSendBytesAndTheFramesStayTheSame) {
     for (const bool rendezvous : {false, true}) {
       std::string hashes[2];
       for (const bool floats : {false, true}) {
-        const Ran ran =
+        const RanDecoder ran =
             on_layout(text, ranks, {.rendezvous = rendezvous, .delay_seed = 3, .max_delay_us = 50},
                       [&](Communicator&, RankPlacement& placement) {
                         Decoding decoding(placement, floats);
@@ -298,7 +298,7 @@ TEST(StreamDecoder, ARankOfItsOwnDecodesWhileTheOthersGoOn) {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     const LocalOptions options{
         .rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 200};
-    const Ran ran =
+    const RanDecoder ran =
         on_layout("ring=3,decode_rank=2", 3, options, [&](Communicator&, RankPlacement& placement) {
           Decoding decoding(placement);
           Communicator& all = placement.communicator();

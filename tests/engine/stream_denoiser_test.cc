@@ -12,19 +12,19 @@
 namespace weft::test {
 namespace {
 
-struct Split {
+struct SplitOfStream {
   int steps, layers;
   bool apart;
   int ulysses = 1;
 };
-const std::vector<Split> kSplits{
+const std::vector<SplitOfStream> kStreamSplits{
     {1, 1, true},     {2, 1, false},   {3, 1, true},     {4, 1, false},  {4, 1, true},
     {1, 2, false},    {1, 2, true},    {1, 3, false},    {2, 2, false},  {2, 2, true},
     {1, 1, false, 2}, {1, 1, true, 3}, {2, 1, false, 2}, {4, 1, true, 2}};
 
 // Runs `run` under every split and compares what is decoded with what one rank makes.
 void expect_the_same_under_every_split(StreamRun run, const std::vector<Decoded>& wanted) {
-  for (const auto& [steps, layers, apart, ulysses] : kSplits) {
+  for (const auto& [steps, layers, apart, ulysses] : kStreamSplits) {
     run.decodes_apart = apart;
     EXPECT_EQ(run.run(StreamRun::split(steps, layers, ulysses)), wanted)
         << "step " << steps << " layers " << layers << " ulysses " << ulysses << " decoder apart "
@@ -45,15 +45,15 @@ TEST(StreamDenoiser, LayersMoveBetweenRanksWithTheirKeys) {
   for (const KeptRows kept : {KeptRows::kCompute, KeptRows::kFp8}) {
     const StreamRun whole{.swap_block = 0, .blocks = 12, .kept = kept};
     const std::vector<Decoded> wanted = whole.run();
-    const std::vector<std::vector<Split>> moves{
+    const std::vector<std::vector<SplitOfStream>> moves{
         {{1, 2, false}, {1, 4, false}, {1, 3, true}, {1, 1, false}},
         {{4, 1, true}, {2, 2, false}, {1, 1, false}, {3, 1, false}},
         {{1, 1, false}, {1, 1, true}, {2, 1, true}, {1, 3, false}}};
-    for (const std::vector<Split>& splits : moves) {
+    for (const std::vector<SplitOfStream>& splits : moves) {
       StreamState state;
       std::vector<Decoded> got;
       int64_t end = 0;
-      for (const Split& split : splits) {
+      for (const SplitOfStream& split : splits) {
         StreamRun part{.swap_block = 0, .decodes_apart = split.apart, .kept = kept};
         part.state = &state;
         end += 3;
@@ -128,7 +128,8 @@ TEST(StreamDenoiser, BlocksMayHaveAnySize) {
     for (int i = 0; i < 14; ++i) sizes.push_back(int64_t(random() % 4));
     for (const int64_t size : sizes)
       if (size > 0) solid.push_back(size);
-    const auto in_order = [](StreamRun run, const std::vector<int64_t>& of, const Split& split) {
+    const auto in_order = [](StreamRun run, const std::vector<int64_t>& of,
+                             const SplitOfStream& split) {
       size_t at = 0;
       run.decodes_apart = split.apart;
       run.next = [&](int64_t) {
@@ -142,7 +143,7 @@ TEST(StreamDenoiser, BlocksMayHaveAnySize) {
     for (size_t i = 0; i < solid.size(); ++i)
       EXPECT_EQ(wanted[i].block.frames.size(), solid[i]) << i;
     EXPECT_EQ(in_order({}, sizes, {1, 1, false}), wanted);
-    for (const Split& split : kSplits) EXPECT_EQ(in_order({}, sizes, split), wanted);
+    for (const SplitOfStream& split : kStreamSplits) EXPECT_EQ(in_order({}, sizes, split), wanted);
   }
 }
 
@@ -170,8 +171,11 @@ TEST(StreamDenoiser, TenThousandBlocksInTheSameMemory) {
   run.largest = 1;
   run.window = 3;
   run.next = [](int64_t number) { return NextBlock{.frames = 1, .last = number + 1 == 10'000}; };
-  for (const Split& split :
-       {Split{1, 1, false}, {2, 1, true}, {1, 2, false}, {1, 1, false, 2}, {1, 1, true, 3}}) {
+  for (const SplitOfStream& split : {SplitOfStream{1, 1, false},
+                                     {2, 1, true},
+                                     {1, 2, false},
+                                     {1, 1, false, 2},
+                                     {1, 1, true, 3}}) {
     int64_t count = 0;
     size_t after_two_windows = 0, most = 0;
     run.decodes_apart = split.apart;
@@ -210,7 +214,7 @@ TEST(StreamDenoiser, TenThousandBlocksInTheSameMemory) {
 
 // Law 15: the numbers of blocks and turns pass those that tags can hold.
 TEST(StreamDenoiser, TagsGoRoundInACircle) {
-  for (const Split& split : {Split{2, 1, true}, {1, 2, false}, {1, 1, false, 2}}) {
+  for (const SplitOfStream& split : {SplitOfStream{2, 1, true}, {1, 2, false}, {1, 1, false, 2}}) {
     StreamRun run{.steps = 2, .layers = 2};
     run.decodes_apart = split.apart;
     int entered = 0;
@@ -228,8 +232,8 @@ TEST(StreamDenoiser, TagsGoRoundInACircle) {
 // all blocks have the bits of a run in which their signals were known from the start.
 TEST(StreamDenoiser, TwentyInterruptions) {
   constexpr int64_t kBlocks = 200;
-  for (const Split& split :
-       {Split{1, 1, false}, {4, 1, true}, {2, 2, true}, {1, 3, false}, {2, 1, true, 2}}) {
+  for (const SplitOfStream& split :
+       {SplitOfStream{1, 1, false}, {4, 1, true}, {2, 2, true}, {1, 3, false}, {2, 1, true, 2}}) {
     std::mt19937 random(split.steps * 10 + split.layers);
     std::set<int64_t> interrupted;  // when these blocks are decoded
     while (interrupted.size() < 20) interrupted.insert(int64_t(random() % (kBlocks - 1)));
@@ -294,7 +298,8 @@ TEST(StreamDenoiser, DelaysChangeNothing) {
     for (const int credits : {1, 2, 4}) {
       run.local = local;
       run.credits = credits;
-      for (const Split& split : {Split{4, 1, true}, {2, 2, true}, {1, 3, false}, {2, 1, true, 2}}) {
+      for (const SplitOfStream& split :
+           {SplitOfStream{4, 1, true}, {2, 2, true}, {1, 3, false}, {2, 1, true, 2}}) {
         entered = 0;
         run.decodes_apart = split.apart;
         EXPECT_EQ(run.run(StreamRun::split(split.steps, split.layers, split.ulysses)), wanted)

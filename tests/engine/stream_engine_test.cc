@@ -21,7 +21,7 @@ std::shared_ptr<const OpenModel> model() {
   return open;
 }
 
-StreamSettings settings() {
+StreamSettings engine_settings() {
   return {.width = 32,
           .height = 32,
           .steps = 2,
@@ -37,7 +37,7 @@ StreamSignal blocks_of(int64_t number, int64_t blocks) {
 }
 
 // Runs 4 blocks, the first one of one latent frame.
-std::vector<StreamPictures> run(const StreamSettings& settings) {
+std::vector<StreamPictures> run_stream_engine(const StreamSettings& settings) {
   std::vector<StreamPictures> out;
   StreamEngine(model(), settings)
       .run(
@@ -47,7 +47,7 @@ std::vector<StreamPictures> run(const StreamSettings& settings) {
 }
 
 TEST(StreamEngine, PicturesAreTheSameUnderEverySplit) {
-  const std::vector<StreamPictures> wanted = run(settings());
+  const std::vector<StreamPictures> wanted = run_stream_engine(engine_settings());
   ASSERT_EQ(wanted.size(), 4u);
   int64_t index = 0;
   for (int block = 0; block < 4; ++block) {
@@ -66,16 +66,16 @@ TEST(StreamEngine, PicturesAreTheSameUnderEverySplit) {
                                                       {1, 1, 2, false},
                                                       {1, 1, 2, true},
                                                       {2, 1, 2, false}}) {
-    StreamSettings split = settings();
+    StreamSettings split = engine_settings();
     split.layout = StreamRun::split(steps, layers, ulysses);
     split.decodes_apart = apart;
-    expect_same_pictures(run(split), wanted,
+    expect_same_pictures(run_stream_engine(split), wanted,
                          to_string(split.layout) + (apart ? " and a decoder" : ""));
   }
 }
 
 TEST(StreamEngine, AnInterruptionMutesTheBlocksThatHaveBegun) {
-  StreamSettings split = settings();
+  StreamSettings split = engine_settings();
   split.layout = StreamRun::split(2);
   split.decodes_apart = true;
   StreamEngine engine(model(), split);
@@ -96,7 +96,7 @@ TEST(StreamEngine, AnInterruptionMutesTheBlocksThatHaveBegun) {
 
 TEST(StreamEngine, WhatEndsACallbackEndsTheStream) {
   for (const bool apart : {false, true}) {
-    StreamSettings split = settings();
+    StreamSettings split = engine_settings();
     split.layout = StreamRun::split(2);
     split.decodes_apart = apart;
     StreamEngine engine(model(), split);
@@ -112,7 +112,7 @@ TEST(StreamEngine, WhatEndsACallbackEndsTheStream) {
 
 TEST(StreamEngine, IllegalSettingsAreNamed) {
   const auto error_of = [](const std::function<void(StreamSettings&)>& change) -> std::string {
-    StreamSettings changed = settings();
+    StreamSettings changed = engine_settings();
     change(changed);
     try {
       StreamEngine(model(), changed);
@@ -142,7 +142,7 @@ TEST(StreamEngine, AModelWithACleanPassIsRefused) {
     json["stream"]["clean_pass"] = clean;
     std::ofstream(folder / "weft.json") << json;
     const auto opened = std::make_shared<const OpenModel>(folder.path());
-    StreamSettings small = settings();
+    StreamSettings small = engine_settings();
     small.width = small.height = 96;
     if (clean)
       expect_error(ErrorKind::kModel, "stream.clean_pass", [&] { StreamEngine(opened, small); });

@@ -9,7 +9,7 @@
 namespace weft::test {
 namespace {
 
-StreamPlanConfig config_of(int steps, int groups, bool apart, int layers = 1) {
+StreamPlanConfig plan_config_of(int steps, int groups, bool apart, int layers = 1) {
   StreamPlanConfig config{.steps = steps,
                           .block_frames = 3,
                           .frame_tokens = 1056,
@@ -25,7 +25,7 @@ constexpr StreamTimes kPaper{.forward_s = 0.2655, .decode_s = 0.150, .hop = {}, 
 TEST(StreamForecast, ThePublishedTableOfSteps) {
   const double first[] = {0.68, 0.95, 1.21};
   for (const int steps : {2, 3, 4}) {
-    const StreamForecast forecast = stream_forecast(config_of(steps, steps, true), kPaper);
+    const StreamForecast forecast = stream_forecast(plan_config_of(steps, steps, true), kPaper);
     EXPECT_NEAR(forecast.fps, 45.2, 45.2 * 0.02) << steps;
     EXPECT_NEAR(forecast.first_frame_s, first[steps - 2], first[steps - 2] * 0.02) << steps;
   }
@@ -41,7 +41,7 @@ TEST(StreamForecast, ThePublishedTableOfBlockSizes) {
     times.forward_s = 0.27 / 4 * frames;
     times.decode_s = 0.13;
     times.pictures = 4.0 * frames;
-    StreamPlanConfig config = config_of(4, 4, true);
+    StreamPlanConfig config = plan_config_of(4, 4, true);
     config.block_frames = frames;
     const double got = stream_forecast(config, times).first_frame_s;
     EXPECT_NEAR(got, first[frames - 1], first[frames - 1] * 0.02) << frames;
@@ -53,11 +53,11 @@ TEST(StreamForecast, ThePublishedTableOfDecoders) {
   StreamTimes times = kPaper;
   times.forward_s = 0.575;
   times.decode_s = 0.59;
-  const StreamForecast apart = stream_forecast(config_of(4, 4, true), times);
+  const StreamForecast apart = stream_forecast(plan_config_of(4, 4, true), times);
   EXPECT_NEAR(apart.first_frame_s, 2.89, 2.89 * 0.02);
   EXPECT_NEAR(apart.fps, 20.88, 20.88 * 0.03);
   times.decode_s = 0.606;
-  EXPECT_NEAR(stream_forecast(config_of(4, 4, false), times).fps, 10.16, 10.16 * 0.02);
+  EXPECT_NEAR(stream_forecast(plan_config_of(4, 4, false), times).fps, 10.16, 10.16 * 0.02);
 }
 
 // Law 8.
@@ -67,21 +67,21 @@ TEST(StreamForecast, PeriodsFollowTheFormulas) {
       for (int groups = 1; groups <= 4; ++groups) {
         const StreamTimes times{
             .forward_s = 0.2, .decode_s = decode_s, .hop = {.latency_s = hop_s}, .pictures = 12};
-        const StreamForecast forecast = stream_forecast(config_of(4, groups, true), times);
+        const StreamForecast forecast = stream_forecast(plan_config_of(4, groups, true), times);
         const int most = (4 + groups - 1) / groups;
         EXPECT_NEAR(forecast.period_s, std::max(most * 0.2, decode_s), 1e-3)
             << decode_s << " " << hop_s << " " << groups;
         EXPECT_NEAR(forecast.first_frame_s, 4 * 0.2 + groups * hop_s + decode_s, 1e-3) << groups;
       }
-  const StreamForecast one = stream_forecast(config_of(4, 1, false), kPaper);
+  const StreamForecast one = stream_forecast(plan_config_of(4, 1, false), kPaper);
   EXPECT_NEAR(one.period_s, 4 * 0.2655 + 0.15, 1e-6);
-  const StreamForecast ring = stream_forecast(config_of(4, 1, true, 2), kPaper);
+  const StreamForecast ring = stream_forecast(plan_config_of(4, 1, true, 2), kPaper);
   EXPECT_NEAR(ring.period_s, 2 * 0.2655, 0.02);
 }
 
 // The only split that makes a block itself faster; its messages cost something in every forward.
 TEST(StreamForecast, UlyssesIsChosenWhereItsMessagesAreCheap) {
-  StreamPlanConfig config = config_of(4, 1, false);
+  StreamPlanConfig config = plan_config_of(4, 1, false);
   config.heads = 40;
   StreamTimes times = kPaper;
   EXPECT_EQ(best_stream(config, times, 4).layout[Axis::kUlysses], 1) << "what it costs is unknown";
@@ -102,13 +102,13 @@ TEST(StreamForecast, BehindACleanPassNoSplitIsFaster) {
   StreamTimes times = kPaper;
   for (const double hop_s : {0.0, 0.01}) {
     times.hop.latency_s = hop_s;
-    StreamPlanConfig one = config_of(4, 1, true);
+    StreamPlanConfig one = plan_config_of(4, 1, true);
     one.clean_pass = true;
     EXPECT_EQ(split_refusal(one, times), "");
     const double alone = stream_forecast(one, times).period_s;
     EXPECT_NEAR(alone, 5 * times.forward_s, 1e-9) << "T + 1 forwards";
     for (const auto& [groups, layers] : {std::pair{2, 1}, {4, 1}, {1, 2}, {4, 2}}) {
-      StreamPlanConfig split = config_of(4, groups, true, layers);
+      StreamPlanConfig split = plan_config_of(4, groups, true, layers);
       EXPECT_EQ(split_refusal(split, times), "") << "each step has keys of its own";
       EXPECT_LT(stream_forecast(split, times).period_s, 0.6 * alone);
       split.clean_pass = true;
@@ -125,24 +125,24 @@ TEST(StreamForecast, BehindACleanPassNoSplitIsFaster) {
 
 // As few devices as keep up; where none do, the fastest.
 TEST(StreamForecast, ChoosesTheSplit) {
-  const StreamForecast five = best_stream(config_of(4, 1, false), kPaper, 5);
+  const StreamForecast five = best_stream(plan_config_of(4, 1, false), kPaper, 5);
   EXPECT_TRUE(keeps_up(five, kPaper));
   EXPECT_NEAR(five.first_frame_s, 4 * 0.2655 + 0.15, 1e-3);
   EXPECT_LE(five.devices(), 4);
-  const StreamForecast one = best_stream(config_of(4, 1, false), kPaper, 1);
+  const StreamForecast one = best_stream(plan_config_of(4, 1, false), kPaper, 1);
   EXPECT_FALSE(keeps_up(one, kPaper));
   EXPECT_EQ(one.devices(), 1);
   // Where the weights do not fit, stages of layers go round.
   const auto half = [](const StreamPlanConfig& config) {
     return config.layout[Axis::kLayers] >= 2;
   };
-  EXPECT_GE(best_stream(config_of(4, 1, false), kPaper, 5, half).layout[Axis::kLayers], 2);
-  EXPECT_THROW(best_stream(config_of(4, 1, false), kPaper, 1, half), Error);
+  EXPECT_GE(best_stream(plan_config_of(4, 1, false), kPaper, 5, half).layout[Axis::kLayers], 2);
+  EXPECT_THROW(best_stream(plan_config_of(4, 1, false), kPaper, 1, half), Error);
 }
 
 TEST(StreamForecast, AStreamThatCannotKeepUpIsOfferedWhatCan) {
-  EXPECT_EQ(stream_refusal(config_of(4, 1, false), kPaper, 5, {704, 384}, 16), "");
-  const std::string text = stream_refusal(config_of(4, 1, false), kPaper, 1, {704, 384}, 16);
+  EXPECT_EQ(stream_refusal(plan_config_of(4, 1, false), kPaper, 5, {704, 384}, 16), "");
+  const std::string text = stream_refusal(plan_config_of(4, 1, false), kPaper, 1, {704, 384}, 16);
   EXPECT_NE(text.find("the stream cannot keep up"), std::string::npos) << text;
   EXPECT_NE(text.find("a block is shown for 0.48 s"), std::string::npos) << text;
   EXPECT_NE(text.find("--steps 1, or --size "), std::string::npos) << text;

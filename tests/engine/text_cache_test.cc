@@ -15,8 +15,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-RunResult draw(const std::string& folder, const Request& request, const Layout& layout = {},
-               DType dtype = DType::kF32, const std::string& model = kModel) {
+RunResult draw_with_cache(const std::string& folder, const Request& request,
+                          const Layout& layout = {}, DType dtype = DType::kF32,
+                          const std::string& model = kModel) {
   RunResult result;
   run_ranks(layout.ranks(), [&](Communicator& world) {
     RunOptions options;
@@ -40,8 +41,8 @@ size_t files_in(const fs::path& folder) {
 TEST(TextCache, ASecondJobEncodesNothing) {
   const TempDir dir;
   const std::string folder = dir / "rows";
-  const RunResult plain = draw("", job()), first = draw(folder, job()),
-                  second = draw(folder, job());
+  const RunResult plain = draw_with_cache("", job()), first = draw_with_cache(folder, job()),
+                  second = draw_with_cache(folder, job());
   EXPECT_EQ(files_in(folder), 2u);  // the prompt and the negative one
   EXPECT_TRUE(encodes(first));
   EXPECT_FALSE(encodes(second));
@@ -57,8 +58,9 @@ TEST(TextCache, RanksReceiveTheRows) {
     Layout layout;
     layout[axis] = 2;
     const std::string text = to_string(layout);
-    const RunResult plain = draw("", job(), layout), first = draw(folder, job(), layout),
-                    second = draw(folder, job(), layout);
+    const RunResult plain = draw_with_cache("", job(), layout),
+                    first = draw_with_cache(folder, job(), layout),
+                    second = draw_with_cache(folder, job(), layout);
     EXPECT_TRUE(encodes(first)) << text;
     EXPECT_FALSE(encodes(second)) << text;
     EXPECT_EQ(first.framehash, plain.framehash) << text;
@@ -80,7 +82,7 @@ TEST(TextCache, HoldsThePromptsOfTwoEncoders) {
     Layout layout;
     layout[Axis::kUlysses] = ranks;
     const auto run = [&](const std::string& kept) {
-      return draw(kept, request, layout, DType::kF32, model);
+      return draw_with_cache(kept, request, layout, DType::kF32, model);
     };
     const RunResult plain = run(""), first = run(folder), second = run(folder);
     EXPECT_EQ(files_in(folder), 2u);
@@ -98,27 +100,27 @@ TEST(TextCache, HoldsThePromptsOfTwoEncoders) {
 TEST(TextCache, AnotherPromptOrDtypeIsEncoded) {
   const TempDir dir;
   const std::string folder = dir.path();
-  draw(folder, job());
+  draw_with_cache(folder, job());
   Request other = job();
   other.prompt = "a blue cube";
-  EXPECT_TRUE(encodes(draw(folder, other)));
-  EXPECT_FALSE(encodes(draw(folder, other)));
-  EXPECT_TRUE(encodes(draw(folder, job(), {}, DType::kBF16)));
+  EXPECT_TRUE(encodes(draw_with_cache(folder, other)));
+  EXPECT_FALSE(encodes(draw_with_cache(folder, other)));
+  EXPECT_TRUE(encodes(draw_with_cache(folder, job(), {}, DType::kBF16)));
 }
 
 TEST(TextCache, ADamagedFileIsReplaced) {
   const TempDir dir;
   const std::string folder = dir.path();
-  const RunResult plain = draw(folder, job());
+  const RunResult plain = draw_with_cache(folder, job());
   for (const auto& entry : fs::directory_iterator(folder)) {
     std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(-1, std::ios::end);
     file.put('\x55');
   }
-  const RunResult repaired = draw(folder, job());
+  const RunResult repaired = draw_with_cache(folder, job());
   EXPECT_TRUE(encodes(repaired));
   EXPECT_EQ(repaired.framehash, plain.framehash);
-  EXPECT_FALSE(encodes(draw(folder, job())));
+  EXPECT_FALSE(encodes(draw_with_cache(folder, job())));
 }
 
 TEST(TextCache, AFileInPlaceOfTheFolderIsRefused) {
@@ -126,7 +128,7 @@ TEST(TextCache, AFileInPlaceOfTheFolderIsRefused) {
   const std::string path = dir / "file";
   std::ofstream(path) << "x";
   try {
-    draw(path, job());
+    draw_with_cache(path, job());
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kOutput);

@@ -1,12 +1,17 @@
 #pragma once
 // The part that toy transformers of tests have in common: they have no weights, and a prompt is one
 // number.
+#include <cstring>
 #include <memory>
 
 #include "engine/generation/components.h"
 #include "models/transformer.h"
 
 namespace weft::test {
+
+inline bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.count() == b.count() && std::memcmp(a.view().data, b.view().data, a.view().bytes()) == 0;
+}
 
 struct ToyPrompt final : Conditioning {
   float value = 0;

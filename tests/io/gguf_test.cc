@@ -22,7 +22,7 @@ using test::TempDir;
 constexpr uint32_t kTypeIds[] = {0, 1, 30, 8, 2, 6, 12, 13, 14};
 
 // Two f32 values of one dimension, a Q8_0 tensor of two rows, and some metadata.
-GgufBytes good() {
+GgufBytes good_gguf() {
   GgufBytes out;
   out.entries = {
       gguf_entry("general.architecture", 8, gguf_text("wan")),
@@ -39,7 +39,7 @@ GgufBytes good() {
   return out;
 }
 
-void expect_refused(const std::string& bytes, const std::string& part) {
+void expect_gguf_refused(const std::string& bytes, const std::string& part) {
   SCOPED_TRACE(part);
   TempDir dir;
   const std::string path = dir.write("x.gguf", bytes);
@@ -49,7 +49,7 @@ void expect_refused(const std::string& bytes, const std::string& part) {
 
 TEST(Gguf, ReadsAWellFormedFile) {
   TempDir dir;
-  const std::string path = dir.write("x.gguf", good().file());
+  const std::string path = dir.write("x.gguf", good_gguf().file());
   const TensorFile file = open_weights(path);
   EXPECT_EQ(file.names(), (std::vector<std::string>{"a", "w"}));
   EXPECT_EQ(file.files(), std::vector<std::string>{path});
@@ -73,7 +73,7 @@ TEST(Gguf, ReadsAWellFormedFile) {
   EXPECT_EQ(part.as<float>()[5], -18);
   // A folder with this file alone.
   EXPECT_EQ(open_weights(dir.path()).names().size(), 2u);
-  dir.write("y.gguf", good().file());
+  dir.write("y.gguf", good_gguf().file());
   expect_error(ErrorKind::kModel, "several .gguf files (x.gguf, y.gguf)",
                [&] { open_weights(dir.path()); });
 }
@@ -98,7 +98,7 @@ TEST(Gguf, AFlattenedTensorHasItsOwnShape) {
                                       {{1, 1, 1, 1, 1, 24}, "1 to 5 extents"},
                                       {{}, "1 to 5 extents"}}) {
     bytes.entries = {shape(extents)};
-    expect_refused(bytes.file(), part);
+    expect_gguf_refused(bytes.file(), part);
   }
 }
 
@@ -184,7 +184,7 @@ TEST(Gguf, EveryQuantisedTypeHasTheValuesOfItsDefinition) {
 
 // The data's end may lack the padding after the last tensor, but no byte of a tensor.
 TEST(Gguf, EveryTruncationIsRefused) {
-  const std::string whole = good().file();
+  const std::string whole = good_gguf().file();
   TempDir dir;
   for (size_t size = 0; size < whole.size(); ++size) {
     const std::string path = dir.write("x.gguf", whole.substr(0, size));
@@ -192,12 +192,12 @@ TEST(Gguf, EveryTruncationIsRefused) {
   }
   const size_t rest = 32 - whole.size() % 32;
   EXPECT_EQ(open_weights(dir.write("x.gguf", whole + std::string(rest, '\0'))).names().size(), 2u);
-  expect_refused(whole + std::string(rest + 1, '\0'), "bytes after its last tensor");
+  expect_gguf_refused(whole + std::string(rest + 1, '\0'), "bytes after its last tensor");
 }
 
 // Every byte of the header takes other values. The file is refused, or its tensors can be read.
 TEST(Gguf, EveryByteChanged) {
-  const GgufBytes bytes = good();
+  const GgufBytes bytes = good_gguf();
   const std::string whole = bytes.file();
   TempDir dir;
   int refused = 0, read = 0;
@@ -221,26 +221,27 @@ TEST(Gguf, EveryByteChanged) {
 }
 
 TEST(Gguf, HeadersThatAreNotWhatTheyMustBe) {
-  const std::string ok = good().file();
+  const std::string ok = good_gguf().file();
   const auto with = [&](size_t at, const std::string& bytes) {
     std::string changed = ok;
     return changed.replace(at, bytes.size(), bytes);
   };
-  expect_refused("GGML" + ok.substr(4), "is not a GGUF file: it begins with \"GGML\"");
-  expect_refused(with(4, le<uint32_t>(1)), "GGUF version 1 is not read");
-  expect_refused(with(4, le<uint32_t>(0x03000000)), "little endian");
-  expect_refused(with(8, le<uint64_t>(65537)), "65537 tensors (legal: at most 65536)");
-  expect_refused(with(8, le(~uint64_t{0})), "tensors (legal: at most 65536)");
-  expect_refused(with(8, le<uint64_t>(3)), "x.gguf");
-  expect_refused(with(16, le<uint64_t>(65537)), "65537 metadata entries");
-  expect_refused(with(24, le(~uint64_t{0})), "the file ends inside the key of metadata entry 0");
-  expect_refused(with(24, le<uint64_t>(0)), "legal: UTF-8 of 1 to 4096 bytes");
+  expect_gguf_refused("GGML" + ok.substr(4), "is not a GGUF file: it begins with \"GGML\"");
+  expect_gguf_refused(with(4, le<uint32_t>(1)), "GGUF version 1 is not read");
+  expect_gguf_refused(with(4, le<uint32_t>(0x03000000)), "little endian");
+  expect_gguf_refused(with(8, le<uint64_t>(65537)), "65537 tensors (legal: at most 65536)");
+  expect_gguf_refused(with(8, le(~uint64_t{0})), "tensors (legal: at most 65536)");
+  expect_gguf_refused(with(8, le<uint64_t>(3)), "x.gguf");
+  expect_gguf_refused(with(16, le<uint64_t>(65537)), "65537 metadata entries");
+  expect_gguf_refused(with(24, le(~uint64_t{0})),
+                      "the file ends inside the key of metadata entry 0");
+  expect_gguf_refused(with(24, le<uint64_t>(0)), "legal: UTF-8 of 1 to 4096 bytes");
 }
 
 void expect_entry_refused(const std::string& entry, const std::string& part) {
-  GgufBytes bytes = good();
+  GgufBytes bytes = good_gguf();
   bytes.entries.push_back(entry);
-  expect_refused(bytes.file(), part);
+  expect_gguf_refused(bytes.file(), part);
 }
 
 TEST(Gguf, MetadataThatIsNotWhatItMustBe) {
@@ -268,7 +269,7 @@ TEST(Gguf, MetadataThatIsNotWhatItMustBe) {
 }
 
 TEST(Gguf, ALongTextIsNotKept) {
-  GgufBytes bytes = good();
+  GgufBytes bytes = good_gguf();
   bytes.entries.push_back(gguf_entry("long", 8, gguf_text(std::string(4097, 'x'))));
   bytes.entries.push_back(
       gguf_entry("many", 9, le<uint32_t>(4) + le<uint64_t>(9) + std::string(36, '\0')));
@@ -279,9 +280,9 @@ TEST(Gguf, ALongTextIsNotKept) {
 }
 
 void expect_tensor_refused(const std::string& tensor, const std::string& part) {
-  GgufBytes bytes = good();
+  GgufBytes bytes = good_gguf();
   bytes.tensors[1] = tensor;
-  expect_refused(bytes.file(), part);
+  expect_gguf_refused(bytes.file(), part);
 }
 
 TEST(Gguf, TensorsThatAreNotWhatTheyMustBe) {

@@ -39,7 +39,7 @@ std::string integers(const std::string& key, const std::vector<int32_t>& values)
   return list(key, 5, values.size(), bytes);
 }
 
-std::vector<std::string> good() {
+std::vector<std::string> good_tokenizer() {
   return {gguf_entry("tokenizer.ggml.model", 8, gguf_text("t5")),
           texts("tokens", {"<pad>", "</s>", "<unk>", "a", "b"}),
           floats("scores", {0, 0, 0, -1.5, -2}),
@@ -64,7 +64,7 @@ std::optional<GgufTokenizer> read_entries(std::vector<std::string> entries) {
 }
 
 TEST(GgufTokenizer, ReadsTheLists) {
-  const auto tokenizer = read_entries(good());
+  const auto tokenizer = read_entries(good_tokenizer());
   ASSERT_TRUE(tokenizer);
   EXPECT_EQ(tokenizer->model, "t5");
   EXPECT_EQ(tokenizer->words, "");
@@ -81,7 +81,7 @@ TEST(GgufTokenizer, ReadsTheLists) {
 TEST(GgufTokenizer, FaultsAreNamed) {
   const auto refused = [](size_t at, const std::string& entry, const std::string& part) {
     SCOPED_TRACE(part);
-    std::vector<std::string> entries = good();
+    std::vector<std::string> entries = good_tokenizer();
     entries[at] = entry;
     expect_error(ErrorKind::kModel, part, [&] { read_entries(entries); });
   };
@@ -114,7 +114,7 @@ TEST(GgufTokenizer, ListsThatExhaustAreRefusedAtOnce) {
 }
 
 TEST(GgufTokenizer, EveryCutAndEveryChangedByteIsReadOrRefused) {
-  const std::string whole = header(good());
+  const std::string whole = header(good_tokenizer());
   for (size_t size = 0; size < whole.size(); ++size)
     EXPECT_THROW(read(whole.substr(0, size)), Error) << size;
   int read_through = 0;

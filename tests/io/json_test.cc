@@ -12,8 +12,9 @@ using nlohmann::json;
 using test::expect_error;
 using test::TempDir;
 
-void expect_refused(const std::string& text, const std::string& part,
-                    JsonDialect dialect = JsonDialect::kStrict, const JsonLimits& limits = {}) {
+void expect_json_refused(const std::string& text, const std::string& part,
+                         JsonDialect dialect = JsonDialect::kStrict,
+                         const JsonLimits& limits = {}) {
   SCOPED_TRACE(text.substr(0, 60));
   expect_error(ErrorKind::kModel, part, [&] { parse_json(text, "the file", dialect, limits); });
 }
@@ -28,28 +29,28 @@ TEST(Json, BuildsWhatTheLibraryBuilds) {
 TEST(Json, RefusesWhatIsNotJson) {
   for (const char* text : {"", " ", "{", "[1,]", "{\"a\":1,}", "{a:1}", "1 2", "nul", "\"\x01\"",
                            "\"a", "[NaN]", "-", "01", "\"\\ud800\"", "{\"a\":1}x", "'a'", "/**/1"})
-    expect_refused(text, "the file: not valid JSON");
-  expect_refused("\"\xff\"", "UTF-8");
-  expect_refused(std::string("\"\xc0\xaf\""), "UTF-8");
-  expect_refused("1e999", "not valid JSON");
+    expect_json_refused(text, "the file: not valid JSON");
+  expect_json_refused("\"\xff\"", "UTF-8");
+  expect_json_refused(std::string("\"\xc0\xaf\""), "UTF-8");
+  expect_json_refused("1e999", "not valid JSON");
 }
 
 TEST(Json, Limits) {
   const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   EXPECT_NO_THROW(parse_json(nested(100), "t"));
-  expect_refused(nested(101), "nested deeper than 100");
-  expect_refused(std::string(5'000'000, '['), "nested deeper than 100");
+  expect_json_refused(nested(101), "nested deeper than 100");
+  expect_json_refused(std::string(5'000'000, '['), "nested deeper than 100");
   std::string objects;
   for (int i = 0; i < 101; ++i) objects += "{\"a\":";
-  expect_refused(objects, "nested deeper than 100");
-  expect_refused("[1,2,3]", "more than 3 JSON values", JsonDialect::kStrict, {.values = 3});
+  expect_json_refused(objects, "nested deeper than 100");
+  expect_json_refused("[1,2,3]", "more than 3 JSON values", JsonDialect::kStrict, {.values = 3});
   EXPECT_NO_THROW(parse_json("[1,2,3]", "t", JsonDialect::kStrict, {.values = 4}));
-  expect_refused("[1,2,3]", "at most 6", JsonDialect::kStrict, {.bytes = 6});
+  expect_json_refused("[1,2,3]", "at most 6", JsonDialect::kStrict, {.bytes = 6});
 }
 
 TEST(Json, RefusesAKeyTwice) {
-  expect_refused("{\"a\":1,\"b\":{\"a\":1},\"a\":2}", "\"a\" stands twice");
-  expect_refused("{\"x\":[{\"b\":1,\"\\u0062\":2}]}", "\"b\" stands twice");
+  expect_json_refused("{\"a\":1,\"b\":{\"a\":1},\"a\":2}", "\"a\" stands twice");
+  expect_json_refused("{\"x\":[{\"b\":1,\"\\u0062\":2}]}", "\"b\" stands twice");
   EXPECT_NO_THROW(parse_json("{\"a\":{\"a\":1}}", "t"));
 }
 
@@ -64,10 +65,10 @@ TEST(Json, PythonLiterals) {
   EXPECT_EQ(value["c"], "NaN \" Infinity");
   for (const char* text : {"xNaN", "NaNx", "--Infinity", "+Infinity", "[NaN NaN]", "{NaN:1}",
                            "[1NaN]", "[NaN1]", "nan", "inf", "-NaN"})
-    expect_refused(text, "the file: ", JsonDialect::kPython);
+    expect_json_refused(text, "the file: ", JsonDialect::kPython);
   // A string that begins with our own mark must not become a number.
-  expect_refused("[\"\\u0000py:NaN\"]", "reserved mark", JsonDialect::kPython);
-  expect_refused("[\"\\u0000py:NaN\", NaN]", "reserved mark", JsonDialect::kPython);
+  expect_json_refused("[\"\\u0000py:NaN\"]", "reserved mark", JsonDialect::kPython);
+  expect_json_refused("[\"\\u0000py:NaN\", NaN]", "reserved mark", JsonDialect::kPython);
 }
 
 TEST(Json, TypedFieldsNameFileFieldValueAndLegalSet) {

@@ -3,12 +3,10 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
-#include <fstream>
-#include <iterator>
-
 #include "io/media/image.h"
 #include "io/media/media_probe.h"
 #include "io/media/segments.h"
+#include "tests/io/io_testing.h"
 #include "tests/io/media_testing.h"
 
 namespace weft {
@@ -16,12 +14,12 @@ namespace {
 
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
-constexpr int kWidth = 64, kHeight = 48, kFrames = 23;
+constexpr int kKeptWidth = 64, kKeptHeight = 48, kFrames = 23;
 
 VideoSettings settings_behind(int64_t kept) {
   VideoSettings settings;
-  settings.width = kWidth;
-  settings.height = kHeight;
+  settings.width = kKeptWidth;
+  settings.height = kKeptHeight;
   settings.deterministic = true;
   settings.metadata = {{"weft", "{\"job\":\"a\"}"}};
   settings.kept_frames = kept;
@@ -30,13 +28,8 @@ VideoSettings settings_behind(int64_t kept) {
   return settings;
 }
 
-void push(FrameSink& sink, int begin, int end) {
-  for (int t = begin; t < end; ++t) sink.push(test_picture(kWidth, kHeight, t));
-}
-
-std::string bytes_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+void push_kept(FrameSink& sink, int begin, int end) {
+  for (int t = begin; t < end; ++t) sink.push(test_picture(kKeptWidth, kKeptHeight, t));
 }
 
 // Runs `act` in a process that is killed at its end.
@@ -59,7 +52,7 @@ std::string name_of(const std::string& extension) {
 // All frames without interruption.
 void write_whole(const std::string& path) {
   const auto sink = make_sink(path, settings_behind(0), Overwrite::kRefuse);
-  push(*sink, 0, kFrames);
+  push_kept(*sink, 0, kFrames);
   sink->finish();
 }
 
@@ -67,7 +60,7 @@ void expect_same_files(const TempFolder& folder, const TempFolder& whole) {
   EXPECT_EQ(folder.entries(), whole.entries());
   for (const std::string& name : whole.entries())
     if (fs::is_regular_file(whole / name)) {
-      EXPECT_TRUE(bytes_of(folder / name) == bytes_of(whole / name)) << name;
+      EXPECT_TRUE(test::read_bytes(folder / name) == test::read_bytes(whole / name)) << name;
     }
 }
 
@@ -80,34 +73,34 @@ TEST_P(KeptFrames, AreNotWrittenAgain) {
   write_whole(whole / name_of(GetParam()));
   killed([&] {
     const auto sink = make_sink(path, settings_behind(0), Overwrite::kRefuse);
-    push(*sink, 0, 5);
+    push_kept(*sink, 0, 5);
     sink->keep();
-    push(*sink, 5, 13);
+    push_kept(*sink, 5, 13);
     sink->keep();
-    push(*sink, 13, 16);  // the next checkpoint is not whole yet
+    push_kept(*sink, 13, 16);  // the next checkpoint is not whole yet
   });
   killed([&] {
     const auto sink = make_sink(path, settings_behind(5), Overwrite::kRefuse);
-    push(*sink, 5, 9);
+    push_kept(*sink, 5, 9);
     sink->keep();
-    push(*sink, 9, 13);
+    push_kept(*sink, 9, 13);
     sink->keep();
     sink->keep();
   });
   {
     const auto sink = make_sink(path, settings_behind(13), Overwrite::kRefuse);
-    push(*sink, 13, 17);
+    push_kept(*sink, 13, 17);
     sink->keep();
-    push(*sink, 17, 20);
+    push_kept(*sink, 17, 20);
   }  // stopped: what was kept stays
   const auto sink = make_sink(path, settings_behind(17), Overwrite::kRefuse);
-  push(*sink, 17, kFrames);
+  push_kept(*sink, 17, kFrames);
   sink->finish();
   if (fs::is_directory(path)) {
     for (int t = 0; t < kFrames; ++t) {
       char name[16];
       std::snprintf(name, sizeof name, "/%05d.png", t);
-      EXPECT_EQ(read_png(path + name).rgb, test_picture(kWidth, kHeight, t).rgb) << t;
+      EXPECT_EQ(read_png(path + name).rgb, test_picture(kKeptWidth, kKeptHeight, t).rgb) << t;
     }
     EXPECT_EQ(std::distance(fs::directory_iterator(path), {}), kFrames);
     return;
@@ -123,9 +116,9 @@ TEST_P(KeptFrames, ThatAreGoneAreAnError) {
     const std::string path = folder / name_of(GetParam());
     killed([&] {
       const auto sink = make_sink(path, settings_behind(0), Overwrite::kRefuse);
-      push(*sink, 0, 9);
+      push_kept(*sink, 0, 9);
       sink->keep();
-      push(*sink, 9, 13);
+      push_kept(*sink, 9, 13);
       sink->keep();
     });
     for (const std::string& name : folder.entries()) {
@@ -141,7 +134,7 @@ TEST_P(KeptFrames, ThatAreGoneAreAnError) {
     expect_output_error([&] { make_sink(path, settings_behind(13), Overwrite::kRefuse); });
     // A job that begins anew needs none of it, and leaves nothing of it.
     const auto anew = make_sink(path, settings_behind(0), Overwrite::kRefuse);
-    push(*anew, 0, 3);
+    push_kept(*anew, 0, 3);
     anew->finish();
     EXPECT_EQ(folder.entries(), Names{name_of(GetParam() == std::string("/") ? "" : GetParam())});
   }
@@ -154,18 +147,18 @@ TEST_P(KeptFrames, MayBeKeptAnywhere) {
   int64_t kept = 0;
   for (const int end : {1, 2, 4, 11, 12}) {
     const auto sink = make_sink(path, settings_behind(kept), Overwrite::kRefuse);
-    push(*sink, static_cast<int>(kept), end);
+    push_kept(*sink, static_cast<int>(kept), end);
     sink->keep();
     kept = end;
   }
   const auto sink = make_sink(path, settings_behind(kept), Overwrite::kRefuse);
-  push(*sink, 12, kFrames);
+  push_kept(*sink, 12, kFrames);
   sink->finish();
   if (fs::is_directory(path)) return;
   const std::vector<Frame> frames = read_video(path);
   ASSERT_EQ(frames.size(), static_cast<size_t>(kFrames));
   for (int t = 0; t < kFrames; ++t) {  // the square moves, so every frame looks like itself alone
-    const Frame drawn = test_picture(kWidth, kHeight, t);
+    const Frame drawn = test_picture(kKeptWidth, kKeptHeight, t);
     int64_t error = 0;
     for (size_t i = 0; i < drawn.rgb.size(); ++i)
       error += std::abs(int{drawn.rgb[i]} - int{frames[t].rgb[i]});
@@ -188,23 +181,25 @@ TEST(KeptSegments, AreNotWrittenAgain) {
       return make_segmented_sink(in / "a.mp4", settings_behind(frames), Overwrite::kReplace, 6);
     };
     const auto uninterrupted = sink_behind(whole, 0);
-    push(*uninterrupted, 0, kFrames);
+    push_kept(*uninterrupted, 0, kFrames);
     uninterrupted->finish();
     killed([&] {
       const auto sink = sink_behind(folder, 0);
-      push(*sink, 0, kept);
+      push_kept(*sink, 0, kept);
       sink->keep();
-      push(*sink, kept, kept + 5);
+      push_kept(*sink, kept, kept + 5);
     });
     const auto sink = sink_behind(folder, kept);
-    push(*sink, kept, kFrames);
+    push_kept(*sink, kept, kFrames);
     sink->finish();
     EXPECT_EQ(folder.entries(), whole.entries());
     for (int64_t index = 0; index < 4; ++index) {
       const std::string path = segment_path(folder / "a.mp4", index);
       EXPECT_EQ(read_video(path).size(), index < 3 ? 6u : 5u) << kept;
       if (kept % 4 == 1 || kept % 6 == 0) {  // at a cut
-        EXPECT_TRUE(bytes_of(path) == bytes_of(segment_path(whole / "a.mp4", index))) << kept;
+        EXPECT_TRUE(test::read_bytes(path) ==
+                    test::read_bytes(segment_path(whole / "a.mp4", index)))
+            << kept;
       }
     }
   }
@@ -217,7 +212,7 @@ TEST(KeptSegments, ThatAreGoneAreAnError) {
   };
   killed([&] {
     const auto sink = sink_behind(0);
-    push(*sink, 0, 14);
+    push_kept(*sink, 0, 14);
     sink->keep();
   });
   fs::remove(segment_path(folder / "a.mp4", 1));

@@ -9,7 +9,7 @@ namespace weft {
 namespace {
 
 template <class Read>
-std::string refused(Read read) {
+std::string legal_refusal(Read read) {
   try {
     read();
   } catch (const Error& error) {
@@ -26,9 +26,11 @@ TEST(Legal, NumbersLieInTheirRange) {
   EXPECT_EQ(steps("1000").whole_number(), 1000);
   EXPECT_EQ(steps("2.5").number(), 2.5);
   const auto whole = [](const char* text) {
-    return refused([&] { (void)steps(text).whole_number(); });
+    return legal_refusal([&] { (void)steps(text).whole_number(); });
   };
-  const auto real = [](const char* text) { return refused([&] { (void)steps(text).number(); }); };
+  const auto real = [](const char* text) {
+    return legal_refusal([&] { (void)steps(text).number(); });
+  };
   EXPECT_EQ(whole("0"), "--steps is 0, legal: 1 ... 1000; nearest: 1");
   EXPECT_EQ(real("1000.5"), "--steps is 1000.5, legal: 1 ... 1000; nearest: 1000");
   EXPECT_EQ(whole("-99999999999999999999"),
@@ -44,9 +46,9 @@ TEST(Legal, NumbersLieInTheirRange) {
 TEST(Legal, TextsAreOneOfTheirSet) {
   const auto rng = [](const char* text) { return GivenText{text, "--rng", "portable|torch-cpu"}; };
   EXPECT_EQ(rng("torch-cpu").one_of(), "torch-cpu");
-  EXPECT_EQ(refused([&] { rng("torchcpu").one_of(); }),
+  EXPECT_EQ(legal_refusal([&] { rng("torchcpu").one_of(); }),
             "--rng is 'torchcpu', legal: portable|torch-cpu; did you mean torch-cpu?");
-  EXPECT_EQ(refused([&] { rng("").one_of(); }), "--rng is '', legal: portable|torch-cpu");
+  EXPECT_EQ(legal_refusal([&] { rng("").one_of(); }), "--rng is '', legal: portable|torch-cpu");
   EXPECT_EQ(split("a||b c|", '|'), (std::vector<std::string>{"a", "b c"}));
   EXPECT_EQ(did_you_mean(""), "");
 }

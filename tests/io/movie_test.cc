@@ -21,9 +21,9 @@ namespace {
 using test::expect_error;
 using test::read_bytes;
 
-constexpr int kRate = 16000, kHop = 640;
+constexpr int kMovieRate = 16000, kMovieHop = 640;
 
-MovieSettings settings_for(int side, int fps_num = 25, int fps_den = 1, int rate = kRate) {
+MovieSettings movie_settings(int side, int fps_num = 25, int fps_den = 1, int rate = kMovieRate) {
   MovieSettings settings;
   settings.video.width = settings.video.height = side;
   settings.video.fps_num = fps_num;
@@ -90,7 +90,7 @@ TEST(Movie, TimesComeFromIndicesAndSoundIsInStep) {
   for (const auto& [num, den, rate] :
        {std::tuple{25, 1, 16000}, {30, 1, 16000}, {25, 1, 44100}, {30000, 1001, 48000}}) {
     const TempFolder folder;
-    const MovieSettings settings = settings_for(64, num, den, rate);
+    const MovieSettings settings = movie_settings(64, num, den, rate);
     const int pictures = 4 * num / den + 7;
     const std::vector<float> sound = sound_for(settings, pictures);
     auto sink = make_movie(folder / "a.mp4", settings, Overwrite::kRefuse);
@@ -119,7 +119,7 @@ TEST(Movie, TimesComeFromIndicesAndSoundIsInStep) {
 
 TEST(Movie, SixtySecondsHaveEveryPictureAndSampleAndNoGrowingSkew) {
   const TempFolder folder;
-  const MovieSettings settings = settings_for(32);
+  const MovieSettings settings = movie_settings(32);
   const std::vector<float> sound = sound_for(settings, 1500);
   auto sink = make_movie(folder / "a.mp4", settings, Overwrite::kRefuse);
   push_movie(*sink, settings, 1500, sound);
@@ -129,7 +129,7 @@ TEST(Movie, SixtySecondsHaveEveryPictureAndSampleAndNoGrowingSkew) {
   std::ranges::sort(times);
   ASSERT_EQ(times.size(), 1500u);
   for (size_t k = 0; k < times.size(); ++k) EXPECT_NEAR(times[k], double(k) / 25, 1e-4);
-  const std::vector<float> heard = read_all(*open_sound(folder / "a.mp4", kRate)).samples;
+  const std::vector<float> heard = read_all(*open_sound(folder / "a.mp4", kMovieRate)).samples;
   ASSERT_GE(heard.size(), sound.size() - 1024);
   const auto part = [](const std::vector<float>& all, size_t begin) {
     return std::vector<float>(all.begin() + int64_t(begin), all.begin() + int64_t(begin) + 32000);
@@ -140,19 +140,19 @@ TEST(Movie, SixtySecondsHaveEveryPictureAndSampleAndNoGrowingSkew) {
 
 TEST(Movie, PictureAndSoundMayLeadAWhile) {
   const TempFolder folder;
-  const MovieSettings settings = settings_for(32);
+  const MovieSettings settings = movie_settings(32);
   const std::vector<float> sound = sound_for(settings, 50);
   auto sink = make_movie(folder / "a.mp4", settings, Overwrite::kRefuse);
   for (int k = 0; k < 50; ++k)
     sink->push(test_picture(32, 32, k), k == 20 ? std::span(sound) : std::span<const float>());
   sink->finish();
   EXPECT_NEAR(sink->counts().max_skew, 29 * 0.04, 1e-9);
-  EXPECT_NEAR(lag_of(sound, read_all(*open_sound(folder / "a.mp4", kRate)).samples), 0, 1);
+  EXPECT_NEAR(lag_of(sound, read_all(*open_sound(folder / "a.mp4", kMovieRate)).samples), 0, 1);
 }
 
 TEST(Movie, IsWholeOrNotThere) {
   const TempFolder folder;
-  const MovieSettings settings = settings_for(32);
+  const MovieSettings settings = movie_settings(32);
   {
     auto sink = make_movie(folder / "a.mp4", settings, Overwrite::kRefuse);
     push_movie(*sink, settings, 30, sound_for(settings, 30));
@@ -163,11 +163,11 @@ TEST(Movie, IsWholeOrNotThere) {
   expect_error(ErrorKind::kUsage, ".mp4 only",
                [&] { make_movie(folder / "a.webm", settings, Overwrite::kRefuse); });
   expect_error(ErrorKind::kUsage, "width 33",
-               [&] { make_movie(folder / "a.mp4", settings_for(33), Overwrite::kRefuse); });
+               [&] { make_movie(folder / "a.mp4", movie_settings(33), Overwrite::kRefuse); });
   const FileSizeLimit limit(20000);
   expect_output_error([&] {
-    auto sink = make_movie(folder / "b.mp4", settings_for(128), Overwrite::kRefuse);
-    push_movie(*sink, settings_for(128), 200, sound_for(settings, 200));
+    auto sink = make_movie(folder / "b.mp4", movie_settings(128), Overwrite::kRefuse);
+    push_movie(*sink, movie_settings(128), 200, sound_for(settings, 200));
     sink->finish();
   });
   EXPECT_TRUE(folder.entries().empty());
@@ -175,7 +175,7 @@ TEST(Movie, IsWholeOrNotThere) {
 
 TEST(Movie, EqualPicturesAndSoundGiveEqualBytes) {
   const TempFolder folder;
-  const MovieSettings settings = settings_for(64);
+  const MovieSettings settings = movie_settings(64);
   for (const char* name : {"a.mp4", "b.mp4"}) {
     auto sink = make_movie(folder / name, settings, Overwrite::kRefuse);
     push_movie(*sink, settings, 60, sound_for(settings, 60));
@@ -204,13 +204,13 @@ std::string live_bytes(const MovieSettings& settings, int pictures, int key = -1
   std::string bytes;
   std::thread reader([&] {
     char piece[4096];
-    for (ssize_t got; (got = read(ends[0], piece, sizeof piece)) > 0;) bytes.append(piece, got);
+    for (ssize_t got; (got = ::read(ends[0], piece, sizeof piece)) > 0;) bytes.append(piece, got);
   });
   auto sink = make_live_movie(ends[1], "standard output", settings);
   const std::vector<float> sound = sound_for(settings, pictures);
   for (int k = 0; k < pictures; ++k)
     sink->push(test_picture(settings.video.width, settings.video.height, k),
-               std::span(sound).subspan(size_t(k) * kHop, kHop), k == key);
+               std::span(sound).subspan(size_t(k) * kMovieHop, kMovieHop), k == key);
   EXPECT_EQ(sink->finish(), "");
   close(ends[1]);
   reader.join();
@@ -220,7 +220,7 @@ std::string live_bytes(const MovieSettings& settings, int pictures, int key = -1
 
 TEST(Movie, LiveFragmentsBeginWithAKeyPictureAtTheirTime) {
   const TempFolder folder;
-  const MovieSettings settings = settings_for(64);
+  const MovieSettings settings = movie_settings(64);
   const std::string bytes = live_bytes(settings, 100, 30);
   const std::string path = folder / "live.mp4";
   std::ofstream(path, std::ios::binary) << bytes;
@@ -234,12 +234,12 @@ TEST(Movie, LiveFragmentsBeginWithAKeyPictureAtTheirTime) {
   EXPECT_EQ(packets.keys, (std::vector<int64_t>{0, 12, 24, 30, 42, 54, 66, 78, 90}));
   EXPECT_EQ(read_video(path).size(), 100u);
   const std::vector<float> sound = sound_for(settings, 100);
-  EXPECT_NEAR(lag_of(sound, read_all(*open_sound(path, kRate)).samples), 0, 1);
+  EXPECT_NEAR(lag_of(sound, read_all(*open_sound(path, kMovieRate)).samples), 0, 1);
 }
 
 TEST(Movie, APlayerCanJoinAtAnyFragment) {
   const TempFolder folder;
-  const MovieSettings settings = settings_for(64);
+  const MovieSettings settings = movie_settings(64);
   const std::string bytes = live_bytes(settings, 60);
   const std::vector<Frame> whole = [&] {
     std::ofstream(folder / "all.mp4", std::ios::binary) << bytes;
@@ -272,7 +272,7 @@ TEST(Movie, APlayerCanJoinAtAnyFragment) {
 // Pieces of four pictures, a key picture in every third and at picture 30.
 TEST(Movie, PiecesAreTheLiveMovieInFragmentsWithTheirPictures) {
   const TempFolder folder;
-  MovieSettings settings = settings_for(64);
+  MovieSettings settings = movie_settings(64);
   settings.fragment = 4;
   settings.key_every = 3;
   std::vector<MediaPiece> pieces;
@@ -280,7 +280,8 @@ TEST(Movie, PiecesAreTheLiveMovieInFragmentsWithTheirPictures) {
   const std::vector<float> sound = sound_for(settings, 62);
   for (int k = 0; k < 62; ++k) {
     const size_t before = pieces.size();
-    sink->push(test_picture(64, 64, k), std::span(sound).subspan(size_t(k) * kHop, kHop), k == 30);
+    sink->push(test_picture(64, 64, k), std::span(sound).subspan(size_t(k) * kMovieHop, kMovieHop),
+               k == 30);
     if (k == 3) {
       EXPECT_EQ(pieces.size(), 2u) << "the header and the first four pictures";
     }
@@ -315,7 +316,7 @@ TEST(Movie, PiecesAreTheLiveMovieInFragmentsWithTheirPictures) {
   ASSERT_EQ(packets.times.size(), 62u);
   for (int k = 0; k < 62; ++k) EXPECT_NEAR(packets.times[size_t(k)], k * 0.04, 1e-4) << k;
   EXPECT_EQ(read_video(path).size(), 62u);
-  EXPECT_NEAR(lag_of(sound, read_all(*open_sound(path, kRate)).samples), 0, 1);
+  EXPECT_NEAR(lag_of(sound, read_all(*open_sound(path, kMovieRate)).samples), 0, 1);
 }
 
 TEST(Movie, AReaderThatLeavesIsAnErrorOfOneLine) {
@@ -323,7 +324,7 @@ TEST(Movie, AReaderThatLeavesIsAnErrorOfOneLine) {
   int ends[2];
   CHECK(pipe(ends) == 0);
   close(ends[0]);
-  const MovieSettings settings = settings_for(64);
+  const MovieSettings settings = movie_settings(64);
   expect_error(ErrorKind::kOutput, "standard output", [&] {
     auto sink = make_live_movie(ends[1], "standard output", settings);
     push_movie(*sink, settings, 100, sound_for(settings, 100));

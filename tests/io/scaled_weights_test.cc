@@ -121,7 +121,7 @@ TEST(ScaledWeights, AFileWithoutThemIsReturnedAsItIs) {
   EXPECT_EQ(file.describe("table").dtype, DType::kI8);
 }
 
-void expect_refused(const Parts& parts, const std::string& part) {
+void expect_parts_refused(const Parts& parts, const std::string& part) {
   SCOPED_TRACE(part);
   TempDir dir;
   const std::string path = parts.write(dir);
@@ -136,41 +136,42 @@ Parts one_weight(DType dtype = DType::kF8E4M3) {
 }
 
 TEST(ScaledWeights, OtherFormatsAreNamed) {
-  expect_refused(one_weight(DType::kI8), "\"a.weight\" is int8 and has no scale");
-  expect_refused(one_weight(DType::kU8).f32("a.weight_scale", {}, {1}), "is u8 and has a scale");
-  expect_refused(one_weight().f32("a.weight_scale_2", {}, {1}),
-                 "\"a.weight_scale_2\" belongs to the format NVFP4");
-  expect_refused(one_weight().f32("a.pre_quant_scale", {}, {1}),
-                 "belongs to the format NVFP4 or AWQ");
-  expect_refused(one_weight().bytes("b.qweight", DType::kU8, {1}, {0}), "format AWQ or GPTQ");
-  expect_refused(one_weight().bytes("a.weight_scale", DType::kU8, {2, 2}, {1, 1, 1, 1}),
-                 "as MXFP8 and NVFP4 have");
-  expect_refused(one_weight().f32("a.weight_scale", {3}, {1, 1, 1}), "one per row of [2, 2]");
-  expect_refused(one_weight().text("a.weight_scale", "ab"), "must be one float");
-  expect_refused(one_weight().f32("a.weight_scale", {}, {INFINITY}), "is not finite");
-  expect_refused(one_weight().f32("a.weight_scale", {}, {1}).f32("a.scale_weight", {}, {1}),
-                 "has two scales");
+  expect_parts_refused(one_weight(DType::kI8), "\"a.weight\" is int8 and has no scale");
+  expect_parts_refused(one_weight(DType::kU8).f32("a.weight_scale", {}, {1}),
+                       "is u8 and has a scale");
+  expect_parts_refused(one_weight().f32("a.weight_scale_2", {}, {1}),
+                       "\"a.weight_scale_2\" belongs to the format NVFP4");
+  expect_parts_refused(one_weight().f32("a.pre_quant_scale", {}, {1}),
+                       "belongs to the format NVFP4 or AWQ");
+  expect_parts_refused(one_weight().bytes("b.qweight", DType::kU8, {1}, {0}), "format AWQ or GPTQ");
+  expect_parts_refused(one_weight().bytes("a.weight_scale", DType::kU8, {2, 2}, {1, 1, 1, 1}),
+                       "as MXFP8 and NVFP4 have");
+  expect_parts_refused(one_weight().f32("a.weight_scale", {3}, {1, 1, 1}), "one per row of [2, 2]");
+  expect_parts_refused(one_weight().text("a.weight_scale", "ab"), "must be one float");
+  expect_parts_refused(one_weight().f32("a.weight_scale", {}, {INFINITY}), "is not finite");
+  expect_parts_refused(one_weight().f32("a.weight_scale", {}, {1}).f32("a.scale_weight", {}, {1}),
+                       "has two scales");
   const auto described = [](const std::string& text) {
     Parts parts = one_weight();
     parts.text("a.comfy_quant", text);
     return parts;
   };
-  expect_refused(described(R"({"format":"nvfp4"})"), "format \"nvfp4\", which is not read");
-  expect_refused(described(R"({"format":"float8_e5m2"})"), "is f8_e4m3 in the format");
-  expect_refused(described("{"), "a.comfy_quant");
-  expect_refused(described("[]"), "its format is not an object");
-  expect_refused(described(std::string(4097, ' ')), "at most 4096 bytes");
-  expect_refused(one_weight(DType::kI8)
-                     .f32("a.weight_scale", {}, {1})
-                     .text("a.comfy_quant", R"({"format":"int8_tensorwise","convrot":true})"),
-                 "rotated (convrot)");
+  expect_parts_refused(described(R"({"format":"nvfp4"})"), "format \"nvfp4\", which is not read");
+  expect_parts_refused(described(R"({"format":"float8_e5m2"})"), "is f8_e4m3 in the format");
+  expect_parts_refused(described("{"), "a.comfy_quant");
+  expect_parts_refused(described("[]"), "its format is not an object");
+  expect_parts_refused(described(std::string(4097, ' ')), "at most 4096 bytes");
+  expect_parts_refused(one_weight(DType::kI8)
+                           .f32("a.weight_scale", {}, {1})
+                           .text("a.comfy_quant", R"({"format":"int8_tensorwise","convrot":true})"),
+                       "rotated (convrot)");
   Parts listed = one_weight();
   listed.metadata["_quantization_metadata"] = R"({"layers":{"a":{"format":"mxfp8"}}})";
-  expect_refused(listed, "format \"mxfp8\"");
+  expect_parts_refused(listed, "format \"mxfp8\"");
   listed.metadata["_quantization_metadata"] = "{}";
-  expect_refused(listed, "layers");
+  expect_parts_refused(listed, "layers");
   listed.metadata["_quantization_metadata"] = R"({"layers":[]})";
-  expect_refused(listed, "layers is not an object");
+  expect_parts_refused(listed, "layers is not an object");
 }
 
 }  // namespace

@@ -5,9 +5,9 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 
 #include "io/media/media_probe.h"
+#include "tests/io/io_testing.h"
 #include "tests/io/media_testing.h"
 
 namespace weft {
@@ -25,13 +25,8 @@ VideoSettings settings_of(const std::string& job) {
   return settings;
 }
 
-void push(FrameSink& sink, int begin, int end) {
+void push_small(FrameSink& sink, int begin, int end) {
   for (int t = begin; t < end; ++t) sink.push(test_picture(64, 48, t));
-}
-
-std::string bytes_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 TEST(Segments, AreNumberedBesideTheExtension) {
@@ -47,7 +42,7 @@ TEST(Segments, HoldTheFramesOfOneFileInOrder) {
     const TempFolder folder;
     const std::string path = folder / name;
     const auto sink = make_segmented_sink(path, settings_of("a"), Overwrite::kRefuse, 10);
-    push(*sink, 0, 25);
+    push_small(*sink, 0, 25);
     EXPECT_EQ(sink->finish(), segment_path(path, 0));
     ASSERT_EQ(folder.entries().size(), 3u);
     int frame = 0;
@@ -55,9 +50,9 @@ TEST(Segments, HoldTheFramesOfOneFileInOrder) {
       const std::string alone = folder / ("alone_" + std::to_string(index) + name);
       const auto one = make_sink(alone, settings_of("a"), Overwrite::kRefuse);
       const int end = std::min(frame + 10, 25);
-      push(*one, frame, end);
+      push_small(*one, frame, end);
       one->finish();
-      EXPECT_EQ(bytes_of(segment_path(path, index)), bytes_of(alone)) << index;
+      EXPECT_EQ(test::read_bytes(segment_path(path, index)), test::read_bytes(alone)) << index;
       EXPECT_EQ(static_cast<int>(read_video(segment_path(path, index)).size()), end - frame);
       frame = end;
     }
@@ -97,7 +92,7 @@ TEST(Segments, AVideoMayEndAtAnyFrame) {
     const TempFolder folder;
     const auto sink =
         make_segmented_sink(folder / "a.mp4", settings_of("a"), Overwrite::kRefuse, 4);
-    push(*sink, 0, frames);
+    push_small(*sink, 0, frames);
     sink->finish();
     int64_t sum = 0;
     for (const std::string& name : folder.entries()) sum += probe_media(folder / name).frames;
@@ -113,11 +108,11 @@ TEST(Segments, AppearWholeWhileLaterOnesAreWritten) {
   const TempFolder folder;
   auto sink = make_segmented_sink(folder / "a.mp4", settings_of("a"), Overwrite::kRefuse, 4);
   EXPECT_EQ(folder.entries(), Names{".a.000.part.mp4"});
-  push(*sink, 0, 3);
+  push_small(*sink, 0, 3);
   EXPECT_EQ(folder.entries(), Names{".a.000.part.mp4"});
-  push(*sink, 3, 4);
+  push_small(*sink, 3, 4);
   EXPECT_EQ(folder.entries(), Names{"a.000.mp4"});
-  push(*sink, 4, 6);
+  push_small(*sink, 4, 6);
   EXPECT_EQ(folder.entries(), (Names{".a.001.part.mp4", "a.000.mp4"}));
   EXPECT_EQ(read_video(folder / "a.000.mp4").size(), 4u);
   sink.reset();  // the job failed: whole segments stay
@@ -131,7 +126,7 @@ TEST(Segments, AKilledJobGoesOnBehindItsWholeSegments) {
   const pid_t child = fork();
   if (child == 0) {
     const auto sink = make_segmented_sink(path, settings_of("a"), Overwrite::kRefuse, 4);
-    push(*sink, 0, 10);
+    push_small(*sink, 0, 10);
     kill(getpid(), SIGKILL);
   }
   int status = 0;
@@ -140,7 +135,7 @@ TEST(Segments, AKilledJobGoesOnBehindItsWholeSegments) {
   const auto kept = fs::last_write_time(segment_path(path, 1));
   const auto sink = make_segmented_sink(path, settings_of("a"), Overwrite::kRefuse, 4);
   EXPECT_EQ(folder.entries(), (Names{"a.000.mp4", "a.001.mp4"}));
-  push(*sink, 0, 10);
+  push_small(*sink, 0, 10);
   sink->finish();
   EXPECT_EQ(folder.entries(), (Names{"a.000.mp4", "a.001.mp4", "a.002.mp4"}));
   EXPECT_EQ(fs::last_write_time(segment_path(path, 1)), kept);
@@ -152,17 +147,17 @@ TEST(Segments, OfAnotherJobAreReplacedOnlyIfAskedFor) {
   const std::string path = folder / "a.mp4";
   const auto write = [&](const std::string& job, Overwrite overwrite, int frames) {
     const auto sink = make_segmented_sink(path, settings_of(job), overwrite, 4);
-    push(*sink, 0, frames);
+    push_small(*sink, 0, frames);
     sink->finish();
   };
   write("a", Overwrite::kRefuse, 14);
   EXPECT_EQ(folder.entries().size(), 4u);
   expect_output_error([&] { write("b", Overwrite::kRefuse, 6); });
   EXPECT_EQ(folder.entries().size(), 4u);
-  const std::string before = bytes_of(segment_path(path, 0));
+  const std::string before = test::read_bytes(segment_path(path, 0));
   write("b", Overwrite::kReplace, 6);
   EXPECT_EQ(folder.entries(), (Names{"a.000.mp4", "a.001.mp4"}));
-  EXPECT_NE(bytes_of(segment_path(path, 0)), before);
+  EXPECT_NE(test::read_bytes(segment_path(path, 0)), before);
   // Files that only look alike are nobody's segments.
   std::ofstream(folder / "a.12.mp4") << "x";
   std::ofstream(folder / "a.000x.mp4") << "x";

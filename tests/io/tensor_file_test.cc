@@ -38,7 +38,7 @@ std::string tensor(const std::string& name, const std::string& dtype, const std:
 const std::string kGood =
     "{" + tensor("a", "F32", "[2]", "[0,8]") + "," + tensor("b", "U8", "[1,3]", "[8,11]") + "}";
 
-void expect_refused(const std::string& bytes, const std::string& part) {
+void expect_file_refused(const std::string& bytes, const std::string& part) {
   SCOPED_TRACE(part);
   TempDir dir;
   const std::string path = dir.write("x.safetensors", bytes);
@@ -96,8 +96,8 @@ TEST(TensorFile, EveryTruncationIsRefused) {
     const std::string path = dir.write("x.safetensors", whole.substr(0, size));
     expect_error(ErrorKind::kModel, "incomplete", [&] { TensorFile::open(path); });
   }
-  expect_refused(whole + "x", "1 bytes after its last tensor");
-  expect_refused(whole.substr(0, whole.size() - 1), "(99 %)");
+  expect_file_refused(whole + "x", "1 bytes after its last tensor");
+  expect_file_refused(whole.substr(0, whole.size() - 1), "(99 %)");
 }
 
 TEST(TensorFile, ATruncatedDownloadSaysHowMuchIsThere) {
@@ -110,22 +110,22 @@ TEST(TensorFile, ATruncatedDownloadSaysHowMuchIsThere) {
 }
 
 TEST(TensorFile, HeaderSizes) {
-  expect_refused(le64(100'000'001) + "{}", "limit 100000000");
-  expect_refused(le64(~uint64_t{0}) + "{}", "limit 100000000");
-  expect_refused(le64(uint64_t{1} << 63) + "{}", "limit 100000000");
-  expect_refused(le64(3) + "{}", "incomplete");
-  expect_refused(le64(99'999'999) + "{}", "the header alone needs 100.0 MB");
-  expect_refused(le64(0), "0 bytes, at least 2");
-  expect_refused(le64(1) + "{", "1 bytes, at least 2");
-  expect_refused("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull");
-  expect_refused(std::string("PK\3\4\0\0\x08\x08", 8) + "archive/data.pkl", "never read");
-  expect_refused("\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 pickle", "never read");
-  expect_refused("<!DOCTYPE html><html>", "not a safetensors file");
+  expect_file_refused(le64(100'000'001) + "{}", "limit 100000000");
+  expect_file_refused(le64(~uint64_t{0}) + "{}", "limit 100000000");
+  expect_file_refused(le64(uint64_t{1} << 63) + "{}", "limit 100000000");
+  expect_file_refused(le64(3) + "{}", "incomplete");
+  expect_file_refused(le64(99'999'999) + "{}", "the header alone needs 100.0 MB");
+  expect_file_refused(le64(0), "0 bytes, at least 2");
+  expect_file_refused(le64(1) + "{", "1 bytes, at least 2");
+  expect_file_refused("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull");
+  expect_file_refused(std::string("PK\3\4\0\0\x08\x08", 8) + "archive/data.pkl", "never read");
+  expect_file_refused("\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 pickle", "never read");
+  expect_file_refused("<!DOCTYPE html><html>", "not a safetensors file");
 }
 
 TEST(TensorFile, HeadersThatAreNotWhatTheyMustBe) {
   const auto refused = [](const std::string& header, const std::string& part) {
-    expect_refused(file_of(header, 8), part);
+    expect_file_refused(file_of(header, 8), part);
   };
   const std::string a = tensor("a", "F32", "[2]", "[0,8]");
   refused(" {" + a + "}", "does not begin with '{'");
@@ -177,7 +177,7 @@ TEST(TensorFile, HeadersThatAreNotWhatTheyMustBe) {
 
 TEST(TensorFile, ShapesAndOffsetsThatLie) {
   const auto refused = [](const std::string& tensors, size_t bytes, const std::string& part) {
-    expect_refused(file_of("{" + tensors + "}", bytes), part);
+    expect_file_refused(file_of("{" + tensors + "}", bytes), part);
   };
   refused(tensor("a", "F32", "[3]", "[0,8]"), 8, "its shape and dtype need 12 bytes");
   refused(tensor("a", "F32", "[2]", "[8,0]"), 8, "need 8 bytes");

@@ -7,13 +7,13 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <set>
 #include <thread>
 
 #include "io/media/image.h"
 #include "io/media/media_probe.h"
+#include "tests/io/io_testing.h"
 #include "tests/io/media_testing.h"
 
 namespace weft {
@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-VideoSettings settings_for(int width, int height) {
+VideoSettings video_settings(int width, int height) {
   VideoSettings settings;
   settings.width = width;
   settings.height = height;
@@ -35,11 +35,6 @@ std::string write_clip(const std::string& path, const VideoSettings& settings, i
   auto sink = make_sink(path, settings, overwrite);
   for (int t = 0; t < frames; ++t) sink->push(test_picture(settings.width, settings.height, t));
   return sink->finish();
-}
-
-std::string bytes_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
 double psnr(const Frame& a, const Frame& b) {
@@ -63,7 +58,7 @@ TEST(Video, EveryFormatHoldsEveryFrameInOrder) {
   for (const Format& format : kFormats) {
     const TempFolder folder;
     const std::string path = folder / format.name;
-    EXPECT_EQ(write_clip(path, settings_for(96, 64), 40), path);
+    EXPECT_EQ(write_clip(path, video_settings(96, 64), 40), path);
     const auto frames = read_video(path);
     ASSERT_EQ(frames.size(), 40u) << format.name;
     for (int t = 0; t < 40; ++t) {
@@ -89,7 +84,7 @@ TEST(Video, EveryFormatHoldsEveryFrameInOrder) {
 
 TEST(Video, OneFrameAndFractionalRates) {
   const TempFolder folder;
-  VideoSettings settings = settings_for(32, 32);
+  VideoSettings settings = video_settings(32, 32);
   settings.fps_num = 24000;
   settings.fps_den = 1001;
   for (const char* name : {"a.mp4", "a.webm", "a.gif"}) {
@@ -116,7 +111,7 @@ TEST(Video, ColoursAreExactUpToRounding) {
     for (const auto& colour : colours) {
       Frame frame(64, 64);
       for (size_t i = 0; i < frame.rgb.size(); ++i) frame.rgb[i] = colour[i % 3];
-      auto sink = make_sink(folder / name, settings_for(64, 64), Overwrite::kReplace);
+      auto sink = make_sink(folder / name, video_settings(64, 64), Overwrite::kReplace);
       for (int t = 0; t < 3; ++t) sink->push(frame);
       sink->finish();
       for (const Frame& back : read_video(folder / name))
@@ -131,7 +126,7 @@ TEST(Video, ColoursAreExactUpToRounding) {
 TEST(Video, MetadataComesBack) {
   const TempFolder folder;
   for (const char* name : {"a.mp4", "a.webm"}) {
-    const VideoSettings settings = settings_for(32, 32);
+    const VideoSettings settings = video_settings(32, 32);
     write_clip(folder / name, settings, 2);
     const auto metadata = probe_media(folder / name).metadata;
     for (const char* key : {"parameters", "weft"})
@@ -142,8 +137,8 @@ TEST(Video, MetadataComesBack) {
 
 TEST(Video, TheIndexOfAnMp4StandsInFront) {
   const TempFolder folder;
-  write_clip(folder / "a.mp4", settings_for(64, 64), 40);
-  const std::string bytes = bytes_of(folder / "a.mp4");
+  write_clip(folder / "a.mp4", video_settings(64, 64), 40);
+  const std::string bytes = test::read_bytes(folder / "a.mp4");
   const size_t index = bytes.find("moov"), data = bytes.find("mdat");
   ASSERT_NE(index, std::string::npos);
   ASSERT_NE(data, std::string::npos);
@@ -154,14 +149,14 @@ TEST(Video, TheIndexOfAnMp4StandsInFront) {
 TEST(Video, DeterministicBytes) {
   const TempFolder folder;
   for (const char* extension : {".mp4", ".webm", ".gif"}) {
-    VideoSettings settings = settings_for(64, 64);
+    VideoSettings settings = video_settings(64, 64);
     settings.deterministic = true;
     settings.threads = 1;
     write_clip(folder / ("a" + std::string(extension)), settings, 20);
     settings.threads = 4;
     write_clip(folder / ("b" + std::string(extension)), settings, 20);
-    EXPECT_TRUE(bytes_of(folder / ("a" + std::string(extension))) ==
-                bytes_of(folder / ("b" + std::string(extension))))
+    EXPECT_TRUE(test::read_bytes(folder / ("a" + std::string(extension))) ==
+                test::read_bytes(folder / ("b" + std::string(extension))))
         << extension;
   }
 }
@@ -177,7 +172,7 @@ TEST(Video, TinyPicturesHaveOneEncoding) {
     std::vector<std::vector<char>> heap(40);
     for (auto& block : heap) block.resize((seed = seed * 1664525u + 1013904223u) % 20000);
     for (size_t i = 0; i < heap.size(); i += 2) heap[i] = {};
-    VideoSettings settings = settings_for(32, 16);
+    VideoSettings settings = video_settings(32, 16);
     settings.deterministic = true;
     const auto sink = make_sink(folder / "tiny.mp4", settings, Overwrite::kReplace);
     Frame frame(settings.width, settings.height);
@@ -187,7 +182,7 @@ TEST(Video, TinyPicturesHaveOneEncoding) {
       sink->push(frame);
     }
     sink->finish();
-    encodings.insert(bytes_of(folder / "tiny.mp4"));
+    encodings.insert(test::read_bytes(folder / "tiny.mp4"));
   }
   EXPECT_EQ(encodings.size(), 1u);
 }
@@ -202,7 +197,7 @@ uint64_t anonymous_bytes() {
 // Small blocks that stay lie between the encoder's and keep the heap from shrinking by itself.
 TEST(Video, AnEndedEncoderGivesItsPagesBack) {
   const TempFolder folder;
-  VideoSettings settings = settings_for(256, 256);
+  VideoSettings settings = video_settings(256, 256);
   settings.cut = 32;
   const auto sink = make_sink(folder / "a.mp4", settings, Overwrite::kRefuse);
   std::vector<std::unique_ptr<char[]>> blocks;
@@ -221,7 +216,7 @@ TEST(Video, AnEndedEncoderGivesItsPagesBack) {
 
 TEST(Video, APartFileIsReadableWhileItGrows) {
   const TempFolder folder;
-  auto sink = make_sink(folder / "a.mp4", settings_for(64, 64), Overwrite::kRefuse);
+  auto sink = make_sink(folder / "a.mp4", video_settings(64, 64), Overwrite::kRefuse);
   for (int t = 0; t < 200; ++t) sink->push(test_picture(64, 64, t % 20));
   EXPECT_EQ(folder.entries(), std::vector<std::string>{".a.part.mp4"});
   // This is the file that a killed job would leave. It contains whole groups of pictures.
@@ -235,28 +230,28 @@ TEST(Video, AnExistingFileStaysUnlessAskedFor) {
   for (const char* name : {"a.mp4", "a.webm", "a.gif"}) {
     const TempFolder folder;
     std::ofstream(folder / name) << "mine";
-    expect_output_error([&] { write_clip(folder / name, settings_for(32, 32), 2); });
-    EXPECT_EQ(bytes_of(folder / name), "mine");
-    write_clip(folder / name, settings_for(32, 32), 2, Overwrite::kReplace);
+    expect_output_error([&] { write_clip(folder / name, video_settings(32, 32), 2); });
+    EXPECT_EQ(test::read_bytes(folder / name), "mine");
+    write_clip(folder / name, video_settings(32, 32), 2, Overwrite::kReplace);
     EXPECT_EQ(read_video(folder / name).size(), 2u);
 
     // Another program creates the file while the job runs.
     auto sink =
-        make_sink(folder / ("b" + std::string(name)), settings_for(32, 32), Overwrite::kRefuse);
+        make_sink(folder / ("b" + std::string(name)), video_settings(32, 32), Overwrite::kRefuse);
     sink->push(test_picture(32, 32, 0));
     std::ofstream(folder / ("b" + std::string(name))) << "late";
     expect_output_error([&] { sink->finish(); });
     sink.reset();
-    EXPECT_EQ(bytes_of(folder / ("b" + std::string(name))), "late");
+    EXPECT_EQ(test::read_bytes(folder / ("b" + std::string(name))), "late");
     EXPECT_EQ(folder.entries(), (std::vector<std::string>{name, "b" + std::string(name)}));
   }
 }
 
 TEST(Video, TwoJobsDoNotShareAName) {
   const TempFolder folder;
-  auto first = make_sink(folder / "a.mp4", settings_for(32, 32), Overwrite::kReplace);
+  auto first = make_sink(folder / "a.mp4", video_settings(32, 32), Overwrite::kReplace);
   expect_output_error(
-      [&] { make_sink(folder / "a.mp4", settings_for(32, 32), Overwrite::kReplace); });
+      [&] { make_sink(folder / "a.mp4", video_settings(32, 32), Overwrite::kReplace); });
   first->push(test_picture(32, 32, 0));
   first->finish();
   EXPECT_EQ(read_video(folder / "a.mp4").size(), 1u);
@@ -265,7 +260,7 @@ TEST(Video, TwoJobsDoNotShareAName) {
 TEST(Video, APartLeftByAKilledJobIsTakenOver) {
   const TempFolder folder;
   std::ofstream(folder / ".a.part.mp4") << std::string(100000, 'x');
-  write_clip(folder / "a.mp4", settings_for(32, 32), 3);
+  write_clip(folder / "a.mp4", video_settings(32, 32), 3);
   EXPECT_EQ(read_video(folder / "a.mp4").size(), 3u);
   EXPECT_EQ(folder.entries(), std::vector<std::string>{"a.mp4"});
 }
@@ -278,7 +273,7 @@ TEST(Video, AFullDiskLeavesNothing) {
       const TempFolder folder;
       const FileSizeLimit limit(bytes);
       expect_output_error([&] {
-        auto sink = make_sink(folder / name, settings_for(128, 128), Overwrite::kRefuse);
+        auto sink = make_sink(folder / name, video_settings(128, 128), Overwrite::kRefuse);
         Frame frame(128, 128);
         uint32_t state = 1;
         for (int t = 0; t < 40; ++t) {
@@ -296,7 +291,7 @@ TEST(Video, AFullDiskLeavesNothing) {
 // not.
 TEST(Video, AFullDiskInTheLastStepLeavesNothing) {
   const TempFolder folder;
-  auto sink = make_sink(folder / "a.mp4", settings_for(64, 64), Overwrite::kRefuse);
+  auto sink = make_sink(folder / "a.mp4", video_settings(64, 64), Overwrite::kRefuse);
   for (int t = 0; t < 30; ++t) sink->push(test_picture(64, 64, t));
   {
     const FileSizeLimit limit(700);
@@ -310,7 +305,7 @@ TEST(Video, PlacesThatCannotBeWritten) {
   const TempFolder folder;
   std::ofstream(folder / "file") << "x";
   for (const char* name : {"a.mp4", "a.webm", "a.gif", "a.png", "frames/"}) {
-    const VideoSettings settings = settings_for(32, 32);
+    const VideoSettings settings = video_settings(32, 32);
     expect_output_error(
         [&] { make_sink(folder / ("file/" + std::string(name)), settings, Overwrite::kRefuse); });
     expect_output_error(
@@ -325,24 +320,24 @@ TEST(Video, UsageErrorsNameWhatIsLegal) {
     expect_output_error([&] { make_sink(folder / name, settings, Overwrite::kRefuse); },
                         ErrorKind::kUsage);
   };
-  usage("a.mp4", settings_for(33, 32));
-  usage("a.webm", settings_for(32, 33));
-  usage("a.avi", settings_for(32, 32));
-  usage("a", settings_for(32, 32));
-  VideoSettings settings = settings_for(32, 32);
+  usage("a.mp4", video_settings(33, 32));
+  usage("a.webm", video_settings(32, 33));
+  usage("a.avi", video_settings(32, 32));
+  usage("a", video_settings(32, 32));
+  VideoSettings settings = video_settings(32, 32);
   settings.encoder = "no-such-encoder";
   expect_output_error([&] { make_sink(folder / "a.mp4", settings, Overwrite::kRefuse); });
   expect_output_error(
-      [&] { make_sink(folder / "b.mp4", settings_for(32, 32), Overwrite::kRefuse)->finish(); });
+      [&] { make_sink(folder / "b.mp4", video_settings(32, 32), Overwrite::kRefuse)->finish(); });
   EXPECT_TRUE(folder.entries().empty());
-  write_clip(folder / "odd.gif", settings_for(33, 31), 2);
+  write_clip(folder / "odd.gif", video_settings(33, 31), 2);
   EXPECT_EQ(read_video(folder / "odd.gif")[0].width, 33);
 }
 
 TEST(VideoReader, HostileFilesAreRefused) {
   const TempFolder folder;
-  write_clip(folder / "a.mp4", settings_for(64, 64), 20);
-  const std::string good = bytes_of(folder / "a.mp4");
+  write_clip(folder / "a.mp4", video_settings(64, 64), 20);
+  const std::string good = test::read_bytes(folder / "a.mp4");
   const auto write = [&](const std::string& name, const std::string& bytes) {
     std::ofstream(folder / name, std::ios::binary) << bytes;
     return folder / name;

@@ -38,7 +38,7 @@ TEST(E4m3, ExponentsKeepTheLargestWithin448) {
 
 // Returns the values of x after quantization, by the definition: each head has one power-of-two
 // scale for the magnitude in `most`; heads that share a key/value head share one.
-std::vector<double> quantize(const TensorView& x, const std::vector<double>& most) {
+std::vector<double> quantize_heads(const TensorView& x, const std::vector<double>& most) {
   std::vector<double> quantized = to_f64(x);
   const auto heads = x[1], share = heads / static_cast<int64_t>(most.size());
   for (size_t i = 0; i < quantized.size(); ++i) {
@@ -72,12 +72,12 @@ double rounding_doubt(double p, double relative) {
          (p * 256 < 0x1p-5 ? 0x1p-10 / 256 : 0);
 }
 
-struct Quantized {
+struct QuantizedHeads {
   std::vector<double> q;
   std::vector<std::vector<double>> k, v;  // by segment
 };
 
-Quantized quantize(const AttentionArgs& args) {
+QuantizedHeads quantize_heads(const AttentionArgs& args) {
   const size_t kv_heads = args.segments.empty() ? 1 : static_cast<size_t>(args.segments[0].k[1]);
   std::vector<double> q(kv_heads), k(kv_heads), v(kv_heads);
   measure(args.q, q);
@@ -85,10 +85,10 @@ Quantized quantize(const AttentionArgs& args) {
     measure(segment.k, k);
     measure(segment.v, v);
   }
-  Quantized quantized{.q = quantize(args.q, q), .k = {}, .v = {}};
+  QuantizedHeads quantized{.q = quantize_heads(args.q, q), .k = {}, .v = {}};
   for (const KVSegment& segment : args.segments) {
-    quantized.k.push_back(quantize(segment.k, k));
-    quantized.v.push_back(quantize(segment.v, v));
+    quantized.k.push_back(quantize_heads(segment.k, k));
+    quantized.v.push_back(quantize_heads(segment.v, v));
   }
   return quantized;
 }
@@ -100,7 +100,7 @@ struct Logit {
 };
 
 // Returns the logits of query i, head a, for the keys that it sees.
-std::vector<Logit> logits_of(const AttentionArgs& args, const Quantized& quantized, int64_t i,
+std::vector<Logit> logits_of(const AttentionArgs& args, const QuantizedHeads& quantized, int64_t i,
                              int64_t a, double sum_error) {
   const int64_t heads = args.q[1], e = args.q[2];
   std::vector<Logit> logits;
@@ -124,9 +124,9 @@ std::vector<Logit> logits_of(const AttentionArgs& args, const Quantized& quantiz
   return logits;
 }
 
-ExpectedAttention expect_fp8(const AttentionArgs& args, double sum_error) {
+ExpectedAttention expect_attention_fp8(const AttentionArgs& args, double sum_error) {
   const int64_t queries = args.q[0], heads = args.q[1], e = args.q[2];
-  const Quantized quantized = quantize(args);
+  const QuantizedHeads quantized = quantize_heads(args);
   ExpectedAttention expected{
       std::vector<Bounded>(queries * heads * e), std::vector<Bounded>(heads * queries), {}};
   for (int64_t i = 0; i < queries; ++i)
@@ -166,7 +166,7 @@ ExpectedAttention expect_fp8(const AttentionArgs& args, double sum_error) {
   return expected;
 }
 
-const Problem kProblems[] = {
+const Problem kFp8Problems[] = {
     {.queries = 1, .heads = 1, .kv_heads = 1, .e = 8, .keys = {1}},
     {.queries = 5, .heads = 3, .kv_heads = 3, .e = 16, .keys = {7}},
     {.queries = 33, .heads = 2, .kv_heads = 1, .e = 24, .keys = {20, 1, 44}},
@@ -191,13 +191,13 @@ TEST(AttentionFp8, EqualsTheDefinition) {
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       BoundReport out_report(ops->name + " attention fp8 " + std::string(to_string(dtype)));
       BoundReport lse_report(ops->name + " attention fp8 lse " + std::string(to_string(dtype)));
-      for (const Problem& problem : kProblems) {
+      for (const Problem& problem : kFp8Problems) {
         SCOPED_TRACE(ops->name + " " + std::string(to_string(dtype)) + " problem " +
-                     std::to_string(&problem - kProblems));
+                     std::to_string(&problem - kFp8Problems));
         Inputs inputs(problem, dtype);
         inputs.segments.back().log_bias = 0.75f;
         const AttentionArgs args = args_of(inputs, problem);
-        const ExpectedAttention expected = expect_fp8(args, sum_error_e4m3(*ops));
+        const ExpectedAttention expected = expect_attention_fp8(args, sum_error_e4m3(*ops));
         Stream stream = Stream::cpu(2, Determinism::kFixed, ops);
         attention(stream, args);
         EXPECT_TRUE(within(inputs.out, expected.out, &out_report));
@@ -222,7 +222,7 @@ TEST(AttentionFp8, StridedViewsAndAnF32State) {
                                .out = wide.view().slice(1, 0, kHeads)};
       attention(stream, args);
       const double sum_error = sum_error_e4m3(*ops);
-      EXPECT_TRUE(within(args.out, expect_fp8(args, sum_error).out)) << ops->name;
+      EXPECT_TRUE(within(args.out, expect_attention_fp8(args, sum_error).out)) << ops->name;
       for (double value : to_f64(wide.view().slice(1, kHeads, 1))) ASSERT_EQ(value, 0);
     }
 }

@@ -267,17 +267,18 @@ TEST(Attention, LogitsOfTenThousandAreSafe) {
 }
 
 // Makes two f32 states over disjoint keys.
-struct State {
+struct StateOfParts {
   Tensor out, lse;
 };
 
-State make_state(int64_t rows, int64_t heads, int64_t e, uint32_t seed, double lse_magnitude) {
-  State state{make_normal(DType::kF32, {rows, heads, e}, seed),
-              make_normal(DType::kF32, {heads, rows}, seed + 1, lse_magnitude)};
+StateOfParts make_state(int64_t rows, int64_t heads, int64_t e, uint32_t seed,
+                        double lse_magnitude) {
+  StateOfParts state{make_normal(DType::kF32, {rows, heads, e}, seed),
+                     make_normal(DType::kF32, {heads, rows}, seed + 1, lse_magnitude)};
   return state;
 }
 
-State clone(const State& state) {
+StateOfParts clone_state(const StateOfParts& state) {
   return {test::clone(state.out.view()), test::clone(state.lse.view())};
 }
 
@@ -287,7 +288,7 @@ TEST(MergeAttention, PartsEqualTheWhole) {
     Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
     Inputs setup(whole, DType::kF32);
     const ExpectedAttention expected = expect_attention(setup.args(whole));
-    std::vector<State> parts;
+    std::vector<StateOfParts> parts;
     for (auto [begin, n] : {std::pair<int64_t, int64_t>{0, 20}, {20, 3}, {23, 27}}) {
       const KVSegment segment{.k = setup.k[0].view().slice(0, begin, n),
                               .v = setup.v[0].view().slice(0, begin, n)};
@@ -299,7 +300,7 @@ TEST(MergeAttention, PartsEqualTheWhole) {
     std::vector<double> exact;
     for (const Bounded& value : expected.out) exact.push_back(value.value);
     for (const auto& order : {std::array{0, 1, 2}, std::array{2, 0, 1}, std::array{1, 2, 0}}) {
-      State merged = clone(parts[order[0]]);
+      StateOfParts merged = clone_state(parts[order[0]]);
       for (int i : {1, 2})
         merge_attention(stream, merged.out, merged.lse, parts[order[i]].out, parts[order[i]].lse);
       EXPECT_LT(similarity_error(to_f64(merged.out), exact), kSimilarityMerge) << ops->name;
@@ -345,8 +346,8 @@ TEST(Attention, F32OutOfBf16RoundsToTheBf16Out) {
 TEST(MergeAttention, PropagatesNaN) {
   for (const Ops* ops : all_ops()) {
     Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
-    State a = make_state(3, 2, 19, 5, 1);
-    const State b = make_state(3, 2, 19, 6, 1);
+    StateOfParts a = make_state(3, 2, 19, 5, 1);
+    const StateOfParts b = make_state(3, 2, 19, 6, 1);
     a.lse.as<float>()[1] = std::numeric_limits<float>::quiet_NaN();
     b.lse.as<float>()[4] = std::numeric_limits<float>::quiet_NaN();
     merge_attention(stream, a.out, a.lse, b.out, b.lse);
@@ -361,9 +362,9 @@ TEST(MergeAttention, IsSymmetricToTheBit) {
     for (double magnitude : {0.0, 1.0, 30.0, 1e4}) {
       SCOPED_TRACE(ops->name + " lse " + std::to_string(magnitude));
       Stream stream = Stream::cpu(2, Determinism::kFixed, ops);
-      const State a = make_state(37, 5, 67, 51, magnitude),
-                  b = make_state(37, 5, 67, 61, magnitude);
-      State ab = clone(a), ba = clone(b);
+      const StateOfParts a = make_state(37, 5, 67, 51, magnitude),
+                         b = make_state(37, 5, 67, 61, magnitude);
+      StateOfParts ab = clone_state(a), ba = clone_state(b);
       merge_attention(stream, ab.out, ab.lse, b.out, b.lse);
       merge_attention(stream, ba.out, ba.lse, a.out, a.lse);
       EXPECT_TRUE(bitwise_equal(ab.out, ba.out));
@@ -383,10 +384,11 @@ TEST(MergeAttention, EveryTableHasTheBitsOfTheReference) {
           SCOPED_TRACE(table.name + " " + std::to_string(e));
           Stream reference = Stream::cpu(1, Determinism::kFixed, &reference_ops());
           Stream stream = Stream::cpu(threads, Determinism::kFixed, ops);
-          State a = make_state(13, 3, e, 101, magnitude), b = make_state(13, 3, e, 111, magnitude);
+          StateOfParts a = make_state(13, 3, e, 101, magnitude),
+                       b = make_state(13, 3, e, 111, magnitude);
           a.lse.as<float>()[0] = b.lse.as<float>()[1] = kMinusInfinity;  // one state is empty
           a.lse.as<float>()[2] = b.lse.as<float>()[2] = kMinusInfinity;  // both are empty
-          State expected = clone(a), actual = clone(a);
+          StateOfParts expected = clone_state(a), actual = clone_state(a);
           merge_attention(reference, expected.out, expected.lse, b.out, b.lse);
           merge_attention(stream, actual.out, actual.lse, b.out, b.lse);
           expect_merged(*ops, actual.out, actual.lse, expected.out, expected.lse, a.out, b.out);
@@ -400,8 +402,8 @@ TEST(MergeAttention, EqualsItsFormula) {
     BoundReport report(ops->name + " merge_attention");
     for (int64_t e : {1, 7, 16, 33, 128}) {
       Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
-      const State a = make_state(9, 2, e, 71, 3), b = make_state(9, 2, e, 81, 3);
-      State merged = clone(a);
+      const StateOfParts a = make_state(9, 2, e, 71, 3), b = make_state(9, 2, e, 81, 3);
+      StateOfParts merged = clone_state(a);
       merge_attention(stream, merged.out, merged.lse, b.out, b.lse);
       const std::vector<double> xa = to_f64(a.out), xb = to_f64(b.out), la = to_f64(a.lse),
                                 lb = to_f64(b.lse);
@@ -429,15 +431,15 @@ TEST(MergeAttention, TheEmptyStateIsTheIdentity) {
   for (const Ops* ops : all_ops()) {
     SCOPED_TRACE(ops->name);
     Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
-    const State a = make_state(6, 2, 19, 91, 5);
+    const StateOfParts a = make_state(6, 2, 19, 91, 5);
     const auto empty = [] {
-      State state{Tensor(DType::kF32, {6, 2, 19}), Tensor(DType::kF32, {2, 6})};
+      StateOfParts state{Tensor(DType::kF32, {6, 2, 19}), Tensor(DType::kF32, {2, 6})};
       for (int i = 0; i < 12; ++i)
         state.lse.as<float>()[i] = -std::numeric_limits<float>::infinity();
       return state;
     };
-    State left = clone(a), right = empty(), both = empty();
-    const State none = empty();
+    StateOfParts left = clone_state(a), right = empty(), both = empty();
+    const StateOfParts none = empty();
     merge_attention(stream, left.out, left.lse, none.out, none.lse);
     EXPECT_TRUE(bitwise_equal(left.out, a.out));
     EXPECT_TRUE(bitwise_equal(left.lse, a.lse));

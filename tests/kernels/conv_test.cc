@@ -6,14 +6,14 @@
 namespace weft::test {
 namespace {
 
-struct Problem {
+struct ConvProblem {
   std::array<int64_t, 4> x;       // F, H, W, Cin
   int64_t out;                    // Cout
   std::array<int64_t, 3> kernel;  // kt, kh, kw
   ConvArgs args;
 };
 
-const Problem kProblems[] = {
+const ConvProblem kConvProblems[] = {
     {{1, 1, 1, 1}, 1, {1, 1, 1}, {}},
     {{2, 5, 7, 3}, 4, {1, 1, 1}, {}},
     {{3, 6, 5, 8}, 16, {3, 3, 3}, {.pad_front = 2, .pad_h = {1, 1}, .pad_w = {1, 1}}},
@@ -30,7 +30,7 @@ const Problem kProblems[] = {
     {{1, 2, 8, 4}, 4, {3, 3, 3}, {.pad_w = {1, 1}}},  // fewer frames than the kernel: no output
 };
 
-void check_conv(const Ops& ops, DType dtype, const Problem& problem, bool with_bias,
+void check_conv(const Ops& ops, DType dtype, const ConvProblem& problem, bool with_bias,
                 BoundReport& report) {
   const auto& [f, h, w, c] = problem.x;
   const auto& [kt, kh, kw] = problem.kernel;
@@ -59,10 +59,10 @@ TEST(Conv, EqualsTheDefinition) {
     const UseTarget use(table);
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       BoundReport report(table.name + " conv3d " + std::string(to_string(dtype)));
-      for (const Problem& problem : kProblems)
+      for (const ConvProblem& problem : kConvProblems)
         for (bool with_bias : {false, true}) {
           SCOPED_TRACE(table.name + " " + std::string(to_string(dtype)) + " problem " +
-                       std::to_string(&problem - kProblems));
+                       std::to_string(&problem - kConvProblems));
           check_conv(*table.ops, dtype, problem, with_bias, report);
         }
     }

@@ -57,12 +57,12 @@ TEST(E4m3, UnitsOfRowsStayFinite) {
 }
 
 // The rows of `x` in 8 bits with their scales, by the definition.
-struct Quantized {
+struct Fp8Rows {
   std::vector<double> values;  // as f64, rows dense
   std::vector<float> scales;
 };
-Quantized quantize(const TensorView& x, WeightFormat format) {
-  Quantized quantized;
+Fp8Rows quantize_fp8(const TensorView& x, WeightFormat format) {
+  Fp8Rows quantized;
   const std::vector<double> all = to_f64(x);
   if (format == WeightFormat::kFp8Tensor) {
     double most = 0;
@@ -86,10 +86,10 @@ Quantized quantize(const TensorView& x, WeightFormat format) {
   return quantized;
 }
 
-std::vector<Bounded> expect_fp8(const TensorView& x, const TensorView& weight,
-                                const TensorView& bias, LinearActivation activation,
-                                WeightFormat format, double sum_error) {
-  const Quantized a = quantize(x, format), w = quantize(weight, format);
+std::vector<Bounded> expect_linear_fp8(const TensorView& x, const TensorView& weight,
+                                       const TensorView& bias, LinearActivation activation,
+                                       WeightFormat format, double sum_error) {
+  const Fp8Rows a = quantize_fp8(x, format), w = quantize_fp8(weight, format);
   const int64_t in = weight[1];
   std::vector<Bounded> out;
   for (int64_t r = 0; r < x[0]; ++r)
@@ -120,33 +120,30 @@ std::vector<Bounded> expect_fp8(const TensorView& x, const TensorView& weight,
   return out;
 }
 
-struct Shape {
-  int64_t rows, in, out;
-};
-const Shape kShapes[] = {{1, 1, 1},    {3, 17, 5},    {16, 64, 33}, {17, 64, 33},
-                         {40, 96, 48}, {21, 200, 70}, {4, 520, 19}};
+const LinearShape kFp8Shapes[] = {{1, 1, 1},    {3, 17, 5},    {16, 64, 33}, {17, 64, 33},
+                                  {40, 96, 48}, {21, 200, 70}, {4, 520, 19}};
 
-constexpr WeightFormat kFormats[] = {WeightFormat::kFp8, WeightFormat::kFp8Tensor};
+constexpr WeightFormat kFp8Formats[] = {WeightFormat::kFp8, WeightFormat::kFp8Tensor};
 
 struct FormatCase {
   const Ops* ops;
   WeightFormat format;
   DType dtype;
 };
-std::vector<FormatCase> cases() {
+std::vector<FormatCase> format_cases() {
   std::vector<FormatCase> all;
   for (const Ops* ops : all_ops())
-    for (WeightFormat format : kFormats)
+    for (WeightFormat format : kFp8Formats)
       for (DType dtype : {DType::kF32, DType::kBF16}) all.push_back({ops, format, dtype});
   return all;
 }
 
 TEST(LinearFp8, EqualsTheDefinition) {
-  for (const auto& [ops, format, dtype] : cases()) {
+  for (const auto& [ops, format, dtype] : format_cases()) {
     BoundReport report(ops->name +
                        (format == WeightFormat::kFp8 ? " linear fp8 " : " fp8-tensor ") +
                        std::string(to_string(dtype)));
-    for (const Shape& shape : kShapes)
+    for (const LinearShape& shape : kFp8Shapes)
       for (DType out_dtype : {DType::kF32, dtype})
         for (bool with_bias : {false, true})
           for (LinearActivation activation :
@@ -168,8 +165,8 @@ TEST(LinearFp8, EqualsTheDefinition) {
             const TensorView part = out.view().slice(1, 1, shape.out);
             linear(stream, x, packed, activation, part);
             const double sum_error = sum_error_e4m3(*ops);
-            EXPECT_TRUE(
-                within(part, expect_fp8(x, weight, b, activation, format, sum_error), &report));
+            EXPECT_TRUE(within(part, expect_linear_fp8(x, weight, b, activation, format, sum_error),
+                               &report));
           }
   }
 }
@@ -184,7 +181,7 @@ TEST(LinearFp8, ErrsByThreeBitsOfFraction) {
   // either way: relative to the value's square that is on average 2^-3 / sqrt(12) / 1.53 (for
   // values uniform over a binade the mean of squares is 7/3).
   const double each = 0.125 / std::sqrt(12.0) / std::sqrt(7.0 / 3);
-  for (WeightFormat format : kFormats) {
+  for (WeightFormat format : kFp8Formats) {
     linear(stream, x, pack_linear(stream, weight, {}, DType::kF32, format), LinearActivation::kNone,
            out);
     const double error = relative_l2(to_f64(out), to_f64(exact));
@@ -215,7 +212,7 @@ TEST(LinearFp8, OtherRowsOnlyAffectRounding) {
 
 TEST(LinearFp8, NonFiniteInputsStayVisible) {
   const Tensor weight = make_normal(DType::kF32, {20, 40}, 6);
-  for (const auto& [ops, format, dtype] : cases())
+  for (const auto& [ops, format, dtype] : format_cases())
     for (int64_t rows : {4, 24})
       for (float bad : {NAN, INFINITY, -INFINITY})
         for (int64_t at : {int64_t{0}, int64_t{39}}) {

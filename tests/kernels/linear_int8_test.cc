@@ -11,21 +11,19 @@
 namespace weft::test {
 namespace {
 
-struct Shape {
-  int64_t rows, in, out;
-};
-const Shape kShapes[] = {{1, 1, 1},
-                         {3, 17, 5},
-                         {130, 64, 33},
-                         {300, 200, 192},
-                         {65, 1536, 70},
-                         // The threads share these few rows of weights by columns.
-                         {1, 515, 523},
-                         {4, 512, 520},
-                         {16, 1024, 300}};
+const LinearShape kInt8Shapes[] = {{1, 1, 1},
+                                   {3, 17, 5},
+                                   {130, 64, 33},
+                                   {300, 200, 192},
+                                   {65, 1536, 70},
+                                   // The threads share these few rows of weights by columns.
+                                   {1, 515, 523},
+                                   {4, 512, 520},
+                                   {16, 1024, 300}};
 
-Tensor run(const Ops* ops, const Shape& shape, DType dtype, DType out_dtype, int threads,
-           LinearActivation activation, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+Tensor run_int8(const Ops* ops, const LinearShape& shape, DType dtype, DType out_dtype, int threads,
+                LinearActivation activation, const Tensor& x, const Tensor& weight,
+                const Tensor& bias) {
   Stream stream = Stream::cpu(threads, Determinism::kFast, ops);
   const PackedLinear packed = pack_linear(stream, weight, bias, dtype, WeightFormat::kInt8);
   EXPECT_EQ(packed.format(), WeightFormat::kInt8);
@@ -35,18 +33,18 @@ Tensor run(const Ops* ops, const Shape& shape, DType dtype, DType out_dtype, int
 }
 
 TEST(LinearInt8, EveryTableMatchesTheReference) {
-  for (const Shape& shape : kShapes)
+  for (const LinearShape& shape : kInt8Shapes)
     for (DType dtype : {DType::kF32, DType::kBF16})
       for (LinearActivation activation : {LinearActivation::kNone, LinearActivation::kGeluTanh}) {
         const Tensor x = make_normal(dtype, {shape.rows, shape.in}, 1);
         const Tensor weight = make_normal(DType::kBF16, {shape.out, shape.in}, 2, 0.1);
         const Tensor bias = make_normal(DType::kF32, {shape.out}, 3);
         const Tensor expected =
-            run(&reference_ops(), shape, dtype, DType::kF32, 1, activation, x, weight, bias);
+            run_int8(&reference_ops(), shape, dtype, DType::kF32, 1, activation, x, weight, bias);
         for (const Ops* ops : all_ops())
           for (int threads : {1, 3}) {
             const Tensor out =
-                run(ops, shape, dtype, DType::kF32, threads, activation, x, weight, bias);
+                run_int8(ops, shape, dtype, DType::kF32, threads, activation, x, weight, bias);
             // The sums are exact; only the activation's series differs.
             for (int64_t i = 0; i < out.count(); ++i)
               ASSERT_NEAR(out.as<float>()[i], expected.as<float>()[i],
@@ -60,14 +58,14 @@ TEST(LinearInt8, EveryTableMatchesTheReference) {
 }
 
 TEST(LinearInt8, ErrsByEightBits) {
-  const Shape shape{64, 512, 96};
+  const LinearShape shape{64, 512, 96};
   const Tensor x = make_normal(DType::kF32, {shape.rows, shape.in}, 4);
   const Tensor weight = make_normal(DType::kF32, {shape.out, shape.in}, 5);
   Stream stream = Stream::cpu(1, Determinism::kFast, &reference_ops());
   Tensor exact(DType::kF32, {shape.rows, shape.out});
   linear(stream, x, pack_linear(stream, weight, {}, DType::kF32), LinearActivation::kNone, exact);
-  const Tensor out =
-      run(&cpu_ops(), shape, DType::kF32, DType::kF32, 1, LinearActivation::kNone, x, weight, {});
+  const Tensor out = run_int8(&cpu_ops(), shape, DType::kF32, DType::kF32, 1,
+                              LinearActivation::kNone, x, weight, {});
   // Each operand is off by up to half a step of its largest magnitude / 127, uniformly: a normal
   // row of 512 reaches about 3.2, so each operand adds 3.2 / 127 / sqrt(12) = 0.0073 relative.
   const double error = relative_l2(to_f64(out), to_f64(exact));
@@ -76,15 +74,15 @@ TEST(LinearInt8, ErrsByEightBits) {
 }
 
 TEST(LinearInt8, NonFiniteInputsStayVisible) {
-  const Shape shape{4, 40, 20};
+  const LinearShape shape{4, 40, 20};
   const Tensor weight = make_normal(DType::kF32, {shape.out, shape.in}, 6);
   for (const Ops* ops : all_ops())
     for (float bad : {NAN, INFINITY, -INFINITY})
       for (int64_t at : {int64_t{0}, int64_t{39}}) {
         const Tensor x = make_normal(DType::kF32, {shape.rows, shape.in}, 7);
         x.as<float>()[2 * shape.in + at] = bad;
-        const Tensor out =
-            run(ops, shape, DType::kF32, DType::kF32, 1, LinearActivation::kNone, x, weight, {});
+        const Tensor out = run_int8(ops, shape, DType::kF32, DType::kF32, 1,
+                                    LinearActivation::kNone, x, weight, {});
         for (int64_t row = 0; row < shape.rows; ++row)
           for (int64_t o = 0; o < shape.out; ++o)
             EXPECT_EQ(std::isfinite(out.as<float>()[row * shape.out + o]), row != 2)
@@ -93,7 +91,7 @@ TEST(LinearInt8, NonFiniteInputsStayVisible) {
 }
 
 TEST(LinearInt8, ZerosAndStridedRows) {
-  const Shape shape{7, 24, 10};
+  const LinearShape shape{7, 24, 10};
   const Tensor weight = make_normal(DType::kF32, {shape.out, shape.in}, 8);
   const Tensor bias = make_normal(DType::kF32, {shape.out}, 9);
   for (const Ops* ops : all_ops()) {

@@ -58,13 +58,13 @@ TEST(StoredBlocks, EveryByteOfEightBitFloats) {
   }
 }
 
-struct Case {
+struct StoredCase {
   BlockType type;
   int64_t out, in, scales;
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<StoredCase> stored_cases() {
+  std::vector<StoredCase> all;
   for (const BlockType type : all_block_types()) {
     const int64_t block = shape_of(type).values;
     for (const auto& [out, in] :
@@ -86,7 +86,7 @@ TEST(LinearStored, HasTheBitsOfTheComputeDtype) {
         if (threads > 1 && table.target) continue;  // once is enough for the SIMD table
         Stream stream = Stream::cpu(threads, Determinism::kFixed, table.ops);
         const auto scratch = new_scratch();
-        for (const Case& c : cases()) {
+        for (const StoredCase& c : stored_cases()) {
           SCOPED_TRACE(table.name + " " + std::string(to_string(dtype)) + " " +
                        shape_of(c.type).name + " " + std::to_string(c.out) + "x" +
                        std::to_string(c.in));
@@ -178,7 +178,7 @@ TEST(LinearStored, TakesTheBuffersOfAnother) {
 // Also where the machine multiplies bf16 and oneDNN chooses the layout of the expanded values.
 TEST(LinearStored, ADryRunTakesTheSameBytes) {
   for (const DType dtype : {DType::kF32, DType::kBF16})
-    for (const Case& c : cases()) {
+    for (const StoredCase& c : stored_cases()) {
       Stream host = Stream::cpu(1);
       const auto real = new_scratch(), dry_scratch = new_scratch();
       const size_t before = tensor_bytes_live();

@@ -7,16 +7,14 @@
 namespace weft::test {
 namespace {
 
-struct Shape {
-  int64_t rows, in, out;
-};
+const LinearShape kLinearShapes[] = {{0, 8, 8},     {1, 1, 1},     {1, 64, 192}, {3, 7, 5},
+                                     {17, 33, 66},  {130, 96, 64}, {5, 259, 31}, {2, 1537, 12},
+                                     {4, 130, 70},  {6, 257, 64},  {7, 40, 130}, {12, 129, 65},
+                                     {16, 300, 100}};
 
-const Shape kShapes[] = {{0, 8, 8},     {1, 1, 1},     {1, 64, 192},  {3, 7, 5},    {17, 33, 66},
-                         {130, 96, 64}, {5, 259, 31},  {2, 1537, 12}, {4, 130, 70}, {6, 257, 64},
-                         {7, 40, 130},  {12, 129, 65}, {16, 300, 100}};
-
-void check_linear(const Ops& ops, DType dtype, const Shape& shape, LinearActivation activation,
-                  bool with_bias, DType out_dtype, BoundReport& report) {
+void check_linear(const Ops& ops, DType dtype, const LinearShape& shape,
+                  LinearActivation activation, bool with_bias, DType out_dtype,
+                  BoundReport& report) {
   Tensor x = make_normal(dtype, {shape.rows, shape.in}, 21);
   Tensor weight = make_normal(dtype, {shape.out, shape.in}, 22, 1 / std::sqrt(shape.in));
   Tensor bias = make_normal(DType::kF32, {shape.out}, 23);
@@ -48,7 +46,7 @@ TEST(Linear, EqualsTheProduct) {
     const UseTarget use(table);
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       BoundReport report(table.name + " linear " + std::string(to_string(dtype)));
-      for (const Shape& shape : kShapes)
+      for (const LinearShape& shape : kLinearShapes)
         for (LinearActivation activation :
              {LinearActivation::kNone, LinearActivation::kGeluTanh, LinearActivation::kSilu})
           for (bool with_bias : {false, true}) {
@@ -65,7 +63,7 @@ TEST(Linear, EqualsTheProduct) {
 TEST(Linear, PartialSumsStayF32) {
   for (const Ops* ops : all_ops()) {
     BoundReport report(ops->name + " linear bf16 to f32");
-    for (const Shape& shape : kShapes) {
+    for (const LinearShape& shape : kLinearShapes) {
       SCOPED_TRACE(ops->name + " rows " + std::to_string(shape.rows));
       check_linear(*ops, DType::kBF16, shape, LinearActivation::kNone, false, DType::kF32, report);
       check_linear(*ops, DType::kBF16, shape, LinearActivation::kSilu, true, DType::kF32, report);

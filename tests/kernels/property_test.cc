@@ -103,7 +103,7 @@ Stream reference_stream() { return Stream::cpu(1, Determinism::kFixed, &referenc
 
 DType any_compute(Draw& draw) { return draw.one_of({DType::kF32, DType::kBF16}); }
 
-DType any_float(Draw& draw) {
+DType any_property_float(Draw& draw) {
   return draw.one_of({DType::kF32, DType::kBF16, DType::kF16, DType::kF64});
 }
 
@@ -130,10 +130,10 @@ TEST(Property, LinearEqualsItsDefinition) {
     const DType dtype = any_compute(draw);
     const int64_t rows = draw.size(150), in = draw.size(300), columns = draw.size(200);
     Box x(draw, dtype, {rows, in}, {1}), bias;
-    Box weight(draw, any_float(draw), {columns, in}, {0, 1});
+    Box weight(draw, any_property_float(draw), {columns, in}, {0, 1});
     x.fill(draw);
     weight.fill(draw, 1 / std::sqrt(in));
-    if (draw.maybe(0.5)) (bias = Box(draw, any_float(draw), {columns}, {})).fill(draw);
+    if (draw.maybe(0.5)) (bias = Box(draw, any_property_float(draw), {columns}, {})).fill(draw);
     const DType out_dtype = draw.one_of({dtype, DType::kF32});
     const auto activation = draw.one_of(
         {LinearActivation::kNone, LinearActivation::kGeluTanh, LinearActivation::kSilu});
@@ -158,7 +158,8 @@ TEST(Property, LinearInt8EqualsTheReference) {
   for_cases(40, [](Draw& draw) {
     const DType dtype = any_compute(draw);
     const int64_t rows = draw.size(150), in = draw.size(300), columns = draw.size(200);
-    Box x(draw, dtype, {rows, in}, {1}), weight(draw, any_float(draw), {columns, in}, {0, 1}), bias;
+    Box x(draw, dtype, {rows, in}, {1}),
+        weight(draw, any_property_float(draw), {columns, in}, {0, 1}), bias;
     x.fill(draw);
     weight.fill(draw, 0.1);
     if (draw.maybe(0.5)) (bias = Box(draw, DType::kF32, {columns}, {})).fill(draw);
@@ -293,12 +294,12 @@ TEST(Property, ConvEqualsItsDefinition) {
                         .pad_w = {pad(), pad()}};
     const int64_t in = draw.size(40), columns = draw.size(40), kh = draw.size(4);
     Box x(draw, dtype, {draw.size(4), draw.size(12), draw.size(12), in}, {0});
-    Box weight(draw, any_float(draw), {columns, in, draw.size(3), kh, draw.size(4)},
+    Box weight(draw, any_property_float(draw), {columns, in, draw.size(3), kh, draw.size(4)},
                {0, 1, 2, 3, 4});
     Box bias;
     x.fill(draw);
     weight.fill(draw, 0.2);
-    if (draw.maybe(0.5)) (bias = Box(draw, any_float(draw), {columns}, {})).fill(draw);
+    if (draw.maybe(0.5)) (bias = Box(draw, any_property_float(draw), {columns}, {})).fill(draw);
     const Tensor wide = bias.view() ? converted(bias, DType::kF32) : Tensor();
     std::vector<Bounded> expected;
     for (const Table& table : all_tables()) {
@@ -347,9 +348,9 @@ TEST(Property, RopeHasTheBitsOfTheReference) {
 TEST(Property, CopiesHaveTheBitsOfTheReference) {
   for_cases(150, [](Draw& draw) {
     const bool converts = draw.maybe(0.5);
-    const DType from = converts ? any_float(draw)
+    const DType from = converts ? any_property_float(draw)
                                 : static_cast<DType>(draw.below(static_cast<int>(DType::kCount)));
-    const DType to = converts ? any_float(draw) : from;
+    const DType to = converts ? any_property_float(draw) : from;
     std::vector<int64_t> shape;
     for (int64_t rank = draw.below(kMaxRank + 1); rank > 0; --rank)
       shape.push_back(draw.maybe(0.03) ? 0 : draw.size(draw.maybe(0.2) ? 70 : 9));
@@ -391,12 +392,12 @@ TEST(Property, CopiesHaveTheBitsOfTheReference) {
 TEST(Property, GatheredAndClearedRowsAndDoubledPixels) {
   for_cases(60, [](Draw& draw) {
     const int64_t vocabulary = draw.size(50), rows = draw.size(40), d = draw.size(140);
-    Box table_of_rows(draw, any_float(draw), {vocabulary, d}, {0, 1});
+    Box table_of_rows(draw, any_property_float(draw), {vocabulary, d}, {0, 1});
     table_of_rows.fill(draw);
     Tensor ids(DType::kI32, {rows});
     for (int64_t i = 0; i < rows; ++i)
       ids.as<int32_t>()[i] = static_cast<int32_t>(draw.below(vocabulary));
-    const DType dtype = any_float(draw), pixel = any_compute(draw);
+    const DType dtype = any_property_float(draw), pixel = any_compute(draw);
     Box x(draw, pixel, {draw.size(3), draw.size(9), draw.size(9), draw.size(70)}, {0});
     x.fill(draw);
     Stream reference = reference_stream();

@@ -23,7 +23,7 @@ Coded code_in(const Ops& ops, const TensorView& x, const TensorView& base,
 
 // The largest number of a code, and a number rounded to it, by definition.
 double largest_of(RowCode kind) { return kind == RowCode::kInt8 ? 127 : 448; }
-std::pair<int8_t, double> rounded(RowCode kind, double number) {
+std::pair<int8_t, double> rounded_to(RowCode kind, double number) {
   if (kind == RowCode::kInt8) {
     const double whole = std::nearbyint(number);
     return {static_cast<int8_t>(whole), whole};
@@ -61,7 +61,7 @@ TEST(RowCode, EveryTableHasTheBitsOfTheDefinition) {
           int8_t* code = static_cast<int8_t*>(expected.code.view().data) + row * (shape.d + 1);
           code[shape.d] = static_cast<int8_t>(n);
           for (size_t i = 0; i < values.size(); ++i) {
-            const auto [byte, number] = rounded(kind, std::ldexp(differences[i], -n));
+            const auto [byte, number] = rounded_to(kind, std::ldexp(differences[i], -n));
             code[i] = byte;
             store(expected.out.view(), row * shape.d + static_cast<int64_t>(i),
                   (residual ? bases[i] : 0) + std::ldexp(number, n));

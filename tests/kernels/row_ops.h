@@ -41,6 +41,10 @@ inline Tensor clone(const TensorView& contiguous) {
   return out;
 }
 
+struct LinearShape {
+  int64_t rows, in, out;
+};
+
 // An op table, and for the SIMD table the Highway target it uses (0: the machine's best).
 struct Table {
   std::string name;

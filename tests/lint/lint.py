@@ -1,5 +1,6 @@
 """Lint of structure and wording: include direction, preprocessor use, sizes of files, functions and folders, a
-test for every op, names of model families below models/, comments that begin as fragments, and old names.
+test for every op, names of model families below models/, comments that begin as fragments, old names, and names
+in anonymous namespaces that a room has twice.
 
 Prints one line per fault and exits 1 when there are any.
 """
@@ -132,12 +133,53 @@ def folder_faults(files):
             yield f"{folder}: {count} sources, limit {MAX_SOURCES}: a folder with more has rooms"
 
 
+# What an anonymous namespace defines. clang-format begins each definition at the left margin.
+ANONYMOUS = re.compile(r"^namespace \{\n([^\n]*\n(?=\}$)|.*?^\}  // namespace$)", re.M | re.S)
+TYPE = re.compile(r"^(?:struct|class|union|enum(?: class)?) (\w+)[^;{]*\{", re.M)
+ALIAS = re.compile(r"^using ((\w+) = [^;]+);", re.M)
+DECLARED = re.compile(r"^using (?!namespace)[^;=]+;", re.M)
+QUALIFIED = re.compile(r"([\w:]+::(\w+))")
+VARIABLES = re.compile(r"^(?:const|inline|static|thread_local)\w* [^;]*;", re.M)
+CONSTANT = re.compile(r"\b(k[A-Z]\w*)(?:\[[^\]]*\])*(?: =|\{)")
+FUNCTION = re.compile(r"^(?!TEST|using|return)\w[^;(){}=]*[ &*](\w+)(?=\([^;]*?\{)", re.M)
+# Argument-dependent lookup finds these by their parameters' types.
+OVERLOADED = {"PrintTo", "to_json", "from_json"}
+
+
+def unity_room(path, text):
+    """The files that may be compiled as one with this one, or None if it is compiled alone."""
+    if path.parts[0] == "tests":  # tests/cuda runs sources of tests/kernels
+        return "tests/kernels" if path.parts[1] == "cuda" else "/".join(path.parts[:2])
+    if path.is_relative_to("kernels/cuda") or path.stem.endswith("_simd") or "foreach_target.h" in text:
+        return None
+    return f"{path.parent}{' of references' if path.match('kernels/cpu/*') and '_' not in path.stem else ''}"
+
+
+def anonymous_faults(sources):
+    """Names in anonymous namespaces that two files of a room define."""
+    seen = {}
+    for path, text in sources:
+        room = unity_room(path, text)
+        hidden = "\n".join(ANONYMOUS.findall(text)) if room else ""
+        names = {name: name for name in TYPE.findall(hidden) + FUNCTION.findall(hidden) + [
+            name for variables in VARIABLES.findall(hidden) for name in CONSTANT.findall(variables)]}
+        # These may be repeated as they are.
+        names |= {name: target for target, name in ALIAS.findall(hidden) + [
+            found for declared in DECLARED.findall(hidden) for found in QUALIFIED.findall(declared)]}
+        for name, meaning in names.items():
+            first, first_meaning = seen.setdefault((room, name), (path, meaning))
+            if first != path and name not in OVERLOADED and not (first_meaning == meaning != name):
+                yield (f"{path}: {first} defines '{name}' in an anonymous namespace too, "
+                       "and a unity build compiles a room as one unit")
+
+
 def main():
     cpp_functions.self_check()
     faults = []
     if len(EXCEPTIONS) > MAX_EXCEPTIONS:
         faults.append(f"tests/lint/lint.py: {len(EXCEPTIONS)} exceptions, limit {MAX_EXCEPTIONS}")
     files = repository_files()
+    sources = []
     family = family_pattern(files)
     for path in files:
         top = path.parts[0]
@@ -150,6 +192,8 @@ def main():
         if path.suffix in CPP:
             text = pathlib.Path(path).read_text()
             lines = text.splitlines()
+            if path.suffix == ".cc":
+                sources.append((path, text))
             if top != "tests":
                 faults += function_faults(path, text)
             highway = '#include "hwy/' in text and HIGHWAY.fullmatch(str(path))
@@ -172,6 +216,7 @@ def main():
             if count > MAX_README:
                 faults.append(f"{path}: {count} lines, limit {MAX_README}")
     faults += folder_faults(files)
+    faults += anonymous_faults(sources)
     words = len(pathlib.Path("README.md").read_text().split())
     if words > MAX_README_WORDS:
         faults.append(f"README.md: {words} words, limit {MAX_README_WORDS}: move details to apps/guide")

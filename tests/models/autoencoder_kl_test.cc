@@ -20,8 +20,8 @@ const std::string kFolder = "tests/golden/vae_kl_decode/model/vae";
 
 KlVaeConfig golden_config() { return KlVaeConfig::from_json_file(kFolder + "/config.json"); }
 
-struct Bench {
-  explicit Bench(const Ops& ops = reference_ops())
+struct KlBench {
+  explicit KlBench(const Ops& ops = reference_ops())
       : stream(Stream::cpu(1, Determinism::kFixed, &ops)) {}
   Stream stream;
   Arena arena{size_t{1} << 30};
@@ -37,7 +37,7 @@ Tensor decode(Context& context, const NetworkVae& vae, const TensorView& latent)
   return frames;
 }
 
-Tensor waves(std::initializer_list<int64_t> shape) {
+Tensor kl_waves(std::initializer_list<int64_t> shape) {
   Tensor out(DType::kF32, shape);
   for (int64_t i = 0; i < out.count(); ++i)
     out.as<float>()[i] = static_cast<float>(std::sin(0.7 * static_cast<double>(i)));
@@ -49,7 +49,7 @@ TEST(KlVae, DecodesAsTheReference) {
   const Tensor latents = golden.input("latents");
   for (const Ops* ops : {&reference_ops(), &cpu_ops()})
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      Bench bench(*ops);
+      KlBench bench(*ops);
       const NetworkVae vae(golden_config().design(), TensorFile::open(kFolder), bench.stream, dtype,
                            VaeParts::kDecoder);
       const Tensor frames = decode(bench.context, vae, latents);
@@ -60,7 +60,7 @@ TEST(KlVae, DecodesAsTheReference) {
 
 // Runs work(context, band) for every band of `rows` rows, each on its own rank.
 template <class Work>
-void run_bands(int64_t rows, int bands, Work&& work) {
+void run_kl_bands(int64_t rows, int bands, Work&& work) {
   run_ranks(bands, [&](Communicator& world) {
     std::vector<int> all;
     std::vector<int64_t> heights;
@@ -68,7 +68,7 @@ void run_bands(int64_t rows, int bands, Work&& work) {
       all.push_back(band);
       heights.push_back(partition(rows, bands, band).size());
     }
-    Bench bench;
+    KlBench bench;
     BandMixer mixer(world.group(all, 1), heights);
     mixer.begin({});
     BandHalo halo(world.group(all, 1));
@@ -80,18 +80,18 @@ void run_bands(int64_t rows, int bands, Work&& work) {
 
 TEST(KlVae, BandsGiveThePictureOfOneRank) {
   constexpr int64_t kRows = 5, kColumns = 4;
-  Bench bench;
+  KlBench bench;
   const NetworkVae vae(golden_config().design(), TensorFile::open(kFolder), bench.stream,
                        DType::kF32);
   const int64_t scale = vae.traits().spatial_factor;
-  const Tensor latent = waves({16, kRows, kColumns});
+  const Tensor latent = kl_waves({16, kRows, kColumns});
   const Tensor whole = decode(bench.context, vae, latent);
-  const Tensor picture = waves({1, 3, kRows * scale, kColumns * scale});
+  const Tensor picture = kl_waves({1, 3, kRows * scale, kColumns * scale});
   Tensor mean(DType::kF32, {16, kRows, kColumns});
   vae.encoder(kRows, kColumns)->encode_chunk(bench.context, picture, mean);
   for (int bands = 2; bands <= kRows; ++bands) {
     Tensor joined(DType::kF32, whole.view().shape()), means(DType::kF32, mean.view().shape());
-    run_bands(kRows, bands, [&](Context& context, Range band) {
+    run_kl_bands(kRows, bands, [&](Context& context, Range band) {
       const Tensor part = decode(context, vae, latent.view().slice(1, band.begin, band.size()));
       copy(context.stream, part, joined.view().slice(2, band.begin * scale, band.size() * scale));
       Tensor rows(DType::kF32, {1, 3, band.size() * scale, kColumns * scale}),
@@ -112,10 +112,10 @@ TEST(KlVae, MemoryIsPredicted) {
     config.quant_conv = config.post_quant_conv = config.mid_attention = quantised;
     write_file(path, random_weights(kl_vae_tensors(config), 3));
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      Bench bench;
+      KlBench bench;
       const NetworkVae vae(config.design(), TensorFile::open(path), bench.stream, dtype);
       const int64_t h = 8, w = 4, scale = config.spatial_factor();
-      decode(bench.context, vae, waves({16, h, w}));
+      decode(bench.context, vae, kl_waves({16, h, w}));
       DryRun dry;
       const NetworkVae same(config.design(), without_values(kl_vae_tensors(config)), dry.stream(),
                             dtype);
@@ -126,7 +126,7 @@ TEST(KlVae, MemoryIsPredicted) {
       EXPECT_EQ(bench.arena.high_water(), dry_decode(dry, same, dry_context, h, w, 1).arena);
       bench.arena.reset_high_water();
       Tensor mean(DType::kF32, {16, h, w});
-      vae.encoder(h, w)->encode_chunk(bench.context, waves({1, 3, h * scale, w * scale}), mean);
+      vae.encoder(h, w)->encode_chunk(bench.context, kl_waves({1, 3, h * scale, w * scale}), mean);
       const Footprint encoded = dry.measure([&] {
         same.encoder(h, w)->encode_chunk(dry_context,
                                          dry.tensor(DType::kF32, {1, 3, h * scale, w * scale}),
@@ -139,10 +139,10 @@ TEST(KlVae, MemoryIsPredicted) {
 }
 
 TEST(KlVae, LatentsOfTheTransformer) {
-  Bench bench;
+  KlBench bench;
   const NetworkVae vae(golden_config().design(), TensorFile::open(kFolder), bench.stream,
                        DType::kF32);
-  const Tensor latents = waves({16, 2, 3});
+  const Tensor latents = kl_waves({16, 2, 3});
   Tensor out(DType::kF32, {16, 2, 3});
   vae.denormalize(latents, out);
   EXPECT_FLOAT_EQ(out.as<float>()[1], latents.as<float>()[1] / 0.3611f + 0.1159f);

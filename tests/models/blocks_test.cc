@@ -5,19 +5,14 @@
 #include <cmath>
 
 #include "kernels/ops.h"
+#include "tests/models/slices_testing.h"
 #include "tests/support/compare.h"
 
 namespace weft {
 namespace {
 
 using test::bitwise_equal;
-
-Tensor waves(std::initializer_list<int64_t> shape, double step) {
-  Tensor out(DType::kF32, shape);
-  for (int64_t i = 0; i < out.count(); ++i)
-    out.as<float>()[i] = static_cast<float>(std::sin(step * static_cast<double>(i + 1)));
-  return out;
-}
+using test::waves;
 
 // Acts as the other one of two ranks: adds the values that this rank would send.
 struct TwoParts final : Reducer {

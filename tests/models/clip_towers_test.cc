@@ -15,18 +15,9 @@
 namespace weft::test {
 namespace {
 
-struct Run {
-  const char* ops;
-  DType dtype;
-};
-
-const Ops& table(const std::string& name) {
-  return name == "reference" ? reference_ops() : cpu_ops();
-}
-
-class ClipGolden : public testing::TestWithParam<Run> {
+class ClipGolden : public testing::TestWithParam<OpsRun> {
  protected:
-  Stream stream_ = Stream::cpu(1, Determinism::kFast, &table(GetParam().ops));
+  Stream stream_ = Stream::cpu(1, Determinism::kFast, &GetParam().table());
   Arena arena_{size_t{1} << 30};
   SerialSeams seams_;
 };
@@ -72,9 +63,9 @@ TEST_P(ClipGolden, Vision) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Runs, ClipGolden,
-                         testing::Values(Run{"reference", DType::kF32},
-                                         Run{"reference", DType::kBF16}, Run{"cpu", DType::kF32},
-                                         Run{"cpu", DType::kBF16}));
+                         testing::Values(OpsRun{"reference", DType::kF32},
+                                         OpsRun{"reference", DType::kBF16},
+                                         OpsRun{"cpu", DType::kF32}, OpsRun{"cpu", DType::kBF16}));
 
 ClipTextConfig large_text() {
   return {

@@ -17,28 +17,28 @@ using test::PictureModel;
 using test::relative_l2;
 using test::to_f64;
 
-const std::string kCase = "dit_flux";
-const std::string kConfig = "tests/golden/" + kCase + "/model/transformer/config.json";
+const std::string kFluxCase = "dit_flux";
+const std::string kFluxConfig = "tests/golden/" + kFluxCase + "/model/transformer/config.json";
 
-FluxConfig tiny() { return FluxConfig::from_json_file(kConfig); }
+FluxConfig tiny_flux() { return FluxConfig::from_json_file(kFluxConfig); }
 
-GoldenPicture golden(const TransformerLoad& load = {}, const Ops& ops = reference_ops()) {
-  return GoldenPicture(kCase, *make_flux_model(tiny()), load, ops);
+GoldenPicture golden_flux(const TransformerLoad& load = {}, const Ops& ops = reference_ops()) {
+  return GoldenPicture(kFluxCase, *make_flux_model(tiny_flux()), load, ops);
 }
 
 class FluxGolden : public testing::TestWithParam<test::OpTable> {};
 
 TEST_P(FluxGolden, MatchesReference) {
-  test::expect_reference(kCase, *make_flux_model(tiny()), GetParam());
+  test::expect_reference(kFluxCase, *make_flux_model(tiny_flux()), GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(Tables, FluxGolden, test::every_op_table(), test::op_table_name);
 
 // A pipeline that splits the blocks only moves data. Its later stages embed no text.
 TEST(FluxForward, BlockRangesComposeBitwise) {
-  GoldenPicture whole = golden();
+  GoldenPicture whole = golden_flux();
   const Tensor expected = whole.run();
-  GoldenPicture a = golden({.blocks = {0, 1, 4}}), b = golden({.blocks = {1, 4, 4}});
+  GoldenPicture a = golden_flux({.blocks = {0, 1, 4}}), b = golden_flux({.blocks = {1, 4, 4}});
   EXPECT_LT(a.transformer->weights_bytes() + b.transformer->weights_bytes(),
             2 * whole.transformer->weights_bytes());
   Context ca = a.context(), cb = b.context();
@@ -50,12 +50,12 @@ TEST(FluxForward, BlockRangesComposeBitwise) {
 }
 
 TEST(FluxForward, SameBitsForAnyThreadCount) {
-  test::expect_same_bits_for_any_thread_count(kCase, *make_flux_model(tiny()));
+  test::expect_same_bits_for_any_thread_count(kFluxCase, *make_flux_model(tiny_flux()));
 }
 
 // The prompt's vector and the scale of the guidance change the output, as a position does.
 TEST(FluxForward, EveryConditionMatters) {
-  GoldenPicture model = golden();
+  GoldenPicture model = golden_flux();
   Context c = model.context();
   const Tensor expected = model.run();
   const auto differs = [&](const Tensor& out) {
@@ -70,9 +70,9 @@ TEST(FluxForward, EveryConditionMatters) {
 }
 
 TEST(FluxSlices, HalvesSumToTheWhole) {
-  const FluxConfig config = tiny();
+  const FluxConfig config = tiny_flux();
   test::expect_halves_sum_to_the_whole(
-      kCase, *make_flux_model(config), config.heads, config.ffn(),
+      kFluxCase, *make_flux_model(config), config.heads, config.ffn(),
       [&](const TensorSpec& tensor, const WidthSlice& width) {
         const auto [first, second] = flux_part(config, tensor, width);
         return second.range.size() > 0 ? TensorPart{0, {0, tensor.shape[0]}} : first;
@@ -82,9 +82,9 @@ TEST(FluxSlices, HalvesSumToTheWhole) {
 // A file with the names of Black Forest Labs' repository, where some matrices are joined, holds the
 // same model.
 TEST(FluxNames, OriginalOnesAreRead) {
-  GoldenPicture golden_model = golden();
+  GoldenPicture golden_model = golden_flux();
   const Tensor expected = golden_model.run();
-  const FluxConfig config = tiny();
+  const FluxConfig config = tiny_flux();
   const TensorFile source = TensorFile::open(golden_model.folder + "/model/transformer");
   const std::string path = testing::TempDir() + "weft_flux_original.safetensors",
                     prefix = "model.diffusion_model.";
@@ -113,11 +113,11 @@ TEST(FluxNames, OriginalOnesAreRead) {
 TEST(FluxMemory, IsThatOfTheDryRun) {
   const std::vector<BlockRange> ranges{{0, 4, 4}, {0, 1, 4}, {1, 3, 4}, {3, 4, 4}};
   const std::vector<int64_t> lengths{1, 7, 70};
-  test::expect_memory_of_the_dry_run(kCase, *make_flux_model(tiny()), ranges, lengths);
+  test::expect_memory_of_the_dry_run(kFluxCase, *make_flux_model(tiny_flux()), ranges, lengths);
 }
 
 // A small model of the published heads.
-FluxConfig small() {
+FluxConfig small_flux() {
   FluxConfig config;
   config.heads = 2;
   config.double_blocks = 1;
@@ -128,7 +128,7 @@ FluxConfig small() {
 }
 
 TEST(FluxMemory, WeightsAreThePredictedBytes) {
-  test::expect_predicted_weights(*make_flux_model(small()));
+  test::expect_predicted_weights(*make_flux_model(small_flux()));
 }
 
 // FLUX.1-dev embeds its guidance, FLUX.1-schnell does not.
@@ -141,9 +141,9 @@ TEST(FluxConfig, CountsOfThePublishedModels) {
 
 // A model's first blocks are its double-stream blocks.
 TEST(FluxModel, WithFewerBlocks) {
-  const auto model = make_flux_model(small());
+  const auto model = make_flux_model(small_flux());
   for (const auto& [blocks, doubles, singles] : {std::array{1, 1, 0}, {2, 1, 1}, {3, 1, 2}}) {
-    FluxConfig config = small();
+    FluxConfig config = small_flux();
     config.double_blocks = doubles;
     config.single_blocks = singles;
     EXPECT_EQ(model->with_blocks(blocks)->description(), to_string(config));
@@ -156,7 +156,7 @@ TEST(FluxModel, WithFewerBlocks) {
 
 class FluxConfigFile : public test::ConfigFile<FluxConfig> {
  protected:
-  FluxConfigFile() : ConfigFile(kConfig) {}
+  FluxConfigFile() : ConfigFile(kFluxConfig) {}
 };
 
 TEST_F(FluxConfigFile, EveryFieldIsRead) {

@@ -20,6 +20,7 @@ using test::kParallelL2;
 using test::kUnitBf16;
 using test::relative_l2;
 using test::to_f64;
+using test::waves;
 
 constexpr int kRanks = 2;
 constexpr std::array<int64_t, 3> kGrid{1, 3, 3};
@@ -49,17 +50,10 @@ std::shared_ptr<const TransformerModel> few_blocks(const std::string& name) {
   return make_flux_model(config);
 }
 
-Tensor waves(std::initializer_list<int64_t> shape, double step) {
-  Tensor out(DType::kF32, shape);
-  for (int64_t i = 0; i < out.count(); ++i)
-    out.as<float>()[i] = static_cast<float>(std::sin(step * static_cast<double>(i + 1)));
-  return out;
-}
-
 // A transformer's weights and the inputs of a forward over all tokens.
-struct Blocks {
-  Blocks(const TransformerModel& model, const TensorFile& file, DType dtype,
-         const WidthSlice& width = {}) {
+struct TwoBlocks {
+  TwoBlocks(const TransformerModel& model, const TensorFile& file, DType dtype,
+            const WidthSlice& width = {}) {
     Stream stream = Stream::cpu(kRanks, Determinism::kFixed);
     transformer = model.load(stream, file, {.dtype = dtype, .width = width});
     const TransformerTraits& traits = model.traits();
@@ -138,7 +132,7 @@ class PublishedBlocks : public testing::TestWithParam<std::string> {};
 TEST_P(PublishedBlocks, TwoRanksGiveTheVelocityOfOne) {
   const std::shared_ptr<const TransformerModel> model = few_blocks(GetParam());
   ASSERT_EQ(model->traits().blocks, blocks_of(GetParam()));
-  const Blocks blocks(*model, random_tensors(model->tensors()), DType::kBF16);
+  const TwoBlocks blocks(*model, random_tensors(model->tensors()), DType::kBF16);
   const std::vector<double> one = blocks.whole();
   EXPECT_TRUE(all_finite(one));
   const double error = relative_l2(blocks.split(true), one),
@@ -156,7 +150,7 @@ TEST_P(PublishedBlocks, TwoRanksGiveTheVelocityOfOne) {
 TEST(PublishedWidths, HoldTheLawsOfBothPrecisions) {
   const std::shared_ptr<const TransformerModel> model = few_blocks("wan2.1-1.3b");
   const TensorFile file = random_tensors(model->tensors());
-  const Blocks f32(*model, file, DType::kF32), bf16(*model, file, DType::kBF16);
+  const TwoBlocks f32(*model, file, DType::kF32), bf16(*model, file, DType::kBF16);
   const std::vector<double> exact = f32.whole(), one = bf16.whole();
   EXPECT_LE(relative_l2(f32.split(true), exact), kParallelL2);
   const double rounding = relative_l2(one, exact);
@@ -166,8 +160,8 @@ TEST(PublishedWidths, HoldTheLawsOfBothPrecisions) {
   const TransformerTraits& traits = model->traits();
   std::array<std::vector<double>, kRanks> parts;
   test::run_parts(kRanks, [&](int rank, Reducer& reducer) {
-    const Blocks own(*model, file, DType::kF32,
-                     test::width_part(traits.heads, traits.ffn_columns, kRanks, rank));
+    const TwoBlocks own(*model, file, DType::kF32,
+                        test::width_part(traits.heads, traits.ffn_columns, kRanks, rank));
     const Tensor velocity(DType::kF32, own.latent.view().shape());
     FullMixer mixer;
     own.forward(mixer, reducer, 1, {0, kTokens}, velocity);

@@ -16,28 +16,31 @@ using test::PictureModel;
 using test::relative_l2;
 using test::to_f64;
 
-const std::string kCase = "dit_qwen_image";
-const std::string kConfig = "tests/golden/" + kCase + "/model/transformer/config.json";
+const std::string kQwenImageCase = "dit_qwen_image";
+const std::string kQwenImageConfig =
+    "tests/golden/" + kQwenImageCase + "/model/transformer/config.json";
 
-QwenImageConfig tiny() { return QwenImageConfig::from_json_file(kConfig); }
+QwenImageConfig tiny_qwen_image() { return QwenImageConfig::from_json_file(kQwenImageConfig); }
 
-GoldenPicture golden(const TransformerLoad& load = {}, const Ops& ops = reference_ops()) {
-  return GoldenPicture(kCase, *make_qwen_image_model(tiny()), load, ops);
+GoldenPicture golden_qwen_image(const TransformerLoad& load = {},
+                                const Ops& ops = reference_ops()) {
+  return GoldenPicture(kQwenImageCase, *make_qwen_image_model(tiny_qwen_image()), load, ops);
 }
 
 class QwenImageGolden : public testing::TestWithParam<test::OpTable> {};
 
 TEST_P(QwenImageGolden, MatchesReference) {
-  test::expect_reference(kCase, *make_qwen_image_model(tiny()), GetParam());
+  test::expect_reference(kQwenImageCase, *make_qwen_image_model(tiny_qwen_image()), GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(Tables, QwenImageGolden, test::every_op_table(), test::op_table_name);
 
 // A pipeline that splits the blocks only moves data. Its later stages embed no text.
 TEST(QwenImageForward, BlockRangesComposeBitwise) {
-  GoldenPicture whole = golden();
+  GoldenPicture whole = golden_qwen_image();
   const Tensor expected = whole.run();
-  GoldenPicture a = golden({.blocks = {0, 1, 2}}), b = golden({.blocks = {1, 2, 2}});
+  GoldenPicture a = golden_qwen_image({.blocks = {0, 1, 2}}),
+                b = golden_qwen_image({.blocks = {1, 2, 2}});
   EXPECT_LT(a.transformer->weights_bytes() + b.transformer->weights_bytes(),
             2 * whole.transformer->weights_bytes());
   Context ca = a.context(), cb = b.context();
@@ -49,16 +52,17 @@ TEST(QwenImageForward, BlockRangesComposeBitwise) {
 }
 
 TEST(QwenImageForward, SameBitsForAnyThreadCount) {
-  test::expect_same_bits_for_any_thread_count(kCase, *make_qwen_image_model(tiny()));
+  test::expect_same_bits_for_any_thread_count(kQwenImageCase,
+                                              *make_qwen_image_model(tiny_qwen_image()));
 }
 
 // Rows and columns count from the middle of the picture, the prompt from its edge on.
 TEST(QwenImageForward, PositionsCountFromTheMiddle) {
-  const QwenImageConfig config = tiny();
+  const QwenImageConfig config = tiny_qwen_image();
   EXPECT_EQ(config.rope({1, 4, 7}, {}).start, (std::array<int64_t, 3>{0, -2, -4}));
   EXPECT_EQ(config.text_rope({1, 4, 7}, 5).start[0], 3);
   EXPECT_EQ(config.text_rope({1, 9, 6}, 5).start[0], 4);
-  GoldenPicture model = golden();
+  GoldenPicture model = golden_qwen_image();
   Context c = model.context();
   const Tensor expected = model.run();
   const Tensor moved = model.run(c, BlockRange::all(2), model.rows, *model.prepare(c), {0, 1, 0});
@@ -66,8 +70,8 @@ TEST(QwenImageForward, PositionsCountFromTheMiddle) {
 }
 
 TEST(QwenImageSlices, HalvesSumToTheWhole) {
-  const QwenImageConfig config = tiny();
-  test::expect_halves_sum_to_the_whole(kCase, *make_qwen_image_model(config), config.heads,
+  const QwenImageConfig config = tiny_qwen_image();
+  test::expect_halves_sum_to_the_whole(kQwenImageCase, *make_qwen_image_model(config), config.heads,
                                        config.ffn(),
                                        [&](const TensorSpec& tensor, const WidthSlice& width) {
                                          return qwen_image_part(config, tensor, width);
@@ -77,11 +81,12 @@ TEST(QwenImageSlices, HalvesSumToTheWhole) {
 TEST(QwenImageMemory, IsThatOfTheDryRun) {
   const std::vector<BlockRange> ranges{{0, 2, 2}, {0, 1, 2}, {1, 2, 2}};
   const std::vector<int64_t> lengths{1, 7, 70};
-  test::expect_memory_of_the_dry_run(kCase, *make_qwen_image_model(tiny()), ranges, lengths);
+  test::expect_memory_of_the_dry_run(kQwenImageCase, *make_qwen_image_model(tiny_qwen_image()),
+                                     ranges, lengths);
 }
 
 // A small model of the published heads.
-QwenImageConfig small() {
+QwenImageConfig small_qwen_image() {
   QwenImageConfig config;
   config.heads = 2;
   config.layers = 3;
@@ -90,12 +95,12 @@ QwenImageConfig small() {
 }
 
 TEST(QwenImageMemory, WeightsAreThePredictedBytes) {
-  test::expect_predicted_weights(*make_qwen_image_model(small()));
+  test::expect_predicted_weights(*make_qwen_image_model(small_qwen_image()));
 }
 
 // A single file has a prefix, and may hold other models beside this one.
 TEST(QwenImageNames, SingleFilesGiveTheSameModel) {
-  const test::NamedTensors ours = test::random_weights(qwen_image_tensors(small()), 5);
+  const test::NamedTensors ours = test::random_weights(qwen_image_tensors(small_qwen_image()), 5);
   const std::string path = testing::TempDir() + "weft_qwen_image_names.safetensors";
   Stream stream = Stream::cpu(1);
   for (const std::string prefix : {"", "diffusion_model.", "model.diffusion_model."}) {
@@ -109,7 +114,7 @@ TEST(QwenImageNames, SingleFilesGiveTheSameModel) {
     const TensorFile file = TensorFile::open(path);
     EXPECT_TRUE(holds_qwen_image(file));
     const QwenImageConfig found = QwenImageConfig::from_tensors(file);
-    EXPECT_EQ(to_string(found), to_string(small()));
+    EXPECT_EQ(to_string(found), to_string(small_qwen_image()));
     EXPECT_GT(PictureModel(*make_qwen_image_model(found), file, {}).transformer->weights_bytes(),
               0u);
   }
@@ -123,7 +128,7 @@ TEST(QwenImageConfig, CountsOfThePublishedModel) {
 
 class QwenImageConfigFile : public test::ConfigFile<QwenImageConfig> {
  protected:
-  QwenImageConfigFile() : ConfigFile(kConfig) {}
+  QwenImageConfigFile() : ConfigFile(kQwenImageConfig) {}
 };
 
 TEST_F(QwenImageConfigFile, EveryFieldIsRead) {

@@ -35,6 +35,13 @@ inline WidthSlice width_part(int64_t heads, int64_t ffn, int parts, int index) {
 
 using NamedTensors = std::map<std::string, Tensor>;
 
+inline Tensor waves(std::initializer_list<int64_t> shape, double step) {
+  Tensor out(DType::kF32, shape);
+  for (int64_t i = 0; i < out.count(); ++i)
+    out.as<float>()[i] = static_cast<float>(std::sin(step * static_cast<double>(i + 1)));
+  return out;
+}
+
 // Random weights that keep a network's activations near one: vectors are around 1 or 0, and
 // matrices are scaled by their number of inputs.
 inline NamedTensors random_weights(const std::vector<TensorSpec>& specs, uint64_t seed) {

@@ -25,8 +25,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kBlocks = 6;
-constexpr std::array<int64_t, 3> kGrid{1, 2, 4};
-constexpr int64_t kTokens = 8, kText = 5;
+constexpr std::array<int64_t, 3> kStreamedGrid{1, 2, 4};
+constexpr int64_t kStreamedTokens = 8, kText = 5;
 
 std::string config_of(const char* name) {
   return std::string("tests/golden/") + name + "/model/transformer/config.json";
@@ -59,7 +59,7 @@ struct Family {
   std::unique_ptr<TransformerModel> (*model)();
 };
 
-Tensor waves(std::initializer_list<int64_t> shape) {
+Tensor shifted_waves(std::initializer_list<int64_t> shape) {
   Tensor out(DType::kF32, shape);
   for (int64_t i = 0; i < out.view().count(); ++i)
     out.as<float>()[i] = std::sin(0.7f * static_cast<float>(i) + 1);
@@ -88,20 +88,21 @@ Passes run(const TransformerModel& model, const TensorFile& file, const Transfor
                   reducer ? *reducer : whole,
                   seams.halo,
                   {},
-                  TokenRanges::all(kTokens)};
-  const Tensor text = waves({kText, traits.text_columns});
-  const Tensor pooled = traits.pooled_columns ? waves({traits.pooled_columns}) : Tensor();
+                  TokenRanges::all(kStreamedTokens)};
+  const Tensor text = shifted_waves({kText, traits.text_columns});
+  const Tensor pooled = traits.pooled_columns ? shifted_waves({traits.pooled_columns}) : Tensor();
   const auto conditioning = transformer->prepare(
-      context, {.text = text, .text_length = kText, .pooled = pooled, .guidance = 3.5}, kGrid);
-  const Rope rope = transformer->rope(kGrid, {}, *conditioning);
+      context, {.text = text, .text_length = kText, .pooled = pooled, .guidance = 3.5},
+      kStreamedGrid);
+  const Rope rope = transformer->rope(kStreamedGrid, {}, *conditioning);
   const BlockRange blocks = transformer->loaded().blocks;
-  const Tensor in = waves({kTokens, traits.row()});
+  const Tensor in = shifted_waves({kStreamedTokens, traits.row()});
   Passes passes;
   for (const float timestep : {900.f, 400.f}) {
-    const TimeSegment segment{.tokens = {0, kTokens}, .timestep = timestep};
+    const TimeSegment segment{.tokens = {0, kStreamedTokens}, .timestep = timestep};
     Tensor embedding(DType::kF32, {1, traits.time_columns});
     transformer->timestep_embedding(stream, {&segment, 1}, embedding);
-    Tensor out(DType::kF32, {kTokens, traits.row()});
+    Tensor out(DType::kF32, {kStreamedTokens, traits.row()});
     transformer->forward(context, {.blocks = blocks,
                                    .in = in,
                                    .times = {&segment, 1},
@@ -236,19 +237,20 @@ TEST_P(StreamedBlocks, AFileThatBecomesShorterIsAnError) {
   fs::resize_file(path, fs::file_size(path) / 2);
   Arena arena(size_t{1} << 30);
   SerialSeams seams;
-  Context context = seams.context(stream, arena, {}, TokenRanges::all(kTokens));
+  Context context = seams.context(stream, arena, {}, TokenRanges::all(kStreamedTokens));
   const TransformerTraits& traits = model->traits();
-  const Tensor text = waves({kText, traits.text_columns});
-  const Tensor pooled = traits.pooled_columns ? waves({traits.pooled_columns}) : Tensor();
-  const Tensor in = waves({kTokens, traits.row()});
-  const TimeSegment segment{.tokens = {0, kTokens}, .timestep = 500};
+  const Tensor text = shifted_waves({kText, traits.text_columns});
+  const Tensor pooled = traits.pooled_columns ? shifted_waves({traits.pooled_columns}) : Tensor();
+  const Tensor in = shifted_waves({kStreamedTokens, traits.row()});
+  const TimeSegment segment{.tokens = {0, kStreamedTokens}, .timestep = 500};
   Tensor embedding(DType::kF32, {1, traits.time_columns});
   transformer->timestep_embedding(stream, {&segment, 1}, embedding);
   try {
     const auto conditioning = transformer->prepare(
-        context, {.text = text, .text_length = kText, .pooled = pooled, .guidance = 3.5}, kGrid);
-    const Rope rope = transformer->rope(kGrid, {}, *conditioning);
-    Tensor out(DType::kF32, {kTokens, traits.row()});
+        context, {.text = text, .text_length = kText, .pooled = pooled, .guidance = 3.5},
+        kStreamedGrid);
+    const Rope rope = transformer->rope(kStreamedGrid, {}, *conditioning);
+    Tensor out(DType::kF32, {kStreamedTokens, traits.row()});
     for (int i = 0; i < 2; ++i)
       transformer->forward(context, {.blocks = transformer->loaded().blocks,
                                      .in = in,
@@ -276,7 +278,7 @@ TEST(StreamedBlocksOf, AChangedModel) {
   const std::unique_ptr<TransformerModel> model = wan();
   const std::string name = "blocks.3.attn1.to_q";
   const int64_t width = model->traits().width;
-  Tensor a = waves({2, width}), b = waves({width, 2});
+  Tensor a = shifted_waves({2, width}), b = shifted_waves({width, 2});
   const std::string path = testing::TempDir() + "streamed_lora.safetensors";
   write_safetensors(path, {{"transformer." + name + ".lora_A.weight", a},
                            {"transformer." + name + ".lora_B.weight", b}});

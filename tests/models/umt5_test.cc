@@ -9,25 +9,16 @@
 namespace weft::test {
 namespace {
 
-struct Run {
-  const char* ops;
-  DType dtype;
-};
-
-const Ops& table(const std::string& name) {
-  return name == "reference" ? reference_ops() : cpu_ops();
-}
-
 std::vector<int32_t> to_ids(const Tensor& tensor) {
   return {tensor.as<int32_t>(), tensor.as<int32_t>() + tensor.count()};
 }
 
-class Umt5Golden : public testing::TestWithParam<std::tuple<const char*, Run>> {};
+class Umt5Golden : public testing::TestWithParam<std::tuple<const char*, OpsRun>> {};
 
 TEST_P(Umt5Golden, MatchesReference) {
   const auto& [name, run] = GetParam();
   const GoldenCase golden(name);
-  Stream stream = Stream::cpu(1, Determinism::kFast, &table(run.ops));
+  Stream stream = Stream::cpu(1, Determinism::kFast, &run.table());
   const TensorFile file = TensorFile::open(golden.folder + "/model/text_encoder");
   const Umt5Config config =
       Umt5Config::from_json_file(golden.folder + "/model/text_encoder/config.json");
@@ -51,11 +42,12 @@ TEST_P(Umt5Golden, MatchesReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Cases, Umt5Golden,
-    testing::Combine(testing::Values("umt5", "umt5_uneven", "t5"),
-                     testing::Values(Run{"reference", DType::kF32}, Run{"reference", DType::kBF16},
-                                     Run{"cpu", DType::kF32}, Run{"cpu", DType::kBF16})));
+INSTANTIATE_TEST_SUITE_P(Cases, Umt5Golden,
+                         testing::Combine(testing::Values("umt5", "umt5_uneven", "t5"),
+                                          testing::Values(OpsRun{"reference", DType::kF32},
+                                                          OpsRun{"reference", DType::kBF16},
+                                                          OpsRun{"cpu", DType::kF32},
+                                                          OpsRun{"cpu", DType::kBF16})));
 
 // Known buckets; delta = key - query.
 TEST(Umt5, Buckets) {

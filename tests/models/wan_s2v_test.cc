@@ -16,7 +16,7 @@ namespace {
 
 const char* const kMotionCase = "s2v_motion";
 
-std::string config_of(const std::string& name) {
+std::string s2v_config_of(const std::string& name) {
   return "tests/golden/" + name + "/model/transformer/config.json";
 }
 
@@ -25,7 +25,7 @@ struct SpeechCase {
   explicit SpeechCase(const std::string& name)
       : golden(name),
         file(TensorFile::open(golden.folder + "/model/transformer")),
-        config(WanS2vConfig::from_json_file(config_of(name))),
+        config(WanS2vConfig::from_json_file(s2v_config_of(name))),
         model(make_wan_s2v_model(config)),
         latent(golden.input("hidden_states")),
         text(golden.input("encoder_hidden_states")),
@@ -244,7 +244,7 @@ TEST(WanSpeech, ForeignInputsAreErrors) {
 class WanSpeechConfig : public ConfigFile<WanS2vConfig> {
  protected:
   // Weights that lie beside a config would give it sizes.
-  WanSpeechConfig() : ConfigFile(config_of(kMotionCase)) {
+  WanSpeechConfig() : ConfigFile(s2v_config_of(kMotionCase)) {
     const std::filesystem::path folder = testing::TempDir() + "weft_wan_s2v_config";
     std::filesystem::create_directories(folder);
     path_ = folder / std::filesystem::path(path_).filename();

@@ -17,6 +17,7 @@ namespace weft {
 namespace {
 
 using test::bitwise_equal;
+using test::OpsRun;
 using test::Recorder;
 using test::relative_l2;
 using test::to_f64;
@@ -75,16 +76,11 @@ struct Model {
   int64_t tokens = 0;
 };
 
-struct Run {
-  const char* ops;
-  DType dtype;
-};
-
-class WanGolden : public testing::TestWithParam<std::tuple<const char*, Run>> {};
+class WanGolden : public testing::TestWithParam<std::tuple<const char*, OpsRun>> {};
 
 TEST_P(WanGolden, MatchesReference) {
   const auto& [name, run] = GetParam();
-  Model model(name, run.dtype, std::string(run.ops) == "reference" ? reference_ops() : cpu_ops());
+  Model model(name, run.dtype, run.table());
   Recorder recorder;
   Tensor velocity = model.run(model.text.view()[0], &recorder);
   recorder.seen["output"] = std::move(velocity);  // of the whole latent, not its rows
@@ -99,10 +95,11 @@ INSTANTIATE_TEST_SUITE_P(
     Cases, WanGolden,
     testing::Combine(testing::Values("dit_wan_tiny", "dit_wan_tiny_image", "dit_wan_tiny_sharded",
                                      "dit_wan_hd128_bf16_weights", "dit_wan_original_names"),
-                     testing::Values(Run{"reference", DType::kF32}, Run{"reference", DType::kBF16},
-                                     Run{"cpu", DType::kF32}, Run{"cpu", DType::kBF16})),
+                     testing::Values(OpsRun{"reference", DType::kF32},
+                                     OpsRun{"reference", DType::kBF16}, OpsRun{"cpu", DType::kF32},
+                                     OpsRun{"cpu", DType::kBF16})),
     [](const auto& info) {
-      const Run& run = std::get<1>(info.param);
+      const OpsRun& run = std::get<1>(info.param);
       return std::string(std::get<0>(info.param)) + "_" + run.ops + "_" +
              std::string(to_string(run.dtype));
     });
@@ -214,7 +211,7 @@ TEST(WanMemory, WeightsAreThePredictedBytes) {
   }
 }
 
-WanConfig published(int heads, int layers, int64_t ffn, int64_t in, int64_t out) {
+WanConfig published_wan(int heads, int layers, int64_t ffn, int64_t in, int64_t out) {
   WanConfig config;
   config.heads = heads;
   config.head_dim = 128;
@@ -230,10 +227,10 @@ TEST(WanConfig, CountsOfPublishedModels) {
   const struct {
     WanConfig config;
     int64_t parameters, tensors;
-  } kModels[] = {{published(12, 30, 8960, 16, 16), 1'418'996'800, 825},
-                 {published(40, 40, 13824, 16, 16), 14'288'491'584, 1095},
-                 {published(40, 40, 13824, 36, 16), 14'288'901'184, 1095},
-                 {published(24, 30, 14336, 48, 48), 4'999'787'712, 825}};
+  } kModels[] = {{published_wan(12, 30, 8960, 16, 16), 1'418'996'800, 825},
+                 {published_wan(40, 40, 13824, 16, 16), 14'288'491'584, 1095},
+                 {published_wan(40, 40, 13824, 36, 16), 14'288'901'184, 1095},
+                 {published_wan(24, 30, 14336, 48, 48), 4'999'787'712, 825}};
   for (const auto& model : kModels) {
     const std::vector<TensorSpec> tensors = wan_tensors(model.config);
     EXPECT_EQ(parameter_count(tensors), model.parameters) << to_string(model.config);
@@ -286,7 +283,7 @@ TEST_F(WanConfigFile, ImpossibleSizes) {
 }
 
 TEST(WanGrid, PatchesMustFit) {
-  const WanConfig config = published(1, 1, 1, 16, 16);
+  const WanConfig config = published_wan(1, 1, 1, 16, 16);
   EXPECT_EQ(config.traits().grid(3, 4, 6), (std::array<int64_t, 3>{3, 2, 3}));
   for (const auto& [height, width] : {std::pair{5, 6}, {4, 7}, {0, 2}}) try {
       config.traits().grid(3, height, width);

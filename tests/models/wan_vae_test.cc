@@ -19,8 +19,8 @@ struct Run {
 constexpr Run kRuns[] = {
     {true, DType::kF32}, {true, DType::kBF16}, {false, DType::kF32}, {false, DType::kBF16}};
 
-struct Bench {
-  explicit Bench(bool reference = false)
+struct WanVaeBench {
+  explicit WanVaeBench(bool reference = false)
       : stream(Stream::cpu(1, Determinism::kFast, reference ? &reference_ops() : &cpu_ops())),
         context(seams.context(stream, arena, {}, {})) {}
   Stream stream;
@@ -29,13 +29,13 @@ struct Bench {
   Context context;
 };
 
-WanVaeConfig config_of(const std::string& name) {
+WanVaeConfig vae_config_of(const std::string& name) {
   return WanVaeConfig::from_json_file("tests/golden/" + name + "/model/vae/config.json");
 }
 
-NetworkVae load(Bench& bench, const std::string& name, DType dtype, VaeParts parts) {
+NetworkVae load(WanVaeBench& bench, const std::string& name, DType dtype, VaeParts parts) {
   const TensorFile file = TensorFile::open("tests/golden/" + name + "/model/vae");
-  return NetworkVae(config_of(name).design(), file, bench.stream, dtype, parts);
+  return NetworkVae(vae_config_of(name).design(), file, bench.stream, dtype, parts);
 }
 
 // Makes a smooth latent without symmetries.
@@ -46,7 +46,7 @@ Tensor make_latent(int64_t z, int64_t h, int64_t w, int64_t frame) {
   return latent;
 }
 
-Tensor decode_next(Bench& bench, NetworkVaeDecoder& decoder, const TensorView& latent) {
+Tensor decode_next(WanVaeBench& bench, NetworkVaeDecoder& decoder, const TensorView& latent) {
   Tensor frames(DType::kF32, {decoder.next_frames(), 3, decoder.height(), decoder.width()});
   decoder.decode_chunk(bench.context, latent, frames);
   return frames;
@@ -57,7 +57,7 @@ class VaeDecodeGolden : public testing::TestWithParam<std::tuple<const char*, Ru
 TEST_P(VaeDecodeGolden, MatchesReference) {
   const auto& [name, run] = GetParam();
   const GoldenCase golden(name);
-  Bench bench(run.reference);
+  WanVaeBench bench(run.reference);
   const NetworkVae vae = load(bench, name, run.dtype, VaeParts::kDecoder);
   const Tensor latents = golden.input("latents");
   const TensorView z = latents;
@@ -80,7 +80,7 @@ class VaeEncodeGolden : public testing::TestWithParam<std::tuple<const char*, Ru
 TEST_P(VaeEncodeGolden, MatchesReference) {
   const auto& [name, run] = GetParam();
   const GoldenCase golden(name);
-  Bench bench(run.reference);
+  WanVaeBench bench(run.reference);
   const NetworkVae vae = load(bench, name, run.dtype, VaeParts::kEncoder);
   const Tensor video = golden.input("video");
   const TensorView x = video;
@@ -128,7 +128,7 @@ TEST(WanVae, CountsOfThe22Vae) {
 }
 
 TEST(WanVae, FactorsFollowFromTheConfig) {
-  const WanVaeConfig real, patched = config_of("vae_patch2_decode3");
+  const WanVaeConfig real, patched = vae_config_of("vae_patch2_decode3");
   EXPECT_EQ(real.spatial_factor(), 8);
   EXPECT_EQ(real.temporal_factor(), 4);
   EXPECT_EQ(patched.spatial_factor(), 8);
@@ -139,7 +139,7 @@ TEST(WanVae, FactorsFollowFromTheConfig) {
 
 // A second decoder that continues from the first one's state gives the same bits.
 TEST(WanVae, DecodingResumesFromSavedState) {
-  Bench bench;
+  WanVaeBench bench;
   const NetworkVae vae = load(bench, "vae21_mult_decode2", DType::kF32, VaeParts::kDecoder);
   NetworkVaeDecoder whole(vae, 3, 2), second(vae, 3, 2);
   for (int64_t i = 0; i < 5; ++i) {
@@ -159,7 +159,7 @@ TEST(WanVae, DecodingResumesFromSavedState) {
 }
 
 TEST(WanVae, ResetForgetsEverything) {
-  Bench bench;
+  WanVaeBench bench;
   const NetworkVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kBoth);
   NetworkVaeDecoder decoder(vae, 2, 3);
   std::vector<Tensor> first;
@@ -174,7 +174,7 @@ TEST(WanVae, ResetForgetsEverything) {
 
 // Decoded frames do not depend on later latents.
 TEST(WanVae, DecodingIsCausal) {
-  Bench bench;
+  WanVaeBench bench;
   const NetworkVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kDecoder);
   Tensor latents(DType::kF32, {16, 4, 2, 3}), video(DType::kF32, {3, 13, 16, 24}),
       prefix(DType::kF32, {3, 9, 16, 24});
@@ -189,7 +189,7 @@ TEST(WanVae, DecodeMemoryDoesNotGrowWithFrames) {
   size_t high_water[2], live[2];
   const int64_t frames[] = {81, 257};
   for (int run = 0; run < 2; ++run) {
-    Bench bench;
+    WanVaeBench bench;
     const NetworkVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kDecoder);
     NetworkVaeDecoder decoder(vae, 1, 1);
     live[run] = tensor_bytes_live();
@@ -207,9 +207,9 @@ class VaeMemory : public testing::TestWithParam<std::tuple<const char*, DType>> 
 TEST_P(VaeMemory, DryRunsTakeWhatRealOnesTake) {
   const auto& [name, dtype] = GetParam();
   const int64_t h = 8, w = 6;
-  Bench bench;
+  WanVaeBench bench;
   const NetworkVae vae = load(bench, name, dtype, VaeParts::kBoth);
-  const WanVaeConfig config = config_of(name);
+  const WanVaeConfig config = vae_config_of(name);
   const size_t before = tensor_bytes_live();
   NetworkVaeDecoder decoder(vae, h, w);
   const size_t state = tensor_bytes_live() - before;
@@ -267,7 +267,7 @@ TEST(WanVae, MemoryOfTheRealDecoder) {
 }
 
 TEST(WanVae, FrameCountsWithoutLatentAreRefusedWithNeighbours) {
-  Bench bench;
+  WanVaeBench bench;
   const NetworkVae vae = load(bench, "vae21_tiny_encode3", DType::kF32, VaeParts::kEncoder);
   const Tensor video(DType::kF32, {3, 6, 16, 16}), mean(DType::kF32, {16, 2, 2, 2});
   try {
@@ -290,8 +290,8 @@ TEST(WanVae, FrameCountsWithoutLatentAreRefusedWithNeighbours) {
 // The same weights with the original names give the same video.
 TEST(WanVae, OriginalNamesAreAccepted) {
   for (const std::string name : {"vae21_tiny_decode3", "vae21_mult_decode2", "vae22_decode3"}) {
-    Bench bench;
-    const WanVaeConfig config = config_of(name);
+    WanVaeBench bench;
+    const WanVaeConfig config = vae_config_of(name);
     const TensorFile source = TensorFile::open("tests/golden/" + name + "/model/vae");
     std::vector<Tensor> owned;
     std::vector<std::pair<std::string, TensorView>> tensors;
@@ -344,9 +344,9 @@ TEST(WanVae, OriginalNamesOfTheRealVae) {
 }
 
 TEST(WanVae, LatentStatistics) {
-  Bench bench;
+  WanVaeBench bench;
   const NetworkVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kDecoder);
-  const WanVaeConfig config = config_of("vae21_tiny_decode3");
+  const WanVaeConfig config = vae_config_of("vae21_tiny_decode3");
   const Tensor normal = make_latent(16, 3, 2, 0);
   Tensor latents(DType::kF32, {16, 3, 2});
   vae.denormalize(normal, latents);

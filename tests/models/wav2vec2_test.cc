@@ -14,22 +14,13 @@
 namespace weft::test {
 namespace {
 
-struct Run {
-  const char* ops;
-  DType dtype;
-};
-
-const Ops& table(const std::string& name) {
-  return name == "reference" ? reference_ops() : cpu_ops();
-}
-
-class Wav2Vec2Golden : public testing::TestWithParam<Run> {};
+class Wav2Vec2Golden : public testing::TestWithParam<OpsRun> {};
 
 TEST_P(Wav2Vec2Golden, HiddenStates) {
   for (const char* name : {"wav2vec2_tiny", "wav2vec2_bare_names"}) {
     const GoldenCase golden(name);
     const DType dtype = GetParam().dtype;
-    Stream stream = Stream::cpu(1, Determinism::kFast, &table(GetParam().ops));
+    Stream stream = Stream::cpu(1, Determinism::kFast, &GetParam().table());
     Arena arena(size_t{1} << 30);
     SerialSeams seams;
     const std::string folder = golden.folder + "/model/audio_encoder";
@@ -64,15 +55,15 @@ TEST_P(Wav2Vec2Golden, HiddenStates) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Runs, Wav2Vec2Golden,
-                         testing::Values(Run{"reference", DType::kF32},
-                                         Run{"reference", DType::kBF16}, Run{"cpu", DType::kF32},
-                                         Run{"cpu", DType::kBF16}));
+                         testing::Values(OpsRun{"reference", DType::kF32},
+                                         OpsRun{"reference", DType::kBF16},
+                                         OpsRun{"cpu", DType::kF32}, OpsRun{"cpu", DType::kBF16}));
 
-const char* const kConfig = "tests/golden/wav2vec2_tiny/model/audio_encoder/config.json";
+const char* const kWav2Vec2Config = "tests/golden/wav2vec2_tiny/model/audio_encoder/config.json";
 
 class Wav2Vec2File : public ConfigFile<Wav2Vec2Config> {
  protected:
-  Wav2Vec2File() : ConfigFile(kConfig) {}
+  Wav2Vec2File() : ConfigFile(kWav2Vec2Config) {}
 };
 
 // The counts of wav2vec2-large-xlsr-53 without the vector of masked rows.
@@ -143,7 +134,7 @@ TEST_F(Wav2Vec2File, AnyFieldMayBeAnything) {
 class Wav2Vec2Random : public testing::Test {
  protected:
   Wav2Vec2Random() {
-    config_.blocks = Wav2Vec2Config::from_json_file(kConfig).blocks;
+    config_.blocks = Wav2Vec2Config::from_json_file(kWav2Vec2Config).blocks;
     config_.blocks.width = 30;
     config_.blocks.ffn = 37;
     config_.blocks.heads = 5;

@@ -16,28 +16,29 @@ using test::PictureModel;
 using test::relative_l2;
 using test::to_f64;
 
-const std::string kCase = "dit_zimage";
-const std::string kConfig = "tests/golden/" + kCase + "/model/transformer/config.json";
+const std::string kZImageCase = "dit_zimage";
+const std::string kZImageConfig = "tests/golden/" + kZImageCase + "/model/transformer/config.json";
 
-ZImageConfig tiny() { return ZImageConfig::from_json_file(kConfig); }
+ZImageConfig tiny_z_image() { return ZImageConfig::from_json_file(kZImageConfig); }
 
-GoldenPicture golden(const TransformerLoad& load = {}) {
-  return GoldenPicture(kCase, *make_z_image_model(tiny()), load);
+GoldenPicture golden_z_image(const TransformerLoad& load = {}) {
+  return GoldenPicture(kZImageCase, *make_z_image_model(tiny_z_image()), load);
 }
 
 class ZImageGolden : public testing::TestWithParam<test::OpTable> {};
 
 TEST_P(ZImageGolden, MatchesReference) {
-  test::expect_reference(kCase, *make_z_image_model(tiny()), GetParam());
+  test::expect_reference(kZImageCase, *make_z_image_model(tiny_z_image()), GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(Tables, ZImageGolden, test::every_op_table(), test::op_table_name);
 
 // A pipeline that splits the layers only moves data. Its later stages refine nothing.
 TEST(ZImageForward, BlockRangesComposeBitwise) {
-  GoldenPicture whole = golden();
+  GoldenPicture whole = golden_z_image();
   const Tensor expected = whole.run();
-  GoldenPicture a = golden({.blocks = {0, 1, 2}}), b = golden({.blocks = {1, 2, 2}});
+  GoldenPicture a = golden_z_image({.blocks = {0, 1, 2}}),
+                b = golden_z_image({.blocks = {1, 2, 2}});
   EXPECT_LT(a.transformer->weights_bytes() + b.transformer->weights_bytes(),
             2 * whole.transformer->weights_bytes());
   Context ca = a.context(), cb = b.context();
@@ -49,12 +50,12 @@ TEST(ZImageForward, BlockRangesComposeBitwise) {
 }
 
 TEST(ZImageForward, SameBitsForAnyThreadCount) {
-  test::expect_same_bits_for_any_thread_count(kCase, *make_z_image_model(tiny()));
+  test::expect_same_bits_for_any_thread_count(kZImageCase, *make_z_image_model(tiny_z_image()));
 }
 
 // Attention depends only on differences of positions, and the caption's count from the image's.
 TEST(ZImageForward, PositionsOfTheImageMatter) {
-  GoldenPicture model = golden();
+  GoldenPicture model = golden_z_image();
   Context c = model.context();
   const Tensor expected = model.run();
   const Tensor out = model.run(c, BlockRange::all(2), model.rows, *model.prepare(c), {5, 0, 0});
@@ -62,8 +63,8 @@ TEST(ZImageForward, PositionsOfTheImageMatter) {
 }
 
 TEST(ZImageSlices, HalvesSumToTheWhole) {
-  const ZImageConfig config = tiny();
-  test::expect_halves_sum_to_the_whole(kCase, *make_z_image_model(config), config.heads,
+  const ZImageConfig config = tiny_z_image();
+  test::expect_halves_sum_to_the_whole(kZImageCase, *make_z_image_model(config), config.heads,
                                        config.ffn_dim(),
                                        [&](const TensorSpec& tensor, const WidthSlice& width) {
                                          return z_image_part(config, tensor, width);
@@ -73,7 +74,8 @@ TEST(ZImageSlices, HalvesSumToTheWhole) {
 TEST(ZImageMemory, IsThatOfTheDryRun) {
   const std::vector<BlockRange> ranges{{0, 2, 2}, {0, 1, 2}, {1, 2, 2}};
   const std::vector<int64_t> lengths{3, 32, 70};
-  test::expect_memory_of_the_dry_run(kCase, *make_z_image_model(tiny()), ranges, lengths);
+  test::expect_memory_of_the_dry_run(kZImageCase, *make_z_image_model(tiny_z_image()), ranges,
+                                     lengths);
 }
 
 // A single file, whose q, k and v are one matrix, gives the same model.
@@ -121,10 +123,10 @@ TEST(ZImageNames, SingleFilesGiveTheSameModel) {
   std::remove(path.c_str());
 }
 
-ZImageConfig published() { return {}; }
+ZImageConfig published_z_image() { return {}; }
 
 TEST(ZImageMemory, WeightsAreThePredictedBytes) {
-  ZImageConfig config = published();
+  ZImageConfig config = published_z_image();
   config.dim = 256;
   config.heads = 2;
   config.layers = 3;
@@ -133,13 +135,13 @@ TEST(ZImageMemory, WeightsAreThePredictedBytes) {
 }
 
 TEST(ZImageConfig, CountsOfThePublishedModel) {
-  EXPECT_EQ(parameter_count(z_image_tensors(published())), 6'154'908'736);
-  EXPECT_EQ(published().ffn_dim(), 10240);
+  EXPECT_EQ(parameter_count(z_image_tensors(published_z_image())), 6'154'908'736);
+  EXPECT_EQ(published_z_image().ffn_dim(), 10240);
 }
 
 class ZImageConfigFile : public test::ConfigFile<ZImageConfig> {
  protected:
-  ZImageConfigFile() : ConfigFile(kConfig) {}
+  ZImageConfigFile() : ConfigFile(kZImageConfig) {}
 };
 
 TEST_F(ZImageConfigFile, EveryFieldIsRead) {
@@ -178,7 +180,7 @@ TEST_F(ZImageConfigFile, ImpossibleSizes) {
 }
 
 TEST(ZImageLimits, PositionsBeyondTheTables) {
-  GoldenPicture model = golden();
+  GoldenPicture model = golden_z_image();
   Context c = model.context();
   const auto message = [](auto&& run) {
     try {

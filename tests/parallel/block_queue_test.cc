@@ -33,19 +33,20 @@ QueuePlanConfig queue(const Numbers& n) {
   return config;
 }
 
-std::optional<std::string> fault(const QueuePlanConfig& config, const std::vector<Plan>& plans) {
+std::optional<std::string> queue_fault(const QueuePlanConfig& config,
+                                       const std::vector<Plan>& plans) {
   return check_plans(plans, queue_rules(config));
 }
 
 // The forwards of a rank, with the slots in which they begin.
-struct Forward {
+struct QueueForward {
   Pass pass;
   int64_t slot;
   const Step* step;
 };
-std::vector<Forward> forwards(const std::vector<Plan>& plans, int rank) {
+std::vector<QueueForward> forwards(const std::vector<Plan>& plans, int rank) {
   const auto slots = slots_of(plans);
-  std::vector<Forward> found;
+  std::vector<QueueForward> found;
   for (size_t s = 0; s < plans[rank].steps.size(); ++s)
     if (plans[rank].steps[s].kind == Kind::kCompute)
       found.push_back({plans[rank].steps[s].pass, slots[rank][s], &plans[rank].steps[s]});
@@ -55,7 +56,7 @@ std::vector<Forward> forwards(const std::vector<Plan>& plans, int rank) {
 int64_t makespan(const std::vector<Plan>& plans) {
   int64_t end = 0;
   for (size_t rank = 0; rank < plans.size(); ++rank)
-    for (const Forward& forward : forwards(plans, static_cast<int>(rank)))
+    for (const QueueForward& forward : forwards(plans, static_cast<int>(rank)))
       end = std::max(end, forward.slot + 1);
   return end;
 }
@@ -66,7 +67,7 @@ TEST(BlockQueue, GoldenSlots) {
   const std::vector<Plan> plans = plan_queue(queue({.stages = 3}));
   for (int rank = 0; rank < 3; ++rank) {
     std::string text;
-    for (const Forward& f : forwards(plans, rank))
+    for (const QueueForward& f : forwards(plans, rank))
       text += "(" + std::to_string(f.step->turn) + "," + std::to_string(f.pass.clip) + "," +
               std::to_string(f.pass.step) + ")@" + std::to_string(f.slot - rank) + " ";
     EXPECT_EQ(text,
@@ -134,7 +135,7 @@ TEST(BlockQueue, IdleSlotsFirstBlockAndGapFollowTheirFormulas) {
               << what;
           // When the last step of a block has ended on the last stage.
           std::map<int, int64_t> ends;
-          for (const Forward& f : forwards(plans, stages - 1))
+          for (const QueueForward& f : forwards(plans, stages - 1))
             if (f.pass.step == steps - 1) ends[f.pass.clip] = f.slot + 1;
           int64_t first = branches == 1 ? n * (n - 1) / 2 + n - 1 : n * n / 4 + n - 1;
           for (int j = 0; j < steps; ++j) first += branches * std::min(j + 1, blocks);
@@ -215,7 +216,7 @@ std::string described(const QueuePlanConfig& config) {
 
 TEST(BlockQueue, IsSoundUnderEveryLayout) {
   for (const QueuePlanConfig& config : every_queue())
-    ASSERT_EQ(fault(config, plan_queue(config)), std::nullopt) << described(config);
+    ASSERT_EQ(queue_fault(config, plan_queue(config)), std::nullopt) << described(config);
 }
 
 TEST(BlockQueue, WindowsJoinToThePlan) {
@@ -258,7 +259,7 @@ TEST(BlockQueue, GoesOnFromEveryTurn) {
       config.first_turn = 0;
       const auto expected = after(turn);
       config.first_turn = turn;
-      ASSERT_EQ(fault(config, plan_queue(config)), std::nullopt) << described(config) << turn;
+      ASSERT_EQ(queue_fault(config, plan_queue(config)), std::nullopt) << described(config) << turn;
       EXPECT_EQ(after(turn), expected) << described(config) << " from turn " << turn;
     }
   }
@@ -284,7 +285,7 @@ TEST(CachedBlockQueue, IsSoundUnderEveryLayoutAndInWindows) {
   EXPECT_GT(queues.size(), 100u);
   for (const QueuePlanConfig& config : queues) {
     const std::vector<Plan> whole = plan_queue(config);
-    ASSERT_EQ(fault(config, whole), std::nullopt) << described(config);
+    ASSERT_EQ(queue_fault(config, whole), std::nullopt) << described(config);
     const Range turns = config.turns();
     std::vector<Plan> joined = plan_queue(config, {0, 1});
     for (int64_t begin = 1; begin < turns.end; begin += 3) {
@@ -302,7 +303,7 @@ TEST(CachedBlockQueue, GoesOnFromEveryTurn) {
     if (config.blocks < 3 || last > 12) continue;
     for (int turn = 1; turn < last; ++turn) {
       config.first_turn = turn;
-      ASSERT_EQ(fault(config, plan_queue(config)), std::nullopt) << described(config) << turn;
+      ASSERT_EQ(queue_fault(config, plan_queue(config)), std::nullopt) << described(config) << turn;
     }
   }
 }
@@ -461,13 +462,13 @@ TEST(CachedBlockQueueFaults, KeysOfAnOlderPass) {
   QueuePlanConfig config = queue({.steps = 6, .blocks = 6, .stages = 2});
   for (const int step : {2, 3}) config.steps[step].skipped = true;
   std::vector<Plan> plans = plan_queue(config);
-  EXPECT_EQ(fault(config, plans), std::nullopt);
+  EXPECT_EQ(queue_fault(config, plans), std::nullopt);
   for (Plan& plan : plans)
     for (Step& step : plan.steps)
       for (auto* list : {&step.reads, &step.writes})
         for (SlotVersion& v : *list)
           if (v.slot >= kQueueKeptSlot && queue_set(v.slot) == 3) v.slot -= 4;
-  EXPECT_NE(fault(config, plans), std::nullopt);
+  EXPECT_NE(queue_fault(config, plans), std::nullopt);
 }
 
 // Plans with faults of careless schedules, which the checker must find.
@@ -481,7 +482,7 @@ class Planted {
     ADD_FAILURE();
     return plans[rank].steps[0];
   }
-  std::string found() const { return fault(config, plans).value_or(""); }
+  std::string found() const { return queue_fault(config, plans).value_or(""); }
 
   QueuePlanConfig config;
   std::vector<Plan> plans;

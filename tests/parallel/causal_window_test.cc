@@ -14,25 +14,27 @@
 namespace weft::test {
 namespace {
 
-constexpr int64_t kRow = 2, kColumn = 3, kFrame = 6, kHeads = 2, kHead = 12;
+constexpr int64_t kWindowRow = 2, kWindowColumn = 3, kWindowFrame = 6, kWindowHeads = 2,
+                  kWindowHead = 12;
 constexpr int kLayer = 3;
 constexpr float kScale = 0.3f;
 
 // The raw q, k, v of some frames; the same frames of the same step have the same values.
-struct Qkv {
+struct WindowQkv {
   Tensor q, k, v;
-  Qkv(const Range& frames, int step, DType dtype = DType::kF32, uint64_t seed = 0)
+  WindowQkv(const Range& frames, int step, DType dtype = DType::kF32, uint64_t seed = 0)
       : q(values(frames, step, 0 + seed, dtype)),
         k(values(frames, step, 1 + seed, dtype)),
         v(values(frames, step, 2 + seed, dtype)) {}
 
   static Tensor values(const Range& frames, int step, uint64_t kind, DType dtype) {
-    Tensor all(dtype, {frames.size() * kFrame, kHeads, kHead});
+    Tensor all(dtype, {frames.size() * kWindowFrame, kWindowHeads, kWindowHead});
     Stream stream = Stream::cpu(1);
     for (int64_t frame = frames.begin; frame < frames.end; ++frame) {
       const uint64_t seed = (uint64_t(frame + 1000) * 64 + step) * 16 + kind;
-      const Tensor one = random_values(DType::kF32, {kFrame, kHeads, kHead}, seed, 1);
-      copy(stream, one, all.view().slice(0, (frame - frames.begin) * kFrame, kFrame));
+      const Tensor one =
+          random_values(DType::kF32, {kWindowFrame, kWindowHeads, kWindowHead}, seed, 1);
+      copy(stream, one, all.view().slice(0, (frame - frames.begin) * kWindowFrame, kWindowFrame));
     }
     return all;
   }
@@ -42,28 +44,29 @@ CausalWindowShape window(int64_t frames, int steps = 1, int64_t sink_frames = 1,
   return {.layers = {kLayer, kLayer + 1, kLayer + 1},
           .steps = {0, steps},
           .frames = frames,
-          .frame_tokens = kFrame,
-          .sink_tokens = sink_frames * kFrame,
+          .frame_tokens = kWindowFrame,
+          .sink_tokens = sink_frames * kWindowFrame,
           .sinks = sinks};
 }
 
 constexpr Range kSinkFrames{-100, -99};
 
 // One rank's passes over a window.
-class Passes {
+class WindowPasses {
  public:
-  explicit Passes(CausalWindow& window, std::unique_ptr<TokenMixer> mixer = nullptr)
+  explicit WindowPasses(CausalWindow& window, std::unique_ptr<TokenMixer> mixer = nullptr)
       : window_(window),
         mixer_(mixer ? std::move(mixer) : std::make_unique<CausalWindowMixer>(window)) {}
 
-  Tensor sink(const Qkv& x, int number = 0) {
+  Tensor sink(const WindowQkv& x, int number = 0) {
     window_.begin_sink(number);
-    return attend(x, make_rope({1, kRow, kColumn}, {}, kHead));
+    return attend(x, make_rope({1, kWindowRow, kWindowColumn}, {}, kWindowHead));
   }
   // A sink of two frames, whose second one is tokens or replicated rows, and a block that sees it.
-  std::pair<Tensor, Tensor> two_sinks(const Qkv& sink, const Qkv& block, bool replicated) {
+  std::pair<Tensor, Tensor> two_sinks(const WindowQkv& sink, const WindowQkv& block,
+                                      bool replicated) {
     const auto at = [](int64_t frames, int64_t first) {
-      return make_rope({frames, kRow, kColumn}, {first, 0, 0}, kHead);
+      return make_rope({frames, kWindowRow, kWindowColumn}, {first, 0, 0}, kWindowHead);
     };
     const int64_t tokens = replicated ? 1 : 2;
     const Rope first = at(tokens, 30), second = at(1, 31), own = at(1, 0);
@@ -76,12 +79,12 @@ class Passes {
     return {std::move(made), attend(block, own)};
   }
   // `shift` is added to all positions.
-  Tensor block(const Qkv& x, const Range& frames, int64_t sink_at, int step = 0, int number = 0,
-               int64_t shift = 0) {
+  Tensor block(const WindowQkv& x, const Range& frames, int64_t sink_at, int step = 0,
+               int number = 0, int64_t shift = 0) {
     Stream stream = Stream::cpu(1);
     const Range seen = window_.seen(frames);
     const auto positions = [&](int64_t count, int64_t first) {
-      return make_rope({count, kRow, kColumn}, {first + shift, 0, 0}, kHead);
+      return make_rope({count, kWindowRow, kWindowColumn}, {first + shift, 0, 0}, kWindowHead);
     };
     std::vector<double> by_slot = window_.slot_positions(frames);
     for (double& position : by_slot) position += double(shift);
@@ -96,9 +99,9 @@ class Passes {
 
  private:
   // The last frame's rows are replicated ones where they have a rope of their own.
-  Tensor attend(const Qkv& x, const Rope& rope, const Rope* replicated = nullptr) {
+  Tensor attend(const WindowQkv& x, const Rope& rope, const Rope* replicated = nullptr) {
     Stream stream = Stream::cpu(1);
-    const int64_t joint = replicated ? kFrame : 0, tokens = x.q.view()[0] - joint;
+    const int64_t joint = replicated ? kWindowFrame : 0, tokens = x.q.view()[0] - joint;
     Context context{stream, arena, *mixer_, reducer_, halo_, {}, TokenRanges::all(tokens)};
     const auto copied = [&](const Tensor& from) {
       Tensor to(from.view().dtype, from.view().shape());
@@ -128,40 +131,42 @@ class Passes {
 
 // The reference: all frames that ever were, at their absolute positions, in f64. `sink` is empty
 // where there is none.
-Tensor by_definition(const Range& block, const Range& seen, int step,
-                     std::optional<int64_t> sink_at, uint64_t sink_seed = 0) {
+Tensor window_by_definition(const Range& block, const Range& seen, int step,
+                            std::optional<int64_t> sink_at, uint64_t sink_seed = 0) {
   struct Key {
     std::vector<double> k;
     const float* v;
   };
-  const Qkv own(block, step), all(seen, step), sink(kSinkFrames, 0, DType::kF32, sink_seed);
+  const WindowQkv own(block, step), all(seen, step), sink(kSinkFrames, 0, DType::kF32, sink_seed);
   Tensor out(DType::kF32, own.q.view().shape());
   const auto at = [](const Tensor& x, int64_t token, int64_t head) {
-    return x.as<float>() + (token * kHeads + head) * kHead;
+    return x.as<float>() + (token * kWindowHeads + head) * kWindowHead;
   };
   const auto turned = [&](const Tensor& x, int64_t token, int64_t head, int64_t frame) {
-    const int64_t place = token % kFrame;
-    return turned_head(at(x, token, head), kHead,
-                       {double(frame), double(place / kColumn), double(place % kColumn)});
+    const int64_t place = token % kWindowFrame;
+    return turned_head(
+        at(x, token, head), kWindowHead,
+        {double(frame), double(place / kWindowColumn), double(place % kWindowColumn)});
   };
-  for (int64_t head = 0; head < kHeads; ++head) {
+  for (int64_t head = 0; head < kWindowHeads; ++head) {
     std::vector<Key> keys;
     for (int64_t token = 0; token < all.k.view()[0]; ++token)
       keys.push_back(
-          {turned(all.k, token, head, seen.begin + token / kFrame), at(all.v, token, head)});
-    for (int64_t token = 0; sink_at && token < kFrame; ++token)
+          {turned(all.k, token, head, seen.begin + token / kWindowFrame), at(all.v, token, head)});
+    for (int64_t token = 0; sink_at && token < kWindowFrame; ++token)
       keys.push_back({turned(sink.k, token, head, *sink_at), at(sink.v, token, head)});
     for (int64_t token = 0; token < own.q.view()[0]; ++token) {
-      const auto q = turned(own.q, token, head, block.begin + token / kFrame);
+      const auto q = turned(own.q, token, head, block.begin + token / kWindowFrame);
       std::vector<double> logits;
       std::vector<const float*> values;
       for (const Key& key : keys) {
         double dot = 0;
-        for (int64_t i = 0; i < kHead; ++i) dot += q[i] * key.k[i];
+        for (int64_t i = 0; i < kWindowHead; ++i) dot += q[i] * key.k[i];
         logits.push_back(kScale * dot);
         values.push_back(key.v);
       }
-      softmax_mean(logits, values, kHead, out.as<float>() + (token * kHeads + head) * kHead);
+      softmax_mean(logits, values, kWindowHead,
+                   out.as<float>() + (token * kWindowHeads + head) * kWindowHead);
     }
   }
   return out;
@@ -169,11 +174,11 @@ Tensor by_definition(const Range& block, const Range& seen, int step,
 
 // Replicated rows of a sink are kept with its tokens, and have positions of their own.
 TEST(CausalWindow, KeepsReplicatedRowsOfSinks) {
-  const Qkv sink({-100, -98}, 0), block({0, 1}, 0);
+  const WindowQkv sink({-100, -98}, 0), block({0, 1}, 0);
   std::vector<std::pair<Tensor, Tensor>> runs;
   for (const bool replicated : {false, true}) {
     CausalWindow kept(window(4, 1, 2));
-    runs.push_back(Passes(kept).two_sinks(sink, block, replicated));
+    runs.push_back(WindowPasses(kept).two_sinks(sink, block, replicated));
   }
   EXPECT_TRUE(bitwise_equal(runs[0].first, runs[1].first));
   EXPECT_TRUE(bitwise_equal(runs[0].second, runs[1].second));
@@ -185,8 +190,8 @@ TEST(CausalWindow, EqualsAttentionOverTheLastFramesOfAnEndlessList) {
   for (int64_t capacity : {1, 3, 4, 7})
     for (bool even : {true, false}) {
       CausalWindow kept(window(capacity));
-      Passes passes(kept);
-      passes.sink(Qkv(kSinkFrames, 0));
+      WindowPasses passes(kept);
+      passes.sink(WindowQkv(kSinkFrames, 0));
       int64_t first = 0;
       while (first < 3 * capacity + 2) {
         const int64_t most = std::min<int64_t>(capacity, 3);
@@ -194,8 +199,8 @@ TEST(CausalWindow, EqualsAttentionOverTheLastFramesOfAnEndlessList) {
         const int64_t sink_at = sink_frame({.start = 6, .distance = {4, 9}}, first, 0, first);
         const Range seen{std::max<int64_t>(0, block.end - capacity), block.end};
         EXPECT_EQ(kept.seen(block), seen);
-        EXPECT_LE(relative_l2(passes.block(Qkv(block, 0), block, sink_at),
-                              by_definition(block, seen, 0, sink_at)),
+        EXPECT_LE(relative_l2(passes.block(WindowQkv(block, 0), block, sink_at),
+                              window_by_definition(block, seen, 0, sink_at)),
                   1e-6)
             << capacity << " " << to_string(block);
         first = block.end;
@@ -205,30 +210,30 @@ TEST(CausalWindow, EqualsAttentionOverTheLastFramesOfAnEndlessList) {
 
 TEST(CausalWindow, WorksWithoutASink) {
   CausalWindow kept(window(4, 1, 0));
-  Passes passes(kept);
+  WindowPasses passes(kept);
   for (const Range& block : {Range{0, 3}, {3, 6}})
-    EXPECT_LE(relative_l2(passes.block(Qkv(block, 0), block, 0),
-                          by_definition(block, kept.seen(block), 0, std::nullopt)),
+    EXPECT_LE(relative_l2(passes.block(WindowQkv(block, 0), block, 0),
+                          window_by_definition(block, kept.seen(block), 0, std::nullopt)),
               1e-6);
 }
 
 // Faults of careless implementations would be seen: another window, a sink at another place.
 TEST(CausalWindow, TheReferenceTellsFaultsApart) {
   const Range block{6, 9};
-  const Tensor right = by_definition(block, {3, 9}, 0, 30);
-  EXPECT_GT(relative_l2(by_definition(block, {2, 9}, 0, 30), right), 1e-2);
-  EXPECT_GT(relative_l2(by_definition(block, {3, 9}, 0, 31), right), 1e-3);
-  EXPECT_GT(relative_l2(by_definition(block, {3, 9}, 1, 30), right), 1e-2);
+  const Tensor right = window_by_definition(block, {3, 9}, 0, 30);
+  EXPECT_GT(relative_l2(window_by_definition(block, {2, 9}, 0, 30), right), 1e-2);
+  EXPECT_GT(relative_l2(window_by_definition(block, {3, 9}, 0, 31), right), 1e-3);
+  EXPECT_GT(relative_l2(window_by_definition(block, {3, 9}, 1, 30), right), 1e-2);
 }
 
 // Law 7: a step sees what that step has left, and steps may come in any order of the grid.
 TEST(CausalWindow, EveryStepHasARingOfItsOwn) {
   CausalWindow by_block(window(4, 3)), by_step(window(4, 3));
-  Passes one(by_block), other(by_step);
-  for (Passes* passes : {&one, &other}) passes->sink(Qkv(kSinkFrames, 0));
-  const auto run = [](Passes& passes, int block, int step) {
+  WindowPasses one(by_block), other(by_step);
+  for (WindowPasses* passes : {&one, &other}) passes->sink(WindowQkv(kSinkFrames, 0));
+  const auto run = [](WindowPasses& passes, int block, int step) {
     const Range frames{2 * block, 2 * block + 2};
-    return passes.block(Qkv(frames, step), frames, 30, step);
+    return passes.block(WindowQkv(frames, step), frames, 30, step);
   };
   std::map<std::pair<int, int>, Tensor> results;
   for (int block = 0; block < 4; ++block)
@@ -236,7 +241,7 @@ TEST(CausalWindow, EveryStepHasARingOfItsOwn) {
       results[{block, step}] = run(one, block, step);
       const Range frames{2 * block, 2 * block + 2};
       EXPECT_LE(relative_l2(results[{block, step}],
-                            by_definition(frames, by_block.seen(frames), step, 30)),
+                            window_by_definition(frames, by_block.seen(frames), step, 30)),
                 1e-6);
     }
   for (int step = 0; step < 3; ++step)
@@ -247,30 +252,30 @@ TEST(CausalWindow, EveryStepHasARingOfItsOwn) {
 // Law 12: a block that is denoised again takes its own place, and nothing else leaves.
 TEST(CausalWindow, ABlockThatIsWrittenAgainEvictsNothing) {
   CausalWindow once(window(4)), twice(window(4));
-  Passes one(once), two(twice);
-  for (Passes* passes : {&one, &two}) passes->sink(Qkv(kSinkFrames, 0));
+  WindowPasses one(once), two(twice);
+  for (WindowPasses* passes : {&one, &two}) passes->sink(WindowQkv(kSinkFrames, 0));
   for (int64_t first : {0, 2, 4, 6}) {
     const Range block{first, first + 2};
-    two.block(Qkv(block, 5), block, 30);
-    EXPECT_TRUE(
-        same_bits(two.block(Qkv(block, 0), block, 30), one.block(Qkv(block, 0), block, 30)));
+    two.block(WindowQkv(block, 5), block, 30);
+    EXPECT_TRUE(same_bits(two.block(WindowQkv(block, 0), block, 30),
+                          one.block(WindowQkv(block, 0), block, 30)));
   }
-  EXPECT_DEATH(one.block(Qkv({9, 10}, 0), {9, 10}, 30), "after");
-  EXPECT_DEATH(one.block(Qkv({8, 13}, 0), {8, 13}, 30), "in a window of");
+  EXPECT_DEATH(one.block(WindowQkv({9, 10}, 0), {9, 10}, 30), "after");
+  EXPECT_DEATH(one.block(WindowQkv({8, 13}, 0), {8, 13}, 30), "in a window of");
 }
 
 // Law 13: a sink stays as it is until another takes its place, and blocks before and behind the
 // change may come in turn.
 TEST(CausalWindow, SinksAreSeenByTheirBlocks) {
   CausalWindow kept(window(4, 1, 1, 2));
-  Passes passes(kept);
-  passes.sink(Qkv(kSinkFrames, 0), 0);
-  passes.sink(Qkv(kSinkFrames, 0, DType::kF32, 7), 1);
+  WindowPasses passes(kept);
+  passes.sink(WindowQkv(kSinkFrames, 0), 0);
+  passes.sink(WindowQkv(kSinkFrames, 0, DType::kF32, 7), 1);
   for (int64_t first = 0; first < 20; first += 2) {
     const Range block{first, first + 2};
     const bool second = first % 4 == 0;
-    EXPECT_LE(relative_l2(passes.block(Qkv(block, 0), block, 30, 0, second),
-                          by_definition(block, kept.seen(block), 0, 30, second ? 7 : 0)),
+    EXPECT_LE(relative_l2(passes.block(WindowQkv(block, 0), block, 30, 0, second),
+                          window_by_definition(block, kept.seen(block), 0, 30, second ? 7 : 0)),
               1e-6);
   }
 }
@@ -278,15 +283,15 @@ TEST(CausalWindow, SinksAreSeenByTheirBlocks) {
 // The sink's own pass sees the sink alone.
 TEST(CausalWindow, ASinkSeesItself) {
   CausalWindow kept(window(4));
-  Passes passes(kept);
+  WindowPasses passes(kept);
   const Range block{0, 2};
-  passes.sink(Qkv(kSinkFrames, 0));
-  passes.block(Qkv(block, 0), block, 30);
+  passes.sink(WindowQkv(kSinkFrames, 0));
+  passes.block(WindowQkv(block, 0), block, 30);
   SerialSeams seams;
   Stream stream = Stream::cpu(1);
-  const Qkv x(kSinkFrames, 0);
-  const Rope rope = make_rope({1, kRow, kColumn}, {}, kHead);
-  Context context = seams.context(stream, passes.arena, {}, TokenRanges::all(kFrame));
+  const WindowQkv x(kSinkFrames, 0);
+  const Rope rope = make_rope({1, kWindowRow, kWindowColumn}, {}, kWindowHead);
+  Context context = seams.context(stream, passes.arena, {}, TokenRanges::all(kWindowFrame));
   Tensor out(DType::kF32, x.q.view().shape());
   const Tensor again = passes.sink(x);
   seams.mixer.attend(
@@ -300,11 +305,11 @@ TEST(CausalWindow, ASinkSeesItself) {
 TEST(CausalWindow, PositionsDoNotGrowWithTheStream) {
   const auto last_of = [](int64_t first, int64_t shift) {
     CausalWindow kept(window(4));
-    Passes passes(kept);
-    passes.sink(Qkv(kSinkFrames, 0));
+    WindowPasses passes(kept);
+    passes.sink(WindowQkv(kSinkFrames, 0));
     Tensor out;
     for (int64_t block = 0; block < 8; block += 2)
-      out = passes.block(Qkv({block, block + 2}, 0), {first + block, first + block + 2},
+      out = passes.block(WindowQkv({block, block + 2}, 0), {first + block, first + block + 2},
                          first + block + 30, 0, 0, shift);
     return out;
   };
@@ -346,17 +351,18 @@ TEST(CausalWindow, BytesFollowTheFormulaAndStay) {
     CausalWindowShape shape = window(4, 2, 1, 2);
     shape.kept = rows;
     CausalWindow kept(shape);
-    Passes passes(kept);
-    for (int number : {0, 1}) passes.sink(Qkv(kSinkFrames, 0, dtype), number);
+    WindowPasses passes(kept);
+    for (int number : {0, 1}) passes.sink(WindowQkv(kSinkFrames, 0, dtype), number);
     const auto run = [&](int64_t first) {
       for (int step : {0, 1})
-        passes.block(Qkv({first, first + 2}, step, dtype), {first, first + 2}, 30, step);
+        passes.block(WindowQkv({first, first + 2}, step, dtype), {first, first + 2}, 30, step);
     };
     for (int64_t first = 0; first < 8; first += 2) run(first);
     const size_t bytes = kept.bytes(), live = tensor_bytes_live();
-    EXPECT_EQ(bytes,
-              causal_window_cache_bytes(
-                  shape, {.heads = kHeads, .kv_heads = kHeads, .head_dim = kHead, .dtype = dtype}));
+    EXPECT_EQ(bytes, causal_window_cache_bytes(shape, {.heads = kWindowHeads,
+                                                       .kv_heads = kWindowHeads,
+                                                       .head_dim = kWindowHead,
+                                                       .dtype = dtype}));
     const size_t high = passes.arena.high_water();
     for (int64_t first = 8; first < 200; first += 2) run(first);
     EXPECT_EQ(kept.bytes(), bytes);
@@ -381,25 +387,25 @@ void expect_rows_of_their_code(KeptRows rows, RowCode kind, double error) {
     CausalWindowShape eight = window(4);
     eight.kept = rows;
     CausalWindow kept(eight), exact(window(4));
-    Passes passes(kept), reference(exact);
-    const auto changed = [&](const Qkv& x, const Range& frames) {
-      Qkv y(frames, 0, dtype);
+    WindowPasses passes(kept), reference(exact);
+    const auto changed = [&](const WindowQkv& x, const Range& frames) {
+      WindowQkv y(frames, 0, dtype);
       y.k = coded(x.k);
       y.v = coded(x.v);
       return y;
     };
-    passes.sink(Qkv(kSinkFrames, 0, dtype));
-    reference.sink(changed(Qkv(kSinkFrames, 0, dtype), kSinkFrames));
+    passes.sink(WindowQkv(kSinkFrames, 0, dtype));
+    reference.sink(changed(WindowQkv(kSinkFrames, 0, dtype), kSinkFrames));
     for (int64_t first = 0; first < 12; first += 3) {
       const Range block{first, first + 3};
-      const Qkv x(block, 0, dtype);
+      const WindowQkv x(block, 0, dtype);
       const Tensor out = passes.block(x, block, 30);
       EXPECT_TRUE(same_bits(out, reference.block(changed(x, block), block, 30))) << first;
-      EXPECT_LE(relative_l2(out, by_definition(block, kept.seen(block), 0, 30)), error);
+      EXPECT_LE(relative_l2(out, window_by_definition(block, kept.seen(block), 0, 30)), error);
     }
   }
-  Tensor same(DType::kF32, {2, 1, kHead});
-  for (int64_t i = 0; i < same.count(); ++i) same.as<float>()[i] = i < kHead ? 0.75f : -12.0f;
+  Tensor same(DType::kF32, {2, 1, kWindowHead});
+  for (int64_t i = 0; i < same.count(); ++i) same.as<float>()[i] = i < kWindowHead ? 0.75f : -12.0f;
   EXPECT_TRUE(same_bits(coded(same), same));
 }
 
@@ -410,12 +416,12 @@ TEST(CausalWindow, RowsOfEightBitsAreThoseOfTheirCode) {
 
 TEST(CausalWindow, Bf16IsWithinItsRounding) {
   CausalWindow kept(window(4));
-  Passes passes(kept);
-  passes.sink(Qkv(kSinkFrames, 0, DType::kBF16));
+  WindowPasses passes(kept);
+  passes.sink(WindowQkv(kSinkFrames, 0, DType::kBF16));
   for (int64_t first = 0; first < 12; first += 2) {
     const Range block{first, first + 2};
-    const Tensor out = passes.block(Qkv(block, 0, DType::kBF16), block, 30);
-    EXPECT_LE(relative_l2(out, by_definition(block, kept.seen(block), 0, 30)), 1e-2);
+    const Tensor out = passes.block(WindowQkv(block, 0, DType::kBF16), block, 30);
+    EXPECT_LE(relative_l2(out, window_by_definition(block, kept.seen(block), 0, 30)), 1e-2);
   }
 }
 

@@ -20,17 +20,6 @@
 namespace weft::test {
 namespace {
 
-Stream& stream() {
-  thread_local Stream one = Stream::cpu(1);
-  return one;
-}
-
-Tensor ramp(int64_t count, float first, float step) {
-  Tensor x(DType::kF32, {count});
-  for (int64_t i = 0; i < count; ++i) x.as<float>()[i] = first + step * static_cast<float>(i);
-  return x;
-}
-
 int64_t sent(const Communicator& communicator, Payload kind) {
   return communicator.counters().sent[static_cast<size_t>(kind)].bytes;
 }
@@ -127,7 +116,7 @@ TEST_P(Worlds, AllToAllMovesEveryPartAndNothingElse) {
             ins.push_back(in[p]);
             outs.push_back(out[p]);
           }
-          c.all_to_all_v(stream(), {.kind = Payload::kHeadsIn}, ins, outs);
+          c.all_to_all_v(cpu_stream(), {.kind = Payload::kHeadsIn}, ins, outs);
           for (int p = 0; p < ranks; ++p)
             for (int64_t i = 0; i < out[p].count(); ++i)
               EXPECT_EQ(out[p].as<float>()[i], 100 * p + c.rank() + 0.5f * static_cast<float>(i));
@@ -149,7 +138,7 @@ TEST_P(Worlds, AllReduceGivesTheSameBitsAndTheBytesOfItsFormula) {
             ranks,
             [&](Communicator& c) {
               Arena arena(size_t{1} << 20);
-              c.all_reduce(stream(), arena, {.kind = Payload::kPartial}, results[c.rank()],
+              c.all_reduce(cpu_stream(), arena, {.kind = Payload::kPartial}, results[c.rank()],
                            algorithm);
               const auto chunk = [&](int i) { return partition(n, ranks, i % ranks).size(); };
               int64_t elements = 0;
@@ -183,7 +172,7 @@ TEST_P(Worlds, GatherBringsUnevenRowsToTheRoot) {
             return rows_of(rank) ? whole.view().slice(0, 3 * first, 3 * rows_of(rank))
                                  : TensorView();
           };
-          c.gather_v(stream(), {.kind = Payload::kLatent},
+          c.gather_v(cpu_stream(), {.kind = Payload::kLatent},
                      rows_of(c.rank()) ? own.view() : TensorView(), place,
                      [&](int rank, const TensorView& rows) {
                        EXPECT_EQ(rows.as<float>()[1], 100 * rank + 1) << "before it has come";
@@ -218,10 +207,10 @@ TEST_P(Worlds, BroadcastBarrierAndGroups) {
         EXPECT_EQ(c.rank(), world.rank() / 2);
         EXPECT_EQ(c.world_rank(c.rank()), world.rank());
         const Tensor x = ramp(5, static_cast<float>(world.rank()), 1.0f);
-        c.broadcast(stream(), {.kind = Payload::kText}, x, 1);
+        c.broadcast(cpu_stream(), {.kind = Payload::kText}, x, 1);
         EXPECT_EQ(x.as<float>()[0], world.rank() % 2 + 2);
-        world.barrier(stream(), {});
-        c.barrier(stream(), {});
+        world.barrier(cpu_stream(), {});
+        c.barrier(cpu_stream(), {});
         // A rank's groups share its counters.
         EXPECT_EQ(sent(world, Payload::kText), c.rank() == 1 ? 2 * 20 : 0);
       },
@@ -233,7 +222,7 @@ TEST_P(Worlds, DelaysChangeNoBit) {
     Arena arena(size_t{1} << 20);
     for (int step = 0; step < 3; ++step) {
       const Tensor x = ramp(37, 0.3f * static_cast<float>(c.rank() + step), 0.11f);
-      c.all_reduce(stream(), arena, {.kind = Payload::kPartial, .pass = {.step = step}}, x,
+      c.all_reduce(cpu_stream(), arena, {.kind = Payload::kPartial, .pass = {.step = step}}, x,
                    AllReduce::kRing);
       const Tensor y = ramp(9, x.as<float>()[c.rank()], 0.01f);
       const int next = (c.rank() + 1) % c.size(), previous = (c.rank() + c.size() - 1) % c.size();
@@ -244,7 +233,7 @@ TEST_P(Worlds, DelaysChangeNoBit) {
           {next, {.kind = Payload::kState, .pass = {.step = step}}, x.view().slice(0, 0, 9)}};
       const Message receives[] = {{previous, {.kind = Payload::kState, .pass = {.step = step}}, a},
                                   {previous, {.kind = Payload::kQuery, .pass = {.step = step}}, b}};
-      c.exchange(stream(), sends, receives);
+      c.exchange(cpu_stream(), sends, receives);
       for (const Tensor* t : {&x, &a, &b})
         out.insert(out.end(), t->as<float>(), t->as<float>() + t->count());
     }
@@ -269,7 +258,7 @@ TEST_P(Worlds, AThrownErrorEndsEveryRankAndKeepsItsKind) {
       [](Communicator& c) {
         if (c.rank() == 1) throw Error(ErrorKind::kNonFinite, "NaN in step 2");
         Tensor x(DType::kF32, {4});
-        c.receive(stream(), 1, {.kind = Payload::kHidden}, x);
+        c.receive(cpu_stream(), 1, {.kind = Payload::kHidden}, x);
         FAIL() << "nothing was sent";
       },
       options(), ErrorKind::kNonFinite);
@@ -282,7 +271,8 @@ TEST_P(Worlds, ADeadlockNamesWhoWaitsForWhat) {
       [](Communicator& c) {
         Tensor x(DType::kF32, {4});
         if (c.rank() < 2)
-          c.receive(stream(), 1 - c.rank(), {.kind = Payload::kKeyValue, .pass = {.step = 2}}, x);
+          c.receive(cpu_stream(), 1 - c.rank(), {.kind = Payload::kKeyValue, .pass = {.step = 2}},
+                    x);
       },
       options());
   EXPECT_EQ(what,
@@ -307,8 +297,8 @@ INSTANTIATE_TEST_SUITE_P(Sends, Worlds, testing::Bool(), [](const auto& info) {
 TEST(Local, RendezvousSendsFindTheDeadlockThatBufferedOnesHide) {
   const auto work = [](Communicator& c) {
     Tensor x(DType::kF32, {4});
-    c.send(stream(), 1 - c.rank(), {.kind = Payload::kHidden}, x);
-    c.receive(stream(), 1 - c.rank(), {.kind = Payload::kHidden}, x);
+    c.send(cpu_stream(), 1 - c.rank(), {.kind = Payload::kHidden}, x);
+    c.receive(cpu_stream(), 1 - c.rank(), {.kind = Payload::kHidden}, x);
   };
   EXPECT_EQ(failure(2, work), "");
   EXPECT_NE(failure(2, work, {.rendezvous = true}).find("rank 0 sends to rank 1 hidden"),
@@ -324,8 +314,8 @@ TEST(Link, StraysOfEndedJobsAreDiscardedAndCounted) {
 
 // Two ranks exchange `rounds` messages. Each either follows the contract of Communicator::post or
 // breaks it on purpose; returns the rounds whose message was not what its sender meant.
-enum class Program : uint8_t { kRight, kReadsEarly, kOverwritesEarly };
-int wrong_rounds(Program program, const LocalOptions& options, int rounds) {
+enum class MessageProgram : uint8_t { kRight, kReadsEarly, kOverwritesEarly };
+int wrong_rounds(MessageProgram program, const LocalOptions& options, int rounds) {
   std::atomic<int> wrong = 0;
   run_ranks(
       2,
@@ -341,11 +331,12 @@ int wrong_rounds(Program program, const LocalOptions& options, int rounds) {
           std::fill_n(out.as<float>(), out.count(), mine);
           const Tag tag{.kind = Payload::kHidden, .pass = {.step = round}};
           const Message send{1 - c.rank(), tag, out}, receive{1 - c.rank(), tag, in};
-          Communicator::Pending pending = c.post(stream(), {&send, 1}, {&receive, 1});
-          bool right = program != Program::kReadsEarly || matches();
-          if (program == Program::kOverwritesEarly) std::fill_n(out.as<float>(), out.count(), -1.f);
+          Communicator::Pending pending = c.post(cpu_stream(), {&send, 1}, {&receive, 1});
+          bool right = program != MessageProgram::kReadsEarly || matches();
+          if (program == MessageProgram::kOverwritesEarly)
+            std::fill_n(out.as<float>(), out.count(), -1.f);
           c.wait(pending);
-          if (program != Program::kReadsEarly) right = matches();
+          if (program != MessageProgram::kReadsEarly) right = matches();
           wrong += !right;
         }
       },
@@ -359,11 +350,11 @@ TEST_P(Worlds, DelaysCatchProgramsThatTouchABufferBeforeTheWait) {
   delayed.max_delay_us = 2000;
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     delayed.delay_seed = seed;
-    EXPECT_EQ(wrong_rounds(Program::kRight, delayed, 20), 0);
-    EXPECT_GT(wrong_rounds(Program::kReadsEarly, delayed, 20), 10);
-    EXPECT_GT(wrong_rounds(Program::kOverwritesEarly, delayed, 20), 10);
+    EXPECT_EQ(wrong_rounds(MessageProgram::kRight, delayed, 20), 0);
+    EXPECT_GT(wrong_rounds(MessageProgram::kReadsEarly, delayed, 20), 10);
+    EXPECT_GT(wrong_rounds(MessageProgram::kOverwritesEarly, delayed, 20), 10);
   }
-  EXPECT_EQ(wrong_rounds(Program::kRight, options(), 200), 0);
+  EXPECT_EQ(wrong_rounds(MessageProgram::kRight, options(), 200), 0);
 }
 
 TEST(Local, AMessageIsWrittenWhereItsReceiveIsPostedBeforeAnyWait) {
@@ -371,16 +362,16 @@ TEST(Local, AMessageIsWrittenWhereItsReceiveIsPostedBeforeAnyWait) {
     Tensor x = ramp(4, static_cast<float>(c.rank()), 1), y(DType::kF32, {4});
     const Message receive{0, {.kind = Payload::kHidden}, y};
     if (c.rank() == 1) {
-      Communicator::Pending pending = c.post(stream(), {}, {&receive, 1});
-      c.barrier(stream(), {});
-      c.barrier(stream(), {.hop = 50});
+      Communicator::Pending pending = c.post(cpu_stream(), {}, {&receive, 1});
+      c.barrier(cpu_stream(), {});
+      c.barrier(cpu_stream(), {.hop = 50});
       EXPECT_EQ(y.as<float>()[3], 3);
       EXPECT_EQ(c.held_bytes(), 0);
       c.wait(pending);
     } else {
-      c.barrier(stream(), {});
-      c.send(stream(), 1, {.kind = Payload::kHidden}, x);
-      c.barrier(stream(), {.hop = 50});
+      c.barrier(cpu_stream(), {});
+      c.send(cpu_stream(), 1, {.kind = Payload::kHidden}, x);
+      c.barrier(cpu_stream(), {.hop = 50});
     }
   });
 }
@@ -389,15 +380,15 @@ TEST(Local, EarlyPayloadsAreCountedUntilTheirReceiveIsPosted) {
   run_ranks(2, [](Communicator& c) {
     Tensor x = ramp(100, 0, 1);
     if (c.rank() == 0) {
-      for (int i = 0; i < 3; ++i) c.send(stream(), 1, {.kind = Payload::kHidden, .hop = i}, x);
-      c.barrier(stream(), {});
+      for (int i = 0; i < 3; ++i) c.send(cpu_stream(), 1, {.kind = Payload::kHidden, .hop = i}, x);
+      c.barrier(cpu_stream(), {});
       EXPECT_EQ(c.held_bytes(), 0);
       return;
     }
-    c.barrier(stream(), {});
+    c.barrier(cpu_stream(), {});
     for (int i = 0; i < 3; ++i) {
       EXPECT_EQ(c.held_bytes(), (3 - i) * 400);
-      c.receive(stream(), 0, {.kind = Payload::kHidden, .hop = i}, x);
+      c.receive(cpu_stream(), 0, {.kind = Payload::kHidden, .hop = i}, x);
     }
     EXPECT_EQ(c.held_bytes(), 0);
   });
@@ -406,7 +397,7 @@ TEST(Local, EarlyPayloadsAreCountedUntilTheirReceiveIsPosted) {
 TEST(Local, AbortEndsABlockedWait) {
   const std::string what = failure(2, [](Communicator& c) {
     Tensor x(DType::kF32, {4});
-    if (c.rank() == 0) c.receive(stream(), 1, {}, x);
+    if (c.rank() == 0) c.receive(cpu_stream(), 1, {}, x);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     c.abort("the user has had enough");
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -420,7 +411,7 @@ TEST(Local, ARankThatNeverBeginsIsNamed) {
   try {
     run_ranks(std::span(transports).first(2), [](Communicator& c) {
       Tensor x(DType::kF32, {1});
-      c.receive(stream(), 2, {}, x);
+      c.receive(cpu_stream(), 2, {}, x);
     });
   } catch (const Error& error) {
     what = error.what();
@@ -432,9 +423,9 @@ TEST(Communicator, RefusesAMessageOfAnotherSize) {
   const std::string what = failure(2, [](Communicator& c) {
     Tensor x(DType::kF32, {4});
     if (c.rank() == 0)
-      c.send(stream(), 1, {.kind = Payload::kLatent}, x);
+      c.send(cpu_stream(), 1, {.kind = Payload::kLatent}, x);
     else
-      c.receive(stream(), 0, {.kind = Payload::kLatent}, x.view().slice(0, 0, 3));
+      c.receive(cpu_stream(), 0, {.kind = Payload::kLatent}, x.view().slice(0, 0, 3));
   });
   EXPECT_NE(what.find("12 bytes, from rank 0 and got latent"), std::string::npos) << what;
 }
@@ -442,7 +433,7 @@ TEST(Communicator, RefusesAMessageOfAnotherSize) {
 TEST(Communicator, EmptyMessagesAreNone) {
   run_ranks(2, [](Communicator& c) {
     Tensor x(DType::kF32, {0});
-    c.receive(stream(), 1 - c.rank(), {}, x);
+    c.receive(cpu_stream(), 1 - c.rank(), {}, x);
     EXPECT_EQ(c.counters().total_received(), CommCounters::Count{});
   });
 }
@@ -452,8 +443,8 @@ TEST(FlightRecorder, TellsTheLastOperation) {
     EXPECT_EQ(c.recorder().last(), "nothing yet");
     Tensor x(DType::kF32, {4});
     for (int i = 0; i < 2100; ++i)
-      c.rank() ? c.send(stream(), 0, {.kind = Payload::kHidden, .pass = {.step = i}}, x)
-               : c.receive(stream(), 1, {.kind = Payload::kHidden, .pass = {.step = i}}, x);
+      c.rank() ? c.send(cpu_stream(), 0, {.kind = Payload::kHidden, .pass = {.step = i}}, x)
+               : c.receive(cpu_stream(), 1, {.kind = Payload::kHidden, .pass = {.step = i}}, x);
     EXPECT_EQ(c.recorder().last(),
               std::string(c.rank() ? "send to rank 0" : "receive from rank 1") +
                   " of hidden step 2099 layer 0 hop 0 group 0, 16 bytes: done");
@@ -471,9 +462,9 @@ TEST(Link, HoldsMessagesForLatencyAndBytes) {
   run_ranks(transports, [&](Communicator& c) {
     Tensor x(DType::kF32, {5000});  // 20 ms on the wire
     if (c.rank() == 0) {
-      for (int i = 0; i < 2; ++i) c.send(stream(), 1, {.pass = {.step = i}}, x);
+      for (int i = 0; i < 2; ++i) c.send(cpu_stream(), 1, {.pass = {.step = i}}, x);
     } else {
-      for (int i = 0; i < 2; ++i) c.receive(stream(), 0, {.pass = {.step = i}}, x);
+      for (int i = 0; i < 2; ++i) c.receive(cpu_stream(), 0, {.pass = {.step = i}}, x);
       // Two messages share the wire, the latency is paid once.
       EXPECT_GE(steady_clock::now() - begun, milliseconds(60));
     }

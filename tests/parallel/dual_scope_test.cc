@@ -31,8 +31,8 @@ struct Video {
   float scale() const { return Shapes(*this).scale(); }
 };
 
-MixerDescription describe(const Video& video, const DualScope& scope, const Layout& layout,
-                          int rank) {
+MixerDescription describe_clips(const Video& video, const DualScope& scope, const Layout& layout,
+                                int rank) {
   return {
       .mesh = Mesh(layout),
       .rank = rank,
@@ -48,7 +48,7 @@ Layout clips(int count, int ulysses = 1) {
   return layout;
 }
 
-std::vector<Features> features(const Video& video, const std::vector<int>& steps) {
+std::vector<Features> features_of_steps(const Video& video, const std::vector<int>& steps) {
   std::vector<Features> all;
   for (const int step : steps) all.emplace_back(video, step);
   return all;
@@ -92,11 +92,13 @@ std::vector<size_t> dry_arenas(const Video& video, const MixerDescription& descr
 using After = std::function<void(Communicator&)>;
 
 // The output of every step under a layout. Pass i has the features `values[i]`.
-std::vector<Tensor> run(const Video& video, const DualScope& scope, const Layout& layout,
-                        const std::vector<Pass>& passes, const std::vector<Features>& values,
-                        const LocalOptions& options = {}, const After& after = {}) {
+std::vector<Tensor> run_dual_scope(const Video& video, const DualScope& scope, const Layout& layout,
+                                   const std::vector<Pass>& passes,
+                                   const std::vector<Features>& values,
+                                   const LocalOptions& options = {}, const After& after = {}) {
   StepRun run{.ranks = layout.ranks(), .make = [&](Communicator& world) {
-                const MixerDescription description = describe(video, scope, layout, world.rank());
+                const MixerDescription description =
+                    describe_clips(video, scope, layout, world.rank());
                 const TokenRanges own = description.tokens[world.rank()];
                 return RankOfRun{mixer_of(description, world), [own](const Pass&) { return own; }};
               }};
@@ -110,7 +112,7 @@ std::vector<Tensor> run(const Video& video, const DualScope& scope, const Layout
   const Rope rope =
       make_rope({video.frames, video.height, video.width}, {}, static_cast<int>(video.head_dim));
   run.after = [&](Communicator& world) {
-    const MixerDescription description = describe(video, scope, layout, world.rank());
+    const MixerDescription description = describe_clips(video, scope, layout, world.rank());
     EXPECT_EQ(arenas[world.rank()], dry_arenas(video, description, passes, rope))
         << to_string(layout) << " rank " << world.rank();
     EXPECT_EQ(world.counters().total_sent().bytes,
@@ -123,13 +125,13 @@ std::vector<Tensor> run(const Video& video, const DualScope& scope, const Layout
 
 Tensor run_once(const Video& video, const DualScope& scope, const Layout& layout, int step = 0,
                 const LocalOptions& options = {}) {
-  return std::move(
-      run(video, scope, layout, {{.step = step}}, features(video, {step}), options)[0]);
+  return std::move(run_dual_scope(video, scope, layout, {{.step = step}},
+                                  features_of_steps(video, {step}), options)[0]);
 }
 
 // Row t of x [n, heads, E] turned to the position (frame, row, column) in f64.
-std::vector<double> turned(const Video& video, const Tensor& x, int64_t token, int64_t head,
-                           double frame) {
+std::vector<double> clip_turned(const Video& video, const Tensor& x, int64_t token, int64_t head,
+                                double frame) {
   return turned_head(x.as<float>() + (token * x.view()[1] + head) * video.head_dim, video.head_dim,
                      {frame, static_cast<double>(token % video.size() / video.width),
                       static_cast<double>(token % video.width)});
@@ -139,8 +141,8 @@ std::vector<double> turned(const Video& video, const Tensor& x, int64_t token, i
 // which features frame a sees of frame b.
 using SeenOf = std::function<const Features&(int64_t query_frame, int64_t key_frame)>;
 
-Tensor by_definition(const Video& video, const DualScope& scope, int step, const Features& own,
-                     const SeenOf& seen_of) {
+Tensor dual_scope_by_definition(const Video& video, const DualScope& scope, int step,
+                                const Features& own, const SeenOf& seen_of) {
   Tensor out(DType::kF32, {video.tokens(), video.heads, video.head_dim});
   const int64_t size = video.size(), group = video.heads / video.kv_heads;
   const bool composing = step < scope.global_steps;
@@ -157,11 +159,12 @@ Tensor by_definition(const Video& video, const DualScope& scope, int step, const
       const auto see = [&](int64_t other, bool global) {
         const Features& from = seen_of(frame, other);
         const double bias = global == composing ? scope.bias : 0;
-        const auto query = turned(video, own.q, token, head,
-                                  global ? remapped(frame) : static_cast<double>(frame));
+        const auto query = clip_turned(video, own.q, token, head,
+                                       global ? remapped(frame) : static_cast<double>(frame));
         for (int64_t key = other * size; key < (other + 1) * size; ++key) {
-          const auto turned_key = turned(video, from.k, key, head / group,
-                                         global ? remapped(other) : static_cast<double>(other));
+          const auto turned_key =
+              clip_turned(video, from.k, key, head / group,
+                          global ? remapped(other) : static_cast<double>(other));
           double logit = 0;
           for (int64_t i = 0; i < video.head_dim; ++i) logit += query[i] * turned_key[i];
           logits.push_back(logit * video.scale() + bias);
@@ -178,10 +181,10 @@ Tensor by_definition(const Video& video, const DualScope& scope, int step, const
   return out;
 }
 
-Tensor by_definition(const Video& video, const DualScope& scope, int step) {
+Tensor dual_scope_by_definition(const Video& video, const DualScope& scope, int step) {
   const Features own(video, step);
-  return by_definition(video, scope, step, own,
-                       [&](int64_t, int64_t) -> const Features& { return own; });
+  return dual_scope_by_definition(video, scope, step, own,
+                                  [&](int64_t, int64_t) -> const Features& { return own; });
 }
 
 const std::vector<DualScope> kScopes = {
@@ -197,7 +200,7 @@ TEST(DualScope, EveryNumberOfClipsGivesTheSameBits) {
     for (const DualScope& scope : kScopes) {
       const Video video{.frames = frames};
       const Tensor one = run_once(video, scope, clips(1));
-      EXPECT_LE(relative_l2(one, by_definition(video, scope, 0)), 1e-6) << scope.window;
+      EXPECT_LE(relative_l2(one, dual_scope_by_definition(video, scope, 0)), 1e-6) << scope.window;
       for (int count = 2; count <= 7; ++count)
         EXPECT_TRUE(same_bits(run_once(video, scope, clips(count), 0, {.rendezvous = true}), one))
             << frames << " frames, " << count << " clips, window " << scope.window;
@@ -227,7 +230,7 @@ TEST(DualScope, FastOpsAreWithinTheirBounds) {
 TEST(DualScope, ZerosThatAreNotMaskedFailTheLaw) {
   const DualScope scope{.window = 2, .global = 0};
   const Video video, padded{.frames = video.frames + 2 * scope.window};
-  std::vector<Features> values = features(padded, {0});
+  std::vector<Features> values = features_of_steps(padded, {0});
   Features own(video, 0);
   Stream stream = Stream::cpu(1);
   for (auto member : {&Features::q, &Features::k, &Features::v}) {
@@ -235,8 +238,8 @@ TEST(DualScope, ZerosThatAreNotMaskedFailTheLaw) {
     copy(stream, (own.*member).view(),
          (values[0].*member).view().slice(0, scope.window * video.size(), video.tokens()));
   }
-  const Tensor whole = by_definition(video, scope, 0);
-  const Tensor bug = std::move(run(padded, scope, clips(1), {{}}, values)[0]);
+  const Tensor whole = dual_scope_by_definition(video, scope, 0);
+  const Tensor bug = std::move(run_dual_scope(padded, scope, clips(1), {{}}, values)[0]);
   const auto error = [&](int64_t frame) {
     return relative_l2(bug.view().slice(0, (frame + scope.window) * video.size(), video.size()),
                        whole.view().slice(0, frame * video.size(), video.size()));
@@ -252,12 +255,12 @@ TEST(DualScope, AFrameSeesItsWindowAndTheGlobalFrames) {
   const Tensor plain = run_once(video, scope, clips(2));
   const std::set<int64_t> global{0, 4};
   for (int64_t changed = 0; changed < video.frames; ++changed) {
-    std::vector<Features> values = features(video, {0});
+    std::vector<Features> values = features_of_steps(video, {0});
     for (const Tensor* x : {&values[0].k, &values[0].v}) {
       const TensorView rows = x->view().slice(0, changed * video.size(), video.size());
       for (int64_t i = 0; i < rows.count(); ++i) rows.as<float>()[i] += 1;
     }
-    const Tensor out = std::move(run(video, scope, clips(2), {{}}, values)[0]);
+    const Tensor out = std::move(run_dual_scope(video, scope, clips(2), {{}}, values)[0]);
     for (int64_t frame = 0; frame < video.frames; ++frame) {
       const auto rows = [&](const Tensor& x) {
         return x.view().slice(0, frame * video.size(), video.size());
@@ -273,12 +276,12 @@ TEST(DualScope, LayersReachTheirWindowsTogether) {
   const DualScope scope{.window = 1, .global = 0};
   const Video video{.frames = 9, .kv_heads = 4};
   const auto three_layers = [&](bool changed) {
-    std::vector<Features> values = features(video, {0});
+    std::vector<Features> values = features_of_steps(video, {0});
     if (changed)
       for (int64_t i = 0; i < video.size() * video.heads * video.head_dim; ++i)
         values[0].v.as<float>()[i] += 1;
     for (int layer = 0; layer < 3; ++layer)
-      values[0].v = std::move(run(video, scope, clips(2), {{}}, values)[0]);
+      values[0].v = std::move(run_dual_scope(video, scope, clips(2), {{}}, values)[0]);
     return std::move(values[0].v);
   };
   const Tensor plain = three_layers(false), changed = three_layers(true);
@@ -301,7 +304,7 @@ TEST(DualScope, WideScopesAreFullAttention) {
     for (int count = 1; count <= 3; ++count) {
       const auto make = [&](Communicator& world) {
         return make_mixer(
-            describe({}, scope, clips(count), world.rank()),
+            describe_clips({}, scope, clips(count), world.rank()),
             [&](const std::vector<int>& ranks, int) { return world.group(ranks, 7); });
       };
       const SequenceMap map = SequenceMap::clips({c.tokens(), 7}, count);
@@ -329,9 +332,9 @@ TEST(DualScope, TheBiasWeighsThePartOfItsPhase) {
   global.bias = near.bias;
   global.global_steps = 3;
   for (int step = 1; step < 5; ++step)
-    EXPECT_LE(
-        relative_l2(run_once(video, global, clips(2), step), by_definition(video, global, step)),
-        1e-6);
+    EXPECT_LE(relative_l2(run_once(video, global, clips(2), step),
+                          dual_scope_by_definition(video, global, step)),
+              1e-6);
 }
 
 // Law 28. Bug 4 of Video-Infinity, planted: shares of the clips depend on how many there are.
@@ -375,13 +378,14 @@ TEST(DualScope, BytesAreThoseOfTheNeighboursAndTheGlobalFrames) {
   const Video video{.frames = 12};
   const DualScope scope{.window = 2, .global = 4, .trained = 5};
   const int64_t row = 2 * video.size() * video.kv_heads * video.head_dim * 4;
-  run(video, scope, clips(4), {{}}, features(video, {0}), {}, [&](Communicator& world) {
-    const int neighbours = world.rank() % 3 == 0 ? 1 : 2;  // of four clips
-    const CommCounters& counters = world.counters();
-    EXPECT_EQ(counters.total_sent().bytes, row * (neighbours * scope.window + 3 * 1));
-    EXPECT_EQ(counters.sent[static_cast<size_t>(Payload::kKeyValue)], counters.total_sent());
-    EXPECT_EQ(counters.total_sent().messages, neighbours + 3);
-  });
+  run_dual_scope(
+      video, scope, clips(4), {{}}, features_of_steps(video, {0}), {}, [&](Communicator& world) {
+        const int neighbours = world.rank() % 3 == 0 ? 1 : 2;  // of four clips
+        const CommCounters& counters = world.counters();
+        EXPECT_EQ(counters.total_sent().bytes, row * (neighbours * scope.window + 3 * 1));
+        EXPECT_EQ(counters.sent[static_cast<size_t>(Payload::kKeyValue)], counters.total_sent());
+        EXPECT_EQ(counters.total_sent().messages, neighbours + 3);
+      });
 }
 
 // Law 33: other ranks' frames are those of the step before, exactly, from the end of the warm-up
@@ -394,12 +398,12 @@ TEST(DualScope, StaleFramesAreThoseOfTheStepBefore) {
                                  {.step = 6},
                                  {.model = 1, .step = 7},
                                  {.model = 1, .step = 8}};
-  const std::vector<Features> values = features(video, {3, 4, 5, 6, 7, 8});
+  const std::vector<Features> values = features_of_steps(video, {3, 4, 5, 6, 7, 8});
   for (const int warmup : {0, 5})
     for (int count = 1; count <= 4; ++count) {
       const DualScope scope{
           .window = 2, .global = 3, .trained = 5, .bias = 1, .stale = 1, .warmup = warmup};
-      const std::vector<Tensor> out = run(video, scope, clips(count), passes, values);
+      const std::vector<Tensor> out = run_dual_scope(video, scope, clips(count), passes, values);
       const SequenceMap map = SequenceMap::clips(video.sequence(), count);
       const auto clip_of = [&](int64_t frame) {
         int clip = 0;
@@ -408,17 +412,18 @@ TEST(DualScope, StaleFramesAreThoseOfTheStepBefore) {
       };
       for (size_t i = 0; i < passes.size(); ++i) {
         const bool fresh = i == 0 || i == 4 || passes[i].step < warmup;
-        const Tensor expected = by_definition(
+        const Tensor expected = dual_scope_by_definition(
             video, scope, passes[i].step, values[i],
             [&](int64_t query, int64_t key) -> const Features& {
               return fresh || clip_of(query) == clip_of(key) ? values[i] : values[i - 1];
             });
         EXPECT_LE(relative_l2(out[i], expected), 1e-6) << count << " clips, pass " << i;
         if (count > 1 && !fresh) {
-          EXPECT_GE(relative_l2(out[i], by_definition(video, scope, passes[i].step, values[i],
-                                                      [&](int64_t, int64_t) -> const Features& {
-                                                        return values[i];
-                                                      })),
+          EXPECT_GE(relative_l2(out[i],
+                                dual_scope_by_definition(video, scope, passes[i].step, values[i],
+                                                         [&](int64_t, int64_t) -> const Features& {
+                                                           return values[i];
+                                                         })),
                     1e-3);
         }
       }
@@ -428,14 +433,14 @@ TEST(DualScope, StaleFramesAreThoseOfTheStepBefore) {
 TEST(DualScope, AWarmUpOfAllStepsIsTheFreshMethod) {
   const Video video{.frames = 7};
   const std::vector<Pass> passes{{.step = 0}, {.step = 1}, {.branch = 1, .step = 1}};
-  const std::vector<Features> values = features(video, {0, 1, 2});
+  const std::vector<Features> values = features_of_steps(video, {0, 1, 2});
   const DualScope fresh{.window = 2, .global = 3, .trained = 5};
   DualScope stale = fresh;
   stale.stale = 1;
   stale.warmup = 2;
-  const std::vector<Tensor> expected = run(video, fresh, clips(1), passes, values);
+  const std::vector<Tensor> expected = run_dual_scope(video, fresh, clips(1), passes, values);
   for (int count = 2; count <= 4; ++count) {
-    const std::vector<Tensor> out = run(video, stale, clips(count), passes, values);
+    const std::vector<Tensor> out = run_dual_scope(video, stale, clips(count), passes, values);
     for (size_t i = 0; i < passes.size(); ++i) EXPECT_TRUE(same_bits(out[i], expected[i])) << i;
   }
 }
@@ -443,14 +448,14 @@ TEST(DualScope, AWarmUpOfAllStepsIsTheFreshMethod) {
 TEST(DualScope, DelaysChangeNoBit) {
   const Video video{.frames = 6};
   const std::vector<Pass> passes{{.step = 0}, {.branch = 1, .step = 0}, {.step = 1}, {.step = 2}};
-  const std::vector<Features> values = features(video, {0, 1, 2, 3});
+  const std::vector<Features> values = features_of_steps(video, {0, 1, 2, 3});
   for (const int stale : {0, 1}) {
     const DualScope scope{.window = 3, .global = 2, .trained = 5, .stale = stale};
-    const std::vector<Tensor> plain = run(video, scope, clips(3), passes, values);
+    const std::vector<Tensor> plain = run_dual_scope(video, scope, clips(3), passes, values);
     for (uint64_t seed = 1; seed <= 50; ++seed) {
       const std::vector<Tensor> out =
-          run(video, scope, clips(3), passes, values,
-              {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 50});
+          run_dual_scope(video, scope, clips(3), passes, values,
+                         {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 50});
       for (size_t i = 0; i < passes.size(); ++i) EXPECT_TRUE(same_bits(out[i], plain[i])) << seed;
     }
   }
@@ -472,7 +477,7 @@ TEST(DualScope, RefusesWhatIsNotLegalByNameAndValue) {
 
 TEST(DualScopeDeathTest, ClipsAreWholeFramesAndNeedTheMethod) {
   EXPECT_DEATH(ClipFrames(SequenceMap::contiguous(12, 2), {12, 3}, {.global = 0}), "clip");
-  MixerDescription description = describe({}, {}, clips(2), 0);
+  MixerDescription description = describe_clips({}, {}, clips(2), 0);
   description.dual_scope.reset();
   EXPECT_DEATH(make_mixer(description, {}), "clips of full attention");
 }

@@ -10,12 +10,12 @@
 namespace weft::test {
 namespace {
 
-Stream& stream() {
+Stream& reference_stream() {
   thread_local Stream one = Stream::cpu(1, Determinism::kFixed, &reference_ops());
   return one;
 }
 
-Communicator everybody(Communicator& world) {
+Communicator all_of(Communicator& world) {
   std::vector<int> all;
   for (int rank = 0; rank < world.size(); ++rank) all.push_back(rank);
   return world.group(all, 9);
@@ -32,7 +32,7 @@ FeatureDescription full(int ranks, int rank, int versions) {
   return description;
 }
 
-float value(int rank, int layer, int version) {
+float feature_value(int rank, int layer, int version) {
   return static_cast<float>(100 * rank + 10 * layer + version);
 }
 
@@ -46,7 +46,7 @@ TEST(FeatureCache, BytesAreTheFormula) {
   for (int versions : {1, 2, 3})
     run_ranks(3, [&](Communicator& world) {
       const FeatureDescription description = full(3, world.rank(), versions);
-      Communicator group = everybody(world);
+      Communicator group = all_of(world);
       FeatureCache cache(&group, description);
       // 2, 3 and 4 rows of 3 values, for 2 keys.
       EXPECT_EQ(cache.bytes(), 4u * 2 * versions * 9 * 3);
@@ -54,7 +54,7 @@ TEST(FeatureCache, BytesAreTheFormula) {
       for (int version = 0; version < 4; ++version)
         for (const FeatureKey& key : description.keys) {
           cache.write(key, version);
-          cache.exchange(stream(), key, version);
+          cache.exchange(reference_stream(), key, version);
         }
       cache.finish();
       EXPECT_EQ(world.counters().total_sent().bytes, 4 * 2 * feature_sent_bytes(description));
@@ -72,16 +72,17 @@ TEST(FeatureCache, ABufferIsNotWrittenWhileAMessageUsesIt) {
         run_ranks(2,
                   [&](Communicator& world) {
                     const int rank = world.rank(), stale = versions - 1;
-                    Communicator group = everybody(world);
+                    Communicator group = all_of(world);
                     FeatureCache cache(&group, full(2, rank, versions));
                     const FeatureKey key = cache.description().keys[1];
                     for (int version = 0; version < 9; ++version) {
-                      fill(cache.write(key, version), value(rank, key.layer, version));
-                      cache.exchange(stream(), key, version);
+                      fill(cache.write(key, version), feature_value(rank, key.layer, version));
+                      cache.exchange(reference_stream(), key, version);
                       if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
                       const int wanted = std::max(0, version - stale);
-                      expect_filled(cache.read(key, 0, wanted), value(1 - rank, key.layer, wanted));
-                      expect_filled(cache.own(key, wanted), value(rank, key.layer, wanted));
+                      expect_filled(cache.read(key, 0, wanted),
+                                    feature_value(1 - rank, key.layer, wanted));
+                      expect_filled(cache.own(key, wanted), feature_value(rank, key.layer, wanted));
                     }
                     cache.finish();
                   },
@@ -93,21 +94,22 @@ TEST(FeatureCache, VersionsMayBeLeftOutAndUnread) {
   for (const bool rendezvous : {true, false})
     run_ranks(3,
               [&](Communicator& world) {
-                Communicator group = everybody(world);
+                Communicator group = all_of(world);
                 FeatureCache cache(&group, full(3, world.rank(), 2));
                 const FeatureKey key = cache.description().keys[0];
                 EXPECT_EQ(cache.staleness(key, 0), std::nullopt);
                 for (int version : {0, 3, 4, 9, 12}) {
-                  fill(cache.write(key, version), value(world.rank(), key.layer, version));
-                  cache.exchange(stream(), key, version);
+                  fill(cache.write(key, version), feature_value(world.rank(), key.layer, version));
+                  cache.exchange(reference_stream(), key, version);
                   EXPECT_EQ(cache.staleness(key, version), 0);
                   EXPECT_EQ(cache.staleness(key, version + 2), 2);
                 }
                 cache.finish();
                 for (size_t link = 0; link < 2; ++link)
                   for (int version : {9, 12})
-                    expect_filled(cache.read(key, static_cast<int>(link), version),
-                                  value(cache.description().links[link].peer, key.layer, version));
+                    expect_filled(
+                        cache.read(key, static_cast<int>(link), version),
+                        feature_value(cache.description().links[link].peer, key.layer, version));
               },
               {.rendezvous = rendezvous, .delay_seed = 7, .max_delay_us = 200});
 }
@@ -116,18 +118,19 @@ TEST(FeatureCache, FinishWaitsAndAbortForgets) {
   for (const bool rendezvous : {true, false})
     run_ranks(2,
               [&](Communicator& world) {
-                Communicator group = everybody(world);
+                Communicator group = all_of(world);
                 FeatureCache cache(&group, full(2, world.rank(), 2));
                 const auto round = [&](int version) {
                   for (const FeatureKey& key : cache.description().keys) {
-                    fill(cache.write(key, version), value(world.rank(), key.layer, version));
-                    cache.exchange(stream(), key, version);
+                    fill(cache.write(key, version),
+                         feature_value(world.rank(), key.layer, version));
+                    cache.exchange(reference_stream(), key, version);
                   }
                 };
                 const auto check = [&](int version) {
                   for (const FeatureKey& key : cache.description().keys)
                     expect_filled(cache.read(key, 0, version),
-                                  value(1 - world.rank(), key.layer, version));
+                                  feature_value(1 - world.rank(), key.layer, version));
                 };
                 round(5);
                 EXPECT_EQ(cache.pending(), 4);
@@ -137,12 +140,12 @@ TEST(FeatureCache, FinishWaitsAndAbortForgets) {
                 check(5);
                 EXPECT_EQ(world.counters().waits, waits);  // it has arrived
                 round(6);
-                world.barrier(stream(), {.layer = 1});
+                world.barrier(reference_stream(), {.layer = 1});
                 cache.abort();
                 EXPECT_EQ(cache.pending(), 0);
                 for (const FeatureKey& key : cache.description().keys)
                   EXPECT_EQ(cache.staleness(key, 7), std::nullopt);
-                world.barrier(stream(), {.layer = 2});
+                world.barrier(reference_stream(), {.layer = 2});
                 round(2);  // the next job begins anew
                 check(2);
                 cache.finish();
@@ -152,17 +155,18 @@ TEST(FeatureCache, FinishWaitsAndAbortForgets) {
 
 TEST(FeatureCacheDeathTest, AnotherVersionThanTheDeclaredOneIsRefusedByName) {
   run_ranks(1, [](Communicator& world) {
-    Communicator group = everybody(world);
+    Communicator group = all_of(world);
     FeatureCache cache(&group, full(1, 0, 2));
     const FeatureKey key = cache.description().keys[1];
     EXPECT_DEATH(cache.own(key, 0),
                  "key-value of clip 0 branch 1 layer 4 is asked for version 0 and holds none");
     for (int version : {3, 4, 5}) cache.write(key, version);
-    cache.exchange(stream(), key, 5);
+    cache.exchange(reference_stream(), key, 5);
     EXPECT_DEATH(cache.own(key, 3), "layer 4 is asked for version 3 and holds (5, 4|4, 5)");
     EXPECT_DEATH(cache.read(key, 0, 4), "layer 4 is read in version 4 before its exchange");
     EXPECT_DEATH(cache.write(key, 5), "layer 4 is written in version 5 after 5");
-    EXPECT_DEATH(cache.exchange(stream(), key, 5), "layer 4 is exchanged twice in version 5");
+    EXPECT_DEATH(cache.exchange(reference_stream(), key, 5),
+                 "layer 4 is exchanged twice in version 5");
     EXPECT_DEATH(cache.own({.clip = 2}, 0), "no slot for key-value of clip 2");
   });
 }
@@ -216,20 +220,20 @@ struct StaleRun {
   bool finishes = true;     // at the end of every step
 };
 
-constexpr int kLayers = 2, kBranches = 2, kSteps = 4;
-constexpr int64_t kHeads = 2, kSize = 12;
+constexpr int kFeatureLayers = 2, kBranches = 2, kSteps = 4;
+constexpr int64_t kFeatureHeads = 2, kFeatureSize = 12;
 
 class StaleFeatures : public testing::Test {
  protected:
   static constexpr int kRanks = 4;
   const std::vector<Range> ranges_{{0, 3}, {3, 10}, {10, 12}, {12, 20}};
   const int64_t total_ = 20;
-  const Rope rope_ = make_rope({1, 4, 5}, {}, kSize);
+  const Rope rope_ = make_rope({1, 4, 5}, {}, kFeatureSize);
 
   // q, k or v of all tokens; unlike the real features they do not depend on earlier layers.
   Tensor features(int which, const Pass& pass, int layer) const {
     return random_values(
-        DType::kF32, {total_, kHeads, kSize},
+        DType::kF32, {total_, kFeatureHeads, kFeatureSize},
         static_cast<uint64_t>(((which * 10 + layer) * 10 + pass.branch) * 10 + pass.step), 1);
   }
   // The rows that `rank` sends to `peer`, counted in its part.
@@ -240,9 +244,9 @@ class StaleFeatures : public testing::Test {
     return peer == rank - 1 ? Range{0, std::min<int64_t>(2, n)} : Range{};
   }
   FeatureDescription description(int rank, bool neighbours) const {
-    FeatureDescription out{.rows = ranges_[rank].size(), .row = {2 * kHeads, kSize}};
+    FeatureDescription out{.rows = ranges_[rank].size(), .row = {2 * kFeatureHeads, kFeatureSize}};
     for (int branch = 0; branch < kBranches; ++branch)
-      for (int layer = 0; layer < kLayers; ++layer)
+      for (int layer = 0; layer < kFeatureLayers; ++layer)
         out.keys.push_back({.branch = branch, .layer = layer});
     for (int peer = 0; peer < kRanks; ++peer) {
       const Range sent = shared(rank, peer, neighbours);
@@ -256,20 +260,20 @@ class StaleFeatures : public testing::Test {
     int at = 0;
     for (int step = 0; step < kSteps; ++step)
       for (int branch = 0; branch < kBranches; ++branch)
-        for (int layer = 0; layer < kLayers; ++layer)
+        for (int layer = 0; layer < kFeatureLayers; ++layer)
           visit(Pass{.branch = branch, .step = step}, layer, at++);
   }
-  static int attends() { return kSteps * kBranches * kLayers; }
+  static int attends() { return kSteps * kBranches * kFeatureLayers; }
 
   // The results of all attends, [attends, tokens, A, E].
   Tensor run(const StaleRun& given, const LocalOptions& options = {}) const {
-    Tensor out(DType::kF32, {attends(), total_, kHeads, kSize});
+    Tensor out(DType::kF32, {attends(), total_, kFeatureHeads, kFeatureSize});
     run_ranks(
         kRanks,
         [&](Communicator& world) {
           const int rank = world.rank();
           const Range own = ranges_[rank];
-          StaleMixer mixer(everybody(world), description(rank, given.neighbours), given.warmup);
+          StaleMixer mixer(all_of(world), description(rank, given.neighbours), given.warmup);
           Arena arena(size_t{1} << 20);
           SerialSeams seams;
           for_every_attend([&](const Pass& pass, int layer, int at) {
@@ -278,8 +282,8 @@ class StaleFeatures : public testing::Test {
             const auto rows = [&](const TensorView& x) {
               return x.slice(0, own.begin, own.size());
             };
-            Context context{stream(),   arena, mixer,          seams.reducer,
-                            seams.halo, pass,  {{own}, total_}};
+            Context context{reference_stream(), arena, mixer,          seams.reducer,
+                            seams.halo,         pass,  {{own}, total_}};
             if (layer == 0) mixer.begin(pass);
             mixer.attend(context, {.layer = layer,
                                    .q = rows(q),
@@ -288,7 +292,7 @@ class StaleFeatures : public testing::Test {
                                    .out = rows(out.view().select(0, at)),
                                    .rope = &rope_,
                                    .scale = 0.3f});
-            const bool last = layer + 1 == kLayers && pass.branch + 1 == kBranches;
+            const bool last = layer + 1 == kFeatureLayers && pass.branch + 1 == kBranches;
             if (given.finishes && last) mixer.finish();
           });
           mixer.finish();
@@ -299,14 +303,14 @@ class StaleFeatures : public testing::Test {
 
   // The same on one rank, from the definition.
   Tensor expected(const StaleRun& given) const {
-    Tensor out(DType::kF32, {attends(), total_, kHeads, kSize});
+    Tensor out(DType::kF32, {attends(), total_, kFeatureHeads, kFeatureSize});
     for_every_attend([&](const Pass& pass, int layer, int at) {
       Pass before = pass;
       if (pass.step >= given.warmup) --before.step;
       Tensor q = features(0, pass, layer), k = features(1, pass, layer),
              v = features(2, pass, layer), old_k = features(1, before, layer),
              old_v = features(2, before, layer);
-      for (const Tensor* x : {&q, &k, &old_k}) apply_rope(stream(), *x, rope_, 0, *x);
+      for (const Tensor* x : {&q, &k, &old_k}) apply_rope(reference_stream(), *x, rope_, 0, *x);
       for (int rank = 0; rank < kRanks; ++rank) {
         std::vector<KVSegment> segments;
         for (int peer = 0; peer < kRanks; ++peer) {
@@ -320,10 +324,11 @@ class StaleFeatures : public testing::Test {
               {.k = cut(peer == rank ? k : old_k), .v = cut(peer == rank ? v : old_v)});
         }
         const Range own = ranges_[rank];
-        attention(stream(), {.q = q.view().slice(0, own.begin, own.size()),
-                             .segments = segments,
-                             .scale = 0.3f,
-                             .out = out.view().select(0, at).slice(0, own.begin, own.size())});
+        attention(reference_stream(),
+                  {.q = q.view().slice(0, own.begin, own.size()),
+                   .segments = segments,
+                   .scale = 0.3f,
+                   .out = out.view().select(0, at).slice(0, own.begin, own.size())});
       }
     });
     return out;
@@ -349,10 +354,10 @@ TEST_F(StaleFeatures, WarmUpOverAllStepsIsExact) {
   const Tensor out = run({.warmup = kSteps}), stale = run({.warmup = 1});
   for_every_attend([&](const Pass& pass, int layer, int at) {
     Tensor q = features(0, pass, layer), k = features(1, pass, layer), v = features(2, pass, layer),
-           whole(DType::kF32, {total_, kHeads, kSize});
+           whole(DType::kF32, {total_, kFeatureHeads, kFeatureSize});
     Arena arena(size_t{1} << 20);
     SerialSeams seams;
-    Context context = seams.context(stream(), arena, pass, TokenRanges::all(total_));
+    Context context = seams.context(reference_stream(), arena, pass, TokenRanges::all(total_));
     context.mixer.attend(
         context,
         {.layer = layer, .q = q, .k = k, .v = v, .out = whole, .rope = &rope_, .scale = 0.3f});

@@ -69,7 +69,7 @@ struct Arithmetic final : Program {
   float result = 0;
 };
 
-DenoisePlanConfig job(const Layout& layout) {
+DenoisePlanConfig interpreted_job(const Layout& layout) {
   DenoisePlanConfig config{.steps = {{0, 2}, {0, 2}, {1, 1}},
                            .blocks = {7, 5},
                            .layout = layout,
@@ -114,14 +114,14 @@ TEST(Interpreter, GivesTheSameUnderEveryLayout) {
     for (const Layout& layout :
          legal_layouts(ranks, {.heads = 6, .layers = 5, .tokens = 12, .ffn = 64}))
       for (const bool rendezvous : {false, true})
-        run_on_ranks(job(layout), {.rendezvous = rendezvous, .delay_seed = 7});
+        run_on_ranks(interpreted_job(layout), {.rendezvous = rendezvous, .delay_seed = 7});
 }
 
 TEST(Interpreter, StopsEveryRankBetweenTurns) {
   Layout layout;
   layout[Axis::kCfg] = layout[Axis::kLayers] = 2;
   for (int turn = 0; turn <= 3; ++turn)
-    run_on_ranks(job(layout), {.rendezvous = true, .delay_seed = 3}, turn);
+    run_on_ranks(interpreted_job(layout), {.rendezvous = true, .delay_seed = 3}, turn);
 }
 
 // A program that releases a slot while its rows are under way.

@@ -18,7 +18,7 @@ Layout make(std::initializer_list<std::pair<Axis, int>> parts) {
   return layout;
 }
 
-std::string fault(const std::string& text, int ranks, const LayoutLimits& limits) {
+std::string layout_fault(const std::string& text, int ranks, const LayoutLimits& limits) {
   try {
     parse_layout(text, ranks, limits);
   } catch (const Error& error) {
@@ -54,8 +54,9 @@ TEST(Mesh, RankAndCoordinatesAreABijection) {
 TEST(Layout, WholeFramesAllowNoRing) {
   const LayoutLimits limits{.heads = 12, .layers = 30, .tokens = 1560, .whole_frames = true};
   for (const char* ring : {"ring=2", "token_ring=2"})
-    EXPECT_NE(fault(ring, 2, limits).find("splits the frames of a block"), std::string::npos);
-  EXPECT_EQ(fault("ulysses=2,layers=2", 4, limits), "");
+    EXPECT_NE(layout_fault(ring, 2, limits).find("splits the frames of a block"),
+              std::string::npos);
+  EXPECT_EQ(layout_fault("ulysses=2,layers=2", 4, limits), "");
 }
 
 TEST(Mesh, GroupsOfEveryAxisPartitionTheWorld) {
@@ -100,62 +101,69 @@ TEST(Layout, RanksOfTheTextEncoderAndTheVaeArePartOfIt) {
   for (const Layout& one : parse_layouts("all,vae_ranks=3", 4, kWan)) EXPECT_EQ(one.vae_ranks, 3);
   EXPECT_EQ(parse_layouts("all,vae_ranks=3", 4, kWan).size(), legal_layouts(4, kWan).size());
 
-  EXPECT_NE(fault("ulysses=4,text_ranks=5", 4, kWan)
+  EXPECT_NE(layout_fault("ulysses=4,text_ranks=5", 4, kWan)
                 .find("text_ranks is 5, legal: 1 to 4, the ranks of one result"),
             std::string::npos);
   LayoutLimits two = kWan;
   two.requests = 2;
-  EXPECT_NE(fault("data=2,ulysses=2,vae_ranks=3", 4, two).find("vae_ranks is 3, legal: 1 to 2"),
-            std::string::npos);
+  EXPECT_NE(
+      layout_fault("data=2,ulysses=2,vae_ranks=3", 4, two).find("vae_ranks is 3, legal: 1 to 2"),
+      std::string::npos);
   EXPECT_EQ(parse_layout("ulysses=4", 4, kWan).decode_rank, -1);
   const Layout decoder = parse_layout("ulysses=4,decode_rank=0", 4, kWan);
   EXPECT_EQ(decoder.decode_rank, 0);
   EXPECT_EQ(to_string(decoder), "ulysses=4,decode_rank=0");
-  EXPECT_NE(fault("data=2,ulysses=2,decode_rank=2", 4, two)
+  EXPECT_NE(layout_fault("data=2,ulysses=2,decode_rank=2", 4, two)
                 .find("decode_rank is 2, legal: 0 to 1, the ranks of one result"),
             std::string::npos);
   EXPECT_NE(
-      fault("ulysses=4,decode_rank=1,vae_ranks=2", 4, kWan)
+      layout_fault("ulysses=4,decode_rank=1,vae_ranks=2", 4, kWan)
           .find("vae_ranks is 2, but decode_rank gives the VAE to one rank; legal with it: 1"),
       std::string::npos);
-  EXPECT_NE(fault("ulysses=4,vae_ranks=0", 4, kWan).find("'vae_ranks=0' is not legal"),
+  EXPECT_NE(layout_fault("ulysses=4,vae_ranks=0", 4, kWan).find("'vae_ranks=0' is not legal"),
             std::string::npos);
   LayoutLimits language = kWan;
   language.decode_kv_heads = 4;
-  EXPECT_NE(fault("tensor=2,text_ranks=1", 2, language).find("a language model has no such stage"),
+  EXPECT_NE(
+      layout_fault("tensor=2,text_ranks=1", 2, language).find("a language model has no such stage"),
+      std::string::npos);
+  EXPECT_NE(layout_fault("text_ranks=0", 1, kWan).find("'text_ranks=0' is not legal"),
             std::string::npos);
-  EXPECT_NE(fault("text_ranks=0", 1, kWan).find("'text_ranks=0' is not legal"), std::string::npos);
-  EXPECT_NE(fault("auto,ring=2", 2, kWan).find("ring beside auto"), std::string::npos);
-  EXPECT_NE(fault("auto,", 2, kWan).find("'' is not legal"), std::string::npos);
-  EXPECT_NE(fault("all", 2, kWan).find("weft plan alone"), std::string::npos);
+  EXPECT_NE(layout_fault("auto,ring=2", 2, kWan).find("ring beside auto"), std::string::npos);
+  EXPECT_NE(layout_fault("auto,", 2, kWan).find("'' is not legal"), std::string::npos);
+  EXPECT_NE(layout_fault("all", 2, kWan).find("weft plan alone"), std::string::npos);
 }
 
 TEST(Layout, RefusesWithTheReasonAndTheLegalOnes) {
   LayoutLimits limits = kWan;
   limits.heads = 3;
-  EXPECT_NE(fault("ulysses=4", 4, limits).find("ulysses * tensor is 4, but there are 3 heads"),
-            std::string::npos);
-  EXPECT_NE(fault("ulysses=4", 4, limits).find("cfg=2,ring=2"), std::string::npos);
-  EXPECT_NE(fault("ulysses=2", 4, kWan).find("the product of its axes is 2, there are 4 ranks"),
-            std::string::npos);
-  EXPECT_NE(fault("rings=2", 2, kWan).find("'rings=2' is not legal"), std::string::npos);
-  EXPECT_NE(fault("ring=2,ring=2", 4, kWan).find("ring stands twice"), std::string::npos);
-  EXPECT_NE(fault("ring=0", 1, kWan).find("'ring=0' is not legal"), std::string::npos);
-  EXPECT_NE(fault("ring=2x", 2, kWan).find("'ring=2x' is not legal"), std::string::npos);
-  EXPECT_NE(fault("", 0 + 7, {.heads = 1, .layers = 1, .tokens = 1, .ffn = 1, .guided = false})
-                .find("no layout of 7 ranks"),
-            std::string::npos);
-  EXPECT_NE(fault("ring=2,", 2, kWan).find("'' is not legal"), std::string::npos);
+  EXPECT_NE(
+      layout_fault("ulysses=4", 4, limits).find("ulysses * tensor is 4, but there are 3 heads"),
+      std::string::npos);
+  EXPECT_NE(layout_fault("ulysses=4", 4, limits).find("cfg=2,ring=2"), std::string::npos);
+  EXPECT_NE(
+      layout_fault("ulysses=2", 4, kWan).find("the product of its axes is 2, there are 4 ranks"),
+      std::string::npos);
+  EXPECT_NE(layout_fault("rings=2", 2, kWan).find("'rings=2' is not legal"), std::string::npos);
+  EXPECT_NE(layout_fault("ring=2,ring=2", 4, kWan).find("ring stands twice"), std::string::npos);
+  EXPECT_NE(layout_fault("ring=0", 1, kWan).find("'ring=0' is not legal"), std::string::npos);
+  EXPECT_NE(layout_fault("ring=2x", 2, kWan).find("'ring=2x' is not legal"), std::string::npos);
+  EXPECT_NE(
+      layout_fault("", 0 + 7, {.heads = 1, .layers = 1, .tokens = 1, .ffn = 1, .guided = false})
+          .find("no layout of 7 ranks"),
+      std::string::npos);
+  EXPECT_NE(layout_fault("ring=2,", 2, kWan).find("'' is not legal"), std::string::npos);
   limits.guided = false;
-  EXPECT_NE(fault("cfg=2", 2, limits).find("guidance is off"), std::string::npos);
-  EXPECT_NE(fault("ring=2,token_ring=2", 4, kWan).find("two ways of one split"), std::string::npos);
-  EXPECT_NE(fault("data=2", 2, kWan).find("data is 2, but there are 1 requests"),
+  EXPECT_NE(layout_fault("cfg=2", 2, limits).find("guidance is off"), std::string::npos);
+  EXPECT_NE(layout_fault("ring=2,token_ring=2", 4, kWan).find("two ways of one split"),
+            std::string::npos);
+  EXPECT_NE(layout_fault("data=2", 2, kWan).find("data is 2, but there are 1 requests"),
             std::string::npos);
 }
 
 // Clips have a meaning where a method gives it one, and no ring serves them.
 TEST(Layout, ClipsNeedTheMethodAndNoRing) {
-  EXPECT_NE(fault("clip=2", 2, kWan).find("clip=2 where attention sees all frames"),
+  EXPECT_NE(layout_fault("clip=2", 2, kWan).find("clip=2 where attention sees all frames"),
             std::string::npos);
   for (const Layout& layout : legal_layouts(8, kWan)) EXPECT_EQ(layout[Axis::kClip], 1);
 
@@ -164,14 +172,14 @@ TEST(Layout, ClipsNeedTheMethodAndNoRing) {
   limits.tokens = 7 * 3;
   EXPECT_EQ(to_string(parse_layout("cfg=2,clip=3", 6, limits)), "cfg=2,clip=3");
   EXPECT_EQ(to_string(parse_layout("auto", 8, limits)), "cfg=2,clip=4");
-  EXPECT_NE(fault("clip=8", 8, limits).find("clip is 8, but there are 7 latent frames"),
+  EXPECT_NE(layout_fault("clip=8", 8, limits).find("clip is 8, but there are 7 latent frames"),
             std::string::npos);
-  EXPECT_NE(fault("clip=2,ring=2", 4, limits).find("ring=2 under --method clips"),
+  EXPECT_NE(layout_fault("clip=2,ring=2", 4, limits).find("ring=2 under --method clips"),
             std::string::npos);
-  EXPECT_NE(fault("token_ring=2", 2, limits).find("token_ring=2 under --method clips"),
+  EXPECT_NE(layout_fault("token_ring=2", 2, limits).find("token_ring=2 under --method clips"),
             std::string::npos);
   // A clip of one frame has three tokens.
-  EXPECT_NE(fault("clip=7,ulysses=4", 28, limits).find("the shortest clip has 3 tokens"),
+  EXPECT_NE(layout_fault("clip=7,ulysses=4", 28, limits).find("the shortest clip has 3 tokens"),
             std::string::npos);
   EXPECT_EQ(to_string(parse_layout("clip=7,ulysses=3", 21, limits)), "clip=7,ulysses=3");
   EXPECT_EQ(Mesh(parse_layout("clip=7,ulysses=3", 21, limits)).sequence_index(10), 10);
@@ -181,12 +189,12 @@ TEST(Layout, ClipsNeedTheMethodAndNoRing) {
 void expect_refused_beside(const std::string& reason, const LayoutLimits& limits,
                            const std::vector<std::string>& others) {
   for (const std::string& other : others)
-    EXPECT_NE(fault(other + "=2", 2, limits).find(other + reason), std::string::npos);
+    EXPECT_NE(layout_fault(other + "=2", 2, limits).find(other + reason), std::string::npos);
 }
 
 // Patches have a meaning where attention is displaced, and nothing else splits their tokens.
 TEST(Layout, PatchesNeedDisplacedAttentionAndNoOtherSplitOfTokens) {
-  EXPECT_NE(fault("patch=2", 2, kWan).find("there are no displaced patches; legal: 1"),
+  EXPECT_NE(layout_fault("patch=2", 2, kWan).find("there are no displaced patches; legal: 1"),
             std::string::npos);
   for (const Layout& layout : legal_layouts(8, kWan)) EXPECT_EQ(layout[Axis::kPatch], 1);
 
@@ -194,14 +202,14 @@ TEST(Layout, PatchesNeedDisplacedAttentionAndNoOtherSplitOfTokens) {
   limits.patches = 3;
   EXPECT_EQ(to_string(parse_layout("cfg=2,patch=3,tensor=2", 12, limits)),
             "cfg=2,patch=3,tensor=2");
-  EXPECT_NE(fault("patch=4", 4, limits).find("patch is 4, but there are 3 patches"),
+  EXPECT_NE(layout_fault("patch=4", 4, limits).find("patch is 4, but there are 3 patches"),
             std::string::npos);
   expect_refused_beside("=2 beside displaced patches", limits, {"ulysses", "ring", "token_ring"});
 }
 
 // Steps have ranks of their own in a stream alone.
 TEST(Layout, StepsNeedAStreamAndNoSplitOfItsKeys) {
-  EXPECT_NE(fault("step=2", 2, kWan).find("need the blocks of a stream; legal: 1"),
+  EXPECT_NE(layout_fault("step=2", 2, kWan).find("need the blocks of a stream; legal: 1"),
             std::string::npos);
   for (const Layout& layout : legal_layouts(8, kWan)) EXPECT_EQ(layout[Axis::kStep], 1);
 
@@ -209,10 +217,11 @@ TEST(Layout, StepsNeedAStreamAndNoSplitOfItsKeys) {
   limits.stream_steps = 3;
   EXPECT_EQ(to_string(parse_layout("step=3,layers=2,tensor=2", 12, limits)),
             "step=3,layers=2,tensor=2");
-  EXPECT_NE(fault("step=4", 4, limits).find("step is 4, but there are 3 steps"), std::string::npos);
+  EXPECT_NE(layout_fault("step=4", 4, limits).find("step is 4, but there are 3 steps"),
+            std::string::npos);
   EXPECT_EQ(to_string(parse_layout("step=3,tensor=2,ulysses=2", 12, limits)),
             "step=3,ulysses=2,tensor=2");
-  EXPECT_NE(fault("layers=2,ulysses=2", 4, limits).find("ulysses=2 beside layers=2"),
+  EXPECT_NE(layout_fault("layers=2,ulysses=2", 4, limits).find("ulysses=2 beside layers=2"),
             std::string::npos);
   expect_refused_beside("=2 splits the keys of a stream's blocks", limits, {"ring", "token_ring"});
 }

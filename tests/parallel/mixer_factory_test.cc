@@ -11,8 +11,8 @@
 namespace weft::test {
 namespace {
 
-MixerDescription describe(const Layout& layout, int rank, const AttentionCase& c,
-                          RingBalance balance) {
+MixerDescription describe_rings(const Layout& layout, int rank, const AttentionCase& c,
+                                RingBalance balance) {
   const int rings = layout.blocks();
   const SequenceMap map = balance == RingBalance::kZigzag
                               ? SequenceMap::zigzag(c.tokens(), rings, layout[Axis::kUlysses])
@@ -25,14 +25,15 @@ void expect_one_ranks_result(const Layout& layout, const AttentionCase& c, RingB
   const Tensor whole = run.whole(), exact = run.whole_f32();
   const auto make = [&](Communicator& world) {
     return make_mixer(
-        describe(layout, world.rank(), c, balance),
+        describe_rings(layout, world.rank(), c, balance),
         [&](const std::vector<int>& ranks, int number) { return world.group(ranks, 7 + number); });
   };
   const Tensor out = run.run(
-      layout.ranks(), describe(layout, 0, c, balance).tokens, make, {.rendezvous = true},
+      layout.ranks(), describe_rings(layout, 0, c, balance).tokens, make, {.rendezvous = true},
       [&](Communicator& world) {
-        EXPECT_EQ(world.counters().total_sent().bytes,
-                  mixer_sent_bytes(describe(layout, world.rank(), c, balance), c.shape(), c.mask))
+        EXPECT_EQ(
+            world.counters().total_sent().bytes,
+            mixer_sent_bytes(describe_rings(layout, world.rank(), c, balance), c.shape(), c.mask))
             << to_string(layout);
       });
   expect_method_equal(out, whole, exact, layout.ranks());
@@ -81,7 +82,7 @@ TEST(MixerFactory, ALayoutThatSplitsNoTokensTakesNothing) {
   layout[Axis::kTensor] = 2;
   layout[Axis::kLayers] = 2;
   for (int rank = 0; rank < 4; ++rank) {
-    const MixerDescription description = describe(layout, rank, c, RingBalance::kContiguous);
+    const MixerDescription description = describe_rings(layout, rank, c, RingBalance::kContiguous);
     EXPECT_EQ(mixer_sent_bytes(description, c.shape()), 0);
     const auto no_group = [](const std::vector<int>&, int) -> Communicator {
       throw Error(ErrorKind::kInternal, "a full mixer needs no group");
@@ -114,7 +115,7 @@ TEST(TokenMixer, BeginNumbersTheMessagesOfAForward) {
     const Layout layout = parse_layout(text, text == std::string("ulysses=2,ring=2") ? 4 : 2, {});
     run_ranks(layout.ranks(), [&](Communicator& world) {
       const MixerDescription description =
-          describe(layout, world.rank(), c, RingBalance::kContiguous);
+          describe_rings(layout, world.rank(), c, RingBalance::kContiguous);
       const auto mixer = make_mixer(description, [&](const std::vector<int>& ranks, int number) {
         return world.group(ranks, 1 + number);
       });

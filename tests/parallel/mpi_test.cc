@@ -45,7 +45,7 @@ std::shared_ptr<Transport> transport() {
       {.largest_part = std::getenv("WEFT_LARGE_MESSAGE") ? MpiOptions{}.largest_part : kPart});
 }
 
-uint8_t value(int64_t index) { return static_cast<uint8_t>(index * 7 + index / 251 + 1); }
+uint8_t message_value(int64_t index) { return static_cast<uint8_t>(index * 7 + index / 251 + 1); }
 
 // Sends from rank 0 to rank 1, whose receive is posted after `early` other messages have come.
 void send_one(Communicator& world, int64_t bytes, bool early) {
@@ -55,7 +55,7 @@ void send_one(Communicator& world, int64_t bytes, bool early) {
   uint8_t token = 9;
   const TensorView small(&token, DType::kU8, {1}), large(data.data(), DType::kU8, {bytes});
   if (world.rank() == 0) {
-    for (int64_t i = 0; i < bytes; ++i) data[i] = value(i);
+    for (int64_t i = 0; i < bytes; ++i) data[i] = message_value(i);
     world.send(stream, 1, first, large);
     world.send(stream, 1, second, small);
   } else {
@@ -63,7 +63,7 @@ void send_one(Communicator& world, int64_t bytes, bool early) {
     world.receive(stream, 0, first, large);
     if (!early) world.receive(stream, 0, second, small);
     int64_t wrong = 0;
-    for (int64_t i = 0; i < bytes; ++i) wrong += data[i] != value(i);
+    for (int64_t i = 0; i < bytes; ++i) wrong += data[i] != message_value(i);
     EXPECT_EQ(wrong, 0) << bytes << " bytes";
   }
   world.barrier(stream, {.hop = 100});

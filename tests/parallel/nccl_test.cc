@@ -22,17 +22,6 @@ namespace {
 
 using Transports = std::vector<std::shared_ptr<Transport>>;
 
-Stream& stream() {
-  thread_local Stream one = Stream::cpu(1);
-  return one;
-}
-
-Tensor ramp(int64_t count, float first, float step) {
-  Tensor x(DType::kF32, {count});
-  for (int64_t i = 0; i < count; ++i) x.as<float>()[i] = first + step * static_cast<float>(i);
-  return x;
-}
-
 std::vector<float> values(const Tensor& x) { return {x.as<float>(), x.as<float>() + x.count()}; }
 
 class Nccl : public testing::Test {
@@ -80,7 +69,7 @@ void collectives(Communicator& c, std::vector<float>& out) {
   };
   for (AllReduce algorithm : {AllReduce::kRing, AllReduce::kStar}) {
     const Tensor x = ramp(101, 0.3f * static_cast<float>(c.rank() + 1), 0.11f);
-    c.all_reduce(stream(), arena, {.kind = Payload::kPartial}, x, algorithm);
+    c.all_reduce(cpu_stream(), arena, {.kind = Payload::kPartial}, x, algorithm);
     keep(x);
   }
   std::vector<Tensor> in, to;
@@ -93,12 +82,12 @@ void collectives(Communicator& c, std::vector<float>& out) {
     ins.push_back(in[p]);
     outs.push_back(to[p]);
   }
-  c.all_to_all_v(stream(), {.kind = Payload::kHeadsIn}, ins, outs);
+  c.all_to_all_v(cpu_stream(), {.kind = Payload::kHeadsIn}, ins, outs);
   for (const Tensor& x : to) keep(x);
   const Tensor y = ramp(7, static_cast<float>(c.rank()), 1.0f);
-  c.broadcast(stream(), {.kind = Payload::kText}, y, c.size() - 1);
+  c.broadcast(cpu_stream(), {.kind = Payload::kText}, y, c.size() - 1);
   keep(y);
-  c.barrier(stream(), {});
+  c.barrier(cpu_stream(), {});
   // Two messages on one wire, the second asked for first.
   const int next = (c.rank() + 1) % c.size(), previous = (c.rank() + c.size() - 1) % c.size();
   if (next == c.rank()) return;
@@ -107,7 +96,7 @@ void collectives(Communicator& c, std::vector<float>& out) {
                            {next, {.kind = Payload::kState}, y}};
   const Message receives[] = {{previous, {.kind = Payload::kState}, a},
                               {previous, {.kind = Payload::kQuery}, b}};
-  for (int turn = 0; turn < 20; ++turn) c.exchange(stream(), sends, receives);
+  for (int turn = 0; turn < 20; ++turn) c.exchange(cpu_stream(), sends, receives);
   keep(a);
   keep(b);
 }
@@ -137,7 +126,7 @@ TEST_F(Nccl, MemoryOfADeviceIsUsedAsItIsAfterTheDefaultStream) {
   const int buffers = NcclStub::live_buffers();
   run_ranks(make(2), [&](Communicator& c) {
     const TensorView view(memory[c.rank()], DType::kF32, {4});
-    c.rank() ? c.receive(stream(), 0, {}, view) : c.send(stream(), 1, {}, view);
+    c.rank() ? c.receive(cpu_stream(), 0, {}, view) : c.send(cpu_stream(), 1, {}, view);
     EXPECT_EQ(NcclStub::live_buffers(), buffers);
   });
   EXPECT_EQ(memory[1][3], 5);
@@ -169,8 +158,8 @@ TEST_F(Nccl, NoOrderOfPostingDeadlocks) {
         const Message one{
             p, {.pass = {.step = turn}}, which < kRanks ? out[p].view() : in[p].view()};
         const std::span<const Message> ends(&one, 1), none;
-        pending.push_back(which < kRanks ? c.post(stream(), ends, none)
-                                         : c.post(stream(), none, ends));
+        pending.push_back(which < kRanks ? c.post(cpu_stream(), ends, none)
+                                         : c.post(cpu_stream(), none, ends));
       }
       for (auto& one : pending) c.wait(one);
       for (int p = 0; p < kRanks; ++p)
@@ -190,7 +179,7 @@ TEST_F(Nccl, StagingIsCountedAndFreedWhenTheJobEnds) {
   run_ranks(make(2), [](Communicator& c) {
     const auto pass = [&](int64_t values) {
       const Tensor x(DType::kF32, {values});
-      c.rank() ? c.receive(stream(), 0, {}, x) : c.send(stream(), 1, {}, x);
+      c.rank() ? c.receive(cpu_stream(), 0, {}, x) : c.send(cpu_stream(), 1, {}, x);
       return c.held_bytes();
     };
     EXPECT_EQ(c.held_bytes(), 0);
@@ -212,9 +201,9 @@ TEST_F(Nccl, TagsThatNeverMeetAreBothNamed) {
   const std::string what = failure(2, [](Communicator& c) {
     Tensor x(DType::kF32, {4});
     if (c.rank() == 0)
-      c.send(stream(), 1, {.kind = Payload::kLatent, .pass = {.step = 2}}, x);
+      c.send(cpu_stream(), 1, {.kind = Payload::kLatent, .pass = {.step = 2}}, x);
     else
-      c.receive(stream(), 0, {.kind = Payload::kLatent, .pass = {.step = 3}}, x);
+      c.receive(cpu_stream(), 0, {.kind = Payload::kLatent, .pass = {.step = 3}}, x);
   });
   EXPECT_EQ(what,
             "deadlock: rank 0 sends to rank 1 latent step 2 layer 0 hop 0 group 0; "
@@ -226,9 +215,9 @@ TEST_F(Nccl, SizesThatDifferAreRefusedBeforeAByteMoves) {
   const std::string what = failure(2, [](Communicator& c) {
     Tensor x(DType::kF32, {4});
     if (c.rank() == 0)
-      c.send(stream(), 1, {.kind = Payload::kLatent}, x);
+      c.send(cpu_stream(), 1, {.kind = Payload::kLatent}, x);
     else
-      c.receive(stream(), 0, {.kind = Payload::kLatent}, x.view().slice(0, 0, 3));
+      c.receive(cpu_stream(), 0, {.kind = Payload::kLatent}, x.view().slice(0, 0, 3));
   });
   EXPECT_NE(what.find("12 bytes, from rank 0 and got latent"), std::string::npos) << what;
   EXPECT_EQ(NcclStub::moved_bytes(), 0);
@@ -249,11 +238,11 @@ TEST_F(Nccl, AnAsyncErrorEndsEveryRank) {
         // Rank 0 and 1 are in the middle of a message, or nobody is.
         const int peer = c.rank() == 2 ? 0 : 1 - c.rank();
         if (under_way && c.rank() == 0)
-          c.send(stream(), peer, {.kind = Payload::kHidden}, x);
+          c.send(cpu_stream(), peer, {.kind = Payload::kHidden}, x);
         else if (c.rank() == 1 && !under_way)
           std::this_thread::sleep_for(std::chrono::milliseconds(300));
         else
-          c.receive(stream(), peer, {.kind = Payload::kHidden}, x);
+          c.receive(cpu_stream(), peer, {.kind = Payload::kHidden}, x);
       } catch (const Error&) {
         ++ended;
         throw;
@@ -270,11 +259,11 @@ TEST_F(Nccl, AbortEndsWaitingRanksAndTheMessageUnderWay) {
   NcclStub::hold(true);
   const std::string what = failure(3, [](Communicator& c) {
     Tensor x(DType::kF32, {4});
-    if (c.rank() == 0) c.send(stream(), 1, {}, x);
-    if (c.rank() == 1) c.receive(stream(), 0, {}, x);
+    if (c.rank() == 0) c.send(cpu_stream(), 1, {}, x);
+    if (c.rank() == 1) c.receive(cpu_stream(), 0, {}, x);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     c.abort("the user has had enough");
-    c.receive(stream(), 0, {}, x);
+    c.receive(cpu_stream(), 0, {}, x);
   });
   EXPECT_EQ(what, "the user has had enough");
   EXPECT_EQ(NcclStub::aborted(), 3);
@@ -285,15 +274,15 @@ TEST_F(Nccl, AReceiveThatIsDroppedIsTakenBack) {
     Tensor dropped(DType::kF32, {4}), x = ramp(4, 3, 1);
     if (c.rank() == 1) {
       const Message message{0, {}, dropped};
-      (void)c.post(stream(), {}, {&message, 1});
+      (void)c.post(cpu_stream(), {}, {&message, 1});
       dropped = Tensor();
       Tensor y(DType::kF32, {4});
-      c.barrier(stream(), {.kind = Payload::kHalo});
-      c.receive(stream(), 0, {}, y);
+      c.barrier(cpu_stream(), {.kind = Payload::kHalo});
+      c.receive(cpu_stream(), 0, {}, y);
       EXPECT_EQ(values(y), values(x));
     } else {
-      c.barrier(stream(), {.kind = Payload::kHalo});
-      c.send(stream(), 1, {}, x);
+      c.barrier(cpu_stream(), {.kind = Payload::kHalo});
+      c.send(cpu_stream(), 1, {}, x);
     }
   });
 }
@@ -364,7 +353,7 @@ TEST_F(Nccl, AnAbortedRankEndsTheOthersOverTcp) {
                                            with_stub({.startup_seconds = 20, .interfaces = "lo"})));
         if (rank == 2) return c.abort("rank 2 failed: NaN");
         Tensor x(DType::kF32, {4});
-        c.receive(stream(), 2, {}, x);
+        c.receive(cpu_stream(), 2, {}, x);
         ADD_FAILURE() << "nothing was sent";
       } catch (const Error& error) {
         EXPECT_STREQ(error.what(), "rank 2 failed: NaN");
@@ -390,8 +379,8 @@ TEST(NcclDevice, OneRankSendsToItself) {
   ASSERT_EQ(cuda.device_malloc(&memory, 4000), cudaSuccess);
   const TensorView there(memory, DType::kF32, {1000}, {Device::Kind::kCuda, 0});
   for (const auto& [from, to] : {std::pair{x.view(), there}, {there, y.view()}}) {
-    const auto in = transports[0]->receive(stream(), 0, header, to);
-    const auto out = transports[0]->send(stream(), 0, header, from);
+    const auto in = transports[0]->receive(cpu_stream(), 0, header, to);
+    const auto out = transports[0]->send(cpu_stream(), 0, header, from);
     EXPECT_EQ(transports[0]->wait(*in).bytes, 4000);
     transports[0]->wait(*out);
   }

@@ -19,8 +19,8 @@ struct Split {
 };
 
 // `steps` of which the first `warmup` are exact.
-DenoisePlanConfig job(const Split& split, std::vector<int64_t> patches, int steps, int warmup,
-                      int branches = 2) {
+DenoisePlanConfig patch_job(const Split& split, std::vector<int64_t> patches, int steps, int warmup,
+                            int branches = 2) {
   DenoisePlanConfig config;
   config.steps.assign(steps, {.model = 0, .branches = branches});
   config.blocks = {8, 9};
@@ -51,7 +51,7 @@ TEST(PipeFusionPlan, IsSoundForEveryNumberOfPatchesAndStages) {
         for (int warmup = 0; warmup <= 6; ++warmup)
           for (const int sequence : {1, 2}) {
             const DenoisePlanConfig config =
-                job({cfg, stages, sequence}, equal(patches), 5, warmup, branches);
+                patch_job({cfg, stages, sequence}, equal(patches), 5, warmup, branches);
             EXPECT_EQ(check_plans(plan_denoise(config), denoise_rules(config)), std::nullopt)
                 << patches << " patches, " << stages << " stages, cfg " << cfg << " of " << branches
                 << ", warmup " << warmup;
@@ -62,7 +62,7 @@ TEST(PipeFusionPlan, IsSoundWithTwoExpertsAndStepsThatAreExactAgain) {
   for (int stages = 1; stages <= 3; ++stages)
     for (const int cfg : {1, 2})
       for (const int second : {1, 2}) {  // branches of the second expert
-        DenoisePlanConfig config = job({cfg, stages}, {4, 3, 5}, 9, 1);
+        DenoisePlanConfig config = patch_job({cfg, stages}, {4, 3, 5}, 9, 1);
         for (int step = 4; step < 9; ++step) config.steps[step] = {.model = 1, .branches = second};
         displace_steps(config, 1);
         EXPECT_FALSE(config.steps[4].displaced);
@@ -83,7 +83,7 @@ TEST(PipeFusionPlan, IsSoundWithTwoExpertsAndStepsThatAreExactAgain) {
 
 // Without patches the plan is what it is without the method.
 TEST(PipeFusionPlan, WithWarmupOverAllStepsIsThePlanOfTheLayout) {
-  DenoisePlanConfig config = job({2, 3}, {4, 3, 5}, 4, 4);
+  DenoisePlanConfig config = patch_job({2, 3}, {4, 3, 5}, 4, 4);
   const std::vector<Plan> exact = plan_denoise(config);
   config.patches.clear();
   const std::vector<Plan> plain = plan_denoise(config);
@@ -94,7 +94,7 @@ TEST(PipeFusionPlan, WithWarmupOverAllStepsIsThePlanOfTheLayout) {
 // Law L-PF4, as data: pass (k, m) reads the keys of step k of the patches before and those of step
 // k - 1 of the patches behind.
 TEST(PipeFusionPlan, APatchReadsTheKeysOfItsDefinition) {
-  const DenoisePlanConfig config = job({1, 2}, {4, 3, 5}, 4, 1);
+  const DenoisePlanConfig config = patch_job({1, 2}, {4, 3, 5}, 4, 1);
   int passes = 0;
   for (const Plan& plan : plan_denoise(config))
     for (const Step& step : plan.steps) {
@@ -116,7 +116,7 @@ TEST(PipeFusionPlan, BytesPerStepAndEdgeAreOneHiddenStateAndTheTextOfEachPatch) 
   const std::vector<int64_t> patches{4, 3, 5, 6};
   const int64_t tokens = 18;
   for (int stages = 2; stages <= 4; ++stages) {
-    DenoisePlanConfig config = job({1, stages}, patches, 5, 1);
+    DenoisePlanConfig config = patch_job({1, stages}, patches, 5, 1);
     config.joint_rows = {3, 2};
     const std::vector<Plan> plans = plan_denoise(config);
     for (const Plan& plan : plans)
@@ -138,7 +138,7 @@ TEST(PipeFusionPlan, TheTimeOfAStepIsTheLaw) {
     for (int patches = 1; patches <= 2 * stages; ++patches)
       for (const double message : {0.0, 0.3, 1.0}) {
         const int steps = 13;
-        DenoisePlanConfig config = job({1, stages}, equal(patches), steps, 1, 1);
+        DenoisePlanConfig config = patch_job({1, stages}, equal(patches), steps, 1, 1);
         config.hidden_bytes = config.latent_bytes = 1;  // 4 bytes a patch
         const Link link{.latency_s = 0, .bytes_per_s = message > 0 ? 4 / message : 0};
         const std::vector<Plan> plans = plan_denoise(config);
@@ -161,7 +161,7 @@ TEST(PipeFusionPlan, TheTimeOfAStepIsTheLaw) {
 // A receive that is posted into the buffer which is still in use or being sent, and the other
 // faults of schedules like this one.
 TEST(PipeFusionPlan, PlantedFaultsAreFound) {
-  const DenoisePlanConfig config = job({1, 3}, {4, 3, 5}, 4, 1, 1);
+  const DenoisePlanConfig config = patch_job({1, 3}, {4, 3, 5}, 4, 1, 1);
   const PlanRules rules = denoise_rules(config);
   const std::vector<Plan> sound = plan_denoise(config);
   ASSERT_EQ(check_plans(sound, rules), std::nullopt);
@@ -215,7 +215,7 @@ TEST(PipeFusionPlan, PlantedFaultsAreFound) {
 // stages send and neither receives.
 TEST(PipeFusionPlan, OneQueueForBothDirectionsDeadlocks) {
   for (const int patches : {1, 2, 4}) {
-    const DenoisePlanConfig config = job({1, 2}, equal(patches), 4, 1, 1);
+    const DenoisePlanConfig config = patch_job({1, 2}, equal(patches), 4, 1, 1);
     std::vector<Plan> plans = plan_denoise(config);
     ASSERT_EQ(check_plans(plans, denoise_rules(config)), std::nullopt);
     for (Plan& plan : plans) {
@@ -240,7 +240,7 @@ TEST(PipeFusionPlan, OneQueueForBothDirectionsDeadlocks) {
 // some that never come.
 TEST(PipeFusionPlan, PatchesThatAreNotTheStagesAreFound) {
   for (const auto& [patches, stages] : std::vector<std::pair<int, int>>{{3, 2}, {4, 3}, {6, 2}}) {
-    const DenoisePlanConfig config = job({1, stages}, equal(patches), 4, 1, 1);
+    const DenoisePlanConfig config = patch_job({1, stages}, equal(patches), 4, 1, 1);
     for (const bool everywhere : {true, false}) {
       std::vector<Plan> plans = plan_denoise(config);
       for (Plan& plan : plans)

@@ -7,16 +7,17 @@
 namespace weft::test {
 namespace {
 
-using After = std::function<void(Communicator&, const MixerDescription&)>;
+using AfterRun = std::function<void(Communicator&, const MixerDescription&)>;
 
-std::vector<Features> features(const Shapes& shapes, const PipeFusion& method, int steps) {
+std::vector<Features> features_of_patches(const Shapes& shapes, const PipeFusion& method,
+                                          int steps) {
   return test::features(shapes, steps, static_cast<int64_t>(method.patches.size()));
 }
 
 // The output of every step.
-std::vector<Tensor> run(const Shapes& s, const PipeFusion& method, const Layout& layout,
-                        const std::vector<Features>& values, const LocalOptions& options = {},
-                        const After& after = {}) {
+std::vector<Tensor> run_patches(const Shapes& s, const PipeFusion& method, const Layout& layout,
+                                const std::vector<Features>& values,
+                                const LocalOptions& options = {}, const AfterRun& after = {}) {
   StepRun run = pipefusion_run(s, method, layout, static_cast<int>(values.size()));
   run.options = options;
   if (after)
@@ -60,10 +61,10 @@ TEST(PipeFusion, IsItsDefinitionUnderEverySplitOfAPatch) {
     for (const int64_t kv_heads : {4, 2}) {
       const Shapes shapes{.kv_heads = kv_heads, .replicated = text};
       for (const PipeFusion& method : kMethods) {
-        const std::vector<Features> values = features(shapes, method, steps);
+        const std::vector<Features> values = features_of_patches(shapes, method, steps);
         for (const auto& [ring, ulysses] :
              std::vector<std::pair<int, int>>{{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}, {4, 1}}) {
-          const auto out = run(shapes, method, split(ring, ulysses), values);
+          const auto out = run_patches(shapes, method, split(ring, ulysses), values);
           for (int step = 0; step < steps; ++step)
             EXPECT_LE(relative_l2(out[step], by_definition(shapes, method, values, step)), 1e-6)
                 << "ring " << ring << " ulysses " << ulysses << " step " << step << " text " << text
@@ -78,9 +79,9 @@ TEST(PipeFusion, FastOpsAreWithinTheirBounds) {
     for (const PipeFusion& method : kMethods) {
       const Shapes reference{.replicated = 3, .dtype = dtype},
           fast{.replicated = 3, .dtype = dtype, .ops = &cpu_ops()};
-      const std::vector<Features> values = features(reference, method, 3);
-      const auto expected = run(reference, method, {}, values);
-      const auto actual = run(fast, method, split(2, 2), values);
+      const std::vector<Features> values = features_of_patches(reference, method, 3);
+      const auto expected = run_patches(reference, method, {}, values);
+      const auto actual = run_patches(fast, method, split(2, 2), values);
       for (int step = 0; step < 3; ++step)
         EXPECT_LE(relative_l2(actual[step], expected[step]), dtype == DType::kF32 ? 1e-6 : 8e-3);
     }
@@ -90,9 +91,9 @@ TEST(PipeFusion, FastOpsAreWithinTheirBounds) {
 TEST(PipeFusion, OnePatchAndWarmupAreFullAttention) {
   const Shapes shapes{.replicated = 2};
   const PipeFusion one{.patches = {24}, .warmup = 1};
-  const std::vector<Features> values = features(shapes, one, 3);
-  const auto displaced = run(shapes, one, {}, values);
-  const auto exact = run(shapes, {.patches = {24}, .warmup = 3}, {}, values);
+  const std::vector<Features> values = features_of_patches(shapes, one, 3);
+  const auto displaced = run_patches(shapes, one, {}, values);
+  const auto exact = run_patches(shapes, {.patches = {24}, .warmup = 3}, {}, values);
   for (int step = 0; step < 3; ++step) EXPECT_TRUE(same_bits(displaced[step], exact[step]));
   const Rope rope = make_rope(shapes.grid, {}, static_cast<int>(shapes.head_dim));
   for (int step = 0; step < 3; ++step) {
@@ -127,8 +128,8 @@ TEST(PipeFusion, ConstantInputIsExact) {
     for (int step = 0; step < 4; ++step) values.emplace_back(shapes, 0, std::ssize(method.patches));
     PipeFusion exact = method;
     exact.warmup = 4;
-    const auto out = run(shapes, method, split(2, 2), values);
-    const auto expected = run(shapes, exact, {}, values);
+    const auto out = run_patches(shapes, method, split(2, 2), values);
+    const auto expected = run_patches(shapes, exact, {}, values);
     for (int step = 0; step < 4; ++step) EXPECT_LE(relative_l2(out[step], expected[step]), 1e-6);
   }
 }
@@ -158,19 +159,21 @@ TEST(PipeFusion, BytesAndMemoryAreTheFormulas) {
   for (const PipeFusion& method : kMethods)
     for (const auto& [ring, ulysses] :
          std::vector<std::pair<int, int>>{{1, 1}, {1, 2}, {2, 1}, {2, 2}, {4, 1}}) {
-      const std::vector<Features> one = features(shapes, method, std::max(1, method.warmup)),
-                                  two = features(shapes, method, std::max(1, method.warmup) + 1);
+      const std::vector<Features> one = features_of_patches(shapes, method,
+                                                            std::max(1, method.warmup)),
+                                  two = features_of_patches(shapes, method,
+                                                            std::max(1, method.warmup) + 1);
       std::vector<int64_t> exact(ring * ulysses);
-      run(shapes, method, split(ring, ulysses), one, {},
-          [&](Communicator& world, const MixerDescription&) {
-            exact[world.rank()] = world.counters().total_sent().bytes;
-          });
-      run(shapes, method, split(ring, ulysses), two, {},
-          [&](Communicator& world, const MixerDescription& description) {
-            EXPECT_EQ(world.counters().total_sent().bytes - exact[world.rank()],
-                      mixer_sent_bytes(description, shapes.shape()))
-                << "ring " << ring << " ulysses " << ulysses;
-          });
+      run_patches(shapes, method, split(ring, ulysses), one, {},
+                  [&](Communicator& world, const MixerDescription&) {
+                    exact[world.rank()] = world.counters().total_sent().bytes;
+                  });
+      run_patches(shapes, method, split(ring, ulysses), two, {},
+                  [&](Communicator& world, const MixerDescription& description) {
+                    EXPECT_EQ(world.counters().total_sent().bytes - exact[world.rank()],
+                              mixer_sent_bytes(description, shapes.shape()))
+                        << "ring " << ring << " ulysses " << ulysses;
+                  });
     }
   // The stores of two layers in one branch, and of one layer in the other.
   const auto before = tensor_bytes_live();
@@ -192,11 +195,12 @@ TEST(PipeFusion, BytesAndMemoryAreTheFormulas) {
 TEST(PipeFusion, DelaysChangeNoBit) {
   const Shapes shapes{.replicated = 2};
   const PipeFusion method = kMethods[2];
-  const std::vector<Features> values = features(shapes, method, 3);
-  const auto plain = run(shapes, method, split(2, 2), values);
+  const std::vector<Features> values = features_of_patches(shapes, method, 3);
+  const auto plain = run_patches(shapes, method, split(2, 2), values);
   for (uint64_t seed = 1; seed <= 100; ++seed) {
-    const auto delayed = run(shapes, method, split(2, 2), values,
-                             {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 50});
+    const auto delayed =
+        run_patches(shapes, method, split(2, 2), values,
+                    {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 50});
     for (int step = 0; step < 3; ++step) EXPECT_TRUE(same_bits(delayed[step], plain[step])) << seed;
   }
 }

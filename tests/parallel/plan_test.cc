@@ -58,7 +58,8 @@ TEST(PlanSerial, IsSoundForEveryMix) {
       }
 }
 
-DenoisePlanConfig job(const Layout& layout, std::vector<DenoisePlanConfig::DenoiseStep> steps) {
+DenoisePlanConfig planned_job(const Layout& layout,
+                              std::vector<DenoisePlanConfig::DenoiseStep> steps) {
   DenoisePlanConfig config;
   config.steps = std::move(steps);
   config.blocks = {7, 5};
@@ -102,7 +103,7 @@ TEST(PlanDenoise, GoldenText) {
   Layout layout;
   layout[Axis::kCfg] = 2;
   layout[Axis::kLayers] = 2;
-  const std::vector<Plan> plans = plan_denoise(job(layout, {{0, 2}, {0, 2}}));
+  const std::vector<Plan> plans = plan_denoise(planned_job(layout, {{0, 2}, {0, 2}}));
   EXPECT_EQ(to_string(plans[3]), kLastOfFour);
 }
 
@@ -112,7 +113,7 @@ TEST(PlanDenoise, SkippedStepsSendVelocitiesAloneAndAuditedOnesRunOneBranch) {
   const LayoutLimits limits{.heads = 6, .layers = 5, .tokens = 100, .ffn = 64};
   for (int ranks = 1; ranks <= 8; ++ranks)
     for (const Layout& layout : legal_layouts(ranks, limits)) {
-      DenoisePlanConfig config = job(layout, {{0, 2}, {0, 2}, {0, 2}, {0, 2}, {0, 2}});
+      DenoisePlanConfig config = planned_job(layout, {{0, 2}, {0, 2}, {0, 2}, {0, 2}, {0, 2}});
       config.steps[1].skipped = config.steps[2].skipped = config.steps[2].audited = true;
       const std::vector<Plan> plans = plan_denoise(config);
       EXPECT_EQ(check_plans(plans, rules_of(config)), std::nullopt) << to_string(layout);
@@ -150,7 +151,8 @@ TEST(PlanDenoise, FirstBlocksRunAheadUnderEveryLayout) {
   const LayoutLimits limits{.heads = 6, .layers = 5, .tokens = 100, .ffn = 64};
   for (int ranks = 1; ranks <= 8; ++ranks)
     for (const Layout& layout : legal_layouts(ranks, limits)) {
-      DenoisePlanConfig config = job(layout, {{0, 2}, {0, 2}, {0, 2}, {1, 2}, {1, 2}, {1, 1}});
+      DenoisePlanConfig config =
+          planned_job(layout, {{0, 2}, {0, 2}, {0, 2}, {1, 2}, {1, 2}, {1, 1}});
       config.first_block_bytes = 24;
       config.steps[1].skipped = config.steps[4].skipped = config.steps[4].audited = true;
       const std::vector<Plan> plans = plan_denoise(config);
@@ -194,7 +196,7 @@ TEST(PlanDenoise, IsSoundUnderEveryLayoutAndHasTheBytesOfItsFormula) {
     for (const Layout& layout : legal_layouts(ranks, limits)) {
       // Guidance on the first expert alone: an idle branch still updates.
       const int steps = 3, guided = 2;
-      DenoisePlanConfig config = job(layout, {{0, 2}, {0, 2}, {1, 1}});
+      DenoisePlanConfig config = planned_job(layout, {{0, 2}, {0, 2}, {1, 1}});
       config.joint_rows = {3, 4};
       const std::vector<Plan> plans = plan_denoise(config);
       EXPECT_EQ(check_plans(plans, rules_of(config)), std::nullopt) << to_string(layout);
@@ -235,7 +237,7 @@ TEST(PlanDenoise, FramesOfClipsGoToTheDecodersInOrder) {
         layout.vae_ranks = std::max(decoders, 0);
         layout.decode_rank = decoders < 0 ? ranks - 1 : -1;
         const int clips = layout[Axis::kClip], shares = layout.sequence() / clips;
-        DenoisePlanConfig config = job(layout, {{0, 2}, {1, 1}});
+        DenoisePlanConfig config = planned_job(layout, {{0, 2}, {1, 1}});
         config.frames = kFrames;
         const SequenceMap map = SequenceMap::clips({kFrames * kSize, kFrames}, clips, shares);
         for (int index = 0; index < map.size(); ++index) config.tokens[index] = map.rows(index);
@@ -276,7 +278,8 @@ TEST(PlanDenoise, WindowsJoinToThePlan) {
   for (const Layout& layout :
        legal_layouts(4, {.heads = 4, .layers = 4, .tokens = 64, .ffn = 64})) {
     // The second branch ends while its last sends are pending.
-    DenoisePlanConfig config = job(layout, {{0, 1}, {0, 2}, {0, 2}, {1, 1}, {1, 1}, {1, 2}});
+    DenoisePlanConfig config =
+        planned_job(layout, {{0, 1}, {0, 2}, {0, 2}, {1, 1}, {1, 1}, {1, 2}});
     config.first_step = 1;
     const std::vector<Plan> whole = plan_denoise(config);
     const Range turns = denoise_turns(config);
@@ -300,7 +303,7 @@ TEST(PlanDenoise, WindowsJoinToThePlan) {
 TEST(SummarizeTurns, JoinsTurnsThatAreAlike) {
   Layout layout;
   layout[Axis::kLayers] = 2;
-  DenoisePlanConfig config = job(layout, {{0, 2}, {0, 2}, {0, 2}, {1, 1}});
+  DenoisePlanConfig config = planned_job(layout, {{0, 2}, {0, 2}, {0, 2}, {1, 1}});
   const std::vector<TurnSummary> turns = summarize_turns(plan_denoise(config));
   ASSERT_EQ(turns.size(), 4u);  // the first loads, then two alike, then the second expert, then all
   const auto is = [&](size_t i, const Range& range, std::array<int, 5> counts, int64_t bytes) {

@@ -133,17 +133,17 @@ void plant(StepRun& run, const Plant& fault) {
 const std::vector<Displaced> kDisplaced = {{.patches = {9, 7, 8}, .warmup = 1},
                                            {.patches = {8, 8, 8}, .window = 0.3, .warmup = 1}};
 const PipeFusion kPipeFusion{.patches = {8, 8, 8}, .warmup = 1};
-constexpr int kSteps = 3;
+constexpr int kPlantedSteps = 3;
 
 // The law that displaced patches are their definition. The replicated rows of others than patch 0
 // are not compared.
 bool is_displaced(const Shapes& shapes, const Displaced& method, const Plant& fault) {
-  const std::vector<Features> values = features(shapes, kSteps);
-  StepRun run = displaced_run(PatchRows(method, ranges_of(method.patches)), passes(kSteps));
+  const std::vector<Features> values = features(shapes, kPlantedSteps);
+  StepRun run = displaced_run(PatchRows(method, ranges_of(method.patches)), passes(kPlantedSteps));
   plant(run, fault);
   const auto out = run_steps(shapes, run, values);
   bool holds = true;
-  for (int step = 0; step < kSteps; ++step)
+  for (int step = 0; step < kPlantedSteps; ++step)
     holds &= relative_l2(out[step], by_definition(shapes, method, values, step)) <= 1e-6;
   return holds;
 }
@@ -151,12 +151,12 @@ bool is_displaced(const Shapes& shapes, const Displaced& method, const Plant& fa
 // Laws L-PF4 and L-PF5: the same for PipeFusion, under a split of its patches.
 bool is_pipefusion(const Shapes& shapes, const Layout& layout, const Plant& fault) {
   const std::vector<Features> values =
-      features(shapes, kSteps, static_cast<int64_t>(kPipeFusion.patches.size()));
-  StepRun run = pipefusion_run(shapes, kPipeFusion, layout, kSteps);
+      features(shapes, kPlantedSteps, static_cast<int64_t>(kPipeFusion.patches.size()));
+  StepRun run = pipefusion_run(shapes, kPipeFusion, layout, kPlantedSteps);
   plant(run, fault);
   const auto out = run_steps(shapes, run, values);
   bool holds = true;
-  for (int step = 0; step < kSteps; ++step)
+  for (int step = 0; step < kPlantedSteps; ++step)
     holds &= relative_l2(out[step], by_definition(shapes, kPipeFusion, values, step)) <= 1e-6;
   return holds;
 }
@@ -195,10 +195,10 @@ TEST(PlantedFaults, LocalPositionsFailTheLaw) {
 
 // Every rank holds all tokens and takes part in the exchange all the same.
 TEST(PlantedFaults, AnExchangeOfWhatIsNotShardedFailsTheLaw) {
-  const std::vector<Features> values = features({}, kSteps);
+  const std::vector<Features> values = features({}, kPlantedSteps);
   for (const bool sharded : {true, false}) {
-    const PipeFusion method{.patches = {24}, .warmup = kSteps};
-    StepRun run = pipefusion_run({}, method, split(1, 2), kSteps);
+    const PipeFusion method{.patches = {24}, .warmup = kPlantedSteps};
+    StepRun run = pipefusion_run({}, method, split(1, 2), kPlantedSteps);
     if (!sharded)
       run.make = [make = run.make](Communicator& world) {
         RankOfRun rank = make(world);
@@ -215,11 +215,11 @@ TEST(PlantedFaults, AnExchangeOfWhatIsNotShardedFailsTheLaw) {
 TEST(PlantedFaults, PatchesOfAnotherShapeFailTheLaw) {
   const Displaced first{.patches = {9, 7, 8}, .window = 0.3, .warmup = 1},
       second{.patches = {9, 7, 4, 4}, .window = 0.3, .warmup = 1};
-  const std::vector<Features> values = features({}, kSteps);
+  const std::vector<Features> values = features({}, kPlantedSteps);
   for (const Displaced* used : {&second, &first}) {
     std::vector<int> each(used->patches.size(), 1);
     const auto out = run_steps(
-        {}, displaced_run(PatchRows(*used, ranks_of(*used, each)), passes(kSteps)), values);
+        {}, displaced_run(PatchRows(*used, ranks_of(*used, each)), passes(kPlantedSteps)), values);
     EXPECT_EQ(relative_l2(out[2], by_definition({}, second, values, 2)) <= 1e-6, used == &second);
   }
 }
@@ -228,12 +228,12 @@ TEST(PlantedFaults, PatchesOfAnotherShapeFailTheLaw) {
 // of the steps in reverse.
 bool branches_are_apart(StepRun run, const Plant& fault) {
   plant(run, nothing);
-  const std::vector<Features> one = features({}, kSteps);
+  const std::vector<Features> one = features({}, kPlantedSteps);
   const auto alone = run_steps({}, run, one);
   std::vector<Features> both;
-  for (int step = 0; step < kSteps; ++step)
+  for (int step = 0; step < kPlantedSteps; ++step)
     for (int branch = 0; branch < 2; ++branch)
-      both.emplace_back(Shapes{}, branch ? kSteps - 1 - step : step);
+      both.emplace_back(Shapes{}, branch ? kPlantedSteps - 1 - step : step);
   std::vector<Forward> forwards;
   for (int branch = 0; branch < 2; ++branch)
     for (Forward forward : run.forwards) {
@@ -246,18 +246,20 @@ bool branches_are_apart(StepRun run, const Plant& fault) {
   plant(run, fault);
   const auto beside = run_steps({}, run, both);
   bool apart = true;
-  for (int step = 0; step < kSteps; ++step) apart &= same_bits(beside[2 * step], alone[step]);
+  for (int step = 0; step < kPlantedSteps; ++step)
+    apart &= same_bits(beside[2 * step], alone[step]);
   return apart;
 }
 
 TEST(PlantedFaults, BranchesThatShareTheirKeysFailTheLaw) {
   for (const Displaced& method : kDisplaced) {
-    const StepRun run = displaced_run(PatchRows(method, ranges_of(method.patches)), passes(kSteps));
+    const StepRun run =
+        displaced_run(PatchRows(method, ranges_of(method.patches)), passes(kPlantedSteps));
     EXPECT_TRUE(branches_are_apart(run, nothing));
     EXPECT_FALSE(branches_are_apart(run, planted<SwappedBranches>));
   }
   for (const Layout& layout : kSplits) {
-    const StepRun run = pipefusion_run({}, kPipeFusion, layout, kSteps);
+    const StepRun run = pipefusion_run({}, kPipeFusion, layout, kPlantedSteps);
     EXPECT_TRUE(branches_are_apart(run, nothing)) << to_string(layout);
     EXPECT_FALSE(branches_are_apart(run, planted<SwappedBranches>)) << to_string(layout);
   }
@@ -265,20 +267,22 @@ TEST(PlantedFaults, BranchesThatShareTheirKeysFailTheLaw) {
 
 // One set of keys is refused: the second branch comes with a step that is there already.
 TEST(PlantedFaultsDeathTest, OneSetOfKeysForBothBranchesIsRefused) {
-  const StepRun displaced = displaced_run(PatchRows({.patches = {24}}, {{0, 24}}), passes(kSteps));
+  const StepRun displaced =
+      displaced_run(PatchRows({.patches = {24}}, {{0, 24}}), passes(kPlantedSteps));
   EXPECT_DEATH(branches_are_apart(displaced, planted<OneBranch>),
                "is written in version 0 after 0");
-  EXPECT_DEATH(branches_are_apart(pipefusion_run({}, kPipeFusion, {}, kSteps), planted<OneBranch>),
-               "patch 2 is of step 1 in step 1 micro 1");
+  EXPECT_DEATH(
+      branches_are_apart(pipefusion_run({}, kPipeFusion, {}, kPlantedSteps), planted<OneBranch>),
+      "patch 2 is of step 1 in step 1 micro 1");
 }
 
 // Law L-PF5. In the exact step the ranks' rows are cut rank by rank, and the kept keys patch by
 // patch: the first displaced step sees some tokens twice and others never.
 TEST(PlantedFaults, KeysInAnotherOrderInWarmupFailTheLaw) {
-  const std::vector<Features> values = features({}, kSteps, std::ssize(kPipeFusion.patches));
+  const std::vector<Features> values = features({}, kPlantedSteps, std::ssize(kPipeFusion.patches));
   for (const Layout& layout : {split(1, 2), split(2, 1), split(2, 2)})
     for (const bool by_rank : {false, true}) {
-      StepRun run = pipefusion_run({}, kPipeFusion, layout, kSteps);
+      StepRun run = pipefusion_run({}, kPipeFusion, layout, kPlantedSteps);
       if (by_rank)
         run.make = [make = run.make, parts = layout.sequence()](Communicator& world) {
           RankOfRun rank = make(world);
@@ -306,13 +310,13 @@ bool branches_of_ranks_are_apart(bool of_branch, const Plant& fault) {
   std::array<std::vector<Features>, 2> values;
   std::array<std::vector<Tensor>, 2> out;
   for (int branch = 0; branch < 2; ++branch)
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kPlantedSteps; ++step) {
       values[branch].emplace_back(Shapes{}, 7 * branch + step);
       out[branch].emplace_back(DType::kF32, values[branch].back().q.view().shape());
     }
   run_ranks(4, [&](Communicator& world) {
     const int branch = world.rank() / 2, patch = world.rank() % 2;
-    StepRun run = displaced_run(rows, passes(kSteps, branch));
+    StepRun run = displaced_run(rows, passes(kPlantedSteps, branch));
     run.make = [&](Communicator&) {
       const std::vector<int> group = of_branch ? std::vector<int>{2 * branch, 2 * branch + 1}
                                                : std::vector<int>{patch, patch + 2};
@@ -325,7 +329,7 @@ bool branches_of_ranks_are_apart(bool of_branch, const Plant& fault) {
   });
   bool holds = true;
   for (int branch = 0; branch < 2; ++branch)
-    for (int step = 0; step < kSteps; ++step)
+    for (int step = 0; step < kPlantedSteps; ++step)
       holds &=
           relative_l2(out[branch][step], by_definition({}, method, values[branch], step)) <= 1e-6;
   return holds;
@@ -404,12 +408,12 @@ class OneBufferMixer final : public TokenMixer {
 TEST(PlantedFaults, ABufferThatIsOverwrittenEarlyIsCaughtByTheDelays) {
   const Displaced method{.patches = {9, 7, 8}, .warmup = 1};
   const PatchRows rows(method, ranges_of(method.patches));
-  const std::vector<Features> values = features({}, kSteps);
-  const auto product = run_steps({}, displaced_run(rows, passes(kSteps)), values);
+  const std::vector<Features> values = features({}, kPlantedSteps);
+  const auto product = run_steps({}, displaced_run(rows, passes(kPlantedSteps)), values);
   for (const bool early : {false, true}) {
     int changed = 0;
     for (uint64_t seed = 1; seed <= 100; ++seed) {
-      StepRun run = displaced_run(rows, passes(kSteps));
+      StepRun run = displaced_run(rows, passes(kPlantedSteps));
       run.options = {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 50};
       run.make = [&](Communicator& world) {
         const TokenRanges own{{rows.rank(world.rank())}, rows.tokens()};
@@ -419,7 +423,7 @@ TEST(PlantedFaults, ABufferThatIsOverwrittenEarlyIsCaughtByTheDelays) {
       };
       const auto out = run_steps({}, run, values);
       bool same = true;
-      for (int step = 0; step < kSteps; ++step) same &= same_bits(out[step], product[step]);
+      for (int step = 0; step < kPlantedSteps; ++step) same &= same_bits(out[step], product[step]);
       changed += !same;
     }
     if (early)

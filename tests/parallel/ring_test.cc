@@ -10,21 +10,22 @@
 namespace weft::test {
 namespace {
 
-enum class Kind { kRing, kTokenRing };
+enum class RingKind { kRing, kTokenRing };
 
-std::unique_ptr<TokenMixer> make_ring(Kind kind, Communicator group, SequenceMap tokens) {
-  if (kind == Kind::kRing) return std::make_unique<RingMixer>(std::move(group), std::move(tokens));
+std::unique_ptr<TokenMixer> make_ring(RingKind kind, Communicator group, SequenceMap tokens) {
+  if (kind == RingKind::kRing)
+    return std::make_unique<RingMixer>(std::move(group), std::move(tokens));
   return std::make_unique<TokenRingMixer>(std::move(group), std::move(tokens));
 }
 
-int64_t formula(Kind kind, const SequenceMap& tokens, int rank, const AttentionCase& c) {
-  return kind == Kind::kRing ? ring_sent_bytes(tokens, rank, c.shape())
-                             : token_ring_sent_bytes(tokens, rank, c.shape(), c.mask);
+int64_t formula(RingKind kind, const SequenceMap& tokens, int rank, const AttentionCase& c) {
+  return kind == RingKind::kRing ? ring_sent_bytes(tokens, rank, c.shape())
+                                 : token_ring_sent_bytes(tokens, rank, c.shape(), c.mask);
 }
 
 // Sequence index = ring * ulysses + place in the Ulysses group.
-std::unique_ptr<TokenMixer> under_ulysses(Kind kind, Communicator& world, const SequenceMap& tokens,
-                                          int ulysses) {
+std::unique_ptr<TokenMixer> under_ulysses(RingKind kind, Communicator& world,
+                                          const SequenceMap& tokens, int ulysses) {
   const int ring = world.rank() / ulysses, place = world.rank() % ulysses;
   std::vector<int> row, column;
   for (int u = 0; u < ulysses; ++u) row.push_back(ring * ulysses + u);
@@ -34,7 +35,7 @@ std::unique_ptr<TokenMixer> under_ulysses(Kind kind, Communicator& world, const 
       make_ring(kind, world.group(column, 2), tokens.blocks(ulysses)));
 }
 
-class Rings : public testing::TestWithParam<Kind> {
+class Rings : public testing::TestWithParam<RingKind> {
  protected:
   SequenceRun::Make ring(const SequenceMap& ranges) const {
     return [ranges, kind = GetParam()](Communicator& world) {
@@ -256,9 +257,9 @@ TEST_P(Rings, ReplicatedRowsUnderUlysses) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, Rings, testing::Values(Kind::kRing, Kind::kTokenRing),
+INSTANTIATE_TEST_SUITE_P(Kinds, Rings, testing::Values(RingKind::kRing, RingKind::kTokenRing),
                          [](const auto& info) {
-                           return std::string(info.param == Kind::kRing ? "Ring" : "TokenRing");
+                           return std::string(info.param == RingKind::kRing ? "Ring" : "TokenRing");
                          });
 
 // A prompt in two passes: the keys of the first go around the ring again in the second.

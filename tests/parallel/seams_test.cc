@@ -27,11 +27,13 @@ Tensor clone(const Tensor& x) {
   return out;
 }
 
-constexpr int64_t kTokens = 12, kHeads = 2, kHeadDim = 12;
+constexpr int64_t kSeamTokens = 12, kSeamHeads = 2, kHeadDim = 12;
 
 struct Attention {
-  Tensor q = waves({kTokens, kHeads, kHeadDim}, 0.7), k = waves({kTokens, kHeads, kHeadDim}, 1.3),
-         v = waves({kTokens, kHeads, kHeadDim}, 2.1), out = waves({kTokens, kHeads, kHeadDim}, 0);
+  Tensor q = waves({kSeamTokens, kSeamHeads, kHeadDim}, 0.7),
+         k = waves({kSeamTokens, kSeamHeads, kHeadDim}, 1.3),
+         v = waves({kSeamTokens, kSeamHeads, kHeadDim}, 2.1),
+         out = waves({kSeamTokens, kSeamHeads, kHeadDim}, 0);
   Rope rope = make_rope({3, 2, 2}, {0, 0, 0}, kHeadDim);
 };
 
@@ -55,7 +57,7 @@ Tensor mixed(const TokenRanges& tokens, Attention& a, Mask mask = Mask::kFull,
 
 TEST(FullMixer, IsRopeThenAttention) {
   Attention a, b;
-  const Tensor got = mixed(TokenRanges::all(kTokens), a);
+  const Tensor got = mixed(TokenRanges::all(kSeamTokens), a);
   Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
   apply_rope(stream, b.q, b.rope, 0, b.q);
   apply_rope(stream, b.k, b.rope, 0, b.k);
@@ -66,18 +68,18 @@ TEST(FullMixer, IsRopeThenAttention) {
 
 TEST(FullMixer, RangesGiveThePositions) {
   Attention a, b, c;
-  const Tensor whole = mixed(TokenRanges::all(kTokens), a);
-  EXPECT_TRUE(bitwise_equal(whole, mixed({{{0, 5}, {5, kTokens}}, kTokens}, b)));
+  const Tensor whole = mixed(TokenRanges::all(kSeamTokens), a);
+  EXPECT_TRUE(bitwise_equal(whole, mixed({{{0, 5}, {5, kSeamTokens}}, kSeamTokens}, b)));
   // Other positions, other result: rows 0..6 stand for tokens 5..11 here.
-  const Tensor swapped = mixed({{{5, kTokens}, {0, 5}}, kTokens}, c);
+  const Tensor swapped = mixed({{{5, kSeamTokens}, {0, 5}}, kSeamTokens}, c);
   EXPECT_FALSE(bitwise_equal(whole, swapped));
 }
 
 TEST(FullMixer, SeesThePastFirst) {
   Attention a, b;
-  const Tensor k = waves({3, kHeads, kHeadDim}, 0.4), v = waves({3, kHeads, kHeadDim}, 0.9);
+  const Tensor k = waves({3, kSeamHeads, kHeadDim}, 0.4), v = waves({3, kSeamHeads, kHeadDim}, 0.9);
   ContextKV past{.segments = {{.k = k, .v = v}}};
-  const Tensor got = mixed(TokenRanges::all(kTokens), a, Mask::kFull, &past);
+  const Tensor got = mixed(TokenRanges::all(kSeamTokens), a, Mask::kFull, &past);
   Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
   apply_rope(stream, b.q, b.rope, 0, b.q);
   apply_rope(stream, b.k, b.rope, 0, b.k);
@@ -89,16 +91,16 @@ TEST(FullMixer, SeesThePastFirst) {
 
 TEST(FullMixer, CausalRowsIgnoreWhatComesLater) {
   Attention a, b;
-  const Tensor first = mixed(TokenRanges::all(kTokens), a, Mask::kCausal);
-  for (int64_t i = 0; i < kHeads * kHeadDim; ++i) {  // the last token alone changes
-    b.k.as<float>()[(kTokens - 1) * kHeads * kHeadDim + i] += 1;
-    b.v.as<float>()[(kTokens - 1) * kHeads * kHeadDim + i] += 1;
+  const Tensor first = mixed(TokenRanges::all(kSeamTokens), a, Mask::kCausal);
+  for (int64_t i = 0; i < kSeamHeads * kHeadDim; ++i) {  // the last token alone changes
+    b.k.as<float>()[(kSeamTokens - 1) * kSeamHeads * kHeadDim + i] += 1;
+    b.v.as<float>()[(kSeamTokens - 1) * kSeamHeads * kHeadDim + i] += 1;
   }
-  const Tensor second = mixed(TokenRanges::all(kTokens), b, Mask::kCausal);
-  EXPECT_TRUE(
-      bitwise_equal(first.view().slice(0, 0, kTokens - 1), second.view().slice(0, 0, kTokens - 1)));
-  EXPECT_FALSE(
-      bitwise_equal(first.view().slice(0, kTokens - 1, 1), second.view().slice(0, kTokens - 1, 1)));
+  const Tensor second = mixed(TokenRanges::all(kSeamTokens), b, Mask::kCausal);
+  EXPECT_TRUE(bitwise_equal(first.view().slice(0, 0, kSeamTokens - 1),
+                            second.view().slice(0, 0, kSeamTokens - 1)));
+  EXPECT_FALSE(bitwise_equal(first.view().slice(0, kSeamTokens - 1, 1),
+                             second.view().slice(0, kSeamTokens - 1, 1)));
 }
 
 // Replicated rows are the last ones, at positions of their own: one attention over all rows.
@@ -108,7 +110,7 @@ TEST(FullMixer, RotatesReplicatedRowsByTheirOwnRope) {
   Attention a, b;
   a.rope = make_rope({2, 2, 2}, {0, 0, 0}, kHeadDim);
   b.rope = make_rope({2, 2, 2}, {0, 0, 0}, kHeadDim);
-  const int64_t own = kTokens - kReplicated;
+  const int64_t own = kSeamTokens - kReplicated;
   Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
   Arena arena(size_t{1} << 20);
   SerialSeams seams;

@@ -21,13 +21,13 @@ DeviceModel device() {
   return model;
 }
 
-Stream stream() { return Stream::cpu(1, Determinism::kFast, &metered_ops()); }
+Stream metered_stream() { return Stream::cpu(1, Determinism::kFast, &metered_ops()); }
 
 // Takes `seconds` of a rank.
 void work(double seconds) {
   const auto values = static_cast<int64_t>(seconds * kMove / 8);
   const Tensor x(DType::kF32, {values}), out(DType::kF32, {values});
-  Stream on = stream();
+  Stream on = metered_stream();
   copy(on, x, out);
 }
 
@@ -35,7 +35,7 @@ TEST(Simulate, AMessageTakesItsLink) {
   // 100,000 bytes at 1 MB/s and 0.25 s: sent at 1 s, there at 1.35 s.
   const auto ranks =
       simulate(2, device(), {.latency_s = 0.25, .bytes_per_s = 1e6}, [](Communicator& world) {
-        Stream on = stream();
+        Stream on = metered_stream();
         Tensor x(DType::kF32, {25000});
         if (world.rank() == 0) {
           work(1);
@@ -58,7 +58,7 @@ TEST(Simulate, AMessageTakesItsLink) {
 TEST(Simulate, WorkHidesAMessageAndMessagesQueue) {
   const auto ranks =
       simulate(2, device(), {.latency_s = 0, .bytes_per_s = 1e6}, [](Communicator& world) {
-        Stream on = stream();
+        Stream on = metered_stream();
         Tensor x(DType::kF32, {50000});  // 0.2 s on the wire
         if (world.rank() == 0) {
           world.send(on, 1, {.hop = 0}, x);
@@ -79,7 +79,7 @@ constexpr int64_t kValues = 25000;
 
 TEST(Simulate, MessagesOutOfARankShareItsPort) {
   const auto ranks = simulate(3, device(), kLink, [](Communicator& world) {
-    Stream on = stream();
+    Stream on = metered_stream();
     Tensor x(DType::kF32, {kValues});
     if (world.rank() == 0)
       for (int to : {1, 2}) world.send(on, to, {}, x);
@@ -95,7 +95,7 @@ TEST(Simulate, MessagesIntoARankShareItsPort) {
   // order they are awaited.
   for (const bool first : {true, false}) {
     const auto ranks = simulate(3, device(), kLink, [&](Communicator& world) {
-      Stream on = stream();
+      Stream on = metered_stream();
       Tensor x(DType::kF32, {kValues});
       if (world.rank() == 0) {
         world.receive(on, first ? 1 : 2, {}, x);
@@ -113,7 +113,7 @@ TEST(Simulate, MessagesIntoARankShareItsPort) {
 TEST(Simulate, APortCarriesBothWaysAtOnce) {
   for (int ranks : {2, 3})  // to the next rank of a ring
     for (const SimulatedRank& rank : simulate(ranks, device(), kLink, [&](Communicator& world) {
-           Stream on = stream();
+           Stream on = metered_stream();
            Tensor in(DType::kF32, {kValues}), out(DType::kF32, {kValues});
            const Message send{(world.rank() + 1) % ranks, {}, out},
                receive{(world.rank() + ranks - 1) % ranks, {}, in};
@@ -146,7 +146,7 @@ TEST(Simulate, ALinkTransportIsNeverFasterThanPredicted) {
   for (const int ranks : {3, 4})
     for (const Way way : {Way::kAllToAll, Way::kToTheFirst, Way::kFromTheFirst, Way::kAround}) {
       const auto work = [&](Communicator& world) {
-        Stream on = stream();
+        Stream on = metered_stream();
         std::vector<Tensor> tensors;
         std::vector<Message> sends, receives;
         const auto buffer = [&] {
@@ -180,7 +180,7 @@ TEST(Simulate, CopiesOfMessagesOverlapWithComputing) {
   DeviceModel model = device();
   model.copy_bytes_per_s = 1e6;  // 0.1 s at either end
   const auto ranks = simulate(2, model, {}, [](Communicator& world) {
-    Stream on = stream();
+    Stream on = metered_stream();
     Tensor x(DType::kF32, {kValues}), y(DType::kF32, {kValues});
     const Message first{1 - world.rank(), {.hop = 0}, x}, second{1 - world.rank(), {.hop = 1}, y};
     const std::array<Message, 2> messages{first, second};
@@ -200,7 +200,7 @@ TEST(Simulate, CopiesOfMessagesOverlapWithComputing) {
 
 TEST(Simulate, SmallPayloadsTravel) {
   simulate(2, device(), {}, [](Communicator& world) {
-    Stream on = stream();
+    Stream on = metered_stream();
     Tensor x(DType::kF32, {4});
     if (world.rank() == 0) x.as<float>()[2] = 7;
     world.broadcast(on, {}, x, 0);
@@ -213,7 +213,7 @@ TEST(Simulate, AnOpTakesTheLongerOfProductsAndBytes) {
   model.flop_per_s[static_cast<size_t>(OpFamily::kLinear)] = 2 * 64 * 64;  // a row a second
   model.bytes_per_s[static_cast<size_t>(OpFamily::kLinear)] = 4 * 64 * 64;
   const auto ranks = simulate(1, model, {}, [](Communicator&) {
-    Stream on = stream();
+    Stream on = metered_stream();
     const Tensor weight(DType::kF32, {64, 64}), x(DType::kF32, {3, 64}), out(DType::kF32, {3, 64});
     linear(on, x, pack_linear(on, weight, {}, DType::kF32), LinearActivation::kNone, out);
   });

@@ -1,6 +1,7 @@
 #pragma once
-// The law of strays, for every transport: a message that an ended job has left behind is never
-// taken for a message of the next one. It is discarded and counted.
+// Values for the tests of transports, and the law of strays, which holds for each transport: a
+// message that an ended job has left behind is never taken for one of the next job. It is discarded
+// and counted.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -9,6 +10,17 @@
 #include "parallel/communicator.h"
 
 namespace weft::test {
+
+inline Stream& cpu_stream() {
+  thread_local Stream one = Stream::cpu(1);
+  return one;
+}
+
+inline Tensor ramp(int64_t count, float first, float step) {
+  Tensor x(DType::kF32, {count});
+  for (int64_t i = 0; i < count; ++i) x.as<float>()[i] = first + step * static_cast<float>(i);
+  return x;
+}
 
 // Two ranks or more; ranks beyond the second only take part in the barriers.
 inline void expect_strays_are_discarded(Communicator& world) {

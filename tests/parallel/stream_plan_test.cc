@@ -18,7 +18,7 @@ namespace {
 
 using Kind = Step::Kind;
 
-Layout split(int steps, int layers = 1, int tensor = 1) {
+Layout stream_split(int steps, int layers = 1, int tensor = 1) {
   Layout layout;
   layout[Axis::kStep] = steps;
   layout[Axis::kLayers] = layers;
@@ -26,7 +26,7 @@ Layout split(int steps, int layers = 1, int tensor = 1) {
   return layout;
 }
 
-StreamPlanConfig stream(const Layout& layout, int steps = 4, int blocks = 9) {
+StreamPlanConfig stream_of(const Layout& layout, int steps = 4, int blocks = 9) {
   return {.steps = steps,
           .blocks = blocks,
           .block_frames = 3,
@@ -72,7 +72,7 @@ TEST(StreamPlan, IsSoundForEverySplit) {
           for (int credits : {1, 2, 3, 4})
             for (int swap : {0, 1, 2, 4})
               for (bool apart : {false, true}) {
-                StreamPlanConfig config = stream(split(groups, layers), steps, blocks);
+                StreamPlanConfig config = stream_of(stream_split(groups, layers), steps, blocks);
                 config.credits = credits;
                 config.swap_block = swap;
                 config.decodes_apart = apart;
@@ -84,7 +84,7 @@ TEST(StreamPlan, IsSoundForEverySplit) {
 }
 
 TEST(StreamPlan, TensorRanksDoTheSame) {
-  const StreamPlanConfig config = stream(split(2, 2, 2));
+  const StreamPlanConfig config = stream_of(stream_split(2, 2, 2));
   const auto fault = check_plans(plan_stream(config), stream_rules(config));
   EXPECT_FALSE(fault) << *fault;
 }
@@ -92,7 +92,7 @@ TEST(StreamPlan, TensorRanksDoTheSame) {
 // A sink's joint rows travel between stages, which every one of them computes; its rows of the
 // latent are those of its tokens.
 TEST(StreamPlan, JointRowsOfSinksAreHiddenRowsAlone) {
-  StreamPlanConfig config = stream(split(2, 2));
+  StreamPlanConfig config = stream_of(stream_split(2, 2));
   config.swap_block = 4;
   config.sink_joint_rows = 7;
   const std::vector<Plan> plans = plan_stream(config);
@@ -109,8 +109,9 @@ TEST(StreamPlan, JointRowsOfSinksAreHiddenRowsAlone) {
 }
 
 TEST(StreamPlan, HasEveryForwardOnceAndDecodesInOrder) {
-  for (const Layout& layout : {split(1), split(3), split(4), split(1, 2), split(2, 2)}) {
-    StreamPlanConfig config = stream(layout);
+  for (const Layout& layout : {stream_split(1), stream_split(3), stream_split(4),
+                               stream_split(1, 2), stream_split(2, 2)}) {
+    StreamPlanConfig config = stream_of(layout);
     config.swap_block = 4;
     std::map<std::tuple<int, int, int>, int> count;
     std::map<int, std::vector<int>> sinks;  // the blocks before which each rank makes a sink
@@ -138,14 +139,14 @@ TEST(StreamPlan, HasEveryForwardOnceAndDecodesInOrder) {
 // work; stages go around without gaps.
 TEST(StreamPlan, FirstBlockAndPeriodFollowTheFormulas) {
   for (int groups : {1, 2, 3, 4}) {
-    const Timed timed_plan = timed(stream(split(groups), 4, 20));
+    const Timed timed_plan = timed(stream_of(stream_split(groups), 4, 20));
     EXPECT_DOUBLE_EQ(timed_plan.decoded.at(0), 4);
     for (int block = 1; block < 20; ++block)
       EXPECT_DOUBLE_EQ(timed_plan.decoded.at(block) - timed_plan.decoded.at(block - 1),
                        (4 + groups - 1) / groups)
           << groups;
   }
-  const Timed ring = timed(stream(split(1, 2), 4, 21));
+  const Timed ring = timed(stream_of(stream_split(1, 2), 4, 21));
   // The last stage decodes when its turn has ended, which is half a forward of block 1 later.
   EXPECT_DOUBLE_EQ(ring.decoded.at(0), 4.5);
   EXPECT_NEAR((ring.decoded.at(20) - ring.decoded.at(4)) / 16, 2, 0.1);
@@ -153,7 +154,7 @@ TEST(StreamPlan, FirstBlockAndPeriodFollowTheFormulas) {
 
 // The swap waits for nothing where the pipeline is no longer than it.
 TEST(StreamPlan, ASwapDrainsNothing) {
-  StreamPlanConfig config = stream(split(4), 4, 20);
+  StreamPlanConfig config = stream_of(stream_split(4), 4, 20);
   const Timed without = timed(config);
   config.swap_block = 4;
   const Timed with = timed(config);
@@ -164,8 +165,8 @@ TEST(StreamPlan, ASwapDrainsNothing) {
 
 // A window of turns is that part of the plan.
 TEST(StreamPlan, WindowsJoinToThePlan) {
-  for (const Layout& layout : {split(1), split(3), split(2, 2)}) {
-    StreamPlanConfig config = stream(layout);
+  for (const Layout& layout : {stream_split(1), stream_split(3), stream_split(2, 2)}) {
+    StreamPlanConfig config = stream_of(layout);
     config.swap_block = 4;
     config.decodes_apart = true;
     const std::vector<Plan> whole = plan_stream(config);
@@ -188,7 +189,7 @@ TEST(StreamPlan, TheEndIsKnownEarlyEnough) {
         for (int credits : {1, 2, 4})
           for (int swap : {0, 4})
             for (int last : {0, 1, 5, 9}) {
-              StreamPlanConfig endless = stream(split(groups, layers), steps);
+              StreamPlanConfig endless = stream_of(stream_split(groups, layers), steps);
               endless.blocks = StreamPlanConfig::kEndless;
               endless.credits = credits;
               endless.swap_block = swap;
@@ -220,7 +221,7 @@ TEST(StreamPlan, TheEndIsKnownEarlyEnough) {
 // successor has not computed with.
 TEST(StreamPlan, NoRankRunsAheadFurtherThanItsCredits) {
   for (int credits : {1, 2, 4}) {
-    StreamPlanConfig config = stream(split(4), 4, 30);
+    StreamPlanConfig config = stream_of(stream_split(4), 4, 30);
     config.credits = credits;
     config.decodes_apart = true;
     const std::vector<Plan> plans = plan_stream(config);
@@ -271,7 +272,7 @@ TEST(StreamPlan, NoRankRunsAheadFurtherThanItsCredits) {
 TEST(StreamPlan, NoStageRunsAheadFurtherThanItsCredits) {
   for (const auto& [steps, groups] : {std::pair{1, 1}, {2, 2}, {4, 4}, {4, 1}, {4, 2}})
     for (const int credits : {1, 2, 4}) {
-      StreamPlanConfig config = stream(split(groups, 3), steps, 40);
+      StreamPlanConfig config = stream_of(stream_split(groups, 3), steps, 40);
       config.credits = credits;
       const std::vector<Plan> plans = plan_stream(config);
       const Mesh mesh(config.layout);
@@ -364,7 +365,7 @@ TEST(StreamPlan, ThePublishedOrderDeadlocks) {
 }
 
 TEST(StreamPlan, TheTextOfAPlan) {
-  StreamPlanConfig config = stream(split(2), 2, 2);
+  StreamPlanConfig config = stream_of(stream_split(2), 2, 2);
   config.sink_frames = 0;
   config.credits = 1;
   EXPECT_EQ(to_string(plan_stream(config)[1]), R"(rank 1 of 2, 14 steps

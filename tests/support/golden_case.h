@@ -24,6 +24,13 @@ inline Tensor load_tensor(const TensorFile& file, const std::string& name) {
   return tensor;
 }
 
+// A run of a golden case: the table "reference" or "cpu", and the type of values.
+struct OpsRun {
+  const char* ops;
+  DType dtype;
+  const Ops& table() const { return ops == std::string("reference") ? reference_ops() : cpu_ops(); }
+};
+
 // Tests that use it must run in the repository's root.
 struct GoldenCase {
   explicit GoldenCase(const std::string& name)
