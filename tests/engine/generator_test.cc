@@ -17,6 +17,7 @@
 #include "io/weights/tensor_file.h"
 #include "models/wan/transformer.h"
 #include "tests/engine/poisoned_model.h"
+#include "tests/support/golden_case.h"
 
 namespace weft {
 namespace {
@@ -105,6 +106,13 @@ double rel_l2(const std::vector<float>& actual, const TensorView& expected, doub
   return std::sqrt(error / norm);
 }
 
+// The model of a golden case, whose tokenizer may be another case's.
+std::shared_ptr<const OpenModel> model_of(const std::string& name) {
+  PartFiles files;
+  files.tokenizer = test::golden_part(name, "tokenizer");
+  return std::make_shared<const OpenModel>(kGolden / name / "model", std::vector<Lora>(), files);
+}
+
 class GoldenPipeline : public testing::TestWithParam<std::tuple<std::string, DType>> {};
 
 TEST_P(GoldenPipeline, Passes) {
@@ -113,7 +121,7 @@ TEST_P(GoldenPipeline, Passes) {
   const nlohmann::json spec = read_json_file(folder / "case.json");
   const double bound = dtype == DType::kF32 ? spec.at("tolerance").get<double>()
                                             : spec.at("tolerance_bf16").get<double>();
-  Generator generator(folder / "model", options_of(dtype));
+  Generator generator(model_of(name), options_of(dtype));
   CollectingTap tap;
   RunOptions options;
   options.tap = &tap;
@@ -310,7 +318,7 @@ TEST(Memory, PlanAgreesWithTheMeasuredHighWater) {
                            "pipeline_zimage_cfg", "pipeline_qwen_image", "pipeline_flux_dev"}) {
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       const size_t live = tensor_bytes_live();
-      Generator generator(kGolden / name / "model", options_of(dtype));
+      Generator generator(model_of(name), options_of(dtype));
       Request request = request_of(read_json_file(kGolden / name / "case.json"));
       request.width = 160;
       request.height = 128;
