@@ -79,7 +79,7 @@ NamedTensors denoise(Case& c, const std::function<Request(const Sequence& all)>&
   CaseTransformer experts(c, bench.stream);
   const TransformerTraits& traits = experts.traits();
   const Sampler sampler(
-      SamplerConfig::from_json_file(c.file("model/scheduler/scheduler_config.json")),
+      SamplerConfig::from_json_file(c.part_file("scheduler", "scheduler_config.json")),
       c.integer("steps", kMaxSteps));
   const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
   const Tensor noise = bench.load(inputs, "noise");

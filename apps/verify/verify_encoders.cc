@@ -1,19 +1,16 @@
 // The stages of texts, and of the encoders of text, pictures and sound.
 #include <charconv>
 #include <cstring>
-#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "apps/verify/verify_run.h"
 #include "engine/sound/audio_features.h"
 #include "io/json.h"
-#include "io/text/bpe/clip_tokenizer.h"
-#include "io/text/byte_bpe.h"
 #include "io/text/text_clean.h"
-#include "io/text/tokenizer.h"
 #include "io/weights/weights_file.h"
 #include "kernels/meter.h"
+#include "models/files/tokenizer_files.h"
 
 namespace weft {
 namespace {
@@ -49,8 +46,7 @@ std::vector<std::vector<int32_t>> expected_ids(Case& c) {
   return expected;
 }
 
-void run_byte_tokenizer(Case& c) {
-  const auto tokenizer = ByteBpeTokenizer::open(c.file("model/tokenizer/tokenizer.json"));
+void run_byte_tokenizer(Case& c, const ByteBpeTokenizer& tokenizer) {
   std::vector<std::vector<int32_t>> produced;
   std::vector<std::string> decoded;
   for (const std::string& text : c.texts("texts")) {
@@ -105,13 +101,13 @@ void run_cut_tokenizer(Case& c, const Tokenizer& tokenizer) {
 }  // namespace
 
 NamedTensors run_tokenizer(Case& c) {
-  const std::string pieces = c.file("model/tokenizer/spiece.model");
-  if (std::filesystem::exists(pieces))
-    run_cut_tokenizer(c, SentencePieceTokenizer::load(pieces));
-  else if (std::filesystem::exists(c.file("model/tokenizer/vocab.json")))
-    run_cut_tokenizer(c, ClipTokenizer::open_folder(c.file("model/tokenizer")));
+  const std::string path = c.part("tokenizer");
+  if (is_tokenizer(path, TokenizerKind::kSentencePiece))
+    run_cut_tokenizer(c, open_sentencepiece(path));
+  else if (is_tokenizer(path, TokenizerKind::kClip))
+    run_cut_tokenizer(c, open_clip_tokenizer(path));
   else
-    run_byte_tokenizer(c);
+    run_byte_tokenizer(c, open_byte_bpe(path));
   return {};
 }
 
@@ -125,9 +121,9 @@ NamedTensors run_text_clean(Case& c) {
 NamedTensors run_text_encoder(Case& c) {
   const ZoneScope zone(Zone::kEncodeText);
   Bench bench(c);
-  const TensorFile weights = open_weights(c.file("model/text_encoder"));
+  const TensorFile weights = open_weights(c.part("text_encoder"));
   const std::shared_ptr<const TextEncoderModel> model =
-      open_text_encoder(c.file("model/text_encoder/config.json"));
+      open_text_encoder(c.part_file("text_encoder", "config.json"));
   const TextEncoderTraits& traits = model->traits();
   if (!c.placement.encodes_text(traits)) return {};
   const std::unique_ptr<TextEncoder> encoder =
@@ -161,12 +157,12 @@ NamedTensors run_image_encoder(Case& c) {
   const ZoneScope zone(Zone::kEncodeText);
   Bench bench(c);
   const std::shared_ptr<const ImageEncoderModel> model =
-      open_image_encoder(c.file("model/image_encoder/config.json"));
+      open_image_encoder(c.part_file("image_encoder", "config.json"));
   const ImageEncoderTraits& traits = model->traits();
   const TextEncoderTraits split = traits.split();
   if (!c.placement.encodes_text(split)) return {};
   const std::unique_ptr<ImageEncoder> encoder =
-      model->load(bench.stream, TensorFile::open(c.file("model/image_encoder")), c.options.dtype,
+      model->load(bench.stream, TensorFile::open(c.part("image_encoder")), c.options.dtype,
                   c.placement.text_width(split));
   const Tensor pixels = bench.load(TensorFile::open(c.file("inputs.safetensors")), "pixel_values");
   const TensorView& view = pixels.view();
@@ -186,13 +182,13 @@ NamedTensors run_audio_encoder(Case& c) {
   const ZoneScope zone(Zone::kEncodeText);
   Bench bench(c);
   const std::shared_ptr<const AudioEncoderModel> model =
-      open_audio_encoder(c.file("model/audio_encoder/config.json"));
+      open_audio_encoder(c.part_file("audio_encoder", "config.json"));
   const AudioEncoderTraits& traits = model->traits();
   const TextEncoderTraits split = traits.split();
   const std::vector<Clips> buckets = clips_of(c);
   if (!c.placement.encodes_text(split)) return {};
   const std::unique_ptr<AudioEncoder> encoder =
-      model->load(bench.stream, open_weights(c.file("model/audio_encoder")), c.options.dtype,
+      model->load(bench.stream, open_weights(c.part("audio_encoder")), c.options.dtype,
                   c.placement.text_width(split));
   const Tensor samples =
       on_host(bench.stream, bench.load(TensorFile::open(c.file("inputs.safetensors")), "waveform"));

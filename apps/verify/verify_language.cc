@@ -150,7 +150,7 @@ NamedTensors run_llm(Case& c) {
   request.prompt.resize(given[0]);
   std::memcpy(request.prompt.data(), given.data, given.bytes());
 
-  LanguageModel model(c.file("model"),
+  LanguageModel model(c.only_part("language"),
                       {.device = c.device(),
                        .dtype = c.options.dtype,
                        .threads = c.options.threads,
@@ -174,8 +174,8 @@ NamedTensors run_llm(Case& c) {
 
 LayoutLimits llm_limits(const Case& c) {
   const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
-  LayoutLimits limits =
-      LanguageRank::limits(LanguageModel::read_config(c.file("model")), given_ids(c, inputs)[0]);
+  LayoutLimits limits = LanguageRank::limits(LanguageModel::read_config(c.only_part("language")),
+                                             given_ids(c, inputs)[0]);
   limits.requests = 0;
   return limits;
 }

@@ -31,7 +31,7 @@ struct QueueCase {
     blocks = c.integer("blocks", kMostQueueFrames);
     steps = c.integer("steps", kMaxSteps);
     guidance = {json_number(c.spec, "guidance_scale", what)};
-    if (std::filesystem::exists(c.file("model/transformer_2"))) {
+    if (std::filesystem::exists(c.part("transformer_2"))) {
       guidance.push_back(json_number_or(c.spec, "guidance_scale_2", what, guidance[0]));
       boundary = json_number(c.spec, "boundary_ratio", what);
     }
@@ -47,10 +47,10 @@ struct QueueCase {
   }
 };
 
-std::string folder_of(int model) { return model ? "model/transformer_2" : "model/transformer"; }
+std::string expert_name(int model) { return model ? "transformer_2" : "transformer"; }
 
 std::shared_ptr<const TransformerModel> model_of(const Case& c, int model) {
-  return open_transformer(c.file(folder_of(model)) + "/config.json");
+  return open_transformer(c.part_file(expert_name(model), "config.json"));
 }
 
 bool guided(const QueueCase& of) {
@@ -66,7 +66,7 @@ struct CaseExperts final : Experts {
   CaseExperts(Bench& bench, Case& c, int experts) : compute(c.options.dtype) {
     for (int model = 0; model < experts; ++model) {
       const auto described = model_of(c, model);
-      loaded.push_back(described->load(bench.stream, TensorFile::open(c.file(folder_of(model))),
+      loaded.push_back(described->load(bench.stream, TensorFile::open(c.part(expert_name(model))),
                                        c.placement.load(described->traits(), {.dtype = compute})));
     }
   }
@@ -86,7 +86,7 @@ class QueueRun {
         bench_(c),
         of_(c),
         experts_(bench_, c, static_cast<int>(of_.guidance.size())),
-        sampler_(SamplerConfig::from_json_file(c.file("model/scheduler/scheduler_config.json")),
+        sampler_(SamplerConfig::from_json_file(c.part_file("scheduler", "scheduler_config.json")),
                  of_.steps),
         config_(queue_config(c.placement, experts_.traits(), c.options.dtype, of_.shape,
                              of_.frames.block)) {

@@ -1,6 +1,8 @@
 #pragma once
 // Shared by the stages of `weft verify`: the case that runs, and a collector of intermediate
 // results.
+#include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -19,17 +21,33 @@ namespace weft {
 
 inline constexpr int kMaxSteps = 1000;
 
+class OpenModel;
+
+// The paths of the parts of the model that case.json names under "model": folders or files of other
+// cases, relative to the folder. Error(kModel) for a part that is not known or a path that leads
+// nowhere.
+std::map<std::string, std::string> parts_named_in(const std::string& folder,
+                                                  const nlohmann::json& spec);
+
 struct Case {
   const std::string& folder;
   const nlohmann::json& spec;
   const VerifyOptions& options;
   std::vector<VerifyRow>& rows;
   RankPlacement placement{};
+  const std::map<std::string, std::string> named_parts = parts_named_in(folder, spec);
 
   Device device() const {
     return options.devices[static_cast<size_t>(placement.rank()) % options.devices.size()];
   }
   std::string file(const std::string& name) const { return folder + "/" + name; }
+  // The path of a part of the model: the one that case.json names, or else the folder in model/.
+  std::string part(const std::string& name) const;
+  // A file of the part, in its folder or beside its file; in the folder in model/ where there is
+  // none.
+  std::string part_file(const std::string& name, const std::string& file_name) const;
+  // The path of a part that is the whole of model/ where case.json does not name it.
+  std::string only_part(const std::string& name) const;
   std::string text(const char* key) const { return json_string(spec, key, file("case.json")); }
   std::vector<std::string> texts(const char* key) const {
     return json_strings(spec, key, file("case.json"));
@@ -42,9 +60,15 @@ struct Case {
   }
   std::shared_ptr<const TransformerModel> transformer_model(const TensorFile& weights) const {
     return original_names() ? open_transformer(weights)
-                            : open_transformer(file("model/transformer/config.json"));
+                            : open_transformer(part_file("transformer", "config.json"));
+  }
+  std::string transformer_path() const {
+    return original_names() ? only_part("transformer") : part("transformer");
   }
 };
+
+// The model of a case of a whole pipeline.
+std::shared_ptr<const OpenModel> open_model(const Case& c);
 
 // A stream and an arena for one stage run.
 struct Bench {
@@ -85,7 +109,7 @@ struct Collector final : Observer {
 // The transformer of a case. All rows of its prompts are given.
 struct CaseTransformer final : Experts {
   CaseTransformer(const Case& c, Stream& stream)
-      : weights(TensorFile::open(c.file("model/transformer"))),
+      : weights(TensorFile::open(c.part("transformer"))),
         model(c.transformer_model(weights)),
         transformer(model->load(stream, weights,
                                 c.placement.load(model->traits(), {.dtype = c.options.dtype}))) {}

@@ -254,8 +254,7 @@ TensorFile with_loras(const Case& c, TensorFile weights, const TransformerModel&
 NamedTensors run_transformer(Case& c) {
   const ZoneScope zone(Zone::kDenoise);
   Bench bench(c);
-  const bool original = c.original_names();
-  TensorFile opened = open_weights(c.file(original ? "model" : "model/transformer"));
+  TensorFile opened = open_weights(c.transformer_path());
   const std::shared_ptr<const TransformerModel> described = c.transformer_model(opened);
   const TensorFile weights = with_loras(c, std::move(opened), *described);
   const TransformerTraits& traits = described->traits();
@@ -336,10 +335,10 @@ void join_bands(Bench& bench, RankPlacement& placement, int64_t latent_rows,
 NamedTensors run_vae(Case& c, VaeParts part) {
   const ZoneScope zone(Zone::kDecode);
   Bench bench(c);
-  const std::shared_ptr<const VaeModel> model = open_vae(c.file("model/vae/config.json"));
+  const std::shared_ptr<const VaeModel> model = open_vae(c.part_file("vae", "config.json"));
   const VaeTraits& traits = model->traits();
   const std::unique_ptr<Vae> vae =
-      model->load(bench.stream, TensorFile::open(c.file("model/vae")), c.options.dtype, part);
+      model->load(bench.stream, TensorFile::open(c.part("vae")), c.options.dtype, part);
   const bool decode = part == VaeParts::kDecoder;
   const Tensor input =
       bench.load(TensorFile::open(c.file("inputs.safetensors")), decode ? "latents" : "video");
@@ -387,7 +386,7 @@ NamedTensors run_scheduler(Case& c) {
     config.kind = solver_from_name(engine_solver(c.text("scheduler")));
     config.shift = json_number(c.spec, "shift", c.file("case.json"));
   } else {
-    config = SamplerConfig::from_json_file(c.file("model/scheduler/scheduler_config.json"));
+    config = SamplerConfig::from_json_file(c.part_file("scheduler", "scheduler_config.json"));
   }
   const int steps = c.integer("steps", kMaxSteps);
   const Sampler sampler(config, steps);
@@ -481,7 +480,7 @@ NamedTensors run_pipeline(Case& c) {
   options.threads = c.options.threads;
   options.determinism = c.options.determinism;
   options.ops = c.options.ops;
-  Generator generator(c.file("model"), options, std::move(c.placement));
+  Generator generator(open_model(c), options, std::move(c.placement));
 
   struct Tap final : PipelineTap {
     NamedTensors tensors;
@@ -511,7 +510,7 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
   Case c{folder, spec, options, rows};
   const std::string stage = c.text("stage");
   if (stage == "pipeline" || stage == kPictureStage) {
-    const Generator generator(c.file("model"), {});
+    const Generator generator(open_model(c), {});
     Request request = pipeline_request(c);
     if (stage == kPictureStage) request.image.path = "image";
     LayoutLimits limits = generator.layout_limits(generator.resolve(request));
@@ -521,8 +520,7 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
   LayoutLimits limits{.requests = 0, .guided = false};
   const bool clips = stage == "clips", displaced = stage == "displaced";
   if (stage == "transformer" || clips || displaced) {
-    const TensorFile weights =
-        open_weights(c.file(c.original_names() ? "model" : "model/transformer"));
+    const TensorFile weights = open_weights(c.transformer_path());
     const std::shared_ptr<const TransformerModel> model = c.transformer_model(weights);
     const TransformerTraits& traits = model->traits();
     const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));

@@ -54,7 +54,7 @@ class StreamRun {
         bench_(c),
         of_(c),
         experts_(c, bench_.stream),
-        sampler_(SamplerConfig::from_json_file(c.file("model/scheduler/scheduler_config.json")),
+        sampler_(SamplerConfig::from_json_file(c.part_file("scheduler", "scheduler_config.json")),
                  of_.steps) {}
 
   NamedTensors run() {
@@ -180,7 +180,7 @@ NamedTensors run_stream(Case& c) {
 LayoutLimits stream_limits(const Case& c) {
   const StreamCase of(c);
   const TransformerTraits traits =
-      open_transformer(c.file("model/transformer/config.json"))->traits();
+      open_transformer(c.part_file("transformer", "config.json"))->traits();
   // The sink has one latent frame.
   const auto frame = traits.grid(traits.patch[0], of.shape[2], of.shape[3]);
   return {.heads = traits.heads,

@@ -17,6 +17,7 @@
 #include "io/weights/tensor_file.h"
 #include "models/wan/transformer.h"
 #include "tests/engine/poisoned_model.h"
+#include "tests/support/golden_case.h"
 
 namespace weft {
 namespace {
@@ -105,39 +106,12 @@ double offset_rel_l2(const std::vector<float>& actual, const TensorView& expecte
   return std::sqrt(error / norm);
 }
 
-class GoldenPipeline : public testing::TestWithParam<std::tuple<std::string, DType>> {};
-
-TEST_P(GoldenPipeline, Passes) {
-  const auto& [name, dtype] = GetParam();
-  const fs::path folder = kGolden / name;
-  const nlohmann::json spec = read_json_file(folder / "case.json");
-  const double bound = dtype == DType::kF32 ? spec.at("tolerance").get<double>()
-                                            : spec.at("tolerance_bf16").get<double>();
-  Generator generator(folder / "model", options_with_threads(dtype));
-  CollectingTap tap;
-  RunOptions options;
-  options.tap = &tap;
-  generator.run(golden_request(spec), nullptr, options);
-  const TensorFile expected = TensorFile::open(folder / "expected.safetensors");
-  for (const std::string& tensor : expected.names()) {
-    const double offset = tensor == "video" ? 0.5 : 0.0;
-    const double error = offset_rel_l2(tap.tensors[tensor], expected.view(tensor), offset);
-    EXPECT_LE(error, bound) << tensor;
-    std::printf("%s %s: %.2e of %.0e\n", name.c_str(), tensor.c_str(), error, bound);
-  }
+// The model of a golden case, whose tokenizer may be another case's.
+std::shared_ptr<const OpenModel> model_of(const std::string& name) {
+  PartFiles files;
+  files.tokenizer = test::golden_part(name, "tokenizer");
+  return std::make_shared<const OpenModel>(kGolden / name / "model", std::vector<Lora>(), files);
 }
-
-INSTANTIATE_TEST_SUITE_P(
-    , GoldenPipeline,
-    testing::Combine(testing::Values("pipeline_t2v", "pipeline_t2v_dpmpp_negative",
-                                     "pipeline_t2i_no_guidance", "pipeline_two_experts",
-                                     "pipeline_zimage_turbo", "pipeline_zimage_cfg",
-                                     "pipeline_qwen_image", "pipeline_flux_dev",
-                                     "pipeline_flux_schnell"),
-                     testing::Values(DType::kF32, DType::kBF16)),
-    [](const auto& info) {
-      return std::get<0>(info.param) + "_" + std::string(to_string(std::get<1>(info.param)));
-    });
 
 // The thread sanitizer's run sets OMP_NUM_THREADS=1, because the sanitizer does not see the OpenMP
 // runtime's barriers.
@@ -311,7 +285,7 @@ TEST(Memory, PlanAgreesWithTheMeasuredHighWater) {
                            "pipeline_zimage_cfg", "pipeline_qwen_image", "pipeline_flux_dev"}) {
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       const size_t live = tensor_bytes_live();
-      Generator generator(kGolden / name / "model", options_with_threads(dtype));
+      Generator generator(model_of(name), options_with_threads(dtype));
       Request request = golden_request(read_json_file(kGolden / name / "case.json"));
       request.width = 160;
       request.height = 128;

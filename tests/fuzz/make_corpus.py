@@ -233,7 +233,7 @@ def components():
             ("flux", "dit_flux/model/transformer"), ("qwen_image", "dit_qwen_image/model/transformer"),
             ("z_image", "dit_zimage/model/transformer"), ("wan", "dit_wan_i2v21/model/transformer"),
             ("wan_s2v", "s2v_motion/model/transformer"), ("kl_vae", "vae_kl_decode/model/vae"),
-            ("qwen_image_vae", "pipeline_qwen_image/model/vae"), ("wan_vae_residual", "vae22_decode1/model/vae"),
+            ("qwen_image_vae", "pipeline_qwen_image/model/vae"), ("wan_vae_residual", "vae22_decode3/model/vae"),
             ("clip_text", "clip_text/model/text_encoder"), ("clip_vision", "clip_vision/model/image_encoder"),
             ("t5", "t5/model/text_encoder"), ("umt5", "umt5/model/text_encoder"),
             ("qwen2_5_vl", "pipeline_qwen_image/model/text_encoder"), ("qwen3", "pipeline_zimage_turbo/model/text_encoder"),

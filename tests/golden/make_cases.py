@@ -60,6 +60,10 @@ class Case:
                      "made_with": {"torch": torch.__version__}}
         self.inputs, self.expected = {}, {}
 
+    def borrow(self, part, path):
+        """Names the folder or file of a part elsewhere, of which the case needs no copy."""
+        self.spec.setdefault("model", {})[part] = os.path.relpath(path, self.folder)
+
     def save(self):
         if self.inputs:
             save_file({k: v.contiguous() for k, v in self.inputs.items()},
@@ -454,21 +458,15 @@ def flux_pipeline(root, rng, generator):
 
 
 def language_model(root, folder, prompt):
-    """Cases of a folder's own weights and vocabulary, which they link to."""
+    """Cases of a folder's own weights and vocabulary, which they name and do not copy."""
     made = Tokenizer.from_file(str(folder / "tokenizer.json"))
     chat = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
     case = Case(root, f"llm_{folder.parent.name}", "llm", 1e-4)
-    link_to(folder, case.folder / "model")
+    case.borrow("language", folder)
     fill_llm(case, folder, made.encode(chat).ids, 20)
     case = Case(root, f"tokenizer_{folder.parent.name}", "tokenizer", 0)
-    (case.folder / "model").mkdir(exist_ok=True)
-    link_to(folder, case.folder / "model/tokenizer")
+    case.borrow("tokenizer", folder)
     fill_tokenizer(case, made, [chat, prompt.upper(), *SNIPPETS])
-
-
-def link_to(folder, link):
-    link.unlink(missing_ok=True)
-    link.symlink_to(os.path.relpath(folder, link.parent), target_is_directory=True)
 
 
 STAGES = dict(transformer=transformer, vae_decode=vae_decode, vae_encode=vae_encode,

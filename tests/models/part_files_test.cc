@@ -165,7 +165,7 @@ TEST_F(PartFile, TextEncodersHaveThreeSpellings) {
 TEST_F(PartFile, TokenizersAreReadFromMetadataAndTensors) {
   for (const std::string name : {"tokenizer_spm", "tokenizer_spm_nofallback"}) {
     const std::string golden = "tests/golden/" + name;
-    const std::string pieces = file_bytes(golden + "/model/tokenizer/spiece.model");
+    const std::string pieces = file_bytes(golden_part(name, "tokenizer") + "/spiece.model");
     const TensorFile weights = TensorFile::open("tests/golden/umt5/model/text_encoder");
     const auto same = [](const std::string& own) { return own; };
     resave(weights, path("text.safetensors"), same, "spiece_model", pieces);
@@ -190,7 +190,7 @@ TEST_F(PartFile, TokenizersAreReadFromMetadataAndTensors) {
 
 // The kind of a tokenizer follows from what its path holds.
 TEST_F(PartFile, TokenizersAreToldByWhatTheyHold) {
-  const std::string spiece = "tests/golden/tokenizer_spm/model/tokenizer",
+  const std::string spiece = golden_part("tokenizer_spm", "tokenizer"),
                     clip = "tests/golden/tokenizer_clip/model/tokenizer",
                     bpe = "tests/golden/tokenizer_bpe_qwen/model/tokenizer";
   const TensorFile weights = TensorFile::open("tests/golden/t5/model/text_encoder");
@@ -225,7 +225,7 @@ TEST_F(PartFile, TokenizersAreToldByWhatTheyHold) {
 }
 
 TEST_F(PartFile, TokenizersAreFoundAroundAnEncoder) {
-  const std::string spiece = "tests/golden/tokenizer_spm/model/tokenizer",
+  const std::string spiece = golden_part("tokenizer_spm", "tokenizer"),
                     clip = "tests/golden/tokenizer_clip/model/tokenizer";
   using Kind = TokenizerKind;
   fs::create_directories(path("encoders"));

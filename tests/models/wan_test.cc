@@ -27,10 +27,11 @@ struct Model {
         const TransformerLoad* load = nullptr)
       : golden(name), stream(Stream::cpu(2, Determinism::kFixed, &ops)) {
     const bool original = golden.spec.value("format", "") == "original";
-    const TensorFile file = TensorFile::open(
-        golden.folder + (original ? "/model/model.safetensors" : "/model/transformer"));
-    config = original ? WanConfig::from_tensors(file)
-                      : WanConfig::from_json_file(golden.folder + "/model/transformer/config.json");
+    const std::string part = test::golden_part(name, "transformer");
+    const TensorFile file =
+        TensorFile::open(original ? golden.folder + "/model/model.safetensors" : part);
+    config =
+        original ? WanConfig::from_tensors(file) : WanConfig::from_json_file(part + "/config.json");
     wan = WanTransformer::load(stream, file, config,
                                load ? *load : TransformerLoad{.dtype = dtype, .blocks = {}});
     latent = golden.input("hidden_states");

@@ -30,11 +30,11 @@ struct WanVaeBench {
 };
 
 WanVaeConfig vae_config_of(const std::string& name) {
-  return WanVaeConfig::from_json_file("tests/golden/" + name + "/model/vae/config.json");
+  return WanVaeConfig::from_json_file(golden_part(name, "vae") + "/config.json");
 }
 
 NetworkVae load(WanVaeBench& bench, const std::string& name, DType dtype, VaeParts parts) {
-  const TensorFile file = TensorFile::open("tests/golden/" + name + "/model/vae");
+  const TensorFile file = TensorFile::open(golden_part(name, "vae"));
   return NetworkVae(vae_config_of(name).design(), file, bench.stream, dtype, parts);
 }
 

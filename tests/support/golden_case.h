@@ -31,6 +31,14 @@ struct OpsRun {
   const Ops& table() const { return ops == std::string("reference") ? reference_ops() : cpu_ops(); }
 };
 
+// The path of a part of a golden case's model: the one that its case.json names, or else the folder
+// in model/.
+inline std::string golden_part(const std::string& name, const std::string& part) {
+  const std::string folder = "tests/golden/" + name + "/";
+  const nlohmann::json spec = read_json_file(folder + "case.json");
+  return folder + spec.value("model", nlohmann::json::object()).value(part, "model/" + part);
+}
+
 // Tests that use it must run in the repository's root.
 struct GoldenCase {
   explicit GoldenCase(const std::string& name)

@@ -1,0 +1,101 @@
+// The parts of a case's model: those that case.json names, and those of the case's own folder.
+#include <algorithm>
+#include <filesystem>
+
+#include "apps/verify/verify_run.h"
+#include "engine/generation/open_model.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Parts that a pipeline reads in the model's own folder alone, because no flag replaces them.
+constexpr const char* kUnflaggedParts[] = {"audio_encoder", "language", "scheduler"};
+
+// Throws where a case names a part that is not among those with flags, or, in stages of single
+// parts, among the others.
+void check_part(const std::string& what, const std::string& name, bool others) {
+  std::vector<std::string> legal;
+  for (const auto& [flagged, path] : kParts) legal.emplace_back(flagged);
+  if (others) legal.insert(legal.end(), std::begin(kUnflaggedParts), std::end(kUnflaggedParts));
+  if (std::ranges::count(legal, name)) return;
+  std::string list;
+  for (const std::string& each : legal) list += (list.empty() ? "" : ", ") + each;
+  throw Error(ErrorKind::kModel,
+              what + ": model names the part '" + name + "' (legal: " + list + ")");
+}
+
+// Returns whether a folder has weights, or for a part without weights any file.
+bool holds_part(const std::string& folder, const std::string& name) {
+  const bool weights = !name.starts_with("tokenizer") && name != "scheduler";
+  std::error_code fault;
+  return std::ranges::any_of(fs::directory_iterator(folder, fault), [&](const auto& entry) {
+    const fs::path extension = entry.path().extension();
+    return !weights || extension == ".safetensors" || extension == ".gguf";
+  });
+}
+
+}  // namespace
+
+std::map<std::string, std::string> parts_named_in(const std::string& folder,
+                                                  const nlohmann::json& spec) {
+  std::map<std::string, std::string> parts;
+  if (!json_has(spec, "model")) return parts;
+  const std::string what = folder + "/case.json";
+  const nlohmann::json& named = spec.at("model");
+  if (!named.is_object())
+    throw Error(ErrorKind::kModel, what + ": model = " + named.dump() +
+                                       " (legal: an object from parts to paths from the case)");
+  for (const auto& [name, value] : named.items()) {
+    check_part(what, name, true);
+    const std::string given = json_string(named, name, what + ": model");
+    const std::string path = folder + "/" + given;
+    std::error_code fault;
+    const fs::file_type type = fs::status(path, fault).type();
+    const char* wrong = nullptr;
+    if (type != fs::file_type::regular && type != fs::file_type::directory)
+      wrong = ", and there is no such file or folder";
+    else if (type == fs::file_type::directory && !holds_part(path, name))
+      wrong = ", a folder without files of this part";
+    if (wrong)
+      throw Error(ErrorKind::kModel, what + ": model." + name + " is '" + given + "'" + wrong);
+    parts[name] = path;
+  }
+  return parts;
+}
+
+std::string Case::part(const std::string& name) const {
+  const auto named = named_parts.find(name);
+  return named == named_parts.end() ? file("model/" + name) : named->second;
+}
+
+std::string Case::part_file(const std::string& name, const std::string& file_name) const {
+  const std::string own = file("model/" + name + "/" + file_name);
+  const auto named = named_parts.find(name);
+  if (named == named_parts.end()) return own;
+  std::error_code fault;
+  const fs::path path = named->second;
+  const fs::path there = (fs::is_directory(path, fault) ? path : path.parent_path()) / file_name;
+  return !fs::exists(there, fault) && fs::exists(own, fault) ? own : there.string();
+}
+
+std::string Case::only_part(const std::string& name) const {
+  return named_parts.contains(name) ? named_parts.at(name) : file("model");
+}
+
+std::shared_ptr<const OpenModel> open_model(const Case& c) {
+  const std::string what = c.file("case.json");
+  for (const auto& [name, path] : c.named_parts) check_part(what, name, false);
+  PartFiles files;
+  for (const auto& [name, path] : kParts)
+    if (c.named_parts.contains(name)) files.*path = c.named_parts.at(name);
+  try {
+    return std::make_shared<const OpenModel>(c.file("model"), std::vector<Lora>(), files);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kUsage || !files.any()) throw;
+    throw Error(ErrorKind::kModel, what + ": model: " + error.what());
+  }
+}
+
+}  // namespace weft
