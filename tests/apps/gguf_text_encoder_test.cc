@@ -8,7 +8,7 @@ namespace weft {
 namespace {
 
 using nlohmann::json;
-using test::Cli, test::kJob, test::Outcome, test::run;
+using test::Cli, test::kJob, test::kPocket, test::Outcome, test::run;
 
 // The errors that tests of whole models allow for values of 8 bits and of 4.
 constexpr double kEightBits = 3e-2, kFourBits = 0.2;

@@ -4,11 +4,10 @@
 #include "tests/apps/cli_testing.h"
 #include "tests/apps/resume_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 using nlohmann::json;
-using test::Cli, test::Outcome, test::run;
 
 const std::string kPictureModel = "tests/golden/pipeline_i2v_a14b/model";
 const std::string kFirstFrame = "tests/golden/pipeline_ti2v_5b/model";
@@ -175,4 +174,4 @@ TEST_F(Resume, APictureComesAlong) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

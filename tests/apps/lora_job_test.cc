@@ -3,11 +3,10 @@
 #include "tests/apps/cli_testing.h"
 #include "tests/apps/resume_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 using nlohmann::json;
-using test::Cli, test::kModel, test::Outcome, test::run;
 
 // A job without its length and its steps.
 const std::string kSize = " --width 32 --height 16 --seed 5 --threads 1 --progress none ";
@@ -157,4 +156,4 @@ TEST_F(Resume, LorasComeAlong) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

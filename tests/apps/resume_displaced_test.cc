@@ -2,7 +2,7 @@
 // frames.
 #include "tests/apps/resume_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 struct Patches {
@@ -36,4 +36,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

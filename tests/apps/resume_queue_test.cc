@@ -4,7 +4,7 @@
 #include "io/media/video.h"
 #include "tests/apps/resume_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 class QueueResume : public Resume {
@@ -162,4 +162,4 @@ TEST_F(QueueResume, AnEndlessVideoIsRefusedWithWhatContradictsIt) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -3,7 +3,7 @@
 #include "engine/job/checkpoint.h"
 #include "tests/apps/resume_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 TEST_F(Resume, KilledAtTwentyMomentsMakesTheSameFrames) {
@@ -371,4 +371,4 @@ TEST_F(Resume, LatentsAreDecodedAgain) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -19,7 +19,7 @@
 
 #include "tests/apps/cli_testing.h"
 
-namespace weft {
+namespace weft::test {
 
 namespace fs = std::filesystem;
 
@@ -220,4 +220,4 @@ inline void Resume::kill_twenty(
     EXPECT_TRUE(!name.starts_with('.') && !name.ends_with(".safetensors")) << name;
 }
 
-}  // namespace weft
+}  // namespace weft::test

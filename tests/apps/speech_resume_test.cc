@@ -3,7 +3,7 @@
 #include "tests/apps/resume_testing.h"
 #include "tests/support/speech_model.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 class SpeechResume : public Resume {
@@ -55,4 +55,4 @@ TEST_F(SpeechResume, AStoppedOrKilledJobGoesOnInItsSecondClip) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -9,10 +9,8 @@
 #include "tests/apps/speech_testing.h"
 #include "tests/models/slices_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::Outcome, test::json_lines_of, test::run;
 
 class SpeechStreamCommand : public test::SpeechCli {
  protected:
@@ -94,4 +92,4 @@ TEST_F(SpeechStreamCommand, WrongOnesAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test
