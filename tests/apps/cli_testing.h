@@ -14,11 +14,12 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/small_model.h"
+
 namespace weft::test {
 
 namespace fs = std::filesystem;
 
-inline const std::string kModel = "tests/golden/pipeline_t2v/model";
 inline const std::string kPocket = "models/pocket";
 inline const std::string kJob =
     " --width 32 --height 16 --num-frames 9 --steps 2 --seed 5 --threads 1 --progress none ";

@@ -11,13 +11,13 @@ namespace {
 
 using namespace test;
 
-using MemoryMode = Cli;
+using MemoryModeFlag = Cli;
 
 const std::string kSmallClip =
     " --model models/pocket --width 64 --height 64 --num-frames 5 --steps 2 --seed 5 --threads 1 "
     "--dtype f32 --progress none -p 'a big red ball' ";
 
-TEST_F(MemoryMode, ResidentLayersReadFromTheFileGiveTheSameClip) {
+TEST_F(MemoryModeFlag, ResidentLayersReadFromTheFileGiveTheSameClip) {
   const nlohmann::json all =
       json_lines_of("generate --json" + kSmallClip + "-o " + path("all.mp4")).front();
   EXPECT_FALSE(all.contains("streaming"));
@@ -42,7 +42,7 @@ TEST_F(MemoryMode, ResidentLayersReadFromTheFileGiveTheSameClip) {
   EXPECT_EQ(again.code, 0) << again.err;
 }
 
-TEST_F(MemoryMode, DecidesByTheLimit) {
+TEST_F(MemoryModeFlag, DecidesByTheLimit) {
   const auto plan = [&](const std::string& flags) {
     const Outcome outcome = run("generate --dry-run --json" + kSmallClip + flags);
     EXPECT_TRUE(outcome.code == 0 || outcome.code == 4) << outcome.err;
@@ -80,7 +80,7 @@ TEST_F(MemoryMode, DecidesByTheLimit) {
 }
 
 // 8-bit weights are a fact of the job: its file says so, and a replay has them without the mode.
-TEST_F(MemoryMode, WeightsThatAModeChoseAreRecorded) {
+TEST_F(MemoryModeFlag, WeightsThatAModeChoseAreRecorded) {
   if (!cpu_has_int8()) GTEST_SKIP() << "no 8-bit weights here";
   const Outcome outcome =
       run("generate --json" + kSmallClip + "--mode memory -o " + path("small.mp4"));
@@ -99,7 +99,7 @@ TEST_F(MemoryMode, WeightsThatAModeChoseAreRecorded) {
 }
 
 // Weights as the file stores them can be read ahead, too, and the smallest mode keeps them.
-TEST_F(MemoryMode, WeightsOfAFileAreReadAhead) {
+TEST_F(MemoryModeFlag, WeightsOfAFileAreReadAhead) {
   const std::string file = path("transformer.gguf");
   write_gguf(file, TensorFile::open("models/pocket/transformer"), BlockType::kQ8_0,
              WanNames{.prefix = "", .original = true});
@@ -120,7 +120,7 @@ TEST_F(MemoryMode, WeightsOfAFileAreReadAhead) {
   EXPECT_EQ(nlohmann::json::parse(std::ifstream(path("a.json")))["engine"]["weights"], "file");
 }
 
-TEST_F(MemoryMode, ContradictionsAreRefused) {
+TEST_F(MemoryModeFlag, ContradictionsAreRefused) {
   const Outcome outcome =
       run("generate" + kSmallClip + "--mode speed --resident-layers 4 -o " + path("a.mp4"));
   EXPECT_EQ(outcome.code, 2);

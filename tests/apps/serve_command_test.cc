@@ -11,7 +11,7 @@ namespace weft {
 namespace {
 
 using nlohmann::json;
-using test::Cli, test::fs::exists, test::Outcome, test::run;
+using test::Cli, test::fs::exists, test::kPocket, test::Outcome, test::run;
 
 // Seconds of work, so that it can be cancelled.
 const std::string kLong = R"({"prompt": "a red ball", "num_frames": 33, "steps": 1000})";

@@ -84,6 +84,6 @@ std::vector<std::string> work_job(Communicator& world, const std::vector<std::st
 
 int main(int argc, char** argv) {
   return weft::test::mpi_main([&](weft::Communicator& world) {
-    return weft::work(world, {argv + 1, argv + argc});
+    return weft::work_job(world, {argv + 1, argv + argc});
   });
 }

@@ -100,6 +100,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   const bool json = argc > 4 && std::string(argv[4]) == "--json";
-  return weft::test::mpi_main(
-      [&](weft::Communicator& world) { return weft::work(world, path, config, layout, json); });
+  return weft::test::mpi_main([&](weft::Communicator& world) {
+    return weft::work_memory(world, path, config, layout, json);
+  });
 }

@@ -239,5 +239,5 @@ int main(int argc, char** argv) {
   std::vector<std::string> names(argv + 3, argv + argc);
   weft::take_settings(names, request);
   return weft::test::mpi_main(
-      [&](weft::Communicator& world) { return weft::work(world, model, request, names); });
+      [&](weft::Communicator& world) { return weft::work_plan(world, model, request, names); });
 }

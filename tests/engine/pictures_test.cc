@@ -27,7 +27,7 @@ using test::options_of, test::rel_l2, test::floats_of;
 const std::string kPictureCases = "tests/golden/";
 const char* const kCases[] = {"pipeline_i2v_a14b", "pipeline_i2v21", "pipeline_ti2v_5b"};
 
-std::string model_of(const std::string& name) { return kPictureCases + name + "/model"; }
+std::string picture_model(const std::string& name) { return kPictureCases + name + "/model"; }
 
 // A picture of any colours.
 std::shared_ptr<const Tensor> picture(int64_t width, int64_t height, float phase = 0) {
@@ -152,7 +152,7 @@ std::vector<PictureConditions> conditions_on(int ranks, const std::string& folde
 }
 
 TEST(Pictures, ConditionsAreThoseOfASlowReferenceOnEveryRank) {
-  const std::string folder = model_of("pipeline_i2v_a14b");
+  const std::string folder = picture_model("pipeline_i2v_a14b");
   Request request;
   request.width = 32;
   request.height = 40;
@@ -186,7 +186,7 @@ TEST(Pictures, ConditionsAreThoseOfASlowReferenceOnEveryRank) {
 }
 
 TEST(Pictures, TheFirstFrameIsThePictureEncodedAlone) {
-  const std::string folder = model_of("pipeline_ti2v_5b");
+  const std::string folder = picture_model("pipeline_ti2v_5b");
   Request request;
   request.width = 64;
   request.height = 96;
@@ -211,7 +211,7 @@ Result drawn_pictures(const PictureCase& c, const std::string& name, const Layou
                       DType dtype = DType::kF32) {
   Result result;
   run_ranks(layout.ranks(), [&](Communicator& world) {
-    Generator generator(model_of(name), options_of(dtype), RankPlacement::of(world, layout));
+    Generator generator(picture_model(name), options_of(dtype), RankPlacement::of(world, layout));
     PictureTap tap;
     generator.run(c.request, nullptr, c.options(&tap));
     if (world.rank() == 0) result = {tap.tensors["latents_final"], tap.tensors["video"]};
@@ -221,7 +221,7 @@ Result drawn_pictures(const PictureCase& c, const std::string& name, const Layou
 
 // The given frame keeps its bits through all steps, and the video begins with its decoding.
 TEST(Pictures, TheGivenFrameIsLeftAsItIs) {
-  const std::string name = "pipeline_ti2v_5b", folder = model_of(name);
+  const std::string name = "pipeline_ti2v_5b", folder = picture_model(name);
   PictureCase c(name);
   const std::vector<float> first = floats_of(conditions_on(1, folder, c.request)[0].frames);
   for (const char* split : {"ring=1", "ring=2", "layers=2", "cfg=2"}) {
@@ -272,7 +272,7 @@ TEST(Pictures, EveryKindOfSplitGivesTheLatentsOfOneRank) {
   for (const char* name : kCases) {
     PictureCase c(name);
     const Result one = drawn_pictures(c, name, {});
-    const Generator generator(model_of(name), options_of(DType::kF32));
+    const Generator generator(picture_model(name), options_of(DType::kF32));
     LayoutLimits limits = generator.layout_limits(generator.resolve(c.request));
     for (const int ranks : {2, 4})
       for (const Layout& layout : legal_layouts(ranks, limits)) {
@@ -314,11 +314,11 @@ TEST(Pictures, MemoryIsAsPlanned) {
       c.resize(160, 128);
       c.request.steps = 2;
       GeneratorOptions options = options_of(DType::kF32);
-      Generator planner(model_of(name), options);
+      Generator planner(picture_model(name), options);
       const Request request = planner.resolve(c.request);
       options.memory_limit = memory_under(residency, planner.plan(request).parts, 0).high_water;
       const size_t live = tensor_bytes_live();
-      Generator generator(model_of(name), options);
+      Generator generator(picture_model(name), options);
       const MemoryPlan plan = generator.plan(request);
       EXPECT_GT(plan.encode_image, 0u);
       EXPECT_NE(plan.to_string().find("encode_image"), std::string::npos);
@@ -341,7 +341,7 @@ struct EncoderFolder {
   EncoderFolder() {
     namespace fs = std::filesystem;
     fs::remove_all(path);
-    fs::copy(model_of("pipeline_i2v21"), path, fs::copy_options::recursive);
+    fs::copy(picture_model("pipeline_i2v21"), path, fs::copy_options::recursive);
     nlohmann::json index = read_json_file(path + "/model_index.json"),
                    config = read_json_file(kPictureCases +
                                            "clip_vision/model/image_encoder/config.json");
@@ -404,9 +404,9 @@ TEST(Pictures, JobsLeaveNoTrace) {
   text.image = {};
   other.image = given(c.request.width, c.request.height);
   const auto signature = [&](const Request& request) {
-    return Generator(model_of(name), options_of(DType::kF32)).run(request, nullptr).signature;
+    return Generator(picture_model(name), options_of(DType::kF32)).run(request, nullptr).signature;
   };
-  Generator generator(model_of(name), options_of(DType::kF32));
+  Generator generator(picture_model(name), options_of(DType::kF32));
   for (const Request* request :
        std::initializer_list<const Request*>{&c.request, &text, &other, &c.request})
     EXPECT_EQ(generator.run(*request, nullptr).signature, signature(*request));
@@ -424,8 +424,9 @@ TEST(Pictures, JobsThatCannotBeDrawnAreRefused) {
     return std::string();
   };
   Request request = PictureCase("pipeline_i2v_a14b").request;
-  const std::string text = model_of("pipeline_t2v"), both = model_of("pipeline_i2v_a14b"),
-                    one = model_of("pipeline_i2v21"), frame = model_of("pipeline_ti2v_5b");
+  const std::string text = picture_model("pipeline_t2v"), both = picture_model("pipeline_i2v_a14b"),
+                    one = picture_model("pipeline_i2v21"),
+                    frame = picture_model("pipeline_ti2v_5b");
   EXPECT_EQ(fault(both, request), "");
   EXPECT_NE(fault(text, request).find("makes its videos from text alone"), std::string::npos);
   request.last_image = request.image;

@@ -6,10 +6,9 @@
 #include <vector>
 
 #include "engine/generation/generator.h"
+#include "tests/support/small_model.h"
 
 namespace weft::test {
-
-inline const std::string kModel = "tests/golden/pipeline_t2v/model";
 
 inline Request job() {
   Request request;

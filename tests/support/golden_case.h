@@ -11,6 +11,7 @@
 #include "io/json.h"
 #include "io/weights/tensor_file.h"
 #include "kernels/copy.h"
+#include "kernels/ops.h"
 #include "tests/support/compare.h"
 
 namespace weft::test {
