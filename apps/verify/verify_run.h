@@ -1,7 +1,6 @@
 #pragma once
 // Shared by the stages of `weft verify`: the case that runs, and a collector of intermediate
 // results.
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
