@@ -384,7 +384,7 @@ Json to_json(const JobSpec& job) {
   set("audio", request.audio.given(), request.audio.path);
   set("audio_sha256", !request.audio.sha256.empty(), request.audio.sha256);
   set("prompt_schedule", !request.schedule.empty(), to_json(request.schedule));
-  return out;
+  return nlohmann::json(out);  // its keys in alphabetical order
 }
 
 Request request_of(const JobSpec& job, const DefaultSettings& defaults, const ModelLimits& limits,
