@@ -1,12 +1,13 @@
 // weft compare: measures how alike two clips, pictures, folders of frames or weights files are.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
-#include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
 #include "apps/tensor_compare.h"
+#include "io/json.h"
 #include "io/media/frame_metrics.h"
 #include "io/media/image.h"
 #include "io/media/media_probe.h"
@@ -89,8 +90,8 @@ void require_alike(const Pictures& a, const Pictures& b) {
 }
 
 // JSON has no infinity: equal pictures have psnr null and identical true.
-nlohmann::json picture_json(double mse, double similarity) {
-  nlohmann::json object{{"identical", mse == 0}, {"psnr", nullptr}, {"ssim", similarity}};
+Json picture_json(double mse, double similarity) {
+  Json object{{"identical", mse == 0}, {"psnr", nullptr}, {"ssim", similarity}};
   if (mse > 0) object["psnr"] = psnr_db(mse);
   return object;
 }
@@ -115,7 +116,7 @@ int compare_pictures(const Flags& flags, const std::string& path_a, const std::s
     mse_sum += mse;
     ssim_sum += similarity;
     if (flags.on("json")) {
-      nlohmann::json object = picture_json(mse, similarity);
+      Json object = picture_json(mse, similarity);
       object["frame"] = frames;
       std::printf("%s\n", object.dump().c_str());
     } else {
@@ -129,7 +130,7 @@ int compare_pictures(const Flags& flags, const std::string& path_a, const std::s
   const bool pass = psnr_db(mse) >= flags.real("min-psnr").value_or(-HUGE_VAL) &&
                     similarity >= flags.real("min-ssim").value_or(-HUGE_VAL);
   if (flags.on("json")) {
-    nlohmann::json object = picture_json(mse, similarity);
+    Json object = picture_json(mse, similarity);
     object["frames"] = frames;
     object["pass"] = pass;
     std::printf("%s\n", object.dump().c_str());
@@ -160,9 +161,9 @@ void require_same_names(const TensorFile& a, const TensorFile& b, const std::str
 
 void print_tensor(const std::string& name, const Comparison& c, bool pass, bool json) {
   if (json) {
-    const nlohmann::json object{{"tensor", name},       {"rel_l2", c.rel_l2}, {"cosine", c.cosine},
-                                {"max_abs", c.max_abs}, {"worst", c.worst},   {"finite", c.finite},
-                                {"pass", pass}};
+    const Json object{{"tensor", name},       {"rel_l2", c.rel_l2}, {"cosine", c.cosine},
+                      {"max_abs", c.max_abs}, {"worst", c.worst},   {"finite", c.finite},
+                      {"pass", pass}};
     std::printf("%s\n", object.dump().c_str());
   } else {
     std::printf("%s  rel_l2 %.3g  cosine %.9f  max_abs %.3g at %s%s%s\n", printable(name).c_str(),
@@ -198,10 +199,10 @@ int compare_tensors(const Flags& flags, const std::string& path_a, const std::st
     b.drop_pages(y);
   }
   if (flags.on("json")) {
-    const nlohmann::json object{{"tensors", a.names().size()},
-                                {"worst_rel_l2", worst},
-                                {"worst_tensor", worst_name},
-                                {"pass", all_pass}};
+    const Json object{{"tensors", a.names().size()},
+                      {"worst_rel_l2", worst},
+                      {"worst_tensor", worst_name},
+                      {"pass", all_pass}};
     std::printf("%s\n", object.dump().c_str());
   } else {
     std::printf("total %zu tensors, worst rel_l2 %.3g of %s  %s\n", a.names().size(), worst,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "apps/calibrate.h"
@@ -116,8 +115,8 @@ std::string to_string(const LayoutChoice& choice) {
   return text + "; " + std::to_string(choice.too_large) + " faster than these do not fit in memory";
 }
 
-nlohmann::json to_json(const LayoutChoice& choice) {
-  nlohmann::json list = nlohmann::json::array();
+Json to_json(const LayoutChoice& choice) {
+  Json list = Json::array();
   for (const Forecast& one : choice.best)
     list.push_back({{"layout", to_string(one.layout)},
                     {"seconds", one.seconds},

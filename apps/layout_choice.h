@@ -1,12 +1,12 @@
 #pragma once
 // Simulations of a job on this machine or on a described one, and the choice of its layout by them.
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
 #include "apps/device.h"
 #include "apps/generate/offload_report.h"
 #include "engine/planning/forecast.h"
+#include "io/json.h"
 
 namespace weft {
 
@@ -41,6 +41,6 @@ bool chooses_layout(const std::string& layout);
 // "0.41 s; next: ring=4 0.43 s, ulysses=4 0.5 s; 2 faster ones do not fit in memory"
 std::string to_string(const LayoutChoice& choice);
 // [{"layout", "seconds", "high_water_bytes"}, ...]
-nlohmann::json to_json(const LayoutChoice& choice);
+Json to_json(const LayoutChoice& choice);
 
 }  // namespace weft

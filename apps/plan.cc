@@ -2,7 +2,6 @@
 // device.
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "apps/command_line/placement.h"
 #include "apps/commands.h"
@@ -14,6 +13,7 @@
 #include "apps/plan_queue.h"
 #include "engine/sound/sound_clips.h"
 #include "io/atomic_file.h"
+#include "io/json.h"
 #include "parallel/schedule/plan_check.h"
 #include "parallel/schedule/timeline_svg.h"
 
@@ -45,8 +45,8 @@ std::string proof(const PlannedJob& job, const Layout& layout) {
   return proof_of(plans, rules);
 }
 
-nlohmann::json schedule_json(const PlannedJob& job, const Layout& layout) {
-  nlohmann::json turns = nlohmann::json::array();
+Json schedule_json(const PlannedJob& job, const Layout& layout) {
+  Json turns = Json::array();
   for (const TurnSummary& turn : summarize_turns(schedule_of(job, layout).plans))
     turns.push_back({{"first", turn.turns.begin},
                      {"last", turn.turns.end - 1},
@@ -59,8 +59,8 @@ nlohmann::json schedule_json(const PlannedJob& job, const Layout& layout) {
   return turns;
 }
 
-nlohmann::json sent_json(const CommCounters& counters) {
-  nlohmann::json sent = nlohmann::json::object();
+Json sent_json(const CommCounters& counters) {
+  Json sent = Json::object();
   for (size_t kind = 0; kind < counters.sent.size(); ++kind)
     if (counters.sent[kind].messages)
       sent[std::string(to_string(static_cast<Payload>(kind)))] = {
@@ -68,13 +68,13 @@ nlohmann::json sent_json(const CommCounters& counters) {
   return sent;
 }
 
-nlohmann::json to_json(const PlannedJob& job, const Forecast& out, const SimulatedMachine& machine,
-                       double alone_s) {
-  nlohmann::json object{{"layout", to_string(out.layout)},
-                        {"ranks", out.layout.ranks()},
-                        {"seconds", out.seconds},
-                        {"speed_up", alone_s / out.seconds},
-                        {"high_water_bytes", out.high_water()}};
+Json to_json(const PlannedJob& job, const Forecast& out, const SimulatedMachine& machine,
+             double alone_s) {
+  Json object{{"layout", to_string(out.layout)},
+              {"ranks", out.layout.ranks()},
+              {"seconds", out.seconds},
+              {"speed_up", alone_s / out.seconds},
+              {"high_water_bytes", out.high_water()}};
   for (const auto& [stage, seconds] : out.stages) object["stages"][stage] = seconds;
   if (is_queue(job.request))
     object["queue"] = to_json(QueueForecast(job).timeline(out.layout), out);
@@ -94,8 +94,8 @@ nlohmann::json to_json(const PlannedJob& job, const Forecast& out, const Simulat
                            {"upload_seconds_per_step", out.uploads.seconds},
                            {"hidden_seconds_per_step", out.uploads.hidden_s}};
   for (size_t rank = 0; rank < out.memory.size(); ++rank) {
-    nlohmann::json line{{"weights_bytes", out.memory[rank].weights},
-                        {"high_water_bytes", out.memory[rank].high_water}};
+    Json line{{"weights_bytes", out.memory[rank].weights},
+              {"high_water_bytes", out.memory[rank].high_water}};
     if (rank < out.ranks.size()) {
       line["seconds"] = out.ranks[rank].seconds;
       line["sent"] = sent_json(out.ranks[rank].counters);
@@ -280,7 +280,7 @@ int run_plan(const Flags& flags) {
   const Forecast& first = forecasts.front();
   if (flags.on("json")) {
     for (const Forecast& out : std::span(forecasts).first(all.choice ? 1 : forecasts.size())) {
-      nlohmann::json object = to_json(job, out, machine, all.alone_s);
+      Json object = to_json(job, out, machine, all.alone_s);
       if (flags.on("check")) object["checked"] = proof(job, out.layout);
       if (all.choice) object["chosen_from"] = to_json(*all.choice);
       std::printf("%s\n", object.dump().c_str());

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "apps/command_line/byte_size.h"
 #include "parallel/schedule/timeline_svg.h"
@@ -160,17 +159,17 @@ void print_queue(const QueueTimeline& timeline, const Forecast& forecast) {
   print_slots(table, timeline.skipped, each);
 }
 
-nlohmann::json to_json(const QueueTimeline& timeline, const Forecast& forecast) {
+Json to_json(const QueueTimeline& timeline, const Forecast& forecast) {
   const SlotTable table = table_of(timeline.config, timeline.plans);
   const int blocks = timeline.config.blocks + timeline.skipped;
-  nlohmann::json object{{"blocks", blocks},
-                        {"steps", timeline.config.steps.size()},
-                        {"stages", timeline.config.layout[Axis::kLayers]},
-                        {"block_seconds", timeline.block_s},
-                        {"first_frame_seconds", forecast.first_frame_s},
-                        {"last_frame_seconds", forecast.seconds},
-                        {"idle_slots", table.idle()},
-                        {"idle_law", law_of(timeline, table)}};
+  Json object{{"blocks", blocks},
+              {"steps", timeline.config.steps.size()},
+              {"stages", timeline.config.layout[Axis::kLayers]},
+              {"block_seconds", timeline.block_s},
+              {"first_frame_seconds", forecast.first_frame_s},
+              {"last_frame_seconds", forecast.seconds},
+              {"idle_slots", table.idle()},
+              {"idle_law", law_of(timeline, table)}};
   for (const LinkUse& link : links_of(timeline))
     object["links"].push_back({{"from", link.from},
                                {"to", link.to},
@@ -181,9 +180,9 @@ nlohmann::json to_json(const QueueTimeline& timeline, const Forecast& forecast) 
   const auto columns = static_cast<int64_t>(table.columns.size());
   if (blocks * block_slots(timeline, table) * columns > kMostForwards) return object;
   for (const Column& column : table_of(config, plan_queue(config)).columns) {
-    nlohmann::json forwards = nlohmann::json::array();
+    Json forwards = Json::array();
     for (const auto& [slot, pass] : column.forwards)
-      forwards.push_back({slot, pass.clip, pass.step, pass.branch});
+      forwards.push_back(Json::array({slot, pass.clip, pass.step, pass.branch}));
     object["slots"].push_back({{"rank", column.rank}, {"forwards", std::move(forwards)}});
   }
   return object;

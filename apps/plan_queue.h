@@ -1,15 +1,15 @@
 #pragma once
 // The part of `weft plan` that is about the block queue: slots, idle slots, links and frames.
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "engine/planning/queue_forecast.h"
+#include "io/json.h"
 
 namespace weft {
 
 void print_queue(const QueueTimeline& timeline, const Forecast& forecast);
 // {"blocks", "steps", "stages", "first_frame_seconds", "idle_slots", "links", "slots"}
-nlohmann::json to_json(const QueueTimeline& timeline, const Forecast& forecast);
+Json to_json(const QueueTimeline& timeline, const Forecast& forecast);
 std::string svg_of(const QueueTimeline& timeline, const std::string& title);
 
 }  // namespace weft

@@ -1,5 +1,6 @@
 #include "io/json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -294,6 +295,132 @@ std::vector<std::string> json_strings(const json& object, std::string_view field
   return to_list<std::string>(
       json_field(object, field, what), field, what, "a list of strings",
       [&](const json& v, const std::string& f) { return to_text(v, f, what); });
+}
+
+Json::Json(std::string_view text) : kind_(Kind::kText), text_(text) {}
+Json::Json(std::initializer_list<JsonField> fields) : kind_(Kind::kObject) {
+  for (const JsonField& field : fields) (*this)[field.key] = field.value;
+}
+Json::Json(const Json& other) = default;
+Json::Json(Json&& other) noexcept = default;
+Json& Json::operator=(const Json& other) = default;
+Json& Json::operator=(Json&& other) noexcept = default;
+Json::~Json() = default;
+Json Json::object() { return Json(Kind::kObject); }
+Json Json::array(std::initializer_list<Json> items) {
+  Json list(Kind::kArray);
+  list.items_ = items;
+  return list;
+}
+
+template <class Value>
+Value Json::built() const {
+  switch (kind_) {
+    case Kind::kNull:
+      return nullptr;
+    case Kind::kBool:
+      return bits_ != 0;
+    case Kind::kSigned:
+      return static_cast<int64_t>(bits_);
+    case Kind::kUnsigned:
+      return bits_;
+    case Kind::kFloat:
+      return float_;
+    case Kind::kText:
+      return text_;
+    case Kind::kArray:
+    case Kind::kObject:
+      break;
+  }
+  Value value = kind_ == Kind::kArray ? Value::array() : Value::object();
+  for (size_t i = 0; i < items_.size(); ++i)
+    if (kind_ == Kind::kArray)
+      value.push_back(items_[i].built<Value>());
+    else
+      value[keys_[i]] = items_[i].built<Value>();
+  return value;
+}
+
+const Json* Json::find(std::string_view key) const {
+  const auto found = std::find(keys_.begin(), keys_.end(), key);
+  return found == keys_.end() ? nullptr : &items_[static_cast<size_t>(found - keys_.begin())];
+}
+bool Json::contains(std::string_view key) const { return find(key) != nullptr; }
+Json& Json::operator[](std::string_view key) {
+  if (is_null()) kind_ = Kind::kObject;
+  CHECK(kind_ == Kind::kObject);
+  if (const Json* found = find(key)) return const_cast<Json&>(*found);
+  keys_.emplace_back(key);
+  return items_.emplace_back();
+}
+const Json& Json::at(std::string_view key) const {
+  const Json* found = find(key);
+  if (!found) refuse("JSON", "field \"" + std::string(key) + "\" is missing");
+  return *found;
+}
+bool Json::boolean(std::string_view key) const {
+  return to_bool(at(key).built<json>(), key, "JSON");
+}
+double Json::number(std::string_view key) const {
+  const Json& value = at(key);
+  if (value.kind_ == Kind::kFloat) return value.float_;
+  return to_number(value.built<json>(), key, "JSON");
+}
+const std::string& Json::text(std::string_view key) const {
+  const Json& value = at(key);
+  if (value.kind_ != Kind::kText) wrong("JSON", key, value, "a string");
+  return value.text_;
+}
+void Json::push_back(Json item) {
+  if (is_null()) kind_ = Kind::kArray;
+  CHECK(kind_ == Kind::kArray);
+  items_.push_back(std::move(item));
+}
+void Json::erase(std::string_view key) {
+  const Json* found = find(key);
+  if (!found) return;
+  keys_.erase(keys_.begin() + (found - items_.data()));
+  items_.erase(items_.begin() + (found - items_.data()));
+}
+void Json::update(const Json& object) {
+  for (size_t i = 0; i < object.items_.size(); ++i) (*this)[object.keys_[i]] = object.items_[i];
+}
+
+std::string Json::dump(int indent) const {
+  return built<json>().dump(indent, ' ', false, json::error_handler_t::replace);
+}
+std::string Json::dump_in_order() const {
+  return built<nlohmann::ordered_json>().dump(-1, ' ', false, json::error_handler_t::replace);
+}
+Json::operator json() const { return built<json>(); }
+void Json::copy(const json& value) {
+  switch (value.type()) {
+    case json::value_t::boolean:
+      *this = value.get<bool>();
+      return;
+    case json::value_t::number_integer:
+      *this = value.get<int64_t>();
+      return;
+    case json::value_t::number_unsigned:
+      *this = value.get<uint64_t>();
+      return;
+    case json::value_t::number_float:
+      *this = value.get<double>();
+      return;
+    case json::value_t::string:
+      *this = value.get_ref<const std::string&>();
+      return;
+    case json::value_t::array:
+      kind_ = Kind::kArray;
+      for (const json& item : value) push_back(item);
+      return;
+    case json::value_t::object:
+      kind_ = Kind::kObject;
+      for (const auto& [key, item] : value.items()) (*this)[key] = item;
+      return;
+    default:
+      return;
+  }
 }
 
 }  // namespace weft

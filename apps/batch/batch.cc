@@ -190,12 +190,12 @@ class Batch {
     const auto remove = [&] {
       for (const std::string& file : {path, names.sidecar}) fs::remove(file);
     };
-    if (const nlohmann::json* line = log_->result(id)) {
-      const nlohmann::json& body = line->at("response").at("body");
-      if (body.at("job_sha256") != job.placed.hash) {
+    if (const Json* line = log_->result(id)) {
+      const Json& body = line->at("response").at("body");
+      if (body.text("job_sha256") != job.placed.hash) {
         if (!flags_.on("overwrite")) return other_request(job);
       } else if (!flags_.on("overwrite") && fs::is_regular_file(path) &&
-                 file_hash(path) == body.at("file_sha256")) {
+                 file_hash(path) == body.text("file_sha256")) {
         return true;
       }
       log_->forget(id);
@@ -204,7 +204,7 @@ class Batch {
     }
     const Drawing& drawing = job.placed.drawing;
     if (complete(drawer_.generator(), drawing)) {  // killed before its line was written
-      const nlohmann::json sidecar = sidecar_of(path);
+      const Json sidecar = sidecar_of(path);
       log_->add_result(result_line(drawing, job.placed.hash, sidecar));
       drop_leftovers(flags_, names);
       return true;
@@ -219,28 +219,26 @@ class Batch {
   }
 
   // A line of results.jsonl. `made` has "framehash", "seconds" and "frames".
-  nlohmann::json result_line(const Drawing& drawing, const std::string& hash,
-                             const nlohmann::json& made) const {
+  Json result_line(const Drawing& drawing, const std::string& hash, const Json& made) const {
     const Request& request = drawing.spec.request;
     const std::time_t now = std::time(nullptr);
     const double length = static_cast<double>(request.frames) / request.fps;
-    nlohmann::json body{
-        {"id", "video_" + hash.substr(0, 24)},
-        {"object", "video"},
-        {"model", drawer_.generator().model_name()},
-        {"status", "completed"},
-        {"progress", 100},
-        {"created_at", now - static_cast<std::time_t>(made.at("seconds").get<double>())},
-        {"completed_at", now},
-        {"seconds", shown(length)},
-        {"size", std::to_string(request.width) + "x" + std::to_string(request.height)},
-        {"seed", request.seed},
-        {"frames", made.at("frames")},
-        {"output", drawing.path.substr(folder_.size())},
-        {"draw_seconds", made.at("seconds")},
-        {"framehash", made.at("framehash")},
-        {"file_sha256", file_hash(drawing.path)},
-        {"job_sha256", hash}};
+    Json body{{"id", "video_" + hash.substr(0, 24)},
+              {"object", "video"},
+              {"model", drawer_.generator().model_name()},
+              {"status", "completed"},
+              {"progress", 100},
+              {"created_at", now - static_cast<std::time_t>(made.number("seconds"))},
+              {"completed_at", now},
+              {"seconds", shown(length)},
+              {"size", std::to_string(request.width) + "x" + std::to_string(request.height)},
+              {"seed", request.seed},
+              {"frames", made.at("frames")},
+              {"output", drawing.path.substr(folder_.size())},
+              {"draw_seconds", made.at("seconds")},
+              {"framehash", made.at("framehash")},
+              {"file_sha256", file_hash(drawing.path)},
+              {"job_sha256", hash}};
     if (!flags_.on("no-prompt-metadata")) body["prompt"] = request.prompt;
     return {
         {"id", "batch_req_" + hash.substr(0, 24)},
@@ -254,7 +252,7 @@ class Batch {
     const auto hash_of = [&](const Drawing& drawing) {
       return job_hash(drawer_.generator().job_record(drawing.spec.request));
     };
-    const auto print = [&](const nlohmann::json& line) {
+    const auto print = [&](const Json& line) {
       if (flags_.on("json")) std::printf("%s\n", line.dump().c_str());
       std::fflush(stdout);
     };
@@ -262,11 +260,10 @@ class Batch {
         {.all = drawings},
         [&](const Finished& done) {
           const RunResult& result = done.result;
-          const nlohmann::json line =
-              result_line(done.drawing, hash_of(done.drawing),
-                          {{"framehash", result.framehash},
-                           {"frames", result.frames},
-                           {"seconds", result.earlier_seconds + result.seconds}});
+          const Json line = result_line(done.drawing, hash_of(done.drawing),
+                                        {{"framehash", result.framehash},
+                                         {"frames", result.frames},
+                                         {"seconds", result.earlier_seconds + result.seconds}});
           log_->add_result(line);
           if (!flags_.on("json"))
             std::printf("%s %s %.2f\n", done.drawing.path.c_str(), result.framehash.c_str(),
@@ -276,13 +273,13 @@ class Batch {
         [&](size_t index, const Error& error) {
           const std::string hash = hash_of(drawings[index]);
           const std::string& id = drawings[index].spec.id;
-          const nlohmann::json line{{"id", "batch_req_" + hash.substr(0, 24)},
-                                    {"custom_id", id},
-                                    {"response", nullptr},
-                                    {"error",
-                                     {{"code", error_code(error.kind())},
-                                      {"exit_code", static_cast<int>(error.kind())},
-                                      {"message", error.what()}}}};
+          const Json line{{"id", "batch_req_" + hash.substr(0, 24)},
+                          {"custom_id", id},
+                          {"response", nullptr},
+                          {"error",
+                           {{"code", error_code(error.kind())},
+                            {"exit_code", static_cast<int>(error.kind())},
+                            {"message", error.what()}}}};
           std::fprintf(stderr, "weft: %s failed: %s\n", printable(id).c_str(),
                        printable(error.what()).c_str());
           log_->add_error(line);

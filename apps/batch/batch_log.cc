@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "io/atomic_file.h"
@@ -19,28 +20,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string id_of(const nlohmann::json& line) { return line.at("custom_id").get<std::string>(); }
+std::string id_of(const Json& line) { return line.text("custom_id"); }
 
 // The whole lines of a file that name a job. `damaged` is set where there are others.
-std::vector<nlohmann::json> lines_in(const std::string& path, bool& damaged) {
+std::vector<Json> lines_in(const std::string& path, bool& damaged) {
   std::ifstream file(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   damaged |= !text.empty() && !text.ends_with('\n');
-  std::vector<nlohmann::json> lines;
+  std::vector<Json> lines;
   std::istringstream stream(text.substr(0, text.rfind('\n') + 1));
   for (std::string line; std::getline(stream, line);) {
-    nlohmann::json object = nlohmann::json::parse(line, nullptr, false);
+    const auto object = nlohmann::json::parse(line, nullptr, false);
     const bool whole =
         object.is_object() && object.contains("custom_id") && object["custom_id"].is_string();
-    if (whole) lines.push_back(std::move(object));
+    if (whole) lines.push_back(object);
     damaged |= !whole;
   }
   return lines;
 }
 
-std::string text_of(const nlohmann::json& line) {
-  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-}
+std::string text_of(const Json& line) { return line.dump() + "\n"; }
 
 // Takes the lock of a file or a folder. Returns -1 where another process has it and `wait` is off.
 int locked(const std::string& path, int flags, bool wait) {
@@ -92,7 +91,7 @@ BatchLog::~BatchLog() {
   close(lock_);
 }
 
-const nlohmann::json* BatchLog::line_of(const File& file, const std::string& id) {
+const Json* BatchLog::line_of(const File& file, const std::string& id) {
   const auto found = file.of_all.find(id);
   return found == file.of_all.end() ? nullptr : &found->second;
 }
@@ -110,17 +109,17 @@ void BatchLog::read(const std::string& kind, File& file) {
   for (const std::string& ending : endings_in(folder_)) {
     const std::string path = folder_ + kind + ending + ".jsonl";
     if (path == file.path || !fs::exists(path)) continue;
-    for (const nlohmann::json& line : lines_in(path, ignored)) file.of_all[id_of(line)] = line;
+    for (const Json& line : lines_in(path, ignored)) file.of_all[id_of(line)] = line;
   }
   if (fs::exists(file.path))
-    for (nlohmann::json& line : lines_in(file.path, damaged)) {
+    for (Json& line : lines_in(file.path, damaged)) {
       const bool again = file.of_all.contains(id_of(line));
       damaged |= again;
       if (again) continue;
       file.of_all[id_of(line)] = line;
       file.lines.push_back(std::move(line));
     }
-  if (damaged) keep_lines(file, [](const nlohmann::json&) { return true; });
+  if (damaged) keep_lines(file, [](const Json&) { return true; });
   if (file.fd < 0) open(file);
 }
 
@@ -130,7 +129,7 @@ void BatchLog::open(File& file) {
   if (file.fd < 0) throw_system_error("open", file.path, errno);
 }
 
-void BatchLog::append(File& file, const nlohmann::json& line) {
+void BatchLog::append(File& file, const Json& line) {
   const std::string text = text_of(line);
   const ssize_t written = write(file.fd, text.data(), text.size());
   if (written != static_cast<ssize_t>(text.size())) throw_system_error("write", file.path, errno);
@@ -142,8 +141,8 @@ void BatchLog::append(File& file, const nlohmann::json& line) {
 template <class Keep>
 void BatchLog::keep_lines(File& file, Keep keep) {
   std::string text;
-  std::vector<nlohmann::json> kept;
-  for (nlohmann::json& line : file.lines) {
+  std::vector<Json> kept;
+  for (Json& line : file.lines) {
     if (!keep(line)) {
       file.of_all.erase(id_of(line));
       continue;
@@ -158,31 +157,30 @@ void BatchLog::keep_lines(File& file, Keep keep) {
 
 std::map<std::string, size_t> BatchLog::failures() const {
   std::map<std::string, size_t> failures;
-  for (const nlohmann::json& line : errors_.lines)
-    failures.emplace(id_of(line), failures.size() + 1);
+  for (const Json& line : errors_.lines) failures.emplace(id_of(line), failures.size() + 1);
   return failures;
 }
 
-void BatchLog::add_result(const nlohmann::json& line) {
+void BatchLog::add_result(const Json& line) {
   const std::lock_guard lock(mutex_);
   append(results_, line);
 }
 
-void BatchLog::add_error(const nlohmann::json& line) {
+void BatchLog::add_error(const Json& line) {
   const std::lock_guard lock(mutex_);
   if (error(id_of(line)))
-    keep_lines(errors_, [&](const nlohmann::json& each) { return id_of(each) != id_of(line); });
+    keep_lines(errors_, [&](const Json& each) { return id_of(each) != id_of(line); });
   append(errors_, line);
 }
 
 void BatchLog::forget(const std::string& id) {
   const std::lock_guard lock(mutex_);
-  keep_lines(results_, [&](const nlohmann::json& line) { return id_of(line) != id; });
+  keep_lines(results_, [&](const Json& line) { return id_of(line) != id; });
 }
 
 size_t BatchLog::conclude(const std::set<std::string>& ids) {
   const std::lock_guard lock(mutex_);
-  const auto stays = [&](const nlohmann::json& line) {
+  const auto stays = [&](const Json& line) {
     return ids.contains(id_of(line)) && !result(id_of(line));
   };
   if (!std::ranges::all_of(errors_.lines, stays)) keep_lines(errors_, stays);
@@ -191,18 +189,18 @@ size_t BatchLog::conclude(const std::set<std::string>& ids) {
   return errors_.lines.size();
 }
 
-void BatchLog::write_manifest(nlohmann::json about, const std::set<std::string>& ids) const {
+void BatchLog::write_manifest(Json about, const std::set<std::string>& ids) const {
   // The last shard that ends sees the files of all others as they stay.
   const int folder = locked(folder_, O_RDONLY | O_DIRECTORY, true);
   std::set<std::string> completed, failed;
-  about["shards"] = nlohmann::json::array();
+  about["shards"] = Json::array();
   for (const std::string& ending : endings_in(folder_)) {
     const std::string results = "results" + ending + ".jsonl",
                       errors = "errors" + ending + ".jsonl";
     bool ignored = false;
-    for (const nlohmann::json& line : lines_in(folder_ + results, ignored))
+    for (const Json& line : lines_in(folder_ + results, ignored))
       if (ids.contains(id_of(line))) completed.insert(id_of(line));
-    for (const nlohmann::json& line : lines_in(folder_ + errors, ignored))
+    for (const Json& line : lines_in(folder_ + errors, ignored))
       if (ids.contains(id_of(line))) failed.insert(id_of(line));
     about["shards"].push_back({{"results", results}, {"errors", errors}});
   }

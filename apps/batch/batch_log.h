@@ -3,10 +3,11 @@
 // errors.jsonl and, last, manifest.json. Every shard has files of its own.
 #include <map>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
+
+#include "io/json.h"
 
 namespace weft {
 
@@ -25,15 +26,15 @@ class BatchLog {
   BatchLog& operator=(const BatchLog&) = delete;
 
   // The line of a job, from any shard; null where there is none.
-  const nlohmann::json* result(const std::string& id) const { return line_of(results_, id); }
-  const nlohmann::json* error(const std::string& id) const { return line_of(errors_, id); }
+  const Json* result(const std::string& id) const { return line_of(results_, id); }
+  const Json* error(const std::string& id) const { return line_of(errors_, id); }
 
   // The failed jobs of this shard, numbered from 1 in the order of their last failures.
   std::map<std::string, size_t> failures() const;
 
   // Add a line with a single write. A job that fails again has one line, the last.
-  void add_result(const nlohmann::json& line);
-  void add_error(const nlohmann::json& line);
+  void add_result(const Json& line);
+  void add_error(const Json& line);
   // Removes the result's line.
   void forget(const std::string& id);
 
@@ -41,20 +42,20 @@ class BatchLog {
   // the number of errors that are left in this shard.
   size_t conclude(const std::set<std::string>& ids);
   // Writes manifest.json: `about`, the files of every shard, and the counts of the jobs `ids`.
-  void write_manifest(nlohmann::json about, const std::set<std::string>& ids) const;
+  void write_manifest(Json about, const std::set<std::string>& ids) const;
 
  private:
   struct File {
     std::string path;
-    std::vector<nlohmann::json> lines;             // of this shard
-    std::map<std::string, nlohmann::json> of_all;  // by job, of all shards
+    std::vector<Json> lines;             // of this shard
+    std::map<std::string, Json> of_all;  // by job, of all shards
     int fd = -1;
   };
-  static const nlohmann::json* line_of(const File& file, const std::string& id);
+  static const Json* line_of(const File& file, const std::string& id);
   std::string path_of(const std::string& kind, const Shard& shard) const;
   void read(const std::string& kind, File& file);
   void open(File& file);
-  void append(File& file, const nlohmann::json& line);
+  void append(File& file, const Json& line);
   template <class Keep>
   void keep_lines(File& file, Keep keep);
 

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "apps/bench/bench_dit.h"
 #include "apps/bench/bench_layouts.h"
@@ -21,6 +20,7 @@
 #include "apps/model_folder.h"
 #include "apps/preview/bench_preview.h"
 #include "engine/generation/generator.h"
+#include "io/json.h"
 #include "kernels/arena.h"
 #include "kernels/ops.h"
 #include "kernels/transfer.h"
@@ -59,10 +59,10 @@ void report(const Entry& entry, const Stream& stream, DType dtype, int repeat, b
   for (int i = 0; i < repeat; ++i) times.push_back(seconds_of(work));
   const double typical = median(times);
   if (json) {
-    nlohmann::json object{{"op", entry.op},       {"impl", stream.ops().name},
-                          {"shape", entry.shape}, {"dtype", to_string(dtype)},
-                          {"us", typical * 1e6},  {"threads", stream.threads()},
-                          {"isa", cpu_isa()}};
+    Json object{{"op", entry.op},       {"impl", stream.ops().name},
+                {"shape", entry.shape}, {"dtype", to_string(dtype)},
+                {"us", typical * 1e6},  {"threads", stream.threads()},
+                {"isa", cpu_isa()}};
     if (entry.flop > 0) object["gflops"] = entry.flop / typical * 1e-9;
     if (entry.bytes > 0) object["gbs"] = entry.bytes / typical * 1e-9;
     std::printf("%s\n", object.dump().c_str());
@@ -160,16 +160,15 @@ void bench_model(const Flags& flags, DType dtype, int repeat) {
     request.seed = static_cast<uint64_t>(i);
     profiling.restart();
     const RunResult result = generator.run(request, nullptr);
-    nlohmann::json object{{"bench", "generate"},
-                          {"model", generator.model_name()},
-                          {"first", i == 0},
-                          {"dtype", to_string(dtype)},
-                          {"isa", cpu_isa()},
-                          {"seconds", result.seconds},
-                          {"framehash", result.framehash}};
+    Json object{{"bench", "generate"},
+                {"model", generator.model_name()},
+                {"first", i == 0},
+                {"dtype", to_string(dtype)},
+                {"isa", cpu_isa()},
+                {"seconds", result.seconds},
+                {"framehash", result.framehash}};
     for (const StageSeconds& stage : result.stages) object["stages"][stage.stage] = stage.seconds;
-    if (const nlohmann::json profile = profiling.result(); !profile.is_null())
-      object["profile"] = profile;
+    if (const Json profile = profiling.result(); !profile.is_null()) object["profile"] = profile;
     std::printf("%s\n", object.dump().c_str());
     std::fflush(stdout);
   }

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "apps/bench/bench_limits.h"
@@ -10,6 +9,7 @@
 #include "apps/generate/offload_report.h"
 #include "apps/scratch_folder.h"
 #include "engine/memory/memory_plan.h"
+#include "io/json.h"
 #include "io/weights/quantised_copy.h"
 #include "kernels/attention.h"
 #include "kernels/copy.h"
@@ -117,7 +117,7 @@ class DeviceTimes {
     if (graph_) graph_seconds_.push_back(timed(graph_host_, [&] { graph_.launch(stream); }));
     return timed(host_, forward);
   }
-  void describe(Device device, nlohmann::json& object) const {
+  void describe(Device device, Json& object) const {
     object["device"] = "cuda:" + std::to_string(device.index);
     object["device_bytes"] = device_bytes(device);
     object["device_tensor_bytes"] = tensor_bytes_peak(device.kind);
@@ -224,7 +224,7 @@ void time_forwards(Stream& stream, const Transformer& model, Forward& forward,
   }
 }
 
-void describe_memory(Device device, uint64_t planned, uint64_t before, nlohmann::json& object) {
+void describe_memory(Device device, uint64_t planned, uint64_t before, Json& object) {
   const uint64_t peak = device_use(device).peak;
   object["planned_device_bytes"] = planned;
   object["device_peak_bytes"] = peak;
@@ -233,7 +233,7 @@ void describe_memory(Device device, uint64_t planned, uint64_t before, nlohmann:
 }
 
 void describe(const Timed& timed, int repeat, const MachineLimits& limits, Device device,
-              nlohmann::json& object) {
+              Json& object) {
   const double seconds = median(timed.seconds), flop = executed_flop(timed.meter) / repeat;
   const double gflops = flop / seconds * 1e-9;
   object["seconds"] = seconds;
@@ -246,29 +246,29 @@ void describe(const Timed& timed, int repeat, const MachineLimits& limits, Devic
   if (object.contains("resident")) object["streaming"] = to_json(timed.forecast, timed.streaming);
 }
 
-void print_dit(const Flags& flags, const nlohmann::json& object, const Timed& timed,
+void print_dit(const Flags& flags, const Json& object, const Timed& timed,
                const MachineLimits& limits) {
   if (flags.on("json")) {
     std::printf("%s\n", object.dump().c_str());
     return;
   }
-  const auto number = [&](const char* key) { return object[key].get<double>(); };
-  const auto text = [&](const char* key) { return object[key].get<std::string>(); };
+  const auto number = [&](const char* key) { return object.number(key); };
+  const auto text = [&](const char* key) { return object.text(key); };
   std::printf("%s, %d blocks, %lld tokens, %s, %d threads, %s\n", text("config").c_str(),
-              object["blocks"].get<int>(), object["tokens"].get<long long>(), text("dtype").c_str(),
-              object["threads"].get<int>(), text("isa").c_str());
+              int(number("blocks")), (long long)number("tokens"), text("dtype").c_str(),
+              int(number("threads")), text("isa").c_str());
   print_families(timed.meter, timed.all(), limits);
   std::printf("forward %.3f s, %.1f GFLOP/s of %.1f (%s): share %.3f; copy %.1f GB/s\n",
               number("seconds"), number("gflops"), limits.gemm_gflops(),
               limits.gemm_description().c_str(), number("share"), limits.copy_gbs());
   if (object.contains("resident"))
-    std::printf("%d of %d blocks resident: %s\n", object["resident"].get<int>(),
-                object["blocks"].get<int>(), to_string(timed.forecast, timed.streaming).c_str());
+    std::printf("%d of %d blocks resident: %s\n", int(number("resident")), int(number("blocks")),
+                to_string(timed.forecast, timed.streaming).c_str());
   if (object.contains("device"))
     std::printf("device memory: %s planned, %s taken, %s as the driver counts\n",
-                format_bytes(object["planned_device_bytes"]).c_str(),
-                format_bytes(object["device_peak_bytes"]).c_str(),
-                format_bytes(object["device_grown_bytes"]).c_str());
+                format_bytes(uint64_t(number("planned_device_bytes"))).c_str(),
+                format_bytes(uint64_t(number("device_peak_bytes"))).c_str(),
+                format_bytes(uint64_t(number("device_grown_bytes"))).c_str());
   if (object.contains("rel_l2"))
     std::printf("--weights %s --attention %s: relative L2 of the velocity %.4f\n",
                 flags.text("weights").c_str(), flags.text("attention").c_str(), number("rel_l2"));
@@ -313,8 +313,7 @@ class AttentionCall {
   Tensor q_, k_, v_;
 };
 
-nlohmann::json measure_attention(Stream& stream, DType dtype, int64_t n, AttentionFormat format,
-                                 int repeat) {
+Json measure_attention(Stream& stream, DType dtype, int64_t n, AttentionFormat format, int repeat) {
   using Call = AttentionCall;
   constexpr int64_t kFfn = 8960, kRows = 1560;
   Call call(stream, dtype, n);
@@ -338,11 +337,11 @@ nlohmann::json measure_attention(Stream& stream, DType dtype, int64_t n, Attenti
   }
   const double flop = 4.0 * static_cast<double>(n) * static_cast<double>(n) * Call::kWidth;
   const double gflops = flop / median(times) * 1e-9;
-  nlohmann::json object{{"bench", "attention"},      {"tokens", n},
-                        {"heads", Call::kHeads},     {"head_dim", Call::kHead},
-                        {"dtype", to_string(dtype)}, {"threads", stream.threads()},
-                        {"isa", cpu_isa()},          {"seconds", median(times)},
-                        {"gflops", gflops},          {"share", gflops / limits.gemm_gflops()}};
+  Json object{{"bench", "attention"},      {"tokens", n},
+              {"heads", Call::kHeads},     {"head_dim", Call::kHead},
+              {"dtype", to_string(dtype)}, {"threads", stream.threads()},
+              {"isa", cpu_isa()},          {"seconds", median(times)},
+              {"gflops", gflops},          {"share", gflops / limits.gemm_gflops()}};
   limits.describe(object);
   if (format != AttentionFormat::kCompute) {
     const Tensor exact = call.make_out();
@@ -371,7 +370,7 @@ struct MeasuredForward {
   const TransformerModel& model;
   int64_t tokens;
   Forward& forward;
-  nlohmann::json& object;
+  Json& object;
 };
 
 // Times forwards of weights that stay stored in turns with forwards of the same weights in the
@@ -471,24 +470,23 @@ int bench_from_file(const Flags& flags, const std::string& name, const Transform
   }
   const UploadForecast forecast =
       read_forecast(flags, static_cast<int64_t>(model->streamed_bytes()), described, file, how);
-  const nlohmann::json object{
-      {"bench", "dit"},
-      {"config", name},
-      {"blocks", described.traits().blocks},
-      {"resident", how.resident},
-      {"tokens", tokens},
-      {"dtype", to_string(how.dtype)},
-      {"weights", to_string(how.weights)},
-      {"threads", stream.threads()},
-      {"isa", cpu_isa()},
-      {"weights_bytes", model->weights_bytes()},
-      {"all_weights_bytes", all->weights_bytes()},
-      {"same_bits", relative_l2(stream, forward.velocity(), exact.velocity()) == 0},
-      {"seconds_all_in_memory", median(from_memory.seconds)},
-      {"seconds_from_disk", median(from_disk.seconds)},
-      {"seconds_from_cache", median(from_cache.seconds)},
-      {"from_disk", to_json(forecast, from_disk.streaming)},
-      {"from_cache", to_json(forecast, from_cache.streaming)}};
+  const Json object{{"bench", "dit"},
+                    {"config", name},
+                    {"blocks", described.traits().blocks},
+                    {"resident", how.resident},
+                    {"tokens", tokens},
+                    {"dtype", to_string(how.dtype)},
+                    {"weights", to_string(how.weights)},
+                    {"threads", stream.threads()},
+                    {"isa", cpu_isa()},
+                    {"weights_bytes", model->weights_bytes()},
+                    {"all_weights_bytes", all->weights_bytes()},
+                    {"same_bits", relative_l2(stream, forward.velocity(), exact.velocity()) == 0},
+                    {"seconds_all_in_memory", median(from_memory.seconds)},
+                    {"seconds_from_disk", median(from_disk.seconds)},
+                    {"seconds_from_cache", median(from_cache.seconds)},
+                    {"from_disk", to_json(forecast, from_disk.streaming)},
+                    {"from_cache", to_json(forecast, from_cache.streaming)}};
   if (flags.on("json")) {
     std::printf("%s\n", object.dump().c_str());
   } else {
@@ -500,7 +498,7 @@ int bench_from_file(const Flags& flags, const std::string& name, const Transform
     std::printf("disk:  %s\n", to_string(forecast, from_disk.streaming).c_str());
     std::printf("cache: %s\n", to_string(forecast, from_cache.streaming).c_str());
   }
-  return object["same_bits"] ? 0 : 1;
+  return object.boolean("same_bits") ? 0 : 1;
 }
 
 }  // namespace
@@ -521,17 +519,17 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   if (device) reset_device_use_peak(stream.device());
   const std::unique_ptr<Transformer> model =
       described->load(stream, bench_weights(flags, *described), how);
-  nlohmann::json object{{"bench", "dit"},
-                        {"config", name},
-                        {"blocks", traits.blocks},
-                        {"tokens", tokens},
-                        {"text_rows", kTextRows},
-                        {"dtype", to_string(dtype)},
-                        {"threads", stream.threads()},
-                        {"isa", cpu_isa()},
-                        {"weights_bytes", model->weights_bytes()},
-                        {"load_peak_rss_bytes", process_bytes("VmHWM:")},
-                        {"loaded_rss_anon_bytes", process_bytes("RssAnon:")}};
+  Json object{{"bench", "dit"},
+              {"config", name},
+              {"blocks", traits.blocks},
+              {"tokens", tokens},
+              {"text_rows", kTextRows},
+              {"dtype", to_string(dtype)},
+              {"threads", stream.threads()},
+              {"isa", cpu_isa()},
+              {"weights_bytes", model->weights_bytes()},
+              {"load_peak_rss_bytes", process_bytes("VmHWM:")},
+              {"loaded_rss_anon_bytes", process_bytes("RssAnon:")}};
   Arena arena(kBenchArena, stream.device());
   Forward forward(stream, arena, *model, traits, tokens);
   reset_peak();
@@ -561,10 +559,9 @@ int bench_attention(const Flags& flags, DType dtype, int repeat) {
   std::vector<int64_t> sizes{1560, 8192, 32760};
   if (flags.given("tokens")) sizes = {*flags.integer("tokens")};
   for (const int64_t n : sizes) {
-    const nlohmann::json object =
-        measure_attention(stream, dtype, n, attention_format(flags), repeat);
-    const auto number = [&](const char* key) { return object[key].get<double>(); };
-    const auto text = [&](const char* key) { return object[key].get<std::string>(); };
+    const Json object = measure_attention(stream, dtype, n, attention_format(flags), repeat);
+    const auto number = [&](const char* key) { return object.number(key); };
+    const auto text = [&](const char* key) { return object.text(key); };
     if (flags.on("json")) {
       std::printf("%s\n", object.dump().c_str());
     } else {

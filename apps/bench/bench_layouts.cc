@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "apps/bench/bench_limits.h"
 #include "apps/device.h"
 #include "engine/denoising/denoiser.h"
+#include "io/json.h"
 #include "kernels/transfer.h"
 #include "models/random_weights/random_weights.h"
 #include "parallel/schedule/simulate.h"
@@ -303,23 +303,23 @@ void print(const LayoutEntry& entry, const LayoutEntry& one, std::optional<doubl
                waiting = median(entry.waiting), speed_up = median(one.seconds) / seconds,
                mean_speed_up = median(one.mean) / mean;
   if (json) {
-    nlohmann::json object{{"bench", "layouts"},
-                          {"model", shape.name},
-                          {"blocks", shape.model->traits().blocks},
-                          {"tokens", shape.tokens},
-                          {"dtype", to_string(shape.dtype)},
-                          {"isa", cpu_isa()},
-                          {"ranks", description},
-                          {"method", entry.name},
-                          {"layout", to_string(entry.layout)},
-                          {"steps", shape.steps},
-                          {"threads", entry.threads},
-                          {"link", entry.wire.name},
-                          {"seconds", seconds},
-                          {"speed_up", speed_up},
-                          {"mean_seconds", mean},
-                          {"mean_speed_up", mean_speed_up},
-                          {"waiting", waiting}};
+    Json object{{"bench", "layouts"},
+                {"model", shape.name},
+                {"blocks", shape.model->traits().blocks},
+                {"tokens", shape.tokens},
+                {"dtype", to_string(shape.dtype)},
+                {"isa", cpu_isa()},
+                {"ranks", description},
+                {"method", entry.name},
+                {"layout", to_string(entry.layout)},
+                {"steps", shape.steps},
+                {"threads", entry.threads},
+                {"link", entry.wire.name},
+                {"seconds", seconds},
+                {"speed_up", speed_up},
+                {"mean_seconds", mean},
+                {"mean_speed_up", mean_speed_up},
+                {"waiting", waiting}};
     if (two) object["of_two_threads"] = *two / seconds;
     if (entry.simulated > 0) object["simulated"] = entry.simulated;
     std::printf("%s\n", object.dump().c_str());

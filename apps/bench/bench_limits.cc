@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "apps/device.h"
 #include "apps/model_folder.h"
@@ -162,7 +161,7 @@ std::string MachineLimits::gemm_description() const {
   return std::string(to_string(gemm.dtype())) + " " + gemm.implementation();
 }
 
-void MachineLimits::describe(nlohmann::json& object) const {
+void MachineLimits::describe(Json& object) const {
   object["gemm_gflops"] = gemm_gflops();
   object["gemm"] = entries_.front().gemm->implementation();
   object["gemm_dtype"] = to_string(entries_.front().gemm->dtype());
@@ -187,9 +186,8 @@ void print_families(const TimingMeter& meter, double seconds, const MachineLimit
               100 * (seconds - inside) / seconds);
 }
 
-nlohmann::json families_json(const TimingMeter& meter, double seconds,
-                             const MachineLimits& limits) {
-  nlohmann::json all;
+Json families_json(const TimingMeter& meter, double seconds, const MachineLimits& limits) {
+  Json all;
   for (int i = 0; i < kOpFamilies; ++i) {
     const auto family = static_cast<OpFamily>(i);
     const TimingMeter::Total& total = meter.total(family);

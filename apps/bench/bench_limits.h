@@ -4,11 +4,11 @@
 // benches use are here too.
 #include <functional>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "apps/command_line/flags.h"
+#include "io/json.h"
 #include "kernels/gemm_limit.h"
 #include "kernels/meter.h"
 #include "models/wan/transformer.h"
@@ -63,7 +63,7 @@ class MachineLimits {
   double seconds() const;                // spent on samples
   std::string gemm_description() const;  // "f32 brg:avx512_core"
   // Adds gemm_gflops, gemm, gemm_dtype and copy_gbs.
-  void describe(nlohmann::json& object) const;
+  void describe(Json& object) const;
 
  private:
   struct Entry {
@@ -84,6 +84,6 @@ double executed_flop(const TimingMeter& meter);
 // Prints a line per op family that was used: seconds, share of `seconds`, rate, share of its own
 // limit.
 void print_families(const TimingMeter& meter, double seconds, const MachineLimits& limits);
-nlohmann::json families_json(const TimingMeter& meter, double seconds, const MachineLimits& limits);
+Json families_json(const TimingMeter& meter, double seconds, const MachineLimits& limits);
 
 }  // namespace weft

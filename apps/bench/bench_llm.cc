@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "apps/bench/bench_limits.h"
@@ -11,6 +10,7 @@
 #include "apps/model_folder.h"
 #include "apps/scratch_folder.h"
 #include "engine/language/language.h"
+#include "io/json.h"
 #include "kernels/dry_run.h"
 #include "kernels/read_limit.h"
 #include "kernels/transfer.h"
@@ -131,8 +131,8 @@ double decode_from_files(LanguageRank& rank, const TensorFile& file, int64_t tok
 
 // Measures decoding where some blocks are resident and the others are read from a file for every
 // token.
-nlohmann::json bench_streamed(const Subject& subject, const LanguageOptions& options,
-                              int64_t tokens, int resident) {
+Json bench_streamed(const Subject& subject, const LanguageOptions& options, int64_t tokens,
+                    int resident) {
   const DecoderConfig& config = subject.config;
   const ScratchFolder folder;
   std::string path = subject.folder;
@@ -274,21 +274,21 @@ void print_json(const Subject& subject, LanguageRank& rank, const MachineLimits&
   const LanguageOptions& options = rank.options();
   const double prefill = median(figures.prefill), gflops = figures.gflops();
   const auto weights = static_cast<double>(rank.weights_bytes());
-  nlohmann::json object{{"bench", "llm"},
-                        {"config", subject.name},
-                        {"layers", rank.config().layers},
-                        {"tokens", figures.tokens},
-                        {"dtype", to_string(options.dtype)},
-                        {"weights", to_string(options.weights)},
-                        {"threads", options.threads},
-                        {"isa", cpu_isa()},
-                        {"weights_bytes", rank.weights_bytes()},
-                        {"prefill_seconds", prefill},
-                        {"prefill_tokens_per_s", static_cast<double>(figures.tokens) / prefill},
-                        {"gflops", gflops},
-                        {"share", gflops / limits.gemm_gflops()},
-                        {"read_gbs", figures.read_gbs(read)},
-                        {"read_by", read.how()}};
+  Json object{{"bench", "llm"},
+              {"config", subject.name},
+              {"layers", rank.config().layers},
+              {"tokens", figures.tokens},
+              {"dtype", to_string(options.dtype)},
+              {"weights", to_string(options.weights)},
+              {"threads", options.threads},
+              {"isa", cpu_isa()},
+              {"weights_bytes", rank.weights_bytes()},
+              {"prefill_seconds", prefill},
+              {"prefill_tokens_per_s", static_cast<double>(figures.tokens) / prefill},
+              {"gflops", gflops},
+              {"share", gflops / limits.gemm_gflops()},
+              {"read_gbs", figures.read_gbs(read)},
+              {"read_by", read.how()}};
   if (options.device != Device{}) object["device"] = to_string(options.device);
   for (const Decode& decode : figures.decodes) {
     const double seconds = median(decode.seconds);
@@ -351,10 +351,9 @@ int bench_llm(const Flags& flags, DType dtype, int repeat) {
       throw Error(ErrorKind::kUsage,
                   flags.label("resident-layers") + " is " + std::to_string(*resident) + " of " +
                       std::to_string(config.layers) + " blocks, legal: at least 2, less than all");
-    const nlohmann::json result =
-        bench_streamed(subject, options, tokens, static_cast<int>(*resident));
+    const Json result = bench_streamed(subject, options, tokens, static_cast<int>(*resident));
     std::printf("%s\n", result.dump(flags.on("json") ? -1 : 1).c_str());
-    return result["same_tokens"] ? 0 : 1;
+    return result.boolean("same_tokens") ? 0 : 1;
   }
 
   const TensorFile file = subject.weights();

@@ -13,7 +13,6 @@
 #include <fstream>
 #include <functional>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -23,6 +22,7 @@
 #include "apps/model_folder.h"
 #include "apps/scratch_folder.h"
 #include "engine/generation/components.h"
+#include "io/json.h"
 #include "kernels/transfer.h"
 #include "models/random_weights/random_weights.h"
 
@@ -204,17 +204,17 @@ int bench_load(const Flags& flags, DType dtype, int repeat) {
   const double bytes = static_cast<double>(all.source), held = static_cast<double>(all.weights);
   const double upload = stream.queue() ? upload_rate(stream) : 0;
   if (flags.on("json")) {
-    nlohmann::json object{{"bench", "load"},
-                          {"model", loaded.name},
-                          {"dtype", to_string(dtype)},
-                          {"isa", cpu_isa()},
-                          {"threads", stream.threads()},
-                          {"source_bytes", all.source},
-                          {"seconds", all.load},
-                          {"read_seconds", all.read},
-                          {"ratio", all.read / all.load},
-                          {"weights_bytes", all.weights},
-                          {"peak_anonymous_bytes", all.peak}};
+    Json object{{"bench", "load"},
+                {"model", loaded.name},
+                {"dtype", to_string(dtype)},
+                {"isa", cpu_isa()},
+                {"threads", stream.threads()},
+                {"source_bytes", all.source},
+                {"seconds", all.load},
+                {"read_seconds", all.read},
+                {"ratio", all.read / all.load},
+                {"weights_bytes", all.weights},
+                {"peak_anonymous_bytes", all.peak}};
     if (stream.queue()) {
       object["device"] = to_string(stream.device());
       object["device_tensor_bytes"] = all.device_peak;

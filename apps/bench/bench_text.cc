@@ -1,10 +1,10 @@
 #include "apps/bench/bench_text.h"
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "apps/bench/bench_limits.h"
 #include "apps/device.h"
+#include "io/json.h"
 #include "kernels/transfer.h"
 #include "models/random_weights/random_weights.h"
 #include "models/umt5/encoder.h"
@@ -37,12 +37,12 @@ double time_layer(const std::function<void()>& encode, int repeat, MachineLimits
   return median(times);
 }
 
-void print_text(const nlohmann::json& object) {
-  const auto number = [&](const char* key) { return object[key].get<double>(); };
-  const auto text = [&](const char* key) { return object[key].get<std::string>(); };
+void print_text(const Json& object) {
+  const auto number = [&](const char* key) { return object.number(key); };
+  const auto text = [&](const char* key) { return object.text(key); };
   std::printf("UMT5-XXL, %d layers one at a time, %lld tokens, %s, %d threads, %s\n",
-              object["layers"].get<int>(), object["tokens"].get<long long>(), text("dtype").c_str(),
-              object["threads"].get<int>(), text("isa").c_str());
+              int(number("layers")), (long long)number("tokens"), text("dtype").c_str(),
+              int(number("threads")), text("isa").c_str());
   std::printf("encode %.3f s, %.1f GFLOP/s of %.1f (%s): share %.3f; copy %.1f GB/s\n",
               number("seconds"), number("gflops"), number("gemm_gflops"),
               (text("gemm_dtype") + " " + text("gemm")).c_str(), number("share"),
@@ -86,21 +86,21 @@ int bench_text(const Flags& flags, DType dtype, int repeat) {
   }
   const double flop = executed_flop(meter) / repeat;
   const double gflops = flop / seconds * 1e-9;
-  nlohmann::json object{{"bench", "text"},
-                        {"layers", layers},
-                        {"tokens", tokens},
-                        {"dtype", to_string(dtype)},
-                        {"threads", stream.threads()},
-                        {"isa", cpu_isa()},
-                        {"device", to_string(stream.device())},
-                        {"seconds", seconds},
-                        {"flop", flop},
-                        {"gflops", gflops},
-                        {"share", gflops / limits.gemm_gflops()},
-                        {"weights_bytes", weights},
-                        {"weights_gbs", static_cast<double>(weights) / seconds * 1e-9},
-                        {"peak_rss_bytes", process_bytes("VmHWM:")},
-                        {"arena_bytes", arena.high_water()}};
+  Json object{{"bench", "text"},
+              {"layers", layers},
+              {"tokens", tokens},
+              {"dtype", to_string(dtype)},
+              {"threads", stream.threads()},
+              {"isa", cpu_isa()},
+              {"device", to_string(stream.device())},
+              {"seconds", seconds},
+              {"flop", flop},
+              {"gflops", gflops},
+              {"share", gflops / limits.gemm_gflops()},
+              {"weights_bytes", weights},
+              {"weights_gbs", static_cast<double>(weights) / seconds * 1e-9},
+              {"peak_rss_bytes", process_bytes("VmHWM:")},
+              {"arena_bytes", arena.high_water()}};
   limits.describe(object);
   object["families"] = families_json(meter, all_seconds, limits);
   if (flags.on("json")) {

@@ -1,11 +1,11 @@
 #include "apps/bench/bench_vae.h"
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "apps/bench/bench_limits.h"
 #include "apps/device.h"
 #include "apps/generate/request_flags.h"
+#include "io/json.h"
 #include "kernels/transfer.h"
 #include "models/footprint.h"
 #include "models/random_weights/random_weights.h"
@@ -104,9 +104,9 @@ Footprint predict(const WanVaeConfig& config, const Extents& extents, DType dtyp
   return dry_decode(run, vae, context, extents.h, extents.w, extents.frames);
 }
 
-void print_vae(const nlohmann::json& object) {
-  const auto number = [&](const char* key) { return object[key].get<double>(); };
-  const auto text = [&](const char* key) { return object[key].get<std::string>(); };
+void print_vae(const Json& object) {
+  const auto number = [&](const char* key) { return object.number(key); };
+  const auto text = [&](const char* key) { return object.text(key); };
   std::printf("latent frame %.3f s (first %.3f), floor %.3f s at %.1f GFLOP/s (%s): ratio %.2f\n",
               number("seconds_per_latent_frame"), number("seconds_first_latent_frame"),
               number("floor_seconds"), number("gemm_gflops"),
@@ -145,25 +145,25 @@ int bench_vae(const Flags& flags, DType dtype, int) {
   const double flop = executed_flop(decoding.later()) / static_cast<double>(frames - 1);
   const double floor = flop / (limits.gemm_gflops() * 1e9);
   const Footprint predicted = predict(config, extents, dtype);
-  nlohmann::json object{{"bench", "vae"},
-                        {"size", std::to_string(width) + "x" + std::to_string(height)},
-                        {"frames", config.traits().frames(frames)},
-                        {"dtype", to_string(dtype)},
-                        {"threads", stream.threads()},
-                        {"isa", cpu_isa()},
-                        {"seconds_first_latent_frame", chunks[0].seconds},
-                        {"seconds_per_latent_frame", seconds},
-                        {"flop_per_latent_frame", flop},
-                        {"gflops", flop / seconds * 1e-9},
-                        {"floor_seconds", floor},
-                        {"ratio", seconds / floor},
-                        {"weights_bytes", vae.bytes()},
-                        {"arena_bytes", decoding.arena_bytes()},
-                        {"arena_bytes_second_latent_frame", chunks[1].arena},
-                        {"arena_bytes_predicted", predicted.arena},
-                        {"state_bytes_predicted", predicted.held},
-                        {"rss_anon_bytes_second_latent_frame", chunks[1].peak},
-                        {"rss_anon_bytes_last_latent_frame", chunks.back().peak}};
+  Json object{{"bench", "vae"},
+              {"size", std::to_string(width) + "x" + std::to_string(height)},
+              {"frames", config.traits().frames(frames)},
+              {"dtype", to_string(dtype)},
+              {"threads", stream.threads()},
+              {"isa", cpu_isa()},
+              {"seconds_first_latent_frame", chunks[0].seconds},
+              {"seconds_per_latent_frame", seconds},
+              {"flop_per_latent_frame", flop},
+              {"gflops", flop / seconds * 1e-9},
+              {"floor_seconds", floor},
+              {"ratio", seconds / floor},
+              {"weights_bytes", vae.bytes()},
+              {"arena_bytes", decoding.arena_bytes()},
+              {"arena_bytes_second_latent_frame", chunks[1].arena},
+              {"arena_bytes_predicted", predicted.arena},
+              {"state_bytes_predicted", predicted.held},
+              {"rss_anon_bytes_second_latent_frame", chunks[1].peak},
+              {"rss_anon_bytes_last_latent_frame", chunks.back().peak}};
   limits.describe(object);
   if (stream.queue()) object["device"] = to_string(stream.device());
   object["families"] = families_json(decoding.later(), total, limits);

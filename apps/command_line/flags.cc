@@ -349,10 +349,10 @@ std::string Flags::to_string() const {
 }
 
 std::string Flags::to_json() const {
-  nlohmann::json object = nlohmann::json::object();
+  Json object = Json::object();
   for (const auto& [name, value] : values_)
     object[name] = {{"value", value.first}, {"origin", value.second}};
-  return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return object.dump() + "\n";
 }
 
 std::vector<std::string> unknown_environment() {

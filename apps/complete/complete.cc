@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "apps/command_line/placement.h"
 #include "apps/commands.h"
@@ -18,6 +17,7 @@
 #include "apps/inspect/language_memory.h"
 #include "apps/model_folder.h"
 #include "engine/memory/memory_plan.h"
+#include "io/json.h"
 
 namespace weft {
 namespace {
@@ -178,31 +178,31 @@ struct Report {
   double load_s = 0, seconds = 0, first_token_s = 0;
   int64_t tokens = 0;
   bool cut = false;
-  nlohmann::json profile{};
+  Json profile{};
 };
 
 double rate(int64_t tokens, double seconds) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
 }
 
-nlohmann::json summary(const Job& job, const Report& report, uint64_t seed) {
+Json summary(const Job& job, const Report& report, uint64_t seed) {
   const CompletionStats& stats = report.stats;
-  nlohmann::json object{{"model", model_name(job)},
-                        {"dtype", to_string(job.options.dtype)},
-                        {"weights", to_string(job.options.weights)},
-                        {"layout", to_string(job.layout)},
-                        {"ranks", job.layout.ranks()},
-                        {"seed", seed},
-                        {"prompts", job.requests.size()},
-                        {"prompt_tokens", stats.prefill_tokens},
-                        {"tokens", report.tokens},
-                        {"prefill_tokens_per_s", rate(stats.prefill_tokens, stats.prefill_s)},
-                        {"decode_tokens_per_s", rate(stats.decode_tokens, stats.decode_s)},
-                        {"first_token_s", report.first_token_s},
-                        {"load_s", report.load_s},
-                        {"seconds", report.seconds},
-                        {"weights_bytes", report.weights},
-                        {"cache_bytes", job.bytes.cache}};
+  Json object{{"model", model_name(job)},
+              {"dtype", to_string(job.options.dtype)},
+              {"weights", to_string(job.options.weights)},
+              {"layout", to_string(job.layout)},
+              {"ranks", job.layout.ranks()},
+              {"seed", seed},
+              {"prompts", job.requests.size()},
+              {"prompt_tokens", stats.prefill_tokens},
+              {"tokens", report.tokens},
+              {"prefill_tokens_per_s", rate(stats.prefill_tokens, stats.prefill_s)},
+              {"decode_tokens_per_s", rate(stats.decode_tokens, stats.decode_s)},
+              {"first_token_s", report.first_token_s},
+              {"load_s", report.load_s},
+              {"seconds", report.seconds},
+              {"weights_bytes", report.weights},
+              {"cache_bytes", job.bytes.cache}};
   if (!report.profile.is_null()) object["profile"] = report.profile;
   return object;
 }

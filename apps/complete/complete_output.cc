@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "kernels/check.h"
 
@@ -98,9 +97,7 @@ void CompletionPrinter::print_ended(int request, const Completion& completion) {
         {"tokens_per_s", decode_rate(completion)}});
 }
 
-void CompletionPrinter::line(const nlohmann::json& object) {
-  write(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-}
+void CompletionPrinter::line(const Json& object) { write(object.dump() + "\n"); }
 
 Silence::Silence(FILE* out, Clock::duration every)
     : out_(out), every_(every), ticker_([this](const std::stop_token& stop) { tick(stop); }) {}

@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <cstdio>
 #include <mutex>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "engine/language/language.h"
+#include "io/json.h"
 #include "io/text/byte_bpe.h"
 
 namespace weft {
@@ -29,7 +29,7 @@ class CompletionPrinter {
   void token(int request, int32_t id);
   void end(int request, const Completion& completion);
   // Prints a line of JSON after them.
-  void line(const nlohmann::json& object);
+  void line(const Json& object);
 
  private:
   void print_ended(int request, const Completion& completion);

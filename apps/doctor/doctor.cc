@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
 #include "apps/device.h"
@@ -17,6 +16,7 @@
 #include "apps/model_folder.h"
 #include "apps/scratch_folder.h"
 #include "engine/generation/generator.h"
+#include "io/json.h"
 #include "kernels/cuda/device.h"
 #include "parallel/transport/mpi.h"
 
@@ -215,12 +215,11 @@ HealthChecks model_checks(const Flags& flags) {
 
 void print(const HealthCheck& check, bool json) {
   if (json) {
-    const nlohmann::json object{{"check", check.name},
-                                {"status", to_string(check.health)},
-                                {"detail", check.detail},
-                                {"remedy", check.remedy}};
-    std::printf("%s\n",
-                object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    const Json object{{"check", check.name},
+                      {"status", to_string(check.health)},
+                      {"detail", check.detail},
+                      {"remedy", check.remedy}};
+    std::printf("%s\n", object.dump().c_str());
     return;
   }
   std::printf("%s  %-14s %s\n", to_string(check.health), check.name.c_str(),

@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "apps/generate/stop.h"
 #include "apps/layout_choice.h"
 #include "engine/generation/generator.h"
+#include "io/json.h"
 
 namespace weft {
 
@@ -24,7 +24,7 @@ namespace weft {
 struct Finished {
   Drawing drawing;
   RunResult result;
-  nlohmann::json profile{};        // null where none was asked for
+  Json profile{};                  // null where none was asked for
   UploadForecast upload{};         // predicted, where weights are copied in all the time
   std::optional<PromptCut> cut{};  // where the prompt was too long for the text encoder
   int64_t segments = 0;            // files of --segment; 0: the result is one file

@@ -10,6 +10,7 @@
 #include "apps/generate/progress.h"
 #include "apps/generate/resume.h"
 #include "apps/inspect/memory.h"
+#include "io/json.h"
 #include "kernels/transfer.h"
 
 namespace weft {
@@ -61,9 +62,9 @@ void print_result(const Flags& flags, const Finished& done) {
   const RunResult& result = done.result;
   const JobSpec& job = done.drawing.spec;
   if (flags.on("json")) {
-    nlohmann::json object{{"output", done.output()},       {"framehash", result.framehash},
-                          {"signature", result.signature}, {"seconds", result.seconds},
-                          {"seed", result.request.seed},   {"frames", result.frames}};
+    Json object{{"output", done.output()},       {"framehash", result.framehash},
+                {"signature", result.signature}, {"seconds", result.seconds},
+                {"seed", result.request.seed},   {"frames", result.frames}};
     if (done.segments > 0) object["segments"] = done.segments;
     for (const StageSeconds& stage : result.stages) object["stages"][stage.stage] = stage.seconds;
     if (!job.expanded_from.empty()) {
@@ -244,24 +245,24 @@ class Generation {
   void print_plan_json() const {
     const Generator& generator = drawer_.generator();
     const MemoryPlan& plan = drawer_.plan();
-    nlohmann::json object{{"model", generator.model_name()},
-                          {"dtype", to_string(generator.options().dtype)},
-                          {"width", first().width},
-                          {"height", first().height},
-                          {"frames", first().frames},
-                          {"steps", first().steps},
-                          {"seed", first().seed},
-                          {"tokens", generator.tokens(first())},
-                          {"layout", to_string(drawer_.layout())},
-                          {"ranks", drawer_.layout().ranks()},
-                          {"weights_bytes", plan.weights},
-                          {"encode_text_bytes", plan.encode_text},
-                          {"denoise_bytes", plan.denoise},
-                          {"decode_bytes", plan.decode},
-                          {"high_water_bytes", plan.high_water},
-                          {"available_bytes", plan.available},
-                          {"residency", to_string(plan.residency)},
-                          {"fits", plan.fits()}};
+    Json object{{"model", generator.model_name()},
+                {"dtype", to_string(generator.options().dtype)},
+                {"width", first().width},
+                {"height", first().height},
+                {"frames", first().frames},
+                {"steps", first().steps},
+                {"seed", first().seed},
+                {"tokens", generator.tokens(first())},
+                {"layout", to_string(drawer_.layout())},
+                {"ranks", drawer_.layout().ranks()},
+                {"weights_bytes", plan.weights},
+                {"encode_text_bytes", plan.encode_text},
+                {"denoise_bytes", plan.denoise},
+                {"decode_bytes", plan.decode},
+                {"high_water_bytes", plan.high_water},
+                {"available_bytes", plan.available},
+                {"residency", to_string(plan.residency)},
+                {"fits", plan.fits()}};
     if (plan.encode_audio > 0) object["encode_audio_bytes"] = plan.encode_audio;
     if (plan.encode_image > 0) object["encode_image_bytes"] = plan.encode_image;
     describe_mode(generator.options(), plan, object);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "apps/bench/bench_limits.h"
 #include "engine/memory/memory_plan.h"
@@ -79,12 +78,12 @@ const char* line_name(const UploadForecast& forecast) {
   return forecast.from_file ? "reads " : "upload";
 }
 
-nlohmann::json to_json(const UploadForecast& forecast, const OffloadTotals& measured) {
-  nlohmann::json object{{"source", source_of(forecast)},
-                        {"bytes_per_forward", forecast.bytes_per_forward},
-                        {"predicted_gbs", forecast.bytes_per_s * 1e-9},
-                        {"predicted_from", forecast.source},
-                        {"predicted_seconds", forecast.seconds()}};
+Json to_json(const UploadForecast& forecast, const OffloadTotals& measured) {
+  Json object{{"source", source_of(forecast)},
+              {"bytes_per_forward", forecast.bytes_per_forward},
+              {"predicted_gbs", forecast.bytes_per_s * 1e-9},
+              {"predicted_from", forecast.source},
+              {"predicted_seconds", forecast.seconds()}};
   if (measured.forwards == 0) return object;
   const auto forwards = static_cast<double>(measured.forwards);
   object["forwards"] = measured.forwards;

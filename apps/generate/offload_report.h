@@ -1,10 +1,10 @@
 #pragma once
 // The cost of weights that every forward copies to a device, or on a CPU reads from their file:
 // predicted from the link to the host or from the disk's rate, and measured by the job.
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "apps/command_line/flags.h"
+#include "io/json.h"
 #include "kernels/stream.h"
 #include "models/transformer.h"
 #include "models/weight_offload.h"
@@ -40,7 +40,7 @@ UploadForecast read_forecast(const Flags& flags, int64_t bytes_per_forward,
 // {"source", "bytes_per_forward", "predicted_gbs", "predicted_from", "predicted_seconds", and where
 // forwards were made "forwards", "forward_seconds", "upload_gbs", "upload_seconds",
 // "hidden_share"}.
-nlohmann::json to_json(const UploadForecast& forecast, const OffloadTotals& measured = {});
+Json to_json(const UploadForecast& forecast, const OffloadTotals& measured = {});
 // "1.20 GiB a forward from the host at 55.0 GB/s (measured): 0.023 s where nothing overlaps", and
 // after a job "..., 97 % of it during 0.81 s of forward; predicted ...".
 std::string to_string(const UploadForecast& forecast);

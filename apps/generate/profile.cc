@@ -19,11 +19,11 @@ std::string name_of_rank(const std::string& path, int rank) {
 
 Recorder* current() { return static_cast<Recorder*>(thread_meter()); }
 
-nlohmann::json family_json(const Profile::Total& total, double stage_seconds) {
-  nlohmann::json object{{"calls", total.calls},
-                        {"seconds", total.seconds},
-                        {"share", total.seconds / stage_seconds},
-                        {"bytes", total.bytes}};
+Json family_json(const Profile::Total& total, double stage_seconds) {
+  Json object{{"calls", total.calls},
+              {"seconds", total.seconds},
+              {"share", total.seconds / stage_seconds},
+              {"bytes", total.bytes}};
   if (total.seconds > 0) object["gbs"] = total.bytes / total.seconds * 1e-9;
   if (total.flop > 0) {
     object["flop"] = total.flop;
@@ -45,29 +45,27 @@ constexpr Zone kStages[] = {Zone::kLoad,        Zone::kEncodeText, Zone::kEncode
                             Zone::kEncodeImage, Zone::kDenoise,    Zone::kDecode,
                             Zone::kEncodeVideo, Zone::kWrite};
 
-void print_line(const std::string& name, double seconds, double share, const nlohmann::json& f) {
+void print_line(const std::string& name, double seconds, double share, const Json& f) {
   std::fprintf(stderr, "%-18s %10.4f %6.1f %%", name.c_str(), seconds, 100 * share);
   if (f.contains("bytes")) {
-    std::fprintf(stderr, " %9lld %9.3g", f["calls"].get<long long>(),
-                 f["bytes"].get<double>() * 1e-9);
-    std::fprintf(stderr, " %8.2f", f.value("gbs", 0.0));
+    std::fprintf(stderr, " %9.0f %9.3g", f.number("calls"), f.number("bytes") * 1e-9);
+    std::fprintf(stderr, " %8.2f", f.contains("gbs") ? f.number("gbs") : 0);
     if (f.contains("gflops"))
-      std::fprintf(stderr, " %10.2f %8.1f", f["flop"].get<double>() * 1e-9,
-                   f["gflops"].get<double>());
+      std::fprintf(stderr, " %10.2f %8.1f", f.number("flop") * 1e-9, f.number("gflops"));
   }
   std::fputc('\n', stderr);
 }
 
 }  // namespace
 
-nlohmann::json profile_json(const Recorder& recorder, int rank) {
+Json profile_json(const Recorder& recorder, int rank) {
   const Profile& profile = recorder.profile();
   const double all = all_seconds(profile);
-  nlohmann::json stages = nlohmann::json::array();
+  Json stages = Json::array();
   for (const Zone stage : kStages) {
     const Profile::Total& own = profile.of(stage, stage);
     if (own.calls == 0) continue;
-    nlohmann::json families = nlohmann::json::object();
+    Json families = Json::object();
     for (int zone = 0; zone < kZones; ++zone) {
       const Profile::Total& total = profile.of(stage, static_cast<Zone>(zone));
       if (is_family(static_cast<Zone>(zone)) && total.calls > 0)
@@ -79,30 +77,30 @@ nlohmann::json profile_json(const Recorder& recorder, int rank) {
                       {"families", families},
                       {"between_ops", own.seconds - profile.family_seconds(stage)}});
   }
-  nlohmann::json helpers = nlohmann::json::object();
+  Json helpers = Json::object();
   for (const auto& [name, helper] : recorder.helpers())
     helpers[name] = all_seconds(helper->profile());
   return {{"rank", rank}, {"seconds", all}, {"stages", stages}, {"helpers", helpers}};
 }
 
-void print_profile(const nlohmann::json& profile) {
+void print_profile(const Json& profile) {
   std::fprintf(stderr, "\n%-18s %10s %8s %9s %9s %8s %10s %8s\n", "stage, op family", "seconds",
                "share", "calls", "GB moved", "GB/s", "GFLOP", "GFLOP/s");
-  for (const nlohmann::json& stage : profile["stages"]) {
-    const double seconds = stage["seconds"];
-    print_line(stage["stage"], seconds, stage["share"], {});
+  for (const Json& stage : profile.at("stages").items()) {
+    const double seconds = stage.number("seconds"), between = stage.number("between_ops");
+    print_line(stage.text("stage"), seconds, stage.number("share"), {});
+    const Json& families = stage.at("families");
     std::vector<std::pair<double, std::string>> order;
-    for (const auto& [name, family] : stage["families"].items())
-      order.emplace_back(-family["seconds"].get<double>(), name);
+    for (const std::string& name : families.keys())
+      order.emplace_back(-families.at(name).number("seconds"), name);
     std::sort(order.begin(), order.end());
     for (const auto& [minus, name] : order)
-      print_line("  " + name, -minus, stage["families"][name]["share"], stage["families"][name]);
-    const double between = stage["between_ops"];
+      print_line("  " + name, -minus, families.at(name).number("share"), families.at(name));
     print_line("  between ops", between, between / seconds, {});
   }
-  for (const auto& [name, seconds] : profile["helpers"].items())
+  for (const std::string& name : profile.at("helpers").keys())
     std::fprintf(stderr, "%-18s %10.4f  at the same time as the stages, on another thread\n",
-                 (name + " thread").c_str(), seconds.get<double>());
+                 (name + " thread").c_str(), profile.at("helpers").number(name));
 }
 
 Profiling::Profiling(const Flags& flags, const Ranks& ranks)
@@ -132,7 +130,7 @@ void Profiling::restart() {
   if (!recorders_.empty()) current()->restart();
 }
 
-nlohmann::json Profiling::result() {
+Json Profiling::result() {
   if (!profile_) return nullptr;
   for (const auto& [rank, recorder] : recorders_)
     if (recorder.get() == current()) {
@@ -201,9 +199,9 @@ void Profiling::print() const {
   };
   const auto first = recorders_.find(0);
   if (!told_ && first != recorders_.end() && of_first(*first->second)) {
-    const nlohmann::json table = profile_json(*first->second, 0);
+    const Json table = profile_json(*first->second, 0);
     if (json_)
-      std::printf("%s\n", nlohmann::json{{"profile", table}}.dump().c_str());
+      std::printf("%s\n", Json{{"profile", table}}.dump().c_str());
     else
       print_profile(table);
   }

@@ -5,12 +5,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "apps/command_line/flags.h"
 #include "apps/device.h"
+#include "io/json.h"
 #include "io/part_file.h"
 #include "kernels/trace.h"
 
@@ -32,7 +32,7 @@ class Profiling {
   // restart() begins a new result on the calling thread, which must have called record(); result()
   // returns its profile so far, or null without --profile.
   void restart();
-  nlohmann::json result();
+  Json result();
 
   // If ranks are processes with --profile, the first one receives the figures of the others. Must
   // be called at the end of a job, outside of any stage.
@@ -61,7 +61,7 @@ class Profiling {
 
 // {"rank", "seconds", "stages": [{"stage", "seconds", "share", "between_ops", "families": {name:
 // {"calls", "seconds", "share", "bytes", "flop", "gflops", "gbs"}}}], "helpers": {name: seconds}}.
-nlohmann::json profile_json(const Recorder& recorder, int rank);
-void print_profile(const nlohmann::json& profile);  // as a table on standard error
+Json profile_json(const Recorder& recorder, int rank);
+void print_profile(const Json& profile);  // as a table on standard error
 
 }  // namespace weft

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "apps/command_line/printable.h"
 #include "apps/preview/preview_file.h"
+#include "io/json.h"
 
 namespace weft {
 
@@ -62,7 +62,7 @@ ProgressPrinter::~ProgressPrinter() {
   if (finished_ || last_.stage.empty()) return;
   if (mode_ == ProgressMode::kBar) std::fputc('\n', out_);
   if (mode_ != ProgressMode::kJson) return;
-  const nlohmann::json event{
+  const Json event{
       {"event", "stopped"}, {"job", job_}, {"stage", last_.stage}, {"percent", percent_}};
   std::fprintf(out_, "%s\n", event.dump().c_str());
 }
@@ -92,10 +92,10 @@ void ProgressPrinter::preview(const Preview& preview) {
   }
   if (mode_ != ProgressMode::kJson) return;
   const std::scoped_lock lock(mutex_);
-  const nlohmann::json event{{"event", "preview"},     {"job", job_},
-                             {"stage", "denoise"},     {"step", preview.step},
-                             {"total", preview.total}, {"percent", percent_},
-                             {"output", preview_path_}};
+  const Json event{{"event", "preview"},     {"job", job_},
+                   {"stage", "denoise"},     {"step", preview.step},
+                   {"total", preview.total}, {"percent", percent_},
+                   {"output", preview_path_}};
   std::fprintf(out_, "%s\n", event.dump().c_str());
   std::fflush(out_);
 }
@@ -174,15 +174,15 @@ void ProgressPrinter::print(const Progress& progress, double percent) {
 }
 
 void ProgressPrinter::print_json(const Progress& progress, double percent) {
-  nlohmann::json event{{"event", "progress"},
-                       {"job", job_},
-                       {"stage", progress.stage},
-                       {"step", progress.step},
-                       {"total", progress.total},
-                       {"percent", percent},
-                       {"elapsed_s", progress.elapsed_seconds},
-                       {"eta_s", progress.eta_seconds},
-                       {"mem_bytes", {{"0", progress.memory_bytes}}}};
+  Json event{{"event", "progress"},
+             {"job", job_},
+             {"stage", progress.stage},
+             {"step", progress.step},
+             {"total", progress.total},
+             {"percent", percent},
+             {"elapsed_s", progress.elapsed_seconds},
+             {"eta_s", progress.eta_seconds},
+             {"mem_bytes", {{"0", progress.memory_bytes}}}};
   if (progress.pictures > 0) event["frames"] = progress.pictures;
   if (progress.clips > 1) event["clips"] = {{"done", progress.clip}, {"total", progress.clips}};
   if (progress.blocks > 0) {

@@ -210,11 +210,11 @@ void report(const Flags& flags, const Record& record, const std::vector<Differen
             const std::string& expected, const std::string& measured, const std::string& output) {
   const bool same = expected == measured;
   if (flags.on("json")) {
-    nlohmann::json object{{"file", record.path},
-                          {"framehash", measured},
-                          {"expected", expected},
-                          {"compared", record.framehash.empty() ? "decoded frames" : "frames"},
-                          {"differences", nlohmann::json::object()}};
+    Json object{{"file", record.path},
+                {"framehash", measured},
+                {"expected", expected},
+                {"compared", record.framehash.empty() ? "decoded frames" : "frames"},
+                {"differences", Json::object()}};
     if (!measured.empty()) object["same"] = same;
     if (!output.empty()) object["output"] = output;
     for (const Difference& d : differ)

@@ -220,7 +220,7 @@ GivenJob recorded_job(const Flags& flags, const nlohmann::json& request, const s
 }
 
 GivenJob job_of(const Flags& flags, const Line& line, const std::string& where) {
-  nlohmann::json fields{{"prompt", line.text}};
+  nlohmann::json fields = Json{{"prompt", line.text}};
   if (line.text.starts_with('{')) fields = object_of(line.text, where);
   if (fields.contains("body")) fields = unwrapped(fields, where);
   GivenJob job = job_of(flags);

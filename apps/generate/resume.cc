@@ -209,7 +209,7 @@ nlohmann::json recorded_jobs(const Checkpoint& left) {
   nlohmann::json request = parse_json(left.job, left.path).at("request");
   if (const auto from = left.notes.find("expanded_from"); from != left.notes.end())
     request["expanded_from"] = from->second;
-  return nlohmann::json::array({{{"request", request}, {"output", ""}}});
+  return Json::array({{{"request", request}, {"output", ""}}});
 }
 
 }  // namespace
@@ -251,7 +251,7 @@ std::string layout_left(const Flags& flags, const OutputNames& names,
 
 std::map<std::string, std::string> resume_notes(const Flags& flags, const Generator& generator,
                                                 std::span<const Drawing> drawings) {
-  nlohmann::json given = nlohmann::json::object();
+  Json given = Json::object();
   for (const auto& [name, value] : flags.values())
     if (value.second != "default" && !kNotStored.count(name) && !is_recorded(name))
       given[name] = anywhere(name, value.first);
@@ -260,7 +260,7 @@ std::map<std::string, std::string> resume_notes(const Flags& flags, const Genera
     for (const char* stage : {"text-ranks", "vae-ranks", "decode-rank"}) given.erase(stage);
     given["layout"] = layout;
   }
-  nlohmann::json jobs = nlohmann::json::array();
+  Json jobs = Json::array();
   for (const auto& [spec, path] : drawings)
     jobs.push_back({{"request", request_record(generator, spec)}, {"output", absolute(path)}});
   return {{"engine", version_text()}, {"given", given.dump()}, {"jobs", jobs.dump()}};

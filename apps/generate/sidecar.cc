@@ -6,7 +6,6 @@
 
 #include "apps/commands.h"
 #include "apps/generate/drawer.h"
-#include "io/json.h"
 #include "io/media/metadata.h"
 #include "io/media/segments.h"
 #include "kernels/transfer.h"
@@ -16,8 +15,8 @@ namespace {
 
 bool hide_prompts(const Flags& flags) { return flags.on("no-prompt-metadata"); }
 
-nlohmann::json as_given(const Flags& flags) {
-  nlohmann::json given = nlohmann::json::object();
+Json as_given(const Flags& flags) {
+  Json given = Json::object();
   for (const auto& [name, value] : flags.values()) {
     if (value.second == "default") continue;
     const bool prompt = name == "prompt" || name == "negative-prompt";
@@ -41,7 +40,7 @@ nlohmann::json job_record_of(const Flags& flags, const Generator& generator, con
 
 }  // namespace
 
-nlohmann::json to_json(const PromptCut& cut) {
+Json to_json(const PromptCut& cut) {
   return {{"tokens", cut.tokens}, {"read", cut.read}, {"lost", cut.lost}};
 }
 
@@ -62,12 +61,13 @@ OutputNames output_names(const std::string& path) {
   return {stem + ".json", stem + ".latents.safetensors", stem + ".checkpoint.safetensors"};
 }
 
-nlohmann::json cache_json(const RunResult& result) {
-  nlohmann::json steps = nlohmann::json::array();
+Json cache_json(const RunResult& result) {
+  Json steps = Json::array();
   for (const CachedStep& step : result.cached) {
-    steps.push_back({{"skipped", step.skipped}, {"embedding_change", step.embedding_change}});
-    if (step.output_change) steps.back()["output_change"] = *step.output_change;
-    if (step.error) steps.back()["error"] = *step.error;
+    Json line{{"skipped", step.skipped}, {"embedding_change", step.embedding_change}};
+    if (step.output_change) line["output_change"] = *step.output_change;
+    if (step.error) line["error"] = *step.error;
+    steps.push_back(line);
   }
   return {{"setting", to_string(result.request.cache)},
           {"skipped", std::ranges::count(result.cached, true, &CachedStep::skipped)},
@@ -98,24 +98,24 @@ std::map<std::string, std::string> embedded_metadata(const Flags& flags, const G
 void write_sidecar(const std::string& path, const Flags& flags, const Generator& generator,
                    const Finished& done, Overwrite overwrite) {
   const RunResult& result = done.result;
-  nlohmann::json stages = nlohmann::json::object();
+  Json stages = Json::object();
   for (const StageSeconds& stage : result.stages) stages[stage.stage] = stage.seconds;
-  nlohmann::json sidecar{{"output", done.output()},
-                         {"given", as_given(flags)},
-                         {"job_sha256", job_hash(generator.job_record(result.request))},
-                         {"resumed_after_step", result.resumed_at},
-                         {"checkpoints", result.checkpoints},
-                         {"checkpoint_seconds", result.checkpoint_seconds},
-                         {"seconds", result.earlier_seconds + result.seconds},
-                         {"stage_seconds", stages},
-                         {"first_frame_seconds", result.first_frame_seconds},
-                         {"arena_high_water_bytes", result.arena_high_water},
-                         {"decode_high_water_bytes", result.decode_high_water},
-                         {"tensor_bytes_peak", result.tensor_bytes_peak},
-                         {"memory_high_water_bytes", result.memory_high_water},
-                         {"frames", result.frames},
-                         {"framehash", result.framehash},
-                         {"signature", result.signature}};
+  Json sidecar{{"output", done.output()},
+               {"given", as_given(flags)},
+               {"job_sha256", job_hash(generator.job_record(result.request))},
+               {"resumed_after_step", result.resumed_at},
+               {"checkpoints", result.checkpoints},
+               {"checkpoint_seconds", result.checkpoint_seconds},
+               {"seconds", result.earlier_seconds + result.seconds},
+               {"stage_seconds", stages},
+               {"first_frame_seconds", result.first_frame_seconds},
+               {"arena_high_water_bytes", result.arena_high_water},
+               {"decode_high_water_bytes", result.decode_high_water},
+               {"tensor_bytes_peak", result.tensor_bytes_peak},
+               {"memory_high_water_bytes", result.memory_high_water},
+               {"frames", result.frames},
+               {"framehash", result.framehash},
+               {"signature", result.signature}};
   sidecar.update(job_record_of(flags, generator, done.drawing.spec));
   if (done.segments > 0) sidecar["segments"] = done.segments;
   if (result.resident_layers > 0) sidecar["resident_layers"] = result.resident_layers;
@@ -129,7 +129,7 @@ void write_sidecar(const std::string& path, const Flags& flags, const Generator&
   write_text_file(path, sidecar.dump(1) + "\n", overwrite);
 }
 
-nlohmann::json sidecar_of(const std::string& path) {
+Json sidecar_of(const std::string& path) {
   const std::string sidecar = output_names(path).sidecar;
   if (!std::filesystem::exists(sidecar)) return nullptr;
   try {

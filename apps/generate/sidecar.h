@@ -1,12 +1,12 @@
 #pragma once
 // The JSON sidecar beside a result, and the metadata inside it.
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "apps/command_line/flags.h"
 #include "engine/generation/generator.h"
 #include "engine/job/job_spec.h"
+#include "io/json.h"
 #include "io/part_file.h"
 
 namespace weft {
@@ -30,11 +30,11 @@ OutputNames output_names(const std::string& path);
 nlohmann::json request_record(const Generator& generator, const JobSpec& job);
 
 // {"tokens", "read", "lost"}
-nlohmann::json to_json(const PromptCut& cut);
+Json to_json(const PromptCut& cut);
 
 // {"setting": .., "skipped": .., "steps": [{"skipped", "embedding_change", "output_change",
 // "error"}, ..]} of a step cache. The queue measures no output_change.
-nlohmann::json cache_json(const RunResult& result);
+Json cache_json(const RunResult& result);
 
 // Keys "parameters" (A1111 form) and "weft" (JSON, schema weft.params/v1) for
 // VideoSettings::metadata.
@@ -47,7 +47,7 @@ void write_sidecar(const std::string& path, const Flags& flags, const Generator&
                    const Finished& done, Overwrite overwrite);
 
 // The sidecar of a result at `path`; null where there is none that can be read.
-nlohmann::json sidecar_of(const std::string& path);
+Json sidecar_of(const std::string& path);
 // True where the result is whole and its sidecar names this very job.
 bool complete(const Generator& generator, const Drawing& drawing);
 

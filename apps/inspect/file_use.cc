@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -250,7 +249,7 @@ bool draws_pictures(const std::string& folder) {
   }
 }
 
-void add_command(const Use& use, const std::string& more, nlohmann::json& object) {
+void add_command(const Use& use, const std::string& more, Json& object) {
   if (!use.family) return;
   object["command"] = command_of(use, more);
   if (!use.missing.empty()) object["missing"] = use.missing;
@@ -293,7 +292,7 @@ Use around_part(const std::optional<ComponentFacts>& facts, const std::string& p
 
 }  // namespace
 
-void add_use(const std::string& path, const TensorFile& file, nlohmann::json& object) {
+void add_use(const std::string& path, const TensorFile& file, Json& object) {
   std::optional<ComponentFacts> facts;
   try {
     facts = component_facts(file);
@@ -330,9 +329,10 @@ void add_use(const std::string& path, const TensorFile& file, nlohmann::json& ob
   if (use.family) use.pictures = draws_pictures(use);
   add_command(use, lora ? " --lora " + shell_word(path) : "", object);
   if (!use.family)
-    object["missing"] = {facts && facts->part == "transformer"
-                             ? "--model FOLDER: no command draws with this transformer alone"
-                             : "--transformer FILE, and the other parts of its model"};
+    object["missing"] =
+        Json::array({facts && facts->part == "transformer"
+                         ? "--model FOLDER: no command draws with this transformer alone"
+                         : "--transformer FILE, and the other parts of its model"});
 }
 
 }  // namespace weft

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 template <class Specs>
-void add_counts(nlohmann::json& object, const Specs& tensors, bool every_tensor) {
+void add_counts(Json& object, const Specs& tensors, bool every_tensor) {
   int64_t parameters = 0;
   for (const auto& tensor : tensors) {
     int64_t count = 1;
@@ -35,9 +35,9 @@ void add_counts(nlohmann::json& object, const Specs& tensors, bool every_tensor)
 }
 
 // Parameter and tensor counts, and the tensors themselves, from a component's config alone.
-nlohmann::json inspect_config(const std::string& path, bool every_tensor) {
+Json inspect_config(const std::string& path, bool every_tensor) {
   const nlohmann::json config = read_json_file(path);
-  nlohmann::json object{{"file", path}};
+  Json object{{"file", path}};
   const std::string type = json_string_or(config, "model_type", path, "");
   if (const std::optional<ComponentFacts> facts = component_facts(path)) {
     object["class"] = facts->class_name;
@@ -53,18 +53,18 @@ nlohmann::json inspect_config(const std::string& path, bool every_tensor) {
   return object;
 }
 
-nlohmann::json inspect_weights(const std::string& path, bool every_tensor) {
+Json inspect_weights(const std::string& path, bool every_tensor) {
   const TensorFile file = open_weights(path);
-  nlohmann::json object{{"file", path},
-                        {"format", file.format()},
-                        {"files", file.files()},
-                        {"bytes", file.bytes()},
-                        {"header_sha256", file.header_hash()},
-                        {"metadata", file.metadata()},
-                        {"tensors", file.names().size()}};
+  Json object{{"file", path},
+              {"format", file.format()},
+              {"files", file.files()},
+              {"bytes", file.bytes()},
+              {"header_sha256", file.header_hash()},
+              {"metadata", file.metadata()},
+              {"tensors", file.names().size()}};
   int64_t parameters = 0;
   std::map<std::string, int64_t> dtypes;
-  nlohmann::json list = nlohmann::json::array();
+  Json list = Json::array();
   for (const std::string& name : file.names()) {
     const TensorView view = file.describe(name);
     const std::string type = file.stored_type(name);
@@ -82,10 +82,9 @@ nlohmann::json inspect_weights(const std::string& path, bool every_tensor) {
   return object;
 }
 
-nlohmann::json inspect_model(const std::string& path, bool every_tensor) {
+Json inspect_model(const std::string& path, bool every_tensor) {
   const ModelDirectory model = open_model_directory(path);
-  nlohmann::json object{
-      {"model", path}, {"class", model.family->class_name}, {"experts", model.experts()}};
+  Json object{{"model", path}, {"class", model.family->class_name}, {"experts", model.experts()}};
   const DefaultSettings& d = model.defaults;
   object["defaults"] = {{"name", d.name},         {"origin", d.origin},
                         {"width", d.width},       {"height", d.height},
@@ -104,12 +103,12 @@ nlohmann::json inspect_model(const std::string& path, bool every_tensor) {
 
 // Looks at a folder in the original layout of a model: the transformer at its root, and other parts
 // in folders or in files beside it. nullopt where it is no such folder.
-std::optional<nlohmann::json> inspect_original(const std::string& path, bool every_tensor) {
+std::optional<Json> inspect_original(const std::string& path, bool every_tensor) {
   const auto config_of = [](const fs::path& folder) {
     const std::string config = (folder / "config.json").string();
     return fs::is_regular_file(config) && component_facts(config) ? config : std::string();
   };
-  std::map<std::string, nlohmann::json> parts;
+  std::map<std::string, Json> parts;
   std::set<std::string> unread;
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
     if (entry.path().extension() == ".pth") unread.insert(entry.path().filename().string());
@@ -120,12 +119,14 @@ std::optional<nlohmann::json> inspect_original(const std::string& path, bool eve
   const std::string root = config_of(path);
   if (root.empty() || (parts.empty() && unread.empty())) return std::nullopt;
   parts["transformer"] = inspect_config(root, every_tensor);
-  return nlohmann::json{{"folder", path}, {"components", parts}, {"not_read", unread}};
+  return Json{{"folder", path},
+              {"components", parts},
+              {"not_read", std::vector(unread.begin(), unread.end())}};
 }
 
 // A folder of weights, with what its config.json says of them.
-nlohmann::json inspect_component(const std::string& path, bool every_tensor) {
-  nlohmann::json object = inspect_weights(path, every_tensor);
+Json inspect_component(const std::string& path, bool every_tensor) {
+  Json object = inspect_weights(path, every_tensor);
   const std::string config = path + "/config.json";
   if (object.contains("class") || !fs::is_regular_file(config)) return object;
   if (const std::optional<ComponentFacts> facts = component_facts(config)) {
@@ -135,26 +136,24 @@ nlohmann::json inspect_component(const std::string& path, bool every_tensor) {
   return object;
 }
 
-nlohmann::json inspect_media(const std::string& path) {
+Json inspect_media(const std::string& path) {
   const MediaInfo info = probe_media(path);
-  nlohmann::json metadata = nlohmann::json::object();
+  Json metadata = Json::object();
   for (const auto& [key, value] : info.metadata) {
     // The value of our own key is JSON inside a string; it is shown as JSON.
-    const nlohmann::json parsed =
-        key == "weft" ? nlohmann::json::parse(value, nullptr, false) : nlohmann::json(value);
-    metadata[key] = parsed.is_discarded() ? nlohmann::json(value) : parsed;
+    const auto parsed = nlohmann::json::parse(key == "weft" ? value : "", nullptr, false);
+    metadata[key] = parsed.is_discarded() ? Json(value) : Json(parsed);
   }
   return {{"file", path},        {"container", info.container}, {"codec", info.codec},
           {"width", info.width}, {"height", info.height},       {"frames", info.frames},
           {"fps", info.fps},     {"seconds", info.seconds},     {"metadata", metadata}};
 }
 
-nlohmann::json inspect(const std::string& path, bool every_tensor) {
+Json inspect(const std::string& path, bool every_tensor) {
   if (fs::is_directory(path)) {
     if (fs::exists(path + "/model_index.json")) return inspect_model(path, every_tensor);
     if (LanguageFolder::recognise(path)) return inspect_language(path);
-    if (const std::optional<nlohmann::json> folder = inspect_original(path, every_tensor))
-      return *folder;
+    if (const std::optional<Json> folder = inspect_original(path, every_tensor)) return *folder;
     return inspect_component(path, every_tensor);
   }
   std::string extension = fs::path(path).extension().string();
@@ -216,7 +215,7 @@ int run_inspect(const Flags& flags) {
       language ? inspect_language_memory(flags, path) : inspect_memory(flags, path);
       continue;
     }
-    const nlohmann::json object = inspect(path, flags.on("verbose-tensors"));
+    const Json object = inspect(path, flags.on("verbose-tensors"));
     if (flags.on("json"))
       std::printf("%s\n", object.dump().c_str());
     else

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "apps/device.h"
 #include "engine/memory/memory_plan.h"
@@ -107,7 +106,7 @@ LanguageBytes plan_language(const DecoderConfig& config, const LanguageOptions& 
                   "), there are " + format_bytes(available) + advice(job, available));
 }
 
-nlohmann::json inspect_language(const std::string& path) {
+Json inspect_language(const std::string& path) {
   const DecoderConfig config = LanguageModel::read_config(path);
   const TensorFile file = TensorFile::open(path);
   int64_t parameters = 0;
@@ -159,17 +158,17 @@ void inspect_language_memory(const Flags& flags, const std::string& path) {
   const uint64_t available = available_memory() / static_cast<uint64_t>(ranks);
   const std::string dtype(to_string(options.dtype));
   if (flags.on("json")) {
-    const nlohmann::json object{{"model", path},
-                                {"context", tokens},
-                                {"dtype", dtype},
-                                {"layout", to_string(layout)},
-                                {"weights_bytes", bytes.weights},
-                                {"cache_bytes", bytes.cache},
-                                {"cache_bytes_per_token", per_token},
-                                {"workspace_bytes", bytes.workspace},
-                                {"high_water_bytes", bytes.total()},
-                                {"available_bytes", available},
-                                {"fits", bytes.total() <= available}};
+    const Json object{{"model", path},
+                      {"context", tokens},
+                      {"dtype", dtype},
+                      {"layout", to_string(layout)},
+                      {"weights_bytes", bytes.weights},
+                      {"cache_bytes", bytes.cache},
+                      {"cache_bytes_per_token", per_token},
+                      {"workspace_bytes", bytes.workspace},
+                      {"high_water_bytes", bytes.total()},
+                      {"available_bytes", available},
+                      {"fits", bytes.total() <= available}};
     std::printf("%s\n", object.dump().c_str());
     return;
   }

@@ -1,11 +1,11 @@
 #pragma once
 // Predicts the memory of a language model's job, and refuses one that does not fit.
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "apps/command_line/flags.h"
 #include "engine/language/language.h"
 #include "engine/language/language_folder.h"
+#include "io/json.h"
 
 namespace weft {
 
@@ -21,7 +21,7 @@ LanguageBytes plan_language(const DecoderConfig& config, const LanguageOptions& 
 
 // Describes a language model's folder for weft inspect, from its config.json and the weights'
 // headers.
-nlohmann::json inspect_language(const std::string& path);
+Json inspect_language(const std::string& path);
 // weft inspect FOLDER --memory TOKENS: prints the memory of one sequence of so many tokens.
 void inspect_language_memory(const Flags& flags, const std::string& path);
 

@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <tuple>
 #include <vector>
 
@@ -51,8 +50,8 @@ std::vector<Stage> stages_of(const MemoryPlan& plan) {
   return stages;
 }
 
-nlohmann::json to_json(const MemoryPlan& plan) {
-  nlohmann::json stages;
+Json to_json(const MemoryPlan& plan) {
+  Json stages;
   for (const Stage& stage : stages_of(plan))
     stages[stage.name] = {{"weights_bytes", stage.weights()},
                           {"activations_bytes", stage.activations},
@@ -85,7 +84,7 @@ void print_stages(const MemoryPlan& plan, const std::optional<PlannedDevice>& de
 
 }  // namespace
 
-void describe_device_memory(const MemoryPlan& plan, nlohmann::json& object) {
+void describe_device_memory(const MemoryPlan& plan, Json& object) {
   if (plan.host.total() == 0) return;
   object["scratch_bytes"] = plan.parts.scratch;
   object["host"] = {{"pinned_bytes", plan.host.pinned()}, {"bytes", plan.host.total()}};
@@ -97,8 +96,7 @@ std::string mode_text(const GeneratorOptions& options, const MemoryPlan& plan) {
          (changed ? ", " + to_string(options.weights) + " weights, which change the picture" : "");
 }
 
-void describe_mode(const GeneratorOptions& options, const MemoryPlan& plan,
-                   nlohmann::json& object) {
+void describe_mode(const GeneratorOptions& options, const MemoryPlan& plan, Json& object) {
   object["mode"] = to_string(options.mode);
   object["mode_reason"] = plan.reason;
   object["weights"] = to_string(options.weights);
@@ -139,7 +137,7 @@ void inspect_memory(const Flags& flags, const std::string& model) {
   const MemoryPlan plan = plan_of_rank(opened, options, layout, request);
   const std::string dtype(to_string(options.dtype));
   if (flags.on("json")) {
-    nlohmann::json object = to_json(plan);
+    Json object = to_json(plan);
     object["model"] = model;
     object["frames"] = request.frames;
     object["height"] = request.height;

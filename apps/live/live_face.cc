@@ -1,7 +1,6 @@
 #include "apps/live/live_face.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "apps/stream/sound_input.h"
@@ -18,8 +17,8 @@ constexpr size_t kFedKept = 64;
 MediaInstant now() { return MediaInstant(std::chrono::steady_clock::now().time_since_epoch()); }
 int64_t microseconds(MediaInstant time) { return time.count() / 1000; }
 
-nlohmann::json time_or_null(MediaInstant time) {
-  return time.count() > 0 ? nlohmann::json(microseconds(time)) : nlohmann::json();
+Json time_or_null(MediaInstant time) {
+  return time.count() > 0 ? Json(microseconds(time)) : Json();
 }
 
 }  // namespace
@@ -268,7 +267,7 @@ void LiveFace::send(MediaPiece&& piece) {
                      .payload = {piece.bytes.begin(), piece.bytes.end()}};
   if (is_sound) return sender_.push(packet);
   packet.flags = piece.key ? kKeyFlag : 0;
-  nlohmann::json stats = stats_of(piece, packet.flags);
+  Json stats = stats_of(piece, packet.flags);
   stats["time_us"] = begins;
   stats["duration_us"] = duration;
   stats["emit_ts"] = microseconds(now());
@@ -277,7 +276,7 @@ void LiveFace::send(MediaPiece&& piece) {
 }
 
 // Tells of the pictures of a piece, and forgets them.
-nlohmann::json LiveFace::stats_of(const MediaPiece& piece, uint16_t& flags) {
+Json LiveFace::stats_of(const MediaPiece& piece, uint16_t& flags) {
   Shown last{};
   bool speaks = false;
   for (; !shown_.empty() && shown_.front().index < piece.first + piece.count; shown_.pop_front()) {
@@ -286,14 +285,14 @@ nlohmann::json LiveFace::stats_of(const MediaPiece& piece, uint16_t& flags) {
     frozen_ += last.frozen;
   }
   if (!speaks) flags |= kSilenceFlag;
-  nlohmann::json stats{{"state", name_of(last.state)},
-                       {"infer_start", time_or_null(last.begun)},
-                       {"infer_end", time_or_null(last.made)},
-                       {"encode_end", microseconds(now())},
-                       {"skew_ms", session_->counts().max_skew * 1000},
-                       {"frozen", frozen_},
-                       {"realtime_factor", nullptr},
-                       {"audio_recv_ts", nullptr}};
+  Json stats{{"state", name_of(last.state)},
+             {"infer_start", time_or_null(last.begun)},
+             {"infer_end", time_or_null(last.made)},
+             {"encode_end", microseconds(now())},
+             {"skew_ms", session_->counts().max_skew * 1000},
+             {"frozen", frozen_},
+             {"realtime_factor", nullptr},
+             {"audio_recv_ts", nullptr}};
   if (last.made > last.begun) {
     const VideoSettings& video = stage_.movie.video;
     const double seconds = double(last.block_pictures) * video.fps_den / video.fps_num;

@@ -17,6 +17,7 @@
 #include "apps/live/packet_sender.h"
 #include "apps/live/sound_inbox.h"
 #include "engine/session/turn_runner.h"
+#include "io/json.h"
 #include "io/sound/media_pieces.h"
 
 namespace weft {
@@ -79,7 +80,7 @@ class LiveFace {
   void take(MediaPiece&& piece);
   void announce(const MediaPiece& header);
   void send(MediaPiece&& piece);
-  nlohmann::json stats_of(const MediaPiece& piece, uint16_t& flags);
+  Json stats_of(const MediaPiece& piece, uint16_t& flags);
   std::optional<int64_t> received_before(MediaInstant begun) const;
   bool wait_to_show();
   void report(const StreamError& error);

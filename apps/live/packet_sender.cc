@@ -1,7 +1,6 @@
 #include "apps/live/packet_sender.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 namespace weft {
@@ -40,7 +39,7 @@ void PacketSender::push(const MediaPacket& packet) {
                                   packet.payload),
             .stats = ""};
   if (packet.stats) {
-    nlohmann::json& stats = *packet.stats;
+    Json& stats = *packet.stats;
     stats["number"] = number_;
     stats["queue_ms"] = socket_ ? behind_us(kept.time_us) / 1000 : 0;
     stats["dropped_packets"] = counts_.dropped;

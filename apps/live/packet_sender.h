@@ -12,6 +12,7 @@
 
 #include "apps/serve/http/http_server.h"
 #include "apps/serve/stream_messages.h"
+#include "io/json.h"
 
 namespace weft {
 
@@ -20,7 +21,7 @@ struct MediaPacket {
   uint16_t flags = 0;
   int64_t time_us = 0, duration_us = 0;
   std::string payload{};
-  nlohmann::json* stats = nullptr;  // sent behind the packet, with what the sender knows
+  Json* stats = nullptr;  // sent behind the packet, with what the sender knows
 };
 
 // Any thread may call anything.

@@ -2,9 +2,9 @@
 
 #include <charconv>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "apps/serve/http/access.h"
+#include "io/json.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -63,7 +63,7 @@ void tell_address(const Flags& flags, ServerLog& log, const std::string& message
   const std::string address = shown_address(listener_settings(flags), port);
   log.write(LogLevel::kInfo, "ready", message, {{"address", address}});
   if (flags.on("json"))
-    std::printf("%s\n", nlohmann::json{{"address", address}, {"port", port}}.dump().c_str());
+    std::printf("%s\n", Json{{"address", address}, {"port", port}}.dump().c_str());
   else
     std::printf("%s\n", address.c_str());
   std::fflush(stdout);

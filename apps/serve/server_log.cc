@@ -2,9 +2,9 @@
 
 #include <chrono>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "apps/serve/server_text.h"
+#include "io/json.h"
 
 namespace weft {
 ServerLog::ServerLog(std::function<void(const std::string& line)> write)
@@ -14,13 +14,12 @@ ServerLog::ServerLog(std::function<void(const std::string& line)> write)
 void ServerLog::write(LogLevel level, const std::string& event, const std::string& message,
                       const Fields& fields) {
   const char* names[] = {"info", "warning", "error"};
-  nlohmann::ordered_json line = {{"ts", utc_text(std::chrono::system_clock::now())},
-                                 {"level", names[static_cast<int>(level)]},
-                                 {"event", event},
-                                 {"msg", message}};
+  Json line = {{"ts", utc_text(std::chrono::system_clock::now())},
+               {"level", names[static_cast<int>(level)]},
+               {"event", event},
+               {"msg", message}};
   for (const auto& [name, value] : fields) line[name] = value;
-  const std::string text =
-      line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const std::string text = line.dump_in_order() + "\n";
   const std::lock_guard lock(mutex_);
   write_(text);
 }

@@ -1,8 +1,7 @@
 #include "apps/serve/server_routes.h"
 
-#include <nlohmann/json.hpp>
-
 #include "apps/commands.h"
+#include "io/json.h"
 
 namespace weft {
 namespace {
@@ -23,12 +22,11 @@ const char* type_name(FlagType type) {
   return "text";
 }
 
-nlohmann::ordered_json flag_json(const FlagSpec& flag) {
-  nlohmann::ordered_json out = {{"name", flag.name}, {"type", type_name(flag.type)}};
+Json flag_json(const FlagSpec& flag) {
+  Json out = {{"name", flag.name}, {"type", type_name(flag.type)}};
   // A default that only describes what follows from the model or the machine is no value.
-  out["default"] = flag.is_default && *flag.fallback ? nlohmann::ordered_json(flag.fallback)
-                                                     : nlohmann::ordered_json(nullptr);
-  out["legal"] = flag.legal ? nlohmann::ordered_json(flag.legal) : nlohmann::ordered_json(nullptr);
+  out["default"] = flag.is_default && *flag.fallback ? Json(flag.fallback) : Json(nullptr);
+  out["legal"] = flag.legal ? Json(flag.legal) : Json(nullptr);
   out["help"] = flag.help;
   return out;
 }
@@ -72,19 +70,19 @@ std::optional<HttpResponse> ServerState::refuse_yet() const {
 }
 
 std::string capabilities_json(unsigned commands) {
-  nlohmann::ordered_json listed = nlohmann::ordered_json::object();
+  Json listed = Json::object();
   for (const CommandSpec& command : command_table()) {
     if (!(command.command & commands)) continue;
-    nlohmann::ordered_json flags = nlohmann::ordered_json::array();
+    Json flags = Json::array();
     for (const FlagSpec& flag : flag_table())
       if (flag.commands & command.command) flags.push_back(flag_json(flag));
     listed[command.name] = std::move(flags);
   }
-  return nlohmann::ordered_json{{"commands", std::move(listed)}}.dump() + "\n";
+  return Json{{"commands", std::move(listed)}}.dump_in_order() + "\n";
 }
 
 std::vector<Route> server_routes(ServerState& state, unsigned commands) {
-  const std::string version = nlohmann::json{{"version", version_text()}}.dump() + "\n";
+  const std::string version = Json{{"version", version_text()}}.dump() + "\n";
   state.metrics.set("weft_build_info", 1, {{"version", version_text()}});
   return {
       {"GET", "/health/live",

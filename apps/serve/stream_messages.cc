@@ -6,7 +6,6 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "io/json.h"
 #include "io/nearest.h"
 #include "kernels/check.h"
 
@@ -253,9 +252,9 @@ ClientMessage read_client_message(std::string_view text) {
          (near.empty() ? ", legal: " + all : did_you_mean(near)));
 }
 
-std::string server_message(const char* type, nlohmann::json fields) {
+std::string server_message(const char* type, Json fields) {
   fields["type"] = type;
-  return fields.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return fields.dump();
 }
 
 std::string to_message(const StreamError& error) {

@@ -12,13 +12,14 @@
 //       16      8  time of the first sample or picture
 #include <array>
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
+
+#include "io/json.h"
 
 namespace weft {
 
@@ -96,7 +97,7 @@ constexpr size_t kSpokenBytes = 4096;  // of SpeakText, caption and mood
 ClientMessage read_client_message(std::string_view text);
 
 // A message of the server: {"type": type, ...fields}.
-std::string server_message(const char* type, nlohmann::json fields);
+std::string server_message(const char* type, Json fields);
 // {"type": "error", ...}. A fatal one is followed by the end of the connection.
 struct StreamError {
   const char*

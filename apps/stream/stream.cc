@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
 #include "apps/generate/output_name.h"
@@ -16,6 +15,7 @@
 #include "apps/stream/stream_report.h"
 #include "apps/stream/stream_split.h"
 #include "engine/session/session_run.h"
+#include "io/json.h"
 #include "io/sound/movie.h"
 
 namespace weft {
@@ -139,7 +139,7 @@ class Streaming {
     if (informative(flags_)) std::fprintf(stderr, "stream  %s\n", to_string(report).c_str());
     if (path.empty()) return;
     if (flags_.on("json")) {
-      nlohmann::json object = to_json(report);
+      Json object = to_json(report);
       object["output"] = path;
       object["framehash"] = hash;
       object["seed"] = settings_.seed;

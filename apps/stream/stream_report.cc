@@ -1,7 +1,6 @@
 #include "apps/stream/stream_report.h"
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 namespace weft {
 
@@ -40,7 +39,7 @@ std::string to_string(const StreamReport& report) {
   return out;
 }
 
-nlohmann::json to_json(const StreamReport& report) {
+Json to_json(const StreamReport& report) {
   const SessionCounts& counts = report.counts;
   return {{"frames", report.pictures},
           {"samples", report.samples},
@@ -60,7 +59,7 @@ nlohmann::json to_json(const StreamReport& report) {
           {"max_blocks_in_engine", counts.max_in_engine}};
 }
 
-nlohmann::json to_json(const StreamForecast& forecast) {
+Json to_json(const StreamForecast& forecast) {
   return {{"layout", to_string(forecast.layout)}, {"decodes_apart", forecast.decodes_apart},
           {"devices", forecast.devices()},        {"fps", forecast.fps},
           {"period_seconds", forecast.period_s},  {"first_frame_seconds", forecast.first_frame_s}};

@@ -1,11 +1,11 @@
 #pragma once
 // The figures of a stream: its pictures, their times, and whether they kept up with the sound.
 #include <chrono>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "engine/planning/stream_forecast.h"
 #include "engine/session/session.h"
+#include "io/json.h"
 
 namespace weft {
 
@@ -40,7 +40,7 @@ class StreamWatch {
 
 // "150 pictures, 6 s in 2.1 s (71 pictures/s, 2.9 times real time), the first after 0.22 s".
 std::string to_string(const StreamReport& report);
-nlohmann::json to_json(const StreamReport& report);
-nlohmann::json to_json(const StreamForecast& forecast);
+Json to_json(const StreamReport& report);
+Json to_json(const StreamForecast& forecast);
 
 }  // namespace weft

@@ -2,22 +2,22 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "apps/command_line/placement.h"
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "apps/generate/profile.h"
 #include "apps/verify/verify_case.h"
+#include "io/json.h"
 
 namespace weft {
 namespace {
 
 void print_row(const std::string& name, const VerifyRow& row, bool json) {
   if (json) {
-    nlohmann::json object{{"case", name},         {"tensor", row.tensor},   {"rel_l2", row.rel_l2},
-                          {"cosine", row.cosine}, {"max_abs", row.max_abs}, {"bound", row.bound},
-                          {"pass", row.pass}};
+    Json object{{"case", name},         {"tensor", row.tensor},   {"rel_l2", row.rel_l2},
+                {"cosine", row.cosine}, {"max_abs", row.max_abs}, {"bound", row.bound},
+                {"pass", row.pass}};
     if (!row.note.empty()) object["note"] = row.note;
     std::printf("%s\n", object.dump().c_str());
     return;

@@ -27,9 +27,9 @@ void compare_lists(Case& c, const std::string& what, const std::vector<T>& produ
     VerifyRow row;
     row.tensor = what + "." + std::to_string(i);
     row.pass = produced[i] == expected[i];
-    row.note = row.pass ? "equal"
-                        : "got " + nlohmann::json(produced[i]).dump() + ", expected " +
-                              nlohmann::json(expected[i]).dump();
+    row.note = row.pass
+                   ? "equal"
+                   : "got " + Json(produced[i]).dump() + ", expected " + Json(expected[i]).dump();
     c.rows.push_back(row);
   }
 }
@@ -40,7 +40,7 @@ std::vector<std::vector<int32_t>> expected_ids(Case& c) {
   const std::string what = c.file("case.json");
   for (const auto& [index, list] : json_field(c.spec, "ids", what).items()) {
     const std::vector<int64_t> ids =
-        json_ints({{"ids", list}}, "ids", what, {0, std::numeric_limits<int32_t>::max()});
+        json_ints(Json{{"ids", list}}, "ids", what, {0, std::numeric_limits<int32_t>::max()});
     expected.emplace_back(ids.begin(), ids.end());
   }
   return expected;

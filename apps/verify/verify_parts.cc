@@ -1,6 +1,7 @@
 // The parts of a case's model: those that case.json names, and those of the case's own folder.
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "apps/verify/verify_run.h"
 #include "engine/generation/open_model.h"

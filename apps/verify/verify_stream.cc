@@ -36,8 +36,7 @@ struct StreamCase {
                     what + ": audio_context is '" + context + "' (legal: whole, block)");
       whole_sound = context == "whole";
     }
-    if (!c.spec.value("swap_block", nlohmann::json()).is_null())
-      swap_block = c.integer("swap_block", kMostStreamFrames);
+    if (json_has(c.spec, "swap_block")) swap_block = c.integer("swap_block", kMostStreamFrames);
     const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
     const TensorView noise = inputs.contains("noise") ? inputs.view("noise") : TensorView();
     if (noise.rank != 4 || noise[1] != int64_t{blocks} * block_frames)

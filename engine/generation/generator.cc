@@ -1,7 +1,6 @@
 #include "engine/generation/generator.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "engine/generation/cached_steps.h"
 #include "engine/generation/components.h"
@@ -217,9 +216,9 @@ std::string Generator::Impl::job_record(const Request& request) const {
   job.request.solver = to_string(config.kind);
   if (request.sigmas.empty() && sampler.only_shifts()) job.request.flow_shift = config.shift;
   if (!guided(request)) job.request.negative_prompt = "";
-  return nlohmann::json{{"engine", engine_facts(options, parts, placement.layout())},
-                        {"request", to_json(job)}}
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return Json{{"engine", engine_facts(options, parts, placement.layout())},
+              {"request", to_json(job)}}
+      .dump();
 }
 
 // A single rank stops here. Several ranks stop together, between steps, when the root decides it.

@@ -1,14 +1,13 @@
 #pragma once
 // The facts of a job's record that the engine adds to the request.
-#include <nlohmann/json_fwd.hpp>
 
 #include "engine/generation/components.h"
 #include "engine/generation/generator.h"
+#include "io/json.h"
 
 namespace weft {
 
 // Everything beside the request on which the bits of a job's frames may depend.
-nlohmann::json engine_facts(const GeneratorOptions& options, const Components& parts,
-                            const Layout& layout);
+Json engine_facts(const GeneratorOptions& options, const Components& parts, const Layout& layout);
 
 }  // namespace weft

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/job/prompt_schedule.h"
-#include "io/json.h"
 #include "io/legal.h"
 #include "io/nearest.h"
 #include "io/picture/picture_fit.h"
@@ -338,9 +337,9 @@ void read_job(const nlohmann::json& object, const FieldLabel& label, JobSpec& jo
   job = std::move(read);
 }
 
-nlohmann::json to_json(const JobSpec& job) {
+Json to_json(const JobSpec& job) {
   const Request& request = job.request;
-  nlohmann::json out{{"schema", kJobSchema}, {"prompt", request.prompt}};
+  Json out{{"schema", kJobSchema}, {"prompt", request.prompt}};
   const auto set = [&](const char* name, bool given, const auto& value) {
     if (given) out[name] = value;
   };
@@ -385,7 +384,7 @@ nlohmann::json to_json(const JobSpec& job) {
   set("audio", request.audio.given(), request.audio.path);
   set("audio_sha256", !request.audio.sha256.empty(), request.audio.sha256);
   set("prompt_schedule", !request.schedule.empty(), to_json(request.schedule));
-  return out;
+  return nlohmann::json(out);  // its keys in alphabetical order
 }
 
 Request request_of(const JobSpec& job, const DefaultSettings& defaults, const ModelLimits& limits,
@@ -463,7 +462,7 @@ std::string record_of_facts(const nlohmann::json& facts) {
   JobSpec job;
   read_job(
       request, [](const std::string& field) { return "the checkpoint's " + field; }, job);
-  return nlohmann::json{{"engine", engine}, {"request", to_json(job)}}.dump();
+  return Json{{"engine", engine}, {"request", to_json(job)}}.dump();
 }
 
 }  // namespace weft

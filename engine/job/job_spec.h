@@ -2,13 +2,13 @@
 // JobSpec: one job as a value with one JSON form, weft.job/v1 (apps/job.schema.json). Flags, lines
 // of prompt files and batches, sidecars and checkpoints all make it and read it.
 #include <functional>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
 
 #include "engine/generation/request.h"
+#include "io/json.h"
 
 namespace weft {
 
@@ -43,7 +43,7 @@ JobSpec blank_record();
 // names the field, its value and the legal ones; for an unknown field the nearest known one.
 void read_job(const nlohmann::json& object, const FieldLabel& label, JobSpec& job);
 // Fields that are left open are absent.
-nlohmann::json to_json(const JobSpec& job);
+Json to_json(const JobSpec& job);
 
 // The request for a model: frames instead of seconds, and the facts of its pictures and sound,
 // whose files are read. Error(kUsage) where the model cannot draw the size or the number of frames,

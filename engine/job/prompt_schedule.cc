@@ -53,8 +53,8 @@ std::vector<ScheduledPrompt> read_prompt_schedule(const nlohmann::json& entries,
   return schedule;
 }
 
-nlohmann::json to_json(std::span<const ScheduledPrompt> schedule) {
-  nlohmann::json entries = nlohmann::json::array();
+Json to_json(std::span<const ScheduledPrompt> schedule) {
+  Json entries = Json::array();
   for (const ScheduledPrompt& each : schedule)
     entries.push_back({{"at", each.seconds}, {"prompt", each.prompt}});
   return entries;

@@ -1,11 +1,11 @@
 #pragma once
 // The JSON form of prompts that change within a video: [{"at": "12s", "prompt": ...}, ...].
-#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "engine/generation/request.h"
+#include "io/json.h"
 
 namespace weft {
 
@@ -13,6 +13,6 @@ namespace weft {
 // `label` and names the entry.
 std::vector<ScheduledPrompt> read_prompt_schedule(const nlohmann::json& entries,
                                                   const std::string& label);
-nlohmann::json to_json(std::span<const ScheduledPrompt> schedule);
+Json to_json(std::span<const ScheduledPrompt> schedule);
 
 }  // namespace weft

@@ -9,8 +9,6 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr size_t kMaxAddedBytes = 256;  // per token; keeps the search cheap
 constexpr size_t kMaxSplits = 16;
 // The pattern that ByteLevel itself has, which is GPT-2's.
@@ -25,7 +23,7 @@ std::string quoted(const std::string& text) { return "\"" + text + "\""; }
 
 class Reader {
  public:
-  Reader(const Json& root, const std::string& what) : root_(root), what_(what) {}
+  Reader(const nlohmann::json& root, const std::string& what) : root_(root), what_(what) {}
 
   ByteBpeFile read() {
     if (!root_.is_object()) refuse(what_, "must hold an object");
@@ -43,24 +41,25 @@ class Reader {
 
  private:
   std::string at(const std::string& place) const { return what_ + ", " + place; }
-  std::string type_of(const Json& object, const std::string& place) const {
+  std::string type_of(const nlohmann::json& object, const std::string& place) const {
     return json_string(object, "type", at(place));
   }
   [[noreturn]] void refuse_type(const std::string& place, const std::string& type,
                                 const std::string& legal) const {
     refuse(at(place), "the type " + quoted(type) + " is not supported; legal: " + legal);
   }
-  bool flag(const Json& object, const char* field, const std::string& place) const {
+  bool flag(const nlohmann::json& object, const char* field, const std::string& place) const {
     return json_bool_or(object, field, at(place), false);
   }
-  const Json& array(const Json& object, const char* field, const std::string& place) const {
-    const Json& list = json_field(object, field, place);
+  const nlohmann::json& array(const nlohmann::json& object, const char* field,
+                              const std::string& place) const {
+    const nlohmann::json& list = json_field(object, field, place);
     if (!list.is_array()) refuse(place, quoted(field) + " must be an array");
     return list;
   }
 
   void read_model() {
-    const Json& model = json_field(root_, "model", what_);
+    const nlohmann::json& model = json_field(root_, "model", what_);
     const std::string place = at("model");
     const std::string type = json_string_or(model, "type", place, "BPE");
     if (type != "BPE") refuse_type("model", type, "BPE");
@@ -70,7 +69,7 @@ class Reader {
       if (!json_string_or(model, field, place, "").empty())
         refuse(place, quoted(field) + " must be null in a byte-level vocabulary");
     file_.ignore_merges = flag(model, "ignore_merges", "model");
-    const Json& vocab = json_field(model, "vocab", place);
+    const nlohmann::json& vocab = json_field(model, "vocab", place);
     if (!vocab.is_object()) refuse(place, "\"vocab\" must be an object of token to id");
     for (const auto& [token, id] : vocab.items())
       take_id(token, read_token_id(id, at("vocab")), "vocab");
@@ -87,7 +86,7 @@ class Reader {
   void read_added() {
     if (!json_has(root_, "added_tokens")) return;
     std::unordered_set<std::string> seen;
-    for (const Json& entry : array(root_, "added_tokens", what_)) {
+    for (const nlohmann::json& entry : array(root_, "added_tokens", what_)) {
       const std::string place = at("added_tokens");
       ByteBpeFile::AddedToken token;
       token.content = json_string(entry, "content", place);
@@ -111,12 +110,12 @@ class Reader {
     }
   }
 
-  void read_normalizer(const Json& normalizer, int depth) {
+  void read_normalizer(const nlohmann::json& normalizer, int depth) {
     const std::string type = type_of(normalizer, "normalizer");
     if (type == "NFC") {
       file_.nfc = true;
     } else if (type == "Sequence" && depth == 0) {
-      for (const Json& part : array(normalizer, "normalizers", at("normalizer")))
+      for (const nlohmann::json& part : array(normalizer, "normalizers", at("normalizer")))
         read_normalizer(part, depth + 1);
     } else {
       refuse_type("normalizer", type, "NFC");
@@ -125,10 +124,10 @@ class Reader {
 
   void read_pre_tokenizer() {
     const std::string place = at("pre_tokenizer");
-    const Json& top = json_field(root_, "pre_tokenizer", what_);
-    std::vector<const Json*> steps;
+    const nlohmann::json& top = json_field(root_, "pre_tokenizer", what_);
+    std::vector<const nlohmann::json*> steps;
     if (type_of(top, "pre_tokenizer") == "Sequence") {
-      for (const Json& step : array(top, "pretokenizers", place)) steps.push_back(&step);
+      for (const nlohmann::json& step : array(top, "pretokenizers", place)) steps.push_back(&step);
     } else {
       steps.push_back(&top);
     }
@@ -150,12 +149,12 @@ class Reader {
       file_.splits.push_back({SplitPattern::from_regex(kByteLevelPattern, place)});
   }
 
-  void read_split(const Json& split, const std::string& place) {
+  void read_split(const nlohmann::json& split, const std::string& place) {
     const std::string behavior = json_string(split, "behavior", place);
     if (behavior != "Isolated" && behavior != "Removed")
       refuse(place,
              "the behavior " + quoted(behavior) + " is not supported; legal: Isolated, Removed");
-    const Json& pattern = json_field(split, "pattern", place);
+    const nlohmann::json& pattern = json_field(split, "pattern", place);
     const bool regex = json_has(pattern, "Regex");
     const std::string where = place + ", \"pattern\"";
     const std::string text = json_string(pattern, regex ? "Regex" : "String", where);
@@ -170,7 +169,7 @@ class Reader {
   // change ids and is refused.
   void read_post_processor() const {
     if (!json_has(root_, "post_processor")) return;
-    const Json& processor = root_["post_processor"];
+    const nlohmann::json& processor = root_["post_processor"];
     const std::string type = type_of(processor, "post_processor");
     const bool adds_nothing =
         type == "ByteLevel" || (type == "TemplateProcessing" && is_the_text_alone(processor));
@@ -179,13 +178,13 @@ class Reader {
                   "null, ByteLevel, TemplateProcessing that adds no tokens to a single text");
   }
   // Returns whether a template's form of a single text is the text.
-  static bool is_the_text_alone(const Json& processor) {
+  static bool is_the_text_alone(const nlohmann::json& processor) {
     if (!processor.contains("single") || !processor["single"].is_array()) return false;
-    const Json& pieces = processor["single"];
+    const nlohmann::json& pieces = processor["single"];
     return pieces.size() == 1 && pieces[0].is_object() && pieces[0].contains("Sequence");
   }
 
-  const Json& root_;
+  const nlohmann::json& root_;
   const std::string& what_;
   ByteBpeFile file_;
   std::unordered_set<int32_t> ids_;
@@ -194,7 +193,7 @@ class Reader {
 }  // namespace
 
 ByteBpeFile ByteBpeFile::parse(std::string_view json, const std::string& what) {
-  const Json root = parse_json(json, what, JsonDialect::kStrict);
+  const nlohmann::json root = parse_json(json, what, JsonDialect::kStrict);
   return Reader(root, what).read();
 }
 

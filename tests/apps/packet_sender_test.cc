@@ -123,7 +123,7 @@ TEST(PacketSender, StatsSayWhatTheSenderKnows) {
   sender.attach(socket, -1);
   socket->stick(true);
   for (int k = 0; k < 3; ++k) {
-    nlohmann::json stats{{"state", "idle"}};
+    Json stats{{"state", "idle"}};
     MediaPacket media = packet(k);
     media.stats = &stats;
     sender.push(media);

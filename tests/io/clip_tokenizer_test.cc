@@ -11,13 +11,12 @@ namespace {
 
 using test::expect_error;
 using test::TempDir;
-using Json = nlohmann::json;
-
 const std::string kCase = "tests/golden/tokenizer_clip";
 
 // A vocabulary of all bytes, inside and at the end of a word, of "re", "red</w>" and the two ends.
 struct Files {
-  Json vocab = Json::object(), merges = Json::array({"r e", "re d</w>"});
+  nlohmann::json vocab = nlohmann::json::object(),
+                 merges = nlohmann::json::array({"r e", "re d</w>"});
 
   Files() {
     for (const char* end : {"", "</w>"})
@@ -31,7 +30,7 @@ struct Files {
 };
 
 TEST(ClipTokenizer, AgreesWithTheReference) {
-  const Json spec = read_json_file(kCase + "/case.json");
+  const nlohmann::json spec = read_json_file(kCase + "/case.json");
   const ClipTokenizer tokenizer = ClipTokenizer::open_folder(kCase + "/model/tokenizer");
   for (size_t i = 0; i < spec.at("texts").size(); ++i)
     EXPECT_EQ(tokenizer.encode(spec["texts"][i].get<std::string>(), 77),
@@ -42,9 +41,9 @@ TEST(ClipTokenizer, AgreesWithTheReference) {
 TEST(ClipTokenizer, ReadsBothFormsOfAFolder) {
   const Files files;
   const TempDir whole, parts;
-  const Json model{
+  const nlohmann::json model{
       {"vocab", files.vocab}, {"merges", files.merges}, {"end_of_word_suffix", "</w>"}};
-  whole.write("tokenizer.json", Json{{"model", model}}.dump());
+  whole.write("tokenizer.json", nlohmann::json{{"model", model}}.dump());
   parts.write("vocab.json", files.vocab.dump());
   parts.write("merges.txt", "#version: 0.2\nr e\nre d</w>\n");
   const std::vector<int32_t> ids{

@@ -123,5 +123,57 @@ TEST(Json, ReadsRegularFilesOnly) {
                [&] { read_text_file(dir / "a.json", 4); });
 }
 
+// A value is written with the bytes that nlohmann-json writes for it.
+TEST(Json, WritesWhatTheLibraryWrites) {
+  const std::string text = "\"\\\n\x01\xc3\xb6\xe2\x82\xac/\x7f";
+  const json expected{{"z", {1.0, 1e22, 1e-7, 0.1f, -0.0, NAN, 123456789.125}},
+                      {"a", {{"text", text}, {"null", nullptr}, {"on", true}}},
+                      {"whole", {INT64_MIN, UINT64_MAX, -1, size_t{3}}},
+                      {text, {{"b", json::array()}, {"a", json::object()}}},
+                      {"one", {{"p", "q"}}}};
+  Json made{{"z", Json::array({1.0, 1e22, 1e-7, 0.1f, -0.0, NAN, 123456789.125})},
+            {"a", {{"text", text}, {"null", nullptr}, {"on", true}}},
+            {"whole", Json::array({INT64_MIN, UINT64_MAX, -1, size_t{3}})},
+            {"one", {{"p", "q"}}}};
+  made[text]["b"] = Json::array();
+  made[text]["a"] = Json::object();
+  EXPECT_EQ(made.dump(), expected.dump());
+  EXPECT_EQ(made.dump(1), expected.dump(1));
+  EXPECT_EQ(Json(expected).dump(), expected.dump());
+  EXPECT_EQ(json(made).dump(), expected.dump());
+  EXPECT_EQ(Json("\xff").dump(), "\"\xef\xbf\xbd\"");
+  EXPECT_EQ(Json().dump(), "null");
+  EXPECT_EQ(Json(std::vector<int>{2, 1}).dump(), "[2,1]");
+  EXPECT_EQ(Json(std::map<std::string, double>{{"b", 1}, {"a", 2}}).dump(),
+            "{\"a\":2.0,\"b\":1.0}");
+}
+
+TEST(Json, KeepsTheOrderOfKeys) {
+  Json object{{"b", 1}, {"a", {{"d", 2}, {"c", 3}}}};
+  object["b"] = "last";
+  EXPECT_EQ(object.dump_in_order(), "{\"b\":\"last\",\"a\":{\"d\":2,\"c\":3}}");
+  object.update({{"c", nullptr}, {"a", false}});
+  object.erase("b");
+  object.erase("none");
+  EXPECT_EQ(object.dump_in_order(), "{\"a\":false,\"c\":null}");
+  EXPECT_EQ(object.keys(), (std::vector<std::string>{"a", "c"}));
+}
+
+TEST(Json, ReadsItsFields) {
+  const Json object{{"f", 0.5}, {"i", -2}, {"u", 7u}, {"s", "x"}, {"b", true}, {"n", nullptr}};
+  EXPECT_EQ(object.number("f") + object.number("i") + object.number("u"), 5.5);
+  EXPECT_EQ(object.text("s"), "x");
+  EXPECT_TRUE(object.boolean("b"));
+  EXPECT_TRUE(object.contains("n") && object.at("n").is_null() && !object.contains("m"));
+  EXPECT_EQ(object.items().size(), 6u);
+  const auto refused = [](const char* part, auto&& read) {
+    expect_error(ErrorKind::kModel, part, read);
+  };
+  refused("field \"m\" is missing", [&] { object.at("m"); });
+  refused("\"s\" is \"x\", must be a number", [&] { object.number("s"); });
+  refused("\"i\" is -2, must be a string", [&] { object.text("i"); });
+  refused("\"n\" is null, must be true or false", [&] { object.boolean("n"); });
+}
+
 }  // namespace
 }  // namespace weft

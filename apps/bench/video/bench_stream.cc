@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "apps/bench/bench_limits.h"
@@ -15,6 +14,7 @@
 #include "engine/session/session_run.h"
 #include "engine/session/stream_measure.h"
 #include "io/atomic_file.h"
+#include "io/json.h"
 
 namespace weft {
 namespace {
@@ -87,7 +87,7 @@ void print_figures(const Flags& flags, const StreamEngine& engine, const Figures
   const auto& [report, sync, memory, growth] = figures;
   if (flags.on("json")) {
     const int threads = engine.settings().threads;
-    nlohmann::json object = to_json(report);
+    Json object = to_json(report);
     object["bench"] = "stream";
     object["isa"] = cpu_isa();
     object["threads"] = threads > 0 ? threads : int(std::thread::hardware_concurrency());
@@ -180,7 +180,7 @@ void draw_strip(const Flags& flags, StreamEngine& engine, const std::string& cap
 void print_forecast(const Flags& flags, const std::string& device, const StreamForecast& forecast,
                     int steps, const std::pair<double, double>& published) {
   if (flags.on("json")) {
-    nlohmann::json object = to_json(forecast);
+    Json object = to_json(forecast);
     object["bench"] = "stream";
     object["device"] = device;
     object["steps"] = steps;

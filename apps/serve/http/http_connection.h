@@ -1,15 +1,16 @@
 #pragma once
 // A part of http_server.cc, which alone includes it: one connection that speaks HTTP.
+#include <boost/beast/websocket/rfc6455.hpp>
+
 #include "apps/serve/http/file_response.h"
 #include "apps/serve/http/websocket_connection.h"
 
 namespace weft::serve {
 
-template <class Stream>
 class HttpConnection final : public Connection,
-                             public std::enable_shared_from_this<HttpConnection<Stream>> {
+                             public std::enable_shared_from_this<HttpConnection> {
  public:
-  HttpConnection(Core& core, Stream stream, SlotPtr slot)
+  HttpConnection(Core& core, ServerStream stream, SlotPtr slot)
       : Connection(core),
         slot_(std::move(slot)),
         stream_(std::move(stream)),
@@ -17,12 +18,12 @@ class HttpConnection final : public Connection,
         buffer_(core.settings.limits.header_bytes + (16 << 10)) {}
 
   void start() {
-    if constexpr (kIsTls<Stream>) {
+    if (TlsStream* tls = stream_.tls()) {
       if (slot_->is_refused) return;  // the connection is cut: a handshake would cost too much
       arm(limits().header_timeout);
-      stream_.async_handshake(net::ssl::stream_base::server, next([this](error_code error) {
-                                if (!error) read_header();
-                              }));
+      tls->async_handshake(net::ssl::stream_base::server, next([this](error_code error) {
+                             if (!error) read_header();
+                           }));
     } else if (slot_->is_refused) {
       keep_alive_ = false;
       respond(refusal_of(503));
@@ -39,7 +40,7 @@ class HttpConnection final : public Connection,
   void end_drain() override { cut(); }
   void cut() override {
     error_code ignored;
-    socket_of(stream_).close(ignored);
+    stream_.next_layer().close(ignored);
     timer_.cancel();
   }
 
@@ -51,21 +52,21 @@ class HttpConnection final : public Connection,
 
   // A completion handler that keeps the connection alive and ends the deadline of its operation.
   template <class Call>
-  auto next(Call call) {
-    return [self = this->shared_from_this(), call](error_code error, size_t = 0) mutable {
+  IoDone next(Call call) {
+    return IoDone([self = shared_from_this(), call](error_code error) mutable {
       ++self->operation_;
       call(error);
-    };
+    });
   }
   void arm(milliseconds timeout) {
     timed_out_ = false;
     timer_.expires_after(timeout);
-    timer_.async_wait([weak = this->weak_from_this(), operation = operation_](error_code error) {
+    timer_.async_wait([weak = weak_from_this(), operation = operation_](error_code error) {
       const auto self = weak.lock();
       if (error || !self || self->operation_ != operation) return;
       self->timed_out_ = true;
       error_code ignored;
-      socket_of(self->stream_).cancel(ignored);
+      self->stream_.next_layer().cancel(ignored);
     });
   }
 
@@ -74,17 +75,17 @@ class HttpConnection final : public Connection,
     buffer_.shrink_to_fit();
     is_idle_ = true;
     arm(core_.draining ? kLinger : limits().idle_timeout);
-    const auto came = [self = this->shared_from_this()](error_code error, size_t bytes = 0) {
+    const auto came = [self = shared_from_this()](error_code error, size_t bytes = 0) {
       ++self->operation_;
       self->is_idle_ = false;
       self->buffer_.commit(bytes);
       if (!error) self->read_header();
     };
     // An idle connection without TLS holds no buffer: there may be thousands.
-    if constexpr (kIsTls<Stream>)
+    if (stream_.tls())
       stream_.async_read_some(buffer_.prepare(512), came);
     else
-      stream_.async_wait(tcp::socket::wait_read, came);
+      stream_.next_layer().async_wait(tcp::socket::wait_read, came);
   }
 
   void read_header() {
@@ -168,8 +169,8 @@ class HttpConnection final : public Connection,
     ++operation_;
     timer_.cancel();
     auto message = parser_->parser().release();
-    std::make_shared<WebSocketConnection<Stream>>(core_, std::move(stream_), std::move(slot_))
-        ->accept(route, std::move(request_), std::move(message));
+    open_websocket(core_, std::move(stream_), std::move(slot_), route, std::move(request_),
+                   std::move(message));
   }
 
   void log(int status) const {
@@ -215,12 +216,12 @@ class HttpConnection final : public Connection,
 
   void finish_writing() {
     timer_.expires_after(kLinger);
-    timer_.async_wait([weak = this->weak_from_this()](error_code error) {
+    timer_.async_wait([weak = weak_from_this()](error_code error) {
       const auto self = weak.lock();
       if (!error && self) self->cut();
     });
-    if constexpr (kIsTls<Stream>) {
-      stream_.async_shutdown([self = this->shared_from_this()](error_code) { self->linger(); });
+    if (TlsStream* tls = stream_.tls()) {
+      tls->async_shutdown([self = shared_from_this()](error_code) { self->linger(); });
     } else {
       linger();
     }
@@ -228,19 +229,19 @@ class HttpConnection final : public Connection,
   // Drops what the client still sends, so that no reset overtakes the response.
   void linger() {
     error_code ignored;
-    socket_of(stream_).shutdown(tcp::socket::shutdown_send, ignored);
+    stream_.next_layer().shutdown(tcp::socket::shutdown_send, ignored);
     buffer_.clear();
     discard();
   }
   void discard() {
-    socket_of(stream_).async_read_some(buffer_.prepare(4096),
-                                       [self = this->shared_from_this()](error_code error, size_t) {
-                                         error ? self->cut() : self->discard();
-                                       });
+    stream_.next_layer().async_read_some(buffer_.prepare(4096),
+                                         [self = shared_from_this()](error_code error, size_t) {
+                                           error ? self->cut() : self->discard();
+                                         });
   }
 
   SlotPtr slot_;
-  Stream stream_;
+  ServerStream stream_;
   net::steady_timer timer_;
   beast::flat_buffer buffer_;
   std::unique_ptr<LimitedParser> parser_;

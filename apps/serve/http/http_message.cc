@@ -1,7 +1,8 @@
 #include "apps/serve/http/http_message.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+
+#include "io/json.h"
 
 namespace weft {
 
@@ -12,10 +13,10 @@ const std::string& HttpRequest::header(const std::string& lowercase_name) const 
 }
 
 HttpResponse error_response(int status, const std::string& code, const std::string& message) {
-  const nlohmann::json body = {{"error", {{"code", code}, {"message", message}}}};
+  const Json body = {{"error", {{"code", code}, {"message", message}}}};
   HttpResponse response;
   response.status = status;
-  response.body = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  response.body = body.dump() + "\n";
   return response;
 }
 

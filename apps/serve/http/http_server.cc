@@ -1,5 +1,5 @@
-// The server on Boost.Beast. No other source includes Boost: the headers of connections belong to
-// this file.
+// The server on Boost.Beast. Only this source and websocket_connection.cc include Boost: the
+// headers of connections belong to them.
 #include "apps/serve/http/http_server.h"
 
 #include <algorithm>
@@ -127,13 +127,9 @@ void Core::accepted(tcp::socket socket) {
       (same != per_address.end() && same->second >= limits.connections_per_address);
   if (is_refused && refused >= kLingeringRefusals) return;
   auto slot = std::make_unique<Slot>(*this, name, is_refused);
-  if (tls_)
-    std::make_shared<HttpConnection<TlsStream>>(*this, TlsStream(std::move(socket), *tls_),
-                                                std::move(slot))
-        ->start();
-  else
-    std::make_shared<HttpConnection<tcp::socket>>(*this, std::move(socket), std::move(slot))
-        ->start();
+  ServerStream stream =
+      tls_ ? ServerStream(TlsStream(std::move(socket), *tls_)) : ServerStream(std::move(socket));
+  std::make_shared<HttpConnection>(*this, std::move(stream), std::move(slot))->start();
 }
 
 bool Core::drain(milliseconds deadline) {

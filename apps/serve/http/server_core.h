@@ -1,11 +1,7 @@
 #pragma once
-// A part of http_server.cc, which alone includes it: the state that all connections share.
+// A part of http_server.cc and websocket_connection.cc: the state that all connections share.
 #include <atomic>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/ssl.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/beast/core.hpp>
-#include <boost/beast/ssl.hpp>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -14,13 +10,10 @@
 
 #include "apps/serve/http/access.h"
 #include "apps/serve/http/http_server.h"
+#include "apps/serve/http/server_stream.h"
 
 namespace weft::serve {
 
-namespace net = boost::asio;
-namespace beast = boost::beast;
-using boost::system::error_code;
-using net::ip::tcp;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
@@ -127,15 +120,6 @@ inline Slot::~Slot() {
     if (--core_.per_address[address] == 0) core_.per_address.erase(address);
     --core_.open;
   }
-}
-
-using TlsStream = beast::ssl_stream<tcp::socket>;
-template <class Stream>
-constexpr bool kIsTls = std::is_same_v<Stream, TlsStream>;
-
-template <class Stream>
-tcp::socket& socket_of(Stream& stream) {
-  return beast::get_lowest_layer(stream);
 }
 
 }  // namespace weft::serve

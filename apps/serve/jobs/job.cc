@@ -10,8 +10,6 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 Json shown_time(const std::optional<JobTime>& time) {
   if (!time) return nullptr;
   return utc_text(*time);

@@ -2,12 +2,12 @@
 // A job of a server, from its request to its result, and its form in JSON.
 #include <chrono>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "apps/generate/sidecar.h"
+#include "io/json.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -47,8 +47,8 @@ using JobTime = std::chrono::system_clock::time_point;
 
 struct ServedJob {
   std::string id{};
-  Drawing drawing{};         // its whole request, and the path of its result
-  nlohmann::json request{};  // as it was sent, weft.job/v1
+  Drawing drawing{};  // its whole request, and the path of its result
+  Json request{};     // as it was sent, weft.job/v1
   JobState state = JobState::kQueued;
   JobTime created{};
   std::optional<JobTime> started{}, finished{};
@@ -62,7 +62,7 @@ struct ServedJob {
 
 std::string new_job_id();  // "job_" and 24 random hex digits
 
-nlohmann::ordered_json to_json(const ServedJob& job);
+Json to_json(const ServedJob& job);
 
 // The error of a job without the folders of this machine. The hints are what the memory planner
 // offers.

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "apps/serve/http/file_response.h"
+#include "io/json.h"
 #include "io/legal.h"
 #include "io/nearest.h"
 
@@ -12,9 +13,8 @@ namespace {
 constexpr size_t kMostListed = 100;
 constexpr const char* kDefaultListed = "20";
 
-HttpResponse json_response(int status, const nlohmann::ordered_json& body) {
-  return {.status = status,
-          .body = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"};
+HttpResponse json_response(int status, const Json& body) {
+  return {.status = status, .body = body.dump_in_order() + "\n"};
 }
 
 HttpResponse unknown_job() {
@@ -84,7 +84,7 @@ HttpResponse list(const JobQueue& queue, const HttpRequest& request) {
   if (!page)
     return error_response(400, "invalid_query",
                           "after is '" + query.after + "', legal: the id of a job of this server");
-  nlohmann::ordered_json data = nlohmann::ordered_json::array();
+  Json data = Json::array();
   for (const ServedJob& job : page->jobs) data.push_back(to_json(job));
   return tagged_response(request, json_response(200, {{"object", "list"},
                                                       {"data", std::move(data)},

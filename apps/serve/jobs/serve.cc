@@ -17,6 +17,7 @@
 #include "apps/serve/server_routes.h"
 #include "engine/sound/sound_clips.h"
 #include "io/atomic_file.h"
+#include "io/json.h"
 #include "io/media/image.h"
 #include "io/sha256.h"
 
@@ -112,15 +113,15 @@ class Serving {
     JobSpec job = job_of(flags_).spec;
     const Request open = request_of(job, planner_.defaults(), planner_.limits(), flag_of);
     job.request = planner_.resolve(with_any_inputs(open, planner_.model()->directory));
-    nlohmann::json defaults = to_json(job);
+    Json defaults = to_json(job);
     for (const char* field : {"prompt", "image", "last_image", "audio"}) defaults.erase(field);
     const std::string layout = drawer_.ranks().alone() ? "one rank" : layout_text(flags_);
-    return nlohmann::json{{"model", planner_.model_name()},
-                          {"device", device_description(planner_.options().device)},
-                          {"dtype", to_string(planner_.options().dtype)},
-                          {"ranks", drawer_.ranks().count},
-                          {"layout", layout},
-                          {"defaults", std::move(defaults)}}
+    return Json{{"model", planner_.model_name()},
+                {"device", device_description(planner_.options().device)},
+                {"dtype", to_string(planner_.options().dtype)},
+                {"ranks", drawer_.ranks().count},
+                {"layout", layout},
+                {"defaults", std::move(defaults)}}
                .dump() +
            "\n";
   }

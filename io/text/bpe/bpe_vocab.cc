@@ -9,8 +9,6 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr int64_t kMaxId = (int64_t{1} << 21) - 1;  // vocabularies in use end near 2^18
 constexpr size_t kMaxMergesBytes = size_t{64} << 20;
 
@@ -29,16 +27,17 @@ int32_t merge_part(const BpeVocab& vocab, const std::string& token, size_t rank,
 
 }  // namespace
 
-int32_t read_token_id(const Json& id, const std::string& place) {
+int32_t read_token_id(const nlohmann::json& id, const std::string& place) {
   // An object for json_int() costs allocations, and a vocabulary has many ids.
   if (id.is_number_unsigned() && id.get<uint64_t>() <= uint64_t{kMaxId}) return id.get<int32_t>();
   return static_cast<int32_t>(json_int({{"id", id}}, "id", place, {0, kMaxId}));
 }
 
-BpeMerges read_bpe_merges(const Json& list, const BpeVocab& vocab, const std::string& place) {
+BpeMerges read_bpe_merges(const nlohmann::json& list, const BpeVocab& vocab,
+                          const std::string& place) {
   BpeMerges merges;
   for (size_t rank = 0; rank < list.size(); ++rank) {
-    const Json& entry = list[rank];
+    const nlohmann::json& entry = list[rank];
     std::string left, right;
     if (entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string()) {
       left = entry[0];
@@ -62,8 +61,8 @@ BpeMerges read_bpe_merges(const Json& list, const BpeVocab& vocab, const std::st
   return merges;
 }
 
-Json read_merges_file(const std::string& path) {
-  Json merges = Json::array();
+nlohmann::json read_merges_file(const std::string& path) {
+  nlohmann::json merges = nlohmann::json::array();
   std::istringstream lines(read_text_file(path, kMaxMergesBytes));
   for (std::string line; std::getline(lines, line);) {
     if (line.ends_with('\r')) line.pop_back();

@@ -13,8 +13,6 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr size_t kMaxFileBytes = size_t{64} << 20, kMaxTextBytes = size_t{1} << 20;
 constexpr int64_t kStepsPerByte = 100, kStepsAtLeast = 100'000;  // of the pattern on a text
 constexpr std::string_view kStart = "<|startoftext|>", kEnd = "<|endoftext|>", kWordEnd = "</w>";
@@ -38,15 +36,15 @@ ClipTokenizer ClipTokenizer::open_folder(const std::string& folder) {
 }
 
 bool ClipTokenizer::recognise(const std::string& path) {
-  const Json file = parse_json(read_text_file(path, kMaxFileBytes), path);
+  const nlohmann::json file = parse_json(read_text_file(path, kMaxFileBytes), path);
   if (!json_has(file, "model")) return false;
-  const Json& model = file.at("model");
+  const nlohmann::json& model = file.at("model");
   return json_has(model, "end_of_word_suffix") && model.at("end_of_word_suffix") == kWordEnd;
 }
 
 ClipTokenizer ClipTokenizer::open(const std::string& path) {
-  const Json file = parse_json(read_text_file(path, kMaxFileBytes), path);
-  const Json& model = json_field(file, "model", path);
+  const nlohmann::json file = parse_json(read_text_file(path, kMaxFileBytes), path);
+  const nlohmann::json& model = json_field(file, "model", path);
   const std::string place = path + ", model",
                     end = json_string_or(model, "end_of_word_suffix", place, "");
   if (end != kWordEnd)
@@ -55,7 +53,7 @@ ClipTokenizer ClipTokenizer::open(const std::string& path) {
   return from_json(json_field(model, "vocab", place), json_field(model, "merges", place), place);
 }
 
-ClipTokenizer ClipTokenizer::from_json(const Json& vocab, const Json& merges,
+ClipTokenizer ClipTokenizer::from_json(const nlohmann::json& vocab, const nlohmann::json& merges,
                                        const std::string& what) {
   if (!vocab.is_object())
     throw Error(ErrorKind::kModel, what + ": \"vocab\" must be an object of token to id");
