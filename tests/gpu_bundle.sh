@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 bundle=${1:-gpu/bundle.tar.xz}
 
 packages=(libhwy-dev libdnnl-dev ocl-icd-opencl-dev opencl-c-headers nlohmann-json3-dev libcli11-dev
-  libsentencepiece-dev libicu-dev libpcre2-dev libssl-dev libgtest-dev
+  libsentencepiece-dev libicu-dev libonig-dev libssl-dev libgtest-dev
   "$(dpkg-query -S /usr/include/boost/beast.hpp | cut -d: -f1)")
 
 root=$(mktemp -d)
@@ -35,7 +35,7 @@ needs() {  # what a file is linked to, but those
   ldd "$1" | awk '$2 == "=>" && $3 !~ /\/lib(c|m|dl|pthread|rt|gcc_s|stdc\+\+|gomp)\.so/ {
     sub("^/lib/", "/usr/lib/", $3); print $3}'
 }
-for library in dnnl hwy hwy_contrib sentencepiece icuuc pcre2-8 crypto OpenCL; do
+for library in dnnl hwy hwy_contrib sentencepiece icuuc onig crypto OpenCL; do
   path=/usr/lib/x86_64-linux-gnu/lib$library.so
   soname=$(objdump -p "$path" | awk '/SONAME/ {print $2}')
   mapfile -t needed < <(needs "$path")

@@ -18,7 +18,6 @@
 #include "apps/device.h"
 #include "apps/generate/profile.h"
 #include "apps/model_folder.h"
-#include "apps/preview/bench_preview.h"
 #include "engine/generation/generator.h"
 #include "io/json.h"
 #include "kernels/arena.h"
@@ -185,17 +184,11 @@ int run_bench(const Flags& flags) {
                                        : name == "truth" ? (flags.on("quick") ? 8 : 80)
                                                          : 5));
   using Bench = int (*)(const Flags&, DType, int);
-  const std::map<std::string, Bench> benches{{"attention", bench_attention},
-                                             {"dit", bench_dit},
-                                             {"layouts", bench_layouts},
-                                             {"llm", bench_llm},
-                                             {"load", bench_load},
-                                             {"long", bench_long},
-                                             {"preview", bench_preview},
-                                             {"stream", bench_stream},
-                                             {"text", bench_text},
-                                             {"truth", bench_truth},
-                                             {"vae", bench_vae}};
+  const std::map<std::string, Bench> benches{{"attention", bench_attention}, {"dit", bench_dit},
+                                             {"layouts", bench_layouts},     {"llm", bench_llm},
+                                             {"load", bench_load},           {"long", bench_long},
+                                             {"stream", bench_stream},       {"text", bench_text},
+                                             {"truth", bench_truth},         {"vae", bench_vae}};
   const auto found = benches.find(name);
   if ((flags.operands().size() > 1 && name != "long" && name != "truth") ||
       (found == benches.end() && name != "ops" && name != "pocket"))

@@ -254,11 +254,6 @@ constexpr FlagSpec kDevice[] = {
 
 constexpr FlagSpec kOutput[] = {
     {.name = "output",
-     .aliases = "-o",
-     .value = "FILE",
-     .help = "write the fit of bench preview to this file, preview.json beside a VAE's weights",
-     .commands = kBench},
-    {.name = "output",
      .aliases = "-o --save-file --output-path",
      .value = "PATH",
      .fallback = "outputs/",

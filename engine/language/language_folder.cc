@@ -66,14 +66,13 @@ std::vector<int32_t> LanguageFolder::chat(const std::optional<std::string>& syst
   if (system) turns.push_back({ChatRole::kSystem, *system});
   turns.push_back({ChatRole::kUser, user});
   if (!tokenizer.id_of("<think>")) thinking = Thinking::kOn;
-  return tokenizer.encode(ChatTemplate::chatml().prompt(turns, thinking));
+  return tokenizer.encode(chatml_prompt(turns, thinking));
 }
 
 std::vector<int32_t> LanguageFolder::chat_end_ids() const {
-  const std::string& end = ChatTemplate::chatml().end_of_turn();
-  const auto id = tokenizer.id_of(end);
+  const auto id = tokenizer.id_of(kEndOfTurn);
   if (!id)
-    throw Error(ErrorKind::kModel, path + ": tokenizer.json has no token " + end +
+    throw Error(ErrorKind::kModel, path + ": tokenizer.json has no token " + kEndOfTurn +
                                        ", which ends a turn: this model does not chat");
   std::vector<int32_t> ids = end_ids;
   if (std::ranges::find(ids, *id) == ids.end()) ids.push_back(*id);

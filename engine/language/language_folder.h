@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "io/text/byte_bpe.h"
-#include "io/text/chat_template.h"
+#include "io/text/chatml.h"
 #include "models/causal_decoder/decoder.h"
 
 namespace weft {
@@ -23,7 +23,7 @@ struct LanguageFolder {
   static bool recognise(const std::string& path);
 
   // The ids of a chat: the user's turn and the opening of the assistant's turn. kOff has an effect
-  // only on models that can think. Throws Error(kModel) for a model without the template's tokens.
+  // only on models that can think. Throws Error(kModel) for a model without ChatML's tokens.
   std::vector<int32_t> chat(const std::optional<std::string>& system, const std::string& user,
                             Thinking thinking) const;
   // Returns end_ids and the token that ends a turn.

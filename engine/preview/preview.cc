@@ -19,9 +19,8 @@ PreviewFit preview_fit_of(const ModelDirectory& directory) {
   if (!std::filesystem::exists(path))
     throw Error(ErrorKind::kUsage,
                 "--preview is proj, but '" + path +
-                    "' does not exist; legal: none, or a model that has it. It is made by: weft "
-                    "bench preview --model " +
-                    directory.path + " -o " + path);
+                    "' does not exist; legal: none, or a model that has it. It is made by "
+                    "models/pocket/recipe/fit_preview.py of weft's sources");
   return read_preview_fit(path, directory.vae_model->traits().channels);
 }
 

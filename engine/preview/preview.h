@@ -17,8 +17,8 @@ struct Preview {
   std::vector<Frame> frames{};
 };
 
-// The fit for previews of a model, whose directory is named in messages. Error(kUsage) that names
-// the command which makes one where the VAE has none.
+// The fit for previews of a model. Error(kUsage) that names the script which makes one where the
+// VAE has none.
 PreviewFit preview_fit_of(const ModelDirectory& directory);
 
 // The pictures of the colours [3, F, h, w] f32 in [-1, 1] that a PreviewFit gives, enlarged by a

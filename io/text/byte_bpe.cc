@@ -14,9 +14,6 @@ namespace weft {
 namespace {
 
 constexpr size_t kMaxFileBytes = size_t{64} << 20, kMaxTextBytes = size_t{64} << 20;
-// Limits the matching steps of all patterns on a text. Those of Qwen and o200k take 4 steps per
-// byte of prose.
-constexpr int64_t kStepsPerByte = 100, kStepsAtLeast = 100'000;
 
 // Finds the added tokens of one kind in a text, by narrowing a sorted list byte by byte.
 class AddedTokenSet {
@@ -79,8 +76,8 @@ struct ByteBpeTokenizer::Impl {
   AddedTokenSet raw, normalized;  // searched in the given text; in the normalised text
 
   struct Work {
-    explicit Work(int64_t steps) : patterns(steps) {}
-    SplitPattern::Scratch patterns;
+    explicit Work(size_t text_bytes) : limit(text_bytes) {}
+    SplitPattern::TimeLimit limit;
     BpeMerges::Scratch merges;
     std::vector<int32_t> word;
     std::vector<int32_t> ids;
@@ -169,7 +166,7 @@ std::vector<std::string_view> ByteBpeTokenizer::Impl::split(std::vector<std::str
           next.push_back(piece.substr(begin, end - begin));
       };
       size_t from = 0;
-      for (const SplitPattern::Match& match : split.pattern.find_all(piece, work.patterns)) {
+      for (const SplitPattern::Match& match : split.pattern.find_all(piece, work.limit)) {
         put(from, match.begin, false);
         put(match.begin, match.end, true);
         from = match.end;
@@ -236,7 +233,7 @@ std::vector<int32_t> ByteBpeTokenizer::encode(std::span<const TextPart> parts) c
     throw Error(ErrorKind::kUsage, "a text of " + std::to_string(bytes) +
                                        " bytes is too long to be encoded; the limit is " +
                                        std::to_string(kMaxTextBytes));
-  Impl::Work work(kStepsAtLeast + kStepsPerByte * static_cast<int64_t>(bytes));
+  Impl::Work work(bytes);
   for (const Segment& segment : impl_->segments(parts)) {
     if (segment.id)
       work.ids.push_back(*segment.id);

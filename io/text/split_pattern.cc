@@ -1,7 +1,9 @@
 #include "io/text/split_pattern.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
+#define ONIG_ESCAPE_REGEX_T_COLLISION
+#define ONIG_ESCAPE_UCHAR_COLLISION  // ICU has a type of that name
+#include <oniguruma.h>
+#include <time.h>
 
 #include <new>
 
@@ -10,123 +12,135 @@
 namespace weft {
 namespace {
 
-template <auto free>
-struct Free {
-  template <class T>
-  void operator()(T* pointer) const {
-    free(pointer);
+constexpr size_t kMaxPattern = 8192;  // bytes; o200k's, the longest in use, has about 500
+// Patterns in use take below 1 us per byte.
+constexpr double kSecondsAtLeast = 0.1, kSecondsPerByte = 1e-5;
+// The retries of a first search. A search that needs more is repeated with twice as many while
+// there is time: Oniguruma reads no clock.
+constexpr unsigned long kFirstRetries = 100;
+constexpr unsigned kMaxStack = 1u << 22;  // entries of about 40 bytes
+
+double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+const OnigUChar* onig_text(std::string_view text) {
+  return reinterpret_cast<const OnigUChar*>(text.data());
+}
+
+// Oniguruma's own syntax without callouts, which are programs in patterns.
+OnigSyntaxType* split_syntax() {
+  static OnigSyntaxType syntax = [] {
+    OnigEncoding encoding = ONIG_ENCODING_UTF8;
+    if (onig_initialize(&encoding, 1) != ONIG_NORMAL) throw std::bad_alloc();
+    OnigSyntaxType own = OnigSyntaxOniguruma;
+    own.op2 &= ~(ONIG_SYN_OP2_QMARK_BRACE_CALLOUT_CONTENTS | ONIG_SYN_OP2_ASTERISK_CALLOUT_NAME);
+    return own;
+  }();
+  return &syntax;
+}
+
+std::shared_ptr<re_pattern_buffer> compile_split(std::string_view pattern, OnigSyntaxType* syntax,
+                                                 const std::string& what) {
+  if (pattern.empty() || pattern.size() > kMaxPattern)
+    throw Error(ErrorKind::kModel, what + ": the pattern has " + std::to_string(pattern.size()) +
+                                       " bytes; legal are 1 to " + std::to_string(kMaxPattern));
+  OnigRegex code = nullptr;
+  OnigErrorInfo info{};
+  const int rc = onig_new(&code, onig_text(pattern), onig_text(pattern) + pattern.size(),
+                          ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, syntax, &info);
+  if (rc == ONIGERR_MEMORY) throw std::bad_alloc();
+  if (rc != ONIG_NORMAL) {
+    OnigUChar text[ONIG_MAX_ERROR_MESSAGE_LEN] = {};
+    onig_error_code_to_str(text, rc, &info);
+    throw Error(ErrorKind::kModel,
+                what + ": the pattern cannot be read: " + reinterpret_cast<const char*>(text));
   }
-};
-using CompileContext = std::unique_ptr<pcre2_compile_context, Free<pcre2_compile_context_free>>;
-using MatchContext = std::unique_ptr<pcre2_match_context, Free<pcre2_match_context_free>>;
-using MatchData = std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>>;
-using JitStack = std::unique_ptr<pcre2_jit_stack, Free<pcre2_jit_stack_free>>;
-using Code = std::unique_ptr<pcre2_code, Free<pcre2_code_free>>;
-
-template <class Owner>
-Owner owned(typename Owner::pointer pointer) {
-  if (!pointer) throw std::bad_alloc();
-  return Owner(pointer);
+  return {code, onig_free};
 }
 
-std::string message(int code) {
-  PCRE2_UCHAR text[256];
-  pcre2_get_error_message(code, text, sizeof text);
-  return reinterpret_cast<const char*>(text);
-}
+// One search after the other in a text.
+class Searcher {
+ public:
+  Searcher(OnigRegex code, std::string_view text) : code_(code), text_(text) {
+    if (!region_ || !param_) throw std::bad_alloc();
+    onig_set_match_stack_limit_size_of_match_param(param_.get(), kMaxStack);
+  }
 
-struct Budget {
-  int64_t steps_left;
-  size_t position = 0;  // position in the text at the last step
+  // Returns the result of onig_search, ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER when the time is over.
+  int search(size_t from, const SplitPattern::TimeLimit& limit) {
+    const OnigUChar *begin = onig_text(text_), *end = begin + text_.size();
+    for (unsigned long retries = kFirstRetries;; retries *= 2) {
+      onig_set_retry_limit_in_match_of_match_param(param_.get(), retries);
+      onig_set_retry_limit_in_search_of_match_param(param_.get(), retries);
+      const int rc = onig_search_with_param(code_, begin, end, begin + from, end, region_.get(),
+                                            ONIG_OPTION_NONE, param_.get());
+      if (limit.is_over()) return ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER;
+      if (rc != ONIGERR_RETRY_LIMIT_IN_MATCH_OVER && rc != ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER)
+        return rc;
+    }
+  }
+
+  SplitPattern::Match match() const {
+    return {static_cast<size_t>(region_->beg[0]), static_cast<size_t>(region_->end[0])};
+  }
+
+ private:
+  struct Free {
+    void operator()(OnigRegion* region) const { onig_region_free(region, 1); }
+    void operator()(OnigMatchParam* param) const { onig_free_match_param(param); }
+  };
+  const OnigRegex code_;
+  const std::string_view text_;
+  std::unique_ptr<OnigRegion, Free> region_{onig_region_new()};
+  std::unique_ptr<OnigMatchParam, Free> param_{onig_new_match_param()};
 };
 
-// PCRE2 calls this before it tries an item of the pattern; a negative result ends the match. A
-// repeat of one class runs through the text within one item, so the distance in the text counts,
-// too.
-int count_step(pcre2_callout_block* block, void* data) {
-  constexpr size_t kBytesPerStep = 8;
-  auto& [steps_left, position] = *static_cast<Budget*>(data);
-  const size_t now = block->current_position;
-  steps_left -=
-      1 + static_cast<int64_t>((now > position ? now - position : position - now) / kBytesPerStep);
-  position = now;
-  return steps_left < 0 ? PCRE2_ERROR_CALLOUT : 0;
+// Returns whether a byte of a well-formed text is inside of a character and not its first.
+bool is_within_character(std::string_view text, size_t at) {
+  return at < text.size() && (text[at] & 0xc0) == 0x80;
 }
 
 }  // namespace
 
-struct SplitPattern::Scratch::Impl {
-  Budget budget;
-  MatchData data = owned<MatchData>(pcre2_match_data_create(1, nullptr));
-  MatchContext context = owned<MatchContext>(pcre2_match_context_create(nullptr));
-  JitStack stack =
-      owned<JitStack>(pcre2_jit_stack_create(size_t{32} << 10, size_t{8} << 20, nullptr));
+SplitPattern::TimeLimit::TimeLimit(size_t text_bytes)
+    : end_(thread_seconds() + kSecondsAtLeast + kSecondsPerByte * static_cast<double>(text_bytes)) {
+}
 
-  explicit Impl(int64_t steps) : budget{steps} {
-    pcre2_set_callout(context.get(), count_step, &budget);
-    pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
-  }
-};
+bool SplitPattern::TimeLimit::is_over() const { return thread_seconds() > end_; }
 
-SplitPattern::Scratch::Scratch(int64_t steps) : impl_(std::make_unique<Impl>(steps)) {}
-SplitPattern::Scratch::~Scratch() = default;
-
-struct SplitPattern::Impl {
-  Code code;
-  std::string what;
-};
-
-SplitPattern::SplitPattern(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-SplitPattern::SplitPattern(SplitPattern&&) noexcept = default;
-SplitPattern& SplitPattern::operator=(SplitPattern&&) noexcept = default;
-SplitPattern::~SplitPattern() = default;
+SplitPattern::SplitPattern(std::shared_ptr<re_pattern_buffer> code, std::string what)
+    : code_(std::move(code)), what_(std::move(what)) {}
 
 SplitPattern SplitPattern::from_regex(std::string_view pattern, const std::string& what) {
-  const std::string translated = pcre2_pattern(pattern, what);
-  const auto context = owned<CompileContext>(pcre2_compile_context_create(nullptr));
-  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
-  int error = 0;
-  PCRE2_SIZE at = 0;
-  Code code(pcre2_compile(
-      reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_AUTO_CALLOUT | PCRE2_NEVER_BACKSLASH_C,
-      &error, &at, context.get()));
-  if (!code)
-    throw Error(ErrorKind::kModel, what + ": the pattern cannot be read as \"" + translated +
-                                       "\": " + message(error) + " at byte " + std::to_string(at));
-  // If the machine does not allow JIT compilation, the pattern is interpreted, with the same
-  // matches.
-  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
-  return SplitPattern(std::make_unique<Impl>(Impl{std::move(code), what}));
+  return {compile_split(pattern, split_syntax(), what), what};
 }
 
 SplitPattern SplitPattern::from_literal(std::string_view text, const std::string& what) {
-  std::string escaped;
-  for (const char c : text) {
-    if (std::string_view("\\^$.|?*+()[]{}").find(c) != std::string_view::npos) escaped += '\\';
-    escaped += c;
-  }
-  return from_regex(escaped, what);
+  split_syntax();  // initialises the library
+  return {compile_split(text, ONIG_SYNTAX_ASIS, what), what};
 }
 
 std::vector<SplitPattern::Match> SplitPattern::find_all(std::string_view text,
-                                                        Scratch& scratch) const {
+                                                        const TimeLimit& limit) const {
   std::vector<Match> matches;
-  auto& [budget, data, context, stack] = *scratch.impl_;
+  Searcher searcher(code_.get(), text);
   for (size_t from = 0; from <= text.size();) {
-    const int rc = pcre2_match(impl_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()),
-                               text.size(), from, PCRE2_NO_UTF_CHECK, data.get(), context.get());
-    if (rc == PCRE2_ERROR_NOMATCH) break;
-    if (rc == PCRE2_ERROR_NOMEMORY) throw std::bad_alloc();
+    const int rc = searcher.search(from, limit);
+    if (rc == ONIG_MISMATCH) break;
+    if (rc == ONIGERR_MEMORY) throw std::bad_alloc();
     if (rc < 0)
-      throw Error(ErrorKind::kModel,
-                  impl_->what + ": the pattern takes too long or too deep on a text of " +
-                      std::to_string(text.size()) + " bytes (" + message(rc) + ")");
-    const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(data.get());
-    const Match match{bounds[0], bounds[1]};
+      throw Error(ErrorKind::kModel, what_ +
+                                         ": the pattern takes too long or too deep on a text of " +
+                                         std::to_string(text.size()) + " bytes");
+    const Match match = searcher.match();
+    if (is_within_character(text, match.begin) || is_within_character(text, match.end))
+      throw Error(ErrorKind::kModel, what_ + ": the pattern matches a part of a character");
     if (match.begin == match.end && !matches.empty() && match.end == matches.back().end) {
       do ++from;
-      while (from < text.size() && (text[from] & 0xc0) == 0x80);
+      while (is_within_character(text, from));
       continue;
     }
     matches.push_back(match);

@@ -1,31 +1,26 @@
 #pragma once
-// Matches the patterns of a tokenizer.json, which are written for Oniguruma (Ruby syntax), with
-// PCRE2 and with the same meaning. \s, \w, \d and scripts are spelled out. Anything else that the
-// two libraries read differently is refused by name.
-#include <cstdint>
+// Matches the patterns of a tokenizer.json with Oniguruma, as the tokenizers library does.
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+struct re_pattern_buffer;  // Oniguruma's name of a compiled pattern
+
 namespace weft {
 
+// Const members may be called from several threads.
 class SplitPattern {
  public:
-  // Buffers for splitting one text; only one thread at a time may use them. `steps` limits the cost
-  // of all matches together, so that no pattern can hang. It is more than any sensible pattern
-  // needs.
-  class Scratch {
+  // Limits the CPU time of this thread for all matches of one text, so that no pattern can hang. It
+  // is far more than any sensible pattern needs.
+  class TimeLimit {
    public:
-    explicit Scratch(int64_t steps);
-    ~Scratch();
-    Scratch(const Scratch&) = delete;
-    Scratch& operator=(const Scratch&) = delete;
+    explicit TimeLimit(size_t text_bytes);
+    bool is_over() const;
 
    private:
-    friend class SplitPattern;
-    struct Impl;
-    std::unique_ptr<Impl> impl_;
+    double end_;  // in seconds of the thread's clock
   };
 
   struct Match {
@@ -33,26 +28,20 @@ class SplitPattern {
   };
 
   // Messages begin with `what`, the pattern's place in the file. Throws Error(kModel) if it is not
-  // a pattern or uses something that is not supported.
+  // a pattern.
   static SplitPattern from_regex(std::string_view pattern, const std::string& what);
   static SplitPattern from_literal(std::string_view text, const std::string& what);
 
-  SplitPattern(SplitPattern&&) noexcept;
-  SplitPattern& operator=(SplitPattern&&) noexcept;
-  ~SplitPattern();
-
   // Returns all matches in order, as a regular expression's iterator gives them. An empty match
   // that touches the previous one is skipped. `text` must be well-formed UTF-8. Throws
-  // Error(kModel) when the steps are used up.
-  std::vector<Match> find_all(std::string_view text, Scratch& scratch) const;
+  // Error(kModel) when the time is over.
+  std::vector<Match> find_all(std::string_view text, const TimeLimit& limit) const;
 
  private:
-  struct Impl;
-  explicit SplitPattern(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
-};
+  SplitPattern(std::shared_ptr<re_pattern_buffer> code, std::string what);
 
-// Translates an Oniguruma pattern to a PCRE2 pattern with the same meaning.
-std::string pcre2_pattern(std::string_view pattern, const std::string& what);
+  std::shared_ptr<re_pattern_buffer> code_;
+  std::string what_;
+};
 
 }  // namespace weft

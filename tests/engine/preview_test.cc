@@ -1,4 +1,5 @@
-// Previews: the fit, the pictures of a job under every layout, and that they change nothing.
+// Previews: the file of the fit, the pictures of a job under every layout, and that they change
+// nothing.
 #include "engine/preview/preview.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <random>
+#include <nlohmann/json.hpp>
 
 #include "engine/preview/preview_rows.h"
 #include "parallel/transport/local.h"
@@ -43,6 +44,14 @@ PreviewFit fit_of_colours(std::array<float, 3> first, std::array<float, 3> later
     return map;
   };
   return {.map = of(later), .first = of(first)};
+}
+
+// The text of a fit's file.
+std::string text_of(const PreviewFit& fit) {
+  nlohmann::json file{
+      {"schema", "weft.preview/v1"}, {"rgb", fit.map.rgb}, {"constant", fit.map.constant}};
+  if (fit.first) file["first_frame"] = {{"rgb", fit.first->rgb}, {"constant", fit.first->constant}};
+  return file.dump();
 }
 
 // The model of the small job, with a fit beside its VAE where one is given.
@@ -111,114 +120,25 @@ DrawnPreviews draw_previews(const std::string& model, const Layout& layout, int 
   return drawn;
 }
 
-constexpr int64_t kSide = 6, kScale = 4, kPerLatent = 4;
-
-// The video that maps make of latents [C, F, kSide, kSide].
-Tensor shown(const TensorView& latents, const ColourMap& first, const ColourMap& later) {
-  const int64_t frames = latents[1];
-  Tensor video(DType::kF32, {3, 1 + (frames - 1) * kPerLatent, kSide * kScale, kSide * kScale});
-  for (int64_t i = 0; i < video.count(); ++i) {
-    const int64_t x = i % (kSide * kScale), y = i / (kSide * kScale) % (kSide * kScale);
-    const int64_t t = i / (kSide * kScale * kSide * kScale) % video.view()[1];
-    const auto colour = static_cast<size_t>(i / (video.count() / 3));
-    const int64_t f = (t + kPerLatent - 1) / kPerLatent;
-    const ColourMap& map = f == 0 ? first : later;
-    float value = map.constant[colour];
-    for (int64_t c = 0; c < kChannels; ++c)
-      value += map.rgb[static_cast<size_t>(c)][colour] *
-               latents.as<float>()[((c * frames + f) * kSide + y / kScale) * kSide + x / kScale];
-    video.as<float>()[i] = value;
-  }
-  return video;
-}
-
-Tensor random_latents(int64_t frames) {
-  std::mt19937 random(5);
-  std::normal_distribution<float> normal;
-  Tensor latents(DType::kF32, {kChannels, frames, kSide, kSide});
-  std::generate_n(latents.as<float>(), latents.count(), [&] { return normal(random); });
-  return latents;
-}
-
-void expect_near_map(const ColourMap& is, const ColourMap& wants, double most) {
-  ASSERT_EQ(is.rgb.size(), wants.rgb.size());
-  for (size_t colour = 0; colour < 3; ++colour) {
-    for (size_t c = 0; c < kChannels; ++c)
-      EXPECT_NEAR(is.rgb[c][colour], wants.rgb[c][colour], most);
-    EXPECT_NEAR(is.constant[colour], wants.constant[colour], most);
-  }
-}
-
-PreviewFit reread(const PreviewFit& fit, const PreviewErrors& errors = {}) {
+TEST(PreviewFit, IsReadAsWritten) {
   const std::string path = testing::TempDir() + "preview.json";
-  std::ofstream(path) << preview_fit_text(fit, errors);
+  const auto expect_same = [](const ColourMap& is, const ColourMap& wants) {
+    EXPECT_EQ(is.rgb, wants.rgb);
+    EXPECT_EQ(is.constant, wants.constant);
+  };
+  std::ofstream(path) << text_of(some_fit());
   const PreviewFit read = read_preview_fit(path, kChannels);
+  expect_same(read.map, some_map(1));
+  ASSERT_TRUE(read.first);
+  expect_same(*read.first, some_map(-1));
+  std::ofstream(path) << text_of({.map = some_map(1)});  // of pictures
+  const PreviewFit pictures = read_preview_fit(path, kChannels);
+  expect_same(pictures.map, some_map(1));
+  EXPECT_FALSE(pictures.first);
   fs::remove(path);
-  return read;
 }
 
-TEST(PreviewFit, ReproducesALinearVae) {
-  const PreviewFit truth = some_fit();
-  const Tensor latents = random_latents(3);
-  PreviewFitter fitter(kChannels);
-  fitter.add(latents, shown(latents, *truth.first, truth.map));
-  const PreviewFit fit = fitter.fit();
-  EXPECT_LT(fitter.errors().all, 1e-5);
-  const PreviewFit read = reread(fit, fitter.errors());
-  ASSERT_TRUE(fit.first && read.first);
-  expect_near_map(fit.map, truth.map, 1e-5);
-  expect_near_map(*fit.first, *truth.first, 1e-5);
-  expect_near_map(read.map, truth.map, 2e-5);
-  expect_near_map(*read.first, *truth.first, 2e-5);
-}
-
-// A picture has one latent frame, and so one map, as files had that are older than the first
-// frame's.
-TEST(PreviewFit, OfPicturesHasOneMap) {
-  const Tensor latents = random_latents(1);
-  PreviewFitter fitter(kChannels);
-  fitter.add(latents, shown(latents, some_map(1), some_map(1)));
-  const PreviewFit fit = fitter.fit(), read = reread(fit, fitter.errors());
-  EXPECT_FALSE(fit.first);
-  EXPECT_FALSE(read.first);
-  expect_near_map(read.map, some_map(1), 2e-5);
-  EXPECT_LT(fitter.errors().all, 1e-5);
-}
-
-// Its error is what a map cannot show, relative to the spread of the colours that it is fitted to.
-TEST(PreviewFit, ErrorsAreThoseOfEachMap) {
-  const Tensor latents = random_latents(3);
-  Tensor video = shown(latents, some_map(-1), some_map(1));
-  const int64_t pixels = kSide * kScale * kSide * kScale, frames = video.view()[1];
-  std::mt19937 random(9);
-  std::normal_distribution<float> normal;
-  for (int64_t c = 0; c < 3; ++c)  // the first frame alone
-    for (int64_t y = 0; y < kSide; ++y)
-      for (int64_t x = 0; x < kSide; ++x) {
-        const float noise = normal(random);
-        for (int64_t i = 0; i < kScale * kScale; ++i)
-          video.as<float>()[c * frames * pixels + (y * kScale + i / kScale) * kSide * kScale +
-                            x * kScale + i % kScale] += noise;
-      }
-  PreviewFitter fitter(kChannels);
-  fitter.add(latents, video);
-  fitter.fit();
-  const PreviewErrors& errors = fitter.errors();
-  EXPECT_GT(errors.first, 0.2);
-  EXPECT_LT(errors.later, 1e-5);
-  EXPECT_GT(errors.all, 0.05);
-  EXPECT_LT(errors.all, errors.first);
-}
-
-TEST(PreviewFit, ClipsThatDoNotDetermineItAndFaultyFilesAreRefused) {
-  PreviewFitter fitter(2);
-  EXPECT_THROW(fitter.fit(), Error);
-  Tensor constant(DType::kF32, {2, 1, 4, 4}), video(DType::kF32, {3, 1, 4, 4});
-  std::fill_n(constant.as<float>(), constant.count(), 1.0f);
-  std::fill_n(video.as<float>(), video.count(), 1.0f);
-  fitter.add(constant, video);
-  EXPECT_THROW(fitter.fit(), Error);
-
+TEST(PreviewFit, FaultyFilesAreRefused) {
   const std::string path = testing::TempDir() + "faulty.json";
   const std::string whole =
       R"({"schema":"weft.preview/v1","rgb":[[1,2,3],[1,2,3]],"constant":[0,0,0],)";
@@ -269,7 +189,7 @@ TEST(PreviewPictures, AreColoursEnlargedByAWholeFactor) {
 }
 
 TEST(Preview, EventsComeBehindTheirStepsAndTheResultIsTheSame) {
-  const PreviewModel model(preview_fit_text(some_fit(), {}));
+  const PreviewModel model(text_of(some_fit()));
   const DrawnPreviews without = draw_previews(model.path(), Layout{}, 0, four_steps());
   const DrawnPreviews with = draw_previews(model.path(), Layout{}, 3, four_steps());
   EXPECT_EQ(with.events.order, (std::vector<std::string>{"step 1", "step 2", "step 3", "preview 3",
@@ -286,7 +206,7 @@ TEST(Preview, EventsComeBehindTheirStepsAndTheResultIsTheSame) {
 
 // Rows of the first latent frame have its map, wherever they are.
 TEST(Preview, TheFirstFrameHasItsOwnMap) {
-  const PreviewModel model(preview_fit_text(fit_of_colours({1, -1, -1}, {-1, -1, 1}), {}));
+  const PreviewModel model(text_of(fit_of_colours({1, -1, -1}, {-1, -1, 1})));
   for (const auto& [ranks, text] :
        {std::pair{1, ""}, {3, "ring=3"}, {2, "ulysses=2"}, {4, "layers=2,ring=2"}}) {
     const Layout layout = ranks == 1 ? Layout{} : parse_layout(text, ranks, {});
@@ -303,7 +223,7 @@ TEST(Preview, TheFirstFrameHasItsOwnMap) {
 // The pictures of one rank, from the rows of each; a rank that owns the newest rows and is not the
 // root sends four bytes for each of a latent pixel's three colours.
 TEST(Preview, EveryLayoutShowsTheSameAndSendsWhatTheFormulaSays) {
-  const PreviewModel model(preview_fit_text(some_fit(), {}));
+  const PreviewModel model(text_of(some_fit()));
   const DrawnPreviews whole = draw_previews(model.path(), Layout{}, 2, four_steps());
   ASSERT_EQ(whole.events.previews.size(), 2u);
   for (const auto& [ranks, text] :
@@ -342,7 +262,7 @@ TEST(Preview, EveryLayoutShowsTheSameAndSendsWhatTheFormulaSays) {
 }
 
 TEST(Preview, TheMemoryPlanCountsThem) {
-  const PreviewModel model(preview_fit_text(some_fit(), {}));
+  const PreviewModel model(text_of(some_fit()));
   Request request = four_steps();
   request.width = 160;
   request.height = 128;
@@ -363,7 +283,7 @@ TEST(Preview, TheMemoryPlanCountsThem) {
   }
 }
 
-TEST(Preview, AModelWithoutAFitIsRefusedWithTheCommandThatMakesIt) {
+TEST(Preview, AModelWithoutAFitIsRefusedWithTheScriptThatMakesIt) {
   const PreviewModel model("");
   GeneratorOptions options = options_of(DType::kF32);
   options.preview_every = 1;
@@ -372,9 +292,7 @@ TEST(Preview, AModelWithoutAFitIsRefusedWithTheCommandThatMakesIt) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    EXPECT_NE(std::string(error.what()).find("weft bench preview --model " + model.path() + " -o "),
-              std::string::npos)
-        << error.what();
+    EXPECT_NE(std::string(error.what()).find("fit_preview.py"), std::string::npos) << error.what();
   }
 }
 

@@ -14,7 +14,6 @@ namespace weft {
 namespace {
 
 constexpr size_t kMaxFileBytes = size_t{64} << 20, kMaxTextBytes = size_t{1} << 20;
-constexpr int64_t kStepsPerByte = 100, kStepsAtLeast = 100'000;  // of the pattern on a text
 constexpr std::string_view kStart = "<|startoftext|>", kEnd = "<|endoftext|>", kWordEnd = "</w>";
 constexpr const char* kWords = "'s|'t|'re|'ve|'m|'ll|'d|[\\p{L}]+|[\\p{N}]|[^\\s\\p{L}\\p{N}]+";
 
@@ -96,10 +95,10 @@ std::vector<int32_t> ClipTokenizer::encode(std::string_view text, int max_length
 
 void ClipTokenizer::encode_words(std::string_view text, std::vector<int32_t>& ids) const {
   const std::string plain = encode_utf8(to_lower(to_nfc(decode_utf8(text))));
-  SplitPattern::Scratch patterns(kStepsAtLeast + kStepsPerByte * std::ssize(plain));
+  const SplitPattern::TimeLimit limit(plain.size());
   BpeMerges::Scratch scratch;
   std::vector<int32_t> word;
-  for (const SplitPattern::Match& match : words_.find_all(plain, patterns)) {
+  for (const SplitPattern::Match& match : words_.find_all(plain, limit)) {
     word.clear();
     for (size_t i = match.begin; i < match.end; ++i)
       word.push_back((i + 1 < match.end ? inner_ : last_)[static_cast<unsigned char>(plain[i])]);
