@@ -78,7 +78,7 @@ def drift(curve):
 
 def long_video(lines):
     """How the videos of several methods keep their picture over time."""
-    curves = [(each["method"], each["curve"]) for each in lines if "curve" in each]
+    curves = [(each["curve"]["name"], each["curve"]) for each in lines if "curve" in each]
     stretch = curves[0][1]["stretch_frames"]
     frames = max(len(curve["brightness"]) for _, curve in curves)
     changes = Panel(0, frames, 0, scale([value for _, curve in curves for value in curve["changes"]])[1])

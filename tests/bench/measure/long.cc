@@ -255,9 +255,11 @@ class LongBench {
 };
 
 // A video over time, for plot.py.
-nlohmann::json curve_of(const std::vector<Frame>& frames, const Borders& borders,
-                        const Quality& quality, int index) {
-  nlohmann::json curve{{"prompt", pocket::prompt_of(clip(index))},
+nlohmann::json curve_of(const std::vector<Frame>& frames, const Borders& borders, const Row& row,
+                        int index) {
+  const Quality& quality = row.qualities.back();
+  nlohmann::json curve{{"name", row.name},
+                       {"prompt", pocket::prompt_of(clip(index))},
                        {"changes", frame_changes(frames)},  // from the frame before
                        {"borders", borders.frames},
                        {"stretch_frames", kStretch}};
@@ -289,8 +291,7 @@ void draw_clip(const LongBench& bench, std::span<Row> rows, int index) {
     }
     video.frames.clear();
     row.videos.push_back(std::move(video));
-    if (alone == &row && index == 0)
-      row.curve = curve_of(frames, borders, row.qualities.back(), index);
+    if (alone == &row && index == 0) row.curve = curve_of(frames, borders, row, index);
   }
 }
 
