@@ -129,7 +129,6 @@ weft("inspect_memory", "inspect", model, "--memory", "17x128x128", "--device", "
 weft("doctor", "doctor", codes=(0, 1))
 weft("bench", "bench", "load", "--model", model, "--repeat", "1")
 weft("bench", "bench", "stream", "--seconds", "3")
-weft("bench", "bench", "stream", "--simulate")
 
 for kind in sorted(seen - {"bench", "print_config"}):
     if not errors(kind, '{"surprise": 1}'):

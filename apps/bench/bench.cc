@@ -1,24 +1,19 @@
-// weft bench: op families at the models' shapes, and seconds per clip of a model folder.
+// weft bench: op families at the models' shapes, and the parts of models.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <map>
 
 #include "apps/bench/bench_dit.h"
-#include "apps/bench/bench_layouts.h"
 #include "apps/bench/bench_limits.h"
 #include "apps/bench/bench_llm.h"
 #include "apps/bench/bench_load.h"
+#include "apps/bench/bench_stream.h"
 #include "apps/bench/bench_text.h"
 #include "apps/bench/bench_vae.h"
-#include "apps/bench/video/bench_long.h"
-#include "apps/bench/video/bench_stream.h"
-#include "apps/bench/video/bench_truth.h"
 #include "apps/commands.h"
 #include "apps/device.h"
-#include "apps/generate/profile.h"
 #include "apps/model_folder.h"
-#include "engine/generation/generator.h"
 #include "io/json.h"
 #include "kernels/arena.h"
 #include "kernels/ops.h"
@@ -82,7 +77,8 @@ std::string shape_text(std::initializer_list<int64_t> extents) {
 
 // The ops run at Wan 1.3B's widths and a short clip's token count: 1560 tokens, D 1536, 12 heads of
 // 128, ffn 8960.
-void bench_ops(Stream& stream, DType dtype, int repeat, bool json) {
+int bench_ops(const Flags& flags, DType dtype, int repeat) {
+  Stream stream = stream_of(flags);
   constexpr int64_t kTokens = 1560, kWidth = 1536, kHeads = 12, kHead = 128, kFfn = 8960;
   const double element = static_cast<double>(size_of(dtype));
   const Tensor x = filled(stream, dtype, {kTokens, kWidth}),
@@ -91,6 +87,7 @@ void bench_ops(Stream& stream, DType dtype, int repeat, bool json) {
   const Tensor scale = filled(stream, DType::kF32, {kWidth}),
                shift = filled(stream, DType::kF32, {kWidth});
   const double row_bytes = 2 * kTokens * kWidth * element;
+  const bool json = flags.on("json");
   const auto measure = [&](const Entry& entry) { report(entry, stream, dtype, repeat, json); };
 
   measure({"copy", shape_text({kTokens, kWidth}), 0, row_bytes, [&] { copy(stream, x, out); }});
@@ -138,39 +135,7 @@ void bench_ops(Stream& stream, DType dtype, int repeat, bool json) {
              2.0 * 27 * height * width * channels * channels, 0,
              [&] { conv3d(stream, input, packed, conv, result); }});
   }
-}
-
-// Measures the seconds of each stage of a clip at the folder's defaults. The first clip, which
-// loads the model, is marked.
-void bench_model(const Flags& flags, DType dtype, int repeat) {
-  GeneratorOptions options;
-  options.device = device_of(flags);
-  options.dtype = dtype;
-  options.threads = static_cast<int>(flags.integer("threads").value_or(0));
-  Profiling profiling(flags, {});
-  options.ops = profiling.ops();
-  const auto recorded = profiling.record(0);
-  const std::string path = flags.given("model") ? model_folder(flags) : find_model("pocket");
-  Generator generator(path, options);
-  Request request;
-  request.prompt = "a big red ball, moving left on a navy background";
-  request = generator.resolve(request);
-  for (int i = 0; i <= repeat; ++i) {
-    request.seed = static_cast<uint64_t>(i);
-    profiling.restart();
-    const RunResult result = generator.run(request, nullptr);
-    Json object{{"bench", "generate"},
-                {"model", generator.model_name()},
-                {"first", i == 0},
-                {"dtype", to_string(dtype)},
-                {"isa", cpu_isa()},
-                {"seconds", result.seconds},
-                {"framehash", result.framehash}};
-    for (const StageSeconds& stage : result.stages) object["stages"][stage.stage] = stage.seconds;
-    if (const Json profile = profiling.result(); !profile.is_null()) object["profile"] = profile;
-    std::printf("%s\n", object.dump().c_str());
-    std::fflush(stdout);
-  }
+  return 0;
 }
 
 }  // namespace
@@ -179,35 +144,21 @@ int run_bench(const Flags& flags) {
   if (flags.given("model")) model_folder(flags);
   const DType dtype = compute_dtype(flags);
   const std::string name = flags.operands().empty() ? "ops" : flags.operands().front();
-  const int repeat = static_cast<int>(
-      flags.integer("repeat").value_or(name == "long" || name == "stream" ? 1
-                                       : name == "truth" ? (flags.on("quick") ? 8 : 80)
-                                                         : 5));
+  const int repeat = static_cast<int>(flags.integer("repeat").value_or(name == "stream" ? 1 : 5));
   using Bench = int (*)(const Flags&, DType, int);
-  const std::map<std::string, Bench> benches{{"attention", bench_attention}, {"dit", bench_dit},
-                                             {"layouts", bench_layouts},     {"llm", bench_llm},
-                                             {"load", bench_load},           {"long", bench_long},
-                                             {"stream", bench_stream},       {"text", bench_text},
-                                             {"truth", bench_truth},         {"vae", bench_vae}};
+  const std::map<std::string, Bench> benches{
+      {"attention", bench_attention}, {"dit", bench_dit},   {"llm", bench_llm},
+      {"load", bench_load},           {"ops", bench_ops},   
+      {"stream", bench_stream},       {"text", bench_text}, {"vae", bench_vae}};
   const auto found = benches.find(name);
-  if ((flags.operands().size() > 1 && name != "long" && name != "truth") ||
-      (found == benches.end() && name != "ops" && name != "pocket"))
+  if (flags.operands().size() > 1 || found == benches.end())
     throw Error(
-        ErrorKind::kUsage, "weft bench takes one name (and long, truth: methods), but got '" +
-                               name + "'; legal: ops, pocket, " + [&] {
-                                 std::string names;
-                                 for (const auto& [legal, run] : benches)
-                                   names += (names.empty() ? "" : ", ") + legal;
-                                 return names;
-                               }());
-  if (found != benches.end()) return found->second(flags, dtype, repeat);
-  if (name == "pocket") {
-    bench_model(flags, dtype, repeat);
-    return 0;
-  }
-  Stream stream = stream_of(flags);
-  bench_ops(stream, dtype, repeat, flags.on("json"));
-  return 0;
+        ErrorKind::kUsage, "weft bench takes one name, but got '" + name + "'; legal: " + [&] {
+          std::string names;
+          for (const auto& [legal, run] : benches) names += (names.empty() ? "" : ", ") + legal;
+          return names;
+        }());
+  return found->second(flags, dtype, repeat);
 }
 
 }  // namespace weft

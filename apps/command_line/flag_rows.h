@@ -11,4 +11,7 @@ std::span<const FlagSpec> stream_flags();  // of inputs, too
 std::span<const FlagSpec> listen_flags();
 std::span<const FlagSpec> rank_flags();
 
+// Gives the table the rows of a program beside weft (tests/bench), before anything else reads it.
+void add_flags(std::span<const FlagSpec> rows);
+
 }  // namespace weft

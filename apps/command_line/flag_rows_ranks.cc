@@ -15,8 +15,7 @@ constexpr FlagSpec kRanks[] = {
      .legal = "1 ... 1024",
      .help = "parallel workers, each a thread of this process; under mpirun its processes are the "
              "ranks",
-     .commands =
-         kGenerate | kBatch | kServe | kReplay | kComplete | kPlan | kVerify | kBench | kInspect},
+     .commands = kGenerate | kBatch | kServe | kReplay | kComplete | kPlan | kVerify | kInspect},
     {.name = "layout",
      .value = "KEY=N,...",
      .fallback = "auto",
@@ -148,7 +147,7 @@ constexpr FlagSpec kRanks[] = {
      .legal = "0 ... 86400",
      .help = "under mpirun or srun: end the job when a rank is silent for so many seconds; 0 is "
              "never, else at least 2",
-     .commands = kGenerate | kBatch | kComplete | kVerify | kBench,
+     .commands = kGenerate | kBatch | kComplete | kVerify,
      .level = kAdvanced},
     {.name = "ring-balance",
      .fallback = "zigzag",
@@ -162,15 +161,14 @@ constexpr FlagSpec kRanks[] = {
      .fallback = "unlimited",
      .is_default = false,
      .legal = "0.000001 ... 1000000",
-     .help = "simulated bandwidth in Gbit/s: plan gives each rank one link to all others, bench "
-             "one to each",
-     .commands = kPlan | kBench},
+     .help = "simulated bandwidth in Gbit/s of the one link that each rank has to all others",
+     .commands = kPlan},
     {.name = "link-ms",
      .type = kReal,
      .fallback = "0",
      .legal = "0 ... 1000000",
      .help = "simulated latency of a message, in milliseconds",
-     .commands = kPlan | kBench},
+     .commands = kPlan},
     {.name = "link-gbit",
      .type = kReal,
      .fallback = "measured, or unlimited",

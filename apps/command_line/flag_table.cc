@@ -19,9 +19,8 @@ constexpr CommandSpec kCommands[] = {
     {kPlan, "plan", "", "predict the memory, messages and time of a job; runs nothing"},
     {kInspect, "inspect", "FILE...",
      "show what a model folder, weights file, config or finished clip holds"},
-    {kBench, "bench", "[NAME [METHOD[@AXIS]...]]",
-     "measure this machine: ops, attention, dit, vae, text, llm, load, pocket, layouts, long, "
-     "stream or truth"},
+    {kBench, "bench", "[NAME]",
+     "measure this machine: ops, attention, dit, vae, text, llm, load or stream"},
     {kCompare, "compare", "A B",
      "PSNR and SSIM of two clips, pictures or folders of frames; errors of two weights files"},
     {kReplay, "replay", "FILE",
@@ -50,8 +49,8 @@ constexpr FlagSpec kModel[] = {
     {.name = "model",
      .aliases = "-m --model-path --ckpt-dir",
      .value = "FOLDER",
-     .help = "measure this model folder in place of random weights (bench dit, layouts, load, "
-             "long, stream, pocket; llm: a language model's folder)",
+     .help = "measure this model folder in place of random weights (bench dit, load, stream; llm: "
+             "a language model's folder)",
      .commands = kBench},
     {.name = "model",
      .aliases = "-m --model-path",
@@ -173,8 +172,8 @@ constexpr FlagSpec kDevice[] = {
      .type = kInteger,
      .legal = "1 ... 1024",
      .help = "short for --device cuda --ranks N",
-     .commands = kGenerate | kStream | kBatch | kServe | kReplay | kComplete | kPlan | kVerify |
-                 kBench | kInspect},
+     .commands =
+         kGenerate | kStream | kBatch | kServe | kReplay | kComplete | kPlan | kVerify | kInspect},
     {.name = "threads",
      .aliases = "-t",
      .type = kInteger,
@@ -233,14 +232,14 @@ constexpr FlagSpec kDevice[] = {
      .is_default = false,
      .legal = "0.001 ... 1000000000",
      .help = "plan for a device of this many GFLOP/s in GEMMs; needs --device-gbs",
-     .commands = kPlan | kBench},
+     .commands = kPlan},
     {.name = "device-gbs",
      .type = kReal,
      .fallback = "measured here",
      .is_default = false,
      .legal = "0.001 ... 1000000000",
      .help = "plan for a device of this memory bandwidth in GB/s; needs --device-gflops",
-     .commands = kPlan | kBench},
+     .commands = kPlan},
     {.name = "device-host-gbs",
      .type = kReal,
      .fallback = "measured, or 55",
@@ -392,13 +391,6 @@ constexpr FlagSpec kOutput[] = {
      .value = "FILE",
      .help = "draw what each rank does over time",
      .commands = kPlan},
-    {.name = "svg",
-     .value = "FILE",
-     .help =
-         "draw how the videos of bench long keep their picture over time, the quality of the "
-         "methods of bench truth against the bytes that they send, or a face of bench stream with "
-         "its sound",
-     .commands = kBench},
     {.name = "trace",
      .value = "FILE",
      .help = "write every step, op and message to this .json or .json.gz, which ui.perfetto.dev "
@@ -427,7 +419,7 @@ constexpr FlagSpec kSettings[] = {
      .type = kSwitch,
      .fallback = "off",
      .help = "print how long each stage and op family took; with --json it is in the result",
-     .commands = kGenerate | kComplete | kVerify | kBench},
+     .commands = kGenerate | kComplete | kVerify},
     {.name = "progress",
      .fallback = "auto",
      .legal = "auto|bar|plain|json|none",
@@ -490,12 +482,17 @@ std::vector<FlagSpec> all_rows() {
   return all;
 }
 
+std::vector<FlagSpec>& table_rows() {
+  static std::vector<FlagSpec> rows = all_rows();
+  return rows;
+}
+
 }  // namespace
 
 std::span<const CommandSpec> command_table() { return kCommands; }
-std::span<const FlagSpec> flag_table() {
-  static const std::vector<FlagSpec> table = all_rows();
-  return table;
+std::span<const FlagSpec> flag_table() { return table_rows(); }
+void add_flags(std::span<const FlagSpec> rows) {
+  table_rows().insert(table_rows().end(), rows.begin(), rows.end());
 }
 
 const CommandSpec& command_spec(Command command) {

@@ -3,7 +3,7 @@
 #include <array>
 #include <cmath>
 
-#include "apps/bench/pocket/face_reader.h"
+#include "tests/bench/pocket/face_reader.h"
 #include "tests/engine/avatar_testing.h"
 #include "tests/support/voice.h"
 

@@ -30,9 +30,9 @@ struct Outcome {
 };
 
 // The shell reads `arguments`.
-inline Outcome run(const std::string& arguments) {
+inline Outcome run(const std::string& arguments, const std::string& program = WEFT_BINARY) {
   const std::string err_path = testing::TempDir() + "/weft_stderr_" + std::to_string(getpid());
-  const std::string command = std::string(WEFT_BINARY) + " " + arguments + " 2>" + err_path;
+  const std::string command = program + " " + arguments + " 2>" + err_path;
   FILE* pipe = popen(command.c_str(), "r");
   Outcome outcome;
   std::array<char, 4096> buffer;
@@ -74,8 +74,9 @@ inline std::vector<nlohmann::json> json_lines(const std::string& text) {
 }
 
 // The JSON lines that a command prints which must succeed.
-inline std::vector<nlohmann::json> json_lines_of(const std::string& command) {
-  const Outcome outcome = run(command);
+inline std::vector<nlohmann::json> json_lines_of(const std::string& command,
+                                                 const std::string& program = WEFT_BINARY) {
+  const Outcome outcome = run(command, program);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   return json_lines(outcome.code == 0 ? outcome.out : "");
 }

@@ -1,8 +1,8 @@
 // Tests the reader with clips that were written as MP4 and read again.
 #include <gtest/gtest.h>
 
-#include "apps/bench/pocket/clip_reader.h"
 #include "io/media/video.h"
+#include "tests/bench/pocket/clip_reader.h"
 #include "tests/support/clip.h"
 
 namespace weft::pocket {

@@ -49,9 +49,10 @@ TEST(BenchOnADevice, LayoutsOfRanksOnOneDeviceAndOnTwo) {
   for (const auto& [devices, ranks] :
        {std::pair{"1", "2 threads on cuda:0"}, {"2", "2 threads on cuda:0 and cuda:1"}}) {
     setenv("WEFT_EMULATED_DEVICES", devices, 1);
-    const Outcome outcome = run(
-        "bench layouts --model tests/golden/pipeline_t2v/model --tokens 8 --repeat 1 --device cuda "
-        "--dtype bf16 --json");
+    const Outcome outcome =
+        run("layouts --model tests/golden/pipeline_t2v/model --tokens 8 --repeat 1 --device cuda "
+            "--dtype bf16 --json",
+            WEFT_MEASURE);
     unsetenv("WEFT_EMULATED_DEVICES");
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     std::map<std::string, int> methods;

@@ -6,7 +6,7 @@
 #include <numbers>
 #include <random>
 
-#include "apps/bench/pocket/shape_fit.h"
+#include "tests/bench/pocket/shape_fit.h"
 
 namespace weft::pocket {
 namespace {

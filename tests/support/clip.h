@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/bench/pocket/words.h"
 #include "io/media/frame.h"
+#include "tests/bench/pocket/words.h"
 
 namespace weft::pocket {
 

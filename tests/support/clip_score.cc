@@ -11,10 +11,10 @@
 #include <cstring>
 #include <vector>
 
-#include "apps/bench/pocket/clip_reader.h"
 #include "io/media/media_probe.h"
 #include "io/media/video.h"
 #include "kernels/check.h"
+#include "tests/bench/pocket/clip_reader.h"
 #include "tests/support/clip.h"
 
 namespace weft::pocket {

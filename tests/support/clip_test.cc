@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "apps/bench/pocket/shape_fit.h"
+#include "tests/bench/pocket/shape_fit.h"
 
 namespace weft::pocket {
 namespace {

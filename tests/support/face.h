@@ -3,7 +3,7 @@
 // models/pocket_avatar/recipe/face.py.
 #include <vector>
 
-#include "apps/bench/pocket/face_reader.h"
+#include "tests/bench/pocket/face_reader.h"
 
 namespace weft::pocket {
 
