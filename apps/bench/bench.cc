@@ -147,9 +147,9 @@ int run_bench(const Flags& flags) {
   const int repeat = static_cast<int>(flags.integer("repeat").value_or(name == "stream" ? 1 : 5));
   using Bench = int (*)(const Flags&, DType, int);
   const std::map<std::string, Bench> benches{
-      {"attention", bench_attention}, {"dit", bench_dit},   {"llm", bench_llm},
-      {"load", bench_load},           {"ops", bench_ops},   
-      {"stream", bench_stream},       {"text", bench_text}, {"vae", bench_vae}};
+      {"attention", bench_attention}, {"dit", bench_dit}, {"llm", bench_llm},
+      {"load", bench_load},           {"ops", bench_ops}, {"stream", bench_stream},
+      {"text", bench_text},           {"vae", bench_vae}};
   const auto found = benches.find(name);
   if (flags.operands().size() > 1 || found == benches.end())
     throw Error(

@@ -60,12 +60,12 @@ Sound tone(double seconds) {
 }
 
 // The figures of one stream.
-struct Figures {
+struct StreamFigures {
   StreamReport report;
   uint64_t memory = 0, growth = 0;  // bytes: behind two windows, and how much more later
 };
 
-void print_figures(const Flags& flags, const StreamEngine& engine, const Figures& figures,
+void print_figures(const Flags& flags, const StreamEngine& engine, const StreamFigures& figures,
                    const Punctuality* punctuality) {
   const auto& [report, memory, growth] = figures;
   if (flags.on("json")) {
@@ -107,7 +107,7 @@ void measure_stream_once(const Flags& flags, StreamEngine& engine, const std::st
   Session session(config);
   StreamWatch watch(config.fps);
   Punctuality punctuality(fps);
-  Figures figures;
+  StreamFigures figures;
   // A stream has made everything that it keeps once two windows of pictures are done.
   const int64_t settled = 2 * engine.settings().window_frames * config.pictures;
   play_sound(engine, caption, session, *sound, [&](SessionSlot&& slot) {

@@ -76,7 +76,8 @@ TEST_F(BenchLong, CasesNameTheAxisThatRanksShare) {
 }
 
 TEST_F(BenchLong, TheTableHasALinePerRow) {
-  const Outcome outcome = measured(std::string(kSmallLong) + "--ranks 1 full queue:block=2,context=1");
+  const Outcome outcome =
+      measured(std::string(kSmallLong) + "--ranks 1 full queue:block=2,context=1");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("frames/s"), std::string::npos);
   EXPECT_NE(outcome.out.find("\nqueue:block=2,context=1"), std::string::npos) << outcome.out;

@@ -20,7 +20,7 @@ FaceLook look_number(int i) {
 }
 constexpr int kLooks = kSkins * kHairs * kBackdrops * kMoods;
 
-double correlation(const std::vector<double>& a, const std::vector<double>& b) {
+double correlation_of(const std::vector<double>& a, const std::vector<double>& b) {
   double ma = 0, mb = 0, ab = 0, aa = 0, bb = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     ma += a[i] / double(a.size());
@@ -97,9 +97,9 @@ Score face_score(int stride, int pictures, Spoil&& spoil) {
     out.backdrop += read.backdrop == look.backdrop;
     out.mood += read.mood == look.mood;
   }
-  out.opening = correlation(opened, opening);
-  out.gaze = correlation(looked, gaze);
-  out.lids = correlation(lowered, lids);
+  out.opening = correlation_of(opened, opening);
+  out.gaze = correlation_of(looked, gaze);
+  out.lids = correlation_of(lowered, lids);
   return out;
 }
 

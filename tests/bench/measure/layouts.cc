@@ -26,7 +26,7 @@ constexpr std::pair<const char*, Axis> kDisplaced[] = {
     {"pcpp:patches=2,window=0.3,warmup=1", Axis::kPatch},
     {"pipefusion:patches=4,warmup=1", Axis::kLayers}};
 
-struct Shape {
+struct LayoutShape {
   std::string name = "wan2.1-1.3b";
   std::shared_ptr<const TransformerModel> model;
   DType dtype = DType::kF32;
@@ -54,7 +54,7 @@ struct Times {
 // The slices of a model that one rank holds; each is loaded once.
 class Slices final : public Experts {
  public:
-  Slices(const Shape& shape, const TensorFile& file) : shape_(shape), file_(file) {}
+  Slices(const LayoutShape& shape, const TensorFile& file) : shape_(shape), file_(file) {}
 
   // The layout that the next job runs with.
   void choose(const RankPlacement& placement) {
@@ -75,7 +75,7 @@ class Slices final : public Experts {
   void done_with_experts() override {}
 
  private:
-  const Shape& shape_;
+  const LayoutShape& shape_;
   const TensorFile& file_;
   TransformerLoad load_;
   ModelFamily family_{};  // guidance from the negative prompt
@@ -83,8 +83,8 @@ class Slices final : public Experts {
 };
 
 // Runs guided steps of a method as one rank.
-Times run_steps(const Shape& shape, const Method& method, Slices& slices, RankPlacement& placement,
-                Stream& stream, const std::function<Moment()>& now) {
+Times run_steps(const LayoutShape& shape, const Method& method, Slices& slices,
+                RankPlacement& placement, Stream& stream, const std::function<Moment()>& now) {
   slices.choose(placement);
   Request request;
   request.guidance_scale = request.guidance_scale_2 = 5;
@@ -181,9 +181,10 @@ struct LayoutEntry {
 
 // Runs the steps of all entries. A process under mpirun holds the slices of one rank, any other
 // process those of every rank.
-class Bench {
+class LayoutBench {
  public:
-  Bench(const Shape& shape, const Ranks& ranks, const TensorFile& file, std::vector<Device> devices)
+  LayoutBench(const LayoutShape& shape, const Ranks& ranks, const TensorFile& file,
+              std::vector<Device> devices)
       : shape_(shape), ranks_(ranks), file_(file), devices_(std::move(devices)) {
     for (int rank = 0; rank < (ranks.processes ? 1 : ranks.count); ++rank)
       slices_.emplace_back(shape, file);
@@ -191,7 +192,7 @@ class Bench {
   }
 
   // The times of the slowest rank.
-  Times run(const LayoutEntry& entry, const Shape& shape, const Link& link) {
+  Times run(const LayoutEntry& entry, const LayoutShape& shape, const Link& link) {
     Times result;
     on_ranks(ranks_, link, [&](Communicator& world) {
       Slices& slices = slices_[ranks_.processes ? 0 : world.rank()];
@@ -216,7 +217,7 @@ class Bench {
   }
 
   // Measures this machine while all ranks compute at once: each takes a whole step alone.
-  DeviceModel calibrate(const Shape& brief) {
+  DeviceModel calibrate(const LayoutShape& brief) {
     DeviceModel device;
     on_ranks(ranks_, {}, [&](Communicator& world) {
       Slices& slices = slices_[ranks_.processes ? 0 : world.rank()];
@@ -287,7 +288,7 @@ class Bench {
     weft::on_ranks(ranks, work, slow ? &link : nullptr);
   }
 
-  const Shape& shape_;
+  const LayoutShape& shape_;
   const Ranks& ranks_;
   const TensorFile& file_;
   std::vector<Device> devices_;  // one per rank
@@ -296,8 +297,8 @@ class Bench {
   Stream stream_ = Stream::cpu(1);
 };
 
-void print(const LayoutEntry& entry, const LayoutEntry& one, std::optional<double> two, bool json,
-           const Shape& shape, const std::string& description) {
+void print_entry(const LayoutEntry& entry, const LayoutEntry& one, std::optional<double> two,
+                 bool json, const LayoutShape& shape, const std::string& description) {
   const double seconds = median(entry.seconds), mean = median(entry.mean),
                waiting = median(entry.waiting), speed_up = median(one.seconds) / seconds,
                mean_speed_up = median(one.mean) / mean;
@@ -334,8 +335,8 @@ void print(const LayoutEntry& entry, const LayoutEntry& one, std::optional<doubl
   std::fflush(stdout);
 }
 
-Shape shape_of(const Flags& flags, DType dtype) {
-  Shape shape;
+LayoutShape shape_of(const Flags& flags, DType dtype) {
+  LayoutShape shape;
   shape.dtype = dtype;
   shape.tokens = *flags.integer("tokens");
   shape.steps = static_cast<int>(flags.integer("steps").value_or(0));
@@ -356,7 +357,7 @@ Shape shape_of(const Flags& flags, DType dtype) {
 
 // Measures one rank (on a CPU also with two threads), and every layout of two ranks over every
 // link; displaced patches where there are steps enough.
-std::vector<LayoutEntry> entries_of(const Shape& shape, const std::vector<Wire>& wires,
+std::vector<LayoutEntry> entries_of(const LayoutShape& shape, const std::vector<Wire>& wires,
                                     bool on_cpu) {
   std::vector<LayoutEntry> entries;
   for (int threads = 1; threads <= (on_cpu ? 2 : 1); ++threads)
@@ -381,8 +382,8 @@ std::vector<LayoutEntry> entries_of(const Shape& shape, const std::vector<Wire>&
   return entries;
 }
 
-void print_all(const std::vector<LayoutEntry>& entries, bool on_cpu, bool json, int repeat,
-               const Shape& shape, const std::string& description) {
+void print_entries(const std::vector<LayoutEntry>& entries, bool on_cpu, bool json, int repeat,
+                   const LayoutShape& shape, const std::string& description) {
   std::optional<double> two;
   if (on_cpu) two = median(entries[1].seconds);
   if (!json) {
@@ -394,7 +395,8 @@ void print_all(const std::vector<LayoutEntry>& entries, bool on_cpu, bool json, 
                 "speed-up", "all steps", "waiting");
     std::printf(on_cpu ? " %10s %10s %9s\n" : "\n", "of 2 thr.", "simulated", "error");
   }
-  for (const LayoutEntry& entry : entries) print(entry, entries[0], two, json, shape, description);
+  for (const LayoutEntry& entry : entries)
+    print_entry(entry, entries[0], two, json, shape, description);
 }
 
 }  // namespace
@@ -407,7 +409,7 @@ int measure_layouts(const Flags& flags, DType dtype, int repeat) {
     throw Error(ErrorKind::kUsage, "weft_measure layouts compares layouts of 2 ranks, --ranks is " +
                                        std::to_string(ranks.count));
   use_all_cpus();  // one rank on two threads is the measure
-  Shape shape = shape_of(flags, dtype);
+  LayoutShape shape = shape_of(flags, dtype);
   std::vector<Device> devices;
   for (int rank = 0; rank < ranks.count; ++rank) devices.push_back(device_of(flags, ranks, rank));
   const bool on_cpu = devices.front() == Device{};
@@ -423,8 +425,8 @@ int measure_layouts(const Flags& flags, DType dtype, int repeat) {
   std::vector<LayoutEntry> entries = entries_of(shape, wires, on_cpu);
 
   const TensorFile weights = random_tensors(shape.model->tensors());
-  Bench bench(shape, ranks, weights, devices);
-  Shape brief = shape;
+  LayoutBench bench(shape, ranks, weights, devices);
+  LayoutShape brief = shape;
   brief.steps = 2;
   for (const LayoutEntry& entry : entries)  // loads
     if (entry.wire.name == wires.front().name || entry.layout.ranks() == 1)
@@ -442,7 +444,7 @@ int measure_layouts(const Flags& flags, DType dtype, int repeat) {
   if (!ranks.speaks) return 0;
   for (LayoutEntry& entry : entries)
     if (model && entry.layout.ranks() > 1) entry.simulated = bench.simulated(entry, *model);
-  print_all(entries, on_cpu, flags.on("json"), repeat, shape, description);
+  print_entries(entries, on_cpu, flags.on("json"), repeat, shape, description);
   return 0;
 }
 

@@ -90,7 +90,7 @@ constexpr std::pair<const char*, int Found::*> kParts[] = {
     {"ground", &Found::ground}, {"all", &Found::all},     {"torn", &Found::torn}};
 
 // All clips that one approximation drew.
-struct Quality {
+struct TruthQuality {
   double error = 0, similarity = 0;  // means against full attention
   double skipped = 0;                // steps of a clip, in the mean
   Found trained, held_out;
@@ -111,9 +111,9 @@ struct Timed {
   bool same = true;  // as the frames of one rank
 };
 
-struct Row {
+struct TruthRow {
   MeasuredCase of;
-  Quality quality{};
+  TruthQuality quality{};
   Timed fast{}, slow{};
 };
 
@@ -130,7 +130,7 @@ class TruthBench {
   }
 
   // Draws all clips with full attention and with every approximation, several clips at a time.
-  std::map<std::string, Quality> qualities(const std::vector<MeasuredCase>& cases) const {
+  std::map<std::string, TruthQuality> qualities(const std::vector<MeasuredCase>& cases) const {
     std::map<std::string, Approximation> ways;
     for (const MeasuredCase& one : cases) ways[one.way.name()] = one.way;
     std::map<std::string, std::vector<ClipResult>> results;
@@ -149,7 +149,7 @@ class TruthBench {
     for (unsigned i = 1; i < std::thread::hardware_concurrency(); ++i) threads.emplace_back(work);
     work();
     for (std::thread& thread : threads) thread.join();
-    std::map<std::string, Quality> qualities;
+    std::map<std::string, TruthQuality> qualities;
     for (const auto& [name, of] : results) qualities[name] = summary(of);
     return qualities;
   }
@@ -206,8 +206,8 @@ class TruthBench {
                                  {asked.colour, asked.shape, asked.motion, asked.ground, {}});
     return result;
   }
-  Quality summary(const std::vector<ClipResult>& results) const {
-    Quality quality;
+  TruthQuality summary(const std::vector<ClipResult>& results) const {
+    TruthQuality quality;
     quality.first_hash = results.front().hash;
     for (size_t clip = 0; clip < results.size(); ++clip) {
       const ClipResult& result = results[clip];
@@ -231,7 +231,7 @@ nlohmann::json to_json(const Found& found) {
   return object;
 }
 
-nlohmann::json to_json(const Row& row, const TruthBench& bench, double alone_s) {
+nlohmann::json to_json(const TruthRow& row, const TruthBench& bench, double alone_s) {
   nlohmann::json object{{"bench", "truth"},
                         {"model", bench.model_name()},
                         {"case", row.of.text},
@@ -266,7 +266,7 @@ void print_header(const TruthBench& bench, const Link& slow) {
   std::printf(" %9s %8s %8s\n", "kB/step", "fast", "slow");
 }
 
-void print(const Row& row, double alone_s) {
+void print_truth(const TruthRow& row, double alone_s) {
   std::printf("%-58s", row.of.text.c_str());
   if (row.quality.error > 0)
     std::printf(" %7.2f %6.3f", row.quality.psnr(), row.quality.similarity);
@@ -280,34 +280,34 @@ void print(const Row& row, double alone_s) {
               row.fast.same && row.slow.same ? "" : "  not bit for bit as on one rank");
 }
 
-int measure(const Flags& flags, DType dtype, int clips) {
+int measure_case(const Flags& flags, DType dtype, int clips) {
   const TruthBench bench(flags, dtype, clips);
   Link slow = link_of(flags);
   if (!flags.given("link-gbit") && !flags.given("link-ms")) slow = {10e-3, 1e9 / 8};
-  std::vector<Row> rows;
+  std::vector<TruthRow> rows;
   for (const MeasuredCase& one :
        flags.on("quick") ? cases_of(flags, kQuickCases) : cases_of(flags, kCases))
     rows.push_back({.of = one});
   std::vector<double> alone;
   const auto qualities = [&] {
     std::vector<MeasuredCase> cases;
-    for (const Row& row : rows) cases.push_back(row.of);
+    for (const TruthRow& row : rows) cases.push_back(row.of);
     return bench.qualities(cases);
   }();
-  for (Row& row : rows) row.quality = qualities.at(row.of.way.name());
+  for (TruthRow& row : rows) row.quality = qualities.at(row.of.way.name());
   for (int round = 0; round < kTimed; ++round) {
     alone.push_back(bench.time_alone());
-    for (Row& row : rows) {
+    for (TruthRow& row : rows) {
       bench.time(row.of, nullptr, row.quality.first_hash, row.fast);
       bench.time(row.of, &slow, row.quality.first_hash, row.slow);
     }
   }
   if (!flags.on("json")) print_header(bench, slow);
-  for (const Row& row : rows) {
+  for (const TruthRow& row : rows) {
     if (flags.on("json"))
       std::printf("%s\n", to_json(row, bench, median(alone)).dump().c_str());
     else
-      print(row, median(alone));
+      print_truth(row, median(alone));
   }
   return 0;
 }
@@ -321,8 +321,8 @@ constexpr NamedLink kLinks[] = {{"NVLink, 2400 Gbit/s", {5e-6, 300e9}},
                                 {"PCIe 4, 200 Gbit/s", {20e-6, 25e9}},
                                 {"Ethernet, 10 Gbit/s", {50e-6, 1.25e9}}};
 
-void print(const MeasuredCase& one, const NamedLink& link, const Forecast& out,
-           const PlannedJob& job, double alone_s, bool json) {
+void print_truth(const MeasuredCase& one, const NamedLink& link, const Forecast& out,
+                 const PlannedJob& job, double alone_s, bool json) {
   const double step = out.stage("denoise") / job.request.steps;
   if (json) {
     const nlohmann::json object{
@@ -375,7 +375,7 @@ int simulate_cases(const Flags& flags) {
       job.machine.link = link.link;
       Forecast out = QuickForecast(job)(layout);
       out.memory = memory;
-      print(one, link, out, job, alone_s[&link - kLinks], flags.on("json"));
+      print_truth(one, link, out, job, alone_s[&link - kLinks], flags.on("json"));
     }
   }
   return 0;
@@ -388,7 +388,7 @@ int measure_truth(const Flags& flags, DType dtype, int repeat) {
     throw Error(ErrorKind::kUsage,
                 "weft_measure truth was started under mpirun; legal: one process, whose ranks are "
                 "threads");
-  return flags.on("simulate") ? simulate_cases(flags) : measure(flags, dtype, repeat);
+  return flags.on("simulate") ? simulate_cases(flags) : measure_case(flags, dtype, repeat);
 }
 
 }  // namespace weft

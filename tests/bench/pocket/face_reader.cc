@@ -81,7 +81,7 @@ struct Part {
 };
 
 template <class F>
-Part measure(const Frame& picture, const Box& box, F&& value) {
+Part measure_face(const Frame& picture, const Box& box, F&& value) {
   Part part{box, {}};
   for (int y = box.top; y < box.bottom; ++y)
     for (int x = box.left; x < box.right; ++x) part.values.push_back(value(picture.at(x, y)));
@@ -90,7 +90,7 @@ Part measure(const Frame& picture, const Box& box, F&& value) {
 
 // 0 to about 1, from the height of the mouth's dark inside.
 double opening_of(const Frame& picture) {
-  const Part dark = measure(picture, kInside, [](const uint8_t* p) {
+  const Part dark = measure_face(picture, kInside, [](const uint8_t* p) {
     return std::clamp((200 - (double(p[0]) + p[1] + p[2])) / 84, 0.0, 1.0);
   });
   const double sum = std::accumulate(dark.values.begin(), dark.values.end(), 0.0);
@@ -101,7 +101,7 @@ double opening_of(const Frame& picture) {
 Part white_of(const Frame& picture, const Box& eye, const FacePaint& skin) {
   double length = 0;
   for (const int level : skin.rgb) length += (kWhite - level) * (kWhite - level);
-  return measure(picture, eye, [&](const uint8_t* p) {
+  return measure_face(picture, eye, [&](const uint8_t* p) {
     double along = 0;
     for (int c = 0; c < 3; ++c) along += (p[c] - skin.rgb[c]) * (kWhite - skin.rgb[c]);
     return along / length > 0.5 ? 1.0 : 0.0;
@@ -109,7 +109,7 @@ Part white_of(const Frame& picture, const Box& eye, const FacePaint& skin) {
 }
 
 Part dark_of(const Frame& picture, const Box& eye) {
-  Part dark = measure(picture, eye, [](const uint8_t* p) {
+  Part dark = measure_face(picture, eye, [](const uint8_t* p) {
     return std::max({p[0], p[1], p[2]}) < 90 ? 1.0 : 0.0;
   });
   std::fill_n(dark.values.begin(), 7 * eye.width(), 0.0);  // a brow
@@ -146,7 +146,7 @@ void read_eyes(const Frame& picture, const FacePaint& skin, FaceReading& reading
 // The unlikeness of each pixel to the skin, 0 to 1. A VAE may lose the red of lips, but not that
 // they are there.
 Part unlike(const Frame& picture, const Box& box, const FacePaint& skin) {
-  return measure(picture, box, [&](const uint8_t* p) {
+  return measure_face(picture, box, [&](const uint8_t* p) {
     double far = 0;
     for (int c = 0; c < 3; ++c) far += std::abs(p[c] - skin.rgb[c]);
     return std::clamp((far - 36) / 54, 0.0, 1.0);

@@ -7,8 +7,6 @@
 namespace weft::pocket {
 namespace {
 
-constexpr double kPi = std::numbers::pi;
-
 // The two ends of one edge of a star of radius 1 (its tip, and the notch beside it), y up.
 constexpr double kTip = 1.25, kNotch = 0.62;
 
@@ -34,7 +32,7 @@ double unit_area(Shape shape) {
   return areas[static_cast<size_t>(shape)];
 }
 
-double overlap(const Silhouette& silhouette, Shape shape, const Place& place) {
+double shape_overlap(const Silhouette& silhouette, Shape shape, const Place& place) {
   int both = 0;
   for (const auto& [x, y] : silhouette.pixels) {
     const double dx = std::remainder(x - place.x, silhouette.width);
@@ -50,18 +48,18 @@ double overlap(const Silhouette& silhouette, Shape shape, const Place& place) {
 double circular_middle(const Silhouette& silhouette, size_t axis, double extent) {
   double c = 0, s = 0;
   for (const auto& pixel : silhouette.pixels) {
-    const double angle = 2 * kPi * pixel[axis] / extent;
+    const double angle = 2 * std::numbers::pi * pixel[axis] / extent;
     c += std::cos(angle);
     s += std::sin(angle);
   }
-  return std::atan2(s, c) / (2 * kPi) * extent;
+  return std::atan2(s, c) / (2 * std::numbers::pi) * extent;
 }
 
 // Climbs from `at` by ever shorter steps along each axis.
 double climb(const Silhouette& silhouette, Shape shape, Place at) {
   const double largest = kLargest * std::min(silhouette.width, silhouette.height);
   at.r = std::min(at.r, largest);
-  double best = overlap(silhouette, shape, at);
+  double best = shape_overlap(silhouette, shape, at);
   for (const double step : {6.0, 3.0, 1.5, 0.75, 0.4})
     for (bool higher = true; higher;) {
       higher = false;
@@ -71,7 +69,7 @@ double climb(const Silhouette& silhouette, Shape shape, Place at) {
           Place tried = at;
           tried.*axis += way;
           if (tried.r < 2 || tried.r > largest) continue;
-          const double reached = overlap(silhouette, shape, tried);
+          const double reached = shape_overlap(silhouette, shape, tried);
           if (reached <= best) continue;
           best = reached;
           next = tried;
@@ -103,9 +101,10 @@ double coverage(Shape shape, double dx, double dy, double r) {
       break;
     }
     case Shape::kStar: {  // folded into the half sector from a tip (up) to the notch beside it
-      constexpr double kSector = 2 * kPi / 5;
+      constexpr double kSector = 2 * std::numbers::pi / 5;
       const double angle = std::abs(std::remainder(std::atan2(dx, -dy), kSector));
-      const double notch_x = kNotch * std::sin(kPi / 5), notch_y = kNotch * std::cos(kPi / 5);
+      const double notch_x = kNotch * std::sin(std::numbers::pi / 5),
+                   notch_y = kNotch * std::cos(std::numbers::pi / 5);
       const double length = std::hypot(notch_x, kTip - notch_y);
       const double normal_x = (kTip - notch_y) / length, normal_y = notch_x / length;
       inside = r * normal_y * kTip -
