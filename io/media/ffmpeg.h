@@ -6,6 +6,8 @@
 
 extern "C" {
 #include <libavcodec/avcodec.h>
+#include <libavfilter/avfilter.h>
+#include <libavfilter/buffersink.h>
 #include <libavformat/avformat.h>
 #include <libavutil/error.h>
 #include <libavutil/opt.h>
@@ -23,6 +25,7 @@ struct Delete {
       avformat_close_input(&context);
   }
   void operator()(AVCodecContext* context) const { avcodec_free_context(&context); }
+  void operator()(AVFilterGraph* graph) const { avfilter_graph_free(&graph); }
   void operator()(AVFrame* frame) const { av_frame_free(&frame); }
   void operator()(AVPacket* packet) const { av_packet_free(&packet); }
   void operator()(SwsContext* context) const { sws_freeContext(context); }
