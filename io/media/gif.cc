@@ -9,16 +9,14 @@
 
 namespace weft {
 
-using ffmpeg::fail_write;
-using ffmpeg::Owner;
+using ffmpeg::fail_write, ffmpeg::Owner;
 
 namespace {
 
 // Six bits a channel bound the histogram: noise, with a new colour in every pixel, took minutes.
 constexpr const char* kPaletteGen =
     "lutrgb=r='bitand(val,252)+2':g='bitand(val,252)+2':b='bitand(val,252)+2',palettegen";
-// Ordered dithering by at most 2 in either direction hides the steps of 255 colours. Unlike error
-// diffusion its pattern does not change between frames.
+// Unlike error diffusion, the pattern of ordered dithering does not change between frames.
 constexpr const char* kPaletteUse = "paletteuse=dither=bayer:bayer_scale=4";
 
 std::string graph_escaped(const std::string& text, std::string_view special) {
