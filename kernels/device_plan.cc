@@ -100,16 +100,6 @@ PackedExtents packed_extents(int64_t out, int64_t in, DType dtype, WeightFormat 
   return {numbers ? whole(out, 16) : out, whole(in, piece)};
 }
 
-size_t packed_bytes(int64_t out, int64_t in, DType dtype, WeightFormat format, Bias bias) {
-  const auto [rows, stride] = packed_extents(out, in, dtype, format);
-  const bool numbers = format != WeightFormat::kCompute;
-  int64_t bytes = rows * stride * static_cast<int64_t>(numbers ? 1 : size_of(dtype));
-  if (numbers) bytes += rows * 4;  // scales
-  if (bias != Bias::kNone) bytes += out * 4;
-  if (bias == Bias::kInBf16 && dtype == DType::kBF16) bytes += out * 2;
-  return static_cast<size_t>(bytes);
-}
-
 int64_t packing_rows(int64_t out, int64_t in, DType dtype) {
   const int64_t row = in * static_cast<int64_t>(size_of(dtype));
   return std::min(out, std::max<int64_t>(1, kPackingBytes / row));

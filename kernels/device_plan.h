@@ -102,8 +102,6 @@ struct PackedExtents {
   int64_t rows, stride;
 };
 PackedExtents packed_extents(int64_t out, int64_t in, DType dtype, WeightFormat format);
-// The size of a packed matrix as it computes.
-size_t packed_bytes(int64_t out, int64_t in, DType dtype, WeightFormat format, Bias bias);
 // In transit through a DeviceWindow, each piece begins at a multiple of 256 bytes.
 inline size_t movable_piece(size_t bytes) { return (bytes + 255) / 256 * 256; }
 // While a matrix is packed to 8 bits, so many source rows wait on the device in addition.

@@ -7,32 +7,9 @@
 
 namespace weft {
 
-namespace {
-
-int64_t row_bytes(const FeatureDescription& description) {
-  auto bytes = static_cast<int64_t>(size_of(description.dtype));
-  for (const int64_t extent : description.row) bytes *= extent;
-  return bytes;
-}
-
-}  // namespace
-
 std::string to_string(const FeatureKey& key) {
   return std::string(to_string(key.kind)) + " of clip " + std::to_string(key.clip) + " branch " +
          std::to_string(key.branch) + " layer " + std::to_string(key.layer);
-}
-
-size_t feature_cache_bytes(const FeatureDescription& description) {
-  int64_t rows = description.rows;
-  for (const FeatureLink& link : description.links) rows += link.received.size();
-  return description.keys.size() *
-         static_cast<size_t>(description.versions * rows * row_bytes(description));
-}
-
-int64_t feature_sent_bytes(const FeatureDescription& description) {
-  int64_t rows = 0;
-  for (const FeatureLink& link : description.links) rows += link.sent.size();
-  return rows * row_bytes(description);
 }
 
 FeatureCache::FeatureCache(Communicator* group, FeatureDescription description)

@@ -7,7 +7,7 @@
 //
 // Bytes sent by a rank per exchange: element E rows [link.sent] to every link's peer, E the values
 // of a row.
-// Memory: keys * versions * (rows + sum over links of link.received) rows (feature_cache_bytes),
+// Memory: keys * versions * (rows + sum over links of link.received) rows,
 // allocated by the constructor.
 // Laws:
 // - read() returns the version that it is asked for. CHECKs where the slot holds others.
@@ -46,9 +46,6 @@ struct FeatureDescription {
   DType dtype = DType::kF32;
   Device device{};
 };
-size_t feature_cache_bytes(const FeatureDescription& description);
-// Bytes that one exchange sends.
-int64_t feature_sent_bytes(const FeatureDescription& description);
 
 // Every rank of the group calls write() and exchange() for the same keys and versions in the same
 // order. Versions of a slot ascend; some may be left out.

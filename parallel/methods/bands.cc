@@ -87,9 +87,4 @@ void BandMixer::attend(Context& context, const Attend& attend) {
                              .out = attend.out});
 }
 
-int64_t band_attention_bytes(int64_t rows, int64_t width, int64_t channels, int bands,
-                             int64_t element_bytes) {
-  return 2 * rows * width * channels * element_bytes * (bands - 1);
-}
-
 }  // namespace weft

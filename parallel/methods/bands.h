@@ -6,7 +6,7 @@
 //   the keys and values of the mid attention, which sees the whole frame.
 // Bytes sent by a rank: per convolution F rows W C e to each neighbour that asks (F frames, the
 //   remembered ones included; 1 row for the kernels of 3); per frame 2 h_r W C e to each of P - 1
-//   (attention). band_attention_bytes; the halo's are what exchange is asked for.
+//   (attention). Those of the halo are what exchange is asked for.
 // Memory: one copy of the band with its halo per convolution; k and v of a frame.
 // Exact: bitwise, the rows are the ones that one rank reads.
 // Divisibility: none; at most one band per latent row, a halo never larger than a band.
@@ -45,9 +45,5 @@ class BandMixer final : public TokenMixer {
   Communicator bands_;
   std::vector<int64_t> rows_;
 };
-
-// Bytes that a band of `rows` latent rows sends for one frame's attention.
-int64_t band_attention_bytes(int64_t rows, int64_t width, int64_t channels, int bands,
-                             int64_t element_bytes);
 
 }  // namespace weft

@@ -54,9 +54,4 @@ void BlockContextMixer::attend(Context& context, const Attend& attend) {
     copy(context.stream, attend.v.slice(0, rows.begin, rows.size()), kept.slice(1, heads, heads));
 }
 
-size_t block_context_cache_bytes(int layers, int branches, int64_t rows, const AttendShape& shape) {
-  return static_cast<size_t>(int64_t{layers} * branches * rows * 2 * shape.kv_heads *
-                             shape.head_dim * shape.element());
-}
-
 }  // namespace weft

@@ -6,8 +6,8 @@
 //   Ulysses. It does not serve a ring.
 // Talk: none; bytes sent: 0.
 // Past keys, replicated rows: refused.
-// Memory: 2 n Akv E elements per layer, branch and set for n kept tokens, which outlive the pass
-//   (block_context_cache_bytes); n Akv E of the arena.
+// Memory: 2 n Akv E elements per layer, branch and set for n kept tokens, which outlive the
+//   pass; n Akv E of the arena.
 // Exact. Every key is read in the version that the pass names.
 // Keys are kept after their norm and before rope: who reads them gives them their positions.
 // Paper: DualParal (Wang et al. 2025, arXiv 2505.21070).
@@ -57,7 +57,5 @@ class BlockContextMixer final : public TokenMixer {
  private:
   BlockContext& context_;
 };
-
-size_t block_context_cache_bytes(int layers, int branches, int64_t rows, const AttendShape& shape);
 
 }  // namespace weft

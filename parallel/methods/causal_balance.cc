@@ -158,17 +158,4 @@ void LightSeqMixer::attend(Context& context, const Attend& attend) {
   Balance(group_, tokens_, context, attend, take_tags(attend.layer, group_.size() / 2 + 1)).run();
 }
 
-int64_t light_seq_sent_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape) {
-  const int ranks = tokens.size();
-  int64_t keys = 0, queries = 0, states = 0;  // rows
-  for (int time = 1; time <= ranks / 2; ++time) {
-    const BalanceStep step = balance_step(ranks, rank, time);
-    if (rank + time < ranks) keys += tokens.rows(rank);
-    if (helper_of(ranks, rank, time) >= 0) queries += tokens.rows(rank);
-    if (!step.idle() && step.queries != rank) states += tokens.rows(step.queries);
-  }
-  return (2 * keys * shape.kv_heads + queries * shape.heads) * shape.head_dim * shape.element() +
-         states * shape.heads * (shape.head_dim + 1) * static_cast<int64_t>(sizeof(float));
-}
-
 }  // namespace weft

@@ -7,7 +7,7 @@
 //   the queries of rank r - t + P instead and sends that owner their attention state.
 // Bytes sent by rank r per layer: with T = P / 2 and T' = (P - 1) / 2 (rounded down), n_r times
 //   2 e Akv E min(T, P - 1 - r) as keys and e A E max(0, r - P + 1 + T') as queries, and
-//   4 (A E + A) the rows of ranks P - T' + r ... P - 1 as states (light_seq_sent_bytes).
+//   4 (A E + A) the rows of ranks P - T' + r ... P - 1 as states.
 // Memory: three blocks of keys and values, three of queries; five attention states in f32.
 // Exact: states are f32, merged in the order of time and rounded once.
 // Divisibility: none; every rank needs a token. With even P half of the ranks idle at time P / 2.
@@ -38,8 +38,5 @@ class LightSeqMixer final : public TokenMixer {
   Communicator group_;
   SequenceMap tokens_;
 };
-
-// Bytes that `rank` sends for one layer.
-int64_t light_seq_sent_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape);
 
 }  // namespace weft

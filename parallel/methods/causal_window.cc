@@ -190,14 +190,4 @@ void CausalWindowMixer::attend(Context& context, const Attend& attend) {
                              .out = attend.out});
 }
 
-size_t causal_window_cache_bytes(const CausalWindowShape& window, const AttendShape& shape) {
-  const int64_t layers = window.layers.end - window.layers.begin;
-  const int64_t tokens =
-      window.steps.size() * window.frames * window.frame_tokens + window.sinks * window.sink_tokens;
-  const int64_t row = is_coded(window.kept)
-                          ? shape.head_dim + 1
-                          : static_cast<int64_t>(shape.head_dim * shape.element());
-  return static_cast<size_t>(layers * tokens * 2 * shape.kv_heads * row);
-}
-
 }  // namespace weft

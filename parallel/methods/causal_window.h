@@ -8,7 +8,7 @@
 // Talk: none; bytes sent: 0.
 // Past keys (Attend::past): refused. Replicated rows: only of a sink, whose keys stay with it.
 // Memory: for every layer and step 2 C S Akv E elements for a window of C frames of S tokens; for
-//   every layer 2 R Akv E per sink of R tokens (causal_window_cache_bytes). Arena: (C S + R) Akv E.
+//   every layer 2 R Akv E per sink of R tokens. Arena: (C S + R) Akv E.
 //   In 8 bits a kept row has E + 1 bytes, and the arena takes as much again for the values.
 // Exact, but for kept rows in 8 bits (kernels/row_code.h): as fp8, a value changes by at most 2^-4
 // of itself or 2^-17 of its row's largest; as int8, by at most 1/128 of its row's largest. Keys are
@@ -132,7 +132,5 @@ class CausalWindowMixer final : public TokenMixer {
 
   CausalWindow& window_;
 };
-
-size_t causal_window_cache_bytes(const CausalWindowShape& window, const AttendShape& shape);
 
 }  // namespace weft

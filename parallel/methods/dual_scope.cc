@@ -266,11 +266,4 @@ void DualScopeMixer::attend(Context& context, const Attend& attend) {
   copy(stream, sum.out, attend.out);
 }
 
-int64_t dual_scope_sent_bytes(const ClipFrames& frames, int rank, const AttendShape& shape) {
-  int64_t sent = 0;
-  for (int peer = 0; peer < frames.clips(); ++peer)
-    if (peer != rank) sent += frames.shared(rank, peer).size() + frames.globals(rank).size();
-  return 2 * sent * frames.frame_tokens() * shape.kv_heads * shape.head_dim * shape.element();
-}
-
 }  // namespace weft

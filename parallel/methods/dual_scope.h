@@ -7,7 +7,7 @@
 //   and its global frames. All messages of a layer are posted at once.
 // Bytes sent by rank r per layer: 2 e Akv E S [sum over s != r of the frames of r that are near a
 //   frame of s, + (P - 1) times the global frames of r], S tokens per frame. With clips of at least
-//   `window` p frames: 2 e Akv E S p to each neighbour (dual_scope_sent_bytes).
+//   `window` p frames: 2 e Akv E S p to each neighbour.
 // Past, replicated rows: none.
 // Memory: the keys and values of the clip, of the near frames of others and of the global frames;
 //   a copy of the queries; two attention states in f32, one of them of a frame. Staleness 1: per
@@ -107,8 +107,5 @@ class DualScopeMixer final : public TokenMixer {
   int version_ = 0;         // of other ranks' frames in this attend: a step
   Pass pass_{}, before_{};  // the present pass, and the last one of the step before
 };
-
-// Bytes that `rank` sends for one layer.
-int64_t dual_scope_sent_bytes(const ClipFrames& frames, int rank, const AttendShape& shape);
 
 }  // namespace weft

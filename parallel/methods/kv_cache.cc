@@ -129,14 +129,6 @@ Range KVMove::heads(int rank, int reader) const {
   return out;
 }
 
-int64_t KVMove::sent_bytes(int rank, const KVShape& shape) const {
-  int64_t sent = 0;
-  for (int reader = 0; reader < static_cast<int>(held.size()); ++reader)
-    if (reader != rank) sent += heads(rank, reader).size();
-  return 2 * shape.layers * held[rank].tokens.size() * sent * shape.head_dim *
-         static_cast<int64_t>(size_of(shape.dtype));
-}
-
 void move_cache(Communicator& group, Stream& stream, Arena& arena, const KVMove& move,
                 const KVCache& from, KVCache& to) {
   const auto &held = move.held, &wanted = move.wanted;

@@ -94,7 +94,6 @@ struct KVMove {
 
   // The heads that `rank` sends to `reader`; they are contiguous.
   Range heads(int rank, int reader) const;
-  int64_t sent_bytes(int rank, const KVShape& shape) const;
 };
 
 // Carries out a move with one exchange per layer. `to` is empty before, and after an error.

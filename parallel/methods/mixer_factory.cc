@@ -14,7 +14,6 @@ namespace {
 // passes first.
 struct Blocks {
   SequenceMap tokens, keys;
-  int own;
 };
 
 SequenceMap tokens_of_patch(const MixerDescription& description, int patch) {
@@ -30,19 +29,17 @@ Blocks blocks_of(const MixerDescription& description) {
     keys[block].total = tokens[block].total;
     for (const Range& range : tokens[block].ranges) keys[block].append(range);
   }
-  return {tokens,
-          description.patches.pipefusion ? tokens_of_patch(description, kAllPatches).blocks(ulysses)
-                                         : SequenceMap(std::move(keys)),
-          description.mesh.sequence_index(description.rank) / ulysses};
+  return {tokens, description.patches.pipefusion
+                      ? tokens_of_patch(description, kAllPatches).blocks(ulysses)
+                      : SequenceMap(std::move(keys))};
 }
 
 // A method that splits the tokens along one axis. The row that serves a description makes its
-// mixer. `sent` is what one attend sends.
+// mixer.
 struct Method {
   Axis axis;
   bool (*serves)(const MixerDescription& description);
   std::unique_ptr<TokenMixer> (*make)(Communicator group, const Blocks& blocks);
-  int64_t (*sent)(const Blocks& blocks, const AttendShape& shape, Mask mask);
 };
 
 bool light_seq(const MixerDescription& description) {
@@ -59,21 +56,11 @@ constexpr Method kMethods[] = {
      .serves = [](const MixerDescription& description) { return !light_seq(description); },
      .make = [](Communicator group, const Blocks& blocks) -> std::unique_ptr<TokenMixer> {
        return std::make_unique<RingMixer>(std::move(group), blocks.tokens, blocks.keys);
-     },
-     .sent = [](const Blocks& blocks, const AttendShape& shape,
-                Mask) { return ring_sent_bytes(blocks.keys, blocks.own, shape); }},
-    {.axis = Axis::kRing,
-     .serves = light_seq,
-     .make = of_tokens<LightSeqMixer>,
-     .sent = [](const Blocks& blocks, const AttendShape& shape,
-                Mask) { return light_seq_sent_bytes(blocks.tokens, blocks.own, shape); }},
+     }},
+    {.axis = Axis::kRing, .serves = light_seq, .make = of_tokens<LightSeqMixer>},
     {.axis = Axis::kTokenRing,
      .serves = [](const MixerDescription&) { return true; },
-     .make = of_tokens<TokenRingMixer>,
-     .sent =
-         [](const Blocks& blocks, const AttendShape& shape, Mask mask) {
-           return token_ring_sent_bytes(blocks.tokens, blocks.own, shape, mask);
-         }},
+     .make = of_tokens<TokenRingMixer>},
 };
 
 // Null where no axis but Ulysses splits the tokens.
@@ -111,16 +98,11 @@ std::unique_ptr<TokenMixer> make_displaced(const MixerDescription& description,
   return std::make_unique<DisplacedMixer>(std::move(patches), patch_rows(description));
 }
 
-// The tokens of the Ulysses group of the rank, and its place among them.
-struct UlyssesGroup {
-  SequenceMap tokens;
-  int own;
-};
-
-UlyssesGroup ulysses_group(const MixerDescription& description) {
+// The tokens of the Ulysses group of the rank.
+SequenceMap ulysses_group(const MixerDescription& description) {
   const int ranks = description.mesh.layout()[Axis::kUlysses];
   const int index = description.mesh.sequence_index(description.rank);
-  return {description.tokens.slice(index / ranks * ranks, ranks), index % ranks};
+  return description.tokens.slice(index / ranks * ranks, ranks);
 }
 
 std::unique_ptr<TokenMixer> in_ulysses(const MixerDescription& description, const MakeGroup& group,
@@ -128,7 +110,7 @@ std::unique_ptr<TokenMixer> in_ulysses(const MixerDescription& description, cons
   const Mesh& mesh = description.mesh;
   if (mesh.layout()[Axis::kUlysses] == 1) return mixer;
   return std::make_unique<UlyssesMixer>(group(mesh.along({Axis::kUlysses}, description.rank), 0),
-                                        ulysses_group(description).tokens, std::move(mixer));
+                                        ulysses_group(description), std::move(mixer));
 }
 
 MixerDescription of_patch(const MixerDescription& all, int patch) {
@@ -160,23 +142,6 @@ std::unique_ptr<TokenMixer> make_patches(const MixerDescription& all, const Make
   return std::make_unique<PatchMixer>(std::move(mixers));
 }
 
-// The bytes of one attend of this rank's `description.tokens`.
-int64_t split_sent_bytes(const MixerDescription& description, const AttendShape& shape, Mask mask) {
-  const int ulysses = description.mesh.layout()[Axis::kUlysses];
-  const UlyssesGroup group = ulysses_group(description);
-  AttendShape inner = shape;
-  const HeadPart part = partition_heads(shape.heads, shape.kv_heads, ulysses, group.own);
-  inner.heads = part.q.size();
-  inner.kv_heads = part.kv.size();
-  int64_t sent = ulysses == 1 ? 0 : ulysses_sent_bytes(group.tokens, group.own, shape);
-  if (description.dual_scope)
-    sent += dual_scope_sent_bytes(clip_frames(description),
-                                  description.mesh.at(Axis::kClip, description.rank), inner);
-  else if (const Method* method = method_of(description))
-    sent += method->sent(blocks_of(description), inner, mask);
-  return sent;
-}
-
 }  // namespace
 
 std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description,
@@ -200,18 +165,6 @@ std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description,
     mixer = method->make(group(mesh.along({method->axis}, description.rank), 1),
                          blocks_of(description));
   return in_ulysses(description, group, std::move(mixer));
-}
-
-int64_t mixer_sent_bytes(const MixerDescription& description, const AttendShape& shape, Mask mask) {
-  if (description.patches.displaced)
-    return displaced_sent_bytes(patch_rows(description),
-                                description.mesh.at(Axis::kPatch, description.rank), shape,
-                                description.patches.displaced->widest());
-  if (!description.patches.pipefusion) return split_sent_bytes(description, shape, mask);
-  int64_t sent = 0;
-  for (size_t patch = 1; patch <= description.patches.pipefusion->patches.size(); ++patch)
-    sent += split_sent_bytes(of_patch(description, static_cast<int>(patch)), shape, mask);
-  return sent;
 }
 
 }  // namespace weft

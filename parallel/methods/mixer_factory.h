@@ -52,10 +52,4 @@ inline constexpr int kMixerGroups = 2;  // the groups that a mixer asks for at m
 // The answer of a rank that holds all tokens is a FullMixer.
 std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description, const MakeGroup& group);
 
-// The bytes that this rank sends in one attend, where patches are displaced in a displaced one; of
-// all patches where they are computed one after the other.
-// Needs no communicator. `shape` has the heads that this rank's attend is given.
-int64_t mixer_sent_bytes(const MixerDescription& description, const AttendShape& shape,
-                         Mask mask = Mask::kFull);
-
 }  // namespace weft

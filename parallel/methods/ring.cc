@@ -72,12 +72,4 @@ void RingMixer::attend(Context& context, const Attend& attend) {
   replicated.write();
 }
 
-int64_t ring_sent_bytes(const SequenceMap& keys, int rank, const AttendShape& shape) {
-  const int ranks = keys.size();
-  int64_t rows = 0;
-  for (int other = 0; other < ranks; ++other)
-    if (other != (rank + 1) % ranks) rows += keys.rows(other);
-  return ranks == 1 ? 0 : 2 * rows * shape.kv_heads * shape.head_dim * shape.element();
-}
-
 }  // namespace weft

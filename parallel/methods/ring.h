@@ -4,8 +4,7 @@
 // Split: the sequence (uneven).
 // Talk: each rank sends the block it holds to the next of its group and takes the previous one's,
 //   P - 1 times a layer, before the attention of the block it has.
-// Bytes sent by rank r per layer: 2 e Akv E times the keys of every rank but those of rank r + 1
-//   (ring_sent_bytes).
+// Bytes sent by rank r per layer: 2 e Akv E times the keys of every rank but those of rank r + 1.
 // Past: keys kept by earlier passes go around with the present ones.
 // Replicated rows: none travels. The tokens of a rank see the replicated keys with their own block;
 //   the replicated queries see every block that goes by, on every rank.
@@ -41,8 +40,5 @@ class RingMixer final : public TokenMixer {
   Communicator group_;
   SequenceMap tokens_, keys_;
 };
-
-// Bytes that `rank` sends for one layer.
-int64_t ring_sent_bytes(const SequenceMap& keys, int rank, const AttendShape& shape);
 
 }  // namespace weft

@@ -36,13 +36,4 @@ void TensorReducer::gather(Context& context, const TensorView& part, int dim,
   }
 }
 
-int64_t tensor_sent_bytes(int64_t count, int ranks, int rank, AllReduce algorithm) {
-  if (ranks == 1) return 0;
-  const int64_t element = sizeof(float);
-  if (chosen(algorithm, count, ranks) == AllReduce::kStar)
-    return element * count * (rank == 0 ? ranks - 1 : 1);
-  const auto chunk = [&](int index) { return partition(count, ranks, index % ranks).size(); };
-  return element * (2 * count - chunk(rank + 1) - chunk(rank + 2));
-}
-
 }  // namespace weft

@@ -5,7 +5,7 @@
 // Talk: one all-reduce after every row-parallel linear, and one of the row statistics for every
 //   full-width norm, over the ranks that share the width.
 // Bytes sent by rank r per sum of n values: ring 4 (2 n - c_{r+1} - c_{r+2}), c_i = partition(n, P,
-//   i); star: the root 4 (P - 1) n, a leaf 4 n (tensor_sent_bytes).
+//   i); star: the root 4 (P - 1) n, a leaf 4 n.
 // Memory: weights 1/P; scratch n / P (ring) or (P - 1) n (star).
 // Exact: partial sums travel in f32 and every rank gets the same bits.
 // Divisibility: none; every rank needs a head and a column.
@@ -37,8 +37,5 @@ class TensorReducer final : public Reducer {
   Pass pass_{};
   int calls_ = 0;  // within the pass: the tag's layer
 };
-
-// Bytes that `rank` sends for one sum of `count` values.
-int64_t tensor_sent_bytes(int64_t count, int ranks, int rank, AllReduce algorithm);
 
 }  // namespace weft

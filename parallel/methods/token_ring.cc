@@ -161,18 +161,4 @@ void TokenRingMixer::attend(Context& context, const Attend& attend) {
   if (attend.replicated > 0) ring.join_replicated();
 }
 
-int64_t token_ring_sent_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape,
-                              Mask mask) {
-  const Tour tour{tokens, mask};
-  int64_t forward = 0, home = (tour.ranks() - 1) * shape.replicated;
-  for (int hop = 0; hop < tour.ranks(); ++hop) {
-    const int owner = tour.owner(rank, hop);
-    const int64_t rows = tokens.rows(owner);
-    if (hop + 1 < tour.ranks()) forward += rows - tour.travelling(owner, hop + 1);
-    if (hop > 0) home += rows - tour.seeing(owner, hop);
-  }
-  return forward * shape.heads * shape.head_dim * shape.element() +
-         home * shape.heads * (shape.head_dim + 1) * static_cast<int64_t>(sizeof(float));
-}
-
 }  // namespace weft

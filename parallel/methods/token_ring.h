@@ -7,7 +7,7 @@
 //   that made them to the owner of the queries.
 // Bytes sent by rank r per layer: queries e A E times the rows of every rank but rank r + 1's,
 //   states (A E + A) 4 times the rows of every other rank; causal: of the rows that see something
-//   there or further on (token_ring_sent_bytes).
+//   there or further on.
 // Replicated rows: the tokens of a rank see the replicated keys with their own block. Every rank
 //   attends with the replicated queries to its own keys and sends all others that state: 4 (P - 1)
 //   R (A E + A) more bytes for R rows.
@@ -37,9 +37,5 @@ class TokenRingMixer final : public TokenMixer {
   Communicator group_;
   SequenceMap tokens_;
 };
-
-// Bytes that `rank` sends for one layer.
-int64_t token_ring_sent_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape,
-                              Mask mask = Mask::kFull);
 
 }  // namespace weft

@@ -119,17 +119,4 @@ void UlyssesMixer::attend(Context& context, const Attend& attend) {
   to_tokens(context, attend, tags, inner.out);
 }
 
-int64_t ulysses_sent_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape) {
-  const int ranks = tokens.size();
-  const auto heads = [&](int of) {
-    return partition_heads(shape.heads, shape.kv_heads, ranks, of);
-  };
-  int64_t elements = 0;
-  for (int other = 0; other < ranks; ++other)
-    if (other != rank)
-      elements += tokens.rows(rank) * sent(heads(other)) +
-                  (tokens.rows(other) + shape.replicated) * heads(rank).q.size();
-  return elements * shape.head_dim * shape.element();
-}
-
 }  // namespace weft

@@ -6,7 +6,7 @@
 //   in, one of the result out.
 // Bytes sent by rank r per layer: e E [3 n_r (A - h_r) + h_r (S - n_r)]; n_r tokens and h_r heads
 //   of rank r, S tokens of the group; grouped queries: n_r (h_u + 2 k_u) to every other rank u with
-//   its k_u key/value heads, and h_r (S - n_r) (ulysses_sent_bytes).
+//   its k_u key/value heads, and h_r (S - n_r).
 // Replicated rows: every rank takes its heads of them; one all-gather of the result: (P - 1) e E R
 //   h_r more bytes for R rows.
 // Past: the inner mixer's: all tokens of this rank's heads, as tensor parallelism over the same
@@ -45,8 +45,5 @@ class UlyssesMixer final : public TokenMixer {
   SequenceMap tokens_;
   std::unique_ptr<TokenMixer> inner_;
 };
-
-// Bytes that `rank` sends for one layer.
-int64_t ulysses_sent_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape);
 
 }  // namespace weft

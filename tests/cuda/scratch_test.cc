@@ -12,6 +12,17 @@
 namespace weft {
 namespace {
 
+// The size of a packed matrix as it computes.
+size_t packed_bytes(int64_t out, int64_t in, DType dtype, WeightFormat format, Bias bias) {
+  const auto [rows, stride] = packed_extents(out, in, dtype, format);
+  const bool numbers = format != WeightFormat::kCompute;
+  int64_t bytes = rows * stride * static_cast<int64_t>(numbers ? 1 : size_of(dtype));
+  if (numbers) bytes += rows * 4;  // scales
+  if (bias != Bias::kNone) bytes += out * 4;
+  if (bias == Bias::kInBf16 && dtype == DType::kBF16) bytes += out * 2;
+  return static_cast<size_t>(bytes);
+}
+
 class Scratch : public testing::Test {
  protected:
   // Returns the scratch that `work` takes.

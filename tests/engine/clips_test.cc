@@ -10,6 +10,7 @@
 #include "engine/job/checkpoint.h"
 #include "models/wan/transformer.h"
 #include "tests/engine/delivered_job.h"
+#include "tests/parallel/byte_formulas.h"
 
 namespace weft {
 namespace {

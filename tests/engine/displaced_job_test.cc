@@ -11,6 +11,7 @@
 #include "engine/job/checkpoint.h"
 #include "models/wan/transformer.h"
 #include "tests/engine/delivered_job.h"
+#include "tests/parallel/byte_formulas.h"
 
 namespace weft {
 namespace {

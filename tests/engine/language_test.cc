@@ -13,6 +13,7 @@
 #include "parallel/methods/tensor_parallel.h"
 #include "parallel/methods/ulysses.h"
 #include "parallel/transport/local.h"
+#include "tests/parallel/byte_formulas.h"
 #include "tests/support/compare.h"
 #include "tests/support/draw.h"
 
@@ -307,8 +308,9 @@ int64_t sent_for(const DecoderConfig& config, const Layout& layout, int rank, in
       move.wanted.push_back(
           {TokenRanges::all(n), partition_heads(config.heads, config.kv_heads, shares, other).kv});
     }
-    bytes += move.sent_bytes(
-        index, {.layers = static_cast<int>(layers), .kv_heads = config.kv_heads, .head_dim = e});
+    bytes += move_sent_bytes(
+        move, index,
+        {.layers = static_cast<int>(layers), .kv_heads = config.kv_heads, .head_dim = e});
   }
   bytes += sum(rows, width, part) + (m - 1) * sum(1, peers, place);
   if (stage < stages - 1) return bytes + (rows + m - 1) * d * element;  // hidden rows

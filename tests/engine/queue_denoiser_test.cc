@@ -6,6 +6,7 @@
 
 #include "engine/long_video/queue_settings.h"
 #include "tests/engine/queue_reference.h"
+#include "tests/parallel/byte_formulas.h"
 
 namespace weft::test {
 namespace {

@@ -17,6 +17,7 @@
 #include "parallel/methods/ulysses.h"
 #include "parallel/transport/local.h"
 #include "tests/engine/small_job.h"
+#include "tests/parallel/byte_formulas.h"
 
 namespace weft::test {
 

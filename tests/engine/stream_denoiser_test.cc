@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tests/engine/stream_job.h"
+#include "tests/parallel/byte_formulas.h"
 
 namespace weft::test {
 namespace {

@@ -3,6 +3,7 @@
 #include "parallel/methods/block_context.h"
 
 #include "parallel/methods/mixer_factory.h"
+#include "tests/parallel/byte_formulas.h"
 #include "tests/parallel/methods.h"
 
 namespace weft::test {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "parallel/methods/attention_state.h"
+#include "tests/parallel/byte_formulas.h"
 #include "tests/parallel/methods.h"
 
 namespace weft::test {

@@ -8,6 +8,7 @@
 #include "kernels/row_code.h"
 #include "parallel/methods/mixer_factory.h"
 #include "tests/parallel/attention_by_definition.h"
+#include "tests/parallel/byte_formulas.h"
 #include "tests/parallel/methods.h"
 #include "tests/support/compare.h"
 

@@ -1,6 +1,7 @@
 // The codes of displaced patches on the wire: against their definition, the same bits for every
 // number of ranks, and what they lose.
 #include "kernels/fp8.h"
+#include "tests/parallel/byte_formulas.h"
 #include "tests/parallel/displaced_run.h"
 
 namespace weft::test {

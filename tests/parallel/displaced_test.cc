@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "tests/parallel/byte_formulas.h"
 #include "tests/parallel/displaced_run.h"
 
 namespace weft::test {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "parallel/methods/mixer_factory.h"
+#include "tests/parallel/byte_formulas.h"
 #include "tests/parallel/step_run.h"
 
 namespace weft::test {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "tests/parallel/byte_formulas.h"
 #include "tests/parallel/methods.h"
 
 namespace weft::test {

@@ -8,6 +8,7 @@
 #include "parallel/context.h"
 #include "parallel/sequence_map.h"
 #include "parallel/transport/local.h"
+#include "tests/parallel/byte_formulas.h"
 #include "tests/support/compare.h"
 
 namespace weft {
@@ -114,7 +115,7 @@ TEST(KVCache, MovesFromTokensToHeadsWithTheBytesOfTheFormula) {
       fill_cache(from, held[rank].tokens, held[rank].heads);
       world.reset_counters();
       move_cache(world, stream, arena, move, from, to);
-      EXPECT_EQ(world.counters().total_sent().bytes, move.sent_bytes(rank, from.shape()));
+      EXPECT_EQ(world.counters().total_sent().bytes, move_sent_bytes(move, rank, from.shape()));
       expect_cached(to, TokenRanges::all(kTokens), wanted[rank].heads);
       if (rings == 1) {
         EXPECT_EQ(world.counters().total_sent().bytes, 0);

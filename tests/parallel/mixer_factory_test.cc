@@ -6,6 +6,7 @@
 
 #include "parallel/bootstrap/flight_recorder.h"
 #include "parallel/methods/ring.h"
+#include "tests/parallel/byte_formulas.h"
 #include "tests/parallel/methods.h"
 
 namespace weft::test {

@@ -2,6 +2,7 @@
 // split of a patch, with the bytes and the memory of their formulas.
 #include "parallel/methods/patches/pipefusion.h"
 
+#include "tests/parallel/byte_formulas.h"
 #include "tests/parallel/displaced_run.h"
 
 namespace weft::test {

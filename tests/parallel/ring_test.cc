@@ -5,6 +5,7 @@
 #include "parallel/methods/kv_cache.h"
 #include "parallel/methods/token_ring.h"
 #include "parallel/methods/ulysses.h"
+#include "tests/parallel/byte_formulas.h"
 #include "tests/parallel/methods.h"
 
 namespace weft::test {

@@ -1,6 +1,7 @@
 // Tensor parallelism's reducer: the same bits everywhere, bytes by the formula, parts joined.
 #include "parallel/methods/tensor_parallel.h"
 
+#include "tests/parallel/byte_formulas.h"
 #include "tests/parallel/methods.h"
 
 namespace weft::test {

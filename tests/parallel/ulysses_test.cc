@@ -1,6 +1,7 @@
 // Ulysses: one rank's result for any ranks, tokens and heads; bytes by the formula.
 #include "parallel/methods/ulysses.h"
 
+#include "tests/parallel/byte_formulas.h"
 #include "tests/parallel/methods.h"
 
 namespace weft::test {

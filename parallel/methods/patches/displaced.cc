@@ -13,16 +13,6 @@ namespace weft {
 
 namespace {
 
-int64_t row_bytes(const AttendShape& shape) {
-  return 2 * shape.kv_heads * shape.head_dim * shape.element();
-}
-
-// The bytes of a row in a displaced step.
-int64_t sent_row_bytes(const Displaced& method, const AttendShape& shape) {
-  return method.code == WireCode::kNone ? row_bytes(shape)
-                                        : 2 * (shape.kv_heads * shape.head_dim + 1);
-}
-
 // Keys and values [n, 2, Akv, E] as two rows of numbers for each token.
 TensorView number_rows(const TensorView& rows) {
   return rows.reshape({rows[0], 2, rows[2] * rows[3]});
@@ -329,27 +319,6 @@ void DisplacedMixer::attend(Context& context, const Attend& whole) {
                .out = all ? whole.out : attend.out.slice(0, own.begin - first, own.size())});
   }
   keep(context, attend, key, fresh ? &keys : nullptr);
-}
-
-int64_t exact_sent_bytes(const PatchRows& rows, int rank, const AttendShape& shape) {
-  return (rows.ranks() - 1) * rows.rank(rank).size() * row_bytes(shape);
-}
-
-int64_t displaced_sent_bytes(const PatchRows& rows, int rank, const AttendShape& shape,
-                             std::optional<double> window) {
-  int64_t sent = 0;
-  for (int peer = 0; peer < rows.ranks(); ++peer)
-    if (peer != rank) sent += rows.shared(rank, peer, window).size();
-  return sent * sent_row_bytes(rows.method(), shape);
-}
-
-size_t displaced_cache_bytes(const PatchRows& rows, int rank, const AttendShape& shape) {
-  int64_t held = rows.rank(rank).size();
-  for (int peer = 0; peer < rows.ranks(); ++peer)
-    if (peer != rank) held += rows.shared(peer, rank, rows.method().widest()).size();
-  const Displaced& method = rows.method();
-  const int64_t base = method.code == WireCode::kResidualFp8 ? row_bytes(shape) : 0;
-  return static_cast<size_t>(held * (sent_row_bytes(method, shape) + base));
 }
 
 }  // namespace weft

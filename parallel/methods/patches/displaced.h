@@ -6,7 +6,7 @@
 // Talk: after a layer's attention every rank sends each other rank of its group the rows that the
 //   patches of that one see. They are awaited before the same layer's attention of the next step.
 // Bytes sent by rank r per layer: 2 e Akv E times the rows of r that patches of each other rank
-//   see (displaced_sent_bytes). N equal patches of S / N tokens: DistriFusion 2 e Akv E (N - 1) S /
+//   see. N equal patches of S / N tokens: DistriFusion 2 e Akv E (N - 1) S /
 //   N; PCPP 2 e Akv E ceil(p S / N) to each neighbour, p the window of the step after. In an exact
 //   step 2 e Akv E (P - 1) n for the n rows of r among P ranks. With a code e Akv E of a displaced
 //   step is Akv E + 1 (kernels/row_code.h).
@@ -124,13 +124,5 @@ class DisplacedMixer final : public TokenMixer {
   std::map<FeatureKey, Bases> bases_;  // of kResidualFp8
   Pass pass_{}, before_{};             // the present pass, and the last one of the step before
 };
-
-// Bytes that `rank` sends for one layer in an exact step, or in a displaced one for the next, where
-// the window is `window`.
-int64_t exact_sent_bytes(const PatchRows& rows, int rank, const AttendShape& shape);
-int64_t displaced_sent_bytes(const PatchRows& rows, int rank, const AttendShape& shape,
-                             std::optional<double> window);
-// Bytes that `rank` holds from step to step, for one layer and branch.
-size_t displaced_cache_bytes(const PatchRows& rows, int rank, const AttendShape& shape);
 
 }  // namespace weft

@@ -112,8 +112,4 @@ void PatchMixer::finish() {
   for (const auto& mixer : mixers_) mixer->finish();
 }
 
-size_t pipefusion_cache_bytes(int64_t rows, const AttendShape& shape) {
-  return static_cast<size_t>(2 * rows * shape.kv_heads * shape.head_dim * shape.element());
-}
-
 }  // namespace weft

@@ -7,10 +7,10 @@
 // Talk: none of its own. Patches travel between stages (parallel/schedule/denoise_plan.h). With
 //   Ulysses a rank keeps the rows of its group for its heads; a ring sends what is kept around.
 // Bytes sent by a rank per layer and displaced step: Ulysses as ever; a ring M times its bytes, for
-//   M patches, because all keys go around for each (mixer_sent_bytes).
+//   M patches, because all keys go around for each.
 // Past: none. Replicated rows: every patch has its own, which it alone sees.
 // Memory: 2 n Akv E elements per layer and branch, n the rows of all patches that a ring's block
-//   has (pipefusion_cache_bytes): 2 L / N hidden states for L layers on N stages.
+//   has: 2 L / N hidden states for L layers on N stages.
 // Exact: the patches belong to the result, the stages do not (the same bits). The first `warmup`
 //   steps, every resync-th, the first step of a run and the first one of an expert see the present
 //   keys of all tokens.
@@ -114,8 +114,5 @@ class PatchMixer final : public TokenMixer {
   std::vector<std::unique_ptr<TokenMixer>> mixers_;
   int patch_ = kAllPatches;
 };
-
-// Bytes that a rank keeps for one layer and branch, for `rows` rows of all patches.
-size_t pipefusion_cache_bytes(int64_t rows, const AttendShape& shape);
 
 }  // namespace weft
