@@ -10,7 +10,6 @@
 #include "apps/scratch_folder.h"
 #include "engine/memory/memory_plan.h"
 #include "io/json.h"
-#include "io/weights/quantised_copy.h"
 #include "kernels/attention.h"
 #include "kernels/copy.h"
 #include "kernels/cuda/device.h"
@@ -352,15 +351,9 @@ Json measure_attention(Stream& stream, DType dtype, int64_t n, AttentionFormat f
   return object;
 }
 
-// Random weights, quantised as --stored says.
-TensorFile bench_weights(const Flags& flags, const TransformerModel& model) {
+TensorFile bench_weights(const StoredWeights& stored, const TransformerModel& model) {
   TensorFile random = random_tensors(model.tensors());
-  const std::string type = flags.text("stored");
-  for (int i = 0; flags.given("stored") && i < static_cast<int>(BlockType::kCount); ++i)
-    if (type == shape_of(static_cast<BlockType>(i)).name)
-      return quantised_copy(std::make_shared<const TensorFile>(std::move(random)),
-                            static_cast<BlockType>(i));
-  return random;
+  return stored.quantise ? stored.quantise(std::move(random)) : std::move(random);
 }
 
 // A forward that was measured.
@@ -370,6 +363,7 @@ struct MeasuredForward {
   const TransformerModel& model;
   int64_t tokens;
   Forward& forward;
+  const StoredWeights& stored;
   Json& object;
 };
 
@@ -399,9 +393,9 @@ double error_against(const MeasuredForward& of, const TensorFile& file, const Tr
 }
 
 // The bytes of a model with all of its blocks by a dry run, over those of its file.
-double planned_over_file(const Flags& flags, DType dtype) {
+double planned_over_file(const Flags& flags, const StoredWeights& stored, DType dtype) {
   const auto whole = published_transformer(flags.text("arch"));
-  const TensorFile file = bench_weights(flags, *whole);
+  const TensorFile file = bench_weights(stored, *whole);
   DryRun dry;
   const size_t held =
       dry_load(dry, *whole, file, {.dtype = dtype, .weights = WeightFormat::kFile}).weights.held;
@@ -417,14 +411,15 @@ void compare_formats(const Flags& flags, const MeasuredForward& of, const Transf
     of.object["weights"] = flags.text("weights");
     of.object["attention"] = flags.text("attention");
     of.object["rel_l2"] =
-        error_against(of, bench_weights(flags, of.model), plainly, [&](Forward& plain) {
+        error_against(of, bench_weights(of.stored, of.model), plainly, [&](Forward& plain) {
           if (how.weights == WeightFormat::kFile) compare_stored(of, plain, repeat);
         });
   }
-  if (!flags.given("stored")) return;
-  of.object["stored"] = flags.text("stored");
+  if (!of.stored.quantise) return;
+  of.object["stored"] = of.stored.name;
   of.object["stored_error"] = error_against(of, random_tensors(of.model.tensors()), plainly);
-  if (!flags.given("model")) of.object["planned_over_file"] = planned_over_file(flags, how.dtype);
+  if (!flags.given("model"))
+    of.object["planned_over_file"] = planned_over_file(flags, of.stored, how.dtype);
 }
 
 // Forwards of a transformer, some of whose blocks are read from its file: times, and what was read.
@@ -504,6 +499,10 @@ int bench_from_file(const Flags& flags, const std::string& name, const Transform
 }  // namespace
 
 int bench_dit(const Flags& flags, DType dtype, int repeat) {
+  return bench_dit(flags, dtype, repeat, {});
+}
+
+int bench_dit(const Flags& flags, DType dtype, int repeat, const StoredWeights& stored) {
   const auto [name, described] = transformer_of(flags, 40);
   const TransformerTraits& traits = described->traits();
   const int64_t tokens = *flags.integer("tokens"), d = traits.width, ffn = traits.ffn_columns;
@@ -518,7 +517,7 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   if (resident > 0 && !device) return bench_from_file(flags, name, *described, how, repeat);
   if (device) reset_device_use_peak(stream.device());
   const std::unique_ptr<Transformer> model =
-      described->load(stream, bench_weights(flags, *described), how);
+      described->load(stream, bench_weights(stored, *described), how);
   Json object{{"bench", "dit"},
               {"config", name},
               {"blocks", traits.blocks},
@@ -549,7 +548,7 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   object["arena_bytes"] = arena.high_water();
   if (resident > 0) object["resident"] = resident;
   describe(timed, repeat, limits, stream.device(), object);
-  compare_formats(flags, {stream, arena, *described, tokens, forward, object}, how, repeat);
+  compare_formats(flags, {stream, arena, *described, tokens, forward, stored, object}, how, repeat);
   print_dit(flags, object, timed, limits);
   return 0;
 }

@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "io/weights/quantised_copy.h"
 #include "kernels/ops.h"
 #include "models/lora/lora.h"
 #include "models/wan/transformer.h"
@@ -13,6 +12,7 @@
 #include "tests/models/slices_testing.h"
 #include "tests/models/transformer_testing.h"
 #include "tests/support/compare.h"
+#include "tests/support/quantised_copy.h"
 
 namespace weft {
 namespace {

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <functional>
 
-#include "io/weights/quantised_copy.h"
 #include "models/flux/transformer.h"
 #include "models/footprint.h"
 #include "models/lora/lora.h"
@@ -18,6 +17,7 @@
 #include "parallel/transport/local.h"
 #include "tests/support/compare.h"
 #include "tests/support/golden_case.h"
+#include "tests/support/quantised_copy.h"
 
 namespace weft {
 namespace {

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "io/weights/quantised_copy.h"
 #include "kernels/copy.h"
 #include "tests/io/gguf_testing.h"
+#include "tests/support/quantised_copy.h"
 
 namespace weft::test {
 

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "io/weights/quantised_copy.h"
 #include "kernels/copy.h"
 #include "tests/support/gguf_copy.h"
+#include "tests/support/quantised_copy.h"
 
 namespace weft::test {
 

@@ -6,6 +6,10 @@
 
 namespace weft {
 
+// weft bench dit with random weights that are quantised as --stored says: with --weights file in
+// turns with the same weights in the compute dtype.
+int measure_dit(const Flags& flags, DType dtype, int repeat);
+
 // A model's layouts of two ranks, each over links of several speeds: what a step of each takes,
 // and what the simulation of weft plan says of it.
 int measure_layouts(const Flags& flags, DType dtype, int repeat);

@@ -24,6 +24,7 @@ struct Bench {
   int repeat;
 };
 constexpr Bench kBenches[] = {
+    {"dit", "weft bench dit with random weights of a --stored type", measure_dit, 5},
     {"face", "a stream of the pocket avatar in all its states, as one line for plot.py",
      measure_face, 1},
     {"generate", "the seconds of each stage of clips (--model; else pocket)", measure_generate, 5},
@@ -43,6 +44,11 @@ void add_own_flags() {
        .type = FlagType::kSwitch,
        .fallback = "off",
        .help = "65 frames in 9 steps, with one queue (long); 8 clips of fewer methods (truth)",
+       .commands = kBench},
+      {.name = "stored",
+       .legal = "Q8_0|Q4_0|Q4_K|f16|f8_e4m3|int8",
+       .help = "the type to which the random weights are quantised (dit); with --weights file "
+               "forwards in turns with --weights compute",
        .commands = kBench},
       {.name = "simulate",
        .type = FlagType::kSwitch,

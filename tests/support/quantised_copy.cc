@@ -1,4 +1,4 @@
-#include "io/weights/quantised_copy.h"
+#include "tests/support/quantised_copy.h"
 
 #include <algorithm>
 #include <array>
