@@ -10,8 +10,7 @@
 
 namespace weft {
 
-// How random weights are quantised before they are measured (tests/bench); empty for weights as
-// they are.
+// A quantisation of random weights before they are measured (tests/bench), empty for none.
 struct StoredWeights {
   std::string name;
   std::function<TensorFile(TensorFile)> quantise;
