@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-std::string error_of(std::string_view text) {
+std::string message_error(std::string_view text) {
   try {
     read_client_message(text);
   } catch (const Error& error) {
@@ -86,13 +86,13 @@ TEST(StreamMessages, AFaultIsNamedWithItsValueAndWhatIsLegal) {
       {R"({"type":"listen","on":1})", "listen: on is 1, legal: true or false"},
   };
   for (const auto& [text, wanted] : kFaults)
-    EXPECT_NE(error_of(text).find(wanted), std::string::npos)
-        << text << "\n  gave: " << error_of(text);
+    EXPECT_NE(message_error(text).find(wanted), std::string::npos)
+        << text << "\n  gave: " << message_error(text);
   const std::string spoken(kSpokenBytes + 1, 'a');
-  EXPECT_NE(error_of(R"({"type":"text","text":")" + spoken + "\"}").find("4097 bytes"),
+  EXPECT_NE(message_error(R"({"type":"text","text":")" + spoken + "\"}").find("4097 bytes"),
             std::string::npos);
-  EXPECT_NE(error_of(std::string(kMessageBytes + 1, ' ')), "");
-  EXPECT_NE(error_of(std::string(100, '[')), "");
+  EXPECT_NE(message_error(std::string(kMessageBytes + 1, ' ')), "");
+  EXPECT_NE(message_error(std::string(100, '[')), "");
 }
 
 std::vector<uint8_t> packet_bytes(PacketHeader header, const std::vector<int16_t>& samples) {
