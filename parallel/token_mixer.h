@@ -48,14 +48,6 @@ struct Attend {
 Attend own_rows(const Attend& attend);
 Attend replicated_rows(const Attend& attend);
 
-// The sizes of an attention, except for the rank's tokens. Formulas of bytes take them.
-struct AttendShape {
-  int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  DType dtype = DType::kF32;
-  int64_t replicated = 0;
-  int64_t element() const { return static_cast<int64_t>(size_of(dtype)); }
-};
-
 // The tags of one attend's messages. No other attend of the forward has them.
 struct AttendTags {
   Pass pass{};

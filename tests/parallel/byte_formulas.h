@@ -14,6 +14,14 @@
 
 namespace weft {
 
+// The sizes of an attention, except for the rank's tokens. Formulas of bytes take them.
+struct AttendShape {
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  DType dtype = DType::kF32;
+  int64_t replicated = 0;
+  int64_t element() const { return static_cast<int64_t>(size_of(dtype)); }
+};
+
 // Keys and values of one token.
 inline int64_t key_bytes(const AttendShape& shape) {
   return 2 * shape.kv_heads * shape.head_dim * static_cast<int64_t>(shape.element());

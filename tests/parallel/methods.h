@@ -18,6 +18,7 @@
 #include "parallel/sequence_map.h"
 #include "parallel/transport/local.h"
 #include "parallel/transport/silent.h"
+#include "tests/parallel/byte_formulas.h"
 
 namespace weft::test {
 

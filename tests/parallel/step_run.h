@@ -2,6 +2,7 @@
 // Shared by the tests of methods whose attention differs from step to step: the features of a job's
 // steps, and a run of one layer over ranks, forward by forward.
 #include "tests/parallel/attention_by_definition.h"
+#include "tests/parallel/byte_formulas.h"
 #include "tests/parallel/methods.h"
 
 namespace weft::test {
