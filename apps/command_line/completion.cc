@@ -173,17 +173,15 @@ std::string manual() {
       if (!(spec.commands & command.command)) continue;
       out += ".TP\n";
       std::string names = "--" + std::string(spec.name);
-      for (const std::string& alias : split(spec.aliases, ' '))
-        if (alias.size() == 2) names += ", " + alias;
+      if (spec.letter) names += std::string(", -") + spec.letter;
       const std::string value = value_name(spec);
       out += "\\fB" + roff(names) + "\\fR" + (value.empty() ? "" : " \\fI" + roff(value) + "\\fR") +
              "\n" + roff(full_description(spec)) + "\n";
     }
   }
   out += ".SH ENVIRONMENT\n";
-  for (const FlagSpec& spec : flag_table())
-    if (spec.environment)
-      out += std::string(".TP\n\\fB") + spec.environment + "\\fR\n\\-\\-" + roff(spec.name) + "\n";
+  for (const auto& [name, meaning] : environment_table())
+    out += std::string(".TP\n\\fB") + name + "\\fR\n" + roff(meaning) + "\n";
   out += ".SH EXIT STATUS\n";
   for (const ExitCode& exit : exit_code_table())
     out += ".TP\n\\fB" + std::to_string(exit.code) + "\\fR\n" + roff(exit.meaning) + "\n";

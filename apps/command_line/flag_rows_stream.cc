@@ -43,7 +43,6 @@ constexpr FlagSpec kInput[] = {
      .help = "the face's mood, one of the model's, as calm, happy, stern",
      .commands = kStream},
     {.name = "image",
-     .aliases = "-i",
      .value = "FILE",
      .help = "a picture of the face, for models whose streams show one",
      .commands = kStream},

@@ -41,24 +41,22 @@ constexpr unsigned kFileCommands = kGenerate | kStream | kBatch | kServe | kPlan
 // to different commands stands once for each meaning.
 constexpr FlagSpec kModel[] = {
     {.name = "model",
-     .aliases = "-m --model-path --ckpt-dir",
+     .letter = 'm',
      .value = "FOLDER",
      .help =
          "folder in the diffusers layout (it has a model_index.json), or an installed model's name",
-     .commands = kGenerate | kStream | kBatch | kServe | kReplay | kPlan | kDoctor,
-     .environment = "WEFT_MODEL_PATH"},
+     .commands = kGenerate | kStream | kBatch | kServe | kReplay | kPlan | kDoctor},
     {.name = "model",
-     .aliases = "-m --model-path --ckpt-dir",
+     .letter = 'm',
      .value = "FOLDER",
      .help = "measure this model folder in place of random weights (bench dit, layouts, load, "
              "long, stream, pocket; llm: a language model's folder)",
      .commands = kBench},
     {.name = "model",
-     .aliases = "-m --model-path",
+     .letter = 'm',
      .value = "FOLDER",
      .help = "folder of a Qwen2.5 or Qwen3: config.json, tokenizer.json, safetensors",
-     .commands = kComplete,
-     .environment = "WEFT_LANGUAGE_MODEL"},
+     .commands = kComplete},
     {.name = "transformer",
      .value = "FILE",
      .help =
@@ -169,31 +167,26 @@ constexpr FlagSpec kDevice[] = {
      .commands = kGenerate | kStream | kBatch | kServe | kReplay | kComplete | kPlan | kVerify |
                  kBench | kDoctor | kInspect},
     {.name = "gpus",
-     .aliases = "--num-gpus",
      .type = kInteger,
      .legal = "1 ... 1024",
      .help = "short for --device cuda --ranks N",
      .commands = kGenerate | kStream | kBatch | kServe | kReplay | kComplete | kPlan | kVerify |
                  kBench | kInspect},
     {.name = "threads",
-     .aliases = "-t",
      .type = kInteger,
      .fallback = "all",
      .is_default = false,
      .legal = "1 ... 4096",
      .help = "CPU threads of each rank",
      .commands =
-         kGenerate | kStream | kBatch | kServe | kReplay | kComplete | kPlan | kVerify | kBench,
-     .environment = "WEFT_THREADS"},
+         kGenerate | kStream | kBatch | kServe | kReplay | kComplete | kPlan | kVerify | kBench},
     {.name = "deterministic",
      .type = kSwitch,
      .fallback = "off",
      .help = "give the same bits for every number of threads; somewhat slower",
      .commands = kGenerate | kBatch | kServe | kComplete | kVerify | kBench,
-     .level = kAdvanced,
-     .environment = "WEFT_DETERMINISTIC"},
+     .level = kAdvanced},
     {.name = "memory-limit",
-     .aliases = "--vram-limit --max-vram",
      .type = kBytes,
      .fallback = "what is free",
      .is_default = false,
@@ -254,42 +247,38 @@ constexpr FlagSpec kDevice[] = {
 
 constexpr FlagSpec kOutput[] = {
     {.name = "output",
-     .aliases = "-o",
+     .letter = 'o',
      .value = "FILE",
      .help = "write the fit of bench preview to this file, preview.json beside a VAE's weights",
      .commands = kBench},
     {.name = "output",
-     .aliases = "-o --save-file --output-path",
+     .letter = 'o',
      .value = "PATH",
      .fallback = "outputs/",
      .help = "a file (.mp4, .webm, .gif for a clip, .png for a picture), or a folder that ends in "
              "/ and receives one file per prompt; names take {seed} {model} {width} {height} "
              "{frames} {prompt:40} {idx:05} {date} {time}",
-     .commands = kGenerate | kReplay | kDoctor,
-     .environment = "WEFT_OUTPUT_DIR"},
+     .commands = kGenerate | kReplay | kDoctor},
     {.name = "output",
-     .aliases = "-o --output-path",
+     .letter = 'o',
      .value = "PATH",
      .fallback = "outputs/",
      .help = "an .mp4 file, or a folder that ends in / and receives one; --live writes to standard "
              "output instead",
-     .commands = kStream,
-     .environment = "WEFT_OUTPUT_DIR"},
+     .commands = kStream},
     {.name = "output",
-     .aliases = "-o --output-path",
+     .letter = 'o',
      .value = "FOLDER/",
      .fallback = "outputs/",
      .help = "the folder of the results, {id}.mp4 or the output that a job names, and of "
              "results.jsonl, errors.jsonl and manifest.json",
-     .commands = kBatch,
-     .environment = "WEFT_OUTPUT_DIR"},
+     .commands = kBatch},
     {.name = "output",
-     .aliases = "-o --output-path",
+     .letter = 'o',
      .value = "FOLDER/",
      .fallback = "outputs/",
      .help = "the folder of the results, one file and its sidecar for each job",
-     .commands = kServe,
-     .environment = "WEFT_OUTPUT_DIR"},
+     .commands = kServe},
     {.name = "shard",
      .value = "I/N",
      .fallback = "0/1",
@@ -323,12 +312,6 @@ constexpr FlagSpec kOutput[] = {
      .fallback = "off",
      .help = "replace an existing trace",
      .commands = kComplete},
-    {.name = "no-clobber",
-     .type = kSwitch,
-     .fallback = "on",
-     .help = "never replace an existing output (the default)",
-     .commands = kGenerate,
-     .level = kAdvanced},
     {.name = "resume",
      .value = "auto|never|FILE",
      .fallback = "auto",
@@ -439,36 +422,21 @@ constexpr FlagSpec kSettings[] = {
      .help = "progress on standard error",
      .commands = kGenerate | kBatch | kReplay},
     {.name = "quiet",
-     .aliases = "-q",
+     .letter = 'q',
      .type = kSwitch,
      .fallback = "off",
      .help = "print errors and warnings alone, and no progress",
      .commands = kEveryCommand},
-    {.name = "verbose",
-     .aliases = "-v",
-     .type = kSwitch,
-     .fallback = "off",
-     .help = "short for --log-level debug",
-     .commands = kEveryCommand,
-     .level = kAdvanced},
     {.name = "log-level",
      .fallback = "info",
      .legal = "error|warn|info|debug",
      .help = "the least important messages that are printed on standard error",
      .commands = kEveryCommand,
-     .level = kAdvanced,
-     .environment = "WEFT_LOG_LEVEL"},
+     .level = kAdvanced},
     {.name = "config",
      .value = "FILE",
      .help = "read flags from a JSON file, {\"steps\": 20, ...}",
-     .commands = kEveryCommand & ~kBench,
-     .environment = "WEFT_CONFIG"},
-    {.name = "set",
-     .value = "FLAG=VALUE",
-     .help = "set one flag, as --set layout=cfg=2,ulysses=2; everything after the first = is the "
-             "value; may be repeated; stronger than the environment, weaker than flags",
-     .commands = kEveryCommand,
-     .level = kAdvanced},
+     .commands = kEveryCommand},
     {.name = "print-config",
      .type = kSwitch,
      .fallback = "off",
@@ -510,13 +478,10 @@ const CommandSpec& command_spec(Command command) {
 }
 
 const FlagSpec* find_flag(Command command, const std::string& name) {
-  std::string dashed = "--" + name;
-  std::replace(dashed.begin() + 2, dashed.end(), '_', '-');
-  for (const FlagSpec& spec : flag_table()) {
-    if (!(spec.commands & command)) continue;
-    const std::vector<std::string> names = accepted_spellings(spec);
-    if (std::find(names.begin(), names.end(), dashed) != names.end()) return &spec;
-  }
+  std::string dashed = name;
+  std::ranges::replace(dashed, '_', '-');
+  for (const FlagSpec& spec : flag_table())
+    if ((spec.commands & command) && dashed == spec.name) return &spec;
   return nullptr;
 }
 

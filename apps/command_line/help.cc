@@ -69,8 +69,7 @@ void append_row(std::string& out, const std::string& left, const std::string& te
 
 std::string names_of(const FlagSpec& spec) {
   std::string names = std::string("  --") + spec.name;
-  for (const std::string& alias : split(spec.aliases, ' '))
-    if (alias.size() == 2) names += ", " + alias;
+  if (spec.letter) names += std::string(", -") + spec.letter;
   const std::string value = value_name(spec);
   return value.empty() || value.find('|') != std::string::npos ? names : names + " " + value;
 }
@@ -90,12 +89,8 @@ std::string description(const FlagSpec& spec, FlagLevel most) {
 }  // namespace
 
 std::string full_description(const FlagSpec& spec) {
-  std::string text = meaning(spec);
-  if (const std::string more = default_and_range(spec); !more.empty()) text += " " + more;
-  std::string longer;
-  for (const std::string& alias : split(spec.aliases, ' '))
-    if (alias.size() > 2) longer += " " + alias;
-  return longer.empty() ? text : text + " (also" + longer + ")";
+  const std::string more = default_and_range(spec);
+  return meaning(spec) + (more.empty() ? "" : " " + more);
 }
 
 std::span<const ExitCode> exit_code_table() { return kExitCodes; }
@@ -194,9 +189,7 @@ std::string help_text(Command command, FlagLevel most) {
   }
   out += "\n";
   append_row(out, "  --help, -h", "this text");
-  append_row(
-      out, "  --help-all",
-      more ? "the advanced flags too, with ranges and other names" : "ranges and other names");
+  append_row(out, "  --help-all", more ? "the advanced flags too, with ranges" : "with ranges");
   return out;
 }
 

@@ -23,7 +23,7 @@ std::string help_text(Command command, FlagLevel most);
 std::string group_title(Command command, FlagGroup group);
 // The flags of a command in one group, up to this level.
 std::vector<const FlagSpec*> flags_of(Command command, FlagGroup group, FlagLevel most);
-// The flag's help with its legal values, default, range and longer aliases.
+// The flag's help with its legal values, default and range.
 std::string full_description(const FlagSpec& spec);
 // The word for the flag's value, as "N", "FOLDER", "f32|bf16"; "" of a switch.
 std::string value_name(const FlagSpec& spec);

@@ -96,25 +96,8 @@ void resolve_ranks(Flags& flags) {
 
 }  // namespace
 
-const char* flag_of_axis(Axis axis) {
-  constexpr const char* kFlags[kAxes] = {"dp",    "cfg",  "step",       "pp",      "clip",
-                                         "patch", "ring", "token-ring", "ulysses", "tp"};
-  static_assert(kFlags[kAxes - 1] != nullptr, "every axis has a flag");
-  return kFlags[static_cast<int>(axis)];
-}
-
 std::string layout_text(const Flags& flags) {
-  std::string text;
-  for (int i = 0; i < kAxes; ++i) {
-    const Axis axis = static_cast<Axis>(i);
-    if (const auto parts = flags.integer(flag_of_axis(axis)))
-      text +=
-          (text.empty() ? "" : ",") + std::string(to_string(axis)) + "=" + std::to_string(*parts);
-  }
-  if (!text.empty() && flags.given("layout"))
-    throw Error(ErrorKind::kUsage, flags.label("layout") + " is '" + flags.text("layout") +
-                                       "', and other flags say " + text + "; give the layout once");
-  if (text.empty()) text = flags.text("layout");
+  std::string text = flags.text("layout");
   for (const std::string key : kStageKeys) {
     std::string flag = key;
     std::ranges::replace(flag, '_', '-');

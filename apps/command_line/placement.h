@@ -15,15 +15,11 @@ namespace weft {
 // contradict each other and where --gpus finds no GPU.
 void resolve_placement(Flags& flags);
 
-// The text of --layout, or the one that --ulysses N and the like put together ("auto" without
-// either), followed by --text-ranks, --vae-ranks and --decode-rank. Error(kUsage) where the layout
-// is given twice.
+// The text of --layout ("auto" where it is not given), followed by --text-ranks, --vae-ranks and
+// --decode-rank.
 std::string layout_text(const Flags& flags);
 
 // The number that this text gives an axis, if any.
 std::optional<int64_t> parts_along(Axis axis, const Flags& flags);
-
-// The flag that splits this axis, "tp" for tensor.
-const char* flag_of_axis(Axis axis);
 
 }  // namespace weft

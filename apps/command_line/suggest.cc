@@ -31,6 +31,15 @@ constexpr Synonym kSynonyms[] = {
     {"offload-model", "--resident-layers"},
     {"cpu-offload", "--resident-layers"},
     {"negative", "--negative-prompt"},
+    {"num-inference-steps", "--steps"},
+    {"cfg-scale", "--guidance-scale"},
+    {"ckpt-dir", "--model"},
+    {"frame-num", "--num-frames"},
+    {"width", "--size"},
+    {"height", "--size"},
+    {"tp", "--layout"},
+    {"pp", "--layout"},
+    {"ulysses", "--layout"},
     {"frame-count", "--num-frames"},
     {"duration", "--seconds"},
     {"length", "--seconds"},
@@ -42,6 +51,7 @@ constexpr Synonym kSynonyms[] = {
     {"outdir", "--output"},
     {"force", "--overwrite"},
     {"debug", "--log-level debug"},
+    {"verbose", "--log-level debug"},
 };
 
 }  // namespace
@@ -61,9 +71,7 @@ std::string suggested_flag(Command command, const std::string& word) {
   }
   std::vector<std::string> known{"--help", "--help-all"};
   for (const FlagSpec& spec : flag_table())
-    if (spec.commands & command)
-      for (const std::string& name : spellings(spec))
-        if (name.starts_with("--")) known.push_back(name);
+    if (spec.commands & command) known.push_back(std::string("--") + spec.name);
   return nearest("--" + plain, known);
 }
 

@@ -167,8 +167,7 @@ void print_header(const Flags& flags, const Job& job, const Ranks& ranks, uint64
   if (job.requests.front().sampling.temperature > 0)
     std::fprintf(stderr, "seed    %llu (%s)\n", static_cast<unsigned long long>(seed),
                  flags.given("seed") && flags.text("seed") != "-1" ? "given" : "random");
-  if (flags.text("log-level") == "debug" || flags.on("verbose"))
-    std::fprintf(stderr, "%s", flags.to_string().c_str());
+  if (flags.text("log-level") == "debug") std::fprintf(stderr, "%s", flags.to_string().c_str());
 }
 
 // The figures that the first rank reports.

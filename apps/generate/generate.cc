@@ -16,14 +16,11 @@ namespace weft {
 namespace {
 
 OutputChoice output_choice(const Flags& flags, bool several) {
-  OutputChoice choice{.output = flags.text("output"),
-                      .label = flags.label("output"),
-                      .frames_as_pictures = flags.text("frames") == "png",
-                      .in_segments = segment_frames(flags, 1).has_value(),
-                      .several = several};
-  const bool names_folder = flags.origin("output") == "environment WEFT_OUTPUT_DIR";
-  if (names_folder && !choice.output.ends_with('/')) choice.output += '/';
-  return choice;
+  return {.output = flags.text("output"),
+          .label = flags.label("output"),
+          .frames_as_pictures = flags.text("frames") == "png",
+          .in_segments = segment_frames(flags, 1).has_value(),
+          .several = several};
 }
 
 std::string percent(double share) {
@@ -92,13 +89,10 @@ void print_result(const Flags& flags, const Finished& done) {
                  to_string(done.upload, result.streaming).c_str());
 }
 
-// Refuses --output, where it names the results, and its companions before anything is loaded.
+// Refuses --output, where it names the results, before anything is loaded.
 OutputChoice checked_output(const Flags& flags, bool several, bool names_results) {
   const OutputChoice output = output_choice(flags, several);
   if (names_results) output_pattern(output);
-  if (flags.on("overwrite") && flags.on("no-clobber") && flags.given("no-clobber"))
-    throw Error(ErrorKind::kUsage, flags.label("overwrite") + " and " + flags.label("no-clobber") +
-                                       " exclude each other");
   return output;
 }
 
@@ -237,8 +231,7 @@ class Generation {
     if (drawer_.upload().bytes_per_forward > 0)
       std::fprintf(out, "%s  %s\n", line_name(drawer_.upload()),
                    to_string(drawer_.upload()).c_str());
-    if (flags_.text("log-level") == "debug" || flags_.on("verbose"))
-      std::fprintf(out, "%s", flags_.to_string().c_str());
+    if (flags_.text("log-level") == "debug") std::fprintf(out, "%s", flags_.to_string().c_str());
   }
 
   void print_plan_json() const {

@@ -13,7 +13,7 @@ namespace weft {
 
 bool informative(const Flags& flags) {
   const std::string level = flags.text("log-level");
-  return !flags.on("quiet") && (level == "info" || level == "debug" || flags.on("verbose"));
+  return !flags.on("quiet") && (level == "info" || level == "debug");
 }
 
 ProgressMode progress_mode(const Flags& flags) {

@@ -145,7 +145,7 @@ GivenJob job_of(const Record& record, const Flags& flags) {
                   record.path + " was made with --no-prompt-metadata; give --" + std::string(flag));
     if (!told && flags.given(flag)) fields[key] = text_argument(flags, flag);
   }
-  GivenJob job{.spec = blank_record(),
+  GivenJob job{.spec = {},
                .label = [path = flags.operands().front()](
                             const std::string& field) { return path + ": " + field; },
                .model = {}};

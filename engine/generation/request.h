@@ -86,7 +86,7 @@ struct Grid {
   std::string rule() const;                           // "multiples of 16", "4n+1"
   std::vector<int64_t> nearest(int64_t value) const;  // the nearest legal values, at most two
 };
-// Error(kUsage) where `value` is not on the grid; `where` begins the message: "--width is 40".
+// Error(kUsage) where `value` is not on the grid; `where` begins the message: "width is 40".
 void check_on_grid(const std::string& where, int64_t value, const Grid& grid);
 Grid side_grid(const ModelLimits& limits);   // of width and height
 Grid frame_grid(const ModelLimits& limits);  // of the frame count

@@ -110,8 +110,8 @@ StreamEngine::StreamEngine(std::shared_ptr<const OpenModel> model, const StreamS
   const TransformerTraits& traits = this->traits();
   const int64_t whole = traits.patch[0];
   const auto [of_width, of_height] = stream_size_multiples(model_->directory);
-  for (const auto& [name, value, multiple] : {std::tuple{"--width", settings.width, of_width},
-                                              std::tuple{"--height", settings.height, of_height}})
+  for (const auto& [name, value, multiple] : {std::tuple{"the width", settings.width, of_width},
+                                              std::tuple{"the height", settings.height, of_height}})
     if (value <= 0 || value % multiple != 0)
       refuse(name, value, "multiples of " + std::to_string(multiple));
   if (settings.block_frames <= 0 || settings.block_frames % whole != 0)

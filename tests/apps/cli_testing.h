@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 inline const std::string kModel = "tests/golden/pipeline_t2v/model";
 inline const std::string kJob =
-    " --width 32 --height 16 --num-frames 9 --steps 2 --seed 5 --threads 1 --progress none ";
+    " --size 32x16 --num-frames 9 --steps 2 --seed 5 --threads 1 --progress none ";
 
 struct Outcome {
   int code = -1;

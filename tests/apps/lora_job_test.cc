@@ -10,7 +10,7 @@ using nlohmann::json;
 using test::Cli, test::kModel, test::Outcome, test::run;
 
 // A job without its length and its steps.
-const std::string kSize = " --width 32 --height 16 --seed 5 --threads 1 --progress none ";
+const std::string kSize = " --size 32x16 --seed 5 --threads 1 --progress none ";
 
 // Writes a file that adds `value` to the queries of the first block.
 void write_lora(const std::string& path, float value, const std::string& model = kModel) {

@@ -15,7 +15,7 @@ using MemoryMode = Cli;
 
 const std::string kPocket = "models/pocket";
 const std::string kClip =
-    " --model models/pocket --width 64 --height 64 --num-frames 5 --steps 2 --seed 5 --threads 1 "
+    " --model models/pocket --size 64x64 --num-frames 5 --steps 2 --seed 5 --threads 1 "
     "--dtype f32 --progress none -p 'a big red ball' ";
 
 TEST_F(MemoryMode, ResidentLayersReadFromTheFileGiveTheSameClip) {

@@ -31,7 +31,7 @@ TEST_F(Memory, PredictionAgreesWithTheMeasuredHighWater) {
         run(std::string("generate --json --threads 1 --steps 2 --progress none -p 'a big red ball' "
                         "--model ") +
             clip.model + " --dtype " + clip.dtype + " --num-frames " + std::to_string(clip.frames) +
-            " --height " + std::to_string(clip.height) + " --width " + std::to_string(clip.width) +
+            " --size " + std::to_string(clip.width) + "x" + std::to_string(clip.height) +
             " --overwrite -o " + path("a.mp4"));
     ASSERT_EQ(made.code, 0) << made.err;
     const double measured = nlohmann::json::parse(made.out)["memory_high_water"];

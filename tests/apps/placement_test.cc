@@ -40,30 +40,27 @@ TEST(Placement, RanksOfStagesFollowTheLayout) {
 
 // A plan runs nothing, so it needs no GPU.
 TEST(Placement, GpusAreTheDeviceCudaAndAsManyRanks) {
-  for (const char* flag : {"--gpus", "--num-gpus", "--num_gpus"}) {
-    const Flags flags = parse({flag, "4"}, kPlan);
-    EXPECT_EQ(flags.text("device"), "cuda");
-    EXPECT_EQ(flags.integer("ranks"), 4);
-    EXPECT_TRUE(flags.given("device") && flags.given("ranks"));
-  }
+  const Flags flags = parse({"--gpus", "4"}, kPlan);
+  EXPECT_EQ(flags.text("device"), "cuda");
+  EXPECT_EQ(flags.integer("ranks"), 4);
+  EXPECT_TRUE(flags.given("device") && flags.given("ranks"));
   EXPECT_EQ(parse({"--gpus", "4", "--print-config"}).text("device"), "cuda");
   EXPECT_EQ(parse({"--gpus", "4", "--device", "cuda", "--ranks", "4"}, kPlan).integer("ranks"), 4);
   EXPECT_EQ(
       refusal({"--gpus", "4", "--device", "cpu"}, kPlan),
       "--gpus 4 means --device cuda --ranks 4, but --device is 'cpu'; legal beside it: --device "
       "cuda");
-  EXPECT_EQ(
-      refusal({"--num-gpus", "4", "--ranks", "2"}, kPlan),
-      "--num-gpus 4 means --device cuda --ranks 4, but --ranks is 2; legal beside it: --ranks "
-      "4");
+  EXPECT_EQ(refusal({"--gpus", "4", "--ranks", "2"}, kPlan),
+            "--gpus 4 means --device cuda --ranks 4, but --ranks is 2; legal beside it: --ranks "
+            "4");
 }
 
 TEST_F(Cli, GpusAreRefusedWhereThereIsNone) {
   if (has_gpu()) GTEST_SKIP() << "this machine has a GPU";
   for (const char* command : {"generate -p x -o a.mp4 --model", "verify", "complete x --model"}) {
-    const Outcome outcome = run(std::string(command) + " /nowhere --num-gpus 4");
+    const Outcome outcome = run(std::string(command) + " /nowhere --gpus 4");
     EXPECT_EQ(outcome.code, 2);
-    EXPECT_EQ(outcome.err.find("weft: --num-gpus 4 means --device cuda --ranks 4, but this "), 0u)
+    EXPECT_EQ(outcome.err.find("weft: --gpus 4 means --device cuda --ranks 4, but this "), 0u)
         << outcome.err;
     EXPECT_NE(outcome.err.find("; on CPUs: --ranks 4\n"), std::string::npos) << outcome.err;
   }
@@ -91,35 +88,24 @@ TEST(Placement, LayoutsSayHowManyRanks) {
   const auto ranks = [](std::vector<std::string> arguments, Command command = kGenerate) {
     return parse(std::move(arguments), command).integer("ranks").value_or(1);
   };
-  EXPECT_EQ(ranks({"--ulysses", "2", "--cfg", "2"}), 4);
+  EXPECT_EQ(ranks({"--layout", "ulysses=2,cfg=2"}), 4);
   EXPECT_EQ(ranks({"--layout", "layers=2,ring=3"}), 6);
-  EXPECT_EQ(ranks({"--set", "layout=cfg=2,tensor=2"}, kReplay), 4);
-  EXPECT_EQ(ranks({"--pp", "3"}, kComplete), 3);
-  EXPECT_EQ(ranks({"--tp", "2"}, kVerify), 2);
+  EXPECT_EQ(ranks({"--layout", "cfg=2,tensor=2"}, kReplay), 4);
+  EXPECT_EQ(ranks({"--layout", "layers=3"}, kComplete), 3);
+  EXPECT_EQ(ranks({"--layout", "tensor=2"}, kVerify), 2);
   EXPECT_EQ(ranks({"--layout", "ring=2"}, kInspect), 2);
-  EXPECT_EQ(ranks({"--ulysses", "1"}), 1);
+  EXPECT_EQ(ranks({"--layout", "ulysses=1"}), 1);
   EXPECT_EQ(ranks({}), 1);
   EXPECT_EQ(ranks({"--layout", "auto"}), 1);
   EXPECT_EQ(ranks({"--layout", "all"}, kPlan), 1);
   // An explicit number of ranks counts; it is compared with the layout later.
-  EXPECT_EQ(ranks({"--ulysses", "2", "--ranks", "3"}), 3);
-  EXPECT_EQ(ranks({"--gpus", "4", "--ulysses", "2"}, kPlan), 4);
+  EXPECT_EQ(ranks({"--layout", "ulysses=2", "--ranks", "3"}), 3);
+  EXPECT_EQ(ranks({"--gpus", "4", "--layout", "ulysses=2"}, kPlan), 4);
   setenv("OMPI_COMM_WORLD_RANK", "0", 1);
   setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
-  EXPECT_EQ(ranks({"--ulysses", "2", "--cfg", "2"}), 1);  // the processes of mpirun are the ranks
+  EXPECT_EQ(ranks({"--layout", "ulysses=2,cfg=2"}), 1);  // the processes of mpirun are the ranks
   unsetenv("OMPI_COMM_WORLD_RANK");
   unsetenv("OMPI_COMM_WORLD_SIZE");
-}
-
-TEST(Placement, EveryAxisHasAFlag) {
-  for (int axis = 0; axis < kAxes; ++axis) {
-    const std::string flag = flag_of_axis(static_cast<Axis>(axis));
-    // The steps of a stream are split by weft verify alone.
-    const Command command = static_cast<Axis>(axis) == Axis::kStep ? kVerify : kGenerate;
-    ASSERT_NE(find_flag(command, flag), nullptr) << flag;
-    EXPECT_EQ(layout_text(parse({"--" + flag, "2"}, command)),
-              to_string(static_cast<Axis>(axis)) + std::string("=2"));
-  }
 }
 
 }  // namespace

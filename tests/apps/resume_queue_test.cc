@@ -12,7 +12,7 @@ class QueueResume : public Resume {
   // 121 frames are 31 latent frames: blocks of 3 and fourteen times 2, in 24 turns. Pipeline stages
   // change no bit in f32; in bf16, the default of some machines, they round the hidden rows.
   std::string queue(const std::string& more) const {
-    return "generate --model tests/golden/pipeline_t2v/model --width 32 --height 16 --seed 5 "
+    return "generate --model tests/golden/pipeline_t2v/model --size 32x16 --seed 5 "
            "--threads 1 --progress json -p x --steps 9 --method queue:block=2,context=1 "
            "--deterministic --dtype f32 " +
            more;

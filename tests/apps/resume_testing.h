@@ -139,7 +139,7 @@ class Resume : public testing::Test {
 
   std::string path(const std::string& name) const { return folder_ + "/clips/" + name; }
   std::string job(int steps, const std::string& more) const {
-    return "generate --model tests/golden/pipeline_t2v/model --width 32 --height 16 --num-frames 9 "
+    return "generate --model tests/golden/pipeline_t2v/model --size 32x16 --num-frames 9 "
            "--seed 5 --threads 1 --progress json -p x --steps " +
            std::to_string(steps) + " " + more;
   }

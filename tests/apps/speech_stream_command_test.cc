@@ -47,7 +47,7 @@ TEST_F(SpeechStreamCommand, RendersASoundWithThePicture) {
 TEST_F(SpeechStreamCommand, LorasAndFilesArePartsOfTheModel) {
   const std::string plain = hash_of("");
   EXPECT_EQ(plain.size(), 64u);
-  EXPECT_EQ(hash_of("--step 2 --decode-rank 2"), plain);
+  EXPECT_EQ(hash_of("--layout step=2 --decode-rank 2"), plain);
   const auto width = open_transformer(model_->path + "/config.json")->traits().width;
   Tensor down(DType::kF32, {2, width}), up(DType::kF32, {width, 2});
   for (int64_t i = 0; i < 2 * width; ++i)
@@ -83,7 +83,7 @@ TEST_F(SpeechStreamCommand, WrongOnesAreRefusedByName) {
            {"--image none.png", "none.png"},
            {face() + "--size 96x64", "multiples of 64"},
            {face() + "--mood calm", "it has no moods"},
-           {face() + "--step 3", "there are 2 steps"},
+           {face() + "--layout step=3", "there are 2 steps"},
            {face() + "--lora none.safetensors", "none.safetensors"}}) {
     const Outcome outcome = run(render("-q " + more));
     EXPECT_NE(outcome.code, 0) << more;

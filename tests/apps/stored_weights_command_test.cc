@@ -84,7 +84,7 @@ TEST_F(StoredWeightsCommand, ThePresetStandsForItsFlags) {
   const std::string preset = "--preset distill-4", steps = "--steps 4 ";
   const auto without_steps = [&](const std::string& name, const std::string& more) {
     return run("generate --json -q --model " + kModel +
-               " --width 32 --height 16 --num-frames 9 --seed 5 --threads 1 --progress none -p x "
+               " --size 32x16 --num-frames 9 --seed 5 --threads 1 --progress none -p x "
                "--overwrite -o " +
                path(name) + " " + more);
   };

@@ -55,15 +55,15 @@ TEST_F(StreamCommand, RendersASoundWithItsPictures) {
 TEST_F(StreamCommand, PicturesAreTheSameUnderEverySplit) {
   std::string wanted;
   for (const std::string layout :
-       {"", "--step 2", "--step 4 --decode-rank 4", "--pp 2", "--layout step=2,layers=2",
-        "--decode-rank 1", "--layout step=3,decode_rank=3"}) {
+       {"", "--layout step=2", "--layout step=4 --decode-rank 4", "--layout layers=2",
+        "--layout step=2,layers=2", "--decode-rank 1", "--layout step=3,decode_rank=3"}) {
     const auto lines = json_lines_of(render("--dtype f32 --overwrite --json " + layout));
     ASSERT_EQ(lines.size(), 1u) << layout;
     if (wanted.empty()) wanted = lines[0]["framehash"];
     EXPECT_EQ(lines[0]["framehash"], wanted) << layout;
     EXPECT_EQ(lines[0]["frames"], 57) << layout;
   }
-  const auto shared = json_lines_of(render("--overwrite --json --ulysses 2 --step 2"));
+  const auto shared = json_lines_of(render("--overwrite --json --layout ulysses=2,step=2"));
   EXPECT_EQ(shared.at(0)["frames"], 57);
   std::set<std::string> hashes{wanted};
   for (const std::string kept : {"fp8", "int8"})
@@ -161,10 +161,10 @@ TEST_F(StreamCommand, WrongValuesAreToldBeforeAnythingIsDrawn) {
            {kAvatar + sound + "--caption 'a face' --mood calm", "a caption with {mood}"},
            {kAvatar + sound + "--image face.png", "draws its streams from text alone"},
            {kAvatar + sound + "--layout tensor=2", "tensor=2"},
-           {kAvatar + sound + "--step 5", "there are 4 steps"},
-           {kAvatar + sound + "--ulysses 5", "4 heads"},
-           {kAvatar + sound + "--ulysses 2 --pp 2", "legal: one of them"},
-           {kAvatar + sound + "--step 2 --decode-rank 3", "a rank that only decodes"},
+           {kAvatar + sound + "--layout step=5", "there are 4 steps"},
+           {kAvatar + sound + "--layout ulysses=5", "4 heads"},
+           {kAvatar + sound + "--layout ulysses=2,layers=2", "legal: one of them"},
+           {kAvatar + sound + "--layout step=2 --decode-rank 3", "a rank that only decodes"},
            {kAvatar + sound + "--size 100x96", "multiples of 16"},
            {kAvatar + sound + "--first-block 4", "1 ... 3"},
            {kAvatar + sound + "--size 16384x16384", "the stream does not fit"},

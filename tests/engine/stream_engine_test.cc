@@ -122,7 +122,7 @@ TEST(StreamEngine, IllegalSettingsAreNamed) {
     return "";
   };
   EXPECT_EQ(error_of([](StreamSettings&) {}), "");
-  EXPECT_NE(error_of([](StreamSettings& s) { s.width = 40; }).find("--width is 40"),
+  EXPECT_NE(error_of([](StreamSettings& s) { s.width = 40; }).find("the width is 40"),
             std::string::npos);
   EXPECT_NE(error_of([](StreamSettings& s) { s.window_frames = 1; }).find("window is 1"),
             std::string::npos);
