@@ -72,7 +72,9 @@ constexpr const char* kRules = R"(
   `-o shot` into `shot/`; with `-o shots/` into a folder inside `shots/` for each prompt.
 - Names take fields: `{seed}`, `{model}`, `{width}`, `{height}`, `{frames}`, `{prompt:40}` (at most so
   many characters), `{idx:05}` (the prompt's number from 0, in so many digits), `{date}`, `{time}`.
-- An existing result is never replaced without `--overwrite`; results appear whole or not at all.
+- An existing result is never replaced without `--overwrite`; results appear whole or not at all. An
+  output that exists or cannot be written is refused before the model is read, where the name needs
+  no more than the command.
 
     build/weft generate --model models/pocket --prompt "a blue star" -o stars/
     build/weft generate --model models/pocket --prompt "a blue star" --frames png -o star

@@ -42,14 +42,6 @@ std::string anywhere(const std::string& name, const std::string& value) {
   return kModels.count(name) && value != "auto" ? absolute(find_model(value)) : value;
 }
 
-// The files that an interrupted job left at `names`; the one with the most work done comes first.
-std::vector<std::string> files_left(const OutputNames& names) {
-  std::vector<std::string> files{names.latents, names.checkpoint,
-                                 older_checkpoint(names.checkpoint)};
-  std::erase_if(files, [](const std::string& path) { return !fs::exists(path); });
-  return files;
-}
-
 // `path` is one of those files or the output.
 OutputNames names_of_left(const std::string& path) {
   for (const char* ending :
@@ -100,6 +92,14 @@ bool is_recorded(const std::string& flag) {
 }
 
 }  // namespace
+
+std::vector<std::string> files_left(const OutputNames& names) {
+  std::vector<std::string> files{names.latents, names.checkpoint,
+                                 older_checkpoint(names.checkpoint)};
+  std::error_code ignored;  // a name that is too long is one that is not there
+  std::erase_if(files, [&](const std::string& path) { return !fs::exists(path, ignored); });
+  return files;
+}
 
 Flags flags_to_resume(const Flags& flags, std::span<const std::string> arguments) {
   if (!names_checkpoint(flags)) return flags;
