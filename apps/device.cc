@@ -194,7 +194,7 @@ std::vector<std::string> agreed_texts(const Ranks& ranks,
       if (size > 0) world.broadcast(stream, {}, TensorView(text.data(), DType::kU8, {size}), 0);
     }
   });
-  if (failed >= 0) throw Error(static_cast<ErrorKind>(failed), texts.front());
+  if (failed >= 0) throw AgreedError(static_cast<ErrorKind>(failed), texts.front());
   return texts;
 }
 

@@ -9,6 +9,7 @@
 #include "apps/command_line/flags.h"
 #include "apps/device_choice.h"
 #include "kernels/attention.h"
+#include "kernels/check.h"
 #include "kernels/device_plan.h"
 #include "parallel/communicator.h"
 #include "parallel/transport/link.h"
@@ -43,6 +44,11 @@ void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work
 
 // Returns the first rank's value in every process.
 uint64_t agreed(const Ranks& ranks, uint64_t value);
+// An Error that every process of a job throws, so that all of them end and one of them tells it.
+class AgreedError : public Error {
+ public:
+  using Error::Error;
+};
 // Calls `make` in the first process and returns its texts, or throws its Error, in every process.
 std::vector<std::string> agreed_texts(const Ranks& ranks,
                                       const std::function<std::vector<std::string>()>& make);

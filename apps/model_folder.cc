@@ -127,12 +127,10 @@ std::shared_ptr<const OpenModel> open_model(const Flags& flags) {
 std::string model_folder(const Flags& flags) {
   const std::string path = flags.text("model");
   const CommandSpec& command = command_spec(flags.command());
-  const FlagSpec* spec = find_flag(flags.command(), "model");
   if (path.empty())
     throw Error(ErrorKind::kUsage,
                 std::string("weft ") + command.name + " needs --model FOLDER" +
-                    (find_flag(flags.command(), "transformer") ? " or --transformer FILE" : "") +
-                    (spec->environment ? std::string(" (or ") + spec->environment + ")" : ""));
+                    (find_flag(flags.command(), "transformer") ? " or --transformer FILE" : ""));
   const std::string found = search_model(path);
   if (!fs::is_directory(found))
     throw Error(ErrorKind::kModel,

@@ -19,6 +19,7 @@
 #include "apps/command_line/help.h"
 #include "apps/command_line/suggest.h"
 #include "apps/commands.h"
+#include "apps/device.h"
 #include "apps/generate/resume.h"
 #include "apps/generate/stop.h"
 #include "io/part_file.h"
@@ -146,20 +147,23 @@ int finished(int code) {
   return code;
 }
 
-// Ends a job that was asked to stop; all its processes have agreed on it.
-int stopped() {
+// Ends a job whose processes have all agreed on its end.
+int ended(int code) {
   try {
-    return finished(code_of(g_signal));
+    return finished(code);
   } catch (const Error& error) {
     std::fprintf(stderr, "weft: %s\n", printable(error.what()).c_str());
     return static_cast<int>(error.kind());
   }
 }
 
+bool is_agreed(const Error& error) { return dynamic_cast<const AgreedError*>(&error); }
+
 // Errors that every process of a job has are printed by the first alone.
 bool prints(const Error& error) {
   const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  const bool alike = error.kind() == ErrorKind::kUsage || error.kind() == ErrorKind::kStopped;
+  const bool alike =
+      error.kind() == ErrorKind::kUsage || error.kind() == ErrorKind::kStopped || is_agreed(error);
   return !rank || std::string(rank) == "0" || !alike;
 }
 
@@ -265,8 +269,9 @@ int main(int argc, char** argv) {
     return main_checked(argc, argv);
   } catch (const Error& error) {
     if (prints(error)) std::fprintf(stderr, "weft: %s\n", printable(error.what()).c_str());
-    if (error.kind() == ErrorKind::kStopped && g_signal) return stopped();
-    return static_cast<int>(error.kind());
+    if (error.kind() == ErrorKind::kStopped && g_signal) return ended(code_of(g_signal));
+    const int code = static_cast<int>(error.kind());
+    return is_agreed(error) ? ended(code) : code;
   } catch (const std::bad_alloc&) {
     std::fputs("weft: out of memory\n", stderr);
     return static_cast<int>(ErrorKind::kMemory);

@@ -14,6 +14,7 @@
 #include <set>
 
 #include "io/folder.h"
+#include "io/writable.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -40,16 +41,29 @@ std::string parent_of(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-// Creates the missing folders above `path` and returns them, so that they can be removed again.
-std::vector<std::string> make_parents(const std::string& path) {
-  std::vector<std::string> missing, made;
+// The folders above `path` that do not exist, innermost first, and the one that does.
+struct Parents {
+  std::vector<std::string> missing;
+  std::string existing;
+};
+Parents parents_of(const std::string& path) {
+  Parents parents;
   for (std::string dir = parent_of(path);; dir = parent_of(dir)) {
     struct stat info;
-    if (stat(dir.c_str(), &info) == 0) break;
+    if (stat(dir.c_str(), &info) == 0) {
+      parents.existing = dir;
+      return parents;
+    }
     if (errno != ENOENT || dir == parent_of(dir))
       throw_system_error("create the folder", dir, errno);
-    missing.push_back(dir);
+    parents.missing.push_back(dir);
   }
+}
+
+// Creates the missing folders above `path` and returns them, so that they can be removed again.
+std::vector<std::string> make_parents(const std::string& path) {
+  const std::vector<std::string> missing = parents_of(path).missing;
+  std::vector<std::string> made;
   for (auto dir = missing.rbegin(); dir != missing.rend(); ++dir) {
     if (mkdir(dir->c_str(), 0777) == 0) {
       made.push_back(*dir);
@@ -94,6 +108,38 @@ bool holds_only_frames(const std::string& folder) {
     return path.extension() == ".png" && !stem.empty() &&
            std::ranges::all_of(stem, [](char c) { return c >= '0' && c <= '9'; });
   });
+}
+
+// `path` without the '/' at the end of a folder. Refuses one that names nothing.
+std::string final_name(const std::string& path) {
+  std::string final = path;
+  while (final.size() > 1 && final.ends_with('/')) final.pop_back();
+  const fs::path name = fs::path(final).filename();
+  if (name.empty() || name == "." || name == ".." || final == "/")
+    throw Error(ErrorKind::kUsage, "output '" + path + "' names no file");
+  return final;
+}
+
+// Refuses a name that is taken by something that must not be replaced.
+void check_free(const std::string& final, bool folder, Overwrite overwrite) {
+  struct stat info;
+  if (lstat(final.c_str(), &info) == 0) {
+    if (S_ISDIR(info.st_mode) != folder)
+      throw Error(ErrorKind::kOutput, folder ? "'" + final + "' is a file, not a folder"
+                                             : "'" + final +
+                                                   "' is a folder; end it with '/' for "
+                                                   "a folder of frames");
+    if (folder && !entries_of(final).empty()) {
+      if (overwrite == Overwrite::kRefuse) fail_exists(final);
+      if (!holds_only_frames(final))
+        throw Error(ErrorKind::kOutput, "'" + final +
+                                            "' holds other files than numbered PNG "
+                                            "frames and is not replaced; choose another --output");
+    }
+    if (!folder && overwrite == Overwrite::kRefuse) fail_exists(final);
+  } else if (errno != ENOENT) {
+    throw_system_error("write", final, errno);
+  }
 }
 
 // Locks `part`. Another job may rename or remove it after it was opened and before it was locked.
@@ -162,32 +208,9 @@ void fill_file(const std::string& path, const std::string& bytes) {
 
 PartFile::PartFile(const std::string& path, Overwrite overwrite, const std::string& tag,
                    Earlier earlier)
-    : final_(path), overwrite_(overwrite) {
-  folder_ = path.ends_with('/');
-  while (final_.size() > 1 && final_.ends_with('/')) final_.pop_back();
-  const fs::path name = fs::path(final_).filename();
-  if (name.empty() || name == "." || name == ".." || final_ == "/")
-    throw Error(ErrorKind::kUsage, "output '" + path + "' names no file");
+    : final_(final_name(path)), overwrite_(overwrite), folder_(path.ends_with('/')) {
   part_ = path_of(tag);
-
-  struct stat info;
-  if (lstat(final_.c_str(), &info) == 0) {
-    if (S_ISDIR(info.st_mode) != folder_)
-      throw Error(ErrorKind::kOutput, folder_ ? "'" + final_ + "' is a file, not a folder"
-                                              : "'" + final_ +
-                                                    "' is a folder; end it with '/' for "
-                                                    "a folder of frames");
-    if (folder_ && !entries_of(final_).empty()) {
-      if (overwrite == Overwrite::kRefuse) fail_exists(final_);
-      if (!holds_only_frames(final_))
-        throw Error(ErrorKind::kOutput, "'" + final_ +
-                                            "' holds other files than numbered PNG "
-                                            "frames and is not replaced; choose another --output");
-    }
-    if (!folder_ && overwrite == Overwrite::kRefuse) fail_exists(final_);
-  } else if (errno != ENOENT) {
-    throw_system_error("write", final_, errno);
-  }
+  check_free(final_, folder_, overwrite);
   made_dirs_ = make_parents(final_);
   try {
     lock_ = lock_part(part_, folder_);
@@ -234,6 +257,17 @@ PartFile::~PartFile() {
     for (auto dir = made_dirs_.rbegin(); dir != made_dirs_.rend(); ++dir) rmdir(dir->c_str());
   }
   if (lock_ >= 0) close(lock_);
+}
+
+void check_writable(const std::string& path, Overwrite overwrite) {
+  const std::string final = final_name(path);
+  check_free(final, path.ends_with('/'), overwrite);
+  // Permissions and file systems have more rules than can be asked for: a file has to be made.
+  std::string probe = parents_of(final).existing + "/.weft-XXXXXX";
+  const int fd = mkostemp(probe.data(), O_CLOEXEC);
+  if (fd < 0) throw_system_error("write", final, errno);
+  close(fd);
+  unlink(probe.c_str());
 }
 
 void drop_parts(const std::string& path) {

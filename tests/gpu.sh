@@ -203,8 +203,8 @@ for line in lines:
 PY
 }
 
-bench_dit() {  # name, config, tokens, blocks: ours, and PyTorch's step
-  local size=(--config "$2" --tokens "$3" --blocks "$4" --repeat 3)
+bench_dit() {  # name, arch, tokens, blocks: ours, and PyTorch's step
+  local size=(--arch "$2" --tokens "$3" --blocks "$4" --repeat 3)
   step "dit_$1" 180 ours dit --dtype bf16 "${size[@]}" ${TINY:+"${tiny[@]}"}
   [ -z "${TINY:-}" ] || size+=(--device cpu --eager)
   step "torch_$1" 180 torch_step "${size[@]}"
@@ -225,7 +225,7 @@ bench() {  # what is compared with PyTorch's step and with floors
     ${TINY:+"${tiny[@]}"}
   step dit_1.3b_fp8_tensor 120 ours dit --dtype bf16 --tokens $long --blocks "${blocks[0]}" --weights fp8-tensor --attention fp8 --repeat 3 \
     ${TINY:+"${tiny[@]}"}
-  step streamed 120 ours dit --dtype bf16 --config wan2.1-14b --tokens $long "${stream[@]}" --repeat 3 ${TINY:+"${tiny[@]}"}
+  step streamed 120 ours dit --dtype bf16 --arch wan2.1-14b --tokens $long "${stream[@]}" --repeat 3 ${TINY:+"${tiny[@]}"}
   summary | tee -a "$out/table.txt"
 }
 

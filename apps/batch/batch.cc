@@ -13,6 +13,7 @@
 #include "apps/generate/progress.h"
 #include "apps/generate/resume.h"
 #include "io/sha256.h"
+#include "io/writable.h"
 
 namespace weft {
 namespace {
@@ -44,7 +45,7 @@ class Batch {
   explicit Batch(const Flags& flags)
       : flags_(flags),
         file_(file_of(flags)),
-        folder_(flags.text("output") + (flags.text("output").ends_with('/') ? "" : "/")),
+        folder_(folder_of(flags)),
         shard_(shard_of(flags)),
         lines_(lines_of(flags, "", file_)),
         jobs_(read_jobs()),
@@ -95,6 +96,17 @@ class Batch {
       throw Error(ErrorKind::kUsage,
                   "weft batch takes one file, got " + std::to_string(flags.operands().size()));
     return flags.operands().front();
+  }
+
+  // --output. A folder that cannot be made or written is refused before anything is loaded.
+  static std::string folder_of(const Flags& flags) {
+    const std::string output = flags.text("output"),
+                      folder = output + (output.ends_with('/') ? "" : "/");
+    agreed_texts(ranks_of(flags), [&] {
+      check_writable(folder + "results.jsonl", Overwrite::kReplace);
+      return std::vector<std::string>();
+    });
+    return folder;
   }
 
   void fault(size_t index, const std::string& message) { faults_.emplace(index, message); }

@@ -19,9 +19,12 @@ This file is made by `weft completion markdown`, and a test holds it equal: chan
 
 ## What stays stable
 
-Scripts may rely on all of this. A later version may add to it, and changes none of it.
+Scripts may rely on all of this from the first release on. A later version may add to it, and changes
+none of it.
 
-- `bash apps/setup.sh` installs what building needs, `bash apps/setup.sh tests` what the tests need.
+- The commands, flags with their other names, legal values and environment variables of this file,
+  with what they mean; `-` and `_` inside a flag's name are the same.
+- The exit codes below, in all commands.
 - `cmake --preset default` configures a build in `build/`, `cmake --preset cuda` one with CUDA in
   `build-cuda/`. The program is `build/weft` (`build-cuda/weft`).
 - Results go to standard output, and nothing else does. Progress, warnings and errors go to standard
@@ -31,14 +34,15 @@ Scripts may rely on all of this. A later version may add to it, and changes none
   other two do not. With `--json` every command prints one object per line, as
   `apps/output.schema.json` describes them. `weft batch` and `weft stream` print the same line for each
   result; `weft stream --live` writes the movie there instead.
+- A job in JSON has the fields of `apps/job.schema.json` (`weft.job/v1`); a later form has another name.
 - `weft verify` exits with 0 where every tensor of every case is within its bound, with 1 where one is
   not, with 2 for wrong usage, and with 3 where a case or its model is malformed or missing.
-- All commands use the exit codes below.
-- `--gpus N` (also `--num-gpus N`) is `--device cuda --ranks N`. Where no GPU is usable it is refused,
-  with exit code 2 and the reason.
-- `weft COMMAND --help` has at most 75 lines of at most 100 columns.
-- Every name of a flag in this file stays accepted, the former names below included; `-` and `_` inside
-  a name are the same.
+- `bash apps/setup.sh` installs what building needs, `bash apps/setup.sh tests` what the tests need.
+
+These may change with every version: the words of messages, of `--help` and of `--dry-run`; `weft bench`
+with its flags and its JSON; defaults that the model does not state; checkpoints, which only the version
+that wrote them is sure to read; the C++ interface; and the frames of a seed, where the number that
+`weft version` calls the numerics epoch changes.
 
 ## Exit codes
 
@@ -49,12 +53,8 @@ Scripts may rely on all of this. A later version may add to it, and changes none
 constexpr const char* kRules = R"(
 ## Values
 
-- **Precedence.** A flag is stronger than `--set`, `--set` than the environment, the environment than
-  the file of `--config`, and that than the default. `--print-config` shows every value and where it
-  comes from.
-- **`--set FLAG=VALUE`** sets one flag and may be repeated. Everything after the first `=` is the value,
-  commas included: `--set "prompt=a ball, red"`, `--set layout=cfg=2,ulysses=2`. (Earlier versions
-  split the text at commas.)
+- **Precedence.** A flag is stronger than the file of `--config`, and that than the default.
+  `--print-config` shows every value and where it comes from.
 - **Switches** are `--flag`, or `--flag=on` and `--flag=off`.
 - **Sizes in bytes** take `B`, `K`, `M`, `G`, `T` and `KiB`, `MiB`, `GiB`, `TiB`, which are powers of
   1024, and `KB`, `MB`, `GB`, `TB`, which are powers of 1000: `20G` is 20 GiB, `20GB` is 20,000,000,000
@@ -70,11 +70,12 @@ constexpr const char* kRules = R"(
 - Any other `--output` is the name of the result itself: `.mp4`, `.webm` and `.gif` are clips, `.png` is
   one picture (with `--num-frames 1`).
 - `--frames png` writes every frame as a picture into a folder, `00000.png`, `00001.png`, ...: with
-  `-o shot` into `shot/`; with `-o shots/` into a folder inside `shots/` for each prompt. (Earlier
-  versions wrote frames into any `--output` that ends in `/`.)
+  `-o shot` into `shot/`; with `-o shots/` into a folder inside `shots/` for each prompt.
 - Names take fields: `{seed}`, `{model}`, `{width}`, `{height}`, `{frames}`, `{prompt:40}` (at most so
   many characters), `{idx:05}` (the prompt's number from 0, in so many digits), `{date}`, `{time}`.
-- An existing result is never replaced without `--overwrite`; results appear whole or not at all.
+- An existing result is never replaced without `--overwrite`; results appear whole or not at all. An
+  output that exists or cannot be written is refused before the model is read, where the name needs
+  no more than the command.
 
     build/weft generate --model models/pocket --prompt "a blue star" -o stars/
     build/weft generate --model models/pocket --prompt "a blue star" --frames png -o star
@@ -84,7 +85,8 @@ constexpr const char* kRules = R"(
 `--ranks N` makes N parallel workers, threads of one process. A layout says how they share the work:
 `--layout cfg=2,ulysses=2`, or in short `--cfg 2 --ulysses 2`. Without `--ranks` there are as many ranks
 as the axes multiply to. Under `mpirun` the processes are the ranks. With `--device cuda` every rank has
-a GPU of its own, in turns where there are fewer.
+a GPU of its own, in turns where there are fewer. `--gpus N` is `--device cuda --ranks N`; where no GPU
+is usable it is refused, with exit code 2 and the reason.
 
     build/weft generate --model models/pocket --prompt "a cyan ring" --ulysses 2 --cfg 2 -o ring.mp4
 )";
@@ -147,21 +149,10 @@ std::string cli_guide() {
       if (spec.group == group) out += flag_row(spec);
   }
   out +=
-      "\n## Environment\n\nA flag is stronger than its variable. `WEFT_CPU` caps the instruction "
-      "set "
-      "(ref, avx2, avx512, amx).\n\n| variable | flag |\n|---|---|\n";
-  for (const FlagSpec& spec : flag_table())
-    if (spec.environment)
-      out += "| " + code(spec.environment) + " | " + code(std::string("--") + spec.name) + " of " +
-             commands_of(spec) + " |\n";
-  out +=
-      "\n## Former names\n\nThese names clashed with others and were replaced. They stay accepted; "
-      "no "
-      "help text shows them.\n\n| former | now | commands |\n|---|---|---|\n";
-  for (const FlagSpec& spec : flag_table())
-    for (const std::string& former : split(spec.former, ' '))
-      out += "| " + code(former) + " | " + code(std::string("--") + spec.name) + " | " +
-             commands_of(spec) + " |\n";
+      "\n## Environment\n\nEverything else is said by flags.\n\n| variable | meaning "
+      "|\n|---|---|\n";
+  for (const auto& [name, meaning] : environment_table())
+    out += "| " + code(name) + " | " + meaning + " |\n";
   return out;
 }
 

@@ -181,9 +181,8 @@ std::string manual() {
     }
   }
   out += ".SH ENVIRONMENT\n";
-  for (const FlagSpec& spec : flag_table())
-    if (spec.environment)
-      out += std::string(".TP\n\\fB") + spec.environment + "\\fR\n\\-\\-" + roff(spec.name) + "\n";
+  for (const auto& [name, meaning] : environment_table())
+    out += std::string(".TP\n\\fB") + name + "\\fR\n" + roff(meaning) + "\n";
   out += ".SH EXIT STATUS\n";
   for (const ExitCode& exit : exit_code_table())
     out += ".TP\n\\fB" + std::to_string(exit.code) + "\\fR\n" + roff(exit.meaning) + "\n";

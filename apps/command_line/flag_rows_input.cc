@@ -186,8 +186,7 @@ constexpr FlagSpec kInput[] = {
      .help = "generator of the noise: portable is the same on every machine, torch-cpu is "
              "PyTorch's on a CPU",
      .commands = kGenerate | kBatch | kServe | kPlan,
-     .level = kAdvanced,
-     .environment = "WEFT_RNG"},
+     .level = kAdvanced},
     {.name = "method",
      .value = "METHOD",
      .fallback = "auto",
@@ -278,7 +277,6 @@ constexpr FlagSpec kInput[] = {
      .commands = kComplete},
     {.name = "max-tokens",
      .aliases = "--max-new-tokens",
-     .former = "-n",
      .type = kInteger,
      .fallback = "256, or what the model's positions leave",
      .is_default = false,
@@ -331,7 +329,6 @@ constexpr FlagSpec kInput[] = {
      .commands = kComplete,
      .level = kAdvanced},
     {.name = "arch",
-     .former = "--config",
      .fallback = "wan2.1-1.3b",
      .legal = "wan2.1-1.3b|wan2.1-14b|wan2.1-i2v-14b|wan2.1-flf2v-14b|wan2.2-i2v-a14b|"
               "wan2.2-ti2v-5b|z-image|qwen-image|flux.1-dev|flux.1-schnell",

@@ -23,8 +23,7 @@ constexpr FlagSpec kListen[] = {
      .value = "FILE",
      .help = "the key that clients must give, one line of 16 to 4096 characters; an address that "
              "others reach needs one",
-     .commands = kStream | kServe,
-     .environment = "WEFT_API_KEY_FILE"},
+     .commands = kStream | kServe},
     {.name = "allow-origin",
      .value = "ORIGIN,...",
      .help = "pages of these origins may connect too, as https://example.org",

@@ -44,8 +44,7 @@ constexpr FlagSpec kModel[] = {
      .value = "FOLDER",
      .help =
          "folder in the diffusers layout (it has a model_index.json), or an installed model's name",
-     .commands = kGenerate | kStream | kBatch | kServe | kReplay | kPlan | kDoctor,
-     .environment = "WEFT_MODEL_PATH"},
+     .commands = kGenerate | kStream | kBatch | kServe | kReplay | kPlan | kDoctor},
     {.name = "model",
      .aliases = "-m --model-path --ckpt-dir",
      .value = "FOLDER",
@@ -56,8 +55,7 @@ constexpr FlagSpec kModel[] = {
      .aliases = "-m --model-path",
      .value = "FOLDER",
      .help = "folder of a Qwen2.5 or Qwen3: config.json, tokenizer.json, safetensors",
-     .commands = kComplete,
-     .environment = "WEFT_LANGUAGE_MODEL"},
+     .commands = kComplete},
     {.name = "transformer",
      .value = "FILE",
      .help =
@@ -182,15 +180,13 @@ constexpr FlagSpec kDevice[] = {
      .legal = "1 ... 4096",
      .help = "CPU threads of each rank",
      .commands =
-         kGenerate | kStream | kBatch | kServe | kReplay | kComplete | kPlan | kVerify | kBench,
-     .environment = "WEFT_THREADS"},
+         kGenerate | kStream | kBatch | kServe | kReplay | kComplete | kPlan | kVerify | kBench},
     {.name = "deterministic",
      .type = kSwitch,
      .fallback = "off",
      .help = "give the same bits for every number of threads; somewhat slower",
      .commands = kGenerate | kBatch | kServe | kComplete | kVerify | kBench,
-     .level = kAdvanced,
-     .environment = "WEFT_DETERMINISTIC"},
+     .level = kAdvanced},
     {.name = "memory-limit",
      .aliases = "--vram-limit --max-vram",
      .type = kBytes,
@@ -259,31 +255,27 @@ constexpr FlagSpec kOutput[] = {
      .help = "a file (.mp4, .webm, .gif for a clip, .png for a picture), or a folder that ends in "
              "/ and receives one file per prompt; names take {seed} {model} {width} {height} "
              "{frames} {prompt:40} {idx:05} {date} {time}",
-     .commands = kGenerate | kReplay | kDoctor,
-     .environment = "WEFT_OUTPUT_DIR"},
+     .commands = kGenerate | kReplay | kDoctor},
     {.name = "output",
      .aliases = "-o --output-path",
      .value = "PATH",
      .fallback = "outputs/",
      .help = "an .mp4 file, or a folder that ends in / and receives one; --live writes to standard "
              "output instead",
-     .commands = kStream,
-     .environment = "WEFT_OUTPUT_DIR"},
+     .commands = kStream},
     {.name = "output",
      .aliases = "-o --output-path",
      .value = "FOLDER/",
      .fallback = "outputs/",
      .help = "the folder of the results, {id}.mp4 or the output that a job names, and of "
              "results.jsonl, errors.jsonl and manifest.json",
-     .commands = kBatch,
-     .environment = "WEFT_OUTPUT_DIR"},
+     .commands = kBatch},
     {.name = "output",
      .aliases = "-o --output-path",
      .value = "FOLDER/",
      .fallback = "outputs/",
      .help = "the folder of the results, one file and its sidecar for each job",
-     .commands = kServe,
-     .environment = "WEFT_OUTPUT_DIR"},
+     .commands = kServe},
     {.name = "shard",
      .value = "I/N",
      .fallback = "0/1",
@@ -443,19 +435,11 @@ constexpr FlagSpec kSettings[] = {
      .legal = "error|warn|info|debug",
      .help = "the least important messages that are printed on standard error",
      .commands = kEveryCommand,
-     .level = kAdvanced,
-     .environment = "WEFT_LOG_LEVEL"},
+     .level = kAdvanced},
     {.name = "config",
      .value = "FILE",
      .help = "read flags from a JSON file, {\"steps\": 20, ...}",
-     .commands = kEveryCommand & ~kBench,
-     .environment = "WEFT_CONFIG"},
-    {.name = "set",
-     .value = "FLAG=VALUE",
-     .help = "set one flag, as --set layout=cfg=2,ulysses=2; everything after the first = is the "
-             "value; may be repeated; stronger than the environment, weaker than flags",
-     .commands = kEveryCommand,
-     .level = kAdvanced},
+     .commands = kEveryCommand},
     {.name = "print-config",
      .type = kSwitch,
      .fallback = "off",
@@ -506,7 +490,7 @@ const FlagSpec* find_flag(Command command, const std::string& name) {
   std::replace(dashed.begin() + 2, dashed.end(), '_', '-');
   for (const FlagSpec& spec : flag_table()) {
     if (!(spec.commands & command)) continue;
-    const std::vector<std::string> names = accepted_spellings(spec);
+    const std::vector<std::string> names = spellings(spec);
     if (std::find(names.begin(), names.end(), dashed) != names.end()) return &spec;
   }
   return nullptr;

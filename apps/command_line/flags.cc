@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -19,6 +18,11 @@ namespace weft {
 namespace {
 
 using enum FlagType;
+
+constexpr EnvironmentVariable kEnvironment[] = {
+    {"WEFT_CPU", "the highest instruction set that is used: ref, avx2, avx512 or amx"},
+    {"WEFT_MODEL_DIRS", "folders, separated by colons, in which --model finds models by name"},
+};
 
 [[noreturn]] void unknown_flag(Command command, const std::string& word) {
   const std::string name = command_spec(command).name;
@@ -69,9 +73,7 @@ struct Words {
 [[noreturn]] void missing_value(Command command, const std::string& word) {
   const FlagSpec* spec = nullptr;
   for (const FlagSpec& each : flag_table()) {
-    const std::vector<std::string> names = accepted_spellings(each);
-    if ((each.commands & command) && std::find(names.begin(), names.end(), word) != names.end())
-      spec = &each;
+    if ((each.commands & command) && std::ranges::count(spellings(each), word) > 0) spec = &each;
   }
   throw Error(ErrorKind::kUsage,
               word + " needs a value" + (spec ? ", legal: " + legal_values(*spec) : ""));
@@ -86,8 +88,7 @@ Words read_words(Command command, std::span<const std::string> arguments) {
   for (const FlagSpec& spec : flag_table()) {
     if (!(spec.commands & command)) continue;
     std::string names;
-    for (const std::string& name : accepted_spellings(spec))
-      names += (names.empty() ? "" : ",") + name;
+    for (const std::string& name : spellings(spec)) names += (names.empty() ? "" : ",") + name;
     if (spec.type == kSwitch)
       app.add_flag(names, words.values[&spec]);
     else
@@ -122,7 +123,7 @@ Words read_words(Command command, std::span<const std::string> arguments) {
 // The spelling of `spec` that stands on the command line.
 std::string spelling_used(const FlagSpec& spec, std::span<const std::string> arguments) {
   for (const std::string& argument : arguments)
-    for (const std::string& name : accepted_spellings(spec)) {
+    for (const std::string& name : spellings(spec)) {
       const bool is_short = name.size() == 2;
       if (argument == name || argument.starts_with(name + "=") ||
           (is_short && argument.starts_with(name) && !argument.starts_with("--")))
@@ -133,27 +134,15 @@ std::string spelling_used(const FlagSpec& spec, std::span<const std::string> arg
 
 }  // namespace
 
-namespace {
-std::vector<std::string> with_underscores(std::vector<std::string> names) {
+std::vector<std::string> spellings(const FlagSpec& spec) {
+  std::vector<std::string> names{std::string("--") + spec.name};
+  for (const std::string& alias : split(spec.aliases, ' ')) names.push_back(alias);
   for (size_t i = 0, n = names.size(); i < n; ++i) {
     std::string other = names[i];
     if (other.size() < 3) continue;
     std::replace(other.begin() + 2, other.end(), '-', '_');
     if (other != names[i]) names.push_back(other);
   }
-  return names;
-}
-}  // namespace
-
-std::vector<std::string> spellings(const FlagSpec& spec) {
-  std::vector<std::string> names{std::string("--") + spec.name};
-  for (const std::string& alias : split(spec.aliases, ' ')) names.push_back(alias);
-  return with_underscores(std::move(names));
-}
-
-std::vector<std::string> accepted_spellings(const FlagSpec& spec) {
-  std::vector<std::string> names = spellings(spec);
-  for (const std::string& name : with_underscores(split(spec.former, ' '))) names.push_back(name);
   return names;
 }
 
@@ -194,34 +183,9 @@ void Flags::read_config_file(const std::string& path) {
   for (const auto& [key, value] : file.items()) {
     const FlagSpec* spec = find_flag(command_, key);
     if (!spec) unknown_flag(command_, "--" + key);
-    if (key == "set" || key == "config")
-      throw Error(ErrorKind::kUsage,
-                  path + " sets " + key + "; legal: every flag but --config and --set");
+    if (key == "config")
+      throw Error(ErrorKind::kUsage, path + " sets config; legal: every flag but --config");
     set(*spec, value_text(value), "config " + path);
-  }
-}
-
-void Flags::read_assignment(const std::string& assignment) {
-  const size_t equal = assignment.find('=');
-  if (equal == std::string::npos || equal == 0)
-    throw Error(ErrorKind::kUsage, "--set is '" + assignment + "', legal: flag=value, as steps=20");
-  const FlagSpec* spec = find_flag(command_, assignment.substr(0, equal));
-  if (!spec) unknown_flag(command_, "--" + assignment.substr(0, equal));
-  const std::string name = spec->name;
-  if (name == "set" || name == "config")
-    throw Error(ErrorKind::kUsage,
-                "--set is '" + assignment + "', legal: every flag but --config and --set");
-  set(*spec, assignment.substr(equal + 1), "--set");
-  try {
-    check(*spec);
-  } catch (const Error& error) {
-    const size_t comma = assignment.find(',', equal), next = assignment.find('=', equal + 1);
-    const bool several = comma != std::string::npos && next != std::string::npos && comma < next &&
-                         find_flag(command_, assignment.substr(comma + 1, next - comma - 1));
-    throw Error(ErrorKind::kUsage,
-                error.what() + std::string(several ? "; --set takes one flag=value, and may be "
-                                                     "repeated"
-                                                   : ""));
   }
 }
 
@@ -231,11 +195,10 @@ Flags Flags::parse(Command command, std::span<const std::string> arguments,
   flags.command_ = command;
   Words words = read_words(command, arguments);
   flags.operands_ = std::move(words.operands);
-  const FlagSpec* assignments = find_flag(command, "set");
   for (const auto& [spec, values] : words.values) {
     if (values.empty()) continue;
     flags.typed_[spec->name] = spelling_used(*spec, arguments);
-    if (values.size() > 1 && spec->type != kSwitch && spec != assignments && !spec->is_list)
+    if (values.size() > 1 && spec->type != kSwitch && !spec->is_list)
       throw Error(ErrorKind::kUsage, flags.typed_[spec->name] + " is given " +
                                          std::to_string(values.size()) + " times, as '" +
                                          values[0] + "' and '" + values[1] + "'; give it once");
@@ -245,23 +208,12 @@ Flags Flags::parse(Command command, std::span<const std::string> arguments,
   for (const FlagSpec& spec : flag_table())
     if ((spec.commands & command) && spec.is_default && *spec.fallback)
       flags.values_[spec.name] = {spec.fallback, "default"};
-  if (const FlagSpec* config = find_flag(command, "config"); config && config->environment) {
-    std::string path;
-    if (!words.values[config].empty())
-      path = words.values[config].front();
-    else if (const char* value = std::getenv(config->environment))
-      path = value;
-    if (!path.empty()) flags.read_config_file(path);
-  }
-  for (const FlagSpec& spec : flag_table())
-    if ((spec.commands & command) && spec.environment)
-      if (const char* value = std::getenv(spec.environment); value && *value)
-        flags.set(spec, value, std::string("environment ") + spec.environment);
+  for (const std::string& path : words.values[find_flag(command, "config")])
+    flags.read_config_file(path);
   for (const auto& [name, value] : stored.values)
     if (const FlagSpec* spec = find_flag(command, name)) flags.set(*spec, value, stored.origin);
-  for (const std::string& assignment : words.values[assignments]) flags.read_assignment(assignment);
   for (const auto& [spec, values] : words.values) {
-    if (values.empty() || spec == assignments) continue;
+    if (values.empty()) continue;
     std::string value = spec->type == kSwitch && values.back() == "true" ? "on" : values.back();
     if (spec->is_list)
       for (size_t i = values.size() - 1; i-- > 0;) value = values[i] + "," + value;
@@ -355,10 +307,11 @@ std::string Flags::to_json() const {
   return object.dump() + "\n";
 }
 
+std::span<const EnvironmentVariable> environment_table() { return kEnvironment; }
+
 std::vector<std::string> unknown_environment() {
-  std::vector<std::string> known{"WEFT_CPU", "WEFT_MODEL_DIRS"}, warnings;
-  for (const FlagSpec& spec : flag_table())
-    if (spec.environment) known.push_back(spec.environment);
+  std::vector<std::string> known, warnings;
+  for (const EnvironmentVariable& variable : kEnvironment) known.push_back(variable.name);
   for (char** entry = environ; *entry; ++entry) {
     const std::string name(*entry, std::strcspn(*entry, "="));
     if (!name.starts_with("WEFT_") || std::find(known.begin(), known.end(), name) != known.end())

@@ -54,10 +54,8 @@ enum class FlagLevel : uint8_t { kBasic, kAdvanced };
 
 struct FlagSpec {
   const char* name;  // the canonical long name, without dashes
-  // Both are separated by spaces and have their dashes; '-' and '_' inside names are
-  // interchangeable. Former spellings are accepted and stand in apps/guide/cli.md alone.
+  // Separated by spaces, with their dashes; '-' and '_' inside names are interchangeable.
   const char* aliases = "";
-  const char* former = "";
   FlagType type = FlagType::kText;
   const char* value = nullptr;  // stands for the value in help texts, as "FOLDER"
   const char* fallback = "";    // the default; help texts show it
@@ -68,11 +66,10 @@ struct FlagSpec {
   unsigned commands;
   FlagGroup group = FlagGroup::kInput;  // set by flag_table()
   FlagLevel level = FlagLevel::kBasic;
-  const char* environment = nullptr;  // the WEFT_* variable that sets it where the flag is absent
   bool is_list = false;  // true: it may be repeated, which joins the values with commas
 };
 std::span<const FlagSpec> flag_table();
-// The command's flag of this name, alias or former name, without dashes; null where it has none.
+// The command's flag of this name or alias, without dashes; null where it has none.
 const FlagSpec* find_flag(Command command, const std::string& name);
 
 // Flags by name that a checkpoint or a sidecar states, and its name for messages.
@@ -81,8 +78,7 @@ struct StoredFlags {
   std::string origin;
 };
 
-// Parsed values with their origins: flag > --set > stored > environment > --config file > built-in
-// default.
+// Parsed values with their origins: flag > stored > --config file > built-in default.
 class Flags {
  public:
   // Throws Error(kUsage). `arguments` excludes the program and command names. Values that follow
@@ -102,8 +98,7 @@ class Flags {
   std::optional<double> real(const std::string& name) const;
   uint64_t bytes(const std::string& name) const;  // 0 where there is no value
   std::string origin(const std::string& name) const;
-  // The flag as the user gave it, for messages: "--vram-limit", "--threads (environment
-  // WEFT_THREADS)".
+  // The flag as the user gave it, for messages: "--vram-limit", "--threads (config short.json)".
   std::string label(const std::string& name) const;
 
   // Gives a flag the value that follows from another one; `origin` names that one.
@@ -120,7 +115,6 @@ class Flags {
  private:
   void set(const FlagSpec& spec, const std::string& value, const std::string& origin);
   void read_config_file(const std::string& path);
-  void read_assignment(const std::string& assignment);
   void check(const FlagSpec& spec) const;
   std::optional<GivenText> value_of(const std::string& name) const;  // nullopt: there is none
 
@@ -130,11 +124,14 @@ class Flags {
   std::map<std::string, std::string> typed_;  // name -> the spelling on the command line
 };
 
-// Every current name and alias with its dashes, and their forms with underscores; the name comes
-// first. accepted_spellings() has the former ones too.
+// Every name and alias with its dashes, and their forms with underscores; the name comes first.
 std::vector<std::string> spellings(const FlagSpec& spec);
-std::vector<std::string> accepted_spellings(const FlagSpec& spec);
 
+// A variable of the environment that Weft reads, and what it does.
+struct EnvironmentVariable {
+  const char *name, *meaning;
+};
+std::span<const EnvironmentVariable> environment_table();
 // Warnings for WEFT_* environment names that nothing reads, one line each.
 std::vector<std::string> unknown_environment();
 

@@ -49,7 +49,7 @@ HealthCheck cores_check() {
     std::snprintf(text, sizeof text, "%.2g", allowed);
     check.detail += ", the control group allows " + std::string(text);
     warn(check, "give --threads " + std::to_string(std::max(1, static_cast<int>(allowed))) +
-                    " (or WEFT_THREADS), or raise the quota");
+                    ", or raise the quota");
   } else if (usable < online) {
     warn(check,
          "this process is bound to some cores; lift it with taskset or mpirun --bind-to "

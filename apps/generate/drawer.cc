@@ -466,10 +466,6 @@ void Drawer::draw_one(const Work& work, Generator& generator, const Drawing& dra
   const bool with_sidecar = !flags_.on("no-metadata");
   const OutputNames names = output_names(drawing.path);
   const Overwrite overwrite = flags_.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
-  if (overwrite == Overwrite::kRefuse && with_sidecar && fs::exists(names.sidecar)) {
-    if (complete(generator, drawing)) drop_leftovers(flags_, names);
-    throw Error(ErrorKind::kOutput, names.sidecar + " exists; --overwrite replaces it");
-  }
   const Drawings& drawings = work.drawings;
   RunOptions options = joining(flags_, drawings.stop);
   options.resume = left_by_earlier_run(flags_, generator, request, names);

@@ -11,20 +11,30 @@
 #include "apps/generate/resume.h"
 #include "apps/inspect/memory.h"
 #include "io/json.h"
+#include "io/writable.h"
 #include "kernels/transfer.h"
 
 namespace weft {
 namespace {
 
-OutputChoice output_choice(const Flags& flags, bool several) {
+bool are_several(const Flags& flags, const std::vector<GivenJob>& jobs) {
+  return jobs.size() > 1 || flags.given("prompt-file");
+}
+
+// The pattern of a job's path. The output of a line lies in the folder of --output.
+std::string pattern_of(const Flags& flags, const JobSpec& job, bool several) {
   OutputChoice choice{.output = flags.text("output"),
                       .label = flags.label("output"),
                       .frames_as_pictures = flags.text("frames") == "png",
                       .in_segments = segment_frames(flags, 1).has_value(),
-                      .several = several};
-  const bool names_folder = flags.origin("output") == "environment WEFT_OUTPUT_DIR";
-  if (names_folder && !choice.output.ends_with('/')) choice.output += '/';
-  return choice;
+                      .several = several,
+                      .frames = job.request.frames};
+  if (!job.output.empty()) {
+    choice.output.resize(choice.output.rfind('/') + 1);
+    choice.output += job.output;
+    choice.several = false;
+  }
+  return output_pattern(choice);
 }
 
 std::string percent(double share) {
@@ -93,24 +103,13 @@ void print_result(const Flags& flags, const Finished& done) {
                  to_string(done.upload, result.streaming).c_str());
 }
 
-// Refuses --output, where it names the results, and its companions before anything is loaded.
-OutputChoice checked_output(const Flags& flags, bool several, bool names_results) {
-  const OutputChoice output = output_choice(flags, several);
-  if (names_results) output_pattern(output);
-  if (flags.on("overwrite") && flags.on("no-clobber") && flags.given("no-clobber"))
-    throw Error(ErrorKind::kUsage, flags.label("overwrite") + " and " + flags.label("no-clobber") +
-                                       " exclude each other");
-  return output;
-}
-
 // The jobs of one command line. Their requests, names, seeds and layout are the same on all ranks.
 class Generation {
  public:
   Generation(const Flags& flags, std::vector<GivenJob> jobs, std::shared_ptr<const OpenModel> model)
       : flags_(flags),
         jobs_(std::move(jobs)),
-        several_(jobs_.size() > 1 || flags.given("prompt-file")),
-        output_(checked_output(flags, several_, jobs_.front().path.empty())),
+        several_(are_several(flags, jobs_)),
         // Captions that an interrupted run left are not expanded again.
         expander_(std::ranges::any_of(
                       jobs_, [](const GivenJob& job) { return job.spec.expanded_from.empty(); })
@@ -155,17 +154,32 @@ class Generation {
     }
     stamp_now(fields_);
     if (!jobs_.front().spec.seeded && !dry)
-      seed =
-          seed_left(flags_, output_names(expand_name(pattern_of(0), fields_of(0)))).value_or(seed);
+      seed = seed_left(flags_, output_names(expand_name(pattern(0), fields_of(0)))).value_or(seed);
     seed = agreed(drawer_.ranks(), seed);
     for (size_t i = 0; i < jobs_.size(); ++i)
       if (!jobs_[i].spec.seeded) drawings_.all[i].spec.request.seed = seed;
     for (size_t i = 0; i < jobs_.size(); ++i)
       drawings_.all[i].path =
-          jobs_[i].path.empty() ? output_path(pattern_of(i), fields_of(i)) : jobs_[i].path;
+          jobs_[i].path.empty() ? output_path(pattern(i), fields_of(i)) : jobs_[i].path;
     drawings_.several = several_;
-    if (!expander_.empty() && !dry) expand(prompts);
+    if (!expander_.empty() && !dry) {
+      refuse_outputs(false);
+      expand(prompts);
+    }
+    if (!dry) refuse_outputs(true);
     drawer_.arrange(drawings_.all);
+  }
+
+  // Refuses outputs before anything is printed, and before more than the model's headers are read.
+  void refuse_outputs(bool prompts_are_final) {
+    agreed_texts(drawer_.ranks(), [&] {
+      for (const Drawing& drawing : drawings_.all) {
+        const auto is_drawn = [&] { return complete(drawer_.generator(), drawing); };
+        check_output(flags_, drawing.path, several_,
+                     prompts_are_final ? is_drawn : std::function<bool()>());
+      }
+      return std::vector<std::string>();
+    });
   }
 
   void expand(const std::vector<std::string>& prompts) {
@@ -177,17 +191,8 @@ class Generation {
     }
   }
 
-  // The output of a line lies in the folder of --output.
-  std::string pattern_of(size_t i) const {
-    const JobSpec& job = drawings_.all[i].spec;
-    OutputChoice output = output_;
-    output.frames = job.request.frames;
-    if (!job.output.empty()) {
-      output.output.resize(output.output.rfind('/') + 1);
-      output.output += job.output;
-      output.several = false;
-    }
-    return output_pattern(output);
+  std::string pattern(size_t i) const {
+    return pattern_of(flags_, drawings_.all[i].spec, several_);
   }
 
   NameFields fields_of(size_t i) const {
@@ -275,7 +280,6 @@ class Generation {
   const Flags& flags_;
   const std::vector<GivenJob> jobs_;
   const bool several_;
-  const OutputChoice output_;
   const std::string expander_;
   Drawer drawer_;
 
@@ -286,8 +290,29 @@ class Generation {
 
 }  // namespace
 
+void check_outputs(const Flags& flags, const std::vector<GivenJob>& jobs) {
+  if (flags.on("overwrite") && flags.on("no-clobber") && flags.given("no-clobber"))
+    throw Error(ErrorKind::kUsage, flags.label("overwrite") + " and " + flags.label("no-clobber") +
+                                       " exclude each other");
+  const bool several = are_several(flags, jobs);
+  std::vector<std::string> patterns;
+  if (jobs.front().path.empty()) pattern_of(flags, {}, several);
+  for (const GivenJob& job : jobs)
+    patterns.push_back(job.path.empty() ? pattern_of(flags, job.spec, several) : "");
+  if (flags.on("dry-run")) return;
+  agreed_texts(ranks_of(flags), [&] {
+    for (size_t i = 0; i < jobs.size(); ++i)
+      if (patterns[i].find('{') != std::string::npos)  // its folder is known
+        check_writable(patterns[i], Overwrite::kReplace);
+      else
+        check_output(flags, jobs[i].path.empty() ? patterns[i] : jobs[i].path, several);
+    return std::vector<std::string>();
+  });
+}
+
 int generate(const Flags& flags, std::vector<GivenJob> jobs, const ResultListener& on_result,
              std::shared_ptr<const OpenModel> model) {
+  check_outputs(flags, jobs);
   return Generation(flags, std::move(jobs), std::move(model)).run(on_result);
 }
 

@@ -7,6 +7,10 @@
 
 namespace weft {
 
+// Refuses the outputs of jobs as far as they are known without a model: Error(kUsage) where they
+// are not legal, Error(kOutput) by check_output().
+void check_outputs(const Flags& flags, const std::vector<GivenJob>& jobs);
+
 // Runs jobs as weft generate does, and calls `on_result` for every finished file. `model` is
 // --model where the caller has opened it. Returns the exit code.
 int generate(const Flags& flags, std::vector<GivenJob> jobs, const ResultListener& on_result,

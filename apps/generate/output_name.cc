@@ -5,6 +5,10 @@
 #include <ctime>
 #include <filesystem>
 
+#include "apps/generate/request_flags.h"
+#include "apps/generate/resume.h"
+#include "io/media/segments.h"
+#include "io/writable.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -67,7 +71,8 @@ std::string output_pattern(const OutputChoice& choice) {
                                        ", but --frames png writes a folder of pictures; legal: the "
                                        "name of a folder, or a folder ending in /, which receives "
                                        "one folder per prompt");
-  if (!is_folder && !choice.frames_as_pictures && std::filesystem::is_directory(output))
+  std::error_code ignored;  // a name that is too long is no folder
+  if (!is_folder && !choice.frames_as_pictures && std::filesystem::is_directory(output, ignored))
     throw Error(ErrorKind::kUsage, what + ", an existing folder; legal: " + output +
                                        "/, which puts the result into it, or the name of a file");
   if (!is_folder && !choice.frames_as_pictures && !is_media)
@@ -164,6 +169,27 @@ std::string output_path(const std::string& pattern, const NameFields& fields) {
                                         folder.string() +
                                         "'; choose another --output or remove the link");
   return path;
+}
+
+void check_output(const Flags& flags, const std::string& path, bool several,
+                  const std::function<bool()>& is_drawn) {
+  const OutputNames names = output_names(path);
+  const bool replaces = flags.on("overwrite"), goes_on = !files_left(names).empty();
+  std::error_code ignored;  // check_writable() tells of names that are too long
+  if (!replaces && std::filesystem::exists(names.sidecar, ignored)) {
+    const bool keeps = several && flags.text("resume") != "never";
+    if (!is_drawn && (keeps || goes_on)) return;
+    const bool drawn = is_drawn && is_drawn();
+    if (drawn && keeps) return;
+    if (!flags.on("no-metadata")) {
+      if (drawn) drop_leftovers(flags, names);
+      throw Error(ErrorKind::kOutput, names.sidecar + " exists; --overwrite replaces it");
+    }
+  }
+  // Whose segments there are is told by their metadata, which their sink compares.
+  const bool in_segments = segment_frames(flags, 1).has_value();
+  check_writable(in_segments ? segment_path(path, 0) : path,
+                 replaces || goes_on || in_segments ? Overwrite::kReplace : Overwrite::kRefuse);
 }
 
 void stamp_now(NameFields& fields) {

@@ -1,8 +1,11 @@
 #pragma once
-// The path of a result: the rule by which --output and --frames name it, and the fields of a name
-// template.
+// The path of a result: the rule by which --output and --frames name it, the fields of a name
+// template, and the rule by which it is refused before anything is computed.
 #include <cstdint>
+#include <functional>
 #include <string>
+
+#include "apps/command_line/flags.h"
 
 namespace weft {
 
@@ -41,6 +44,13 @@ std::string expand_name(const std::string& pattern, const NameFields& fields);
 // expand_name() for a file to be written. Error(kOutput) where a link inside the pattern's folder
 // (the part before the first field) would lead out of it.
 std::string output_path(const std::string& pattern, const NameFields& fields);
+
+// Error(kOutput) where a job of the command must not write its result to `path`, or cannot. An
+// output is kept unless --overwrite is given, with two exceptions: one of `several` jobs that is
+// drawn already is not drawn again, and what an interrupted run has left goes on. Only the opened
+// model can tell whether these apply: without `is_drawn`, which asks it, such an output passes.
+void check_output(const Flags& flags, const std::string& path, bool several,
+                  const std::function<bool()>& is_drawn = nullptr);
 
 // The present moment in `date` and `time`, local.
 void stamp_now(NameFields& fields);

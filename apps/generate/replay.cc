@@ -145,7 +145,7 @@ GivenJob job_of(const Record& record, const Flags& flags) {
                   record.path + " was made with --no-prompt-metadata; give --" + std::string(flag));
     if (!told && flags.given(flag)) fields[key] = text_argument(flags, flag);
   }
-  GivenJob job{.spec = blank_record(),
+  GivenJob job{.spec = {},
                .label = [path = flags.operands().front()](
                             const std::string& field) { return path + ": " + field; },
                .model = {}};
@@ -162,24 +162,6 @@ GivenJob job_of(const Record& record, const Flags& flags) {
     *path = flags.text(flag);
   }
   return job;
-}
-
-// The flags that compute the job as the file was computed, under those of replay. Values from the
-// file are data: each is checked as the value of a flag.
-StoredFlags stored_flags(const Record& record, const Flags& flags) {
-  StoredFlags stored{.values = {}, .origin = record.path};
-  for (const char* name : {"dtype", "weights", "text_encoder_weights", "attention", "vae_dtype",
-                           "wire_dtype", "device", "threads", "layout"})
-    if (const std::string value = text_of(record.engine, name); !value.empty())
-      stored.values[name] = value;
-  stored.values["deterministic"] = text_of(record.engine, "deterministic") == "true" ? "on" : "off";
-  if (flags.given("ranks") || flags.given("layout") || stored.values["layout"] == "one rank")
-    stored.values.erase("layout");
-  for (const auto& [name, value] : flags.values())
-    if (flags.given(name) && name != "prompt" && name != "negative-prompt" && name != "image" &&
-        name != "last-image" && name != "audio")
-      stored.values[name] = value.first;
-  return stored;
 }
 
 // The --output and --frames of the job: the user's --output, or a scratch file that is removed at
@@ -204,6 +186,30 @@ Target target_of(const Record& record, const Flags& flags, const ScratchFolder& 
                     (was_folder ? "folder" : "name that ends in " + extension) +
                     " (without its sidecar the file is compared with one of its own kind)");
   return {output, was_folder && theirs.empty(), true};
+}
+
+// The flags that compute the job as the file was computed, under those of replay. Values from the
+// file are data: each is checked as the value of a flag.
+StoredFlags stored_flags(const Record& record, const Flags& flags, const Target& target) {
+  StoredFlags stored{.values = {}, .origin = record.path};
+  for (const char* name : {"dtype", "weights", "text_encoder_weights", "attention", "vae_dtype",
+                           "wire_dtype", "device", "threads", "layout"})
+    if (const std::string value = text_of(record.engine, name); !value.empty())
+      stored.values[name] = value;
+  stored.values["deterministic"] = text_of(record.engine, "deterministic") == "true" ? "on" : "off";
+  if (flags.given("ranks") || flags.given("layout") || stored.values["layout"] == "one rank")
+    stored.values.erase("layout");
+  for (const auto& [name, value] : flags.values())
+    if (flags.given(name) && name != "prompt" && name != "negative-prompt" && name != "image" &&
+        name != "last-image" && name != "audio")
+      stored.values[name] = value.first;
+  stored.values["output"] = target.output;
+  stored.values["frames"] = target.frames_as_pictures ? "png" : "file";
+  if (!target.kept) {
+    stored.values["no-metadata"] = "on";
+    stored.values["checkpoint-every"] = "none";
+  }
+  return stored;
 }
 
 void report(const Flags& flags, const Record& record, const std::vector<Difference>& differ,
@@ -236,6 +242,11 @@ int run_replay(const Flags& flags) {
                 "weft replay takes one file, got " + std::to_string(flags.operands().size()));
   const Record record = read_record(flags.operands().front());
   const GivenJob given = job_of(record, flags);
+  const ScratchFolder scratch;
+  const Target target = target_of(record, flags, scratch);
+  Flags job = Flags::parse(kGenerate, {}, stored_flags(record, flags, target));
+  if (!flags.on("dry-run")) check_outputs(job, {given});
+
   const PartFiles& files = given.spec.request.files;
   std::string model;
   if (flags.given("model"))
@@ -246,18 +257,7 @@ int run_replay(const Flags& flags) {
     throw Error(ErrorKind::kUsage, "weft replay needs --model FOLDER: " + record.path +
                                        " was made with " + text_of(record.engine, "model") +
                                        " and does not say in which folder that is");
-  const ScratchFolder scratch;
-  StoredFlags stored = stored_flags(record, flags);
-  const Target target = target_of(record, flags, scratch);
-  if (!model.empty()) stored.values["model"] = model;
-  stored.values["output"] = target.output;
-  stored.values["frames"] = target.frames_as_pictures ? "png" : "file";
-  if (!target.kept) {
-    stored.values["no-metadata"] = "on";
-    stored.values["checkpoint-every"] = "none";
-  }
-  const Flags job = Flags::parse(kGenerate, {}, stored);
-
+  if (!model.empty()) job.imply("model", model, record.path);
   const auto opened = std::make_shared<const OpenModel>(model, given.spec.request.loras, files);
   const std::string weights = opened->weights_hash;
   const std::vector<Difference> differ = differences(record, flags, job, weights);

@@ -18,8 +18,8 @@
 namespace weft {
 namespace {
 
-// The names of --solver and the engine's names for them, where they differ. The last one was the
-// engine's name in older sidecars and checkpoints.
+// The names of --solver and the engine's names for them, where they differ. The last one is that of
+// conformance cases.
 constexpr std::pair<const char*, const char*> kSolvers[] = {{"unipc", "unipc-diffusers"},
                                                             {"unipc-wan", "unipc-original"},
                                                             {"dpm++", "dpmpp-diffusers"},
@@ -207,7 +207,7 @@ GivenJob recorded_job(const Flags& flags, const nlohmann::json& request, const s
     const bool typed = flags.typed(flag_of(field)) || (is_side(field) && flags.typed("size"));
     return typed ? of_flag(field) : where + ": " + field;
   };
-  GivenJob job{.spec = blank_record(), .label = label, .model = {}};
+  GivenJob job{.spec = {}, .label = label, .model = {}};
   read_named_job(request, label, job.spec);
   const JobSpec recorded = job.spec;
   read_named_job(fields_of(flags, &Flags::typed), label, job.spec);

@@ -55,7 +55,7 @@ std::vector<GivenJob> jobs_of(const Flags& flags);
 // The request of a job for a model; fields that are left open stay open.
 Request request_of(const Flags& flags, const GivenJob& job, const Generator& generator);
 
-// The engine's name of a solver, from its name for --solver, today's or a former one.
+// The engine's name of a solver, from its name for --solver or in a conformance case.
 std::string engine_solver(const std::string& name);
 
 // The seconds between checkpoints; nullopt where none are written.

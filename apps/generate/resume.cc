@@ -43,14 +43,6 @@ std::string anywhere(const std::string& name, const std::string& value) {
   return kModels.count(name) && value != "auto" ? absolute(find_model(value)) : value;
 }
 
-// The files that an interrupted job left at `names`; the one with the most work done comes first.
-std::vector<std::string> files_left(const OutputNames& names) {
-  std::vector<std::string> files{names.latents, names.checkpoint,
-                                 older_checkpoint(names.checkpoint)};
-  std::erase_if(files, [](const std::string& path) { return !fs::exists(path); });
-  return files;
-}
-
 // `path` is one of those files or the output.
 OutputNames names_of_left(const std::string& path) {
   for (const char* ending :
@@ -100,17 +92,15 @@ bool is_recorded(const std::string& flag) {
                              [&](const JobField& field) { return flag == flag_of(field.name); });
 }
 
-// Earlier versions stored the output among the flags, and wrote frames into any that ends in /.
-void translate_earlier_output(nlohmann::json& stored) {
-  if (!stored.is_object() || !stored.contains("output") || !stored["output"].is_string()) return;
-  std::string output = stored["output"];
-  if (!output.ends_with('/')) return;
-  output.pop_back();
-  stored["output"] = output;
-  stored["frames"] = "png";
-}
-
 }  // namespace
+
+std::vector<std::string> files_left(const OutputNames& names) {
+  std::vector<std::string> files{names.latents, names.checkpoint,
+                                 older_checkpoint(names.checkpoint)};
+  std::error_code ignored;  // a name that is too long is one that is not there
+  std::erase_if(files, [&](const std::string& path) { return !fs::exists(path, ignored); });
+  return files;
+}
 
 Flags flags_to_resume(const Flags& flags, std::span<const std::string> arguments) {
   if (!names_checkpoint(flags)) return flags;
@@ -118,21 +108,12 @@ Flags flags_to_resume(const Flags& flags, std::span<const std::string> arguments
   std::string faults;
   for (const std::string& path : files_left(names_of_left(resume))) {
     nlohmann::json stored;
-    bool has_jobs = false;
     try {
-      Checkpoint checkpoint = read_checkpoint(path);
-      has_jobs = checkpoint.notes.contains("jobs");
-      stored = parse_json(checkpoint.notes["given"], path);
+      stored = parse_json(read_checkpoint(path).notes["given"], path);
     } catch (const Error& error) {
       faults += std::string("; ") + error.what();
       continue;
     }
-    if (!has_jobs && stored.contains("prompt-file"))
-      throw Error(ErrorKind::kUsage,
-                  "--resume is '" + resume + "', but " + path +
-                      " is of an earlier version, which did not store the jobs of --prompt-file; "
-                      "legal: the command that began them, which goes on from there");
-    translate_earlier_output(stored);
     StoredFlags left{.values = {}, .origin = path};
     for (const auto& [name, value] : stored.items()) {
       const FlagSpec* spec = find_flag(flags.command(), name);
@@ -201,17 +182,6 @@ nlohmann::json left_value(const Flags& flags, const OutputNames& names, const st
   return record.is_object() && record.contains(pointer) ? record.at(pointer) : nullptr;
 }
 
-// The jobs of the command that wrote a checkpoint, each with its request and its output. An earlier
-// version stored one job, and its output among the flags.
-nlohmann::json recorded_jobs(const Checkpoint& left) {
-  if (const auto jobs = left.notes.find("jobs"); jobs != left.notes.end())
-    return parse_json(jobs->second, left.path);
-  nlohmann::json request = parse_json(left.job, left.path).at("request");
-  if (const auto from = left.notes.find("expanded_from"); from != left.notes.end())
-    request["expanded_from"] = from->second;
-  return Json::array({{{"request", request}, {"output", ""}}});
-}
-
 }  // namespace
 
 std::vector<GivenJob> jobs_to_draw(const Flags& flags) {
@@ -222,10 +192,10 @@ std::vector<GivenJob> jobs_to_draw(const Flags& flags) {
                                        "', but --resume " + resume + " states the " + legal);
   };
   if (flags.typed("prompt-file")) refuse("prompt-file", "jobs; legal: one of the two");
-  const std::optional<Checkpoint> left = checkpoint_left(flags, names_of_left(resume));
+  std::optional<Checkpoint> left = checkpoint_left(flags, names_of_left(resume));
   CHECK(left, resume, " is gone");
   std::vector<GivenJob> jobs;
-  for (const nlohmann::json& recorded : recorded_jobs(*left)) {
+  for (const nlohmann::json& recorded : parse_json(left->notes["jobs"], left->path)) {
     GivenJob& job = jobs.emplace_back(recorded_job(flags, recorded.at("request"), left->path));
     if (flags.typed("output")) continue;
     job.path = recorded.at("output");

@@ -15,6 +15,10 @@ namespace weft {
 
 struct Ranks;
 
+// The files that an interrupted job has left at `names`; the one with the most work done comes
+// first.
+std::vector<std::string> files_left(const OutputNames& names);
+
 // Returns `flags` where --resume is auto or never. Where it names a checkpoint (or the output
 // beside it), returns the flags of the command that wrote it, but for those that the records of its
 // jobs state; flags of this command line take precedence. Error(kUsage) where there is nothing to

@@ -56,9 +56,8 @@ Destination destination(const Flags& flags, const OpenModel& model, const Stream
                   "a file, as weft stream --live ... | ffplay -");
     return out;
   }
-  OutputChoice choice{.output = flags.text("output"), .label = flags.label("output"), .frames = 2};
-  if (flags.origin("output") == "environment WEFT_OUTPUT_DIR" && !choice.output.ends_with('/'))
-    choice.output += '/';
+  const OutputChoice choice{
+      .output = flags.text("output"), .label = flags.label("output"), .frames = 2};
   NameFields fields;
   fields.seed = settings.seed;
   fields.model = model.directory.defaults.name;

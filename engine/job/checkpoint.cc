@@ -1,13 +1,11 @@
 #include "engine/job/checkpoint.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "engine/job/job_spec.h"
 #include "io/json.h"
 #include "io/part_file.h"
 #include "io/sha256.h"
@@ -19,10 +17,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kStepsSchema = "weft.checkpoint/v2";
-constexpr const char* kLatentsSchema = "weft.latents/v2";
-// Checkpoints of version 1 hold facts by name in place of the record.
-constexpr const char* kOlderSchemas[] = {"weft.checkpoint/v1", "weft.latents/v1"};
+constexpr const char* kStepsSchema = "weft.checkpoint/v1";
+constexpr const char* kLatentsSchema = "weft.latents/v1";
 // Prefixes of the metadata keys that hold notes and facts of written frames.
 constexpr std::string_view kNote = "note.", kWritten = "written.";
 
@@ -59,15 +55,14 @@ Checkpoint from_metadata(const std::string& path,
     if (found == metadata.end()) refuse(path, std::string("is no checkpoint: it has no ") + key);
     return found->second;
   };
-  const bool older = std::ranges::count(kOlderSchemas, at("schema")) > 0;
-  if (!older && at("schema") != kStepsSchema && at("schema") != kLatentsSchema)
+  if (at("schema") != kStepsSchema && at("schema") != kLatentsSchema)
     refuse(path,
            "has the schema '" + at("schema") + "', legal: " + kStepsSchema + ", " + kLatentsSchema);
   if (at("metadata_sha256") != metadata_hash(metadata))
     refuse(path, "its metadata are damaged (their SHA-256 differs)");
   Checkpoint out;
   out.path = path;
-  out.job = older ? record_of_facts(parse_json(at("job"), path)) : at("job");
+  out.job = at("job");
   out.step = std::stoi(at("step"));
   out.total = std::stoi(at("total"));
   out.seconds = std::stod(at("seconds"));

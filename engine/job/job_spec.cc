@@ -296,7 +296,6 @@ nlohmann::json facts_of(const std::string& record) {
   nlohmann::json facts = parsed.at("request");
   for (const auto& [name, value] : parsed.at("engine").items())
     if (std::ranges::find(kPlace, name) == std::end(kPlace)) facts[name] = value;
-  if (facts.value("method", "") == to_string(MethodKind::kFull)) facts.erase("method");
   // A picture is known by its pixels and a sound by its bytes, wherever its file lies.
   for (const std::string given : {"image", "last_image", "audio"})
     if (facts.contains(given + "_sha256")) facts.erase(given);
@@ -306,12 +305,6 @@ nlohmann::json facts_of(const std::string& record) {
 }  // namespace
 
 std::span<const JobField> job_fields() { return kFields; }
-
-JobSpec blank_record() {
-  JobSpec job;
-  job.request.method.kind = MethodKind::kFull;
-  return job;
-}
 
 void read_job(const nlohmann::json& object, const FieldLabel& label, JobSpec& job) {
   nlohmann::json fields = nlohmann::json::object();
@@ -446,23 +439,6 @@ std::string difference(const std::string& there, const std::string& here) {
       text += (text.empty() ? "" : "; ") + name + " is " + quoted(before, name) + " there and " +
               quoted(now, name) + " here";
   return text;
-}
-
-std::string record_of_facts(const nlohmann::json& facts) {
-  nlohmann::json request = nlohmann::json::object(), engine{{"device", "cpu"}};
-  for (const auto& [name, value] : facts.items()) {
-    const std::string field = name == "frames" ? "num_frames" : name;
-    const bool known =
-        std::ranges::any_of(kFields, [&](const JobField& each) { return field == each.name; });
-    (known ? request : engine)[field] = value;
-  }
-  engine["numerics_epoch"] = std::stoi(engine.at("numerics_epoch").get<std::string>());
-  engine["deterministic"] = engine.at("deterministic") == "on";
-  if (request.contains("sigmas")) request.erase("flow_shift");
-  JobSpec job;
-  read_job(
-      request, [](const std::string& field) { return "the checkpoint's " + field; }, job);
-  return Json{{"engine", engine}, {"request", to_json(job)}}.dump();
 }
 
 }  // namespace weft

@@ -35,10 +35,6 @@ std::span<const JobField> job_fields();
 // Names a field in messages: "--steps", "line 3: steps".
 using FieldLabel = std::function<std::string(const std::string& field)>;
 
-// A job to read a record on top of: a record without a method is of a time that knew full attention
-// alone.
-JobSpec blank_record();
-
 // Sets the fields of `object` on top of what `job` has. A number may also be a text. Error(kUsage)
 // names the field, its value and the legal ones; for an unknown field the nearest known one.
 void read_job(const nlohmann::json& object, const FieldLabel& label, JobSpec& job);
@@ -62,7 +58,5 @@ std::string job_hash(const std::string& record);
 // Lists the differences between records, without the same: "seed is '5' there and '6' here; ...".
 // Empty where the two agree.
 std::string difference(const std::string& there, const std::string& here);
-// The record from the facts of a checkpoint of version 1, name by name.
-std::string record_of_facts(const nlohmann::json& facts);
 
 }  // namespace weft

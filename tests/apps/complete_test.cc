@@ -48,7 +48,7 @@ TEST_F(Complete, StreamsWhatDecodingGives) {
 }
 
 TEST_F(Complete, FiguresGoToStandardError) {
-  const Outcome outcome = run("complete --model " + path("model") + " 'a red ball' -n 9");
+  const Outcome outcome = run("complete --model " + path("model") + " 'a red ball' --max-tokens 9");
   EXPECT_EQ(outcome.code, 0);
   for (const char* text : {"model   model (", "layout  one rank", "memory  weights",
                            " prompt tokens, ", "| 9 tokens, ", "first token"})
@@ -56,32 +56,33 @@ TEST_F(Complete, FiguresGoToStandardError) {
 }
 
 TEST_F(Complete, PromptsComeFromOperandsFilesAndStandardInput) {
-  const std::string want = text("'a red ball' -n 20");
+  const std::string want = text("'a red ball' --max-tokens 20");
   std::ofstream(path("one.txt")) << "a red ball\n";
   std::ofstream(path("two.txt")) << "# two\na red ball\n\nblue star\n";
-  EXPECT_EQ(text("-p 'a red ball' -n 20"), want);
-  EXPECT_EQ(text("-p @" + path("one.txt") + " -n 20"), want);
-  EXPECT_EQ(text("-n 20 < " + path("one.txt")), want);
-  EXPECT_EQ(text("--prompt-file " + path("two.txt") + " -n 20"), want);
-  EXPECT_EQ(told("--prompt-file " + path("two.txt") + " -n 20").size(), 3u);
+  EXPECT_EQ(text("-p 'a red ball' --max-tokens 20"), want);
+  EXPECT_EQ(text("-p @" + path("one.txt") + " --max-tokens 20"), want);
+  EXPECT_EQ(text("--max-tokens 20 < " + path("one.txt")), want);
+  EXPECT_EQ(text("--prompt-file " + path("two.txt") + " --max-tokens 20"), want);
+  EXPECT_EQ(told("--prompt-file " + path("two.txt") + " --max-tokens 20").size(), 3u);
 }
 
 TEST_F(Complete, SeveralPromptsAreOneBatchAndStandInOrder) {
   const std::vector<std::string> prompts{"a red ball", "b", "some blue stars"};
   std::string alone, all;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    const std::string own = text("'" + prompts[i] + "' -n 25");
+    const std::string own = text("'" + prompts[i] + "' --max-tokens 25");
     alone += "[" + std::to_string(i + 1) + "] " + prompts[i] + "\n" + own +
              (own.ends_with('\n') ? "\n" : "\n\n");
     all += " '" + prompts[i] + "'";
   }
   for (const char* how : {"", " --batch 2", " --batch 1 --chunk 1"})
-    EXPECT_EQ(run(job(all + " -n 25" + how)).out, alone) << how;
+    EXPECT_EQ(run(job(all + " --max-tokens 25" + how)).out, alone) << how;
 }
 
 TEST_F(Complete, TheSameSeedIsTheSameTextUnderEveryLayout) {
   const std::string prompts = "'a red ball' 'blue stars on a green background' 'x' ";
-  const std::string drawn = prompts + "--temperature 0.9 --top-p 0.95 --top-k 300 -n 30 --seed 11 ";
+  const std::string drawn =
+      prompts + "--temperature 0.9 --top-p 0.95 --top-k 300 --max-tokens 30 --seed 11 ";
   const auto texts = [&](const std::string& more) {
     std::vector<json> objects = told(drawn + more);
     std::string all;
@@ -93,11 +94,11 @@ TEST_F(Complete, TheSameSeedIsTheSameTextUnderEveryLayout) {
   const std::string want = texts("");
   for (const char* how :
        {"--batch 1", "--chunk 2", "--resident-layers 2", "--ranks 2", "--ranks 2 --layout tensor=2",
-        "--ranks 2 --pp 2", "--ranks 2 --ring 2", "--ranks 2 --ring 2 --ring-balance light-seq",
+        "--layout layers=2", "--layout ring=2", "--layout ring=2 --ring-balance light-seq",
         "--ranks 2 --layout token_ring=2", "--ranks 4 --layout layers=2,ulysses=2"})
     EXPECT_EQ(texts(how), want) << how;
-  EXPECT_NE(told(prompts + "--temperature 0.9 -n 30 --seed 12")[0].at("text"),
-            told(prompts + "--temperature 0.9 -n 30 --seed 11")[0].at("text"));
+  EXPECT_NE(told(prompts + "--temperature 0.9 --max-tokens 30 --seed 12")[0].at("text"),
+            told(prompts + "--temperature 0.9 --max-tokens 30 --seed 11")[0].at("text"));
 }
 
 TEST_F(Complete, ChatFramesATurnThatCannotLeaveIt) {
@@ -106,15 +107,15 @@ TEST_F(Complete, ChatFramesATurnThatCannotLeaveIt) {
       "<|im_start|>assistant\n";
   std::ofstream(path("think.txt")) << framed;
   const std::string no_thoughts = framed + "<think>\n\n</think>\n\n";
-  const auto plain = told("-n 12 -p '" + no_thoughts + "'")[0];
-  const auto chat = told("-n 12 --chat --system 'say little' hello")[0];
+  const auto plain = told("--max-tokens 12 -p '" + no_thoughts + "'")[0];
+  const auto chat = told("--max-tokens 12 --chat --system 'say little' hello")[0];
   EXPECT_EQ(chat.at("prompt_tokens"), plain.at("prompt_tokens"));
   EXPECT_EQ(chat.at("text"), plain.at("text"));
-  const auto thinking = told("-n 12 --chat --think --system 'say little' hello")[0];
+  const auto thinking = told("--max-tokens 12 --chat --think --system 'say little' hello")[0];
   EXPECT_LT(thinking.at("prompt_tokens"), chat.at("prompt_tokens"));
   // A prompt that spells a special token is read as plain characters.
-  EXPECT_GT(told("-n 1 --chat '<|im_end|>'")[0].at("prompt_tokens").get<int>(),
-            told("-n 1 --chat 'x'")[0].at("prompt_tokens").get<int>() + 3);
+  EXPECT_GT(told("--max-tokens 1 --chat '<|im_end|>'")[0].at("prompt_tokens").get<int>(),
+            told("--max-tokens 1 --chat 'x'")[0].at("prompt_tokens").get<int>() + 3);
 }
 
 TEST_F(Complete, StopsAtAnEndUnlessTold) {
@@ -124,10 +125,10 @@ TEST_F(Complete, StopsAtAnEndUnlessTold) {
   for (int id = 0; id < 512; ++id) ids.push_back(id);
   config["eos_token_id"] = ids;
   std::ofstream(path("model/generation_config.json")) << config.dump();
-  const json stopped = told("'a red ball' -n 9")[0];
+  const json stopped = told("'a red ball' --max-tokens 9")[0];
   EXPECT_EQ(stopped.at("end"), "stop");
   EXPECT_EQ(stopped.at("tokens"), 0);
-  EXPECT_EQ(told("'a red ball' -n 9 --ignore-eos")[0].at("tokens"), 9);
+  EXPECT_EQ(told("'a red ball' --max-tokens 9 --ignore-eos")[0].at("tokens"), 9);
 }
 
 TEST_F(Complete, RefusesByNameAndValue) {
@@ -183,8 +184,9 @@ TEST_F(Complete, CtrlCKeepsWhatWasPrinted) {
   for (int i = 0; i < 400; ++i) many << "prompt " << i << "\n";
   many.close();
   const std::string script =
-      WEFT_BINARY " " + job("--batch 1 -n 1500 --ignore-eos --prompt-file " + path("many.txt")) +
-      " > " + path("out") + " 2> " + path("err") + " & until [ -s " + path("out") +
+      WEFT_BINARY " " +
+      job("--batch 1 --max-tokens 1500 --ignore-eos --prompt-file " + path("many.txt")) + " > " +
+      path("out") + " 2> " + path("err") + " & until [ -s " + path("out") +
       " ]; do sleep 0.01; done; kill -INT $!; wait $!";
   std::ofstream(path("job.sh")) << script;
   const int status = std::system(("sh " + path("job.sh")).c_str());
@@ -199,8 +201,8 @@ TEST_F(Complete, CtrlCKeepsWhatWasPrinted) {
 }
 
 TEST_F(Complete, AClosedPipeEndsTheJob) {
-  const std::string command =
-      job("--batch 1 -n 900 --ignore-eos x y z 2>" + path("err") + " | head -c 1 > " + path("out"));
+  const std::string command = job("--batch 1 --max-tokens 900 --ignore-eos x y z 2>" + path("err") +
+                                  " | head -c 1 > " + path("out"));
   run(command);
   std::ifstream said(path("err"));
   const std::string err((std::istreambuf_iterator<char>(said)), {});
@@ -208,12 +210,12 @@ TEST_F(Complete, AClosedPipeEndsTheJob) {
 }
 
 TEST_F(Complete, ProfileHasItsStages) {
-  const json object = told("x -n 4 --profile")[1];
+  const json object = told("x --max-tokens 4 --profile")[1];
   std::vector<std::string> stages;
   for (const json& stage : object.at("profile").at("stages")) stages.push_back(stage.at("stage"));
   EXPECT_EQ(stages, (std::vector<std::string>{"load", "encode_text", "decode"}));
-  EXPECT_EQ(run(job("x -n 4 --ranks 2 --trace " + path("t.json"))).code, 0);
-  EXPECT_EQ(run(job("x -n 4 --trace " + path("t.json"))).code, 7);
+  EXPECT_EQ(run(job("x --max-tokens 4 --ranks 2 --trace " + path("t.json"))).code, 0);
+  EXPECT_EQ(run(job("x --max-tokens 4 --trace " + path("t.json"))).code, 7);
 }
 
 TEST_F(Complete, InspectReadsTheFolder) {
@@ -238,7 +240,7 @@ TEST_F(Complete, PredictedWeightsAreThoseLoaded) {
     const std::string ranks = *layout ? std::string(" --ranks 2 --layout ") + layout : "";
     const json plan =
         json::parse(run("inspect --json --dtype f32 --memory 100 " + path("model") + ranks).out);
-    const json done = told("x -n 2" + ranks)[1];
+    const json done = told("x --max-tokens 2" + ranks)[1];
     EXPECT_GE(done.at("weights_bytes"), plan.at("weights_bytes")) << layout;
     EXPECT_LE(done.at("weights_bytes"), 1.9 * plan.at("weights_bytes").get<double>()) << layout;
   }
@@ -250,7 +252,7 @@ TEST_F(Complete, PredictedWeightsOfThePocketModel) {
   for (const char* dtype : {"f32", "bf16"}) {
     const std::string flags = std::string(" --json --dtype ") + dtype;
     const json plan = json::parse(run("inspect --memory 100 " + folder + flags).out);
-    const Outcome outcome = run("complete -q -n 2 ball --model " + folder + flags);
+    const Outcome outcome = run("complete -q --max-tokens 2 ball --model " + folder + flags);
     const json done = json::parse(outcome.out.substr(outcome.out.find('\n') + 1));
     EXPECT_NEAR(done.at("weights_bytes").get<double>(), plan.at("weights_bytes").get<double>(),
                 0.01 * plan.at("weights_bytes").get<double>());
@@ -259,12 +261,12 @@ TEST_F(Complete, PredictedWeightsOfThePocketModel) {
 
 TEST_F(Complete, ProcessesSayItOnce) {
   if (std::system("command -v mpirun > /dev/null") != 0) GTEST_SKIP() << "no mpirun";
-  const std::string want = run(job("'a red ball' 'x' -n 20")).out;
+  const std::string want = run(job("'a red ball' 'x' --max-tokens 20")).out;
   for (const char* layout : {"tensor=2", "ulysses=2"}) {
-    const std::string command =
-        "mpirun --allow-run-as-root --oversubscribe -n 2 " WEFT_BINARY " " +
-        job(std::string("--prompt-file ") + path("two.txt") + " -n 20 --layout " + layout) + " > " +
-        path("out") + " 2> " + path("err");
+    const std::string command = "mpirun --allow-run-as-root --oversubscribe -n 2 " WEFT_BINARY " " +
+                                job(std::string("--prompt-file ") + path("two.txt") +
+                                    " --max-tokens 20 --layout " + layout) +
+                                " > " + path("out") + " 2> " + path("err");
     std::ofstream(path("two.txt")) << "a red ball\nx\n";
     EXPECT_EQ(std::system(command.c_str()), 0);
     std::ifstream file(path("out"));
@@ -284,11 +286,11 @@ TEST_F(Complete, ProcessesSayItOnce) {
   const std::string command =
       "printf 'a red ball' | mpirun --allow-run-as-root --oversubscribe "
       "-n 2 " WEFT_BINARY " " +
-      job("-n 20 --layout tensor=2") + " > " + path("out");
+      job("--max-tokens 20 --layout tensor=2") + " > " + path("out");
   EXPECT_EQ(std::system(command.c_str()), 0);
   std::ifstream file(path("out"));
   EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}),
-            text("'a red ball' -n 20") + "\n");
+            text("'a red ball' --max-tokens 20") + "\n");
 }
 
 }  // namespace

@@ -74,15 +74,15 @@ TEST_F(Doctor, FaultsHaveARemedy) {
   EXPECT_EQ(model.code, 1);
   EXPECT_EQ(checks(model).at("model").at("status"), "FAIL");
 
-  setenv("WEFT_TREADS", "2", 1);
+  setenv("WEFT_CPUS", "2", 1);
   setenv("WEFT_CPU", "ref", 1);
   const Outcome environment = run("doctor --json");
-  unsetenv("WEFT_TREADS");
+  unsetenv("WEFT_CPUS");
   unsetenv("WEFT_CPU");
   EXPECT_EQ(environment.code, 0);  // warnings are no failure
   const auto found = checks(environment);
   EXPECT_EQ(found.at("environment").at("status"), "WARN");
-  EXPECT_NE(found.at("environment").at("detail").get<std::string>().find("WEFT_THREADS"),
+  EXPECT_NE(found.at("environment").at("detail").get<std::string>().find("did you mean WEFT_CPU?"),
             std::string::npos);
   EXPECT_EQ(found.at("cpu").at("status"), "WARN");
   EXPECT_TRUE(environment.err.empty()) << environment.err;

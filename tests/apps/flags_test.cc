@@ -37,9 +37,7 @@ TEST(Flags, TableNamesAreUniquePerCommand) {
     std::set<std::string> seen;
     for (const FlagSpec& spec : flag_table()) {
       if (!(spec.commands & command.command)) continue;
-      EXPECT_TRUE(seen.insert(std::string("--") + spec.name).second) << spec.name;
-      std::istringstream aliases(std::string(spec.aliases) + " " + spec.former);
-      for (std::string alias; aliases >> alias;) EXPECT_TRUE(seen.insert(alias).second) << alias;
+      for (const std::string& name : spellings(spec)) EXPECT_TRUE(seen.insert(name).second) << name;
     }
   }
 }
@@ -62,6 +60,13 @@ TEST(Flags, EveryFlagStandsInTheHelpOfItsCommands) {
     }
 }
 
+// Writes a file of --config that gives the flag this value, and returns its path.
+std::string config_with(const FlagSpec& spec, const std::string& value) {
+  const std::string path = testing::TempDir() + "/weft_value.json";
+  std::ofstream(path) << "{\"" << spec.name << "\": \"" << value << "\"}";
+  return path;
+}
+
 // Returns the first value of the legal set; for a number the lower end.
 std::string legal_value(const FlagSpec& spec) {
   const std::string legal = spec.legal ? spec.legal : "3";
@@ -71,11 +76,10 @@ std::string legal_value(const FlagSpec& spec) {
 TEST(Flags, EveryFlagParsesUnderEverySpelling) {
   for (const CommandSpec& command : command_table())
     for (const FlagSpec& spec : flag_table()) {
-      const std::string name = spec.name;  // these three mean more than their own value
-      if (!(spec.commands & command.command) || name == "config" || name == "set" || name == "gpus")
-        continue;
+      const std::string name = spec.name;  // these two mean more than their own value
+      if (!(spec.commands & command.command) || name == "config" || name == "gpus") continue;
       const bool is_switch = spec.type == FlagType::kSwitch;
-      for (const std::string& spelling : accepted_spellings(spec)) {
+      for (const std::string& spelling : spellings(spec)) {
         const std::string value = legal_value(spec);
         const Flags flags = is_switch ? parse_flags({spelling}, command.command)
                                       : parse_flags({spelling, value}, command.command);
@@ -97,8 +101,8 @@ TEST(Flags, EveryLegalSetIsHeld) {
         const std::string words = usage_error({flag, "1x"}, command.command);
         EXPECT_TRUE(contains(words, flag + " is '1x', legal: a ")) << words;
         EXPECT_TRUE(contains(words, "number")) << words;
-        EXPECT_TRUE(contains(usage_error({"--set", std::string(spec.name) + "="}, command.command),
-                             "is ''"))
+        EXPECT_TRUE(
+            contains(usage_error({"--config", config_with(spec, "")}, command.command), "is ''"))
             << flag;
         ASSERT_NE(spec.legal, nullptr) << flag << ": a number without a range";
         const std::string legal = spec.legal, low = legal.substr(0, legal.find(' ')),
@@ -109,9 +113,10 @@ TEST(Flags, EveryLegalSetIsHeld) {
           EXPECT_EQ(error, flag + " is " + value + ", legal: " + legal + "; nearest: " + nearest);
         }
       } else if (spec.type == FlagType::kSwitch) {
-        const std::string error =
-            usage_error({"--set", std::string(spec.name) + "=maybe"}, command.command);
-        EXPECT_TRUE(contains(error, flag + " (--set) is 'maybe', legal: on|off")) << error;
+        const std::string path = config_with(spec, "maybe"),
+                          error = usage_error({"--config", path}, command.command);
+        EXPECT_TRUE(contains(error, flag + " (config " + path + ") is 'maybe', legal: on|off"))
+            << error;
       } else if (spec.type == FlagType::kBytes) {
         const std::string error = usage_error({flag, "20X"}, command.command);
         EXPECT_TRUE(contains(error, flag + " is '20X', legal: a size above 0 in B, K, M, G"))
@@ -152,22 +157,17 @@ TEST(Flags, WrongInputNamesFlagValueAndLegalSet) {
   EXPECT_TRUE(contains(usage_error({"--rng", "mt"}), "portable|torch-cpu"));
   EXPECT_TRUE(contains(usage_error({"--dtype", "fp32"}), "did you mean f32"));
   EXPECT_TRUE(contains(usage_error({"stray"}), "no operand 'stray'"));
-  EXPECT_TRUE(contains(usage_error({"--set", "stepz=3"}), "did you mean"));
 }
 
-TEST(Flags, PrecedenceIsFlagSetEnvironmentFile) {
+TEST(Flags, AFlagIsStrongerThanTheFile) {
   const std::string path = testing::TempDir() + "/weft_flags.json";
   std::ofstream(path) << R"({"threads": 1, "steps": 4, "overwrite": true})";
   EXPECT_EQ(parse_flags({"--config", path}).text("threads"), "1");
   EXPECT_TRUE(parse_flags({"--config", path}).on("overwrite"));
-  setenv("WEFT_THREADS", "2", 1);
-  EXPECT_EQ(parse_flags({"--config", path}).text("threads"), "2");
-  EXPECT_EQ(parse_flags({"--config", path, "--set", "threads=3"}).text("threads"), "3");
-  const Flags flags = parse_flags({"--config", path, "--set", "threads=3", "--threads", "4"});
+  const Flags flags = parse_flags({"--config", path, "--threads", "4"});
   EXPECT_EQ(flags.text("threads"), "4");
   EXPECT_EQ(flags.origin("threads"), "flag");
   EXPECT_TRUE(contains(flags.origin("steps"), "config"));
-  unsetenv("WEFT_THREADS");
   EXPECT_TRUE(contains(usage_error({"--config", path + ".none"}), "--config"));
 }
 
@@ -205,33 +205,10 @@ TEST(Flags, ErrorsUseTheSpellingOfTheUser) {
   EXPECT_TRUE(usage_error({"--vram_limit=much"}).starts_with("--vram_limit is 'much'"));
   EXPECT_TRUE(usage_error({"-W", "x"}).starts_with("-W is 'x'"));
   EXPECT_TRUE(usage_error({"-W0"}).starts_with("-W is 0"));
-  EXPECT_TRUE(usage_error({"--set", "vram-limit=x"}).starts_with("--memory-limit (--set) is 'x'"));
-  setenv("WEFT_THREADS", "many", 1);
-  EXPECT_TRUE(usage_error({}).starts_with("--threads (environment WEFT_THREADS) is 'many'"));
-  unsetenv("WEFT_THREADS");
-}
-
-TEST(Flags, SetTakesTheWholeValueAndMayBeRepeated) {
-  EXPECT_EQ(parse_flags({"--set", "prompt=a ball, steps=3"}).text("prompt"), "a ball, steps=3");
-  EXPECT_EQ(parse_flags({"--set", "layout=cfg=2,ulysses=2"}).text("layout"), "cfg=2,ulysses=2");
-  const Flags flags =
-      parse_flags({"--set", "steps=3", "--set=num_frames=5", "--set", "negative-prompt="});
-  EXPECT_EQ(flags.integer("steps"), 3);
-  EXPECT_EQ(flags.integer("num-frames"), 5);
-  EXPECT_TRUE(flags.given("negative-prompt"));
-  EXPECT_TRUE(contains(usage_error({"--set", "threads=2,steps=3"}), "--set takes one flag=value"));
-  EXPECT_EQ(usage_error({"--set", "steps"}), "--set is 'steps', legal: flag=value, as steps=20");
-  EXPECT_TRUE(contains(usage_error({"--set", "set=steps=3"}), "every flag but"));
-}
-
-TEST(Flags, FormerNamesAreAcceptedAndNotShown) {
-  EXPECT_EQ(parse_flags({"--layers", "2", "--ranks", "2"}).integer("pp"), 2);
-  EXPECT_EQ(parse_flags({"--set", "data=2"}).integer("dp"), 2);
-  EXPECT_EQ(parse_flags({"-n", "4"}, kComplete).integer("max-tokens"), 4);
-  EXPECT_EQ(parse_flags({"-n", "blur"}).text("negative-prompt"), "blur");
-  EXPECT_EQ(parse_flags({"--config", "wan2.1-14b"}, kBench).text("arch"), "wan2.1-14b");
-  for (const char* name : {"--layers", "--data", "--tensor"})
-    EXPECT_FALSE(contains(help_text(kGenerate, FlagLevel::kAdvanced), std::string(name) + " "));
+  const std::string path = testing::TempDir() + "/weft_alias.json";
+  std::ofstream(path) << R"({"vram_limit": "x"})";
+  EXPECT_TRUE(
+      usage_error({"--config", path}).starts_with("--memory-limit (config " + path + ") is 'x'"));
 }
 
 TEST(Flags, SuggestionsAreSensible) {
@@ -259,11 +236,11 @@ TEST(Flags, SuggestionsAreSensible) {
 }
 
 TEST(Flags, UnknownEnvironmentIsNamedWithTheNearestKnown) {
-  setenv("WEFT_TREADS", "2", 1);
+  setenv("WEFT_CPUS", "2", 1);
   const std::vector<std::string> warnings = unknown_environment();
-  unsetenv("WEFT_TREADS");
+  unsetenv("WEFT_CPUS");
   ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_TRUE(contains(warnings[0], "WEFT_THREADS")) << warnings[0];
+  EXPECT_TRUE(contains(warnings[0], "did you mean WEFT_CPU?")) << warnings[0];
 }
 
 TEST(Flags, NumbersAreReadAsTyped) {

@@ -1,5 +1,5 @@
-// The layout never changes the picture: golden cases under every legal layout of up to 8 ranks, at
-// the cases' own bounds, in both precisions.
+// The layout never changes the picture: golden cases under every legal layout of up to as many
+// ranks as their family names, at the cases' own bounds, in both precisions.
 #include <gtest/gtest.h>
 
 #include <algorithm>

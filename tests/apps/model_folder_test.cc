@@ -63,9 +63,7 @@ TEST_F(ModelFolder, SingleFilesAreNamedForWhatTheyAre) {
 TEST_F(ModelFolder, AMissingFlagIsAUsageError) {
   const Outcome outcome = run("generate -p x");
   EXPECT_EQ(outcome.code, 2);
-  EXPECT_EQ(
-      outcome.err,
-      "weft: weft generate needs --model FOLDER or --transformer FILE (or WEFT_MODEL_PATH)\n");
+  EXPECT_EQ(outcome.err, "weft: weft generate needs --model FOLDER or --transformer FILE\n");
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ TEST_F(ModelSearch, EveryCommandTakesTheNameOfAModel) {
            "generate --model pocket --prompt x --dry-run",
            "generate --model pocket --prompt x --expand-prompt pocket/language --dry-run",
            "plan --model pocket --steps 1 --num-frames 1 --device-gflops 9 --device-gbs 9",
-           "complete --model pocket/language --prompt ball -n 2", "inspect pocket",
+           "complete --model pocket/language --prompt ball --max-tokens 2", "inspect pocket",
            "inspect pocket/language", "inspect pocket/vae/config.json",
            "bench load --model pocket --repeat 1"}) {
     const Outcome outcome = run_elsewhere(arguments);

@@ -23,6 +23,16 @@ class OutputRule : public Cli {
       paths.push_back(json::parse(line).at("output").get<std::string>().substr(folder_.size() + 1));
     return paths;
   }
+  // The command fails with `code` and prints nothing but one line on standard error, which begins
+  // so. No model folder exists, so that a message about the output shows that it was looked at
+  // first.
+  void refused(const std::string& command, int code, const std::string& begin) {
+    const Outcome outcome = run(command + " --model /nowhere");
+    EXPECT_EQ(outcome.code, code) << command << ": " << outcome.err;
+    EXPECT_EQ(outcome.out, "") << command;
+    EXPECT_EQ(lines(outcome.err), 1u) << outcome.err;
+    EXPECT_EQ(outcome.err.substr(0, 6 + begin.size()), "weft: " + begin) << command;
+  }
   std::string prompts() {
     std::ofstream(path("prompts.txt")) << "a red ball\nblue star\n";
     return "--prompt-file " + path("prompts.txt");
@@ -39,10 +49,6 @@ TEST_F(OutputRule, AFolderReceivesAClipPerPrompt) {
             (std::vector<std::string>{"more/clips/00000.mp4", "more/clips/00001.mp4"}));
   EXPECT_EQ(results("-p x -o '" + path("by/{prompt}-{seed}.gif'")),
             (std::vector<std::string>{"by/x-5.gif"}));
-  setenv("WEFT_OUTPUT_DIR", path("env").c_str(), 1);
-  const std::vector<std::string> environment = results("-p x");
-  unsetenv("WEFT_OUTPUT_DIR");
-  EXPECT_TRUE(environment.at(0).starts_with("env/20")) << environment[0];
 }
 
 TEST_F(OutputRule, FramesAsPicturesAreFolders) {
@@ -60,6 +66,97 @@ TEST_F(OutputRule, FramesAsPicturesAreFolders) {
 TEST_F(OutputRule, ADryRunMakesNoFolder) {
   EXPECT_EQ(run("generate --dry-run --model " + kModel + kJob + "-p x -o " + path("new/")).code, 0);
   EXPECT_TRUE(files().empty());
+}
+
+TEST_F(OutputRule, GenerateLooksAtTheOutputFirst) {
+  fs::create_directories(path("shot"));
+  for (const char* name : {"a.mp4", "b.json", "file", "shot/notes"})
+    std::ofstream(path(name)) << "x";
+  const std::string job = "generate" + kJob + "-p x -o ", prompt_file = prompts();
+  const std::vector<std::string> before = files();
+  refused(job + path("a.mp4"), 7, "'" + path("a.mp4") + "' exists; choose another --output or");
+  refused(job + path("b.mp4"), 7, path("b.json") + " exists; --overwrite replaces it");
+  refused(job + path("file/in.mp4"), 7, "cannot write '" + path("file/in.mp4") + "': Not a dir");
+  refused(job + "/proc/weft.mp4", 7, "cannot write '/proc/weft.mp4': ");
+  refused(job + "/proc/weft/", 7, "cannot write '/proc/weft/");
+  refused(job + "'" + path("file/{seed}.mp4'"), 7, "cannot write '" + path("file/"));
+  refused(job + path("shot") + " --frames png", 7, "'" + path("shot") + "' exists; choose");
+  refused(job + path("shot") + " --frames png --overwrite", 7,
+          "'" + path("shot") + "' holds other");
+  refused(job + path("file") + " --frames png", 7,
+          "'" + path("file") + "' is a file, not a folder");
+  refused(job + path(std::string(300, 'n') + ".mp4"), 7, "cannot write '");
+  refused(job + path("shot"), 2, "-o is '" + path("shot") + "', an existing folder");
+  refused(job + path("a.avi"), 2, "-o is '" + path("a.avi") + "', legal: a name ending in .mp4");
+  refused(job + path("a.png"), 2, "-o is '" + path("a.png") + "', one picture, but the job has 9");
+  std::ofstream(path("prompts.txt")) << json{{"prompt", "x"}, {"output", "new.mp4"}} << "\n"
+                                     << json{{"prompt", "y"}, {"output", "a.mp4"}} << "\n";
+  refused("generate" + kJob + prompt_file + " -o " + path(""), 7, "'" + path("a.mp4") + "' exists");
+  // The fault is another one where the output may be written.
+  for (const std::string fine :
+       {"a.mp4 --overwrite", "new/folder/a.mp4", "new/", "b.mp4 --no-metadata"})
+    refused(job + path(fine), 3, "--model is '/nowhere', ");
+  EXPECT_EQ(files(), before);
+}
+
+TEST_F(OutputRule, BatchLooksAtTheFolderFirst) {
+  std::ofstream(path("file")) << "x";
+  std::ofstream(path("jobs.jsonl")) << json{{"id", "a"}, {"prompt", "x"}} << "\n";
+  const std::vector<std::string> before = files();
+  const std::string batch = "batch " + path("jobs.jsonl") + " -o ";
+  refused(batch + path("file"), 7, "cannot write '" + path("file/results.jsonl") + "': Not a dir");
+  refused(batch + path("file/in/"), 7, "cannot ");
+  refused(batch + "/proc/weft", 7, "cannot write '/proc/weft/results.jsonl': ");
+  refused(batch + path("new/"), 3, "--model is '/nowhere', ");
+  EXPECT_EQ(files(), before);
+}
+
+TEST_F(OutputRule, ReplayLooksAtTheOutputFirst) {
+  ASSERT_EQ(results("-p x -o " + path("a.mp4")).size(), 1u);
+  for (const char* name : {"b.mp4", "c.json", "file"}) std::ofstream(path(name)) << "x";
+  const std::vector<std::string> before = files();
+  const std::string replay = "replay " + path("a.mp4") + " -o ";
+  refused(replay + path("a.mp4"), 7, path("a.json") + " exists; --overwrite replaces it");
+  refused(replay + path("b.mp4"), 7, "'" + path("b.mp4") + "' exists; choose another");
+  refused(replay + path("c.mp4"), 7, path("c.json") + " exists; --overwrite replaces it");
+  refused(replay + path("file/in.mp4"), 7, "cannot write '" + path("file/in.mp4") + "': ");
+  refused(replay + "/proc/weft/", 7, "cannot write '/proc/weft/");
+  refused(replay + path("a.avi"), 2, "--output (" + path("a.mp4") + ") is '" + path("a.avi"));
+  for (const std::string fine : {"b.mp4 --overwrite", "new/", "b.mp4 --dry-run"})
+    refused(replay + path(fine), 3, "--model is '/nowhere', ");
+  EXPECT_EQ(files(), before);
+}
+
+// The names depend on the model, whose headers are read; nothing else has happened.
+TEST_F(OutputRule, NamesOfTheModelAreLookedAtBeforeAnythingIsPrinted) {
+  std::ofstream(path("9-5.mp4")) << "x";
+  const std::string job =
+      "generate --model " + kModel + kJob + "-p x -o '" + path("{frames}-{seed}.mp4'");
+  const Outcome outcome = run(job);
+  EXPECT_EQ(outcome.code, 7);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(outcome.err, "weft: '" + path("9-5.mp4") +
+                             "' exists; choose another --output or give --overwrite\n");
+  EXPECT_EQ(run(job + " --dry-run").code, 0);
+  EXPECT_EQ(files(), (std::vector<std::string>{"9-5.mp4"}));
+}
+
+TEST_F(OutputRule, ProcessesEndTogetherAndOneTellsWhy) {
+  if (std::system("mpirun --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun";
+  std::ofstream(path("a.mp4")) << "x";
+  const std::string command = "timeout 60 mpirun --allow-run-as-root --oversubscribe -n 2 " +
+                              std::string(WEFT_BINARY) + " generate --model /nowhere" + kJob +
+                              "-p x -o " + path("a.mp4") + " >" + path("out") + " 2>" + path("err");
+  const int status = std::system(command.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 7);
+  std::ifstream out(path("out")), err(path("err"));
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(out), {}), "");
+  std::vector<std::string> told;
+  for (std::string line; std::getline(err, line);)
+    if (line.starts_with("weft: ")) told.push_back(line);
+  EXPECT_EQ(told, (std::vector<std::string>{"weft: '" + path("a.mp4") +
+                                            "' exists; choose another "
+                                            "--output or give --overwrite"}));
 }
 
 TEST_F(OutputRule, ResultLinesAreThePathTheHashAndTheSeconds) {
@@ -122,8 +219,9 @@ TEST_F(OutputRule, PromptsThatAreTooLongAreCutWithAWarning) {
   EXPECT_FALSE(json::parse(std::ifstream(path("b.json"))).at("prompt_cut").contains("lost"));
   const Outcome planned = run(job + path("c.mp4") + " --dry-run");
   EXPECT_NE(planned.err.find(warning), std::string::npos) << planned.err;
-  const Outcome negative = run("generate --model " + kModel + kJob +
-                               "-p x --guidance-scale 3 -n '" + prompt + "' -o " + path("d.mp4"));
+  const Outcome negative =
+      run("generate --model " + kModel + kJob + "-p x --guidance-scale 3 --negative-prompt '" +
+          prompt + "' -o " + path("d.mp4"));
   EXPECT_NE(negative.err.find("warning: the negative prompt has "), std::string::npos)
       << negative.err;
   const Outcome fits =

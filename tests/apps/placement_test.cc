@@ -97,7 +97,7 @@ TEST(Placement, LayoutsSayHowManyRanks) {
   };
   EXPECT_EQ(ranks({"--ulysses", "2", "--cfg", "2"}), 4);
   EXPECT_EQ(ranks({"--layout", "layers=2,ring=3"}), 6);
-  EXPECT_EQ(ranks({"--set", "layout=cfg=2,tensor=2"}, kReplay), 4);
+  EXPECT_EQ(ranks({"--layout", "cfg=2,tensor=2"}, kReplay), 4);
   EXPECT_EQ(ranks({"--pp", "3"}, kComplete), 3);
   EXPECT_EQ(ranks({"--tp", "2"}, kVerify), 2);
   EXPECT_EQ(ranks({"--layout", "ring=2"}, kInspect), 2);

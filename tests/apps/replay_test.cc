@@ -20,10 +20,10 @@ class Replay : public Cli {
     const bool folder = name.ends_with('/');
     const std::string output =
         folder ? path(name.substr(0, name.size() - 1)) + " --frames png" : path(name);
-    const Outcome outcome =
-        run("generate --json --progress none -q --model " + kModel +
-            " --width 32 --height 16 --steps 2 --threads 1 --num-frames " + frames + " -p '@" +
-            prompt() + "' -n '-' --guidance-scale 3.5 -o " + output + " " + more + " </dev/null");
+    const Outcome outcome = run(
+        "generate --json --progress none -q --model " + kModel +
+        " --size 32x16 --steps 2 --threads 1 --num-frames " + frames + " -p '@" + prompt() +
+        "' --negative-prompt '-' --guidance-scale 3.5 -o " + output + " " + more + " </dev/null");
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return json::parse(outcome.out).at("framehash");
   }
@@ -139,7 +139,7 @@ TEST_F(Replay, MetadataIsDataOnly) {
 TEST_F(Replay, HiddenPromptsAreAskedFor) {
   made("a.mp4", "--no-prompt-metadata");
   EXPECT_EQ(run("replay -q " + path("a.mp4")).code, 2);
-  EXPECT_EQ(run("replay -q -p '@" + prompt() + "' -n '' " + path("a.mp4")).code, 0);
+  EXPECT_EQ(run("replay -q -p '@" + prompt() + "' --negative-prompt '' " + path("a.mp4")).code, 0);
 }
 
 TEST_F(Replay, OutputIsKeptWhereAsked) {
@@ -155,24 +155,6 @@ TEST_F(Replay, OutputIsKeptWhereAsked) {
   EXPECT_EQ(run("replay -q -o " + path("e") + " " + path("d/")).code, 0);
   EXPECT_EQ(json::parse(std::ifstream(path("e.json"))).at("framehash"), frames);
   EXPECT_TRUE(fs::exists(path("e/00004.png")));
-}
-
-// Sidecars of earlier versions have no --frames; a folder of frames is an --output that ends in /.
-TEST_F(Replay, SidecarsOfEarlierVersionsReplay) {
-  made("d/");
-  json record = json::parse(std::ifstream(path("d.json")));
-  EXPECT_TRUE(record.at("output").get<std::string>().ends_with("/d/"));
-  record["given"].erase("frames");
-  record["given"]["output"] = {{"value", path("d/")}, {"origin", "flag"}};
-  std::ofstream(path("d.json")) << record.dump();
-  EXPECT_EQ(run("replay -q " + path("d/")).code, 0);
-  EXPECT_EQ(run("replay -q " + path("d.json")).code, 0);
-  // Their requests name no version and both scales of guidance.
-  EXPECT_EQ(record["request"].erase("schema"), 1u);
-  record["request"]["guidance_scale_2"] = record["request"]["guidance_scale"];
-  std::ofstream(path("old.json")) << record.dump();
-  const Outcome old = run("replay -q " + path("old.json"));
-  EXPECT_EQ(old.code, 0) << old.err;
 }
 
 }  // namespace

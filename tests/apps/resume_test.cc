@@ -297,47 +297,22 @@ TEST_F(KilledPromptFile, RefusesFlagsThatItsJobsContradict) {
   };
   refused(" --prompt-file " + prompts(), "states the jobs; legal: one of the two");
   refused(" --frames png", "states the output ");
-  // An earlier version stored flags alone.
-  Checkpoint earlier = read_checkpoint(left());
-  nlohmann::json given = nlohmann::json::parse(earlier.notes.at("given"));
-  given["prompt-file"] = prompts();
-  earlier.notes["given"] = given.dump();
-  earlier.notes.erase("jobs");
-  write_checkpoint(left(), earlier, earlier.latent);
-  refused("", "is of an earlier version, which did not store the jobs of --prompt-file");
 }
 
-// Folders of frames resume too, also from a checkpoint of an earlier version, whose --output ends
-// in /.
 TEST_F(Resume, FoldersOfFramesGoOn) {
   constexpr int kSteps = 300;
   const std::string whole = hash_of(kSteps);
-  for (const bool earlier : {false, true}) {
-    const std::string name = earlier ? "old" : "new";
-    Child child = start(job(kSteps, "--frames png -o " + path(name)));
-    ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":3,"));
-    child.signal(SIGINT);
-    EXPECT_EQ(child.wait(), 130) << child.err();
-    const std::string file = path(name + ".checkpoint.safetensors");
-    if (earlier) {
-      Checkpoint left = read_checkpoint(file);
-      nlohmann::json given = nlohmann::json::parse(left.notes.at("given"));
-      given.erase("frames");
-      given["output"] = path(name) + "/";
-      given["layers"] = "1";  // the former name of --pp
-      left.notes["given"] = given.dump();
-      left.notes.erase("jobs");
-      write_checkpoint(file, left, left.latent);
-      fs::remove(path(name + ".checkpoint.old.safetensors"));
-    }
-    Child again = start("generate --json --resume " + file);
-    ASSERT_EQ(again.wait(), 0) << again.err();
-    const nlohmann::json result = nlohmann::json::parse(again.out());
-    EXPECT_EQ(result.at("framehash"), whole);
-    EXPECT_EQ(result.at("output"), path(name) + "/");
-    EXPECT_NE(again.err().find("resuming after step"), std::string::npos) << again.err();
-    EXPECT_TRUE(fs::exists(path(name + "/00008.png")));
-  }
+  Child child = start(job(kSteps, "--frames png -o " + path("shot")));
+  ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":3,"));
+  child.signal(SIGINT);
+  EXPECT_EQ(child.wait(), 130) << child.err();
+  Child again = start("generate --json --resume " + path("shot.checkpoint.safetensors"));
+  ASSERT_EQ(again.wait(), 0) << again.err();
+  const nlohmann::json result = nlohmann::json::parse(again.out());
+  EXPECT_EQ(result.at("framehash"), whole);
+  EXPECT_EQ(result.at("output"), path("shot") + "/");
+  EXPECT_NE(again.err().find("resuming after step"), std::string::npos) << again.err();
+  EXPECT_TRUE(fs::exists(path("shot/00008.png")));
 }
 
 // A job whose result is missing but whose latents were kept only decodes them.

@@ -81,14 +81,14 @@ def timed(work):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", choices=SIZES, default="wan2.1-1.3b")
+    parser.add_argument("--arch", choices=SIZES, default="wan2.1-1.3b")
     parser.add_argument("--tokens", type=int, default=32760)
     parser.add_argument("--blocks", type=int, help="fewer than the model's")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--eager", action="store_true")
     parser.add_argument("--device", default="cuda", help="cpu: to try the script")
     args = parser.parse_args()
-    width, heads, ffn, layers = SIZES[args.config]
+    width, heads, ffn, layers = SIZES[args.arch]
     layers = args.blocks or layers
     torch.manual_seed(1)
     with torch.device(args.device):
@@ -124,7 +124,7 @@ def main():
     took = statistics.median(seconds)
     cuda = args.device == "cuda"
     print(json.dumps({
-        "bench": "torch_step", "config": args.config, "blocks": layers, "tokens": n,
+        "bench": "torch_step", "config": args.arch, "blocks": layers, "tokens": n,
         "compiled": not args.eager, "seconds": took, "gflops": flop / took * 1e-9,
         "gemm_gflops": rate * 1e-9, "share": flop / took / rate,
         "peak_bytes": torch.cuda.max_memory_allocated() if cuda else 0,

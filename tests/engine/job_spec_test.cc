@@ -226,50 +226,6 @@ TEST(JobSpec, FramesComeFromSecondsAndAreChecked) {
   }
 }
 
-// Checkpoints of version 1 hold these facts.
-TEST(JobSpec, FactsOfVersionOneAreTheSameRecord) {
-  Generator generator(test::kModel, {.threads = 1});
-  for (const bool sigmas : {false, true}) {
-    Request request = test::job();
-    request.guidance_scale = request.guidance_scale_2 = 3.5;
-    if (sigmas) request.sigmas = {0.9, 0.25};
-    request = generator.resolve(request);
-    const std::string record = generator.job_record(request);
-    const json now = json::parse(record);
-    json facts{{"frames", now["request"]["num_frames"].dump()},
-               {"deterministic", "off"},
-               {"guidance_scale_2", "3.5"},
-               {"flow_shift", "3"}};
-    for (const auto& [name, value] : now["request"].items())
-      if (name != "schema" && name != "num_frames" && name != "sigmas" && name != "method")
-        facts[name] = value.is_string() ? value.get<std::string>() : value.dump();
-    if (sigmas) facts["sigmas"] = "0.9,0.25";
-    for (const char* name :
-         {"model", "weights_sha256", "dtype", "weights", "attention", "vae_dtype"})
-      facts[name] = now["engine"][name];
-    facts["numerics_epoch"] = now["engine"]["numerics_epoch"].dump();
-    EXPECT_EQ(difference(record_of_facts(facts), record), "");
-    EXPECT_EQ(job_hash(record_of_facts(facts)), job_hash(record));
-    facts["seed"] = "99";
-    EXPECT_EQ(difference(record_of_facts(facts), record),
-              "seed is '99' there and '" + std::to_string(request.seed) + "' here");
-  }
-}
-
-// A record of before there were methods is one of full attention.
-TEST(JobSpec, ARecordWithoutAMethodMeansFull) {
-  Generator generator(test::kModel, {.threads = 1});
-  const std::string now = generator.job_record(generator.resolve(test::job()));
-  json before = json::parse(now), queue = before;
-  EXPECT_EQ(before["request"].at("method"), "full");
-  before["request"].erase("method");
-  EXPECT_EQ(job_hash(before.dump()), job_hash(now));
-  EXPECT_EQ(difference(before.dump(), now), "");
-  queue["request"]["method"] = "queue:block=8,context=4";
-  EXPECT_EQ(difference(queue.dump(), now),
-            "method is 'queue:block=8,context=4' there and absent here");
-}
-
 // The machine, the number of threads and the layout may differ; the frames are the same job's.
 TEST(JobSpec, TheHashLeavesTheMachineOut) {
   Generator one(test::kModel, {.threads = 1}), two(test::kModel, {.threads = 2});

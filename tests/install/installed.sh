@@ -9,7 +9,7 @@ trap 'rm -rf "$folder"' EXIT
 prefix=$folder/weft guide=$source/apps/guide/library.md
 cd "$folder"
 ln -s "$build" build
-unset WEFT_MODEL_DIRS WEFT_MODEL_PATH
+unset WEFT_MODEL_DIRS
 export CMAKE_GENERATOR=Ninja
 
 fault() { echo "FAULT: $*"; exit 1; }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "io/sha256.h"
+#include "io/writable.h"
 #include "tests/io/io_testing.h"
 
 namespace weft {
@@ -60,6 +61,27 @@ TEST(AtomicFile, RefusesPlacesThatTakeNoFile) {
 }
 
 // The process's file size limit simulates a full disk: write() fails in the middle.
+TEST(Writable, RefusesWhatAPartFileRefusesAndLeavesNothing) {
+  TempDir dir;
+  const std::string file = dir.write("file", "x");
+  std::filesystem::create_directory(dir / "folder");
+  const auto refused = [](const std::string& path, const std::string& words) {
+    expect_error(ErrorKind::kOutput, words, [&] { check_writable(path, Overwrite::kRefuse); });
+    expect_error(ErrorKind::kOutput, words, [&] { PartFile(path, Overwrite::kRefuse); });
+  };
+  refused(file, "exists");
+  refused(file + "/below", "Not a directory");
+  refused(file + "/", "is a file");
+  refused(dir / "folder", "is a folder");
+  refused(dir / std::string(300, 'n'), "too long");
+  refused("/proc/weft", "'/proc/");
+  refused("/proc/weft/below", "'/proc/weft");
+  check_writable(file, Overwrite::kReplace);
+  check_writable(dir / "folder/", Overwrite::kRefuse);  // it is empty
+  check_writable(dir / "new/folder/file", Overwrite::kRefuse);
+  EXPECT_EQ(dir.entries(), 2u);
+}
+
 TEST(AtomicFile, AFailedWriteLeavesNothing) {
   TempDir dir;
   struct rlimit before;
