@@ -41,7 +41,7 @@ ap = argparse.ArgumentParser()
 ap.add_argument("clips", help="a folder of clips or pictures with their latents")
 ap.add_argument("--to", required=True, help="the preview.json beside the VAE's weights")
 a = ap.parse_args()
-first, later = [], []  # [values of the channels, 1, colour] of the first latent frame, and of those behind it
+first, later = [], []  # [values of the channels, 1, colour] of the first latent frame, and of those after it
 for path in sorted(glob.glob(a.clips + "/*.latents.safetensors")):
     z = read_latents(path)
     stem = path.removesuffix(".latents.safetensors")
