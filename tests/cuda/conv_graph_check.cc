@@ -86,4 +86,4 @@ int run_conv_checks() {
 }  // namespace
 }  // namespace weft::cuda
 
-int main() { return weft::cuda::exit_code_of(weft::cuda::run); }
+int main() { return weft::cuda::exit_code_of(weft::cuda::run_conv_checks); }

@@ -57,4 +57,4 @@ int run_sdpa_checks() {
 }  // namespace
 }  // namespace weft::cuda
 
-int main() { return weft::cuda::exit_code_of(weft::cuda::run); }
+int main() { return weft::cuda::exit_code_of(weft::cuda::run_sdpa_checks); }
