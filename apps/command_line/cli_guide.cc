@@ -42,7 +42,7 @@ none of it.
 These may change with every version: the words of messages, of `--help` and of `--dry-run`; `weft bench`
 with its flags and its JSON; defaults that the model does not state; checkpoints, which only the version
 that wrote them is sure to read; the C++ interface; and the frames of a seed, where the number that
-`weft version` calls the numerics epoch changes.
+`weft --version` calls the numerics epoch changes.
 
 ## Exit codes
 
