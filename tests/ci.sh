@@ -47,14 +47,14 @@ cuda() {
 cuda_changed() {
   local files stamp
   files=$(git ls-files -s CMakeLists.txt CMakePresets.json 'kernels/*' 'tests/kernels/*' 'tests/cuda/*' 'tests/support/*' \
-    'tests/parallel/nccl*' parallel/CMakeLists.txt 'parallel/transport/*' parallel/communicator.h tests/CMakeLists.txt)
+    'tests/parallel/nccl*' tests/parallel/CMakeLists.txt tests/ci.sh parallel/CMakeLists.txt 'parallel/transport/*' parallel/communicator.h tests/CMakeLists.txt)
   stamp=${XDG_CACHE_HOME:-$HOME/.cache}/weft/cuda-$( (nvcc --version; echo "$files") | sha256sum | cut -c1-16)
   if [ -e "$stamp" ] && git diff --quiet; then
     echo "cuda: passed with these files before ($stamp)"
   else
     cuda
     mkdir -p "$(dirname "$stamp")"
-    git diff --quiet && touch "$stamp"
+    if git diff --quiet; then touch "$stamp"; fi
   fi
 }
 

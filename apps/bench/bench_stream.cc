@@ -62,7 +62,7 @@ Sound tone(double seconds) {
 // The figures of one stream.
 struct StreamFigures {
   StreamReport report;
-  uint64_t memory = 0, growth = 0;  // bytes: behind two windows, and how much more later
+  uint64_t memory = 0, growth = 0;  // bytes: after two windows, and how much more later
 };
 
 void print_figures(const Flags& flags, const StreamEngine& engine, const StreamFigures& figures,

@@ -21,7 +21,7 @@ struct MediaPacket {
   uint16_t flags = 0;
   int64_t time_us = 0, duration_us = 0;
   std::string payload{};
-  Json* stats = nullptr;  // sent behind the packet, with what the sender knows
+  Json* stats = nullptr;  // sent after the packet, with what the sender knows
 };
 
 // Any thread may call anything.
