@@ -8,6 +8,7 @@
 #endif
 
 #include <cstring>
+#include <type_traits>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/tile-inl.h"
@@ -21,9 +22,14 @@ using RowVec = TileVec;
 
 HWY_INLINE int64_t row_lanes() { return static_cast<int64_t>(hn::Lanes(RowTag())); }
 
-// Loads the first n < lanes elements and zeros behind them; nothing beyond x[n - 1] is read.
+// The targets whose masked loads and stores of f32 leave alone what is masked off.
+inline constexpr bool kMasksFloats = !HWY_MEM_OPS_MIGHT_FAULT || HWY_TARGET == HWY_AVX2;
+
+// Loads the first n < lanes elements and zeros after them; nothing beyond x[n - 1] is read.
 template <class T>
 HWY_INLINE RowVec load_part(const T* x, int64_t n) {
+  if constexpr (kMasksFloats && std::is_same_v<T, float>)
+    return hn::MaskedLoad(hn::FirstN(RowTag(), static_cast<size_t>(n)), RowTag(), x);
   T padded[16] = {};
   std::memcpy(padded, x, static_cast<size_t>(n) * sizeof(T));
   return load(padded);
@@ -31,6 +37,8 @@ HWY_INLINE RowVec load_part(const T* x, int64_t n) {
 
 template <class T>
 HWY_INLINE void store_part(RowVec value, T* out, int64_t n) {
+  if constexpr (kMasksFloats && std::is_same_v<T, float>)
+    return hn::BlendedStore(value, hn::FirstN(RowTag(), static_cast<size_t>(n)), RowTag(), out);
   T padded[16];
   store(value, padded);
   std::memcpy(out, padded, static_cast<size_t>(n) * sizeof(T));
