@@ -1,6 +1,5 @@
 #pragma once
 // AudioEncoder: turns a sound into the hidden states that a transformer is conditioned on.
-// AudioEncoderModel is one that is known by its configuration alone.
 #include <functional>
 #include <memory>
 #include <vector>
@@ -42,22 +41,6 @@ class AudioEncoder {
   virtual void encode(Context& context, const TensorView& samples, const Take& take) const = 0;
 };
 
-class AudioEncoderModel {
- public:
-  virtual ~AudioEncoderModel() = default;
-
-  const AudioEncoderTraits& traits() const { return traits_; }
-  virtual std::vector<TensorSpec> tensors() const = 0;  // of the whole checkpoint
-
-  // Packs the slice `width` of the weights in `dtype`. The file may be closed afterwards.
-  virtual std::unique_ptr<AudioEncoder> load(Stream& stream, const TensorFile& file, DType dtype,
-                                             const WidthSlice& width) const = 0;
-
- protected:
-  explicit AudioEncoderModel(const AudioEncoderTraits& traits) : traits_(traits) {}
-
- private:
-  AudioEncoderTraits traits_;
-};
+using AudioEncoderModel = EncoderModel<AudioEncoder, AudioEncoderTraits>;
 
 }  // namespace weft

@@ -47,6 +47,13 @@ void check_rotary_axes(const std::string& key, const std::array<int64_t, 3>& col
                                        ", a head has " + std::to_string(head_columns));
 }
 
+std::array<int, 3> rotary_pairs(const std::array<int64_t, 3>& columns) {
+  std::array<int, 3> pairs;
+  for (size_t axis = 0; axis < pairs.size(); ++axis)
+    pairs[axis] = static_cast<int>(columns[axis] / 2);
+  return pairs;
+}
+
 void ConfigCheck::keys(const std::vector<std::string>& required,
                        const std::vector<std::string>& optional) {
   known_ = required;

@@ -21,6 +21,8 @@ void read_axes(const nlohmann::json& config, const std::string& key, const std::
 // up to those of the head. Error(kModel) names the key otherwise.
 void check_rotary_axes(const std::string& key, const std::array<int64_t, 3>& columns,
                        int64_t head_columns, const std::string& path);
+// The complex pairs of these columns.
+std::array<int, 3> rotary_pairs(const std::array<int64_t, 3>& columns);
 
 class ConfigCheck {
  public:

@@ -1,6 +1,5 @@
 #pragma once
 // ImageEncoder: turns a picture into the rows that a transformer is conditioned on.
-// ImageEncoderModel is one that is known by its configuration alone.
 #include <memory>
 #include <vector>
 
@@ -28,22 +27,6 @@ class ImageEncoder {
   virtual void encode(Context& context, const TensorView& pixels, const TensorView& out) const = 0;
 };
 
-class ImageEncoderModel {
- public:
-  virtual ~ImageEncoderModel() = default;
-
-  const ImageEncoderTraits& traits() const { return traits_; }
-  virtual std::vector<TensorSpec> tensors() const = 0;  // of the whole checkpoint
-
-  // Packs the slice `width` of the weights in `dtype`. The file may be closed afterwards.
-  virtual std::unique_ptr<ImageEncoder> load(Stream& stream, const TensorFile& file, DType dtype,
-                                             const WidthSlice& width) const = 0;
-
- protected:
-  explicit ImageEncoderModel(const ImageEncoderTraits& traits) : traits_(traits) {}
-
- private:
-  ImageEncoderTraits traits_;
-};
+using ImageEncoderModel = EncoderModel<ImageEncoder, ImageEncoderTraits>;
 
 }  // namespace weft

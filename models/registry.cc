@@ -10,11 +10,6 @@
 #include "models/files/model_index.h"
 #include "models/files/root_parts.h"
 #include "models/files/tokenizer_files.h"
-#include "models/flux/family.h"
-#include "models/qwen_image/family.h"
-#include "models/wan/family.h"
-#include "models/wan_s2v/family.h"
-#include "models/z_image/family.h"
 
 namespace weft {
 

@@ -162,6 +162,10 @@ struct ModelFamily {
   PipelineFacts (*pipeline)(const ModelDirectory& model) = nullptr;
 };
 
+// The rows of the table, each in its model's folder.
+extern const ModelFamily kFluxFamily, kQwenImageFamily, kWanFamily, kWanPictureFamily,
+    kWanSpeechFamily, kZImageFamily;
+
 // A model directory, or single files that together are a model. Components are full paths of
 // folders or files; one that is absent is empty. The scheduler's is empty where scheduler_config
 // holds its JSON text.

@@ -55,6 +55,27 @@ class TextEncoderModel {
   TextEncoderTraits traits_;
 };
 
+// An encoder of another kind that is known by its configuration alone: its Traits, and its Part on
+// one rank.
+template <class Part, class Traits>
+class EncoderModel {
+ public:
+  virtual ~EncoderModel() = default;
+
+  const Traits& traits() const { return traits_; }
+  virtual std::vector<TensorSpec> tensors() const = 0;  // of the whole checkpoint
+
+  // Packs the slice `width` of the weights in `dtype`. The file may be closed afterwards.
+  virtual std::unique_ptr<Part> load(Stream& stream, const TensorFile& file, DType dtype,
+                                     const WidthSlice& width) const = 0;
+
+ protected:
+  explicit EncoderModel(const Traits& traits) : traits_(traits) {}
+
+ private:
+  Traits traits_;
+};
+
 // A prompt that is longer than what the text encoder reads.
 struct PromptCut {
   int64_t tokens = 0;  // of the whole prompt

@@ -43,6 +43,13 @@ struct TensorSpec {
   std::vector<int64_t> shape;
 };
 
+// Appends the weight [out, in] and the bias [out] of a linear layer.
+inline void add_linear(std::vector<TensorSpec>& list, const std::string& name, int64_t out,
+                       int64_t in) {
+  list.push_back({name + ".weight", {out, in}});
+  list.push_back({name + ".bias", {out}});
+}
+
 // The part of a tensor that a rank holds: `range` of dimension `dim`, and all of the others.
 struct TensorPart {
   int dim = 0;

@@ -4,13 +4,8 @@
 #include <functional>
 #include <map>
 
-#include "apps/bench/bench_dit.h"
 #include "apps/bench/bench_limits.h"
-#include "apps/bench/bench_llm.h"
-#include "apps/bench/bench_load.h"
-#include "apps/bench/bench_stream.h"
-#include "apps/bench/bench_text.h"
-#include "apps/bench/bench_vae.h"
+#include "apps/bench/benches.h"
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "apps/model_folder.h"

@@ -1,10 +1,11 @@
-#include "apps/bench/bench_dit.h"
-
+// weft bench dit, weft bench attention: one forward of a transformer with random weights, and its
+// attention alone, beside what this machine's oneDNN reaches in the same run.
 #include <cmath>
 #include <cstdio>
 #include <numeric>
 
 #include "apps/bench/bench_limits.h"
+#include "apps/bench/benches.h"
 #include "apps/device.h"
 #include "apps/generate/offload_report.h"
 #include "apps/scratch_folder.h"

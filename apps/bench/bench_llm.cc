@@ -1,11 +1,13 @@
-#include "apps/bench/bench_llm.h"
-
+// weft bench llm: a language model of random weights, or --model's: a prompt's prefill beside the
+// library's rate at its shapes, decoding beside the rate at which memory is read (a device's:
+// copied), and, with part of the blocks resident, beside the file they come from.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
 
 #include "apps/bench/bench_limits.h"
+#include "apps/bench/benches.h"
 #include "apps/device.h"
 #include "apps/model_folder.h"
 #include "apps/scratch_folder.h"

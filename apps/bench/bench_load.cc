@@ -1,5 +1,9 @@
-#include "apps/bench/bench_load.h"
-
+// weft bench load: loading and packing weights, compared with read(2) of the same files.
+//
+// Loads the parts of --model, or a transformer of Wan 1.3B's widths with random weights and
+// --blocks blocks in the temporary folder. Each of `repeat` rounds first reads every byte of the
+// files with the job's threads into fresh memory, then loads; the result is the ratio of the
+// medians, and on a device also the rate compared with a copy from pinned memory.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -18,6 +22,7 @@
 #include <vector>
 
 #include "apps/bench/bench_limits.h"
+#include "apps/bench/benches.h"
 #include "apps/device.h"
 #include "apps/model_folder.h"
 #include "apps/scratch_folder.h"

@@ -1,5 +1,5 @@
-#include "apps/bench/bench_stream.h"
-
+// weft bench stream: how fast and how evenly a stream comes. Streams --seconds of sound with
+// --model, or the pocket avatar: as fast as it can, or paced with --live.
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "apps/bench/bench_limits.h"
+#include "apps/bench/benches.h"
 #include "apps/model_folder.h"
 #include "apps/stream/stream_flags.h"
 #include "apps/stream/stream_report.h"

@@ -1,8 +1,9 @@
-#include "apps/bench/bench_vae.h"
-
+// weft bench vae: the decoder of Wan's VAE with random weights, latent frame by latent frame,
+// beside the time its GEMMs would take at oneDNN's rate.
 #include <cstdio>
 
 #include "apps/bench/bench_limits.h"
+#include "apps/bench/benches.h"
 #include "apps/device.h"
 #include "apps/generate/request_flags.h"
 #include "io/json.h"

@@ -78,17 +78,13 @@ void feed_forward(Context& context, const StreamRows& rows, DType dtype) {
 void add_stream_tensors(std::vector<TensorSpec>& list, const std::string& block,
                         const StreamNames& names, const DoubleStreamSizes& sizes) {
   const int64_t d = sizes.width, e = sizes.head_dim();
-  const auto add_linear = [&](const char* name, int64_t out, int64_t in) {
-    list.push_back({block + name + ".weight", {out, in}});
-    list.push_back({block + name + ".bias", {out}});
-  };
-  add_linear(names.modulation, 2 * kSublayerRows * d, d);
+  add_linear(list, block + names.modulation, 2 * kSublayerRows * d, d);
   for (const char* name : {names.to_q, names.to_k, names.to_v, names.to_out})
-    add_linear(name, d, d);
+    add_linear(list, block + name, d, d);
   for (const char* name : {names.norm_q, names.norm_k})
     list.push_back({block + name + ".weight", {e}});
-  add_linear(names.ffn_in, sizes.ffn, d);
-  add_linear(names.ffn_out, d, sizes.ffn);
+  add_linear(list, block + names.ffn_in, sizes.ffn, d);
+  add_linear(list, block + names.ffn_out, d, sizes.ffn);
 }
 
 TensorPart stream_part(const TensorSpec& tensor, const StreamNames& names,

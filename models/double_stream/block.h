@@ -10,12 +10,25 @@
 
 namespace weft {
 
-// The names of one stream's tensors in a block, without ".weight" and ".bias".
+// The names of one stream's tensors in a block, without ".weight" and ".bias". The attention of the
+// latent's stream is named as here.
 struct StreamNames {
-  const char* modulation;
-  const char *to_q, *to_k, *to_v, *norm_q, *norm_k, *to_out;
-  const char *ffn_in, *ffn_out;
+  const char *modulation, *ffn_in, *ffn_out;
+  const char *to_q = "attn.to_q", *to_k = "attn.to_k", *to_v = "attn.to_v", *norm_q = "attn.norm_q",
+             *norm_k = "attn.norm_k", *to_out = "attn.to_out.0";
 };
+// Those of the prompt's stream.
+constexpr StreamNames text_stream(const char* modulation, const char* ffn_in, const char* ffn_out) {
+  return {modulation,
+          ffn_in,
+          ffn_out,
+          "attn.add_q_proj",
+          "attn.add_k_proj",
+          "attn.add_v_proj",
+          "attn.norm_added_q",
+          "attn.norm_added_k",
+          "attn.to_add_out"};
+}
 
 struct DoubleStreamSizes {
   int64_t width = 0, ffn = 0;

@@ -33,24 +33,9 @@ void check_keys(const nlohmann::json& json, const std::string& path) {
 
 }  // namespace
 
-const StreamNames kFluxLatent{.modulation = "norm1.linear",
-                              .to_q = "attn.to_q",
-                              .to_k = "attn.to_k",
-                              .to_v = "attn.to_v",
-                              .norm_q = "attn.norm_q",
-                              .norm_k = "attn.norm_k",
-                              .to_out = "attn.to_out.0",
-                              .ffn_in = "ff.net.0.proj",
-                              .ffn_out = "ff.net.2"};
-const StreamNames kFluxText{.modulation = "norm1_context.linear",
-                            .to_q = "attn.add_q_proj",
-                            .to_k = "attn.add_k_proj",
-                            .to_v = "attn.add_v_proj",
-                            .norm_q = "attn.norm_added_q",
-                            .norm_k = "attn.norm_added_k",
-                            .to_out = "attn.to_add_out",
-                            .ffn_in = "ff_context.net.0.proj",
-                            .ffn_out = "ff_context.net.2"};
+const StreamNames kFluxLatent{"norm1.linear", "ff.net.0.proj", "ff.net.2"};
+const StreamNames kFluxText =
+    text_stream("norm1_context.linear", "ff_context.net.0.proj", "ff_context.net.2");
 
 FluxConfig FluxConfig::from_json_file(const std::string& path) {
   const nlohmann::json json = read_config(path);
@@ -105,24 +90,18 @@ TransformerTraits FluxConfig::traits() const {
 }
 
 Rope FluxConfig::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start) const {
-  std::array<int, 3> pairs;
-  for (int axis = 0; axis < 3; ++axis) pairs[axis] = static_cast<int>(axes_dims[axis] / 2);
-  return make_rope(grid, start, pairs, kRopeTheta);
+  return make_rope(grid, start, rotary_pairs(axes_dims), kRopeTheta);
 }
 
 std::vector<TensorSpec> flux_tensors(const FluxConfig& config) {
   const int64_t d = config.width(), f = config.ffn();
   std::vector<TensorSpec> list;
-  const auto add_linear = [&](const std::string& name, int64_t out, int64_t in) {
-    list.push_back({name + ".weight", {out, in}});
-    list.push_back({name + ".bias", {out}});
-  };
   const auto add_embedder = [&](const std::string& name, int64_t in) {
-    add_linear("time_text_embed." + name + ".linear_1", d, in);
-    add_linear("time_text_embed." + name + ".linear_2", d, d);
+    add_linear(list, "time_text_embed." + name + ".linear_1", d, in);
+    add_linear(list, "time_text_embed." + name + ".linear_2", d, d);
   };
-  add_linear("x_embedder", d, config.patch_dim());
-  add_linear("context_embedder", d, config.text_dim);
+  add_linear(list, "x_embedder", d, config.patch_dim());
+  add_linear(list, "context_embedder", d, config.text_dim);
   add_embedder("timestep_embedder", kFrequencies);
   if (config.guidance_embeds) add_embedder("guidance_embedder", kFrequencies);
   add_embedder("text_embedder", config.pooled_dim);
@@ -132,15 +111,16 @@ std::vector<TensorSpec> flux_tensors(const FluxConfig& config) {
                          config.sizes());
   for (int i = 0; i < config.single_blocks; ++i) {
     const std::string block = "single_transformer_blocks." + std::to_string(i) + ".";
-    add_linear(block + "norm.linear", kSublayerRows * d, d);
-    for (const char* name : {"to_q", "to_k", "to_v"}) add_linear(block + "attn." + name, d, d);
+    add_linear(list, block + "norm.linear", kSublayerRows * d, d);
+    for (const char* name : {"to_q", "to_k", "to_v"})
+      add_linear(list, block + "attn." + name, d, d);
     for (const char* name : {"norm_q", "norm_k"})
       list.push_back({block + "attn." + name + ".weight", {config.head_dim}});
-    add_linear(block + "proj_mlp", f, d);
-    add_linear(block + "proj_out", d, d + f);
+    add_linear(list, block + "proj_mlp", f, d);
+    add_linear(list, block + "proj_out", d, d + f);
   }
-  add_linear("norm_out.linear", 2 * d, d);
-  add_linear("proj_out", config.patch_dim(), d);
+  add_linear(list, "norm_out.linear", 2 * d, d);
+  add_linear(list, "proj_out", config.patch_dim(), d);
   return list;
 }
 

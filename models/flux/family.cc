@@ -1,10 +1,9 @@
-#include "models/flux/family.h"
-
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "models/files/tokenizer_files.h"
+#include "models/registry.h"
 
 namespace weft {
 

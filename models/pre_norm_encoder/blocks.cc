@@ -58,15 +58,12 @@ void add_encoder_blocks(const EncoderBlocksConfig& config, std::vector<TensorSpe
   const int64_t d = config.width;
   const EncoderBlockNames& names = config.names;
   for (int64_t i = 0; i < config.layers; ++i) {
-    const auto linear = [&](const char* name, int64_t out, int64_t in) {
-      tensors.push_back({block_name(i, name) + ".weight", {out, in}});
-      tensors.push_back({block_name(i, name) + ".bias", {out}});
-    };
     add_norm(d, block_name(i, names.norm1), tensors);
-    for (const char* name : {names.q, names.k, names.v, names.out}) linear(name, d, d);
+    for (const char* name : {names.q, names.k, names.v, names.out})
+      add_linear(tensors, block_name(i, name), d, d);
     add_norm(d, block_name(i, names.norm2), tensors);
-    linear(names.fc1, config.ffn, d);
-    linear(names.fc2, d, config.ffn);
+    add_linear(tensors, block_name(i, names.fc1), config.ffn, d);
+    add_linear(tensors, block_name(i, names.fc2), d, config.ffn);
   }
 }
 

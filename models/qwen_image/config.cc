@@ -33,24 +33,8 @@ void check_keys(const nlohmann::json& json, const std::string& path) {
 
 }  // namespace
 
-const StreamNames kQwenImageLatent{.modulation = "img_mod.1",
-                                   .to_q = "attn.to_q",
-                                   .to_k = "attn.to_k",
-                                   .to_v = "attn.to_v",
-                                   .norm_q = "attn.norm_q",
-                                   .norm_k = "attn.norm_k",
-                                   .to_out = "attn.to_out.0",
-                                   .ffn_in = "img_mlp.net.0.proj",
-                                   .ffn_out = "img_mlp.net.2"};
-const StreamNames kQwenImageText{.modulation = "txt_mod.1",
-                                 .to_q = "attn.add_q_proj",
-                                 .to_k = "attn.add_k_proj",
-                                 .to_v = "attn.add_v_proj",
-                                 .norm_q = "attn.norm_added_q",
-                                 .norm_k = "attn.norm_added_k",
-                                 .to_out = "attn.to_add_out",
-                                 .ffn_in = "txt_mlp.net.0.proj",
-                                 .ffn_out = "txt_mlp.net.2"};
+const StreamNames kQwenImageLatent{"img_mod.1", "img_mlp.net.0.proj", "img_mlp.net.2"};
+const StreamNames kQwenImageText = text_stream("txt_mod.1", "txt_mlp.net.0.proj", "txt_mlp.net.2");
 
 QwenImageConfig QwenImageConfig::from_json_file(const std::string& path) {
   const nlohmann::json json = read_config(path);
@@ -113,38 +97,29 @@ TransformerTraits QwenImageConfig::traits() const {
 }
 
 Rope QwenImageConfig::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start) const {
-  std::array<int, 3> pairs;
-  for (int axis = 0; axis < 3; ++axis) {
-    pairs[axis] = static_cast<int>(axes_dims[axis] / 2);
-    if (axis > 0) start[axis] -= grid[axis] - grid[axis] / 2;
-  }
-  return make_rope(grid, start, pairs, kRopeTheta);
+  for (int axis = 1; axis < 3; ++axis) start[axis] -= grid[axis] - grid[axis] / 2;
+  return make_rope(grid, start, rotary_pairs(axes_dims), kRopeTheta);
 }
 
 Rope QwenImageConfig::text_rope(std::array<int64_t, 3> grid, int64_t rows) const {
-  std::array<int, 3> pairs;
-  for (int axis = 0; axis < 3; ++axis) pairs[axis] = static_cast<int>(axes_dims[axis] / 2);
-  return make_diagonal_rope(rows, std::max(grid[1] / 2, grid[2] / 2), pairs, kRopeTheta);
+  return make_diagonal_rope(rows, std::max(grid[1] / 2, grid[2] / 2), rotary_pairs(axes_dims),
+                            kRopeTheta);
 }
 
 std::vector<TensorSpec> qwen_image_tensors(const QwenImageConfig& config) {
   const int64_t d = config.width();
   std::vector<TensorSpec> list;
-  const auto add_linear = [&](const std::string& name, int64_t out, int64_t in) {
-    list.push_back({name + ".weight", {out, in}});
-    list.push_back({name + ".bias", {out}});
-  };
-  add_linear("img_in", d, config.patch_dim());
+  add_linear(list, "img_in", d, config.patch_dim());
   list.push_back({"txt_norm.weight", {config.text_dim}});
-  add_linear("txt_in", d, config.text_dim);
-  add_linear("time_text_embed.timestep_embedder.linear_1", d, kFrequencies);
-  add_linear("time_text_embed.timestep_embedder.linear_2", d, d);
+  add_linear(list, "txt_in", d, config.text_dim);
+  add_linear(list, "time_text_embed.timestep_embedder.linear_1", d, kFrequencies);
+  add_linear(list, "time_text_embed.timestep_embedder.linear_2", d, d);
   for (int i = 0; i < config.layers; ++i)
     for (const StreamNames* names : {&kQwenImageLatent, &kQwenImageText})
       add_stream_tensors(list, "transformer_blocks." + std::to_string(i) + ".", *names,
                          config.sizes());
-  add_linear("norm_out.linear", 2 * d, d);
-  add_linear("proj_out", config.patch_dim(), d);
+  add_linear(list, "norm_out.linear", 2 * d, d);
+  add_linear(list, "proj_out", config.patch_dim(), d);
   return list;
 }
 

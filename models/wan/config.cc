@@ -222,10 +222,8 @@ void add_image_embedder(const WanConfig& config, std::vector<TensorSpec>& list) 
     list.push_back({name + part + ".weight", {extent}});
     list.push_back({name + part + ".bias", {extent}});
   }
-  for (const auto& [part, out] : {std::pair{"ff.net.0.proj", in}, {"ff.net.2", d}}) {
-    list.push_back({name + part + ".weight", {out, in}});
-    list.push_back({name + part + ".bias", {out}});
-  }
+  add_linear(list, name + "ff.net.0.proj", in, in);
+  add_linear(list, name + "ff.net.2", d, in);
 }
 
 }  // namespace
@@ -237,45 +235,41 @@ std::vector<TensorSpec> wan_tensors(const WanConfig& config) {
   const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
     list.push_back({name, std::move(shape)});
   };
-  const auto add_linear = [&](const std::string& name, int64_t out, int64_t in) {
-    add(name + ".weight", {out, in});
-    add(name + ".bias", {out});
-  };
   const std::string embedder = "condition_embedder.";
   add("scale_shift_table", {1, 2, d});
   add("patch_embedding.weight",
       {d, config.in_channels, config.patch[0], config.patch[1], config.patch[2]});
   add("patch_embedding.bias", {d});
-  add_linear(embedder + "time_embedder.linear_1", d, config.freq_dim);
-  add_linear(embedder + "time_embedder.linear_2", d, d);
-  add_linear(embedder + "time_proj", 6 * d, d);
+  add_linear(list, embedder + "time_embedder.linear_1", d, config.freq_dim);
+  add_linear(list, embedder + "time_embedder.linear_2", d, d);
+  add_linear(list, embedder + "time_proj", 6 * d, d);
   if (config.audio_dim) {
-    add_linear(embedder + "audio_embedder.linear_1", d, config.audio_dim);
-    add_linear(embedder + "audio_embedder.linear_2", d, d);
+    add_linear(list, embedder + "audio_embedder.linear_1", d, config.audio_dim);
+    add_linear(list, embedder + "audio_embedder.linear_2", d, d);
   }
-  add_linear(embedder + "text_embedder.linear_1", d, config.text_dim);
-  add_linear(embedder + "text_embedder.linear_2", d, d);
+  add_linear(list, embedder + "text_embedder.linear_1", d, config.text_dim);
+  add_linear(list, embedder + "text_embedder.linear_2", d, d);
   if (config.image_dim) add_image_embedder(config, list);
   for (int i = 0; i < config.layers; ++i) {
     const std::string block = "blocks." + std::to_string(i) + ".";
     add(block + "scale_shift_table", {1, 6, d});
     for (const char* attention : {"attn1.", "attn2."}) {
       for (const char* part : {"to_q", "to_k", "to_v", "to_out.0"})
-        add_linear(block + attention + part, d, d);
+        add_linear(list, block + attention + part, d, d);
       add(block + attention + "norm_q.weight", {d});
       add(block + attention + "norm_k.weight", {d});
     }
     if (config.image_keys) {
-      add_linear(block + "attn2.add_k_proj", d, d);
-      add_linear(block + "attn2.add_v_proj", d, d);
+      add_linear(list, block + "attn2.add_k_proj", d, d);
+      add_linear(list, block + "attn2.add_v_proj", d, d);
       add(block + "attn2.norm_added_k.weight", {d});
     }
     add(block + "norm2.weight", {d});
     add(block + "norm2.bias", {d});
-    add_linear(block + "ffn.net.0.proj", config.ffn_dim, d);
-    add_linear(block + "ffn.net.2", d, config.ffn_dim);
+    add_linear(list, block + "ffn.net.0.proj", config.ffn_dim, d);
+    add_linear(list, block + "ffn.net.2", d, config.ffn_dim);
   }
-  add_linear("proj_out", per_token * config.out_channels, d);
+  add_linear(list, "proj_out", per_token * config.out_channels, d);
   return list;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Wan's rows of the registry.
+// The code that Wan's rows of the registry share.
 #include <memory>
 
 #include "models/registry.h"
@@ -8,7 +8,5 @@ namespace weft {
 
 // The prompts of all of Wan's transformers, for UMT5.
 std::unique_ptr<PromptTokenizer> wan_tokenizer(const ModelDirectory& model);
-
-extern const ModelFamily kWanFamily, kWanPictureFamily;
 
 }  // namespace weft

@@ -173,12 +173,10 @@ std::vector<TensorSpec> wan_s2v_tensors(const WanS2vConfig& config) {
   append(wan_audio_tensors(config.audio_sizes()));
   for (size_t i = 0; i < config.injects.size(); ++i) {
     const std::string injector = "audio_injector.injector." + std::to_string(i) + ".";
-    for (const char* part : {"q", "k", "v", "o"})
-      append({{injector + part + ".weight", {d, d}}, {injector + part + ".bias", {d}}});
+    for (const char* part : {"q", "k", "v", "o"}) add_linear(list, injector + part, d, d);
     append({{injector + "norm_q.weight", {d}}, {injector + "norm_k.weight", {d}}});
-    const std::string adain =
-        "audio_injector.injector_adain_layers." + std::to_string(i) + ".linear";
-    append({{adain + ".weight", {2 * d, d}}, {adain + ".bias", {2 * d}}});
+    add_linear(list, "audio_injector.injector_adain_layers." + std::to_string(i) + ".linear", 2 * d,
+               d);
   }
   return list;
 }

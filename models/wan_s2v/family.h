@@ -1,10 +1,8 @@
 #pragma once
-// The row of the registry of Wan 2.2 speech to video.
+// The sizes of Wan 2.2 speech to video.
 #include "models/registry.h"
 
 namespace weft {
-
-extern const ModelFamily kWanSpeechFamily;
 
 // The width and height of a clip that shows a picture of width x height: those of the picture, at
 // most `area` pixels, rounded up to multiples of `multiple`. A larger picture is made smaller by

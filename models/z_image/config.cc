@@ -130,9 +130,7 @@ TransformerTraits ZImageConfig::traits() const {
 }
 
 Rope ZImageConfig::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start) const {
-  std::array<int, 3> pairs;
-  for (int axis = 0; axis < 3; ++axis) pairs[axis] = static_cast<int>(axes_dims[axis] / 2);
-  return make_rope(grid, start, pairs, rope_theta);
+  return make_rope(grid, start, rotary_pairs(axes_dims), rope_theta);
 }
 
 std::vector<TensorSpec> z_image_tensors(const ZImageConfig& config) {
@@ -140,10 +138,6 @@ std::vector<TensorSpec> z_image_tensors(const ZImageConfig& config) {
   std::vector<TensorSpec> list;
   const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
     list.push_back({name, std::move(shape)});
-  };
-  const auto add_linear = [&](const std::string& name, int64_t out, int64_t in) {
-    add(name + ".weight", {out, in});
-    add(name + ".bias", {out});
   };
   const auto add_block = [&](const std::string& block, bool modulated) {
     for (const char* part : {"to_q", "to_k", "to_v", "to_out.0"})
@@ -155,16 +149,16 @@ std::vector<TensorSpec> z_image_tensors(const ZImageConfig& config) {
     add(block + "feed_forward.w3.weight", {f, d});
     for (const char* norm : {"attention_norm1", "attention_norm2", "ffn_norm1", "ffn_norm2"})
       add(block + norm + ".weight", {d});
-    if (modulated) add_linear(block + "adaLN_modulation.0", 4 * d, config.time_dim());
+    if (modulated) add_linear(list, block + "adaLN_modulation.0", 4 * d, config.time_dim());
   };
   const std::string patch = std::to_string(config.patch[1]) + "-" + std::to_string(config.patch[0]);
-  add_linear("all_x_embedder." + patch, d, config.patch_dim());
-  add_linear("all_final_layer." + patch + ".linear", config.patch_dim(), d);
-  add_linear("all_final_layer." + patch + ".adaLN_modulation.1", d, config.time_dim());
-  add_linear("t_embedder.mlp.0", kTimeHidden, kFrequencies);
-  add_linear("t_embedder.mlp.2", config.time_dim(), kTimeHidden);
+  add_linear(list, "all_x_embedder." + patch, d, config.patch_dim());
+  add_linear(list, "all_final_layer." + patch + ".linear", config.patch_dim(), d);
+  add_linear(list, "all_final_layer." + patch + ".adaLN_modulation.1", d, config.time_dim());
+  add_linear(list, "t_embedder.mlp.0", kTimeHidden, kFrequencies);
+  add_linear(list, "t_embedder.mlp.2", config.time_dim(), kTimeHidden);
   add("cap_embedder.0.weight", {config.caption_dim});
-  add_linear("cap_embedder.1", d, config.caption_dim);
+  add_linear(list, "cap_embedder.1", d, config.caption_dim);
   add("x_pad_token", {1, d});
   add("cap_pad_token", {1, d});
   for (int i = 0; i < config.refiner_layers; ++i) {

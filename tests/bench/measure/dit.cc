@@ -1,6 +1,6 @@
 #include <memory>
 
-#include "apps/bench/bench_dit.h"
+#include "apps/bench/benches.h"
 #include "tests/bench/measure/measure.h"
 #include "tests/support/quantised_copy.h"
 

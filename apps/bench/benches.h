@@ -1,6 +1,5 @@
 #pragma once
-// weft bench dit, weft bench attention: one forward of a transformer with random weights, and its
-// attention alone, beside what this machine's oneDNN reaches in the same run.
+// The benches of `weft bench`, each described at the top of its file.
 #include <functional>
 #include <string>
 
@@ -16,8 +15,14 @@ struct StoredWeights {
   std::function<TensorFile(TensorFile)> quantise;
 };
 
+// Each takes the median of `repeat` measurements and returns the exit code.
 int bench_dit(const Flags& flags, DType dtype, int repeat);
 int bench_dit(const Flags& flags, DType dtype, int repeat, const StoredWeights& stored);
 int bench_attention(const Flags& flags, DType dtype, int repeat);
+int bench_llm(const Flags& flags, DType dtype, int repeat);
+int bench_load(const Flags& flags, DType dtype, int repeat);
+int bench_stream(const Flags& flags, DType dtype, int repeat);
+int bench_text(const Flags& flags, DType dtype, int repeat);
+int bench_vae(const Flags& flags, DType dtype, int repeat);
 
 }  // namespace weft

@@ -1,0 +1,46 @@
+#include "models/files/chat_prompts.h"
+
+#include "models/files/tokenizer_files.h"
+
+namespace weft {
+
+namespace {
+
+class ChatPrompts final : public PromptTokenizer {
+ public:
+  ChatPrompts(const std::string& folder, const ChatForm& form)
+      : folder_(folder), form_(form), tokenizer_(open_byte_bpe(folder)) {}
+
+  int64_t max_ids() const override { return form_.most_ids; }
+  int64_t unread_ids() const override { return form_.unread_ids; }
+  int64_t padded_rows(int64_t rows) const override { return rows; }
+  PromptTokens read(const std::string& prompt) const override {
+    PromptTokens out{
+        tokenizer_.encode(std::string(form_.before) + prompt + std::string(form_.after)), {}};
+    const auto count = static_cast<int64_t>(out.ids.size());
+    if (count <= form_.unread_ids)
+      throw Error(ErrorKind::kModel, folder_ + ": a prompt has " + std::to_string(count) +
+                                         " ids with its template, and the model needs more than " +
+                                         std::to_string(form_.unread_ids) +
+                                         "; the tokenizer belongs to another model");
+    if (count <= max_ids()) return out;
+    std::string lost = tokenizer_.decode({out.ids.begin() + max_ids(), out.ids.end()});
+    if (lost.ends_with(form_.after)) lost.resize(lost.size() - form_.after.size());
+    out.cut = PromptCut{count, max_ids(), lost};
+    out.ids.resize(max_ids());
+    return out;
+  }
+
+ private:
+  std::string folder_;
+  ChatForm form_;
+  ByteBpeTokenizer tokenizer_;
+};
+
+}  // namespace
+
+std::unique_ptr<PromptTokenizer> chat_prompts(const std::string& folder, const ChatForm& form) {
+  return std::make_unique<ChatPrompts>(folder, form);
+}
+
+}  // namespace weft

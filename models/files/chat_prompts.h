@@ -1,0 +1,20 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "models/text_encoder.h"
+
+namespace weft {
+
+// The turns of a chat around a prompt, with which a language model was trained as a text encoder.
+struct ChatForm {
+  std::string_view before, after;
+  int64_t most_ids = 0;    // of a prompt with its turns
+  int64_t unread_ids = 0;  // at the beginning, whose rows the transformer does not read
+};
+
+// Opens the byte-level tokenizer in `folder`.
+std::unique_ptr<PromptTokenizer> chat_prompts(const std::string& folder, const ChatForm& form);
+
+}  // namespace weft
