@@ -205,6 +205,14 @@ TensorView reuse(const TensorView& x, std::initializer_list<int64_t> shape) {
   return out;
 }
 
+void check_ids(std::span<const int32_t> ids, int64_t rows) {
+  for (const int32_t id : ids)
+    if (id < 0 || id >= rows)
+      throw Error(ErrorKind::kModel,
+                  "token id " + std::to_string(id) + " is outside the model's vocabulary of " +
+                      std::to_string(rows) + "; the tokenizer belongs to another model");
+}
+
 void read_rows(Stream& stream, const TableInFile& table, std::span<const int32_t> ids,
                const TensorView& out) {
   make_on_host(stream, out, [&](const TensorView& to) {

@@ -128,6 +128,8 @@ struct TableInFile {
   const TensorFile* file = nullptr;
   std::string name{};  // in the file
 };
+// Throws Error(kModel) where an id is none of a table's `rows` tokens.
+void check_ids(std::span<const int32_t> ids, int64_t rows);
 // Reads the rows `ids` of the table as out [n, D] f32.
 void read_rows(Stream& stream, const TableInFile& table, std::span<const int32_t> ids,
                const TensorView& out);

@@ -124,17 +124,12 @@ Rope CausalDecoder::rope(int64_t positions) const {
 }
 
 void CausalDecoder::embed(Context& context, const TensorView& ids, const TensorView& x) const {
-  const auto* id = ids.as<int32_t>();
-  for (int64_t i = 0; i < ids[0]; ++i)
-    if (id[i] < 0 || id[i] >= config_.vocab)
-      throw Error(ErrorKind::kModel, "language model: token id " + std::to_string(id[i]) +
-                                         " is outside its vocabulary of " +
-                                         std::to_string(config_.vocab) +
-                                         "; the tokenizer belongs to another model");
+  const std::span<const int32_t> rows(ids.as<int32_t>(), static_cast<size_t>(ids[0]));
+  check_ids(rows, config_.vocab);
   if (embedding_)
     gather_rows(context.stream, embedding_, ids, x);
   else
-    read_rows(context.stream, table_, {id, static_cast<size_t>(ids[0])}, x);
+    read_rows(context.stream, table_, rows, x);
   context.observe("hidden_states", x, 0);
 }
 

@@ -110,12 +110,7 @@ void ClipText::encode(Context& context, std::span<const int32_t> ids, const Tens
     throw Error(ErrorKind::kModel, "text encoder: a prompt of " + std::to_string(n) +
                                        " ids (legal: at most " + std::to_string(config_.positions) +
                                        ", its max_position_embeddings)");
-  for (const int32_t id : ids)
-    if (id < 0 || id >= config_.vocab_size)
-      throw Error(ErrorKind::kModel, "text encoder: token id " + std::to_string(id) +
-                                         " is outside its vocabulary of " +
-                                         std::to_string(config_.vocab_size) +
-                                         "; the tokenizer belongs to another model");
+  check_ids(ids, config_.vocab_size);
   const Arena::Scope scope(context.arena);
   const TensorView x = context.arena.alloc(DType::kF32, {n, d});
   read_rows(context.stream, embedding_, ids, x);

@@ -46,6 +46,22 @@ void expand_bias(const Umt5Config& config, const Tensor& table, int64_t n, Conte
     copy(context.stream, lines.slice(1, n - 1 - query, n), bias.select(1, query));
 }
 
+class Umt5Model final : public TextEncoderModel {
+ public:
+  explicit Umt5Model(const Umt5Config& config)
+      : TextEncoderModel(config.traits()), config_(config) {}
+
+  std::vector<TensorSpec> tensors() const override { return umt5_tensors(config_); }
+  std::unique_ptr<TextEncoder> load(Stream& stream, const TensorFile& file, DType dtype,
+                                    const WidthSlice& width, WeightFormat weights) const override {
+    return std::make_unique<Umt5Encoder>(
+        Umt5Encoder::load(file, config_, stream, dtype, width, weights));
+  }
+
+ private:
+  Umt5Config config_;
+};
+
 }  // namespace
 
 Umt5Config Umt5Config::from_json_file(const std::string& path) {
@@ -213,12 +229,7 @@ void Umt5Encoder::encode(Context& context, std::span<const int32_t> ids,
         context.reducer.parts(), "parts for heads", to_string(width_.heads), "of",
         config_.num_heads);
   if (n == 0) return;
-  for (const int32_t id : ids)
-    if (id < 0 || id >= config_.vocab_size)
-      throw Error(ErrorKind::kModel, "text encoder: token id " + std::to_string(id) +
-                                         " is outside its vocabulary of " +
-                                         std::to_string(config_.vocab_size) +
-                                         "; the tokenizer belongs to another model");
+  check_ids(ids, config_.vocab_size);
   const Arena::Scope scope(context.arena);
   const TensorView x = context.arena.alloc(DType::kF32, {n, config_.d_model});
   read_rows(context.stream, embedding_, ids, x);
@@ -279,6 +290,10 @@ size_t Umt5Encoder::bytes() const {
   size_t total = bytes_of(final_norm_);
   for (const Layer& layer : layers_) total += bytes_of(layer.weights());
   return total;
+}
+
+std::unique_ptr<TextEncoderModel> make_umt5_model(const Umt5Config& config) {
+  return std::make_unique<Umt5Model>(config);
 }
 
 }  // namespace weft
