@@ -80,17 +80,16 @@ struct Block {
   size_t shared_bytes = 0;
 };
 
-Block& block() {
-  static auto* made = [] {
-    auto* b = new Block;
-    void* at = mmap(nullptr, kMostShared + 2 * kGuard, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    b->shared_end = static_cast<char*>(at) + kSharedSpan;
-    mprotect(b->shared_end, kGuard, PROT_NONE);
-    return b;
-  }();
-  return *made;
+Block& make_block() {
+  auto* b = new Block;
+  void* at = mmap(nullptr, kMostShared + 2 * kGuard, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  b->shared_end = static_cast<char*>(at) + kSharedSpan;
+  mprotect(b->shared_end, kGuard, PROT_NONE);
+  return *b;
 }
+Block& the_block = make_block();
+inline Block& block() { return the_block; }
 
 std::map<const void*, int>& shared_limits() {
   static auto* made = new std::map<const void*, int>;
