@@ -17,8 +17,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kStepsSchema = "weft.checkpoint/v1";
-constexpr const char* kLatentsSchema = "weft.latents/v1";
+constexpr const char* kStepsSchema = "weft.checkpoint/v2";
+constexpr const char* kLatentsSchema = "weft.latents/v2";
 // Prefixes of the metadata keys that hold notes and facts of written frames.
 constexpr std::string_view kNote = "note.", kWritten = "written.";
 
