@@ -31,8 +31,13 @@ build() {
   cmake --build build
 }
 
-# Two at a time; those that take more cores, or live by the clock, say so in CMakeLists.txt.
-run_tests() { ctest --test-dir build --output-on-failure -j2 "$@"; }
+# Runs two computing tests at a time, but for the label that is named, then those that live by the clock.
+run_tests() {
+  local failed=0
+  ctest --test-dir build --output-on-failure -j2 -LE "clock${1:+|$1}" || failed=1
+  ctest --test-dir build --output-on-failure -j3 -L clock || failed=1
+  return $failed
+}
 
 cuda() {
   cmake --preset cuda -DBUILD_TESTING=ON -DCMAKE_UNITY_BUILD=ON -DWEFT_CUDA_ARCHITECTURES="${1:-90a-real}" >/dev/null
@@ -109,7 +114,7 @@ release() {  # builds in one bare root, installs what it built in another
 case "${1:-}" in
   lint) lint "${2:-}" ;;
   build) build ;;
-  test) run_tests -LE thorough ;;
+  test) run_tests thorough ;;
   thorough) run_tests ;;
   asan) sanitized asan ;;
   tsan) TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" sanitized tsan parallel io engine ;;

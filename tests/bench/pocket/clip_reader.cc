@@ -152,9 +152,9 @@ void locate(Mask& mask) {
       for (int x = 0; x < mask.width; ++x) {
         const double a = mask.cover[static_cast<size_t>(y) * mask.width + x];
         if (a == 0) continue;
-        const double dx = std::remainder(x + 0.5 - mask.x, mask.width);
-        const double dy = std::remainder(y + 0.5 - mask.y, mask.height);
-        if (std::hypot(dx, dy) > reach) continue;
+        const double dx = around(x + 0.5 - mask.x, mask.width);
+        const double dy = around(y + 0.5 - mask.y, mask.height);
+        if (dx * dx + dy * dy > reach * reach) continue;
         area += a;
         dx_sum += a * dx;
         dy_sum += a * dy;

@@ -35,8 +35,8 @@ double unit_area(Shape shape) {
 double shape_overlap(const Silhouette& silhouette, Shape shape, const Place& place) {
   int both = 0;
   for (const auto& [x, y] : silhouette.pixels) {
-    const double dx = std::remainder(x - place.x, silhouette.width);
-    const double dy = std::remainder(y - place.y, silhouette.height);
+    const double dx = around(x - place.x, silhouette.width);
+    const double dy = around(y - place.y, silhouette.height);
     if (coverage(shape, dx, dy, place.r) > 0.5) ++both;
   }
   const double ideal = unit_area(shape) * place.r * place.r;
@@ -83,7 +83,7 @@ double climb(const Silhouette& silhouette, Shape shape, Place at) {
 }  // namespace
 
 double coverage(Shape shape, double dx, double dy, double r) {
-  const double distance = std::hypot(dx, dy);
+  const double distance = std::sqrt(dx * dx + dy * dy);
   double inside = 0;  // signed distance to the edge in pixels, positive inside
   switch (shape) {
     case Shape::kBall:

@@ -7,6 +7,14 @@
 
 namespace weft::pocket {
 
+// Returns the shortest way round a circle of `extent` pixels; `way` is at most a few times round
+// it.
+inline double around(double way, double extent) {
+  while (way > extent / 2) way -= extent;
+  while (way < -extent / 2) way += extent;
+  return way;
+}
+
 // Returns the fraction of a pixel that a shape covers. The pixel's middle is (dx, dy) pixels from
 // the shape's centre (y down), and r is the radius in pixels.
 double coverage(Shape shape, double dx, double dy, double r);
