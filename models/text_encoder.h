@@ -29,12 +29,9 @@ class TextEncoder {
                       const TensorView& out) const = 0;
 };
 
-class TextEncoderModel {
+class TextEncoderModel : public CheckpointModel {
  public:
-  virtual ~TextEncoderModel() = default;
-
   const TextEncoderTraits& traits() const { return traits_; }
-  virtual std::vector<TensorSpec> tensors() const = 0;  // of the whole checkpoint
   // The row of a prompt's ids that stands for the whole prompt, or nullopt where the encoder was
   // not trained to have one.
   virtual std::optional<int64_t> pooled_row(std::span<const int32_t> /*ids*/) const {
