@@ -69,7 +69,8 @@ size_t mark_literals(std::string_view text, std::string& out) {
 // Builds the document from parse events, so that parsing ends as soon as a limit is exceeded.
 class Builder : public nlohmann::json_sax<json> {
  public:
-  Builder(const std::string& what, const JsonLimits& limits) : what_(what), limits_(limits) {}
+  Builder(const std::string& what, const JsonLimits& limits, std::vector<std::string>* keys)
+      : what_(what), limits_(limits), keys_(keys) {}
 
   json take(size_t marked) {
     if (marked != marks_) refuse(what_, "a string begins with a reserved mark (NUL \"py:\")");
@@ -98,6 +99,7 @@ class Builder : public nlohmann::json_sax<json> {
     if (name.starts_with(kMark)) refuse(what_, "NaN or Infinity stands where a key is due");
     if (!stack_.back()->emplace(name, nullptr).second)
       refuse(what_, "key " + shown(name) + " stands twice in one object");
+    if (keys_) keys_->push_back(name);
     key_ = std::move(name);
     return true;
   }
@@ -134,6 +136,7 @@ class Builder : public nlohmann::json_sax<json> {
 
   const std::string& what_;
   const JsonLimits& limits_;
+  std::vector<std::string>* keys_;
   json root_;
   std::vector<json*> stack_;  // open containers; a parent does not grow while its child is open
   std::string key_;
@@ -201,7 +204,7 @@ std::string to_text(const json& value, std::string_view field, const std::string
 }  // namespace
 
 nlohmann::json parse_json(std::string_view text, const std::string& what, JsonDialect dialect,
-                          const JsonLimits& limits) {
+                          const JsonLimits& limits, std::vector<std::string>* keys) {
   if (text.size() > limits.bytes)
     refuse(what, std::to_string(text.size()) + " bytes of JSON, at most " +
                      std::to_string(limits.bytes) + " are read");
@@ -214,7 +217,7 @@ nlohmann::json parse_json(std::string_view text, const std::string& what, JsonDi
     else
       std::string().swap(marked_text);  // frees the second copy of a large file
   }
-  Builder builder(what, limits);
+  Builder builder(what, limits, keys);
   json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take(marked);
 }

@@ -24,10 +24,11 @@ struct JsonLimits {
 };
 
 // Messages begin with `what`, a path or the name of an input. Text that is not JSON, not UTF-8,
-// over a limit or has a key twice in one object throws Error(kModel).
+// over a limit or has a key twice in one object throws Error(kModel). `keys` receives the keys of
+// all objects in the order of the text, which the result does not keep.
 nlohmann::json parse_json(std::string_view text, const std::string& what,
-                          JsonDialect dialect = JsonDialect::kStrict,
-                          const JsonLimits& limits = {});
+                          JsonDialect dialect = JsonDialect::kStrict, const JsonLimits& limits = {},
+                          std::vector<std::string>* keys = nullptr);
 nlohmann::json read_json_file(const std::string& path, JsonDialect dialect = JsonDialect::kPython,
                               const JsonLimits& limits = {});
 // Returns the bytes of a regular file of at most `max_bytes`. Throws Error(kModel) otherwise.

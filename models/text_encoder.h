@@ -29,12 +29,9 @@ class TextEncoder {
                       const TensorView& out) const = 0;
 };
 
-class TextEncoderModel {
+class TextEncoderModel : public CheckpointModel {
  public:
-  virtual ~TextEncoderModel() = default;
-
   const TextEncoderTraits& traits() const { return traits_; }
-  virtual std::vector<TensorSpec> tensors() const = 0;  // of the whole checkpoint
   // The row of a prompt's ids that stands for the whole prompt, or nullopt where the encoder was
   // not trained to have one.
   virtual std::optional<int64_t> pooled_row(std::span<const int32_t> /*ids*/) const {
@@ -58,12 +55,9 @@ class TextEncoderModel {
 // An encoder of another kind that is known by its configuration alone: its Traits, and its Part on
 // one rank.
 template <class Part, class Traits>
-class EncoderModel {
+class EncoderModel : public CheckpointModel {
  public:
-  virtual ~EncoderModel() = default;
-
   const Traits& traits() const { return traits_; }
-  virtual std::vector<TensorSpec> tensors() const = 0;  // of the whole checkpoint
 
   // Packs the slice `width` of the weights in `dtype`. The file may be closed afterwards.
   virtual std::unique_ptr<Part> load(Stream& stream, const TensorFile& file, DType dtype,

@@ -183,29 +183,13 @@ class Transformer {
   void check_reducer(const Context& context) const;
 };
 
-// A tensor as it lies in a file: `taken` of the `parts` equal stretches of the file's rows, from
-// stretch `part` on.
-struct TensorPlace {
-  std::string name;
-  int64_t part = 0, parts = 1, taken = 1;
-  bool swapped = false;  // the two halves of the rows are exchanged
-};
-
-class TransformerModel {
+class TransformerModel : public CheckpointModel {
  public:
-  virtual ~TransformerModel() = default;
-
   const TransformerTraits& traits() const { return traits_; }
-  virtual std::string description() const = 0;          // the configuration in one line
-  virtual std::vector<TensorSpec> tensors() const = 0;  // of the whole checkpoint
+  virtual std::string description() const = 0;  // the configuration in one line
   // The same transformer with its first `blocks` blocks alone, for measurements.
   virtual std::unique_ptr<TransformerModel> with_blocks(int blocks) const = 0;
 
-  // The places of the tensor with this name in the spellings of all files, without a prefix; the
-  // first is the name itself.
-  virtual std::vector<TensorPlace> spellings(const std::string& name) const {
-    return {{.name = name}};
-  }
   // Returns whether other models of the family have a module of this name, which this one may lack.
   virtual bool relatives_have(const std::string& /*module*/) const { return false; }
 

@@ -59,6 +59,27 @@ struct TensorPart {
   int64_t count(const TensorSpec& tensor) const;  // number of values
 };
 
+// A tensor as it lies in a file: `taken` of the `parts` equal stretches of the file's rows, from
+// stretch `part` on.
+struct TensorPlace {
+  std::string name;
+  int64_t part = 0, parts = 1, taken = 1;
+  bool swapped = false;  // the two halves of the rows are exchanged
+};
+
+// A network that is known by its configuration alone, as its checkpoints hold it.
+class CheckpointModel {
+ public:
+  virtual ~CheckpointModel() = default;
+
+  virtual std::vector<TensorSpec> tensors() const = 0;  // of the whole checkpoint
+  // The places of the tensor with this name in the spellings of all files, without a prefix; the
+  // first is the name itself.
+  virtual std::vector<TensorPlace> spellings(const std::string& name) const {
+    return {{.name = name}};
+  }
+};
+
 inline int64_t parameter_count(std::span<const TensorSpec> tensors) {
   int64_t total = 0;
   for (const TensorSpec& tensor : tensors) {

@@ -227,9 +227,8 @@ constexpr FlagSpec kInput[] = {
      .level = kAdvanced},
     {.name = "lora",
      .value = "FILE",
-     .help =
-         "LoRA merged into the transformer: FILE[:SCALE[:high|low]], where high or low is one of "
-         "two experts; may be repeated",
+     .help = "LoRA merged into the weights: FILE[:SCALE[:high|low]], where high or low is one of "
+             "two experts; may be repeated",
      .commands = kGenerate | kStream | kBatch | kServe | kPlan,
      .level = kAdvanced,
      .is_list = true},

@@ -121,13 +121,15 @@ NamedTensors run_text_clean(Case& c) {
 NamedTensors run_text_encoder(Case& c) {
   const ZoneScope zone(Zone::kEncodeText);
   Bench bench(c);
-  const TensorFile weights = open_weights(c.part("text_encoder"));
   const std::shared_ptr<const TextEncoderModel> model =
       open_text_encoder(c.part_file("text_encoder", "config.json"));
+  const auto weights =
+      merge_loras(c, std::make_shared<const TensorFile>(open_weights(c.part("text_encoder"))),
+                  nullptr, model.get());
   const TextEncoderTraits& traits = model->traits();
   if (!c.placement.encodes_text(traits)) return {};
   const std::unique_ptr<TextEncoder> encoder =
-      model->load(bench.stream, weights, c.options.dtype, c.placement.text_width(traits));
+      model->load(bench.stream, *weights, c.options.dtype, c.placement.text_width(traits));
   const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
   NamedTensors out;
   const std::string prefix = "input_ids.";

@@ -1,8 +1,10 @@
 // The parts of a case's model: those that case.json names, and those of the case's own folder.
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "apps/command_line/printable.h"
 #include "apps/verify/verify_run.h"
 #include "engine/generation/open_model.h"
 
@@ -35,6 +37,23 @@ bool holds_part(const std::string& folder, const std::string& name) {
     const fs::path extension = entry.path().extension();
     return !weights || extension == ".safetensors" || extension == ".gguf";
   });
+}
+
+// The LoRA files of the case.
+std::vector<Lora> loras_of(const Case& c) {
+  std::vector<Lora> loras;
+  if (!json_has(c.spec, "lora")) return loras;
+  const std::string what = c.file("case.json");
+  for (const nlohmann::json& each : c.spec.at("lora"))
+    loras.push_back({.file = c.file(json_string(each, "file", what)),
+                     .scale = json_number(each, "scale", what)});
+  return loras;
+}
+
+void warn(const Case& c, const std::vector<std::string>& notes) {
+  if (c.placement.rank() > 0) return;
+  for (const std::string& note : notes)
+    std::fprintf(stderr, "weft: warning: %s\n", printable(note).c_str());
 }
 
 }  // namespace
@@ -85,6 +104,23 @@ std::string Case::only_part(const std::string& name) const {
   return named_parts.contains(name) ? named_parts.at(name) : file("model");
 }
 
+std::shared_ptr<const TensorFile> merge_loras(const Case& c,
+                                              std::shared_ptr<const TensorFile> weights,
+                                              const TransformerModel* transformer,
+                                              const TextEncoderModel* text) {
+  const std::vector<Lora> loras = loras_of(c);
+  if (loras.empty()) return weights;
+  std::vector<std::string> notes;
+  std::vector<TextEncoderWeights> encoders;
+  if (text) encoders.push_back({*text, weights});
+  change_text_encoders(encoders, loras, notes);
+  if (transformer)
+    weights = std::make_shared<const TensorFile>(
+        with_loras(std::move(weights), *transformer, loras, notes));
+  warn(c, notes);
+  return weights;
+}
+
 std::shared_ptr<const OpenModel> open_model(const Case& c) {
   const std::string what = c.file("case.json");
   for (const auto& [name, path] : c.named_parts) check_part(what, name, false);
@@ -92,7 +128,9 @@ std::shared_ptr<const OpenModel> open_model(const Case& c) {
   for (const auto& [name, path] : kParts)
     if (c.named_parts.contains(name)) files.*path = c.named_parts.at(name);
   try {
-    return std::make_shared<const OpenModel>(c.file("model"), std::vector<Lora>(), files);
+    const auto model = std::make_shared<const OpenModel>(c.file("model"), loras_of(c), files);
+    warn(c, model->notes);
+    return model;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kUsage || !files.any()) throw;
     throw Error(ErrorKind::kModel, what + ": model: " + error.what());

@@ -66,6 +66,12 @@ struct Case {
   }
 };
 
+// Merges the LoRA files of the case into the weights of its transformer or its text encoder.
+std::shared_ptr<const TensorFile> merge_loras(const Case& c,
+                                              std::shared_ptr<const TensorFile> weights,
+                                              const TransformerModel* transformer,
+                                              const TextEncoderModel* text);
+
 // The model of a case of a whole pipeline.
 std::shared_ptr<const OpenModel> open_model(const Case& c);
 

@@ -17,7 +17,6 @@
 #include "kernels/meter.h"
 #include "kernels/transfer.h"
 #include "models/blocks.h"
-#include "models/lora/lora.h"
 #include "models/registry.h"
 
 namespace weft {
@@ -239,27 +238,15 @@ GivenInputs given_inputs(Bench& bench, const Case& c, const TensorFile& inputs, 
   return given;
 }
 
-// Merges the LoRA files of the case.
-TensorFile with_loras(const Case& c, TensorFile weights, const TransformerModel& model) {
-  if (!json_has(c.spec, "lora")) return weights;
-  const std::string what = c.file("case.json");
-  std::vector<Lora> loras;
-  for (const nlohmann::json& each : c.spec.at("lora"))
-    loras.push_back({.file = c.file(json_string(each, "file", what)),
-                     .scale = json_number(each, "scale", what)});
-  std::vector<std::string> notes;
-  return with_loras(std::make_shared<const TensorFile>(std::move(weights)), model, loras, notes);
-}
-
 NamedTensors run_transformer(Case& c) {
   const ZoneScope zone(Zone::kDenoise);
   Bench bench(c);
-  TensorFile opened = open_weights(c.transformer_path());
-  const std::shared_ptr<const TransformerModel> described = c.transformer_model(opened);
-  const TensorFile weights = with_loras(c, std::move(opened), *described);
+  auto weights = std::make_shared<const TensorFile>(open_weights(c.transformer_path()));
+  const std::shared_ptr<const TransformerModel> described = c.transformer_model(*weights);
+  weights = merge_loras(c, std::move(weights), described.get(), nullptr);
   const TransformerTraits& traits = described->traits();
   const std::unique_ptr<Transformer> model =
-      described->load(bench.stream, weights, c.placement.load(traits, {.dtype = c.options.dtype}));
+      described->load(bench.stream, *weights, c.placement.load(traits, {.dtype = c.options.dtype}));
 
   const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
   const Tensor latent = bench.load(inputs, "hidden_states");

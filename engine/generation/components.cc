@@ -52,13 +52,13 @@ const TextEncoder& Components::encoder(Stream& stream, const std::string& name,
 }
 
 const TextEncoder& Components::text_encoder(Stream& stream) {
-  return encoder(stream, "text_encoder", text_model(), *model_->text_file, text_weights_,
+  return encoder(stream, "text_encoder", text_model(), *model_->text_files.rows, text_weights_,
                  text_encoder_);
 }
 
 const TextEncoder& Components::pooled_encoder(Stream& stream) {
   CHECK(pooled_model());
-  return encoder(stream, "pooled_encoder", *pooled_model(), *model_->pooled_file,
+  return encoder(stream, "pooled_encoder", *pooled_model(), *model_->text_files.pooled,
                  WeightFormat::kCompute, pooled_encoder_);
 }
 

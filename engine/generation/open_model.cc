@@ -62,9 +62,29 @@ std::vector<OpenModel::File> open_experts(const ModelDirectory& directory,
   return files;
 }
 
+OpenModel::TextFiles open_text_encoders(const ModelDirectory& directory,
+                                        std::span<const Lora> loras,
+                                        std::vector<std::string>& notes) {
+  OpenModel::TextFiles files{opened(directory.text_encoder), nullptr};
+  std::vector<TextEncoderWeights> encoders{{*directory.text_model, files.rows}};
+  if (directory.pooled_model) {
+    files.pooled = opened(directory.pooled_encoder);
+    encoders.push_back({*directory.pooled_model, files.pooled});
+  }
+  std::vector<Lora> own;  // a file that is given for each expert changes the encoders once
+  for (const Lora& lora : loras)
+    if (std::ranges::none_of(own, [&](const Lora& before) {
+          return before.file == lora.file && before.expert != lora.expert;
+        }))
+      own.push_back(lora);
+  change_text_encoders(encoders, own, notes);
+  return files;
+}
+
 std::string weights_hash_of(const OpenModel& model) {
-  std::string all = model.text_file->header_hash() + model.vae_file->header_hash();
-  if (model.pooled_file) all += model.pooled_file->header_hash();
+  const auto& [rows, pooled] = model.text_files;
+  std::string all = rows->header_hash() + model.vae_file->header_hash();
+  if (pooled) all += pooled->header_hash();
   for (const OpenModel::File& file : model.expert_files) all += file->header_hash();
   if (model.audio_file) all += model.audio_file->header_hash();
   if (model.image_file) all += model.image_file->header_hash();
@@ -93,28 +113,26 @@ std::vector<OpenModel::File> with_blocks(const OpenModel& whole, int blocks) {
 OpenModel::OpenModel(const std::string& path, std::vector<Lora> changes, PartFiles of_parts)
     : directory(open_model_directory(path, of_parts)),
       tokenizer(directory.family->tokenizer(directory)),
-      text_file(opened(directory.text_encoder)),
       vae_file(opened(directory.vae)),
       audio_file(directory.audio_model ? opened(directory.audio_encoder) : nullptr),
       image_file(directory.image_encoder.empty() ? nullptr : opened(directory.image_encoder)),
-      pooled_file(directory.pooled_model ? opened(directory.pooled_encoder) : nullptr),
       files(std::move(of_parts)),
       loras(std::move(changes)),
       notes(directory.notes),
       expert_files(open_experts(directory, loras, notes)),
+      text_files(open_text_encoders(directory, loras, notes)),
       weights_hash(weights_hash_of(*this)) {}
 
 OpenModel::OpenModel(const OpenModel& whole, int blocks)
     : directory(with_blocks(whole.directory, blocks)),
       tokenizer(whole.tokenizer),
-      text_file(whole.text_file),
       vae_file(whole.vae_file),
       audio_file(whole.audio_file),
       image_file(whole.image_file),
-      pooled_file(whole.pooled_file),
       files(whole.files),
       loras(whole.loras),
       expert_files(with_blocks(whole, blocks)),
+      text_files(whole.text_files),
       weights_hash(whole.weights_hash) {}
 
 SamplerConfig OpenModel::sampler() const {

@@ -27,16 +27,19 @@ class OpenModel {
   using File = std::shared_ptr<const TensorFile>;
   const ModelDirectory directory;
   const std::shared_ptr<const PromptTokenizer> tokenizer;
-  const File text_file, vae_file;
+  const File vae_file;
   const File audio_file;          // of the audio encoder; null where the folder has none
   const File image_file;          // of the image encoder; null where there is none
-  const File pooled_file;         // null: prompts have no vector
   const PartFiles files;          // that it was opened with
-  const std::vector<Lora> loras;  // merged into the experts' weights
+  const std::vector<Lora> loras;  // merged into the weights of the experts and the text encoders
   // The user should know of these: the modules of LoRAs that change nothing of this model, and
   // names of files that contradict their places.
   std::vector<std::string> notes;
   const std::vector<File> expert_files;  // one per expert
+  struct TextFiles {
+    File rows, pooled;  // of the encoders of a prompt's rows and of its vector; null: it has none
+  };
+  const TextFiles text_files;
   // SHA-256 over the header hashes of all files; in simulations that of the whole model.
   const std::string weights_hash;
 

@@ -38,8 +38,12 @@ std::string encoder_facts(const Stream& stream, const Components& parts,
     for (const std::string& config : {beside, directory.path + "/" + own.encoder + "/config.json"})
       files.push_back(identity(config));
   }
-  for (const std::string& file : (pooled ? model.pooled_file : model.text_file)->files())
+  for (const std::string& file :
+       (pooled ? model.text_files.pooled : model.text_files.rows)->files()) {
     files.push_back(identity(file));
+    for (const Lora& lora : model.loras)
+      if (lora.file == file) files.push_back(to_string(lora));
+  }
   const TextEncoderModel& encoder = pooled ? *parts.pooled_model() : parts.text_model();
   return nlohmann::json{{"numerics_epoch", kNumericsEpoch},
                         {"files", files},

@@ -30,15 +30,16 @@ const OnigUChar* onig_text(std::string_view text) {
   return reinterpret_cast<const OnigUChar*>(text.data());
 }
 
-// Oniguruma's own syntax without callouts, which are programs in patterns.
+// Returns a syntax without callouts, which are programs in patterns.
+OnigSyntaxType without_callouts(OnigSyntaxType syntax) {
+  OnigEncoding encoding = ONIG_ENCODING_UTF8;
+  if (onig_initialize(&encoding, 1) != ONIG_NORMAL) throw std::bad_alloc();
+  syntax.op2 &= ~(ONIG_SYN_OP2_QMARK_BRACE_CALLOUT_CONTENTS | ONIG_SYN_OP2_ASTERISK_CALLOUT_NAME);
+  return syntax;
+}
+
 OnigSyntaxType* split_syntax() {
-  static OnigSyntaxType syntax = [] {
-    OnigEncoding encoding = ONIG_ENCODING_UTF8;
-    if (onig_initialize(&encoding, 1) != ONIG_NORMAL) throw std::bad_alloc();
-    OnigSyntaxType own = OnigSyntaxOniguruma;
-    own.op2 &= ~(ONIG_SYN_OP2_QMARK_BRACE_CALLOUT_CONTENTS | ONIG_SYN_OP2_ASTERISK_CALLOUT_NAME);
-    return own;
-  }();
+  static OnigSyntaxType syntax = without_callouts(OnigSyntaxOniguruma);
   return &syntax;
 }
 
@@ -116,6 +117,11 @@ SplitPattern::SplitPattern(std::shared_ptr<re_pattern_buffer> code, std::string 
 
 SplitPattern SplitPattern::from_regex(std::string_view pattern, const std::string& what) {
   return {compile_split(pattern, split_syntax(), what), what};
+}
+
+SplitPattern SplitPattern::from_python(std::string_view pattern, const std::string& what) {
+  static OnigSyntaxType syntax = without_callouts(OnigSyntaxPython);
+  return {compile_split(pattern, &syntax, what), what};
 }
 
 SplitPattern SplitPattern::from_literal(std::string_view text, const std::string& what) {

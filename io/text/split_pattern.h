@@ -1,5 +1,6 @@
 #pragma once
-// Matches the patterns of a tokenizer.json with Oniguruma, as the tokenizers library does.
+// Matches the patterns of a tokenizer.json, as the tokenizers library does, and other regular
+// expressions of untrusted files with Oniguruma.
 #include <memory>
 #include <string>
 #include <string_view>
@@ -30,6 +31,7 @@ class SplitPattern {
   // Messages begin with `what`, the pattern's place in the file. Throws Error(kModel) if it is not
   // a pattern.
   static SplitPattern from_regex(std::string_view pattern, const std::string& what);
+  static SplitPattern from_python(std::string_view pattern, const std::string& what);  // for its re
   static SplitPattern from_literal(std::string_view text, const std::string& what);
 
   // Returns all matches in order, as a regular expression's iterator gives them. An empty match

@@ -50,6 +50,14 @@ std::string DecoderNames::operator()(const std::string& name) const {
   return prefix == "language_model.model." ? "language_model.lm_head.weight" : name;
 }
 
+std::vector<DecoderNames> all_decoder_names() {
+  std::vector<DecoderNames> all{{.prefix = ""}};  // as decoder_tensors() has them
+  for (const char* prefix : kPrefixes)
+    if (*prefix) all.push_back({.prefix = prefix});
+  all.push_back({.prefix = "", .gguf = true});
+  return all;
+}
+
 DecoderNames detect_decoder_names(const TensorFile& file) {
   if (file.contains("token_embd.weight") && file.contains("blk.0.attn_q.weight"))
     return {.prefix = "", .gguf = true};

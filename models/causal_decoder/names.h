@@ -2,6 +2,7 @@
 // The spellings that the checkpoint of a Qwen2.5 or Qwen3 decoder may use: names of transformers
 // behind one of several prefixes, or llama.cpp's in GGUF files.
 #include <string>
+#include <vector>
 
 #include "io/weights/tensor_file.h"
 
@@ -15,6 +16,7 @@ struct DecoderNames {
   std::string operator()(const std::string& name) const;
 };
 
+std::vector<DecoderNames> all_decoder_names();
 DecoderNames detect_decoder_names(const TensorFile& file);
 
 // Return whether the file holds a Qwen3, whose heads are normalised, or a Qwen2.5, whose queries,

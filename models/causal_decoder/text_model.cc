@@ -2,6 +2,7 @@
 
 #include "kernels/copy.h"
 #include "kernels/transfer.h"
+#include "models/causal_decoder/names.h"
 
 namespace weft {
 
@@ -51,6 +52,11 @@ class DecoderTextModel final : public TextEncoderModel {
         rows_(rows) {}
 
   std::vector<TensorSpec> tensors() const override { return decoder_tensors(config_); }
+  std::vector<TensorPlace> spellings(const std::string& name) const override {
+    std::vector<TensorPlace> places;
+    for (const DecoderNames& names : all_decoder_names()) places.push_back({.name = names(name)});
+    return places;
+  }
   std::unique_ptr<TextEncoder> load(Stream& stream, const TensorFile& file, DType dtype,
                                     const WidthSlice& width, WeightFormat weights) const override {
     return std::make_unique<DecoderText>(

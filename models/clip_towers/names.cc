@@ -62,7 +62,7 @@ std::vector<int64_t> ClipNames::shape(const TensorSpec& spec) const {
 }
 
 std::optional<ClipNames> find_clip_text_names(const TensorFile& file) {
-  for (const std::string prefix : {"text_model.", ""})
+  for (const std::string prefix : kClipTextPrefixes)
     if (file.contains(prefix + kClipTokens) && file.contains(prefix + kClipFirstLayer))
       return ClipNames{.prefix = prefix};
   return std::nullopt;

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "models/transformer.h"
+#include "models/weights.h"
 
 namespace weft {
 
@@ -14,6 +14,8 @@ inline constexpr const char* kClipPositions = "embeddings.position_embedding.wei
 inline constexpr const char* kClipTokens = "embeddings.token_embedding.weight";
 inline constexpr const char* kClipPatches = "embeddings.patch_embedding.weight";
 inline constexpr const char* kClipFirstLayer = "encoder.layers.0.mlp.fc1.weight";
+
+inline constexpr const char* kClipTextPrefixes[] = {"", "text_model."};
 
 struct ClipNames {
   std::string prefix;

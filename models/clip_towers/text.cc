@@ -19,6 +19,11 @@ class ClipTextModel final : public TextEncoderModel {
         config_(config) {}
 
   std::vector<TensorSpec> tensors() const override { return clip_text_tensors(config_); }
+  std::vector<TensorPlace> spellings(const std::string& name) const override {
+    std::vector<TensorPlace> places;
+    for (const char* prefix : kClipTextPrefixes) places.push_back({.name = prefix + name});
+    return places;
+  }
   std::unique_ptr<TextEncoder> load(Stream& stream, const TensorFile& file, DType dtype,
                                     const WidthSlice& width,
                                     WeightFormat /*small*/) const override {

@@ -22,7 +22,10 @@ class FluxModel final : public TransformerModel {
     return make_flux_model(config);
   }
   std::vector<TensorPlace> spellings(const std::string& name) const override {
-    return {{.name = name}, flux_original_place(config_, name)};
+    std::vector<TensorPlace> places{{.name = name}, flux_original_place(config_, name)};
+    if (TensorPlace place = flux_processor_place(name); !place.name.empty())
+      places.push_back(std::move(place));
+    return places;
   }
   // FLUX.1-schnell is told no guidance.
   bool relatives_have(const std::string& module) const override {

@@ -57,6 +57,47 @@ constexpr Spelling kSingle[] = {{"norm.linear.", "modulation.lin."},
                                 {"attn.norm_k.weight", "norm.key_norm.scale"},
                                 {"proj_out.", "linear2."}};
 
+// The same for the processors of x-flux, behind `processor.`.
+constexpr Spelling kDoubleProcessor[] = {
+    {"attn.to_q.", "qkv_lora1."},       {"attn.to_k.", "qkv_lora1."},
+    {"attn.to_v.", "qkv_lora1."},       {"attn.to_out.0.", "proj_lora1."},
+    {"attn.add_q_proj.", "qkv_lora2."}, {"attn.add_k_proj.", "qkv_lora2."},
+    {"attn.add_v_proj.", "qkv_lora2."}, {"attn.to_add_out.", "proj_lora2."}};
+constexpr Spelling kSingleProcessor[] = {{"attn.to_q.", "qkv_lora."},
+                                         {"attn.to_k.", "qkv_lora."},
+                                         {"attn.to_v.", "qkv_lora."},
+                                         {"proj_out.", "proj_lora."}};
+// The parts of a matrix that joins several.
+constexpr std::pair<const char*, int64_t> kJoined[] = {
+    {"attn.to_q.", 0},       {"attn.to_k.", 1},       {"attn.to_v.", 2}, {"attn.add_q_proj.", 0},
+    {"attn.add_k_proj.", 1}, {"attn.add_v_proj.", 2}, {"proj_mlp.", 3}};
+
+std::optional<int64_t> joined_part(const std::string& rest) {
+  for (const auto& [start, part] : kJoined)
+    if (rest.starts_with(start)) return part;
+  return std::nullopt;
+}
+
+// The name of a tensor of a block.
+struct BlockName {
+  bool single = false;
+  std::string original;  // the block with its number, in the original spelling
+  std::string rest;
+};
+
+std::optional<BlockName> block_of(const std::string& name) {
+  for (const auto& [list, theirs, single] :
+       {std::tuple{"transformer_blocks.", "double_blocks.", false},
+        {"single_transformer_blocks.", "single_blocks.", true}}) {
+    const std::string start = list;
+    if (!name.starts_with(start)) continue;
+    const size_t dot = name.find('.', start.size()) + 1;
+    return BlockName{single, theirs + name.substr(start.size(), dot - start.size()),
+                     name.substr(dot)};
+  }
+  return std::nullopt;
+}
+
 // Returns the original spelling of a name that one of the pairs begins, or "".
 std::string respelled(std::span<const Spelling> pairs, const std::string& name) {
   for (const auto& [ours, theirs] : pairs)
@@ -101,32 +142,31 @@ bool holds_flux(const TensorFile& file) {
 }
 
 TensorPlace flux_original_place(const FluxConfig& config, const std::string& name) {
-  for (const auto& [list, theirs, pairs] :
-       {std::tuple{"transformer_blocks.", "double_blocks.", std::span<const Spelling>(kDouble)},
-        {"single_transformer_blocks.", "single_blocks.", std::span<const Spelling>(kSingle)}}) {
-    const std::string start = list;
-    if (!name.starts_with(start)) continue;
-    const size_t dot = name.find('.', start.size()) + 1;
-    const std::string rest = name.substr(dot);
-    TensorPlace place{.name = theirs + name.substr(start.size(), dot - start.size()) +
-                              respelled(pairs, rest)};
+  const std::optional<BlockName> block = block_of(name);
+  if (!block) return {.name = respelled(kOutside, name), .swapped = name.starts_with("norm_out.")};
+  TensorPlace place{.name = block->original + (block->single ? respelled(kSingle, block->rest)
+                                                             : respelled(kDouble, block->rest))};
+  if (const auto part = joined_part(block->rest)) {
     const int64_t ffn = config.ffn() / config.width();
-    const bool with_ffn = place.name.find(".linear1.") != std::string::npos;
-    for (const auto& [part, index] : {std::pair{"attn.to_q.", 0},
-                                      {"attn.to_k.", 1},
-                                      {"attn.to_v.", 2},
-                                      {"attn.add_q_proj.", 0},
-                                      {"attn.add_k_proj.", 1},
-                                      {"attn.add_v_proj.", 2},
-                                      {"proj_mlp.", 3}})
-      if (rest.starts_with(part)) {
-        place.part = index;
-        place.parts = with_ffn ? 3 + ffn : 3;
-        place.taken = index == 3 ? ffn : 1;
-      }
-    return place;
+    place.part = *part;
+    place.parts = block->single ? 3 + ffn : 3;
+    place.taken = *part == 3 ? ffn : 1;
   }
-  return {.name = respelled(kOutside, name), .swapped = name.starts_with("norm_out.")};
+  return place;
+}
+
+TensorPlace flux_processor_place(const std::string& name) {
+  const std::optional<BlockName> block = block_of(name);
+  if (!block) return {};
+  const std::string rest = block->single ? respelled(kSingleProcessor, block->rest)
+                                         : respelled(kDoubleProcessor, block->rest);
+  if (rest.empty()) return {};
+  TensorPlace place{.name = block->original + "processor." + rest};
+  if (const auto part = joined_part(block->rest)) {
+    place.part = *part;
+    place.parts = 3;
+  }
+  return place;
 }
 
 std::optional<TensorFile> with_diffusers_names(const TensorFile& file, const FluxConfig& config) {

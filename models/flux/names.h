@@ -15,6 +15,10 @@ bool holds_flux(const TensorFile& file);
 // that joins several has as many rows as the model is wide.
 TensorPlace flux_original_place(const FluxConfig& config, const std::string& name);
 
+// Its place in a LoRA of x-flux, whose processors join the same matrices. Its name is "" where they
+// have none.
+TensorPlace flux_processor_place(const std::string& name);
+
 // Returns the tensors of a file with original names or a prefix, under diffusers names; nullopt for
 // a file that has these. `file` must outlive the result.
 std::optional<TensorFile> with_diffusers_names(const TensorFile& file, const FluxConfig& config);

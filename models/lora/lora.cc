@@ -2,81 +2,19 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <filesystem>
 #include <map>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
 
-#include "io/json.h"
 #include "io/sha256.h"
 #include "io/weights/safetensors_header.h"
-#include "kernels/convert.h"
+#include "models/lora/lora_file.h"
+#include "models/text_encoder.h"
 #include "models/transformer.h"
 
 namespace weft {
 namespace {
-
-// The part that a tensor of a LoRA file plays in its module.
-enum class Role : uint8_t { kDown, kUp, kUpBias, kAlpha, kDiff, kDiffBias, kSet };
-
-constexpr std::pair<const char*, Role> kSuffixes[] = {{".lora_A.weight", Role::kDown},
-                                                      {".lora_B.weight", Role::kUp},
-                                                      {".lora_A.default.weight", Role::kDown},
-                                                      {".lora_B.default.weight", Role::kUp},
-                                                      {".lora_down.weight", Role::kDown},
-                                                      {".lora_up.weight", Role::kUp},
-                                                      {".lora.down.weight", Role::kDown},
-                                                      {".lora.up.weight", Role::kUp},
-                                                      {".lora_B.bias", Role::kUpBias},
-                                                      {".alpha", Role::kAlpha},
-                                                      {".diff", Role::kDiff},
-                                                      {".diff_b", Role::kDiffBias},
-                                                      {".set_weight", Role::kSet}};
-constexpr const char* kPrefixes[] = {"base_model.model.", "model.diffusion_model.",
-                                     "diffusion_model.", "transformer."};
-constexpr const char* kFlatPrefixes[] = {"lora_unet_", "lora_transformer_"};
-constexpr const char kPeftPrefix[] = "base_model.model.";
-constexpr const char kPeftMetadata[] = "lora_adapter_metadata";
-constexpr const char kLegal[] =
-    "lora_A and lora_B, lora_down and lora_up with alpha, diff, diff_b and set_weight";
-constexpr size_t kMostNamed = 12;  // modules in one message
-
-// Reads the values [first, first + count) of a tensor of floats.
-void read_floats(const TensorFile& file, const std::string& name, int64_t first, int64_t count,
-                 float* out) {
-  const DType dtype = file.describe(name).dtype;
-  if (dtype == DType::kF32) return file.read_run(name, first, TensorView(out, dtype, {count}));
-  constexpr int64_t kAtOnce = 16384;
-  std::vector<char> stored(static_cast<size_t>(std::min(kAtOnce, count)) * size_of(dtype));
-  for (int64_t done = 0; done < count; done += kAtOnce) {
-    const int64_t some = std::min(kAtOnce, count - done);
-    file.read_run(name, first + done, TensorView(stored.data(), dtype, {some}));
-    visit_float(dtype, [&]<class T>(T) {
-      for (int64_t i = 0; i < some; ++i)
-        out[done + i] = convert<float>(reinterpret_cast<const T*>(stored.data())[i]);
-    });
-  }
-}
-
-std::vector<float> read_floats(const TensorFile& file, const std::string& name) {
-  const int64_t count = file.describe(name).count();
-  std::vector<float> out(static_cast<size_t>(count));
-  if (count > 0) read_floats(file, name, 0, count, out.data());
-  return out;
-}
-
-// The tensors of a module, by name; empty where there is none.
-struct Module {
-  std::map<Role, std::string> tensors;
-
-  const std::string* find(Role role) const {
-    const auto found = tensors.find(role);
-    return found == tensors.end() ? nullptr : &found->second;
-  }
-};
 
 // A tensor of the model, and its place in the rows of the module whose name stands for it.
 struct Meaning {
@@ -86,157 +24,52 @@ struct Meaning {
 
 struct Meanings {
   std::vector<Meaning> weights, biases;
+  std::vector<Meaning> modulations;  // tensors of the module that have no module of their own
 };
 
 // The modules that LoRA files may name, for one model.
 class ModuleNames {
  public:
-  explicit ModuleNames(const TransformerModel& model) {
+  explicit ModuleNames(const CheckpointModel& model) {
     for (const TensorSpec& tensor : model.tensors())
       for (const TensorPlace& place : model.spellings(tensor.name)) {
-        const bool bias = place.name.ends_with(".bias");
-        const auto at = modules_.try_emplace(module_of(place.name)).first;
-        auto& [weights, biases] = at->second;
-        std::vector<Meaning>& list = bias ? biases : weights;
-        if (std::ranges::none_of(list, [&](const Meaning& m) { return m.tensor == tensor.name; }))
-          list.push_back({tensor.name, place});
-        std::string flat = at->first;
-        std::ranges::replace(flat, '.', '_');
-        flat_[flat] = &at->second;
+        const auto [module, end] = split(place.name);
+        const Meaning meaning{tensor.name, place};
+        add(module, end == ".bias" ? &Meanings::biases : &Meanings::weights, meaning);
+        const std::string dotted = "." + module;
+        for (const std::string_view name : {".modulation", ".scale_shift_table"})
+          if (dotted.ends_with(name))
+            add(dotted.substr(0, dotted.size() - name.size()), &Meanings::modulations, meaning);
       }
+    for (const auto& [module, meanings] : modules_) flat_[flattened(module)] = &meanings;
   }
 
-  // Returns the meanings of a module as a file names it, or null.
-  const Meanings* find(std::string name) const {
-    for (const char* prefix : kFlatPrefixes)
-      if (name.starts_with(prefix)) {
-        const auto found = flat_.find(name.substr(std::string_view(prefix).size()));
-        return found == flat_.end() ? nullptr : found->second;
-      }
-    for (;;) {
-      if (const auto found = modules_.find(name); found != modules_.end()) return &found->second;
-      const auto* prefix =
-          std::ranges::find_if(kPrefixes, [&](const char* each) { return name.starts_with(each); });
-      if (prefix == std::end(kPrefixes)) return nullptr;
-      name.erase(0, std::string_view(*prefix).size());
-    }
+  // Returns the meanings of a module, in whose name underscores may stand for dots, or null.
+  const Meanings* find(const std::string& key) const {
+    if (const auto found = modules_.find(key); found != modules_.end()) return &found->second;
+    const auto found = flat_.find(flattened(key));
+    return found == flat_.end() ? nullptr : found->second;
   }
 
  private:
-  static std::string module_of(const std::string& tensor) {
+  void add(const std::string& module, std::vector<Meaning> Meanings::*list,
+           const Meaning& meaning) {
+    std::vector<Meaning>& all = modules_[module.substr(module.starts_with('.'))].*list;
+    if (std::ranges::none_of(all, [&](const Meaning& m) { return m.tensor == meaning.tensor; }))
+      all.push_back(meaning);
+  }
+  static std::pair<std::string, std::string_view> split(const std::string& tensor) {
     for (const std::string_view end : {".weight", ".bias"})
-      if (tensor.ends_with(end)) return tensor.substr(0, tensor.size() - end.size());
-    return tensor;
+      if (tensor.ends_with(end)) return {tensor.substr(0, tensor.size() - end.size()), end};
+    return {tensor, ""};
+  }
+  static std::string flattened(std::string module) {
+    std::ranges::replace(module, '.', '_');
+    return module;
   }
 
   std::map<std::string, Meanings> modules_;
   std::map<std::string, const Meanings*> flat_;  // with underscores for dots
-};
-
-// One LoRA file, its tensors sorted by module.
-class LoraFile {
- public:
-  explicit LoraFile(const Lora& lora)
-      : file(TensorFile::open(lora.file)), path(lora.file), scale(static_cast<float>(lora.scale)) {
-    for (const std::string& name : file.names()) add(name);
-    if (modules.empty()) refuse("holds no tensors");
-    read_peft_config();
-  }
-
-  [[noreturn]] void refuse(const std::string& reason) const {
-    throw Error(ErrorKind::kModel, path + ": " + reason);
-  }
-  // Files with full differences also name what has no weights, and then hold zeros.
-  bool is_zero(const std::string& name) const {
-    const std::vector<float> values = read_floats(file, name);
-    return std::ranges::all_of(values, [](float value) { return value == 0; });
-  }
-  bool is_zero(const Module& module) const {
-    return std::ranges::all_of(module.tensors, [&](const auto& tensor) {
-      const bool difference = tensor.first == Role::kDiff || tensor.first == Role::kDiffBias;
-      return difference && is_zero(tensor.second);
-    });
-  }
-  // The factor of a module's product, of rank `rank`.
-  float factor(const std::string& name, const Module& module, int64_t rank) const {
-    double alpha = 0;
-    if (const std::string* tensor = module.find(Role::kAlpha)) {
-      if (file.describe(*tensor).count() != 1)
-        refuse(quoted_name(*tensor) + " is " + file.describe(*tensor).to_string_shape() +
-               ", must be one number");
-      alpha = read_floats(file, *tensor)[0];
-    } else if (const auto own = alphas_.find(stripped(name)); own != alphas_.end()) {
-      alpha = own->second;
-    } else if (alpha_) {
-      alpha = *alpha_;
-    } else {
-      return scale;
-    }
-    if (!std::isfinite(alpha)) refuse(quoted_name(name) + " has an alpha that is not finite");
-    const auto r = static_cast<double>(rank);
-    return static_cast<float>(scale * alpha / (root_ ? std::sqrt(r) : r));
-  }
-
-  const TensorFile file;
-  const std::string path;
-  const float scale;
-  std::map<std::string, Module> modules;
-
- private:
-  static std::string stripped(std::string name) {
-    for (const char* prefix : kPrefixes)
-      if (name.starts_with(prefix)) name.erase(0, std::string_view(prefix).size());
-    return name;
-  }
-
-  void add(const std::string& name) {
-    const DType dtype = file.describe(name).dtype;
-    for (const auto& [suffix, role] : kSuffixes) {
-      if (!name.ends_with(suffix)) continue;
-      const std::string module = name.substr(0, name.size() - std::string_view(suffix).size());
-      if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF16 &&
-          dtype != DType::kF64)
-        refuse(quoted_name(name) + " is " + std::string(to_string(dtype)) +
-               " (legal: f32, bf16, f16, f64)");
-      if (!modules[module].tensors.emplace(role, name).second)
-        refuse(quoted_name(module) + " has two tensors of one kind, " + quoted_name(name) +
-               " and another");
-      return;
-    }
-    refuse("tensor " + quoted_name(name) + " is of a kind that is not read (legal: " + kLegal +
-           "; LyCORIS and DoRA are not)");
-  }
-
-  // PEFT keeps alpha and rank beside the weights: in the metadata, or in a file of its own.
-  void read_peft_config() {
-    nlohmann::json config;
-    std::string what, prefix;
-    if (const auto found = file.metadata().find(kPeftMetadata); found != file.metadata().end()) {
-      what = path + ": " + kPeftMetadata;
-      config = parse_json(found->second, what);
-      prefix = "transformer.";
-    } else if (modules.begin()->first.starts_with(kPeftPrefix)) {
-      what = (std::filesystem::path(path).parent_path() / "adapter_config.json").string();
-      if (!std::filesystem::exists(what)) return;
-      config = read_json_file(what);
-    }
-    if (!config.is_object()) return;
-    if (!config.contains(prefix + "lora_alpha")) prefix.clear();
-    if (json_has(config, prefix + "lora_alpha"))
-      alpha_ = json_number(config, prefix + "lora_alpha", what);
-    root_ = json_bool_or(config, prefix + "use_rslora", what, false);
-    if (!json_has(config, prefix + "alpha_pattern")) return;
-    const nlohmann::json& pattern = config.at(prefix + "alpha_pattern");
-    if (!pattern.is_object()) refuse(what + ": alpha_pattern is not an object");
-    for (const auto& [module, value] : pattern.items()) {
-      if (!value.is_number()) refuse(what + ": alpha_pattern has a value that is not a number");
-      alphas_[module] = value.get<double>();
-    }
-  }
-
-  std::optional<double> alpha_;
-  std::map<std::string, double> alphas_;  // of single modules
-  bool root_ = false;                     // alpha / sqrt(rank)
 };
 
 // A change of rows of one tensor.
@@ -249,6 +82,8 @@ struct Change {
 
   int64_t rank() const { return lora->file.describe(down)[0]; }  // of a product
 };
+
+using Changes = std::vector<std::pair<std::string, Change>>;  // by the file's tensors
 
 constexpr int64_t kTile = 16;  // columns whose sums are computed together
 
@@ -283,25 +118,70 @@ void add_product(const Factors& factors, const Change& change, Range values, flo
 
 class MergedWeights final : public StoredTensors {
  public:
-  MergedWeights(std::shared_ptr<const TensorFile> base, const TransformerModel& model,
-                std::span<const Lora> loras, std::vector<std::string>& notes)
-      : base_(std::move(base)) {
+  MergedWeights(std::shared_ptr<const TensorFile> base, const CheckpointModel& model)
+      : base_(std::move(base)), names_(model) {
     place_tensors(model);
-    const ModuleNames names(model);
-    std::string all = base_->header_hash();
-    for (const Lora& lora : loras) {
-      loras_.push_back(std::make_unique<LoraFile>(lora));
-      add(*loras_.back(), names, model, notes);
-      all += loras_.back()->file.header_hash() + std::to_string(loras_.back()->scale);
-    }
-    hash_ = sha256_hex(all);
   }
 
+  const ModuleNames& names() const { return names_; }
+
+  // Adds the changes that a module of the file makes; returns why it does not fit, or "".
+  std::string add(const LoraFile& lora, const LoraModule& module, const Meanings& meanings) {
+    const std::string& name = module.name.module;
+    const std::string *up = module.find(LoraRole::kUp), *down = module.find(LoraRole::kDown);
+    if (!up != !down)
+      lora.refuse(quoted_name(name) + " has " +
+                  (up ? "lora_B (lora_up) but no lora_A (lora_down)"
+                      : "lora_A (lora_down) but no lora_B (lora_up)"));
+    float factor = lora.scale;
+    if (up) {
+      const TensorView a = lora.file.describe(*down);
+      if (a.rank < 1 || a.count() == 0)
+        lora.refuse(quoted_name(*down) + " is " + a.to_string_shape() +
+                    ", must be [rank, columns]");
+      factor = lora.factor(module);
+    }
+    Changes changes;
+    std::string fault;
+    for (const auto& [role, kind, list] :
+         {std::tuple{LoraRole::kUp, Change::kProduct, &Meanings::weights},
+          {LoraRole::kDiff, Change::kAdd, &Meanings::weights},
+          {LoraRole::kSet, Change::kSet, &Meanings::weights},
+          {LoraRole::kDiffModulation, Change::kAdd, &Meanings::modulations},
+          {LoraRole::kDiffBias, Change::kAdd, &Meanings::biases},
+          {LoraRole::kUpBias, Change::kAdd, &Meanings::biases}}) {
+      const std::string* tensor = module.find(role);
+      if (!tensor || !fault.empty()) continue;
+      const bool scaled = role == LoraRole::kUp || role == LoraRole::kUpBias;
+      fault = place({.kind = kind,
+                     .lora = &lora,
+                     .up = *tensor,
+                     .down = kind == Change::kProduct ? *down : "",
+                     .scale = scaled ? factor : lora.scale},
+                    name, meanings.*list, changes);
+    }
+    if (fault.empty())
+      for (const auto& [tensor, change] : changes) changes_[tensor].push_back(change);
+    return fault;
+  }
+
+  // Keeps the file whose modules were added.
+  void keep(const std::shared_ptr<const LoraFile>& lora) {
+    if (loras_.empty() || loras_.back() != lora) loras_.push_back(lora);
+  }
+  bool changes_any() const { return !loras_.empty(); }
+
   TensorFile::Origin origin() const {
+    std::vector<std::string> files = base_->files();
+    std::string all = base_->header_hash();
+    for (const auto& lora : loras_) {
+      files.push_back(lora->path);
+      all += lora->file.header_hash() + std::to_string(lora->scale);
+    }
     return {.format = base_->format() + " with LoRA",
-            .files = base_->files(),
+            .files = std::move(files),
             .metadata = base_->metadata(),
-            .header_hash = hash_,
+            .header_hash = sha256_hex(all),
             .bytes = base_->bytes()};
   }
   std::vector<TensorFile::Generated> tensors() const {
@@ -371,7 +251,7 @@ class MergedWeights final : public StoredTensors {
 
  private:
   // Finds the tensors of the model in the file, whatever their spelling and prefix.
-  void place_tensors(const TransformerModel& model) {
+  void place_tensors(const CheckpointModel& model) {
     for (const TensorSpec& tensor : model.tensors())
       for (const TensorPlace& place : model.spellings(tensor.name))
         for (const char* prefix : {"", "diffusion_model.", "model.diffusion_model."})
@@ -382,69 +262,19 @@ class MergedWeights final : public StoredTensors {
           }
   }
 
-  void add(const LoraFile& lora, const ModuleNames& names, const TransformerModel& model,
-           std::vector<std::string>& notes) {
-    std::vector<std::string> unknown, relatives;
-    for (const auto& [name, module] : lora.modules) {
-      const Meanings* meanings = names.find(name);
-      if (meanings)
-        add(lora, name, module, *meanings);
-      else if (!lora.is_zero(module))
-        (model.relatives_have(name) ? relatives : unknown).push_back(name);
-    }
-    const auto list = [](const std::vector<std::string>& modules) {
-      std::string text = std::to_string(modules.size()) + " modules: ";
-      for (size_t i = 0; i < std::min(kMostNamed, modules.size()); ++i)
-        text += (i ? ", " : "") + quoted_name(modules[i]);
-      return text + (modules.size() > kMostNamed ? ", ..." : "");
-    };
-    if (!unknown.empty())
-      lora.refuse("does not fit " + model.description() + ", which lacks " + list(unknown));
-    if (!relatives.empty())
-      notes.push_back(lora.path + ": changes nothing of what this model lacks, " + list(relatives));
-  }
-
-  void add(const LoraFile& lora, const std::string& name, const Module& module,
-           const Meanings& meanings) {
-    const std::string *up = module.find(Role::kUp), *down = module.find(Role::kDown);
-    if (!up != !down)
-      lora.refuse(quoted_name(name) + " has " +
-                  (up ? "lora_B (lora_up) but no lora_A (lora_down)"
-                      : "lora_A (lora_down) but no lora_B (lora_up)"));
-    Change change;
-    float factor = lora.scale;
-    if (up) {
-      const TensorView a = lora.file.describe(*down);
-      if (a.rank < 1 || a.count() == 0)
-        lora.refuse(quoted_name(*down) + " is " + a.to_string_shape() +
-                    ", must be [rank, columns]");
-      factor = lora.factor(name, module, a[0]);
-      change = {.kind = Change::kProduct, .lora = &lora, .up = *up, .down = *down, .scale = factor};
-      place(change, name, meanings.weights);
-    }
-    for (const auto& [role, kind, bias] : {std::tuple{Role::kDiff, Change::kAdd, false},
-                                           {Role::kSet, Change::kSet, false},
-                                           {Role::kDiffBias, Change::kAdd, true},
-                                           {Role::kUpBias, Change::kAdd, true}})
-      if (const std::string* tensor = module.find(role)) {
-        change = {.kind = kind, .lora = &lora, .up = *tensor, .down = "", .scale = lora.scale};
-        if (role == Role::kUpBias) change.scale = factor;
-        place(change, name, bias ? meanings.biases : meanings.weights);
-      }
-  }
-
-  // Adds a change of all tensors for which its module's name stands.
-  void place(Change change, const std::string& module, const std::vector<Meaning>& meanings) {
-    const LoraFile& lora = *change.lora;
-    if (meanings.empty() && change.kind == Change::kAdd && lora.is_zero(change.up)) return;
+  // Finds the changes of all tensors for which a module's name stands; returns a fault or "".
+  std::string place(Change change, const std::string& module, const std::vector<Meaning>& meanings,
+                    Changes& changes) const {
+    if (meanings.empty() && change.kind == Change::kAdd && change.lora->is_zero(change.up))
+      return "";
     if (meanings.empty())
-      lora.refuse(quoted_name(change.up) + " fits nothing: " + quoted_name(module) +
-                  " has no such tensor in the model");
+      return quoted_name(change.up) + " fits nothing: " + quoted_name(module) +
+             " has no such tensor in the model";
     for (const Meaning& meaning : meanings) {
       const auto found = places_.find(meaning.tensor);
       if (found == places_.end())
-        lora.refuse(quoted_name(change.up) + " changes " + meaning.tensor +
-                    ", which is missing from the weights");
+        return quoted_name(change.up) + " changes " + meaning.tensor +
+               ", which is missing from the weights";
       const TensorPlace &place = found->second, &given = meaning.place;
       const std::vector<int64_t>& shape = shapes_.at(meaning.tensor);
       int64_t columns = 1;
@@ -452,26 +282,28 @@ class MergedWeights final : public StoredTensors {
       change.rows = shape[0];
       change.row = place.part * (shape[0] / place.taken);
       change.from = given.part * (shape[0] / given.taken);
-      check_sizes(change, given.parts * (shape[0] / given.taken), columns);
+      const std::string fault = size_fault(change, given.parts * (shape[0] / given.taken), columns);
+      if (!fault.empty()) return fault;
       if (place.swapped == given.swapped)
-        changes_[place.name].push_back(change);
+        changes.emplace_back(place.name, change);
       else
-        add_halves(change, changes_[place.name]);
+        add_halves(change, place.name, changes);
     }
+    return "";
   }
 
   // Adds a change of rows whose halves the file and the LoRA have in the opposite order.
-  static void add_halves(Change change, std::vector<Change>& changes) {
+  static void add_halves(Change change, const std::string& tensor, Changes& changes) {
     const int64_t half = change.rows / 2, from = change.from;
     change.rows = half;
     change.from = from + half;
-    changes.push_back(change);
+    changes.emplace_back(tensor, change);
     change.row += half;
     change.from = from;
-    changes.push_back(change);
+    changes.emplace_back(tensor, change);
   }
 
-  static void check_sizes(const Change& change, int64_t rows, int64_t columns) {
+  static std::string size_fault(const Change& change, int64_t rows, int64_t columns) {
     const LoraFile& lora = *change.lora;
     const TensorView up = lora.file.describe(change.up);
     int64_t wanted = rows * columns;
@@ -479,13 +311,13 @@ class MergedWeights final : public StoredTensors {
       const TensorView down = lora.file.describe(change.down);
       wanted = rows * down[0];
       if (down.count() != down[0] * columns)
-        lora.refuse(quoted_name(change.down) + " is " + down.to_string_shape() +
-                    ", the model's matrix has " + std::to_string(columns) + " columns");
+        return quoted_name(change.down) + " is " + down.to_string_shape() +
+               ", the model's matrix has " + std::to_string(columns) + " columns";
     }
-    if (up.count() != wanted)
-      lora.refuse(quoted_name(change.up) + " is " + up.to_string_shape() + ", must have " +
-                  std::to_string(wanted) + " values: the model's matrix is [" +
-                  std::to_string(rows) + ", " + std::to_string(columns) + "]");
+    if (up.count() == wanted) return "";
+    return quoted_name(change.up) + " is " + up.to_string_shape() + ", must have " +
+           std::to_string(wanted) + " values: the model's matrix is [" + std::to_string(rows) +
+           ", " + std::to_string(columns) + "]";
   }
 
   // Applies a change to the values [first, ...) of a tensor with so many columns.
@@ -531,44 +363,115 @@ class MergedWeights final : public StoredTensors {
   }
 
   std::shared_ptr<const TensorFile> base_;
-  std::vector<std::unique_ptr<LoraFile>> loras_;
+  const ModuleNames names_;
+  std::vector<std::shared_ptr<const LoraFile>> loras_;
   std::map<std::string, TensorPlace> places_;  // the model's tensors in the file
   std::map<std::string, std::vector<int64_t>> shapes_;
   std::map<std::string, std::vector<Change>> changes_;  // by the file's tensors
-  std::string hash_;
-  mutable std::mutex mutex_;  // guards the member below
+  mutable std::mutex mutex_;                            // guards the member below
   mutable std::vector<
       std::pair<std::pair<const LoraFile*, std::string>, std::shared_ptr<const Factors>>>
       kept_;
 };
 
+TensorFile changed(std::shared_ptr<const MergedWeights> merged) {
+  TensorFile::Origin origin = merged->origin();
+  const auto part = [merged](const std::string& name, int64_t first, const TensorView& out) {
+    merged->part(name, first, out);
+  };
+  return TensorFile::derived(merged->tensors(), part, std::move(origin), merged);
+}
+
+// A file that changes both experts of a model is told once.
+void add_notes(const std::vector<std::string>& more, std::vector<std::string>& notes) {
+  for (const std::string& note : more)
+    if (std::ranges::count(notes, note) == 0) notes.push_back(note);
+}
+
+// Adds the modules of a transformer.
+void add_all(const LoraFile& lora, const TransformerModel& model, MergedWeights& merged,
+             std::vector<std::string>& notes) {
+  std::vector<std::string> unknown, relatives;
+  for (const auto& [name, module] : lora.modules) {
+    if (module.name.text) continue;
+    if (const Meanings* meanings = merged.names().find(module.name.key)) {
+      if (const std::string fault = merged.add(lora, module, *meanings); !fault.empty())
+        lora.refuse(fault);
+    } else if (!lora.is_zero(module)) {
+      (model.relatives_have(name) ? relatives : unknown).push_back(name);
+    }
+  }
+  if (!unknown.empty())
+    lora.refuse("does not fit " + model.description() + ", which lacks " +
+                counted(unknown, "modules"));
+  if (!relatives.empty())
+    notes.push_back(lora.path + ": changes nothing of what this model lacks, " +
+                    counted(relatives, "modules"));
+}
+
 }  // namespace
 
 std::optional<std::string> lora_family(const TensorFile& file) {
-  bool peft = false, flat = false, difference = false, any = false;
-  for (const std::string& name : file.names())
-    for (const auto& [suffix, role] : kSuffixes) {
-      if (role == Role::kAlpha || !name.ends_with(suffix)) continue;
-      any = true;
-      peft |= name.find(".lora_A.") != std::string::npos && !name.starts_with("diffusion_model.");
-      flat |= std::ranges::any_of(kFlatPrefixes,
-                                  [&](const char* prefix) { return name.starts_with(prefix); });
-      difference |= role == Role::kDiff;
-    }
+  bool peft = false, flat = false, difference = false, processor = false, any = false;
+  for (const std::string& name : file.names()) {
+    const std::optional<LoraName> parsed = parse_lora_name(name);
+    if (!parsed || parsed->role == LoraRole::kAlpha) continue;
+    any = true;
+    peft |= name.find(".lora_A.") != std::string::npos && !name.starts_with("diffusion_model.");
+    flat |= parsed->flat;
+    processor |= parsed->key.find(".processor.") != std::string::npos;
+    difference |= parsed->role == LoraRole::kDiff;
+  }
   if (!any) return std::nullopt;
-  return flat ? "kohya" : peft ? "diffusers, PEFT" : difference ? "full difference" : "ComfyUI";
+  return processor    ? "XLabs"
+         : flat       ? "kohya"
+         : peft       ? "diffusers, PEFT"
+         : difference ? "full difference"
+                      : "ComfyUI";
 }
 
 TensorFile with_loras(std::shared_ptr<const TensorFile> weights, const TransformerModel& model,
                       std::span<const Lora> loras, std::vector<std::string>& notes) {
-  const auto merged =
-      std::make_shared<const MergedWeights>(std::move(weights), model, loras, notes);
-  return TensorFile::derived(
-      merged->tensors(),
-      [merged](const std::string& name, int64_t first, const TensorView& out) {
-        merged->part(name, first, out);
-      },
-      merged->origin(), merged);
+  const auto merged = std::make_shared<MergedWeights>(std::move(weights), model);
+  std::vector<std::string> own;
+  for (const Lora& lora : loras) {
+    const auto file = std::make_shared<const LoraFile>(lora, own);
+    add_all(*file, model, *merged, own);
+    merged->keep(file);
+  }
+  add_notes(own, notes);
+  return changed(merged);
+}
+
+void change_text_encoders(std::span<const TextEncoderWeights> encoders, std::span<const Lora> loras,
+                          std::vector<std::string>& notes) {
+  if (loras.empty()) return;
+  std::vector<std::shared_ptr<MergedWeights>> merged;
+  for (const TextEncoderWeights& encoder : encoders)
+    merged.push_back(std::make_shared<MergedWeights>(encoder.weights, encoder.model));
+  std::vector<std::string> own;
+  for (const Lora& lora : loras) {
+    const auto file = std::make_shared<const LoraFile>(lora, own);
+    std::vector<std::string> misfits;
+    for (const auto& [name, module] : file->modules) {
+      if (!module.name.text) continue;
+      const auto taker = std::ranges::find_if(merged, [&, &made = module](const auto& each) {
+        const Meanings* meanings = each->names().find(made.name.key);
+        return meanings && each->add(*file, made, *meanings).empty();
+      });
+      if (taker != merged.end())
+        (*taker)->keep(file);
+      else if (!file->is_zero(module))
+        misfits.push_back(name);
+    }
+    if (!misfits.empty())
+      own.push_back(file->path + ": leaves out what fits no text encoder of this model, " +
+                    counted(misfits, "modules"));
+  }
+  add_notes(own, notes);
+  for (size_t i = 0; i < merged.size(); ++i)
+    if (merged[i]->changes_any())
+      encoders[i].weights = std::make_shared<TensorFile>(changed(merged[i]));
 }
 
 }  // namespace weft

@@ -1,6 +1,6 @@
 #pragma once
-// LoRA files (Hu et al. 2021): small changes of a transformer's weights, merged when the weights
-// are read. The files of diffusers, PEFT, ComfyUI, kohya and those with full differences are read.
+// LoRA files (Hu et al. 2021): small changes of the weights of a transformer and of text encoders,
+// merged when the weights are read. names.h has the names that are read.
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -12,6 +12,7 @@
 
 namespace weft {
 
+class TextEncoderModel;
 class TransformerModel;
 
 // The experts of a model with two that a LoRA changes. Only kAll is legal for a model with one.
@@ -36,15 +37,25 @@ std::string to_string(std::span<const Lora> loras);  // separated by commas
 // `label`.
 std::vector<Lora> parse_loras(const std::string& text, const std::string& label);
 
-// The family of a file of LoRAs, as the guide to weights lists them: "diffusers, PEFT", "ComfyUI",
-// "full difference", "kohya"; nullopt for any other file.
+// The family of a file of LoRAs: "diffusers, PEFT", "ComfyUI", "full difference", "kohya", "XLabs";
+// nullopt for any other file.
 std::optional<std::string> lora_family(const TensorFile& file);
 
 // Returns the transformer's `weights` with the changes of the `loras`, in their order. A changed
 // tensor is f32: W + scale (alpha / rank) B A, computed from f32 factors when it is read, so it is
 // rounded once, to the dtype in which it is held. Throws Error(kModel) that names every module that
-// the model has not. Modules that only its relatives have are listed in `notes`.
+// the model has not. Modules that only its relatives have are listed in `notes`, and so are keys of
+// PEFT's patterns that apply to nothing. Modules of text encoders are passed over.
 TensorFile with_loras(std::shared_ptr<const TensorFile> weights, const TransformerModel& model,
                       std::span<const Lora> loras, std::vector<std::string>& notes);
+
+// Changes the weights of a pipeline's text encoders alike: each module of the `loras` for a text
+// encoder changes the first one that has it in its sizes. The others are listed in `notes`.
+struct TextEncoderWeights {
+  const TextEncoderModel& model;
+  std::shared_ptr<const TensorFile>& weights;
+};
+void change_text_encoders(std::span<const TextEncoderWeights> encoders, std::span<const Lora> loras,
+                          std::vector<std::string>& notes);
 
 }  // namespace weft

@@ -52,6 +52,11 @@ class Umt5Model final : public TextEncoderModel {
       : TextEncoderModel(config.traits()), config_(config) {}
 
   std::vector<TensorSpec> tensors() const override { return umt5_tensors(config_); }
+  std::vector<TensorPlace> spellings(const std::string& name) const override {
+    return {{.name = name},
+            {.name = umt5_name(Umt5Spelling::kOriginal, name)},
+            {.name = umt5_name(Umt5Spelling::kGguf, name)}};
+  }
   std::unique_ptr<TextEncoder> load(Stream& stream, const TensorFile& file, DType dtype,
                                     const WidthSlice& width, WeightFormat weights) const override {
     return std::make_unique<Umt5Encoder>(

@@ -2,6 +2,7 @@
 #include "io/weights/tensor_file.h"
 #include "tests/apps/cli_testing.h"
 #include "tests/apps/resume_testing.h"
+#include "tests/support/golden_case.h"
 
 namespace weft::test {
 namespace {
@@ -102,6 +103,39 @@ TEST_F(LoraJob, WrongOnesAreRefusedByName) {
   EXPECT_EQ(outcome.code, 3) << outcome.err;
   EXPECT_NE(outcome.err.find("lacks 1 modules: \"unet.down\""), std::string::npos) << outcome.err;
   EXPECT_EQ(files(), (std::vector<std::string>{"one.safetensors", "other.safetensors"}));
+}
+
+// The prompts' rows are those of an encoder whose file has the changed weights, also in a cache.
+TEST_F(LoraJob, TextEncodersAreChangedToo) {
+  const std::string module = "encoder.block.0.layer.1.DenseReluDense.wo",
+                    other = "lora_te1_text_model_encoder_layers_0_mlp_fc1";
+  const TensorFile text = TensorFile::open(std::string(kModel) + "/text_encoder");
+  Tensor changed = load_tensor(text, module + ".weight");
+  Tensor difference(DType::kF32, changed.view().shape());
+  for (int64_t i = 0; i < difference.count(); ++i) {
+    difference.as<float>()[i] = 0.25f * static_cast<float>(i % 5 - 2);
+    changed.as<float>()[i] += difference.as<float>()[i];
+  }
+  write_safetensors(path("one.safetensors"), {{"text_encoder." + module + ".diff", difference},
+                                              {other + ".diff", difference}});
+  std::vector<std::pair<std::string, TensorView>> tensors;
+  for (const std::string& name : text.names())
+    tensors.emplace_back(name, name == module + ".weight" ? changed.view() : text.view(name));
+  write_safetensors(path("text.safetensors"), tensors);
+  const std::string cache = " --cache-text " + path("cache"),
+                    lora = cache + " --lora " + path("one.safetensors");
+  const std::string plain = hash(drawn("a.png", cache)), with = hash(drawn("b.png", lora));
+  EXPECT_NE(with, plain);
+  EXPECT_EQ(hash(drawn("c.png", cache + " --text-encoder " + path("text.safetensors"))), with);
+  EXPECT_EQ(hash(drawn("d.png", lora + ":0")), plain);
+  EXPECT_EQ(hash(drawn("e.png", lora)), with);
+  const Outcome told = run("generate --dry-run --model " + std::string(kModel) + kSize +
+                           "-p x --num-frames 1 -o " + path("f.png") + lora);
+  EXPECT_NE(
+      told.err.find("warning: " + file("one.safetensors") +
+                    ": leaves out what fits no text encoder of this model, 1 modules: \"" + other),
+      std::string::npos)
+      << told.err;
 }
 
 TEST_F(LoraJob, EachExpertHasItsOwn) {

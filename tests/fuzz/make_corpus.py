@@ -196,6 +196,18 @@ def loras():
                         ("blocks.1.modulation.set_weight", [1, 6, 32])])
     lora("relative", pair("diffusion_model.blocks.0.cross_attn.k_img", "lora_A", "lora_B"))
     lora("unknown", [("diffusion_model.blocks.9.self_attn.q.diff", [1])])
+    lora("modulation", [("diffusion_model.blocks.1.diff_m", [1, 6, 32]), ("diffusion_model.head.diff_m", [1, 2, 32])])
+    lora("named", pair("lora_unet__blocks_1.cross_attn.v", "lora_A.style", "lora_B.style"))
+    lora("processor", pair("double_blocks.0.processor.qkv_lora1", "down", "up"))
+    lora("text", pair("lora_te1_encoder_block_0_layer_0_SelfAttention_q", "lora_down", "lora_up"))
+    lora("other_text", pair("text_encoders.clip_l.transformer.text_model.encoder.layers.0.mlp.fc1", "lora_A", "lora_B"))
+    lora("patterns", pair("transformer.blocks.0.attn1.to_q", "lora_A", "lora_B"),
+         {"lora_adapter_metadata": '{"transformer.lora_alpha":2,"transformer.alpha_pattern":'
+          '{"(?<!x)to_[^k-m]{1,3}(?=$)|(a+)*b":1},"transformer.rank_pattern":{"^.*\\\\.to_(?:q|k)$":1}}'})
+    put("lora", "numbers", safetensors(
+        [(query + ".lora_down.weight", "F8_E4M3", [1, 32], 32), (query + ".lora_up.weight", "F8_E5M2", [32, 1], 32),
+         (query + ".lora_up.scale_weight", "F32", [], 4), (query + ".alpha", "I64", [], 8)], None,
+        bytes(range(64)) + struct.pack("<fq", 0.5, 2)))
 
 
 def configs():

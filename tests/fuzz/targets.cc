@@ -133,16 +133,22 @@ void scaled_weights(Bytes bytes) {
   refused_or_done([&] { use(open_weights(path)); });
 }
 
-// A LoRA file for a model of two small blocks.
+// A LoRA file for a model of two small blocks and a text encoder.
 void lora(Bytes bytes) {
   static const auto model =
       open_transformer("tests/golden/lora_peft/model/transformer/config.json");
   static const auto base = std::make_shared<const TensorFile>(
       TensorFile::open("tests/golden/lora_peft/model/transformer"));
+  static const std::string encoder = "tests/golden/umt5/model/text_encoder";
+  static const auto text = open_text_encoder(encoder + "/config.json");
   const std::string path = anonymous_file(bytes);
   refused_or_done([&] {
     const Lora file{.file = path, .scale = 0.5};
     std::vector<std::string> notes;
+    auto encoded = std::make_shared<const TensorFile>(TensorFile::open(encoder));
+    const TextEncoderWeights encoders[] = {{*text, encoded}};
+    change_text_encoders(encoders, {&file, 1}, notes);
+    if (encoded->is_derived()) use(*encoded);
     use(with_loras(base, *model, {&file, 1}, notes));
   });
 }

@@ -35,6 +35,14 @@ TEST(Json, RefusesWhatIsNotJson) {
   expect_json_refused("1e999", "not valid JSON");
 }
 
+TEST(Json, TellsTheKeysInOrder) {
+  std::vector<std::string> keys;
+  const json value = parse_json(R"({"b": {"d": 1, "c": NaN}, "a": [{"b": 2}]})", "t",
+                                JsonDialect::kPython, {}, &keys);
+  EXPECT_EQ(keys, (std::vector<std::string>{"b", "d", "c", "a", "b"}));
+  EXPECT_EQ(value.at("b").at("d"), 1);
+}
+
 TEST(Json, Limits) {
   const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   EXPECT_NO_THROW(parse_json(nested(100), "t"));

@@ -52,6 +52,19 @@ TEST(SplitPattern, ReadsClassesAsOniguruma) {
   EXPECT_EQ(matches("(?i:'s|k)", "'\xc5\xbf\xe2\x84\xaa"), (Strings{"'\xc5\xbf", "\xe2\x84\xaa"}));
 }
 
+// Both read a group's name, each as its language spells it.
+TEST(SplitPattern, ReadsThoseOfPython) {
+  const SplitPattern::TimeLimit limit(16);
+  const SplitPattern pattern = SplitPattern::from_python("(?P<digit>\\d)-(?P=digit)", "test");
+  const auto found = pattern.find_all("1-2 3-3 44", limit);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_TRUE(found[0].begin == 4 && found[0].end == 7);
+  expect_error(ErrorKind::kModel, "test: the pattern cannot be read",
+               [] { SplitPattern::from_regex("(?P<digit>\\d)", "test"); });
+  expect_error(ErrorKind::kModel, "test: the pattern cannot be read",
+               [] { SplitPattern::from_python("(?{x})", "test"); });
+}
+
 TEST(SplitPattern, LiteralsMeanThemselves) {
   const std::string all = "\\^$.|?*+()[]{}-#&\n\"\xc3\xa9";
   const auto found = SplitPattern::from_literal(all, "test")

@@ -1,116 +1,20 @@
 #include "models/lora/lora.h"
 
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <limits>
 #include <random>
 
 #include "models/flux/names.h"
-#include "models/wan/transformer.h"
 #include "models/z_image/transformer.h"
-#include "tests/io/io_testing.h"
-#include "tests/models/slices_testing.h"
+#include "tests/models/lora_testing.h"
 #include "tests/support/single_files.h"
 
 namespace weft {
 namespace {
 
 using test::expect_error;
-using Shared = std::shared_ptr<const Tensor>;
-using Given = std::map<std::string, Shared>;
-
-Shared tensor_of(const std::vector<int64_t>& shape, int seed) {
-  auto out = std::make_shared<Tensor>(DType::kF32, shape);
-  std::mt19937 random(static_cast<unsigned>(seed));
-  std::uniform_real_distribution<float> unit(-1, 1);
-  for (int64_t i = 0; i < out->count(); ++i) out->as<float>()[i] = unit(random);
-  return out;
-}
-
-Shared constant(const std::vector<int64_t>& shape, float value) {
-  auto out = std::make_shared<Tensor>(DType::kF32, shape);
-  std::fill_n(out->as<float>(), out->count(), value);
-  return out;
-}
-
-std::vector<float> values(const TensorFile& file, const std::string& name) {
-  std::vector<float> out(static_cast<size_t>(file.describe(name).count()));
-  file.read_run(name, 0, TensorView(out.data(), DType::kF32, {std::ssize(out)}));
-  return out;
-}
-
-// A small transformer with f32 weights in a file, and LoRA files for it.
-class LoraTest : public testing::Test {
- protected:
-  LoraTest() {
-    config_.heads = 2;
-    config_.head_dim = 12;
-    config_.layers = 2;
-    config_.ffn_dim = 40;
-    config_.in_channels = config_.out_channels = 4;
-    config_.text_dim = 20;
-    config_.freq_dim = 16;
-    open(make_wan_model(config_));
-  }
-  void open(std::shared_ptr<const TransformerModel> model) {
-    model_ = std::move(model);
-    test::write_file(dir_ / "base.safetensors", test::random_weights(model_->tensors(), 5));
-    base_ = std::make_shared<const TensorFile>(TensorFile::open(dir_ / "base.safetensors"));
-  }
-  Lora write(const Given& tensors, double scale = 1, const std::string& name = "lora",
-             const std::map<std::string, std::string>& metadata = {}) {
-    std::vector<std::pair<std::string, TensorView>> list;
-    for (const auto& [tensor, value] : tensors) list.emplace_back(tensor, value->view());
-    const std::string path = dir_ / (name + ".safetensors");
-    write_safetensors(path, list, metadata);
-    return {.file = path, .scale = scale};
-  }
-  TensorFile merged(std::vector<Lora> loras) {
-    notes_.clear();
-    return with_loras(base_, *model_, loras, notes_);
-  }
-  void refused(const Given& tensors, const std::string& part) {
-    SCOPED_TRACE(part);
-    const Lora lora = write(tensors);
-    expect_error(ErrorKind::kModel, part, [&] { merged({lora}); });
-    expect_error(ErrorKind::kModel, "lora.safetensors", [&] { merged({lora}); });
-  }
-  // Expects W + factor * up * down in the tensor, and no other change.
-  void expect_product(const TensorFile& file, const std::string& name, double factor,
-                      const Shared& up, const Shared& down) {
-    const std::vector<float> before = values(*base_, name), after = values(file, name);
-    const int64_t rank = down->view()[0], columns = down->count() / rank;
-    for (size_t i = 0; i < before.size(); ++i) {
-      const int64_t row = static_cast<int64_t>(i) / columns,
-                    column = static_cast<int64_t>(i) % columns;
-      double sum = 0, size = 0;
-      for (int64_t k = 0; k < rank; ++k) {
-        const double product = double{up->as<float>()[row * rank + k]} *
-                               double{down->as<float>()[k * columns + column]};
-        sum += product;
-        size += std::abs(product);
-      }
-      const double bound = 0x1p-24 * (std::abs(double{before[i]}) + std::abs(factor) * size) *
-                           static_cast<double>(rank + 3);
-      ASSERT_NEAR(after[i], before[i] + factor * sum, bound) << name << " " << i;
-    }
-    expect_others_unchanged(file, {name});
-  }
-  void expect_others_unchanged(const TensorFile& file, const std::vector<std::string>& changed) {
-    EXPECT_EQ(file.names(), base_->names());
-    for (const std::string& name : file.names())
-      if (std::ranges::count(changed, name) == 0) {
-        EXPECT_EQ(values(file, name), values(*base_, name)) << name;
-      }
-  }
-
-  test::TempDir dir_;
-  WanConfig config_;
-  std::shared_ptr<const TransformerModel> model_;
-  std::shared_ptr<const TensorFile> base_;
-  std::vector<std::string> notes_;
-};
+using test::LoraTest;
 
 TEST_F(LoraTest, EveryFamilyOfFilesNamesTheSameModule) {
   const Shared up = tensor_of({24, 3}, 1), down = tensor_of({3, 24}, 2), alpha = constant({}, 6);
@@ -124,6 +28,12 @@ TEST_F(LoraTest, EveryFamilyOfFilesNamesTheSameModule) {
         {"model.diffusion_model.blocks.1.cross_attn.o", ".lora_down.weight", ".lora_up.weight"},
         {"blocks.1.cross_attn.o", ".lora.down.weight", ".lora.up.weight"},
         {"lora_unet_blocks_1_cross_attn_o", ".lora_down.weight", ".lora_up.weight"},
+        {"transformer.base_model.model.blocks.1.attn2.to_out.0", ".lora_A.a-1.weight",
+         ".lora_B.a-1.weight"},
+        {"pipe.dit.blocks.1.cross_attn.o", ".lora_A.default.weight", ".lora_B.default.weight"},
+        {"lora_unet__blocks_1_cross_attn_o", ".lora_down.weight", ".lora_up.weight"},
+        {"lora_unet_blocks_1.cross_attn.o", ".lora_down.weight", ".lora_up.weight"},
+        {"lycoris_blocks_1_cross_attn.o", ".lora_down.style.weight", ".lora_up.style.weight"},
         {"lora_transformer_blocks_1_attn2_to_out_0", ".lora_down.weight", ".lora_up.weight"}}) {
     SCOPED_TRACE(module);
     Given tensors;
@@ -169,6 +79,8 @@ TEST_F(LoraTest, FullDifferencesAreAddedAndSetWeightsReplace) {
   tensors[prefix + "time_projection.1.diff_b"] = tensor_of({144}, 2);
   tensors[prefix + "blocks.0.norm3.diff"] = tensor_of({24}, 3);
   tensors[prefix + "blocks.1.modulation.diff"] = tensor_of({1, 6, 24}, 4);
+  tensors[prefix + "blocks.0.diff_m"] = tensor_of({1, 6, 24}, 6);
+  tensors[prefix + "head.diff_m"] = tensor_of({1, 2, 24}, 7);
   tensors[prefix + "patch_embedding.set_weight"] = tensor_of({24, 4, 1, 2, 2}, 5);
   tensors[prefix + "blocks.0.norm1.diff"] = constant({24}, 0);  // has no weights
   tensors[prefix + "blocks.0.self_attn.norm_q.diff_b"] = constant({24}, 0);
@@ -178,6 +90,8 @@ TEST_F(LoraTest, FullDifferencesAreAddedAndSetWeightsReplace) {
       {"condition_embedder.time_proj.bias", "time_projection.1.diff_b"},
       {"blocks.0.norm2.weight", "blocks.0.norm3.diff"},
       {"blocks.1.scale_shift_table", "blocks.1.modulation.diff"},
+      {"blocks.0.scale_shift_table", "blocks.0.diff_m"},
+      {"scale_shift_table", "head.diff_m"},
       {"patch_embedding.weight", "patch_embedding.set_weight"}};
   std::vector<std::string> changed;
   for (const auto& [name, from] : places) {
@@ -195,13 +109,13 @@ TEST_F(LoraTest, FullDifferencesAreAddedAndSetWeightsReplace) {
 TEST_F(LoraTest, ModulesThatFitNothingAreNamed) {
   Given tensors;
   for (const char* module : {"diffusion_model.blocks.2.self_attn.q", "diffusion_model.motion.net",
-                             "lora_te_text_model_encoder"}) {
+                             "vace.blocks.0.self_attn.q"}) {
     tensors[std::string(module) + ".lora_down.weight"] = tensor_of({3, 24}, 1);
     tensors[std::string(module) + ".lora_up.weight"] = tensor_of({24, 3}, 2);
   }
   refused(tensors,
           "3 modules: \"diffusion_model.blocks.2.self_attn.q\", "
-          "\"diffusion_model.motion.net\", \"lora_te_text_model_encoder\"");
+          "\"diffusion_model.motion.net\", \"vace.blocks.0.self_attn.q\"");
   refused(tensors, model_->description());
   tensors.clear();
   tensors["diffusion_model.blocks.0.norm1.diff"] = constant({24}, 1);
@@ -253,41 +167,17 @@ TEST_F(LoraTest, FilesThatAreNotWhatTheyMustBe) {
   refused(tensors, "must be one number");
   tensors[q + ".alpha"] = constant({}, std::numeric_limits<float>::quiet_NaN());
   refused(tensors, "alpha that is not finite");
-  tensors[q + ".alpha"] = std::make_shared<Tensor>(DType::kI32, std::vector<int64_t>{1});
-  refused(tensors, "is i32 (legal: f32, bf16, f16, f64)");
+  tensors[q + ".alpha"] = std::make_shared<Tensor>(DType::kBool, std::vector<int64_t>{1});
+  refused(tensors, "is bool (legal: f32, bf16, f16, f64, f8_e4m3, f8_e5m2 and integers)");
+  tensors = pair({24, 3}, {3, 24});
+  tensors[q + ".diff_b"] = std::make_shared<Tensor>(DType::kI32, std::vector<int64_t>{24});
+  refused(tensors, "is i32 (legal: f32, bf16, f16, f64, f8_e4m3, f8_e5m2)");
   tensors = pair({24, 3}, {3, 24});
   tensors[q + ".lora_A.weight"] = tensor_of({3, 24}, 3);
   refused(tensors, "two tensors of one kind");
   tensors.clear();
   tensors[q + ".diff"] = tensor_of({24, 23}, 3);
   refused(tensors, "must have 576 values");
-}
-
-TEST_F(LoraTest, PeftStatesAlphaBesideTheWeights) {
-  const std::string q = "transformer.blocks.0.attn1.to_q", name = "blocks.0.attn1.to_q.weight";
-  Given tensors;
-  const Shared up = tensors[q + ".lora_B.weight"] = tensor_of({24, 4}, 1);
-  const Shared down = tensors[q + ".lora_A.weight"] = tensor_of({4, 24}, 2);
-  expect_product(merged({write(tensors)}), name, 1, up, down);
-  for (const auto& [config, factor] :
-       {std::pair{R"({"transformer.lora_alpha": 8, "transformer.r": 4})", 2.0},
-        {R"({"transformer.lora_alpha": 8, "transformer.use_rslora": true})", 4.0},
-        {R"({"transformer.lora_alpha": 8,
-             "transformer.alpha_pattern": {"blocks.0.attn1.to_q": 2}})",
-         0.5},
-        {R"({"lora_alpha": 12})", 3.0}})
-    expect_product(merged({write(tensors, 1, "meta", {{"lora_adapter_metadata", config}})}), name,
-                   factor, up, down);
-  expect_error(ErrorKind::kModel, "alpha_pattern", [&] {
-    merged({write(tensors, 1, "meta",
-                  {{"lora_adapter_metadata", R"({"lora_alpha": 1, "alpha_pattern": 3})"}})});
-  });
-  // PEFT's own files have the configuration in a file of its own.
-  Given raw;
-  raw["base_model.model.blocks.0.attn1.to_q.lora_B.weight"] = up;
-  raw["base_model.model.blocks.0.attn1.to_q.lora_A.weight"] = down;
-  dir_.write("adapter_config.json", R"({"lora_alpha": 2, "r": 4})");
-  expect_product(merged({write(raw)}), name, 0.5, up, down);
 }
 
 TEST_F(LoraTest, SeveralFilesAddUp) {
@@ -340,15 +230,15 @@ TEST_F(LoraTest, FusedProjections) {
 }
 
 // The values that W + up * down has in rows [first, first + rows) of the product.
-std::vector<float> with_product(std::vector<float> weights, const Shared& up, const Shared& down,
+std::vector<float> with_product(std::vector<float> weights, const Tensor& up, const Tensor& down,
                                 int64_t first) {
-  const int64_t rank = down->view()[0], columns = down->count() / rank;
+  const int64_t rank = down.view()[0], columns = down.count() / rank;
   for (size_t i = 0; i < weights.size(); ++i) {
     const int64_t row = first + static_cast<int64_t>(i) / columns,
                   column = static_cast<int64_t>(i) % columns;
     float sum = 0;
     for (int64_t k = 0; k < rank; ++k)
-      sum += up->as<float>()[row * rank + k] * down->as<float>()[k * columns + column];
+      sum += up.as<float>()[row * rank + k] * down.as<float>()[k * columns + column];
     weights[i] += sum;
   }
   return weights;
@@ -382,7 +272,7 @@ class FluxLora : public LoraTest {
   // Expects W + up * down for rows of the product that begin at `first`, in both files.
   void expect(const Lora& lora, const std::string& name, const Shared& up, const Shared& down,
               int64_t first) {
-    const std::vector<float> expected = with_product(values(*diffusers_, name), up, down, first);
+    const std::vector<float> expected = with_product(values(*diffusers_, name), *up, *down, first);
     for (const bool original : {false, true}) {
       const std::vector<float> found = changed(original, name, lora);
       ASSERT_EQ(found.size(), expected.size());
@@ -417,6 +307,36 @@ TEST_F(FluxLora, OriginalNamesChangeEitherFile) {
           if (place.name == module + ".weight") parts.emplace_back(tensor.name, place.part * d);
       EXPECT_EQ(parts.size(), rows == 3 * d ? 3u : rows == 7 * d ? 4u : 1u);
       for (const auto& [tensor, first] : parts) expect(lora, tensor, up, down, first);
+    }
+  }
+}
+
+// x-flux joins queries, keys and values, and leaves out what else the original joins to them.
+TEST_F(FluxLora, ProcessorsChangeEitherFile) {
+  constexpr int64_t d = 16;
+  const std::string block = "double_blocks.0.processor.", single = "single_blocks.0.processor.";
+  const std::string attention = "transformer_blocks.0.attn.";
+  for (const auto& [module, rows, columns, tensors] :
+       {std::tuple{block + "qkv_lora1", 3 * d, d, std::vector<std::string>{"to_q", "to_k", "to_v"}},
+        {block + "qkv_lora2", 3 * d, d, {"add_q_proj", "add_k_proj", "add_v_proj"}},
+        {block + "proj_lora1", d, d, {"to_out.0"}},
+        {block + "proj_lora2", d, d, {"to_add_out"}},
+        {single + "qkv_lora", 3 * d, d, {"to_q", "to_k", "to_v"}},
+        {single + "proj_lora", d, 5 * d, {""}}}) {
+    const Shared up = tensor_of({rows, 3}, 1), down = tensor_of({3, columns}, 2);
+    for (const std::string prefix : {"", "diffusion_model."}) {
+      SCOPED_TRACE(prefix + module);
+      const std::string name = prefix + module;
+      const Lora lora = write({{name + ".up.weight", up}, {name + ".down.weight", down}});
+      std::vector<std::string> names;
+      for (const std::string& tensor : tensors)
+        names.push_back(tensor.empty()             ? "single_transformer_blocks.0.proj_out.weight"
+                        : module.starts_with("si") ? "single_" + attention + tensor + ".weight"
+                                                   : attention + tensor + ".weight");
+      for (size_t i = 0; i < names.size(); ++i)
+        expect(lora, names[i], up, down, static_cast<int64_t>(i) * d);
+      base_ = diffusers_;
+      expect_others_unchanged(merged({lora}), names);
     }
   }
 }
