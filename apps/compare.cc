@@ -27,7 +27,7 @@ struct Pictures {
   std::function<bool(Frame&)> next;
 };
 
-bool ends_in(const fs::path& path, const char* extension) { return path.extension() == extension; }
+bool ends_in(const std::string& path, const char* ending) { return file_ending(path) == ending; }
 
 std::vector<std::string> entries_of(const std::string& folder, const char* extension) {
   std::vector<std::string> paths;

@@ -4,6 +4,8 @@
 #include <cctype>
 #include <filesystem>
 
+#include "io/part_file.h"
+#include "io/text/utf8.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -31,13 +33,6 @@ FolderKind kind_for(Command command) {
 std::string download(const std::string& repository) {
   const std::string folder = "models/" + repository.substr(repository.find('/') + 1);
   return "hf download " + repository + " --local-dir " + folder + ", then give --model " + folder;
-}
-
-std::string lower_extension(const std::string& path) {
-  std::string extension = fs::path(path).extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
-  return extension;
 }
 
 // The model folder that a file lies in, at most two folders up; "" where there is none.
@@ -71,7 +66,7 @@ std::string fault(const std::string& path, Command command) {
   const FolderKind kind = kind_for(command);
   const std::string legal = "; legal: " + kind.legal;
   const std::string instead = legal + ". Download one with " + download(kind.repository);
-  const std::string extension = lower_extension(path);
+  const std::string extension = file_ending(path);
   if (extension == ".gguf") return "a GGUF file of weights" + advice_of_file(command) + instead;
   if (extension == ".safetensors") {
     const std::string folder = folder_around(path, command);
@@ -118,7 +113,7 @@ std::shared_ptr<const OpenModel> open_model(const Flags& flags) {
   const PartFiles files = part_files(flags);
   std::vector<Lora> loras;
   if (find_flag(flags.command(), "lora"))
-    loras = parse_loras(flags.text("lora"), flags.label("lora"));
+    loras = parse_loras(path_text(flags.text("lora")), flags.label("lora"));
   const bool alone = flags.text("model").empty() && !files.transformer.empty();
   return std::make_shared<const OpenModel>(alone ? "" : model_folder(flags), std::move(loras),
                                            files);

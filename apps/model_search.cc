@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "apps/command_line/flags.h"
 #include "kernels/check.h"
@@ -30,6 +31,29 @@ std::vector<std::string> models_in(const std::string& root) {
   return names;
 }
 
+// The snapshot that a folder models--org--name of the Hugging Face cache stands for: the one that
+// refs/main names, or the only one. Other folders stand for themselves.
+std::string snapshot_of(const std::string& folder) {
+  std::error_code error;
+  const fs::path snapshots = fs::path(folder) / "snapshots";
+  if (!fs::is_directory(snapshots, error) || !fs::is_directory(fs::path(folder) / "blobs", error))
+    return folder;
+  std::string name;
+  std::ifstream(fs::path(folder) / "refs/main") >> name;
+  const bool plain = name.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (plain && !name.empty() && fs::is_directory(snapshots / name, error))
+    return (snapshots / name).string();
+  std::vector<std::string> all;
+  for (const fs::directory_entry& entry : fs::directory_iterator(snapshots, error))
+    all.push_back(entry.path().string());
+  if (all.size() == 1) return all.front();
+  throw Error(ErrorKind::kModel,
+              folder +
+                  ": a folder of the Hugging Face cache whose refs/main names "
+                  "no snapshot that is there; legal: one of its snapshots" +
+                  (all.empty() ? ", of which there is none" : ": " + listed(all)));
+}
+
 }  // namespace
 
 std::vector<std::string> model_roots() {
@@ -46,10 +70,10 @@ std::vector<std::string> model_roots() {
 std::string search_model(const std::string& path) {
   std::error_code error;
   if (path.empty() || path.starts_with('/') || path.starts_with('.') || fs::exists(path, error))
-    return path;
+    return snapshot_of(path);
   for (const std::string& root : model_roots()) {
     const std::string found = (fs::path(root) / path).string();
-    if (fs::exists(found, error)) return found;
+    if (fs::exists(found, error)) return snapshot_of(found);
   }
   return "";
 }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/input_file.h"
+#include "io/text/utf8.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -330,7 +331,7 @@ Value Json::built() const {
     case Kind::kFloat:
       return float_;
     case Kind::kText:
-      return text_;
+      return shown_bytes(text_);
     case Kind::kArray:
     case Kind::kObject:
       break;
@@ -340,7 +341,7 @@ Value Json::built() const {
     if (kind_ == Kind::kArray)
       value.push_back(items_[i].built<Value>());
     else
-      value[keys_[i]] = items_[i].built<Value>();
+      value[shown_bytes(keys_[i])] = items_[i].built<Value>();
   return value;
 }
 
@@ -389,12 +390,8 @@ void Json::update(const Json& object) {
   for (size_t i = 0; i < object.items_.size(); ++i) (*this)[object.keys_[i]] = object.items_[i];
 }
 
-std::string Json::dump(int indent) const {
-  return built<json>().dump(indent, ' ', false, json::error_handler_t::replace);
-}
-std::string Json::dump_in_order() const {
-  return built<nlohmann::ordered_json>().dump(-1, ' ', false, json::error_handler_t::replace);
-}
+std::string Json::dump(int indent) const { return built<json>().dump(indent); }
+std::string Json::dump_in_order() const { return built<nlohmann::ordered_json>().dump(); }
 Json::operator json() const { return built<json>(); }
 void Json::copy(const json& value) {
   switch (value.type()) {

@@ -117,8 +117,8 @@ class Json {
   void erase(std::string_view key);
   void update(const Json& object);
 
-  // Keys in alphabetical order. Text that is not UTF-8 is written with U+FFFD. One line, or lines
-  // that are indented.
+  // Keys in alphabetical order. Bytes that are not UTF-8 are written as \xHH (shown_bytes()). One
+  // line, or lines that are indented.
   std::string dump(int indent = -1) const;
   std::string dump_in_order() const;  // keys in the order in which they were set
   operator nlohmann::json() const;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "io/media_time.h"
 #include "io/nearest.h"
 #include "kernels/check.h"
 
@@ -16,8 +17,24 @@ void GivenText::refuse(const std::string& rule) const {
 double GivenText::number() const {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
-  if (*end || end == text.c_str() || !std::isfinite(value))
+  const bool decimal = text.find_first_not_of("0123456789.eE+-") == std::string::npos;
+  if (!decimal || *end || end == text.c_str() || !std::isfinite(value))
     refuse(std::string("a finite number, ") + legal);
+  return in_range(value);
+}
+
+double GivenText::rate() const {
+  const size_t slash = text.find('/');
+  if (slash == std::string::npos) return exact_rate(number());
+  const std::string parts[] = {text.substr(0, slash), text.substr(slash + 1)};
+  for (const std::string& part : parts)
+    if (part.empty() || part.size() > 9 ||
+        part.find_first_not_of("0123456789") != std::string::npos || std::stoi(part) == 0)
+      refuse(std::string("a number or a fraction as 30000/1001, ") + legal);
+  return in_range(std::stod(parts[0]) / std::stod(parts[1]));
+}
+
+double GivenText::in_range(double value) const {
   const std::string range = legal;
   const size_t dots = range.find(" ... ");
   const std::string low = range.substr(0, dots), high = range.substr(dots + 5);

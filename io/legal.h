@@ -15,8 +15,12 @@ struct GivenText {
   // All throw Error(kUsage) that names the label, the text and what is legal.
   [[noreturn]] void refuse(const std::string& rule) const;
   double number() const;
+  double rate() const;  // also "30000/1001"; NTSC rates that are rounded are made exact
   int64_t whole_number() const;
   const std::string& one_of() const;
+
+ private:
+  double in_range(double value) const;
 };
 
 // Splits "a|b|c" or "a b" into its parts; empty ones are left out.

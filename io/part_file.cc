@@ -191,6 +191,13 @@ void throw_system_error(const std::string& action, const std::string& path, int 
   throw Error(ErrorKind::kOutput, system_error_line(action, path, error));
 }
 
+std::string file_ending(const std::string& path) {
+  std::string ending = fs::path(path).extension().string();
+  for (char& c : ending)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return ending;
+}
+
 void fill_file(const std::string& path, const std::string& bytes) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) throw_system_error("write", path, errno);

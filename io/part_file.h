@@ -64,6 +64,10 @@ void drop_parts(const std::string& path);
 // Removes the hidden files of all PartFiles that exist, for a process that is about to end.
 void remove_parts() noexcept;
 
+// The ending of a file's name in small letters, with its dot: ".mp4" of a/B.MP4. "" where there is
+// none.
+std::string file_ending(const std::string& path);
+
 // Writes `bytes` directly to `path`, without a hidden name. Errors: kOutput.
 void fill_file(const std::string& path, const std::string& bytes);
 

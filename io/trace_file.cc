@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "io/atomic_file.h"
+#include "io/text/utf8.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -11,7 +12,7 @@ namespace {
 // Escapes metadata, which may hold any text. The names of zones and ops need no escapes.
 std::string escaped(const std::string& text) {
   std::string out;
-  for (const char c : text) {
+  for (const char c : shown_bytes(text)) {
     if (c == '"' || c == '\\') out += '\\';
     if (static_cast<unsigned char>(c) < 0x20)
       out += ' ';

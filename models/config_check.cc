@@ -63,7 +63,23 @@ void ConfigCheck::keys(const std::vector<std::string>& required,
   for (const std::string& key : required)
     if (!json_has(config_, key)) missing_.push_back(key);
   for (const auto& [key, value] : config_.items())
-    if (!key.starts_with('_') && !std::ranges::binary_search(known_, key)) unknown_.push_back(key);
+    if (key == "quantization_config")
+      check_quantization(value);
+    else if (!key.starts_with('_') && !std::ranges::binary_search(known_, key))
+      unknown_.push_back(key);
+}
+
+void ConfigCheck::check_quantization(const nlohmann::json& quantization) {
+  if (quantization.is_null()) return;
+  const std::string path = path_ + ": quantization_config";
+  const std::string method = json_string_or(quantization, "quant_method", path, "none named"),
+                    form = json_string_or(quantization, "format", path, "");
+  const bool f8 = method == "fp8" || (method == "compressed-tensors" &&
+                                      (form == "float-quantized" || form == "naive-quantized"));
+  if (!f8 && method != "gguf")
+    refuse("quantization_config", "its quant_method is " + method +
+                                      "; legal: fp8 and gguf, whose tensors say how they are "
+                                      "scaled; take the weights in bf16, f8 or GGUF");
 }
 
 void ConfigCheck::refuse(const std::string& key, const std::string& why) {

@@ -30,7 +30,8 @@ class ConfigCheck {
   ConfigCheck(const nlohmann::json& config, std::string path)
       : config_(config), path_(std::move(path)) {}
 
-  // Notes the keys that are missing or unknown. Keys that begin with '_' are no configuration.
+  // Notes the keys that are missing or unknown. Keys that begin with '_' are no configuration, and
+  // a quantization_config is legal where the tensors tell all of it.
   void keys(const std::vector<std::string>& required, const std::vector<std::string>& optional);
   // Notes that the value of a key is not supported.
   void refuse(const std::string& key, const std::string& why);
@@ -38,6 +39,8 @@ class ConfigCheck {
   void finish(const std::string& kind) const;
 
  private:
+  void check_quantization(const nlohmann::json& quantization);
+
   const nlohmann::json& config_;
   std::string path_;
   std::vector<std::string> known_, missing_, unknown_, refused_;

@@ -87,7 +87,7 @@ def prepare(line):
         with wave.open("talk.wav", "wb") as sound:
             sound.setparams((1, 2, 16000, 0, "NONE", ""))
             sound.writeframes(bytes(range(256)) * 125)
-    resumed = re.search(r"--resume (\w+)\.checkpoint", line)
+    resumed = re.search(r"--resume (\w+)\.mp4\.checkpoint", line)
     if resumed:
         for name in glob.glob(f"{resumed[1]}.*"):
             os.remove(name)
@@ -96,7 +96,7 @@ def prepare(line):
 
 def run(line):
     prepare(line)
-    resumed = re.search(r"--resume (\w+)\.checkpoint", line)
+    resumed = re.search(r"--resume (\w+)\.mp4\.checkpoint", line)
     short = re.search(r"weft (generate|plan)", line) and not resumed and "--num-frames" not in line
     done = shell(re.sub(r"(weft (?:generate|plan))\b", r"\1 --config short.json", line) if short else line)
     if done.returncode:

@@ -47,12 +47,12 @@ interrupt() {
 }
 
 kept() {
-  [ -s "$folder/clip.checkpoint.safetensors" ] || fault "no checkpoint"
+  [ -s "$folder/clip.mp4.checkpoint.safetensors" ] || fault "no checkpoint"
   grep -q "Resume: mpirun -n 2 " "$folder/err" || fault "no line tells how to go on"
 }
 
 resumed() {
-  "${mpi[@]}" "$weft" generate --resume "$folder/clip.checkpoint.safetensors" --progress none \
+  "${mpi[@]}" "$weft" generate --resume "$folder/clip.mp4.checkpoint.safetensors" --progress none \
     > "$folder/out" 2> "$folder/err" || fault "no resuming"
   [ "$(cut -d ' ' -f 2 "$folder/out")" = "$whole" ] || fault "other frames: $(cat "$folder/out")"
   ls -A "$folder" | grep 'part\|checkpoint' && fault "leftovers"
@@ -88,7 +88,7 @@ start "USR1 to the queue" "${queue[@]}" --checkpoint-every 0
 interrupt USR1 75 '"turn":15}'
 kept
 [ -s "$folder/.clip.part.mp4" ] || fault "no frames are kept"
-"${mpi[@]}" "$weft" generate --resume "$folder/clip.checkpoint.safetensors" --progress json \
+"${mpi[@]}" "$weft" generate --resume "$folder/clip.mp4.checkpoint.safetensors" --progress json \
   > "$folder/out" 2> "$folder/err" &
 job=$!
 until grep -q '"turn":19}' "$folder/err"; do

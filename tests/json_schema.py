@@ -91,7 +91,7 @@ with tempfile.TemporaryDirectory() as folder:
     with open("apps/job.schema.json") as file:
         job_schema = json.load(file)
     jsonschema.Draft202012Validator.check_schema(job_schema)
-    with open(folder + "/batch/a.json") as file:
+    with open(folder + "/batch/a.png.json") as file:
         requests = [json.load(file)["request"]]
     with open(folder + "/jobs.jsonl") as file:
         requests += [json.loads(line) for line in file]

@@ -98,11 +98,11 @@ cat "$folder/log"
 framehash=$(cut -d' ' -f2 "$folder/line")
 grep -q "apart.mp4 $framehash" "$folder/log" || fault "the frames are not those of threads"
 # The files say which job was asked for, so the tensors alone are compared.
-"$weft" compare --max-rel-l2 0 "$folder"/{apart,threads}.latents.safetensors > /dev/null ||
+"$weft" compare --max-rel-l2 0 "$folder"/{apart,threads}.mp4.latents.safetensors > /dev/null ||
   fault "the latents are not those of threads"
 "${clip[@]}" --steps 1 -o "$folder/one.mp4" || fault "one rank: code $?"
 apart 100000 "${clip[@]}" --steps 1 --layout ulysses=2 -o "$folder/two.mp4"
-python3 - "$folder"/{one,two}.latents.safetensors << 'END' ||
+python3 - "$folder"/{one,two}.mp4.latents.safetensors << 'END' ||
 import array, json, math, struct, sys
 
 def latents(path):

@@ -127,9 +127,9 @@ assert not lines("errors"), lines("errors")
 manifest = json.load(open(f"{folder}/manifest.json"))
 assert manifest["state"] == "completed" and len(manifest["shards"]) == 4, manifest
 files = {"manifest.json", *(f"{kind}-{i}-of-4.jsonl" for kind in ("results", "errors") for i in range(4)),
-         *(f"job-{i}.{end}" for i in range(jobs) for end in ("mp4", "json"))}
+         *(f"job-{i}.{end}" for i in range(jobs) for end in ("mp4", "mp4.json"))}
 assert set(os.listdir(folder)) == files, set(os.listdir(folder)) ^ files
-went_on = [i for i in range(jobs) if json.load(open(f"{folder}/job-{i}.json"))["resumed_after_step"] > 0]
+went_on = [i for i in range(jobs) if json.load(open(f"{folder}/job-{i}.mp4.json"))["resumed_after_step"] > 0]
 assert len(went_on) >= resumed, went_on
 print(f"{jobs} jobs drawn once, {len(went_on)} of them went on from a checkpoint")
 EOF

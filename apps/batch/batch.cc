@@ -13,6 +13,7 @@
 #include "apps/generate/progress.h"
 #include "apps/generate/resume.h"
 #include "io/sha256.h"
+#include "io/text/utf8.h"
 #include "io/writable.h"
 
 namespace weft {
@@ -84,7 +85,7 @@ class Batch {
   size_t conclude(const std::set<std::string>& own_ids, const std::set<std::string>& ids) {
     if (!log_) return 0;
     const size_t failed = log_->conclude(own_ids);
-    log_->write_manifest({{"input", file_},
+    log_->write_manifest({{"input", path_text(file_)},
                           {"input_sha256", file_hash(file_)},
                           {"model", drawer_.generator().model_name()}},
                          ids);
@@ -200,7 +201,7 @@ class Batch {
     const std::string& path = job.placed.drawing.path;
     const OutputNames names = output_names(path);
     const auto remove = [&] {
-      for (const std::string& file : {path, names.sidecar}) fs::remove(file);
+      for (const std::string& file : {path, sidecar_path(path)}) fs::remove(file);
     };
     if (const Json* line = log_->result(id)) {
       const Json& body = line->at("response").at("body");
@@ -221,7 +222,7 @@ class Batch {
       drop_leftovers(flags_, names);
       return true;
     }
-    return !flags_.on("overwrite") && fs::exists(names.sidecar) && other_request(job);
+    return !flags_.on("overwrite") && fs::exists(sidecar_path(path)) && other_request(job);
   }
 
   bool other_request(const BatchJob& job) {
@@ -246,7 +247,7 @@ class Batch {
               {"size", std::to_string(request.width) + "x" + std::to_string(request.height)},
               {"seed", request.seed},
               {"frames", made.at("frames")},
-              {"output", drawing.path.substr(folder_.size())},
+              {"output", path_text(drawing.path.substr(folder_.size()))},
               {"draw_seconds", made.at("seconds")},
               {"framehash", made.at("framehash")},
               {"file_sha256", file_hash(drawing.path)},

@@ -10,6 +10,7 @@
 #include "apps/command_line/placement.h"
 #include "apps/command_line/suggest.h"
 #include "io/json.h"
+#include "io/text/utf8.h"
 #include "kernels/check.h"
 
 extern char** environ;
@@ -33,7 +34,8 @@ constexpr EnvironmentVariable kEnvironment[] = {
 
 nlohmann::json read_config(const std::string& path) {
   try {
-    nlohmann::json file = read_json_file(path, JsonDialect::kStrict);
+    const std::string bytes = read_text_file(path, JsonLimits{}.bytes);
+    nlohmann::json file = parse_json(user_text(bytes, path), path);
     if (file.is_object()) return file;
   } catch (const Error& error) {
     throw Error(ErrorKind::kUsage, std::string("--config: ") + error.what());
@@ -52,6 +54,8 @@ std::string legal_values(const FlagSpec& spec) {
       return std::string("a whole number, ") + spec.legal;
     case kReal:
       return std::string("a finite number, ") + spec.legal;
+    case kRate:
+      return std::string("a number or a fraction as 30000/1001, ") + spec.legal;
     case kText:
       break;
   }
@@ -61,6 +65,11 @@ std::string legal_values(const FlagSpec& spec) {
 std::string value_text(const nlohmann::json& value) {
   if (value.is_boolean()) return value.get<bool>() ? "on" : "off";
   return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+bool is_path(const FlagSpec* spec) {
+  const std::string value = spec && spec->value ? spec->value : "";
+  return value.ends_with("FILE") || value.starts_with("FOLDER") || value == "PATH";
 }
 
 // The words of the command line, sorted by flag.
@@ -134,6 +143,14 @@ std::string spelling_used(const FlagSpec& spec, std::span<const std::string> arg
 
 }  // namespace
 
+std::string recorded_value(const FlagSpec* spec, const std::string& value) {
+  return is_path(spec) ? path_text(value) : value;
+}
+
+std::string value_of_record(const FlagSpec* spec, const std::string& recorded) {
+  return is_path(spec) ? path_of_text(recorded) : recorded;
+}
+
 std::vector<std::string> spellings(const FlagSpec& spec) {
   std::vector<std::string> names{std::string("--") + spec.name};
   for (const std::string& alias : split(spec.aliases, ' ')) names.push_back(alias);
@@ -150,6 +167,8 @@ void Flags::set(const FlagSpec& spec, const std::string& value, const std::strin
   values_[spec.name] = {value, origin};
   if (value.find('\0') != std::string::npos)
     throw Error(ErrorKind::kUsage, label(spec.name) + " has a NUL byte; legal: text without one");
+  const bool names_file = is_path(&spec) || value.starts_with('@');
+  if (!names_file) user_text(value, label(spec.name));
 }
 
 // Wrong values are refused before anything is loaded.
@@ -172,6 +191,9 @@ void Flags::check(const FlagSpec& spec) const {
     case kReal:
       real(spec.name);
       break;
+    case kRate:
+      value.rate();
+      break;
     case kBytes:
       bytes(spec.name);
       break;
@@ -185,7 +207,7 @@ void Flags::read_config_file(const std::string& path) {
     if (!spec) unknown_flag(command_, "--" + key);
     if (key == "config")
       throw Error(ErrorKind::kUsage, path + " sets config; legal: every flag but --config");
-    set(*spec, value_text(value), "config " + path);
+    set(*spec, value_of_record(spec, value_text(value)), "config " + path);
   }
 }
 
@@ -303,7 +325,8 @@ std::string Flags::to_string() const {
 std::string Flags::to_json() const {
   Json object = Json::object();
   for (const auto& [name, value] : values_)
-    object[name] = {{"value", value.first}, {"origin", value.second}};
+    object[name] = {{"value", recorded_value(find_flag(command_, name), value.first)},
+                    {"origin", value.second}};
   return object.dump() + "\n";
 }
 

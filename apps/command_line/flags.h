@@ -38,7 +38,7 @@ struct CommandSpec {
 std::span<const CommandSpec> command_table();
 const CommandSpec& command_spec(Command command);
 
-enum class FlagType : uint8_t { kText, kInteger, kReal, kBytes, kSwitch };
+enum class FlagType : uint8_t { kText, kInteger, kReal, kRate, kBytes, kSwitch };
 enum class FlagGroup : uint8_t {
   kInput,
   kModel,
@@ -69,6 +69,10 @@ struct FlagSpec {
   bool is_list = false;  // true: it may be repeated, which joins the values with commas
 };
 std::span<const FlagSpec> flag_table();
+// The value of a flag as records and config files state it. A value that is a path, or a list of
+// paths, may have any bytes, and is path_text() (io/text/utf8.h) there. Other values are UTF-8.
+std::string recorded_value(const FlagSpec* spec, const std::string& value);
+std::string value_of_record(const FlagSpec* spec, const std::string& recorded);
 // The command's flag of this name or alias, without dashes; null where it has none.
 const FlagSpec* find_flag(Command command, const std::string& name);
 

@@ -137,6 +137,7 @@ std::string value_name(const FlagSpec& spec) {
     case FlagType::kInteger:
       return "N";
     case FlagType::kReal:
+    case FlagType::kRate:
       return "X";
     case FlagType::kBytes:
       return "SIZE";

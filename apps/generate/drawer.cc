@@ -20,6 +20,7 @@
 #include "engine/long_video/queue_settings.h"
 #include "engine/sound/sound_clips.h"
 #include "io/media/segments.h"
+#include "io/media_time.h"
 #include "io/sound/sounded_sink.h"
 #include "kernels/transfer.h"
 
@@ -32,9 +33,9 @@ VideoSettings video_settings(const Flags& flags, const Request& request, int thr
   VideoSettings settings;
   settings.width = static_cast<int>(request.width);
   settings.height = static_cast<int>(request.height);
-  const bool whole = request.fps == std::floor(request.fps);
-  settings.fps_den = whole ? 1 : 1000;
-  settings.fps_num = static_cast<int>(std::lround(request.fps * settings.fps_den));
+  const MediaRate rate = media_rate(request.fps);
+  settings.fps_num = static_cast<int>(rate.num);
+  settings.fps_den = static_cast<int>(rate.den);
   // The encoder's own choice of threads depends on the machine, and files depend on the threads.
   settings.threads = threads;
   settings.deterministic = flags.on("deterministic");
@@ -414,7 +415,7 @@ void Drawer::run_jobs(Work& work, Generator& mine, int replica, bool root) {
                                 flags_.text("resume") != "never";
       const bool done = mine.agreed(may_be_there && complete(mine, drawing));
       if (done && root)
-        std::fprintf(stderr, "weft: %s is complete\n", drawing.path.c_str());
+        std::fprintf(stderr, "weft: %s is complete\n", printable(drawing.path).c_str());
       else if (!done && root)
         draw_one(work, mine, drawing);
       else if (!done) {
@@ -452,7 +453,7 @@ std::unique_ptr<FrameSink> Drawer::sink_of(const Generator& generator, const Dra
   if (left && left->written.contains("frames"))
     settings.kept_frames = std::stoll(left->written.at("frames"));
   if (with_sidecar) settings.metadata = embedded_metadata(flags_, generator, drawing.spec);
-  if (!length && request.audio.given() && drawing.path.ends_with(".mp4"))
+  if (!length && request.audio.given() && file_ending(drawing.path) == ".mp4")
     return make_sounded_sink(drawing.path, settings, overwrite, heard_in(generator, request));
   if (!length) return make_sink(drawing.path, settings, overwrite);
   // An interrupted run of this job has made the segments that are there.
@@ -465,12 +466,13 @@ void Drawer::draw_one(const Work& work, Generator& generator, const Drawing& dra
   const Request& request = drawing.spec.request;
   const bool with_sidecar = !flags_.on("no-metadata");
   const OutputNames names = output_names(drawing.path);
+  const std::string sidecar_before = sidecar_path(drawing.path);
   const Overwrite overwrite = flags_.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
   const Drawings& drawings = work.drawings;
   RunOptions options = joining(flags_, drawings.stop);
   options.resume = left_by_earlier_run(flags_, generator, request, names);
   const std::unique_ptr<FrameSink> sink = sink_of(generator, drawing, options.resume.get());
-  if (request.audio.given() && !drawing.path.ends_with(".mp4") && informative(flags_))
+  if (request.audio.given() && file_ending(drawing.path) != ".mp4" && informative(flags_))
     std::fprintf(stderr, "weft: warning: %s has no sound; a name that ends in .mp4 gives it one\n",
                  printable(drawing.path).c_str());
   ProgressPrinter printer(drawings.listener ? ProgressMode::kNone : progress_mode(flags_),
@@ -504,7 +506,10 @@ void Drawer::draw_one(const Work& work, Generator& generator, const Drawing& dra
   done.profile = profiling_.result();
   if (const auto length = segment_frames(flags_, request.fps))
     done.segments = (done.result.frames + *length - 1) / *length;
-  if (with_sidecar) write_sidecar(names.sidecar, flags_, generator, done, overwrite);
+  if (with_sidecar) {
+    write_sidecar(names.sidecar, flags_, generator, done, overwrite);
+    if (sidecar_before != names.sidecar) fs::remove(sidecar_before);
+  }
   drop_leftovers(flags_, names);
   printer.finish();
   work.on_result(done);

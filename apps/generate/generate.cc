@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
 
 #include "apps/commands.h"
 #include "apps/generate/expand.h"
@@ -11,6 +12,7 @@
 #include "apps/generate/resume.h"
 #include "apps/inspect/memory.h"
 #include "io/json.h"
+#include "io/text/utf8.h"
 #include "io/writable.h"
 #include "kernels/transfer.h"
 
@@ -72,9 +74,9 @@ void print_result(const Flags& flags, const Finished& done) {
   const RunResult& result = done.result;
   const JobSpec& job = done.drawing.spec;
   if (flags.on("json")) {
-    Json object{{"output", done.output()},       {"framehash", result.framehash},
-                {"signature", result.signature}, {"seconds", result.seconds},
-                {"seed", result.request.seed},   {"frames", result.frames}};
+    Json object{{"output", path_text(done.output())}, {"framehash", result.framehash},
+                {"signature", result.signature},      {"seconds", result.seconds},
+                {"seed", result.request.seed},        {"frames", result.frames}};
     if (done.segments > 0) object["segments"] = done.segments;
     for (const StageSeconds& stage : result.stages) object["stages"][stage.stage] = stage.seconds;
     if (!job.expanded_from.empty()) {
@@ -161,6 +163,7 @@ class Generation {
     for (size_t i = 0; i < jobs_.size(); ++i)
       drawings_.all[i].path =
           jobs_[i].path.empty() ? output_path(pattern(i), fields_of(i)) : jobs_[i].path;
+    check_names();
     drawings_.several = several_;
     if (!expander_.empty() && !dry) {
       refuse_outputs(false);
@@ -168,6 +171,16 @@ class Generation {
     }
     if (!dry) refuse_outputs(true);
     drawer_.arrange(drawings_.all);
+  }
+
+  // Names that were cut may have become the same.
+  void check_names() const {
+    std::set<std::string> paths;
+    for (const Drawing& drawing : drawings_.all)
+      if (!paths.insert(drawing.path).second)
+        throw Error(ErrorKind::kUsage, flags_.label("output") + " is '" + flags_.text("output") +
+                                           "', which gives two results the name " + drawing.path +
+                                           "; legal: a shorter name with {idx}");
   }
 
   // Refuses outputs before anything is printed, and before more than the model's headers are read.
@@ -303,9 +316,10 @@ void check_outputs(const Flags& flags, const std::vector<GivenJob>& jobs) {
   agreed_texts(ranks_of(flags), [&] {
     for (size_t i = 0; i < jobs.size(); ++i)
       if (patterns[i].find('{') != std::string::npos)  // its folder is known
-        check_writable(patterns[i], Overwrite::kReplace);
+        check_writable(expand_name(patterns[i], {}), Overwrite::kReplace);
       else
-        check_output(flags, jobs[i].path.empty() ? patterns[i] : jobs[i].path, several);
+        check_output(flags, jobs[i].path.empty() ? expand_name(patterns[i], {}) : jobs[i].path,
+                     several);
     return std::vector<std::string>();
   });
 }

@@ -8,21 +8,16 @@
 #include "apps/generate/request_flags.h"
 #include "apps/generate/resume.h"
 #include "io/media/segments.h"
+#include "io/text/utf8.h"
 #include "io/writable.h"
 #include "kernels/check.h"
 
 namespace weft {
 namespace {
 
-constexpr size_t kMaxPromptBytes = 40, kMaxIdBytes = 64;
-
-// In small letters, with the dot; "" where there is none.
-std::string file_extension(const std::string& path) {
-  std::string extension = std::filesystem::path(path).extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
-  return extension;
-}
+constexpr size_t kPromptLength = 40, kIdLength = 64, kLongest = 999;  // in characters
+// Bytes of a name that leave room for those of the hidden file of its checkpoint.
+constexpr size_t kMaxName = 255 - std::string_view("..part.checkpoint.safetensors").size();
 
 // Windows reserves these names for devices, with any extension.
 bool is_device_name(const std::string& text) {
@@ -35,17 +30,17 @@ bool is_device_name(const std::string& text) {
 }
 
 std::string sanitised(const std::string& text, size_t length) {
-  std::string out;
-  for (const char c : text) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       c == '.' || c == '-';
-    if (plain && !(out.empty() && (c == '.' || c == '-')))
-      out += c;
-    else if (!out.empty() && out.back() != '_')
-      out += '_';
+  std::u32string kept;
+  for (const char32_t c : decode_utf8(text)) {
+    const bool joins = c == '.' || c == '-';
+    if (is_word(c) || (joins && !kept.empty()))
+      kept += c;
+    else if (!kept.empty() && kept.back() != '_')
+      kept += '_';
   }
-  out.resize(std::min(out.size(), length));
-  while (!out.empty() && (out.back() == '_' || out.back() == '.')) out.pop_back();
+  kept.resize(std::min(kept.size(), length));
+  while (!kept.empty() && (kept.back() == '_' || kept.back() == '.')) kept.pop_back();
+  std::string out = encode_utf8(kept);
   if (is_device_name(out)) out.insert(0, "_");
   return out.empty() ? "untitled" : out;
 }
@@ -55,12 +50,27 @@ std::string padded(uint64_t value, size_t width) {
   return text.size() < width ? std::string(width - text.size(), '0') + text : text;
 }
 
+// The expanded pattern, with no text longer than this many characters.
+std::string expanded(const std::string& pattern, const NameFields& fields, size_t longest);
+
+// Where the name of the file or folder at `path` begins.
+size_t name_begin(const std::string& path) {
+  return path.size() < 2 ? 0 : path.find_last_of('/', path.size() - 2) + 1;
+}
+
+// True where file systems take the name, its sidecar and its part files, and the folders around it.
+bool fits(const std::string& path) {
+  const std::vector<std::string> folders = split(path.substr(0, name_begin(path)), '/');
+  return path.size() - name_begin(path) - (path.ends_with('/') ? 1 : 0) <= kMaxName &&
+         std::ranges::all_of(folders, [](const std::string& name) { return name.size() < 256; });
+}
+
 }  // namespace
 
 std::string output_pattern(const OutputChoice& choice) {
   const std::string& output = choice.output;
   const std::string what = choice.label + " is '" + output + "'";
-  const std::string extension = file_extension(output);
+  const std::string extension = file_ending(output);
   const bool is_folder = output.ends_with('/');
   const auto is_one_of = [&](std::initializer_list<const char*> names) {
     return std::find(names.begin(), names.end(), extension) != names.end();
@@ -104,6 +114,23 @@ std::string output_pattern(const OutputChoice& choice) {
 }
 
 std::string expand_name(const std::string& pattern, const NameFields& fields) {
+  std::string path;
+  for (size_t longest = kLongest; longest > 0; --longest) {
+    path = expanded(pattern, fields, longest);
+    if (fits(path)) return path;
+  }
+  const size_t begin = name_begin(path);
+  if (path.size() - begin <= kMaxName) return path;  // a folder is to blame
+  std::string ending = path.ends_with('/') ? "/" : std::filesystem::path(path).extension().string();
+  if (ending.size() > kMaxName) ending.clear();
+  const std::string name = path.substr(begin, path.size() - begin - ending.size());
+  return path.substr(0, begin) + std::string(utf8_beginning(name, kMaxName - ending.size())) +
+         ending;
+}
+
+namespace {
+
+std::string expanded(const std::string& pattern, const NameFields& fields, size_t longest) {
   std::string out;
   for (size_t at = 0; at < pattern.size(); ++at) {
     if (pattern[at] != '{') {
@@ -126,7 +153,7 @@ std::string expand_name(const std::string& pattern, const NameFields& fields) {
     if (name == "seed")
       out += padded(fields.seed, width);
     else if (name == "id" && !fields.id.empty())
-      out += sanitised(fields.id, kMaxIdBytes);
+      out += sanitised(fields.id, std::min(longest, kIdLength));
     else if (name == "idx" || name == "id")
       out += padded(static_cast<uint64_t>(fields.index), width);
     else if (name == "width")
@@ -136,9 +163,9 @@ std::string expand_name(const std::string& pattern, const NameFields& fields) {
     else if (name == "frames")
       out += padded(static_cast<uint64_t>(fields.frames), width);
     else if (name == "model")
-      out += sanitised(fields.model, kMaxPromptBytes);
+      out += sanitised(fields.model, std::min(longest, kPromptLength));
     else if (name == "prompt")
-      out += sanitised(fields.prompt, std::min(width ? width : kMaxPromptBytes, kMaxPromptBytes));
+      out += sanitised(fields.prompt, std::min(longest, width ? width : kPromptLength));
     else if (name == "date")
       out += fields.date;
     else if (name == "time")
@@ -152,6 +179,8 @@ std::string expand_name(const std::string& pattern, const NameFields& fields) {
   }
   return out;
 }
+
+}  // namespace
 
 std::string output_path(const std::string& pattern, const NameFields& fields) {
   namespace fs = std::filesystem;
@@ -174,16 +203,18 @@ std::string output_path(const std::string& pattern, const NameFields& fields) {
 void check_output(const Flags& flags, const std::string& path, bool several,
                   const std::function<bool()>& is_drawn) {
   const OutputNames names = output_names(path);
+  const std::string sidecar = sidecar_path(path);
+  adopt_older(path);
   const bool replaces = flags.on("overwrite"), goes_on = !files_left(names).empty();
   std::error_code ignored;  // check_writable() tells of names that are too long
-  if (!replaces && std::filesystem::exists(names.sidecar, ignored)) {
+  if (!replaces && std::filesystem::exists(sidecar, ignored)) {
     const bool keeps = several && flags.text("resume") != "never";
     if (!is_drawn && (keeps || goes_on)) return;
     const bool drawn = is_drawn && is_drawn();
     if (drawn && keeps) return;
     if (!flags.on("no-metadata")) {
       if (drawn) drop_leftovers(flags, names);
-      throw Error(ErrorKind::kOutput, names.sidecar + " exists; --overwrite replaces it");
+      throw Error(ErrorKind::kOutput, sidecar + " exists; --overwrite replaces it");
     }
   }
   // Whose segments there are is told by their metadata, which their sink compares.

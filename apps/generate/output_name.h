@@ -36,9 +36,11 @@ struct NameFields {
 };
 
 // Expands {seed} {model} {width} {height} {frames} {prompt:40} {idx:05} {date} {time} {id}; a
-// number after the colon is a length (prompt) or a zero-padded width (numbers). Error(kUsage) for
-// an unknown field. Text is reduced to [A-Za-z0-9._-] and at most 40 bytes (an id 64); it never
-// begins with a dot, leads out of its folder, or is a name that Windows reserves.
+// number after the colon is a length in characters (prompt) or a zero-padded width (numbers).
+// Error(kUsage) for an unknown field. Text is reduced to letters and digits of any script and
+// [._-], and to 40 characters (an id 64); it never begins with a dot, leads out of its folder, or
+// is a name that Windows reserves. A name that no file system takes, with its sidecar and part
+// files, is cut at the end of a character, first in its texts; its ending stays.
 std::string expand_name(const std::string& pattern, const NameFields& fields);
 
 // expand_name() for a file to be written. Error(kOutput) where a link inside the pattern's folder

@@ -16,6 +16,7 @@
 #include "io/media/media_probe.h"
 #include "io/media/metadata.h"
 #include "io/media/video.h"
+#include "io/text/utf8.h"
 #include "kernels/ops.h"
 
 namespace weft {
@@ -58,29 +59,29 @@ Record read_record(const std::string& operand) {
   Record record{.path = operand, .request = {}, .engine = {}, .framehash = {}, .model = {}};
   if (fs::is_directory(operand) && !operand.ends_with('/')) record.path += '/';
   const bool is_sidecar = operand.ends_with(".json");
-  const std::string sidecar_path = is_sidecar ? operand : output_names(record.path).sidecar;
+  const std::string sidecar = is_sidecar ? operand : sidecar_path(record.path);
   const nlohmann::json inside = is_sidecar ? nlohmann::json() : embedded(record.path);
   nlohmann::json beside;
-  if (fs::is_regular_file(sidecar_path)) beside = read_json_file(sidecar_path);
+  if (fs::is_regular_file(sidecar)) beside = read_json_file(sidecar);
   const bool has_inside = describes(inside);
   bool has_beside = describes(beside);
   // The sidecar may belong to another clip that had this name before.
   if (has_inside && has_beside && inside["request"] != beside["request"]) {
     std::fprintf(stderr, "weft: warning: %s belongs to another job and is not used\n",
-                 sidecar_path.c_str());
+                 printable(sidecar).c_str());
     has_beside = false;
   }
   if (!has_inside && !has_beside)
-    throw Error(ErrorKind::kMedia, operand + ": holds no metadata of Weft, and " + sidecar_path +
+    throw Error(ErrorKind::kMedia, operand + ": holds no metadata of Weft, and " + sidecar +
                                        " does not either; made with --no-metadata?");
   const nlohmann::json& source = has_inside ? inside : beside;
   record.request = source["request"];
   record.engine = source["engine"];
   if (has_beside) {
     record.framehash = text_of(beside, "framehash");
-    if (is_sidecar) record.path = text_of(beside, "output");
+    if (is_sidecar) record.path = path_of_text(text_of(beside, "output"));
     if (beside.contains("given") && beside["given"].contains("model"))
-      record.model = text_of(beside["given"]["model"], "value");
+      record.model = path_of_text(text_of(beside["given"]["model"], "value"));
   }
   return record;
 }
@@ -94,7 +95,7 @@ std::string decoded_hash(const std::string& path) {
       if (entry.path().extension() == ".png") files.push_back(entry.path().string());
     std::sort(files.begin(), files.end());
     for (const std::string& file : files) hash.add(read_png(file));
-  } else if (path.ends_with(".png")) {
+  } else if (file_ending(path) == ".png") {
     hash.add(read_png(path));
   } else {
     VideoReader reader(path);
@@ -174,11 +175,11 @@ struct Target {
 
 Target target_of(const Record& record, const Flags& flags, const ScratchFolder& scratch) {
   const bool was_folder = record.path.ends_with('/');
-  const std::string extension = was_folder ? "" : fs::path(record.path).extension().string();
+  const std::string extension = was_folder ? "" : file_ending(record.path);
   if (flags.origin("output") != "flag")
     return {scratch.file("replay" + extension), was_folder, false};
   const std::string output = flags.text("output");
-  const std::string theirs = fs::path(output).extension().string();
+  const std::string theirs = file_ending(output);
   const bool same_kind = was_folder ? theirs.empty() : theirs == extension || output.ends_with('/');
   if (record.framehash.empty() && !same_kind)
     throw Error(ErrorKind::kUsage,
@@ -216,13 +217,13 @@ void report(const Flags& flags, const Record& record, const std::vector<Differen
             const std::string& expected, const std::string& measured, const std::string& output) {
   const bool same = expected == measured;
   if (flags.on("json")) {
-    Json object{{"file", record.path},
+    Json object{{"file", path_text(record.path)},
                 {"framehash", measured},
                 {"expected", expected},
                 {"compared", record.framehash.empty() ? "decoded frames" : "frames"},
                 {"differences", Json::object()}};
     if (!measured.empty()) object["same"] = same;
-    if (!output.empty()) object["output"] = output;
+    if (!output.empty()) object["output"] = path_text(output);
     for (const Difference& d : differ)
       object["differences"][d.what] = {{"file", d.file}, {"here", d.here}};
     std::printf("%s\n", object.dump().c_str());

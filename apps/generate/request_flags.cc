@@ -8,12 +8,14 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <sstream>
 
 #include "apps/command_line/placement.h"
 #include "apps/generate/progress.h"
 #include "apps/preview/preview_file.h"
 #include "engine/memory/memory_advice.h"
 #include "io/json.h"
+#include "io/text/utf8.h"
 
 namespace weft {
 namespace {
@@ -27,7 +29,7 @@ constexpr std::pair<const char*, const char*> kSolvers[] = {{"unipc", "unipc-dif
                                                             {"dpmpp-wan", "dpmpp-original"}};
 
 std::string without_line_ends(std::string text) {
-  while (text.ends_with('\n') || text.ends_with('\r')) text.pop_back();
+  while (text.ends_with('\n')) text.pop_back();
   return text;
 }
 
@@ -90,8 +92,12 @@ nlohmann::json fields_of(const Flags& flags, bool (Flags::*chosen)(const std::st
     if (!(flags.*chosen)(flag)) continue;
     if (name == "prompt_schedule")
       fields[name] = schedule_of(flags);
+    else if (name == "negative_prompt")
+      fields[name] = text_argument(flags, flag);
+    else if (find_flag(flags.command(), flag)->type == FlagType::kSwitch)
+      fields[name] = flags.on(flag);
     else
-      fields[name] = name == "negative_prompt" ? text_argument(flags, flag) : flags.text(flag);
+      fields[name] = recorded_value(find_flag(flags.command(), flag), flags.text(flag));
   }
   if (find_flag(flags.command(), "preset") && (flags.*chosen)("preset")) add_preset(flags, fields);
   return fields;
@@ -126,7 +132,8 @@ nlohmann::json unwrapped(const nlohmann::json& envelope, const std::string& wher
   nlohmann::json fields = envelope.at("body");
   if (!fields.is_object()) refuse(": body is no object; legal: the fields of a job");
   if (fields.contains("id")) refuse(": body has an id; legal beside it: custom_id alone");
-  if (envelope.contains("custom_id")) fields["id"] = envelope["custom_id"];
+  if (!envelope.contains("custom_id")) refuse(": has no custom_id; legal: the name of the job");
+  fields["id"] = envelope["custom_id"];
   return fields;
 }
 
@@ -138,7 +145,8 @@ std::string flag_of(std::string field) {
 }
 
 std::string standard_input() {
-  return without_line_ends({std::istreambuf_iterator<char>(std::cin), {}});
+  return without_line_ends(
+      user_text(std::string(std::istreambuf_iterator<char>(std::cin), {}), "standard input"));
 }
 
 std::string text_argument(const Flags& flags, const std::string& name) {
@@ -149,7 +157,8 @@ std::string text_argument(const Flags& flags, const std::string& name) {
   if (!file)
     throw Error(ErrorKind::kUsage, flags.label(name) + " is '" + value + "', but " +
                                        value.substr(1) + " cannot be read");
-  return without_line_ends({std::istreambuf_iterator<char>(file), {}});
+  return without_line_ends(
+      user_text(std::string(std::istreambuf_iterator<char>(file), {}), value.substr(1)));
 }
 
 uint64_t seed_of(const Flags& flags) {
@@ -159,14 +168,16 @@ uint64_t seed_of(const Flags& flags) {
 
 std::vector<Line> lines_of(const Flags& flags, const std::string& flag, const std::string& path) {
   const std::string given = (flag.empty() ? "" : flags.label(flag) + " is ") + "'" + path + "'";
-  std::ifstream file(path);
+  std::ifstream file(path, std::ios::binary);
   if (!file) throw Error(ErrorKind::kUsage, given + ", which cannot be read");
+  std::istringstream text(user_text(std::string(std::istreambuf_iterator<char>(file), {}), path));
   std::vector<Line> lines;
   int number = 1;
-  for (std::string line; std::getline(file, line); ++number) {
-    if (line.ends_with('\r')) line.pop_back();
+  for (std::string line; std::getline(text, line); ++number) {
     const size_t first = line.find_first_not_of(" \t");
-    if (first != std::string::npos && line[first] != '#') lines.push_back({number, line});
+    if (first == std::string::npos || line[first] == '#') continue;
+    if (line[first] == '{') line.erase(0, first);  // a JSON object, however it is indented
+    lines.push_back({number, line});
   }
   if (lines.empty())
     throw Error(ErrorKind::kUsage,
@@ -225,7 +236,9 @@ GivenJob job_of(const Flags& flags, const Line& line, const std::string& where) 
   if (fields.contains("body")) fields = unwrapped(fields, where);
   GivenJob job = job_of(flags);
   if (const auto model = fields.find("model"); model != fields.end()) {
-    job.model = model->is_string() ? model->get<std::string>() : model->dump();
+    if (!model->is_string())
+      throw Error(ErrorKind::kUsage, where + ": model is " + model->dump() + ", legal: a text");
+    job.model = *model;
     fields.erase(model);
   }
   read_named_job(

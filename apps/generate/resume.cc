@@ -13,6 +13,7 @@
 #include "apps/generate/progress.h"
 #include "apps/model_folder.h"
 #include "io/json.h"
+#include "io/text/utf8.h"
 #include "io/weights/tensor_file.h"
 
 namespace weft {
@@ -36,11 +37,13 @@ bool is_part(const std::string& flag) {
   return std::ranges::any_of(kParts, [&](const auto& part) { return flag == flag_of(part.first); });
 }
 
-// The value of a flag, made independent of the working folder.
-std::string anywhere(const std::string& name, const std::string& value) {
-  if (name == "lora") return to_string(parse_loras(value, name));
-  if (is_part(name)) return fs::absolute(value).lexically_normal().string();
-  return kModels.count(name) && value != "auto" ? absolute(find_model(value)) : value;
+// The value of a flag as a record has it, made independent of the working folder.
+std::string anywhere(const FlagSpec& spec, const std::string& value) {
+  const std::string name = spec.name;
+  if (name == "lora") return to_string(parse_loras(recorded_value(&spec, value), name));
+  if (is_part(name)) return path_text(fs::absolute(value).lexically_normal().string());
+  const bool is_model = kModels.count(name) && value != "auto";
+  return recorded_value(&spec, is_model ? absolute(find_model(value)) : value);
 }
 
 // `path` is one of those files or the output.
@@ -48,11 +51,12 @@ OutputNames names_of_left(const std::string& path) {
   for (const char* ending :
        {".latents.safetensors", ".checkpoint.old.safetensors", ".checkpoint.safetensors"})
     if (path.ends_with(ending))
-      return output_names(path.substr(0, path.size() - std::string(ending).size()) + ".any");
+      return OutputNames(path.substr(0, path.size() - std::string(ending).size()));
   if (!path.ends_with('/') && fs::path(path).extension().empty())
     throw Error(ErrorKind::kUsage,
                 "--resume is '" + path + "', legal: auto, never, or a checkpoint file");
-  return output_names(path);
+  const OutputNames names = output_names(path);
+  return files_left(names).empty() ? older_names(path) : names;
 }
 
 // Warns of differences that may change the last bits of a result although the job is the same.
@@ -102,6 +106,25 @@ std::vector<std::string> files_left(const OutputNames& names) {
   return files;
 }
 
+void adopt_older(const std::string& path) {
+  const OutputNames names = output_names(path), older = older_names(path);
+  if (!files_left(names).empty()) return;
+  for (const auto& [from, to] :
+       {std::pair{older.latents, names.latents},
+        {older.checkpoint, names.checkpoint},
+        {older_checkpoint(older.checkpoint), older_checkpoint(names.checkpoint)}}) {
+    std::error_code ignored;
+    if (!fs::exists(from, ignored)) continue;
+    try {
+      for (const nlohmann::json& job : parse_json(read_checkpoint(from).notes["jobs"], from))
+        if (is_record_of(path, job.at("output").get<std::string>()))
+          return fs::rename(from, to, ignored);
+    } catch (const std::exception&) {
+      continue;  // not whole: of no use under any name
+    }
+  }
+}
+
 Flags flags_to_resume(const Flags& flags, std::span<const std::string> arguments) {
   if (!names_checkpoint(flags)) return flags;
   const std::string resume = flags.text("resume");
@@ -118,7 +141,7 @@ Flags flags_to_resume(const Flags& flags, std::span<const std::string> arguments
     for (const auto& [name, value] : stored.items()) {
       const FlagSpec* spec = find_flag(flags.command(), name);
       if (!spec || flags.typed(spec->name) || is_recorded(spec->name)) continue;
-      left.values[spec->name] = value.get<std::string>();
+      left.values[spec->name] = value_of_record(spec, value.get<std::string>());
     }
     return Flags::parse(flags.command(), arguments, left);
   }
@@ -145,7 +168,7 @@ std::shared_ptr<Checkpoint> left_by_earlier_run(const Flags& flags, const Genera
     if (differs.empty()) {
       if (informative(flags))
         std::fprintf(stderr, "weft: resuming after step %d of %d, from %s\n", left->step,
-                     left->total, path.c_str());
+                     left->total, printable(path).c_str());
       warn_of_changes(flags, *left, record);
       return left;
     }
@@ -198,7 +221,7 @@ std::vector<GivenJob> jobs_to_draw(const Flags& flags) {
   for (const nlohmann::json& recorded : parse_json(left->notes["jobs"], left->path)) {
     GivenJob& job = jobs.emplace_back(recorded_job(flags, recorded.at("request"), left->path));
     if (flags.typed("output")) continue;
-    job.path = recorded.at("output");
+    job.path = path_of_text(recorded.at("output").get<std::string>());
     const bool as_pictures = flags.text("frames") == "png";
     if (!job.path.empty() && flags.typed("frames") && as_pictures != job.path.ends_with('/'))
       refuse("frames", "output " + job.path + "; legal: another --output, or no --frames");
@@ -224,7 +247,7 @@ std::map<std::string, std::string> resume_notes(const Flags& flags, const Genera
   Json given = Json::object();
   for (const auto& [name, value] : flags.values())
     if (value.second != "default" && !kNotStored.count(name) && !is_recorded(name))
-      given[name] = anywhere(name, value.first);
+      given[name] = anywhere(*find_flag(flags.command(), name), value.first);
   if (const std::string layout = layout_text(flags); layout != "auto") {
     for (int axis = 0; axis < kAxes; ++axis) given.erase(flag_of_axis(static_cast<Axis>(axis)));
     for (const char* stage : {"text-ranks", "vae-ranks", "decode-rank"}) given.erase(stage);
@@ -232,7 +255,8 @@ std::map<std::string, std::string> resume_notes(const Flags& flags, const Genera
   }
   Json jobs = Json::array();
   for (const auto& [spec, path] : drawings)
-    jobs.push_back({{"request", request_record(generator, spec)}, {"output", absolute(path)}});
+    jobs.push_back(
+        {{"request", request_record(generator, spec)}, {"output", path_text(absolute(path))}});
   return {{"engine", version_text()}, {"given", given.dump()}, {"jobs", jobs.dump()}};
 }
 

@@ -19,6 +19,10 @@ struct Ranks;
 // first.
 std::vector<std::string> files_left(const OutputNames& names);
 
+// Renames what an earlier version has left of an interrupted job of the output `path`, under
+// older_names(), to today's names.
+void adopt_older(const std::string& path);
+
 // Returns `flags` where --resume is auto or never. Where it names a checkpoint (or the output
 // beside it), returns the flags of the command that wrote it, but for those that the records of its
 // jobs state; flags of this command line take precedence. Error(kUsage) where there is nothing to

@@ -8,6 +8,7 @@
 #include "apps/generate/drawer.h"
 #include "io/media/metadata.h"
 #include "io/media/segments.h"
+#include "io/text/utf8.h"
 #include "kernels/transfer.h"
 
 namespace weft {
@@ -21,7 +22,8 @@ Json as_given(const Flags& flags) {
     if (value.second == "default") continue;
     const bool prompt = name == "prompt" || name == "negative-prompt";
     if (prompt && hide_prompts(flags)) continue;
-    given[name] = {{"value", value.first}, {"origin", value.second}};
+    given[name] = {{"value", recorded_value(find_flag(flags.command(), name), value.first)},
+                   {"origin", value.second}};
   }
   return given;
 }
@@ -36,6 +38,14 @@ nlohmann::json job_record_of(const Flags& flags, const Generator& generator, con
     for (const char* field : {"prompt", "negative_prompt", "expanded_from"})
       record["request"].erase(field);
   return record;
+}
+
+Json json_or_null(const std::string& path) {
+  try {
+    return read_json_file(path);
+  } catch (const Error&) {
+    return nullptr;
+  }
 }
 
 }  // namespace
@@ -53,12 +63,26 @@ nlohmann::json request_record(const Generator& generator, const JobSpec& job) {
 }
 
 OutputNames output_names(const std::string& path) {
-  std::string stem = path;
-  if (stem.ends_with('/'))
-    stem.pop_back();
-  else
-    stem.resize(stem.rfind('.'));
-  return {stem + ".json", stem + ".latents.safetensors", stem + ".checkpoint.safetensors"};
+  return OutputNames(path.ends_with('/') ? path.substr(0, path.size() - 1) : path);
+}
+
+OutputNames older_names(const std::string& path) {
+  return path.ends_with('/') ? output_names(path) : OutputNames(path.substr(0, path.rfind('.')));
+}
+
+bool is_record_of(const std::string& path, const std::string& recorded) {
+  return recorded.ends_with('/') == path.ends_with('/') &&
+         file_ending(recorded) == file_ending(path);
+}
+
+std::string sidecar_path(const std::string& path) {
+  const std::string sidecar = output_names(path).sidecar, older = older_names(path).sidecar;
+  std::error_code ignored;  // a name that is too long is one that is not there
+  if (std::filesystem::exists(sidecar, ignored) || !std::filesystem::exists(older, ignored))
+    return sidecar;
+  const Json record = json_or_null(older);
+  const bool states = record.contains("output") && is_record_of(path, record.text("output"));
+  return states ? older : sidecar;
 }
 
 Json cache_json(const RunResult& result) {
@@ -89,7 +113,7 @@ std::map<std::string, std::string> embedded_metadata(const Flags& flags, const G
   facts.seed = request.seed;
   facts.width = static_cast<int>(request.width);
   facts.height = static_cast<int>(request.height);
-  facts.model = generator.model_name();
+  facts.model = path_text(generator.model_name());
   facts.rng = to_string(request.rng);
   facts.version = version_text();
   return {{"parameters", parameters_text(facts)}, {"weft", record.dump()}};
@@ -100,7 +124,7 @@ void write_sidecar(const std::string& path, const Flags& flags, const Generator&
   const RunResult& result = done.result;
   Json stages = Json::object();
   for (const StageSeconds& stage : result.stages) stages[stage.stage] = stage.seconds;
-  Json sidecar{{"output", done.output()},
+  Json sidecar{{"output", path_text(done.output())},
                {"given", as_given(flags)},
                {"job_sha256", job_hash(generator.job_record(result.request))},
                {"resumed_after_step", result.resumed_at},
@@ -129,15 +153,7 @@ void write_sidecar(const std::string& path, const Flags& flags, const Generator&
   write_text_file(path, sidecar.dump(1) + "\n", overwrite);
 }
 
-Json sidecar_of(const std::string& path) {
-  const std::string sidecar = output_names(path).sidecar;
-  if (!std::filesystem::exists(sidecar)) return nullptr;
-  try {
-    return read_json_file(sidecar);
-  } catch (const Error&) {
-    return nullptr;
-  }
-}
+Json sidecar_of(const std::string& path) { return json_or_null(sidecar_path(path)); }
 
 bool complete(const Generator& generator, const Drawing& drawing) {
   const nlohmann::json sidecar = sidecar_of(drawing.path);

@@ -19,12 +19,23 @@ struct Drawing {
   std::string path;
 };
 
-// The other files of a result at `path`: outputs/a.mp4 has outputs/a.json,
-// outputs/a.latents.safetensors and outputs/a.checkpoint.safetensors; frames/ has frames.json, ...
+// The other files of a result at `path`: outputs/a.mp4 has outputs/a.mp4.json,
+// outputs/a.mp4.latents.safetensors and outputs/a.mp4.checkpoint.safetensors; frames/ has
+// frames.json, ...
 struct OutputNames {
+  explicit OutputNames(const std::string& stem)
+      : sidecar(stem + ".json"),
+        latents(stem + ".latents.safetensors"),
+        checkpoint(stem + ".checkpoint.safetensors") {}
   std::string sidecar, latents, checkpoint;
 };
 OutputNames output_names(const std::string& path);
+// The names that earlier versions gave them, without the ending: outputs/a.json.
+OutputNames older_names(const std::string& path);
+// True where a record of such a name, which states the output `recorded`, belongs to `path`.
+bool is_record_of(const std::string& path, const std::string& recorded);
+// The sidecar's name; the older one where that file alone is there and belongs to the result.
+std::string sidecar_path(const std::string& path);
 
 // The request of a resolved job's record (job_spec.h), with the job's id and its first prompt.
 nlohmann::json request_record(const Generator& generator, const JobSpec& job);

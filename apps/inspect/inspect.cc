@@ -13,6 +13,8 @@
 #include "apps/model_folder.h"
 #include "io/json.h"
 #include "io/media/media_probe.h"
+#include "io/part_file.h"
+#include "io/text/utf8.h"
 #include "io/weights/weights_file.h"
 #include "models/registry.h"
 
@@ -37,7 +39,7 @@ void add_counts(Json& object, const Specs& tensors, bool every_tensor) {
 // Parameter and tensor counts, and the tensors themselves, from a component's config alone.
 Json inspect_config(const std::string& path, bool every_tensor) {
   const nlohmann::json config = read_json_file(path);
-  Json object{{"file", path}};
+  Json object{{"file", path_text(path)}};
   const std::string type = json_string_or(config, "model_type", path, "");
   if (const std::optional<ComponentFacts> facts = component_facts(path)) {
     object["class"] = facts->class_name;
@@ -55,7 +57,7 @@ Json inspect_config(const std::string& path, bool every_tensor) {
 
 Json inspect_weights(const std::string& path, bool every_tensor) {
   const TensorFile file = open_weights(path);
-  Json object{{"file", path},
+  Json object{{"file", path_text(path)},
               {"format", file.format()},
               {"files", file.files()},
               {"bytes", file.bytes()},
@@ -119,7 +121,7 @@ std::optional<Json> inspect_original(const std::string& path, bool every_tensor)
   const std::string root = config_of(path);
   if (root.empty() || (parts.empty() && unread.empty())) return std::nullopt;
   parts["transformer"] = inspect_config(root, every_tensor);
-  return Json{{"folder", path},
+  return Json{{"folder", path_text(path)},
               {"components", parts},
               {"not_read", std::vector(unread.begin(), unread.end())}};
 }
@@ -144,9 +146,9 @@ Json inspect_media(const std::string& path) {
     const auto parsed = nlohmann::json::parse(key == "weft" ? value : "", nullptr, false);
     metadata[key] = parsed.is_discarded() ? Json(value) : Json(parsed);
   }
-  return {{"file", path},        {"container", info.container}, {"codec", info.codec},
-          {"width", info.width}, {"height", info.height},       {"frames", info.frames},
-          {"fps", info.fps},     {"seconds", info.seconds},     {"metadata", metadata}};
+  return {{"file", path_text(path)}, {"container", info.container}, {"codec", info.codec},
+          {"width", info.width},     {"height", info.height},       {"frames", info.frames},
+          {"fps", info.fps},         {"seconds", info.seconds},     {"metadata", metadata}};
 }
 
 Json inspect(const std::string& path, bool every_tensor) {
@@ -156,9 +158,7 @@ Json inspect(const std::string& path, bool every_tensor) {
     if (const std::optional<Json> folder = inspect_original(path, every_tensor)) return *folder;
     return inspect_component(path, every_tensor);
   }
-  std::string extension = fs::path(path).extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
+  const std::string extension = file_ending(path);
   for (const char* media : {".mp4", ".mov", ".webm", ".mkv", ".gif", ".png"})
     if (extension == media) return inspect_media(path);
   if (path.ends_with(".safetensors") || path.ends_with(".safetensors.index.json") ||

@@ -33,7 +33,7 @@ std::string preview_path(const Flags& flags, const std::string& output, bool sev
            (frames == 1 ? ".preview.png" : ".preview.gif");
   }
   const std::string path = flags.text("preview-path");
-  const std::string extension = fs::path(path).extension();
+  const std::string extension = file_ending(path);
   if (several)
     throw Error(ErrorKind::kUsage,
                 flags.label("preview-path") + " is '" + path +
@@ -54,7 +54,7 @@ std::string preview_png(const Preview& preview) {
 
 void write_preview(const std::string& path, const Preview& preview) {
   constexpr int kFpsUnit = 1000;
-  if (!path.ends_with(".gif")) return write_file(path, preview_png(preview));
+  if (file_ending(path) != ".gif") return write_file(path, preview_png(preview));
   VideoSettings settings;
   settings.width = preview.frames.front().width;
   settings.height = preview.frames.front().height;

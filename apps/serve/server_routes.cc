@@ -14,6 +14,8 @@ const char* type_name(FlagType type) {
       return "integer";
     case FlagType::kReal:
       return "real";
+    case FlagType::kRate:
+      return "rate";
     case FlagType::kBytes:
       return "bytes";
     case FlagType::kSwitch:

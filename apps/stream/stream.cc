@@ -66,7 +66,7 @@ Destination destination(const Flags& flags, const OpenModel& model, const Stream
   fields.height = settings.height;
   stamp_now(fields);
   out.path = output_path(output_pattern(choice), fields);
-  if (!out.path.ends_with(".mp4"))
+  if (file_ending(out.path) != ".mp4")
     throw Error(ErrorKind::kUsage, flags.label("output") + " is '" + flags.text("output") +
                                        "'; legal for a movie with sound: a file that ends in "
                                        ".mp4, or a folder that ends in /");

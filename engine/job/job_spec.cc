@@ -13,24 +13,25 @@
 #include "io/nearest.h"
 #include "io/picture/picture_fit.h"
 #include "io/sha256.h"
+#include "io/text/utf8.h"
 
 namespace weft {
 namespace {
 
 void set_id(JobSpec& job, const GivenText& value) {
   constexpr size_t kLongest = 64;
-  const bool plain = std::ranges::all_of(value.text, [](unsigned char c) { return c >= 0x20; });
-  if (value.text.empty() || value.text.size() > kLongest || !plain)
-    value.refuse("1 ... 64 characters");
+  const std::u32string text = decode_utf8(value.text);
+  const bool plain = std::ranges::all_of(text, [](char32_t c) { return c >= 0x20; });
+  if (text.empty() || text.size() > kLongest || !plain) value.refuse("1 ... 64 characters");
   job.id = value.text;
 }
 
 // A path that stays inside the folder of results.
 void set_output(JobSpec& job, const GivenText& value) {
-  const bool leaves =
-      value.text.starts_with('/') || ("/" + value.text + "/").find("/../") != std::string::npos;
-  if (value.text.empty() || leaves) value.refuse("a path inside the folder of --output");
-  job.output = value.text;
+  const std::string path = path_of_text(value.text);
+  const bool leaves = path.starts_with('/') || ("/" + path + "/").find("/../") != std::string::npos;
+  if (path.empty() || leaves) value.refuse("a path inside the folder of --output");
+  job.output = path;
 }
 
 void set_size(JobSpec& job, const GivenText& value) {
@@ -62,12 +63,12 @@ void set_sigmas(JobSpec& job, const GivenText& value) {
 }
 
 void set_seed(JobSpec& job, const GivenText& value) {
-  job.seeded = !value.text.empty() && value.text != "-1";
+  job.seeded = value.text != "-1";
   if (!job.seeded) return;
   errno = 0;
-  char* end = nullptr;
-  job.request.seed = std::strtoull(value.text.c_str(), &end, 10);
-  if (errno || *end || value.text.front() < '0' || value.text.front() > '9')
+  job.request.seed = std::strtoull(value.text.c_str(), nullptr, 10);
+  const bool digits = value.text.find_first_not_of("0123456789") == std::string::npos;
+  if (errno || value.text.empty() || !digits)
     value.refuse("0 ... 18446744073709551615, or -1 for random");
 }
 
@@ -83,7 +84,9 @@ void set_prompt_schedule(JobSpec& job, const GivenText& value) {
 }
 
 // Another file is another picture.
-void set_picture(GivenPicture& picture, const GivenText& value) { picture = {.path = value.text}; }
+void set_picture(GivenPicture& picture, const GivenText& value) {
+  picture = {.path = path_of_text(value.text)};
+}
 
 void set_hash(std::string& hash, const GivenText& value) {
   const bool hex = std::ranges::all_of(
@@ -107,16 +110,16 @@ const char* to_string(PictureFit fit) {
 }
 
 bool is_on(const GivenText& value) {
-  const bool on = value.text == "on" || value.text == "1",
-             off = value.text == "off" || value.text == "0";
-  return on || (!off && value.one_of() == "true");
+  const std::string& text = value.one_of();
+  return text == "true" || text == "on";
 }
 
 // A part of the model that has a file of its own.
 template <std::string PartFiles::*part>
 void set_file(JobSpec& job, const GivenText& value) {
   if (value.text.empty()) value.refuse("the path of a file");
-  job.request.files.*part = std::filesystem::absolute(value.text).lexically_normal().string();
+  job.request.files.*part =
+      std::filesystem::absolute(path_of_text(value.text)).lexically_normal().string();
 }
 
 struct Rule {
@@ -134,37 +137,37 @@ constexpr Rule kRules[] = {
     {{"expanded_from", nullptr},
      [](JobSpec& job, const GivenText& v) { job.expanded_from = v.text; }},
     {{"size", nullptr}, set_size},
-    {{"width", "1 ... 16384"},
+    {{"width", "1 ... 16384", FieldForm::kNumber},
      [](JobSpec& job, const GivenText& v) { job.request.width = v.whole_number(); }},
-    {{"height", "1 ... 16384"},
+    {{"height", "1 ... 16384", FieldForm::kNumber},
      [](JobSpec& job, const GivenText& v) { job.request.height = v.whole_number(); }},
-    {{"num_frames", "1 ... 1048576"},
+    {{"num_frames", "1 ... 1048576", FieldForm::kNumber},
      [](JobSpec& job, const GivenText& v) {
        job.request.frames = v.whole_number();
        job.seconds = 0;
      }},
-    {{"seconds", "0.001 ... 36000"},
+    {{"seconds", "0.001 ... 36000", FieldForm::kNumber},
      [](JobSpec& job, const GivenText& v) {
        job.seconds = v.number();
        job.request.frames = 0;
      }},
-    {{"round_frames", "true|false"},
+    {{"round_frames", "true|false|on|off", FieldForm::kSwitch},
      [](JobSpec& job, const GivenText& v) { job.round_frames = is_on(v); }},
-    {{"endless", "true|false"},
+    {{"endless", "true|false|on|off", FieldForm::kSwitch},
      [](JobSpec& job, const GivenText& v) { job.request.endless = is_on(v); }},
-    {{"fps", "0.1 ... 1000"},
-     [](JobSpec& job, const GivenText& v) { job.request.fps = v.number(); }},
-    {{"steps", "1 ... 1000"},
+    {{"fps", "0.1 ... 1000", FieldForm::kNumber},
+     [](JobSpec& job, const GivenText& v) { job.request.fps = v.rate(); }},
+    {{"steps", "1 ... 1000", FieldForm::kNumber},
      [](JobSpec& job, const GivenText& v) {
        decide_again(job);
        job.request.steps = static_cast<int>(v.whole_number());
        job.request.sigmas.clear();
      }},
-    {{"guidance_scale", "0 ... 100"},
+    {{"guidance_scale", "0 ... 100", FieldForm::kNumber},
      [](JobSpec& job, const GivenText& v) { job.request.guidance_scale = v.number(); }},
-    {{"guidance_scale_2", "0 ... 100"},
+    {{"guidance_scale_2", "0 ... 100", FieldForm::kNumber},
      [](JobSpec& job, const GivenText& v) { job.request.guidance_scale_2 = v.number(); }},
-    {{"flow_shift", "0.001 ... 1000"},
+    {{"flow_shift", "0.001 ... 1000", FieldForm::kNumber},
      [](JobSpec& job, const GivenText& v) {
        decide_again(job);
        job.request.flow_shift = v.number();
@@ -175,19 +178,19 @@ constexpr Rule kRules[] = {
        decide_again(job);
        job.request.solver = v.one_of();
      }},
-    {{"sigmas", nullptr}, set_sigmas},
-    {{"seed", nullptr}, set_seed},
+    {{"sigmas", nullptr, FieldForm::kNumbers}, set_sigmas},
+    {{"seed", nullptr, FieldForm::kNumber}, set_seed},
     {{"rng", "portable|torch-cpu"},
      [](JobSpec& job, const GivenText& v) { job.request.rng = rng_from_name(v.one_of()); }},
     {{"method", nullptr},
      [](JobSpec& job, const GivenText& v) { job.request.method = parse_method(v.text, v.label); }},
-    {{"resync_every", "1 ... 1000"},
+    {{"resync_every", "1 ... 1000", FieldForm::kNumber},
      [](JobSpec& job, const GivenText& v) { job.request.method.resync = v.whole_number(); }},
     {{"cache", nullptr},
      [](JobSpec& job, const GivenText& v) {
        job.request.cache = parse_step_cache(v.text, v.label);
      }},
-    {{"skipped_steps", nullptr},
+    {{"skipped_steps", nullptr, FieldForm::kNumbers},
      [](JobSpec& job, const GivenText& v) {
        job.request.cache.skipped = parse_skipped_steps(v.text, v.label);
      }},
@@ -195,7 +198,7 @@ constexpr Rule kRules[] = {
      [](JobSpec& job, const GivenText& v) {
        job.request.noise = noise_mode_from_name(v.one_of());
      }},
-    {{"prompt_schedule", nullptr}, set_prompt_schedule},
+    {{"prompt_schedule", nullptr, FieldForm::kEntries}, set_prompt_schedule},
     {{"transformer", nullptr}, set_file<&PartFiles::transformer>},
     {{"transformer_2", nullptr}, set_file<&PartFiles::transformer_2>},
     {{"text_encoder", nullptr}, set_file<&PartFiles::text_encoder>},
@@ -214,7 +217,7 @@ constexpr Rule kRules[] = {
      [](JobSpec& job, const GivenText& v) { set_hash(job.request.last_image.sha256, v); }},
     {{"image_fit", "cover|contain|stretch"}, set_picture_fit},
     {{"audio", nullptr},
-     [](JobSpec& job, const GivenText& v) { job.request.audio = {.path = v.text}; }},
+     [](JobSpec& job, const GivenText& v) { job.request.audio = {.path = path_of_text(v.text)}; }},
     {{"audio_sha256", nullptr},
      [](JobSpec& job, const GivenText& v) { set_hash(job.request.audio.sha256, v); }},
     {{"lora", nullptr},
@@ -227,22 +230,44 @@ constexpr auto kFields = [] {
   return fields;
 }();
 
-// The value of a field, as a flag has it: the list of sigmas has commas, the schedule is JSON.
-std::string text_of(const nlohmann::json& object, const char* field, const std::string& label) {
-  const nlohmann::json& value = object.at(field);
-  if (value.is_string()) return value.get<std::string>();
-  if (std::string_view(field) == "prompt_schedule") return value.dump();
-  if (!value.is_structured()) {
-    std::string number = value.dump();
-    if (value.is_number_float() && number.ends_with(".0")) number.resize(number.size() - 2);
-    return number;
+// Describes the form for messages.
+const char* legal_form(FieldForm form) {
+  constexpr const char* kForms[] = {"a text", "a number, or a text that is one",
+                                    "true, false, \"on\" or \"off\"",
+                                    "numbers in a list, or in a text with commas",
+                                    "a list of {\"at\": \"12s\", \"prompt\": TEXT}"};
+  return kForms[static_cast<int>(form)];
+}
+
+bool has_form(const nlohmann::json& value, FieldForm form) {
+  switch (form) {
+    case FieldForm::kText:
+      return value.is_string();
+    case FieldForm::kNumber:
+      return value.is_string() || value.is_number();
+    case FieldForm::kSwitch:
+      return value.is_boolean() || value == "on" || value == "off";
+    case FieldForm::kNumbers:
+      return value.is_string() || (value.is_array() && !value.empty() &&
+                                   std::ranges::all_of(value, &nlohmann::json::is_number));
+    case FieldForm::kEntries:
+      break;
   }
-  if (value.is_object() ||
-      (std::string_view(field) != "sigmas" && std::string_view(field) != "skipped_steps"))
-    throw Error(ErrorKind::kUsage, label + " is " + value.dump() + ", legal: a text or a number");
-  std::string list;
-  for (const nlohmann::json& each : value) list += (list.empty() ? "" : ",") + each.dump();
-  return list;
+  return value.is_array();
+}
+
+// The value of a field, as a flag has it: a list of numbers has commas, the schedule is JSON.
+std::string text_of(const nlohmann::json& value, FieldForm form) {
+  if (value.is_string()) return value.get<std::string>();
+  if (form == FieldForm::kNumbers) {
+    std::string list;
+    for (const nlohmann::json& each : value)
+      list += (list.empty() ? "" : ",") + text_of(each, FieldForm::kNumber);
+    return list;
+  }
+  std::string text = value.dump();
+  if (value.is_number_float() && text.ends_with(".0")) text.resize(text.size() - 2);
+  return text;
 }
 
 [[noreturn]] void unknown(const std::string& name, const FieldLabel& label) {
@@ -260,8 +285,9 @@ std::string text_of(const nlohmann::json& object, const char* field, const std::
 
 // Refuses fields of one object that contradict each other.
 void check_fields(const nlohmann::json& object, const FieldLabel& label) {
-  const auto text = [&](const char* name) {
-    return json_has(object, name) ? text_of(object, name, label(name)) : "";
+  const auto text = [&](const char* name) -> std::string {
+    const auto form = std::ranges::find(kFields, std::string_view(name), &JobField::name)->form;
+    return object.contains(name) ? text_of(object.at(name), form) : "";
   };
   const auto refuse = [](const std::string& message) { throw Error(ErrorKind::kUsage, message); };
   if (const auto size = parse_size(text("size")))
@@ -269,7 +295,7 @@ void check_fields(const nlohmann::json& object, const FieldLabel& label) {
       if (const std::string given = text(name); !given.empty() && std::stod(given) != double(side))
         refuse(label("size") + " " + text("size") + " contradicts " + label(name));
   const std::string endless = text("endless");
-  const bool has_end = endless.empty() || endless == "false" || endless == "off" || endless == "0";
+  const bool has_end = endless.empty() || endless == "false" || endless == "off";
   const auto exclude = [&](const char* one, const char* other) {
     if (!text(one).empty() && !text(other).empty())
       refuse(label(one) + " and " + label(other) + " exclude each other");
@@ -321,11 +347,15 @@ void read_job(const nlohmann::json& object, const FieldLabel& label, JobSpec& jo
     fields[name] = value;
   }
   JobSpec read = job;
-  for (const auto& [field, set] : kRules)
-    if (json_has(fields, field.name)) {
-      const std::string name = label(field.name);
-      set(read, {text_of(fields, field.name, name), name, field.legal});
-    }
+  for (const auto& [field, set] : kRules) {
+    const auto given = fields.find(field.name);
+    if (given == fields.end()) continue;
+    const std::string name = label(field.name);
+    if (!has_form(*given, field.form))
+      throw Error(ErrorKind::kUsage,
+                  name + " is " + given->dump() + ", legal: " + legal_form(field.form));
+    set(read, {text_of(*given, field.form), name, field.legal});
+  }
   check_fields(fields, label);
   job = std::move(read);
 }
@@ -340,7 +370,7 @@ Json to_json(const JobSpec& job) {
     if (value) out[name] = *value;
   };
   set("id", !job.id.empty(), job.id);
-  set("output", !job.output.empty(), job.output);
+  set("output", !job.output.empty(), path_text(job.output));
   set("expanded_from", !job.expanded_from.empty(), job.expanded_from);
   optional("negative_prompt", request.negative_prompt);
   set("width", request.width > 0, request.width);
@@ -365,16 +395,16 @@ Json to_json(const JobSpec& job) {
   if (cache.skipped && cache.kind != StepCacheKind::kNone) out["skipped_steps"] = *cache.skipped;
   set("noise", request.noise != NoiseMode::kPool, to_string(request.noise));
   for (const auto& [name, path] : kParts)
-    set(name, !(request.files.*path).empty(), request.files.*path);
+    set(name, !(request.files.*path).empty(), path_text(request.files.*path));
   set("lora", !request.loras.empty(), to_string(request.loras));
   for (const auto& [name, picture] :
        {std::pair{"image", &request.image}, {"last_image", &request.last_image}}) {
-    set(name, !picture->path.empty(), picture->path);
+    set(name, !picture->path.empty(), path_text(picture->path));
     set((std::string(name) + "_sha256").c_str(), !picture->sha256.empty(), picture->sha256);
   }
   set("image_fit", request.image.given() || request.last_image.given(),
       to_string(request.image_fit));
-  set("audio", request.audio.given(), request.audio.path);
+  set("audio", request.audio.given(), path_text(request.audio.path));
   set("audio_sha256", !request.audio.sha256.empty(), request.audio.sha256);
   set("prompt_schedule", !request.schedule.empty(), to_json(request.schedule));
   return nlohmann::json(out);  // its keys in alphabetical order
@@ -414,7 +444,8 @@ Request request_of(const JobSpec& job, const DefaultSettings& defaults, const Mo
 
 std::optional<std::pair<int64_t, int64_t>> parse_size(const std::string& text) {
   int width = 0, height = 0, used = 0;
-  if (std::sscanf(text.c_str(), "%d%*[xX*]%d%n", &width, &height, &used) != 2 ||
+  if (text.find_first_not_of("0123456789xX*") != std::string::npos ||
+      std::sscanf(text.c_str(), "%d%*1[xX*]%d%n", &width, &height, &used) != 2 ||
       used != static_cast<int>(text.size()) || std::min(width, height) < 1 ||
       std::max(width, height) > kMaxSide)
     return std::nullopt;

@@ -24,18 +24,23 @@ struct JobSpec {
   bool round_frames = false;    // takes the nearest legal request.frames
 };
 
+// The JSON types that a field takes: a text; a number, or a text that is one; true, false, "on" or
+// "off"; a list of numbers, or a text with commas; a list of objects.
+enum class FieldForm : uint8_t { kText, kNumber, kSwitch, kNumbers, kEntries };
+
 // A field of the JSON form. `legal` is as in the table of flags: "a|b|c" of a text, "1 ... 1000" of
-// a number; null where the setter has a rule of its own.
+// a number; null where the setter has a rule of its own. Paths are path_text() (io/text/utf8.h).
 struct JobField {
   const char* name;
   const char* legal;
+  FieldForm form = FieldForm::kText;
 };
 std::span<const JobField> job_fields();
 
 // Names a field in messages: "--steps", "line 3: steps".
 using FieldLabel = std::function<std::string(const std::string& field)>;
 
-// Sets the fields of `object` on top of what `job` has. A number may also be a text. Error(kUsage)
+// Sets the fields of `object` on top of what `job` has. Error(kUsage)
 // names the field, its value and the legal ones; for an unknown field the nearest known one.
 void read_job(const nlohmann::json& object, const FieldLabel& label, JobSpec& job);
 // Fields that are left open are absent.

@@ -17,7 +17,8 @@ double seconds_of(const nlohmann::json& at) {
   if (text.ends_with('s')) text.pop_back();
   char* end = nullptr;
   const double seconds = std::strtod(text.c_str(), &end);
-  return text.empty() || *end ? NAN : seconds;
+  const bool decimal = text.find_first_not_of("0123456789.eE+-") == std::string::npos;
+  return text.empty() || !decimal || *end ? NAN : seconds;
 }
 
 }  // namespace

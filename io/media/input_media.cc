@@ -1,5 +1,9 @@
 #include "io/media/input_media.h"
 
+#include <algorithm>
+#include <fstream>
+#include <string_view>
+
 #include "kernels/check.h"
 
 namespace weft::ffmpeg {
@@ -15,6 +19,28 @@ int past_deadline(void* deadline) {
 std::string duration_text(int64_t seconds) {
   return seconds >= 7200 ? std::to_string(seconds / 3600) + " hours"
                          : std::to_string(seconds / 60) + " minutes";
+}
+
+// Says what a file is that no allowed demuxer opens.
+std::string kind_of(const std::string& path, const InputLimits& limits) {
+  constexpr size_t kRead = 1 << 16;
+  std::string bytes(kRead, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(bytes.data(), kRead);
+  const auto size = static_cast<int>(file.gcount());
+  bytes.resize(static_cast<size_t>(size) + AVPROBE_PADDING_SIZE);
+  const AVProbeData probe{.filename = "",
+                          .buf = reinterpret_cast<unsigned char*>(bytes.data()),
+                          .buf_size = size,
+                          .mime_type = nullptr};
+  const AVInputFormat* format = av_probe_input_format(&probe, 1);
+  const std::string name = format ? format->name : "", allowed = limits.formats;
+  if (!format || ("," + allowed + ",").find("," + name + ",") != std::string::npos)
+    return "not " + std::string(limits.expected) + ", or damaged";
+  constexpr std::string_view kPictures[] = {"apng", "gif", "ico", "image2"};
+  const bool picture = name.ends_with("_pipe") || std::ranges::count(kPictures, name) > 0;
+  return std::string(picture ? "it is a picture" : "it is of another kind") + " (" +
+         format->long_name + "); legal: " + limits.expected;
 }
 
 }  // namespace
@@ -47,8 +73,8 @@ InputMedia::InputMedia(const std::string& path, const InputLimits& limits)
   // On failure avformat_open_input frees the context.
   int result = avformat_open_input(&context, ("file:" + path).c_str(), nullptr, options.address());
   if (result < 0)
-    refuse_media(path, result == AVERROR_INVALIDDATA
-                           ? "not " + std::string(limits.expected) + ", or damaged"
+    refuse_media(path, result == AVERROR_INVALIDDATA || result == AVERROR(EINVAL)
+                           ? kind_of(path, limits)
                            : reason(result));
   format_.reset(context);
   if (result = avformat_find_stream_info(format_.get(), nullptr); result < 0)
@@ -91,7 +117,9 @@ void InputMedia::resume() {
 MediaDecoder::MediaDecoder(InputMedia& media) : media_(media) {
   const AVCodecParameters* parameters = media.stream()->codecpar;
   const AVCodec* codec = avcodec_find_decoder(parameters->codec_id);
-  if (!codec) refuse_media(media.path(), "no decoder for its codec");
+  if (!codec)
+    refuse_media(media.path(), std::string("no decoder for its codec, ") +
+                                   avcodec_get_name(parameters->codec_id));
   decoder_.reset(avcodec_alloc_context3(codec));
   avcodec_parameters_to_context(decoder_.get(), parameters);
   decoder_->pkt_timebase = media.stream()->time_base;

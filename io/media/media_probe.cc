@@ -67,7 +67,7 @@ MediaInfo probe_media(const std::string& path) {
   info.container = media.format()->iformat->name;
   if (info.container.find("mp4") != std::string::npos) info.container = "mp4";
   if (info.container.find("matroska") != std::string::npos) {
-    info.container = path.ends_with(".webm") ? "webm" : "matroska";
+    info.container = file_ending(path) == ".webm" ? "webm" : "matroska";
   }
   info.codec = avcodec_get_name(parameters.codec_id);
   if (const char* name = av_get_pix_fmt_name(static_cast<AVPixelFormat>(parameters.format)))

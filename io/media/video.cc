@@ -297,7 +297,7 @@ std::unique_ptr<FrameSink> make_webm_sink(const std::string& path, const VideoSe
 std::unique_ptr<FrameSink> make_sink(const std::string& path, const VideoSettings& settings,
                                      Overwrite overwrite) {
   if (path.ends_with('/')) return make_png_folder_sink(path, settings, overwrite);
-  const std::string extension = std::filesystem::path(path).extension().string();
+  const std::string extension = file_ending(path);
   if (extension == ".mp4") return make_mp4_sink(path, settings, overwrite);
   if (extension == ".webm") return make_webm_sink(path, settings, overwrite);
   if (extension == ".gif") return make_gif_sink(path, settings, overwrite);

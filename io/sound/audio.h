@@ -45,10 +45,10 @@ enum class PcmFormat : uint8_t { kS16, kF32 };
 // read(2) too.
 std::unique_ptr<SoundSource> pcm_from(int descriptor, PcmFormat format, int rate);
 
-// Opens the sound of an untrusted WAV, FLAC, MP3, Ogg, AAC, MP4/M4A or WebM/Matroska file. Channels
+// Opens the sound of an untrusted file of a kind that audio_file.cc lists. Channels
 // are mixed to one (the mean, for stereo), and the rate is changed to `rate`. Limits: 8 streams and
-// channels, 4000 to 384,000 samples per second, 4 hours of sound, 5 minutes of work. Errors:
-// kMedia.
+// channels, 4000 to 384,000 samples per second, 4 hours of sound, 5 minutes of work; a sound
+// without samples is refused. Errors: kMedia.
 std::unique_ptr<SoundSource> open_sound(const std::string& path, int rate);
 
 // The source at another rate.

@@ -17,15 +17,31 @@ namespace {
 constexpr int64_t kMaxSeconds = 4 * 3600;
 constexpr int kMinRate = 4000, kMaxRate = 384000, kMaxChannels = 8;
 
-const ffmpeg::InputLimits kSoundLimits{
-    AVMEDIA_TYPE_AUDIO,
-    "wav,flac,mp3,ogg,aac,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm",
-    "pcm_u8,pcm_s16le,pcm_s24le,pcm_s32le,pcm_f32le,pcm_f64le,pcm_s16be,flac,mp3,mp3float,vorbis,"
-    "opus,aac,alac",
-    "a WAV, FLAC, MP3, Ogg, AAC, MP4 or WebM file",
-    int64_t{20} << 20,
-    kMaxSeconds,
-    std::chrono::seconds(300)};
+// The names of all decoders of sound.
+std::string sound_decoders() {
+  std::string names;
+  void* at = nullptr;
+  while (const AVCodec* codec = av_codec_iterate(&at))
+    if (codec->type == AVMEDIA_TYPE_AUDIO && av_codec_is_decoder(codec))
+      names += (names.empty() ? "" : ",") + std::string(codec->name);
+  return names;
+}
+
+// Demuxers that open no other file and no address: containers of one stream and of several.
+const ffmpeg::InputLimits& sound_limits() {
+  static const std::string codecs = sound_decoders();
+  static const ffmpeg::InputLimits limits{
+      AVMEDIA_TYPE_AUDIO,
+      "wav,w64,aiff,caf,au,voc,flac,mp3,ogg,aac,loas,ac3,eac3,dts,amr,gsm,wv,tta,ape,asf,"
+      "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,mpeg,mpegts",
+      codecs.c_str(),
+      "a WAV, AIFF, CAF, AU, FLAC, MP2, MP3, Ogg, AAC, AC-3, DTS, AMR, WavPack, WMA, MP4, WebM, "
+      "AVI or MPEG file",
+      int64_t{20} << 20,
+      kMaxSeconds,
+      std::chrono::seconds(300)};
+  return limits;
+}
 
 // A converter to one channel of f32 at the rate `to`.
 Owner<SwrContext> make_resampler(AVChannelLayout layout, AVSampleFormat format, int from, int to) {
@@ -70,18 +86,23 @@ class BufferedSource : public SoundSource {
 
   size_t read(std::span<float> samples) override {
     if (samples.empty()) return 0;
-    while (next_ == made_.size()) {
-      if (ended_) return 0;
-      made_.clear();
-      next_ = 0;
-      ended_ = !make(made_);
-      limit_samples(made_, given_, name());
-    }
+    if (!is_ready()) return 0;
     const size_t count = std::min(samples.size(), made_.size() - next_);
     std::copy_n(made_.begin() + int64_t(next_), count, samples.begin());
     next_ += count;
     given_ += int64_t(count);
     return count;
+  }
+
+  // Waits for the next sample. False at the end.
+  bool is_ready() {
+    while (next_ == made_.size() && !ended_) {
+      made_.clear();
+      next_ = 0;
+      ended_ = !make(made_);
+      limit_samples(made_, given_, name());
+    }
+    return next_ < made_.size();
   }
 
  protected:
@@ -100,7 +121,7 @@ class BufferedSource : public SoundSource {
 class FileSource final : public BufferedSource {
  public:
   FileSource(const std::string& path, int rate)
-      : BufferedSource(rate), media_(path, kSoundLimits), decoder_(media_) {
+      : BufferedSource(rate), media_(path, sound_limits()), decoder_(media_) {
     media_.pause();
   }
 
@@ -226,7 +247,9 @@ int Resampler::look_ahead() const {
 
 std::unique_ptr<SoundSource> open_sound(const std::string& path, int rate) {
   CHECK(rate > 0, rate);
-  return std::make_unique<FileSource>(path, rate);
+  auto source = std::make_unique<FileSource>(path, rate);
+  if (!source->is_ready()) refuse_media(path, "it holds no samples");
+  return source;
 }
 
 std::unique_ptr<SoundSource> resampled(std::unique_ptr<SoundSource> source, int rate) {

@@ -283,7 +283,7 @@ void MovieCounts::add_push(size_t samples_pushed, const MovieSettings& settings)
 
 std::unique_ptr<MovieSink> make_movie(const std::string& path, const MovieSettings& settings,
                                       Overwrite overwrite) {
-  if (std::filesystem::path(path).extension() != ".mp4")
+  if (file_ending(path) != ".mp4")
     throw Error(ErrorKind::kUsage,
                 "output '" + path + "': a movie with sound is written as .mp4 only");
   settings.check();

@@ -29,12 +29,12 @@ struct Lora {
   }
 };
 
-// "FILE", "FILE:0.8", "FILE:0.8:high"; the scale is left out only where it is 1, no expert is named
-// and FILE has no colon.
+// "FILE", "FILE:0.8", "FILE:0.8:high"; the scale is left out only where it is 1 and no expert is
+// named. FILE is path_text() (io/text/utf8.h) whose commas and colons are escaped, too.
 std::string to_string(const Lora& lora);
 std::string to_string(std::span<const Lora> loras);  // separated by commas
-// The reverse, which also takes "FILE:high" and makes the path absolute. Error(kUsage) begins with
-// `label`.
+// The reverse, which also takes "FILE:high" and makes the path absolute. A comma or colon that is
+// not escaped belongs to the path where such a file exists. Error(kUsage) begins with `label`.
 std::vector<Lora> parse_loras(const std::string& text, const std::string& label);
 
 // The family of a file of LoRAs: "diffusers, PEFT", "ComfyUI", "full difference", "kohya", "XLabs";

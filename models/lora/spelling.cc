@@ -4,18 +4,28 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 
+#include "io/text/utf8.h"
 #include "kernels/check.h"
 #include "models/lora/lora.h"
 
 namespace weft {
 namespace {
 
-Lora parse_lora(const std::string& text, const std::string& label) {
+namespace fs = std::filesystem;
+
+bool is_there(const std::string& text) {
+  std::error_code ignored;
+  return fs::exists(path_of_text(text), ignored);
+}
+
+// Returns nullopt where the text is not legal.
+std::optional<Lora> lora_of(const std::string& text) {
   constexpr double kLargest = 100;
   Lora lora{.file = text};
-  namespace fs = std::filesystem;
-  const auto cut = [&] {  // the part behind the last colon
+  const auto cut = [&] {  // the part after the last colon of what is no path
+    if (is_there(lora.file)) return std::pair{std::string::npos, std::string()};
     const size_t at = lora.file.rfind(':');
     std::string last = at == std::string::npos ? "" : lora.file.substr(at + 1);
     return std::pair{at, last};
@@ -27,16 +37,20 @@ Lora parse_lora(const std::string& text, const std::string& label) {
   if (const auto [at, last] = cut(); !last.empty() && last.find('/') == std::string::npos) {
     char* end = nullptr;
     lora.scale = std::strtod(last.c_str(), &end);
-    if (*end || !(std::abs(lora.scale) <= kLargest))
-      throw Error(ErrorKind::kUsage, label + " is '" + text +
-                                         "', legal: FILE, FILE:SCALE or FILE:SCALE:EXPERT with a "
-                                         "scale from -100 to 100 and high or low");
+    if (*end || !(std::abs(lora.scale) <= kLargest)) return std::nullopt;
     lora.file.resize(at);
   }
-  if (lora.file.empty())
-    throw Error(ErrorKind::kUsage, label + " is '" + text + "', legal: FILE[:SCALE[:high|low]]");
-  lora.file = fs::absolute(lora.file).lexically_normal().string();
+  if (lora.file.empty()) return std::nullopt;
+  lora.file = fs::absolute(path_of_text(lora.file)).lexically_normal().string();
   return lora;
+}
+
+// A path in a list of LoRAs.
+std::string listed(const std::string& path) {
+  std::string out;
+  for (const char c : path_text(path))
+    out += c == ',' ? "\\x2c" : c == ':' ? "\\x3a" : std::string(1, c);
+  return out;
 }
 
 }  // namespace
@@ -45,8 +59,8 @@ std::string to_string(const Lora& lora) {
   std::array<char, 32> scale;
   std::snprintf(scale.data(), scale.size(), "%.9g", lora.scale);
   const bool all = lora.expert == LoraExpert::kAll;
-  if (all && lora.scale == 1 && lora.file.find(':') == std::string::npos) return lora.file;
-  return lora.file + ":" + scale.data() +
+  if (all && lora.scale == 1) return listed(lora.file);
+  return listed(lora.file) + ":" + scale.data() +
          (all                                ? ""
           : lora.expert == LoraExpert::kHigh ? ":high"
                                              : ":low");
@@ -61,8 +75,22 @@ std::string to_string(std::span<const Lora> loras) {
 std::vector<Lora> parse_loras(const std::string& text, const std::string& label) {
   std::vector<Lora> loras;
   for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    loras.push_back(parse_lora(text.substr(at, end - at), label));
+    const size_t first = std::min(text.find(',', at), text.size());
+    size_t end = first;
+    std::optional<Lora> lora = lora_of(text.substr(at, end - at));
+    // The path may have commas.
+    for (size_t next = first; next < text.size() && !(lora && fs::exists(lora->file));) {
+      next = std::min(text.find(',', next + 1), text.size());
+      const std::optional<Lora> longer = lora_of(text.substr(at, next - at));
+      if (!longer || !fs::exists(longer->file)) continue;
+      lora = longer;
+      end = next;
+    }
+    if (!lora)
+      throw Error(ErrorKind::kUsage, label + " is '" + text.substr(at, end - at) +
+                                         "', legal: FILE, FILE:SCALE or FILE:SCALE:EXPERT with a "
+                                         "scale from -100 to 100 and high or low");
+    loras.push_back(*lora);
     at = end + 1;
   }
   return loras;

@@ -2,13 +2,17 @@
 // killed, and results.jsonl, errors.jsonl and manifest.json account for all of them.
 #include <fcntl.h>
 
+#include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 #include <thread>
 
 #include "apps/command_line/flags.h"
+#include "apps/generate/request_flags.h"
 #include "engine/job/job_spec.h"
 #include "tests/apps/cli_testing.h"
 
@@ -222,7 +226,7 @@ TEST_F(Batch, KilledBatchesDrawEveryJobOnce) {
     EXPECT_EQ(results.contains(id), !fails) << id;
     EXPECT_EQ(errors.contains(id), fails) << id;
     EXPECT_EQ(fs::exists(path("out/" + id + ".png")), !fails) << id;
-    EXPECT_EQ(fs::exists(path("out/" + id + ".json")), !fails) << id;
+    EXPECT_EQ(fs::exists(path("out/" + id + ".png.json")), !fails) << id;
   }
   EXPECT_EQ(errors.at("job-7").at("error").at("code"), "memory");
   EXPECT_EQ(errors.at("job-23").at("error").at("code"), "output");
@@ -287,7 +291,7 @@ TEST_F(Batch, AStoppedBatchGoesOn) {
     _exit(127);
   }
   int status = 0;
-  while (!fs::exists(path("out/b.checkpoint.old.safetensors")) &&
+  while (!fs::exists(path("out/b.png.checkpoint.old.safetensors")) &&
          waitpid(child, &status, WNOHANG) == 0)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   kill(child, SIGUSR1);
@@ -297,7 +301,7 @@ TEST_F(Batch, AStoppedBatchGoesOn) {
   EXPECT_TRUE(log("errors.jsonl").empty());
   EXPECT_EQ(batch().code, 0);
   EXPECT_EQ(log("results.jsonl").size(), 2u);
-  EXPECT_GT(json::parse(std::ifstream(path("out/b.json"))).at("resumed_after_step"), 0);
+  EXPECT_GT(json::parse(std::ifstream(path("out/b.png.json"))).at("resumed_after_step"), 0);
   EXPECT_TRUE(leftovers().empty());
 }
 
@@ -319,6 +323,74 @@ TEST(JobForm, TheSchemaAndTheFlagsAgreeWithTheFields) {
     EXPECT_EQ(number.at("minimum").get<double>(), std::stod(legal)) << field.name;
     EXPECT_EQ(number.at("maximum").get<double>(), std::stod(legal.substr(legal.rfind(' '))));
   }
+}
+
+// True where the schema takes the value. It knows the words that apps/job.schema.json uses for
+// fields.
+bool takes(const json& schema, const json& value) {
+  if (schema.contains("anyOf"))
+    return std::ranges::any_of(schema["anyOf"],
+                               [&](const json& each) { return takes(each, value); });
+  if (schema.contains("const")) return value == schema["const"];
+  if (schema.contains("enum")) return std::ranges::count(schema["enum"], value) > 0;
+  const std::string type = schema.at("type");
+  const bool whole = value.is_number() && value.get<double>() == std::floor(value.get<double>());
+  if (type == "string")
+    return value.is_string() && value.get<std::string>().size() >= schema.value("minLength", 0u) &&
+           std::regex_search(value.get<std::string>(), std::regex(schema.value("pattern", "")));
+  if (type == "array")
+    return value.is_array() && value.size() >= schema.value("minItems", 0u) &&
+           std::ranges::all_of(value,
+                               [&](const json& each) { return takes(schema.at("items"), each); });
+  if (type == "object")
+    return value.is_object() &&
+           std::ranges::all_of(schema.at("required"),
+                               [&](const json& name) { return value.contains(name); }) &&
+           std::ranges::all_of(value.items(), [&](const auto& field) {
+             return schema.at("properties").contains(field.key()) &&
+                    takes(schema.at("properties").at(field.key()), field.value());
+           });
+  return (type == "integer" ? whole : value.is_number()) &&
+         value.get<double>() >= schema.value("minimum", -1e300) &&
+         value.get<double>() <= schema.value("maximum", 1e300) &&
+         value.get<double>() > schema.value("exclusiveMinimum", -1e300);
+}
+
+// Every field refuses what the schema refuses: values of every type, and those of other fields.
+TEST(JobForm, EveryValueThatTheSchemaRefusesIsRefused) {
+  const json schema = json::parse(std::ifstream("apps/job.schema.json"));
+  const json& properties = schema.at("$defs").at("job").at("properties");
+  const Flags flags = Flags::parse(kGenerate, {});
+  const auto refusal = [&](const json& job) -> std::string {
+    try {
+      (void)job_of(flags, {1, job.dump()}, "line 1");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage) << job;
+      return error.what();
+    }
+    return "";
+  };
+  const json values = json::parse(R"([null, true, false, 0, 1, 5, -1, -2, 1.5, 0.5, 1e300, "", "1",
+      "0x10", " 5", "5 ", "true", "0", "on", "nan", "inf", "1/2", "text", "832x480", "832 x480", [],
+      {}, [1], ["a"], [true], [null], [0.5, "0.25"], [0.5, null], [[1]], {"a": 1}, [{"at": 1}],
+      [{"at": true, "prompt": "x"}], [{"at": " 1", "prompt": "x"}], [{"at": 1, "prompt": 5}]])");
+  int refused = 0;
+  for (const auto& [name, form] : properties.items())
+    for (const json& value : values) {
+      json job{{"prompt", "x"}};
+      job[name] = value;
+      if (takes(form, value)) continue;
+      const std::string words = refusal(job);
+      EXPECT_NE(words.find("line 1: " + name), std::string::npos) << job << ": " << words;
+      ++refused;
+    }
+  EXPECT_GT(refused, 1000);
+  EXPECT_EQ(refusal({{"prompt", "x"}, {"steps", 5}, {"seed", "7"}, {"fps", "30000/1001"}}), "");
+  for (const json& envelope :
+       {json{{"body", {{"prompt", "x"}}}}, json{{"custom_id", 5}, {"body", {{"prompt", "x"}}}},
+        json{{"custom_id", "a"}, {"body", {{"prompt", 5}}}}, json{{"custom_id", "a"}, {"body", 1}},
+        json{{"custom_id", "a"}, {"body", {{"prompt", "x"}}}, {"method", 5}}})
+    EXPECT_FALSE(refusal(envelope).empty()) << envelope;
 }
 
 }  // namespace

@@ -80,8 +80,8 @@ TEST_F(Cli, GenerateWritesFileSidecarAndOneResultLine) {
       run("generate --model " + kModel + kJob + "-p 'a red ball' -o " + path("a.mp4"));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(lines(outcome.out), 1u);
-  EXPECT_EQ(files(), (std::vector<std::string>{"a.json", "a.mp4"}));
-  const nlohmann::json sidecar = nlohmann::json::parse(std::ifstream(path("a.json")));
+  EXPECT_EQ(files(), (std::vector<std::string>{"a.mp4", "a.mp4.json"}));
+  const nlohmann::json sidecar = nlohmann::json::parse(std::ifstream(path("a.mp4.json")));
   EXPECT_EQ(sidecar.at("request").at("seed"), 5);
   EXPECT_EQ(sidecar.at("request").at("prompt"), "a red ball");
   const std::string hash = sidecar.at("framehash");
@@ -140,7 +140,7 @@ TEST_F(Cli, FullDiskExits7AndLeavesNothing) {
   const int status = std::system(limited.c_str());
   EXPECT_EQ(WEXITSTATUS(status), 7);
   fs::remove(path("err"));
-  EXPECT_EQ(files(), (std::vector<std::string>{"a.gif", "a.json"}));
+  EXPECT_EQ(files(), (std::vector<std::string>{"a.gif", "a.gif.json"}));
 }
 
 TEST_F(Cli, MemoryLimitRefusesWithNumbers) {
@@ -181,7 +181,7 @@ TEST_F(Cli, ProfileAndTraceTellTheTimeAndChangeNoBit) {
   ASSERT_EQ(seen.code, 0) << seen.err;
   const nlohmann::json result = nlohmann::json::parse(seen.out);
   EXPECT_EQ(result["framehash"], nlohmann::json::parse(plain.out)["framehash"]);
-  const nlohmann::json sidecar = nlohmann::json::parse(std::ifstream(path("b.json")));
+  const nlohmann::json sidecar = nlohmann::json::parse(std::ifstream(path("b.mp4.json")));
   EXPECT_EQ(sidecar["profile"], result["profile"]);
   const std::vector<std::string> order{"load",   "encode_text",  "denoise",
                                        "decode", "encode_video", "write"};

@@ -30,7 +30,7 @@ class Expand : public Cli {
 TEST_F(Expand, TheCaptionIsDrawnAndBothAreRecorded) {
   const Outcome shown = run(job("-p ' orange ring' --expand-prompt auto -o " + path("a.png")));
   ASSERT_EQ(shown.code, 0) << shown.err;
-  const json sidecar = json::parse(std::ifstream(path("a.json")));
+  const json sidecar = json::parse(std::ifstream(path("a.png.json")));
   const std::string caption = sidecar.at("request").at("prompt");
   EXPECT_NE(caption.find("orange ring "), std::string::npos) << caption;
   EXPECT_NE(caption.find(" background"), std::string::npos) << caption;
@@ -65,8 +65,8 @@ TEST_F(Expand, ReplayNeedsNoLanguageModel) {
     EXPECT_EQ(replayed.code, 0) << replayed.err;
     EXPECT_EQ(replayed.out.substr(0, 5), "SAME ");
   }
-  EXPECT_EQ(json::parse(std::ifstream(path("b.json"))).at("request"),
-            json::parse(std::ifstream(path("a.json"))).at("request"));
+  EXPECT_EQ(json::parse(std::ifstream(path("b.png.json"))).at("request"),
+            json::parse(std::ifstream(path("a.png.json"))).at("request"));
 }
 
 TEST_F(Expand, ResumingNeedsNoLanguageModel) {
@@ -77,11 +77,11 @@ TEST_F(Expand, ResumingNeedsNoLanguageModel) {
                 path("a.png"))
                 .code,
             0);
-  const json before = json::parse(std::ifstream(path("a.json")));
-  for (const char* name : {"a.png", "a.json", "model/language"}) fs::remove_all(path(name));
+  const json before = json::parse(std::ifstream(path("a.png.json")));
+  for (const char* name : {"a.png", "a.png.json", "model/language"}) fs::remove_all(path(name));
   const Outcome resumed = run("generate -q --resume " + path("a.png"));
   ASSERT_EQ(resumed.code, 0) << resumed.err;
-  const json after = json::parse(std::ifstream(path("a.json")));
+  const json after = json::parse(std::ifstream(path("a.png.json")));
   EXPECT_EQ(after.at("request"), before.at("request"));
   EXPECT_EQ(after.at("framehash"), before.at("framehash"));
 }

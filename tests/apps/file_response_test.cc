@@ -57,8 +57,18 @@ TEST_F(Files, APathHasOneParameter) {
     EXPECT_EQ(ask(target).status, 404) << target;
   const RawClient::Answer wrong = running_->ask(post("/things/a", ""));
   EXPECT_EQ(wrong.status, 405);
-  EXPECT_TRUE(wrong.has("Allow: GET, DELETE")) << wrong.header;
+  EXPECT_TRUE(wrong.has("Allow: GET, HEAD, DELETE")) << wrong.header;
   EXPECT_TRUE(ask("/things/a/stop").has("Allow: POST"));
+}
+
+TEST_F(Files, HeadTellsTheLengthOfAFile) {
+  RawClient client = running_->connect();
+  client.send("HEAD /file HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  const std::string header = client.read_until("\r\n\r\n");
+  EXPECT_NE(header.find("Content-Length: " + std::to_string(bytes_.size()) + "\r\n"),
+            std::string::npos)
+      << header;
+  EXPECT_TRUE(client.ask(get("/file")).body == bytes_);
 }
 
 TEST_F(Files, AWholeFileComesInPieces) {

@@ -96,7 +96,8 @@ TEST(Flags, EveryLegalSetIsHeld) {
     for (const FlagSpec& spec : flag_table()) {
       if (!(spec.commands & command.command)) continue;
       const std::string flag = std::string("--") + spec.name;
-      const bool number = spec.type == FlagType::kInteger || spec.type == FlagType::kReal;
+      const bool number = spec.type == FlagType::kInteger || spec.type == FlagType::kReal ||
+                          spec.type == FlagType::kRate;
       if (number) {
         const std::string words = usage_error({flag, "1x"}, command.command);
         EXPECT_TRUE(contains(words, flag + " is '1x', legal: a ")) << words;

@@ -120,7 +120,7 @@ TEST_F(FluxFiles, NeedNoFolderAndNoOrder) {
                      vocab + " --tokenizer-2 " + folder_of_model_ + "/tokenizer_2",
                  "d.png"),
             whole);
-  const json record = json::parse(std::ifstream(path("d.json")));
+  const json record = json::parse(std::ifstream(path("d.png.json")));
   EXPECT_EQ(record.at("request").at("text_encoder_2"), fs::path(t5_).lexically_normal().string());
   const Outcome again = run("replay --json -q " + path("d.png"));
   EXPECT_EQ(again.code, 0) << again.err;

@@ -26,7 +26,7 @@ class GgufTextEncoder : public Cli {
             " -o " + path(name + ".mp4"));
     EXPECT_EQ(outcome.code, 0) << arguments << ": " << outcome.err;
     if (outcome.code != 0) return {};
-    const TensorFile kept = TensorFile::open(path(name + ".latents.safetensors"));
+    const TensorFile kept = TensorFile::open(path(name + ".mp4.latents.safetensors"));
     return {json::parse(outcome.out).at("framehash"),
             test::to_f64(test::load_tensor(kept, "latents"))};
   }

@@ -46,8 +46,26 @@ TEST(HttpServer, UnknownRoutesAndMethods) {
   EXPECT_EQ(running.ask(get("/%74ask")).status, 404);
   const RawClient::Answer wrong = running.ask(post("/task", ""));
   EXPECT_EQ(wrong.status, 405);
-  EXPECT_TRUE(wrong.has("Allow: GET")) << wrong.header;
+  EXPECT_TRUE(wrong.has("Allow: GET, HEAD")) << wrong.header;
   EXPECT_EQ(running.ask(get("/stream")).status, 426);
+}
+
+// HEAD tells what GET would answer, without the body.
+TEST(HttpServer, HeadIsGetWithoutABody) {
+  RunningServer running(echo_settings());
+  RawClient client = running.connect();
+  const std::string end = " HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  client.send("HEAD /task" + end);
+  const std::string header = client.read_until("\r\n\r\n");
+  EXPECT_TRUE(header.starts_with("HTTP/1.1 200 OK\r\n")) << header;
+  EXPECT_NE(header.find("\r\nContent-Length: 2\r\n"), std::string::npos) << header;
+  EXPECT_EQ(client.ask(get("/task")).body, "ok");  // the connection goes on, at the next answer
+  for (const auto& [target, status] : {std::pair{"/nothing", "404"}, {"/echo", "405"}}) {
+    client.send(std::string("HEAD ") + target + end);
+    const std::string refused = client.read_until("\r\n\r\n");
+    EXPECT_EQ(refused.substr(9, 3), status) << refused;
+  }
+  EXPECT_EQ(client.ask(get("/task")).body, "ok");
 }
 
 TEST(HttpServer, RefusesMalformedRequests) {

@@ -50,12 +50,12 @@ TEST_F(ImageJob, TheRecordStatesThePixelsAndReplayTakesThem) {
   const std::string size = "--size 32x16";
   const std::string first = hash(drawn("a.mp4", size + x()));
   EXPECT_NE(first, hash(drawn("b.mp4", size + " --image " + path("y.png"))));
-  const json request = record("a.json");
+  const json request = record("a.mp4.json");
   EXPECT_EQ(request.at("image"), file("x.png"));
   EXPECT_EQ(request.at("image_fit"), "cover");
   const std::string pixels = request.at("image_sha256");
   EXPECT_EQ(pixels.size(), 64u);
-  EXPECT_NE(pixels, record("b.json").at("image_sha256"));
+  EXPECT_NE(pixels, record("b.mp4.json").at("image_sha256"));
   EXPECT_NE(first, hash(drawn("c.mp4", size + x() + "--image-fit stretch")));
   EXPECT_NE(first, hash(drawn("d.mp4", size + x() + "--last-image " + path("y.png"))));
 
@@ -123,8 +123,8 @@ TEST_F(ImageJob, LinesOfBatchesHaveTheirOwn) {
                             path("out");
   const Outcome outcome = run(batch);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_EQ(record("out/b.json").at("image_fit"), "contain");
-  EXPECT_EQ(record("out/a.json").at("image"), file("x.png"));
+  EXPECT_EQ(record("out/b.mp4.json").at("image_fit"), "contain");
+  EXPECT_EQ(record("out/a.mp4.json").at("image"), file("x.png"));
   // A job whose picture has changed is another job.
   write_picture(path("x.png"), 48, 32, 9);
   EXPECT_NE(run(batch).code, 0);
@@ -161,7 +161,7 @@ TEST_F(Resume, APictureComesAlong) {
     ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":3,"));
     child.signal(SIGINT);
     ASSERT_EQ(child.wait(), 130) << child.err();
-    const std::string file = path("a.checkpoint.safetensors");
+    const std::string file = path("a.mp4.checkpoint.safetensors");
     write_picture(path("y.png"), 48, 32, 5);
     Child other = start("generate --json --resume " + file + " --image " + path("y.png"));
     EXPECT_EQ(other.wait(), 2);
@@ -169,7 +169,8 @@ TEST_F(Resume, APictureComesAlong) {
     Child again = start("generate --json --resume " + file);
     EXPECT_EQ(again.wait(), 0) << again.err();
     EXPECT_EQ(json::parse(again.out()).at("framehash"), whole);
-    for (const char* name : {"whole.mp4", "whole.json", "a.mp4", "a.json"}) fs::remove(path(name));
+    for (const char* name : {"whole.mp4", "whole.mp4.json", "a.mp4", "a.mp4.json"})
+      fs::remove(path(name));
   }
 }
 

@@ -69,7 +69,7 @@ TEST_F(LayoutAuto, IsRecordedAndReplayed) {
   const Outcome made = run("generate --json -o " + path("a.mp4") + job);
   ASSERT_EQ(made.code, 0) << made.err;
   EXPECT_NE(made.err.find("chosen by simulation: "), std::string::npos) << made.err;
-  std::ifstream file(path("a.json"));
+  std::ifstream file(path("a.mp4.json"));
   const json sidecar = json::parse(file);
   const json layout = sidecar["given"]["layout"];
   EXPECT_EQ(layout["origin"], "auto");
@@ -86,7 +86,7 @@ TEST_F(LayoutAuto, ResumesWithTheLayoutOfTheInterruptedRun) {
                           "--seed 3 --progress none --ranks 2" + kFast;
   ASSERT_EQ(run(job + "--layout tensor=2").code, 0);
   const auto layout = [&] {
-    std::ifstream file(path("a.json"));
+    std::ifstream file(path("a.mp4.json"));
     return json::parse(file)["given"]["layout"]["value"].get<std::string>();
   };
   ASSERT_EQ(run(job + "--layout auto").code, 0);

@@ -53,9 +53,9 @@ TEST_F(LoraJob, TheRecordStatesThemAndReplayTakesThem) {
   EXPECT_NE(plain, first);
   EXPECT_NE(first, both);
   EXPECT_EQ(hash(drawn("c.mp4", "--lora " + one + ":0")), plain);
-  EXPECT_FALSE(record("plain.json").contains("lora"));
-  EXPECT_EQ(record("a.json").at("lora"), one);
-  EXPECT_EQ(record("b.json").at("lora"), one + ":0.5," + two);
+  EXPECT_FALSE(record("plain.mp4.json").contains("lora"));
+  EXPECT_EQ(record("a.mp4.json").at("lora"), one);
+  EXPECT_EQ(record("b.mp4.json").at("lora"), one + ":0.5," + two);
 
   for (const auto& [name, expected] : {std::pair{"a.mp4", first}, {"b.mp4", both}}) {
     const Outcome again = run("replay -q --json " + path(name));
@@ -180,7 +180,7 @@ TEST_F(Resume, LorasComeAlong) {
   ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":3,"));
   child.signal(SIGINT);
   ASSERT_EQ(child.wait(), 130) << child.err();
-  const std::string file = path("a.checkpoint.safetensors");
+  const std::string file = path("a.mp4.checkpoint.safetensors");
   Child other = start(job(300, "--json -o " + path("a.mp4")));
   EXPECT_EQ(other.wait(), 2);
   EXPECT_NE(other.err().find("belongs to another job"), std::string::npos) << other.err();

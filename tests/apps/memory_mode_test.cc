@@ -34,7 +34,7 @@ TEST_F(MemoryModeFlag, ResidentLayersReadFromTheFileGiveTheSameClip) {
   EXPECT_GE(streaming["hidden_share"], 0);
   EXPECT_NE(outcome.err.find("2 of 8 layers in memory"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("a forward from the file"), std::string::npos) << outcome.err;
-  const nlohmann::json sidecar = nlohmann::json::parse(std::ifstream(path("some.json")));
+  const nlohmann::json sidecar = nlohmann::json::parse(std::ifstream(path("some.mp4.json")));
   EXPECT_EQ(sidecar["resident_layers"], 2);
   EXPECT_EQ(sidecar["streaming"]["forwards"], 4);
   // A replay with all layers in memory is the same clip.
@@ -87,7 +87,7 @@ TEST_F(MemoryModeFlag, WeightsThatAModeChoseAreRecorded) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.err.find("int8 weights, which change the picture"), std::string::npos)
       << outcome.err;
-  const nlohmann::json sidecar = nlohmann::json::parse(std::ifstream(path("small.json")));
+  const nlohmann::json sidecar = nlohmann::json::parse(std::ifstream(path("small.mp4.json")));
   EXPECT_EQ(sidecar["engine"]["weights"], "int8");
   const Outcome again = run("replay " + path("small.mp4"));
   EXPECT_EQ(again.code, 0) << again.err;
@@ -117,7 +117,7 @@ TEST_F(MemoryModeFlag, WeightsOfAFileAreReadAhead) {
     const Outcome again = run("replay " + path("a.mp4"));
     EXPECT_EQ(again.code, 0) << again.err;
   }
-  EXPECT_EQ(nlohmann::json::parse(std::ifstream(path("a.json")))["engine"]["weights"], "file");
+  EXPECT_EQ(nlohmann::json::parse(std::ifstream(path("a.mp4.json")))["engine"]["weights"], "file");
 }
 
 TEST_F(MemoryModeFlag, ContradictionsAreRefused) {

@@ -55,6 +55,27 @@ TEST_F(ModelSearch, PathsThatExistOrAreNoNamesStay) {
     EXPECT_EQ(find_model(same), same);
 }
 
+// The cache of Hugging Face: models--org--name/{blobs,refs,snapshots}.
+TEST_F(ModelSearch, ACacheFolderIsItsSnapshot) {
+  const std::string cache = path("models--org--name");
+  for (const char* name : {"/blobs", "/refs", "/snapshots/0a1", "/snapshots/0b2"})
+    fs::create_directories(cache + name);
+  EXPECT_NE(refusal(cache).find("legal: one of its snapshots: " + cache + "/snapshots/0"),
+            std::string::npos)
+      << refusal(cache);
+  for (const char* wrong : {"0c3", "../../one", "."}) {
+    std::ofstream(cache + "/refs/main") << wrong;
+    EXPECT_NE(refusal(cache).find("refs/main"), std::string::npos) << wrong;
+  }
+  std::ofstream(cache + "/refs/main") << "0b2\n";
+  EXPECT_EQ(find_model(cache), cache + "/snapshots/0b2");
+  EXPECT_EQ(find_model(cache + "/"), cache + "/snapshots/0b2");
+  EXPECT_EQ(find_model(cache + "/snapshots/0a1"), cache + "/snapshots/0a1");
+  fs::remove(cache + "/refs/main");
+  fs::remove(cache + "/snapshots/0a1");
+  EXPECT_EQ(find_model(cache), cache + "/snapshots/0b2");
+}
+
 TEST_F(ModelSearch, TheFirstRootThatHasTheNameWins) {
   EXPECT_EQ(find_model("clay"), path("one/clay"));
   EXPECT_EQ(find_model("chalk"), path("two/chalk"));
@@ -104,9 +125,9 @@ TEST_F(ModelSearch, AJobOfANamedModelIsReplayedAndResumedElsewhere) {
   const Outcome whole = run_elsewhere(job);
   ASSERT_EQ(whole.code, 0) << whole.err;
   EXPECT_EQ(test::run("replay " + path("a.png") + " --progress none").code, 0);
-  for (const char* name : {"a.png", "a.json"}) ASSERT_TRUE(fs::remove(path(name))) << name;
+  for (const char* name : {"a.png", "a.png.json"}) ASSERT_TRUE(fs::remove(path(name))) << name;
   const Outcome resumed =
-      test::run("generate --resume " + path("a.latents.safetensors") + " --progress none");
+      test::run("generate --resume " + path("a.png.latents.safetensors") + " --progress none");
   ASSERT_EQ(resumed.code, 0) << resumed.err;
   const auto hash = [](const Outcome& outcome) {
     return outcome.out.substr(outcome.out.find(' ')).substr(0, 65);

@@ -4,8 +4,11 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <set>
 
 #include "apps/generate/request_flags.h"
+#include "apps/generate/sidecar.h"
+#include "io/text/utf8.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -70,7 +73,9 @@ TEST(OutputName, FieldsExpand) {
   EXPECT_EQ(expand_name("o/{model}_{seed}_{width}x{height}x{frames}.mp4", fields),
             "o/wan2.1_t2v_42_832x480x81.mp4");
   EXPECT_EQ(expand_name("{prompt:12}.mp4", fields), "A_cat_runnin.mp4");
-  EXPECT_LE(expand_name("{prompt:99}", fields).size(), 40u);
+  EXPECT_EQ(expand_name("{prompt}", fields).size(), 40u);
+  EXPECT_EQ(expand_name("{prompt:99}", fields),
+            "A_cat_running_on_grass_under_the_very_bright_midday_sun");
   EXPECT_EQ(expand_name("{prompt}", fields).find_first_of("*/ ,"), std::string::npos);
   fields.prompt = "???";
   EXPECT_EQ(expand_name("{prompt}", fields), "untitled");
@@ -114,7 +119,7 @@ TEST(OutputName, HostileTextStaysAPlainName) {
       EXPECT_FALSE(name.empty());
       EXPECT_LE(name.size(), 41u);
       EXPECT_EQ(name.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-                                       "0123456789._-"),
+                                       "0123456789._-öß"),
                 std::string::npos)
           << name;
       EXPECT_NE(name.front(), '.') << name;
@@ -133,6 +138,50 @@ TEST(OutputName, HostileTextStaysAPlainName) {
   EXPECT_EQ(named("nul.txt"), "_nul.txt");
   EXPECT_EQ(named("com7"), "_com7");
   EXPECT_EQ(named("contact"), "contact");
+  EXPECT_EQ(named("größer, 红色的球!"), "größer_红色的球");
+  EXPECT_EQ(named("красный шар"), "красный_шар");
+  EXPECT_EQ(named("लाल गेंद"), "लाल_गेंद");
+  EXPECT_EQ(named("🎈🎈"), "untitled");
+}
+
+// 255 bytes are the most of a name; the hidden file of the checkpoint has 29 more.
+TEST(OutputName, LongNamesAreCutAtACharacter) {
+  NameFields fields;
+  fields.index = 7;
+  for (const std::string letter : {"x", "ö", "红", "𠀀"}) {
+    std::string text;
+    for (int i = 0; i < 300; ++i) text += letter;
+    const auto cut = [&](const std::string& pattern) {
+      const std::string path = expand_name(pattern, fields);
+      const std::string name = std::filesystem::path(path).filename().string();
+      EXPECT_GT(name.size(), 226 - letter.size()) << pattern;
+      EXPECT_LE(name.size(), 226u) << pattern;
+      EXPECT_EQ(encode_utf8(decode_utf8(name)), name);
+      EXPECT_EQ(name.find("\ufffd"), std::string::npos) << name;
+      return path;
+    };
+    EXPECT_TRUE(cut("o/" + text + ".MP4").ends_with(letter + ".MP4"));
+    fields.prompt = text;
+    EXPECT_TRUE(cut("o/{prompt:300}-{idx:05}.mp4").ends_with(letter + "-00007.mp4"));
+    EXPECT_TRUE(cut("{prompt:999}.webm").ends_with(letter + ".webm"));
+    EXPECT_LE(expand_name("{prompt:300}/a.mp4", fields).size(), 255u + 6);
+    EXPECT_EQ(decode_utf8(expand_name("{prompt}.mp4", fields)).size(), 44u);
+  }
+  const std::string folder(300, 'n');
+  EXPECT_EQ(expand_name(folder + "/a.mp4", fields), folder + "/a.mp4");
+  EXPECT_EQ(expand_name("o/" + folder + "/", fields), "o/" + std::string(225, 'n') + "/");
+}
+
+TEST(OutputName, EveryEndingHasNamesOfItsOwn) {
+  std::set<std::string> names;
+  for (const std::string path : {"o/f.mp4", "o/f.MP4", "o/f.webm", "o/f.gif", "o/f.png", "o/f/"}) {
+    const OutputNames files = output_names(path);
+    for (const std::string& name : {files.sidecar, files.latents, files.checkpoint})
+      EXPECT_TRUE(names.insert(name).second) << name;
+    EXPECT_EQ(older_names(path).checkpoint, "o/f.checkpoint.safetensors");
+  }
+  EXPECT_EQ(output_names("o/f.mp4").sidecar, "o/f.mp4.json");
+  EXPECT_EQ(output_names("o/f/").sidecar, "o/f.json");
 }
 
 TEST(OutputName, LinksDoNotLeadOutOfTheRoot) {

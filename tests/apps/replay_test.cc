@@ -33,7 +33,7 @@ class Replay : public Cli {
     return path("prompt.txt");
   }
   std::string sidecar(const std::string& name) {
-    return path(name.substr(0, name.find_last_of("./")) + ".json");
+    return path(name.ends_with('/') ? name.substr(0, name.size() - 1) + ".json" : name + ".json");
   }
 };
 
@@ -54,7 +54,7 @@ TEST_F(Replay, EveryFormatGivesItsFrames) {
     const Outcome alone = run("replay -q --json --model " + kModel + " " + path(name));
     if (name.ends_with(".gif")) {
       EXPECT_EQ(alone.code, 8) << alone.err;
-      EXPECT_NE(alone.err.find("c.json does not either"), std::string::npos) << alone.err;
+      EXPECT_NE(alone.err.find("c.gif.json does not either"), std::string::npos) << alone.err;
     } else {
       ASSERT_EQ(alone.code, 0) << name << ": " << alone.err;
       EXPECT_EQ(json::parse(alone.out).at("compared"), "decoded frames");
@@ -145,7 +145,7 @@ TEST_F(Replay, HiddenPromptsAreAskedFor) {
 TEST_F(Replay, OutputIsKeptWhereAsked) {
   const std::string hash = made("a.mp4");
   EXPECT_EQ(run("replay -q -o " + path("b.mp4") + " " + path("a.mp4")).code, 0);
-  EXPECT_EQ(json::parse(std::ifstream(path("b.json"))).at("framehash"), hash);
+  EXPECT_EQ(json::parse(std::ifstream(path("b.mp4.json"))).at("framehash"), hash);
   // A folder receives the result under a name of its own.
   const Outcome inside = run("replay -q --json -o " + path("c/") + " " + path("a.mp4"));
   ASSERT_EQ(inside.code, 0) << inside.err;

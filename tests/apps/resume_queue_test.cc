@@ -69,7 +69,7 @@ TEST_F(QueueResume, StoppedJobsHaveTheBytesOfUninterruptedOnes) {
     EXPECT_EQ(result.at("framehash"), whole);
     EXPECT_EQ(result.at("frames"), 121);
     EXPECT_TRUE(text_of(path(clip)) == bytes) << clip;
-    std::vector<std::string> left{clip, "a.json"};
+    std::vector<std::string> left{clip, "a.mp4.json"};
     std::ranges::sort(left);
     EXPECT_EQ(files(), left);
     for (const std::string& file : files()) fs::remove_all(path(file));
@@ -95,7 +95,7 @@ TEST_F(QueueResume, FramesThatAreGoneAreAnError) {
   ASSERT_TRUE(child.says("\"turn\":13}")) << child.err();
   child.signal(SIGINT);
   EXPECT_EQ(child.wait(), 130) << child.err();
-  EXPECT_EQ(files(), (std::vector<std::string>{".a.part.mp4", "a.checkpoint.safetensors"}));
+  EXPECT_EQ(files(), (std::vector<std::string>{".a.part.mp4", "a.mp4.checkpoint.safetensors"}));
   fs::remove(path(".a.part.mp4"));
   Child again = start(video("-o " + path("a.mp4")));
   EXPECT_EQ(again.wait(), 7) << again.err();
@@ -144,7 +144,7 @@ TEST_F(QueueResume, AnEndlessVideoGoesOn) {
   const auto result = nlohmann::json::parse(again.out());
   const auto frames = result.at("frames").get<size_t>();
   expect_frames(path("a.mp4"), frames);
-  EXPECT_EQ(files(), (std::vector<std::string>{"a.json", "a.mp4"}));
+  EXPECT_EQ(files(), (std::vector<std::string>{"a.mp4", "a.mp4.json"}));
 }
 
 TEST_F(QueueResume, AnEndlessVideoIsRefusedWithWhatContradictsIt) {

@@ -26,7 +26,7 @@ TEST_F(Resume, StoppedJobsPrintTheCommandThatGoesOn) {
     const std::string command = printed_command(child.err());
     ASSERT_FALSE(command.empty()) << child.err();
     EXPECT_EQ(files(),
-              (std::vector<std::string>{std::to_string(number) + ".checkpoint.safetensors"}));
+              (std::vector<std::string>{std::to_string(number) + ".mp4.checkpoint.safetensors"}));
     Child again = start(command + " --json");
     EXPECT_EQ(again.wait(), 0) << again.err();
     EXPECT_EQ(nlohmann::json::parse(again.out()).at("framehash"), whole);
@@ -48,7 +48,7 @@ TEST_F(Resume, RanksStopAndGoOn) {
     ASSERT_FALSE(command.empty()) << child.err();
     Child again = start(command);
     EXPECT_EQ(again.wait(), 0) << again.err();
-    EXPECT_EQ(files(), (std::vector<std::string>{"a.json", "a.mp4"}));
+    EXPECT_EQ(files(), (std::vector<std::string>{"a.mp4", "a.mp4.json"}));
     for (const std::string& file : files()) fs::remove(path(file));
   }
 }
@@ -98,7 +98,7 @@ TEST_F(Resume, AKilledJobKeepsItsWholeSegments) {
   const auto hash = [](const std::string& sidecar) {
     return nlohmann::json::parse(sidecar).at("framehash");
   };
-  EXPECT_EQ(hash(text_of(path("a.json"))), hash(bytes["a.json"]));
+  EXPECT_EQ(hash(text_of(path("a.mp4.json"))), hash(bytes["a.mp4.json"]));
 }
 
 // A step of this job takes long enough to send a second signal during it.
@@ -128,7 +128,7 @@ TEST_F(Resume, ASignalWhileTheLastFramesAreMadeFinishesTheFile) {
   ASSERT_TRUE(decoding.says("\"stage\":\"decode\",\"step\":3"));
   decoding.signal(SIGTERM);
   EXPECT_EQ(decoding.wait(), 0) << decoding.err();
-  EXPECT_EQ(files(), (std::vector<std::string>{"a.json", "a.mp4"}));
+  EXPECT_EQ(files(), (std::vector<std::string>{"a.mp4", "a.mp4.json"}));
 }
 
 TEST_F(Resume, ADamagedCheckpointFallsBackAndThenRefuses) {
@@ -137,7 +137,7 @@ TEST_F(Resume, ADamagedCheckpointFallsBackAndThenRefuses) {
   ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":5,"));
   child.signal(SIGINT);
   ASSERT_EQ(child.wait(), 130);
-  const std::string newest = path("a.checkpoint.safetensors");
+  const std::string newest = path("a.mp4.checkpoint.safetensors");
   const std::string older = path("a.checkpoint.old.safetensors");
   const int before = read_checkpoint(older).step;
   fs::resize_file(newest, fs::file_size(newest) - 1);
@@ -149,7 +149,7 @@ TEST_F(Resume, ADamagedCheckpointFallsBackAndThenRefuses) {
 
   for (const std::string& file : {newest, older}) std::ofstream(file) << "not a checkpoint";
   fs::remove(path("a.mp4"));
-  fs::remove(path("a.json"));
+  fs::remove(path("a.mp4.json"));
   Child refused = start(arguments);
   EXPECT_EQ(refused.wait(), 2) << refused.err();
   EXPECT_NE(refused.err().find("--resume never"), std::string::npos) << refused.err();
@@ -157,7 +157,7 @@ TEST_F(Resume, ADamagedCheckpointFallsBackAndThenRefuses) {
   EXPECT_EQ(named.wait(), 2) << named.err();
   Child fresh = start(arguments + " --resume never");
   EXPECT_EQ(fresh.wait(), 0) << fresh.err();
-  EXPECT_EQ(files(), (std::vector<std::string>{"a.json", "a.mp4"}));
+  EXPECT_EQ(files(), (std::vector<std::string>{"a.mp4", "a.mp4.json"}));
 }
 
 TEST_F(Resume, AnotherJobsCheckpointIsRefusedByItsDifference) {
@@ -175,7 +175,7 @@ TEST_F(Resume, AnotherJobsCheckpointIsRefusedByItsDifference) {
   EXPECT_NE(named.err().find("seed is '5' there and '6' here"), std::string::npos) << named.err();
   Child nothing = start("generate --resume " + path("b.mp4"));
   EXPECT_EQ(nothing.wait(), 2);
-  EXPECT_EQ(files(), (std::vector<std::string>{"a.checkpoint.safetensors"}));
+  EXPECT_EQ(files(), (std::vector<std::string>{"a.mp4.checkpoint.safetensors"}));
 }
 
 // The checkpoint's record says what is drawn: the file that the prompt came from may be gone.
@@ -193,7 +193,7 @@ TEST_F(Resume, TheJobIsTheRecordOfTheCheckpoint) {
   ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":3,"));
   child.signal(SIGINT);
   ASSERT_EQ(child.wait(), 130) << child.err();
-  const std::string file = path("a.checkpoint.safetensors");
+  const std::string file = path("a.mp4.checkpoint.safetensors");
   fs::remove(prompt);
   Child again = start("generate --json --resume " + file);
   EXPECT_EQ(again.wait(), 0) << again.err();
@@ -209,7 +209,7 @@ TEST_F(Resume, APromptFileGoesOnWhereItWas) {
   arguments.replace(arguments.find("-p x"), 4, "--prompt-file " + folder_ + "/prompts");
   Child child = start(arguments);
   ASSERT_TRUE(child.says("\"job\":\"1.mp4\",\"mem_bytes\""));
-  ASSERT_TRUE(fs::exists(path("0.json")));
+  ASSERT_TRUE(fs::exists(path("0.mp4.json")));
   child.signal(SIGINT);
   ASSERT_EQ(child.wait(), 130) << child.err();
   const auto made = fs::last_write_time(path("0.mp4"));
@@ -235,10 +235,13 @@ class KilledPromptFile : public Resume {
     while (!fs::exists(left())) child.run_for(std::chrono::milliseconds(1));
     child.signal(SIGKILL);
     ASSERT_EQ(child.wait(), 128 + SIGKILL) << "the job ended before it was killed";
-    ASSERT_FALSE(fs::exists(path("00001.json"))) << "the job ended before it was killed";
+    ASSERT_FALSE(fs::exists(path("00001.mp4.json"))) << "the job ended before it was killed";
     fs::remove(prompts());
   }
-  std::string left() const { return path("00001.checkpoint.safetensors"); }
+  std::string left() const {
+    const std::string picture = path("00001.png.checkpoint.safetensors");
+    return fs::exists(picture) ? picture : path("00001.mp4.checkpoint.safetensors");
+  }
   Child resume_elsewhere(const std::string& more) const {
     const fs::path here = fs::current_path();
     fs::current_path("/");
@@ -267,8 +270,7 @@ class KilledPromptFile : public Resume {
     EXPECT_EQ(fs::last_write_time(path(outputs[0])), made);
     EXPECT_EQ(hashes(folder_ + "/clips"), hashes(folder_ + "/whole"));
     std::vector<std::string> expected = outputs;
-    for (const std::string& output : outputs)
-      expected.push_back(output.substr(0, output.rfind('.')) + ".json");
+    for (const std::string& output : outputs) expected.push_back(output + ".json");
     std::ranges::sort(expected);
     EXPECT_EQ(files(), expected);
   }
@@ -338,7 +340,7 @@ TEST_F(Resume, LatentsAreDecodedAgain) {
   Child child("" + folder_, job(2, "--keep-latents -o " + path("a.mp4")));
   ASSERT_EQ(child.wait(), 0);
   fs::remove(path("a.mp4"));
-  fs::remove(path("a.json"));
+  fs::remove(path("a.mp4.json"));
   Child again = start("generate --json --progress json --resume " + path("a.mp4"));
   EXPECT_EQ(again.wait(), 0) << again.err();
   EXPECT_EQ(again.err().find("\"stage\":\"encode_text\""), std::string::npos);

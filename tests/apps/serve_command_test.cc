@@ -131,7 +131,7 @@ TEST_F(ServeCommand, DrawsAJobThatWeftGenerateWouldDraw) {
        {"weft_jobs_queued 0\n", "weft_jobs_running 0\n", "weft_requests_total{status=\"202\"} 1\n",
         "weft_job_duration_seconds_count{state=\"completed\"} 1\n"})
     EXPECT_NE(metrics.find(line), std::string::npos) << line;
-  EXPECT_TRUE(exists(path("out/" + id + ".mp4")) && exists(path("out/" + id + ".json")));
+  EXPECT_TRUE(exists(path("out/" + id + ".mp4")) && exists(path("out/" + id + ".mp4.json")));
   EXPECT_EQ(ask("DELETE /v1/jobs/" + id + " HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
   EXPECT_TRUE(test::fs::is_empty(path("out")));
   EXPECT_EQ(end(), 0) << log();
@@ -186,8 +186,8 @@ TEST_F(ServeCommand, ACancelledJobLeavesNothingAndTheNextIsDrawn) {
   EXPECT_EQ(over.at("error"), nullptr);
   EXPECT_EQ(over.at("outputs"), json::array());
   EXPECT_EQ(wait_for_state(third, "completed").at("state"), "completed");
-  EXPECT_EQ(files(), (std::vector<std::string>{"log", "out", "out/" + third + ".json",
-                                               "out/" + third + ".mp4"}));
+  EXPECT_EQ(files(), (std::vector<std::string>{"log", "out", "out/" + third + ".mp4",
+                                               "out/" + third + ".mp4.json"}));
   EXPECT_EQ(end(), 0);
 }
 
@@ -243,12 +243,39 @@ TEST_F(ServeCommand, ADrainLetsTheRunningJobEnd) {
   EXPECT_EQ(end(0), 0) << log();
 }
 
+TEST_F(ServeCommand, WhatTheSchemaRefusesIsNoJob) {
+  start();
+  for (const char* job :
+       {R"({"prompt": 5})", R"({"prompt": true})", R"({"prompt": null})", R"({"prompt": ["x"]})",
+        R"({"prompt": "x", "steps": null})", R"({"prompt": "x", "lora": 5})",
+        R"({"prompt": "x", "image": null})", "{\"prompt\": \"gr\xfcn\"}"}) {
+    const RawClient::Answer answer = ask(post("/v1/jobs", job));
+    EXPECT_EQ(answer.status, 400) << job;
+    EXPECT_EQ(json::parse(answer.body).at("error").at("code"), "invalid_job") << answer.body;
+  }
+  EXPECT_EQ(json::parse(ask(get("/v1/jobs")).body).at("data"), json::array());
+  EXPECT_EQ(end(), 0);
+}
+
+// Its latents wait for a decoding that nobody asks for.
+TEST_F(ServeCommand, AFailedJobLeavesNothing) {
+  start();
+  const std::string id = submit(R"({"prompt": "x", "num_frames": 33, "steps": 60})");
+  wait_for(id, [](const json& now) { return now.at("progress").at("step") > 0; });
+  test::fs::create_directory(path("out/" + id + ".mp4"));  // where the result is due
+  const json over = wait_for_state(id, "failed");
+  EXPECT_EQ(over.at("state"), "failed") << over;
+  EXPECT_EQ(over.at("error").at("code"), "output") << over;
+  EXPECT_EQ(files(), (std::vector<std::string>{"log", "out", "out/" + id + ".mp4"}));
+  EXPECT_EQ(end(), 0);
+}
+
 TEST_F(ServeCommand, AJobThatADrainStopsCanBeResumed) {
   start({"--drain-seconds", "0"});
   const std::string id = submit(kLong);
   wait_for(id, [](const json& now) { return now.at("progress").at("step") > 0; });
   EXPECT_EQ(end(), 0) << log();
-  const std::string checkpoint = path("out/" + id + ".checkpoint.safetensors");
+  const std::string checkpoint = path("out/" + id + ".mp4.checkpoint.safetensors");
   ASSERT_TRUE(exists(checkpoint));
   const Outcome resumed = run("generate --dry-run --resume " + checkpoint);
   EXPECT_EQ(resumed.code, 0) << resumed.err;

@@ -87,7 +87,7 @@ TEST_F(SingleFiles, NeedNoFolder) {
   test::save_transformer(folder, path("transformer.safetensors"), "diffusion_model.");
   const std::string whole = hash("--model " + folder, "a.mp4");
   EXPECT_EQ(hash(parts(), "b.mp4"), whole);
-  const json record = json::parse(std::ifstream(path("b.json")));
+  const json record = json::parse(std::ifstream(path("b.mp4.json")));
   EXPECT_EQ(record.at("request").at("vae"),
             fs::path(path("vae.safetensors")).lexically_normal().string());
   const Outcome again = run("replay --json -q " + path("b.mp4"));
@@ -133,7 +133,7 @@ TEST_F(SingleFiles, ResumeTakesTheSame) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   fs::remove(path("b.mp4"));
   const Outcome resumed =
-      run("generate --json -q --overwrite --resume " + path("b.latents.safetensors"));
+      run("generate --json -q --overwrite --resume " + path("b.mp4.latents.safetensors"));
   ASSERT_EQ(resumed.code, 0) << resumed.err;
   EXPECT_EQ(json::parse(resumed.out).at("framehash"), whole);
 }

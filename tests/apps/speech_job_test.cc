@@ -68,7 +68,7 @@ TEST_F(SpeechJob, TheRecordStatesTheBytesAndReplayTakesThem) {
   const Outcome first = drawn("a.mp4", "--num-frames 5");
   ASSERT_EQ(first.code, 0) << first.err;
   const json hash = json::parse(first.out).at("framehash");
-  const json request = json::parse(std::ifstream(path("a.json"))).at("request");
+  const json request = json::parse(std::ifstream(path("a.mp4.json"))).at("request");
   EXPECT_EQ(request.at("audio"), fs::path(path("talk.wav")).lexically_normal().string());
   EXPECT_EQ(request.at("audio_sha256").get<std::string>().size(), 64u);
   const Outcome again = run("replay -q --json " + path("a.mp4"));

@@ -92,7 +92,7 @@ TEST_F(StoredWeightsCommand, ThePresetStandsForItsFlags) {
   EXPECT_EQ(drawn, hash(without_steps("b.mp4", steps + "--solver distill-4 --guidance-scale 1 "
                                                        "--flow-shift 5")));
   EXPECT_EQ(drawn, hash(without_steps("c.mp4", preset + " --steps 4 --guidance-scale 1.0")));
-  const json record = json::parse(std::ifstream(path("a.json"))).at("request");
+  const json record = json::parse(std::ifstream(path("a.mp4.json"))).at("request");
   EXPECT_EQ(record.at("solver"), "distill-4");
   EXPECT_EQ(record.at("steps"), 4);
   for (const auto& [more, part] :

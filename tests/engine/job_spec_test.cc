@@ -114,7 +114,8 @@ TEST(JobSpec, PromptsOfAScheduleAscend) {
       {{{{"at", 1}, {"promt", "a"}}},
        "has the field promt, legal: at, prompt; did you mean prompt?"},
       {{{{"at", 1}, {"prompt", 2}}}, "prompt is 2, legal: a text"},
-      {"now", "is 'now', legal: an array"},
+      {"now", "is \"now\", legal: a list of"},
+      {"[]", "is \"[]\", legal: a list of"},
       {{1}, "entry 1 is 1"},
   };
   for (const auto& [entries, message] : faults)
@@ -139,7 +140,32 @@ TEST(JobSpec, TextsNumbersAndDashesAreTheSame) {
                              {"sigmas", {0.9, 0.25}}});
   EXPECT_EQ(to_json(job).dump(), to_json(same).dump());
   EXPECT_FALSE(read({{"seed", -1}}).seeded);
-  EXPECT_EQ(to_json(read({{"steps", nullptr}})).dump(), to_json(JobSpec{}).dump());
+  EXPECT_EQ(read({{"fps", "24000/1001"}}).request.fps, 24000 / 1001.0);
+}
+
+// Paths have any bytes, and their record is text that gives them back.
+TEST(JobSpec, PathsOfAnyBytesAreTextInRecords) {
+  JobSpec job;
+  job.output = "gr\xfcn/a.mp4";
+  job.request.files.vae = "/\xe7/\\xfc.safetensors";
+  job.request.image = {.path = "/p\x80.png"};
+  job.request.audio = {.path = "/\xff.wav"};
+  job.request.loras = {{.file = "/l\xfc,:.safetensors", .scale = 0.5}};
+  const json record = to_json(job);
+  EXPECT_EQ(record.at("output"), "gr\\xfcn/a.mp4");
+  EXPECT_EQ(record.at("vae"), "/\\xe7/\\x5cxfc.safetensors");
+  EXPECT_EQ(record.at("lora"), "/l\\xfc\\x2c\\x3a.safetensors:0.5");
+  const JobSpec again = read(json::parse(record.dump()));
+  EXPECT_EQ(again.output, job.output);
+  EXPECT_EQ(again.request.files.vae, job.request.files.vae);
+  EXPECT_EQ(again.request.image.path, job.request.image.path);
+  EXPECT_EQ(again.request.audio.path, job.request.audio.path);
+  EXPECT_EQ(again.request.loras, job.request.loras);
+  for (const char* out : {"\\x2e\\x2e/a", "\\x2fetc/a", "a/\\x2e./b"})
+    EXPECT_NE(spec_refusal({{"output", out}}).find("a path inside"), std::string::npos) << out;
+  EXPECT_EQ(
+      read({{"id", "球球球球球球球球球球球球球球球球球球球球球球球球球球球球球球"}}).id.size(),
+      90u);
 }
 
 TEST(JobSpec, ALineReplacesWhatItContradicts) {

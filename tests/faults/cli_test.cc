@@ -48,9 +48,10 @@ TEST_F(Faulty, AFullOrBrokenDiskExits7AndKeepsTheLatents) {
       EXPECT_TRUE(files().empty());
       continue;
     }
-    EXPECT_NE(outcome.err.find(path("a.latents.safetensors")), std::string::npos) << outcome.err;
-    EXPECT_EQ(files(), (std::vector<std::string>{"a.latents.safetensors"}));
-    fs::remove(path("a.latents.safetensors"));
+    EXPECT_NE(outcome.err.find(path("a.mp4.latents.safetensors")), std::string::npos)
+        << outcome.err;
+    EXPECT_EQ(files(), (std::vector<std::string>{"a.mp4.latents.safetensors"}));
+    fs::remove(path("a.mp4.latents.safetensors"));
   }
   // Pictures are encoded in memory and written when they are complete.
   expect(generate("write:.b.part:1:ENOSPC", "b", kModel + " --frames png"), 7, "No space left");
@@ -69,7 +70,7 @@ TEST_F(Faulty, AFailedJobHasItsTrace) {
   fs::remove(path("t.json"));
   const Outcome both = generate("write:.:2:EIO", "b.mp4", traced);
   EXPECT_EQ(both.code, 7);
-  EXPECT_NE(both.err.find("b.latents.safetensors"), std::string::npos) << both.err;
+  EXPECT_NE(both.err.find("b.mp4.latents.safetensors"), std::string::npos) << both.err;
   EXPECT_FALSE(fs::exists(path("t.json")));
 }
 
@@ -80,8 +81,8 @@ TEST_F(Faulty, LatentsThatCannotBeKeptExit7) {
 
 // The clip exists by then. It is kept, and so are the latents.
 TEST_F(Faulty, ASidecarThatCannotBeWrittenExits7) {
-  expect(generate("write:.a.part.json:1:ENOSPC", "a.mp4"), 7, "No space left");
-  EXPECT_EQ(files(), (std::vector<std::string>{"a.latents.safetensors", "a.mp4"}));
+  expect(generate("write:.a.mp4.part.json:1:ENOSPC", "a.mp4"), 7, "No space left");
+  EXPECT_EQ(files(), (std::vector<std::string>{"a.mp4", "a.mp4.latents.safetensors"}));
 }
 
 TEST_F(Faulty, AMissingEncoderExits7BeforeAnythingIsComputed) {

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <limits>
 #include <thread>
 
+#include "io/media/image.h"
 #include "tests/io/io_testing.h"
 #include "tests/io/sound_testing.h"
 
@@ -117,15 +119,82 @@ TEST(OpenSound, StereoIsItsMeanAndOtherRatesAreResampled) {
   for (size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(low.samples[i], expected[i], 1e-5) << i;
 }
 
+// Relative error of a sound at its best shift, which undoes the delay of an encoder.
+double shifted_error(const std::vector<float>& heard, const std::vector<float>& wanted) {
+  double best = 1;
+  for (size_t shift = 0; shift < 3000 && shift + 4000 < heard.size(); ++shift) {
+    double difference = 0, whole = 0;
+    const size_t count = std::min(heard.size() - shift, wanted.size());
+    for (size_t i = 0; i < count; ++i) {
+      const double d = heard[i + shift] - wanted[i];
+      difference += d * d;
+      whole += double(wanted[i]) * wanted[i];
+    }
+    best = std::min(best, std::sqrt(difference / whole));
+  }
+  return best;
+}
+
+// The kinds of sound that FFmpeg decodes are read, whichever program writes them.
+TEST(OpenSound, ReadsTheKindsThatPeopleHave) {
+  if (std::system("ffmpeg -version >/dev/null 2>&1") != 0) GTEST_SKIP() << "no ffmpeg";
+  const TempDir folder;
+  const std::vector<float> wanted = voice(16000, 16000, 3);
+  const std::string wav = folder.write("a.wav", wav_bytes(s16_of(wanted), 16000));
+  const auto made = [&](const std::string& words) {
+    const std::string path = folder / ("b." + words.substr(0, words.find(' ')));
+    const std::string arguments = words.substr(words.find(' '));
+    const std::string line = "ffmpeg -v error -y -i " + wav + arguments + " " + path;
+    EXPECT_EQ(std::system(line.c_str()), 0) << line;
+    return path;
+  };
+  for (const auto& [words, bound] : {std::pair{"wav -c:a pcm_mulaw", 0.03},
+                                     {"wav -c:a pcm_alaw", 0.03},
+                                     {"wav -c:a adpcm_ms", 0.1},
+                                     {"wav -c:a adpcm_ima_wav", 0.1},
+                                     {"wav -c:a pcm_f32le", 1e-4},
+                                     {"aiff ", 1e-4},
+                                     {"aiff -c:a pcm_s24be", 1e-4},
+                                     {"caf ", 1e-4},
+                                     {"caf -c:a alac", 1e-4},
+                                     {"au -c:a pcm_mulaw", 0.03},
+                                     {"w64 ", 1e-4},
+                                     {"wv ", 1e-4},
+                                     {"tta ", 1e-4},
+                                     {"wma -c:a wmav2 -b:a 128k", 0.2},
+                                     {"ac3 -ar 48000", 0.2},
+                                     {"mp2 -ar 48000 -b:a 192k", 0.2},
+                                     {"mka -c:a flac", 1e-4},
+                                     {"avi -c:a pcm_s16le", 1e-4},
+                                     {"flac ", 1e-4}}) {
+    const std::string path = made(words);
+    const Sound heard = read_all(*open_sound(path, 16000));
+    EXPECT_NEAR(heard.seconds(), 1, 0.15) << words;
+    EXPECT_LT(shifted_error(heard.samples, wanted), bound) << words;
+  }
+}
+
 TEST(OpenSound, RefusesWhatIsNoSound) {
   const TempDir folder;
-  expect_error(ErrorKind::kMedia, "not a WAV, FLAC",
+  expect_error(ErrorKind::kMedia, "not a WAV, AIFF",
                [&] { open_sound(folder.write("a.wav", std::string(5000, 'x')), 16000); });
   expect_error(ErrorKind::kMedia, "none.wav", [&] { open_sound(folder / "none.wav", 16000); });
   // A playlist would make FFmpeg open other files.
-  expect_error(ErrorKind::kMedia, "not a WAV, FLAC", [&] {
-    open_sound(folder.write("a.m3u8", "#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n"), 16000);
-  });
+  const std::pair<const char*, std::string> playlists[] = {
+      {"a.m3u8", "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nfile:///etc/passwd\n"},
+      {"a.ffconcat", "ffconcat version 1.0\nfile /etc/passwd\n"},
+      {"a.sdp", "v=0\no=- 0 0 IN IP4 127.0.0.1\nm=audio 5004 RTP/AVP 0\n"}};
+  for (const auto& [name, text] : playlists)
+    expect_error(ErrorKind::kMedia, "a WAV, AIFF",
+                 [&, &text = text, &name = name] { open_sound(folder.write(name, text), 16000); });
+  const Frame grey(16, 16);
+  write_png(folder / "a.wav", grey, {}, Overwrite::kReplace);
+  expect_error(ErrorKind::kMedia, "it is a picture (piped png sequence)",
+               [&] { open_sound(folder / "a.wav", 16000); });
+  expect_error(ErrorKind::kMedia, "no audio stream",
+               [&] { open_sound(folder.write("none.flac", ""), 16000); });
+  expect_error(ErrorKind::kMedia, "it holds no samples",
+               [&] { open_sound(folder.write("zero.wav", wav_bytes({}, 16000)), 16000); });
   expect_error(ErrorKind::kMedia, "no audio stream",
                [&] { open_sound("tests/fuzz/corpus/media/a.mp4", 16000); });
   expect_error(ErrorKind::kMedia, "1 samples per second, but 4000 to 384000", [&] {

@@ -2,6 +2,7 @@
 // its text and the legal set.
 #include "io/legal.h"
 
+#include "io/media_time.h"
 #include "io/nearest.h"
 #include "tests/io/io_testing.h"
 
@@ -41,6 +42,43 @@ TEST(Legal, NumbersLieInTheirRange) {
   for (const char* text : {"", "nan", "inf", "1e999", "3 s"})
     EXPECT_EQ(real(text),
               "--steps is '" + std::string(text) + "', legal: a finite number, 1 ... 1000");
+}
+
+TEST(Legal, RatesAreFractionsAndThoseOfNtscAreExact) {
+  const auto fps = [](const char* text) { return GivenText{text, "--fps", "0.1 ... 1000"}; };
+  for (const auto& [text, num, den] : {std::tuple{"30000/1001", 30000, 1001},
+                                       {"23.976", 24000, 1001},
+                                       {"24000/1001", 24000, 1001},
+                                       {"29.97", 30000, 1001},
+                                       {"59.94", 60000, 1001},
+                                       {"119.88", 120000, 1001},
+                                       {"23.976024", 24000, 1001},
+                                       {"14.985", 15000, 1001},
+                                       {"24", 24, 1},
+                                       {"24.0", 24, 1},
+                                       {"12.5", 25, 2},
+                                       {"25/2", 25, 2},
+                                       {"10/3", 10, 3},
+                                       {"0.1", 1, 10},
+                                       {"1000", 1000, 1},
+                                       {"23.98", 1199, 50},
+                                       {"29.9", 299, 10},
+                                       {"7.123", 7123, 1000},
+                                       {"100/4", 25, 1}}) {
+    const double value = fps(text).rate();
+    const MediaRate rate = media_rate(value);
+    EXPECT_EQ(rate.num, num) << text;
+    EXPECT_EQ(rate.den, den) << text;
+    EXPECT_DOUBLE_EQ(value, double(num) / den) << text;
+  }
+  for (const char* text : {"", "/", "30/", "/2", "30/0", "0/5", "-30/1", "30/-1", "3e1/1", "1/2/3",
+                           "30 / 1", "a/b", "1234567890/1"})
+    EXPECT_NE(legal_refusal([&] { (void)fps(text).rate(); }).find("--fps is '"), std::string::npos)
+        << text;
+  EXPECT_EQ(legal_refusal([&] { (void)fps("1/11").rate(); }),
+            "--fps is 1/11, legal: 0.1 ... 1000; nearest: 0.1");
+  for (const char* text : {"0x1p3", " 24", "2_4", "1,5"})
+    EXPECT_FALSE(legal_refusal([&] { (void)fps(text).number(); }).empty()) << text;
 }
 
 TEST(Legal, TextsAreOneOfTheirSet) {

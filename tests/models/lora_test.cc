@@ -1,10 +1,14 @@
 #include "models/lora/lora.h"
 
+#include <unistd.h>
+
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <random>
 
+#include "io/text/utf8.h"
 #include "models/flux/names.h"
 #include "models/z_image/transformer.h"
 #include "tests/models/lora_testing.h"
@@ -412,6 +416,35 @@ TEST(LoraText, IsReadAndWritten) {
   for (const char* text : {"", ":2", "/a,,/b", "/a:x", "/a:1e9", "/a:nan", "/a:0.5:middle"})
     if (*text) expect_error(ErrorKind::kUsage, "--lora is '", [&] { parse_loras(text, "--lora"); });
   EXPECT_TRUE(parse_loras("", "--lora").empty());
+}
+
+// Commas, colons and bytes of any kind in a path: an existing file wins, and what is written reads
+// back the same, whatever exists.
+TEST(LoraText, PathsMayHaveCommasAndColons) {
+  namespace fs = std::filesystem;
+  const std::string folder = testing::TempDir() + "/weft_lora_" + std::to_string(getpid());
+  fs::create_directories(folder);
+  for (const char* name : {"a,b", "c:d", "e:0.5", "f,g:h,i", "gr\xfcn", "b"})
+    std::ofstream(folder + "/" + name) << "x";
+  const auto at = [&](const std::string& name) { return folder + "/" + name; };
+  const auto read = [&](const std::string& text) { return parse_loras(text, "--lora"); };
+  for (const auto& [text, wanted] :
+       {std::pair{at("a,b"), std::vector<Lora>{{.file = at("a,b")}}},
+        {at("a,b:0.5"), {{.file = at("a,b"), .scale = 0.5}}},
+        {at("c:d"), {{.file = at("c:d")}}},
+        {at("c:d:2:low"), {{.file = at("c:d"), .scale = 2, .expert = LoraExpert::kLow}}},
+        {at("e:0.5"), {{.file = at("e:0.5")}}},
+        {at("e:0.5:0.25"), {{.file = at("e:0.5"), .scale = 0.25}}},
+        {at("f,g:h,i:3,") + at("b"), {{.file = at("f,g:h,i"), .scale = 3}, {.file = at("b")}}},
+        {at("b,") + at("a,b:high"),
+         {{.file = at("b")}, {.file = at("a,b"), .expert = LoraExpert::kHigh}}},
+        {path_text(at("gr\xfcn")) + ":0.5", {{.file = at("gr\xfcn"), .scale = 0.5}}}}) {
+    EXPECT_EQ(read(text), wanted) << text;
+    EXPECT_EQ(read(to_string(wanted)), wanted) << to_string(wanted);
+  }
+  fs::remove_all(folder);
+  const std::vector<Lora> gone{{.file = "/a,b:0.5,c", .scale = 2}, {.file = "/\\x2c:low"}};
+  EXPECT_EQ(read(to_string(gone)), gone) << to_string(gone);
 }
 
 TEST(LoraText, AnExpertIsOneOfTwo) {

@@ -274,6 +274,26 @@ TEST_F(WanConfigFile, EveryFaultAtOnce) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
 }
 
+// Formats whose tensors tell how they are scaled need no word in the configuration.
+TEST_F(WanConfigFile, QuantizationIsReadFromTheTensorsOrRefused) {
+  using nlohmann::json;
+  for (const json& fine :
+       {json(nullptr), json{{"quant_method", "fp8"}}, json{{"quant_method", "gguf"}},
+        json{{"quant_method", "compressed-tensors"}, {"format", "float-quantized"}}}) {
+    json_["quantization_config"] = fine;
+    read();
+  }
+  for (const auto& [wrong, part] :
+       {std::pair{json{{"quant_method", "bitsandbytes"}},
+                  "its quant_method is bitsandbytes; legal: fp8"},
+        {json{{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}},
+         "its quant_method is compressed-tensors; legal"},
+        {json::object(), "its quant_method is none named"},
+        {json{{"quant_method", 8}}, "quant_method"}})
+    EXPECT_NE(fault("quantization_config", wrong).find(part), std::string::npos)
+        << fault("quantization_config", wrong);
+}
+
 TEST_F(WanConfigFile, ImpossibleSizes) {
   EXPECT_NE(fault("attention_head_dim", 13).find("head size 13"), std::string::npos);
   EXPECT_NE(fault("num_layers", 0).find("num_layers"), std::string::npos);

@@ -188,10 +188,12 @@ class HttpConnection final : public Connection,
     response_.set("X-Content-Type-Options", "nosniff");
     for (const auto& [name, value] : given.headers) response_.set(name, value);
     response_.keep_alive(keep_alive_);
-    pieces_ = FilePieces(given);
     response_.body() = given.body;
     response_.prepare_payload();
     if (given.file) response_.content_length(given.file_bytes);
+    const bool is_head = request_.method == "HEAD";  // its header is that of GET
+    if (is_head) response_.body().clear();
+    pieces_ = is_head ? FilePieces() : FilePieces(given);
     arm(limits().idle_timeout);
     http::async_write(stream_, response_, next([this](error_code error) {
                         if (!error) written();

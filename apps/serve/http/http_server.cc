@@ -180,8 +180,9 @@ const Route* Core::find(HttpRequest& request, std::string& allow) const {
     const auto parameter = path_parameter(route.path, request.path);
     if (!parameter) continue;
     request.parameter = *parameter;
-    if (route.method == request.method) return &route;
-    allow += (allow.empty() ? "" : ", ") + route.method;
+    const bool is_get = route.method == "GET";
+    if (route.method == request.method || (is_get && request.method == "HEAD")) return &route;
+    allow += (allow.empty() ? "" : ", ") + route.method + (is_get ? ", HEAD" : "");
   }
   return nullptr;
 }

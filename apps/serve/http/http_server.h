@@ -56,7 +56,7 @@ struct WebSocketHandler {
 struct Route {
   // The path may have one segment in braces, as /v1/jobs/{id}/cancel. It takes letters, digits, '-'
   // and '_', and is handed on as HttpRequest::parameter.
-  std::string method, path;
+  std::string method, path;  // GET answers HEAD, too
   std::function<HttpResponse(const HttpRequest&)> answer;
   bool open = false;            // needs no key
   bool while_draining = false;  // answers during a drain, too

@@ -216,8 +216,14 @@ class Serving {
   }
 
   void ended(const ServedJob& job) {
+    // A job that the server's end stopped can go on by weft generate --resume.
     const bool by_client = job.state == JobState::kCancelled && !job.failure;
-    if (by_client) drop_leftovers(flags_, output_names(job.drawing.path));
+    const OutputNames names = output_names(job.drawing.path);
+    if (by_client || job.state == JobState::kFailed)
+      for (const std::string& path : files_left(names)) {
+        std::error_code ignored;
+        fs::remove(path, ignored);
+      }
     ServerLog::Fields fields{{"job", job.id}, {"state", to_string(job.state)}};
     if (job.failure) fields.emplace_back("code", job.failure->code);
     state_.log.write(job.state == JobState::kFailed ? LogLevel::kWarning : LogLevel::kInfo, "job",
