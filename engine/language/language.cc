@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
+#include "io/weights/weights_file.h"
 #include "kernels/copy.h"
 #include "kernels/dry_run.h"
 #include "kernels/meter.h"
@@ -380,7 +381,7 @@ LanguageModel::LanguageModel(TensorFile file, const DecoderConfig& config,
 
 LanguageModel::LanguageModel(const std::string& folder, const LanguageOptions& options,
                              RankPlacement placement)
-    : LanguageModel(TensorFile::open(folder), read_config(folder), options, std::move(placement)) {}
+    : LanguageModel(open_weights(folder), read_config(folder), options, std::move(placement)) {}
 
 std::vector<Completion> LanguageModel::complete(std::span<const CompletionRequest> requests,
                                                 const CompletionOptions& options) {

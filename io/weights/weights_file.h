@@ -8,12 +8,13 @@
 namespace weft {
 
 // Opens a .gguf file, or whatever TensorFile::open takes. In a folder without safetensors the
-// only .gguf file is opened. Quantised tensors appear as f32 under their own names; they stay
-// packed in the file and are expanded when they are used.
-TensorFile open_weights(const std::string& path);
+// only .gguf file is opened. Quantised tensors appear as f32; they stay packed in the file and are
+// expanded when they are used. `renamed` gives tensors other names than the file's.
+TensorFile open_weights(const std::string& path, const TensorFile::Renaming& renamed = {});
 
-// Opens a GGUF file, whatever its name is.
-TensorFile open_gguf(const std::string& path);
+// Opens a GGUF file, whatever its name is. One that is a part of several (split.count) is opened
+// with the others, which lie beside it: Error(kModel) names those that are missing.
+TensorFile open_gguf(const std::string& path, const TensorFile::Renaming& renamed = {});
 
 // Returns the header of a GGUF file.
 GgufHeader read_gguf_header(const std::string& path);
