@@ -118,8 +118,7 @@ Json inspect_language(const std::string& path) {
     parameters += count;
   }
   std::map<std::string, int64_t> dtypes;
-  for (const std::string& name : file.names())
-    ++dtypes[file.stored_type(name)];
+  for (const std::string& name : file.names()) ++dtypes[file.stored_type(name)];
   return {{"model", path},
           {"class", config.head_norms ? "Qwen3ForCausalLM" : "Qwen2ForCausalLM"},
           {"parameters", parameters},

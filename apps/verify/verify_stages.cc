@@ -254,7 +254,7 @@ TensorFile with_loras(const Case& c, TensorFile weights, const TransformerModel&
 NamedTensors run_transformer(Case& c) {
   const ZoneScope zone(Zone::kDenoise);
   Bench bench(c);
-  TensorFile opened = open_weights(c.transformer_path());
+  TensorFile opened = open_part_weights(PartKind::kTransformer, c.transformer_path());
   const std::shared_ptr<const TransformerModel> described = c.transformer_model(opened);
   const TensorFile weights = with_loras(c, std::move(opened), *described);
   const TransformerTraits& traits = described->traits();
@@ -337,8 +337,8 @@ NamedTensors run_vae(Case& c, VaeParts part) {
   Bench bench(c);
   const std::shared_ptr<const VaeModel> model = open_vae(c.part_file("vae", "config.json"));
   const VaeTraits& traits = model->traits();
-  const std::unique_ptr<Vae> vae =
-      model->load(bench.stream, TensorFile::open(c.part("vae")), c.options.dtype, part);
+  const std::unique_ptr<Vae> vae = model->load(
+      bench.stream, open_part_weights(PartKind::kVae, c.part("vae")), c.options.dtype, part);
   const bool decode = part == VaeParts::kDecoder;
   const Tensor input =
       bench.load(TensorFile::open(c.file("inputs.safetensors")), decode ? "latents" : "video");
@@ -520,7 +520,7 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
   LayoutLimits limits{.requests = 0, .guided = false};
   const bool clips = stage == "clips", displaced = stage == "displaced";
   if (stage == "transformer" || clips || displaced) {
-    const TensorFile weights = open_weights(c.transformer_path());
+    const TensorFile weights = open_part_weights(PartKind::kTransformer, c.transformer_path());
     const std::shared_ptr<const TransformerModel> model = c.transformer_model(weights);
     const TransformerTraits& traits = model->traits();
     const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));

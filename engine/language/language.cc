@@ -7,11 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
-#include "io/weights/weights_file.h"
 #include "kernels/copy.h"
 #include "kernels/dry_run.h"
 #include "kernels/meter.h"
 #include "kernels/transfer.h"
+#include "models/registry.h"
 #include "parallel/transport/silent.h"
 
 namespace weft {
@@ -381,7 +381,8 @@ LanguageModel::LanguageModel(TensorFile file, const DecoderConfig& config,
 
 LanguageModel::LanguageModel(const std::string& folder, const LanguageOptions& options,
                              RankPlacement placement)
-    : LanguageModel(open_weights(folder), read_config(folder), options, std::move(placement)) {}
+    : LanguageModel(open_part_weights(PartKind::kTextEncoder, folder), read_config(folder), options,
+                    std::move(placement)) {}
 
 std::vector<Completion> LanguageModel::complete(std::span<const CompletionRequest> requests,
                                                 const CompletionOptions& options) {

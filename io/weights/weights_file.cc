@@ -223,7 +223,19 @@ std::string gguf_of_folder(const std::string& folder) {
   return found.empty() ? "" : (std::filesystem::path(folder) / found.begin()->second).string();
 }
 
+// The GGUF file that a path means, or "".
+std::string gguf_of(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return gguf_of_folder(path);
+  return path.ends_with(".gguf") ? path : "";
+}
+
 }  // namespace
+
+std::vector<std::string> weight_names(const std::string& path) {
+  const std::string gguf = gguf_of(path);
+  return (gguf.empty() ? TensorFile::open(path) : open_gguf(gguf)).names();
+}
 
 TensorFile open_gguf(const std::string& path, const TensorFile::Renaming& renamed) {
   const auto values = std::make_shared<const GgufValues>(path, renamed);
@@ -236,10 +248,7 @@ TensorFile open_gguf(const std::string& path, const TensorFile::Renaming& rename
 }
 
 TensorFile open_weights(const std::string& path, const TensorFile::Renaming& renamed) {
-  std::error_code error;
-  const bool folder = std::filesystem::is_directory(path, error);
-  const std::string gguf = folder ? gguf_of_folder(path) : path.ends_with(".gguf") ? path : "";
-  if (!gguf.empty()) return open_gguf(gguf, renamed);
+  if (const std::string gguf = gguf_of(path); !gguf.empty()) return open_gguf(gguf, renamed);
   return expand_scaled(TensorFile::open(path, renamed), renamed);
 }
 
