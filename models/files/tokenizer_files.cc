@@ -68,7 +68,8 @@ std::string pieces_of_tensor(const std::string& path) {
 }
 
 GgufTokenizer gguf_tokenizer(const std::string& path, const char* model, const char* legal) {
-  std::optional<GgufTokenizer> found = read_gguf_tokenizer(path);
+  // The first part of a split file has the metadata of all.
+  std::optional<GgufTokenizer> found = read_gguf_tokenizer(open_gguf(path).files().front());
   if (!found) refuse_tokenizer(path, legal);
   if (found->model != model)
     throw Error(ErrorKind::kModel, path + ": tokenizer.ggml.model is '" + found->model +

@@ -248,6 +248,29 @@ TEST_F(PartFile, TokenizersAreFoundAroundAnEncoder) {
   EXPECT_EQ(find_tokenizer(file, Kind::kClip, "tokenizer"), path("encoders/tokenizer"));
 }
 
+TEST_F(PartFile, TheTokenizerOfASplitFileIsInItsFirstPart) {
+  const std::string spiece = "models/pocket/tokenizer/spiece.model";
+  const auto split = [](uint16_t number) {
+    return std::vector<std::string>{gguf_entry("split.no", 2, le(number)),
+                                    gguf_entry("split.count", 2, le<uint16_t>(2))};
+  };
+  std::vector<std::string> entries = t5_metadata(file_bytes(spiece));
+  for (const std::string& entry : split(0)) entries.push_back(entry);
+  const std::string first = path("t-00001-of-00002.gguf"), second = path("t-00002-of-00002.gguf");
+  write_gguf(
+      first, TensorFile::open("tests/golden/t5/model/text_encoder"), std::nullopt,
+      [](const std::string& name) { return name; }, entries);
+  const GgufBytes more{.entries = split(1),
+                       .tensors = {gguf_tensor("more", {1}, 0, 0)},
+                       .data = std::string(4, '\0')};
+  std::ofstream(second, std::ios::binary) << more.file();
+  const std::vector<int32_t> ids = SentencePieceTokenizer::load(spiece).encode("a red ball", 16);
+  for (const std::string& part : {first, second}) {
+    EXPECT_EQ(find_tokenizer(part, TokenizerKind::kSentencePiece, "tokenizer"), part);
+    EXPECT_EQ(open_sentencepiece(part).encode("a red ball", 16), ids) << part;
+  }
+}
+
 // A component of a folder.
 struct SourcePart {
   PartKind kind;
