@@ -191,10 +191,11 @@ template <class Model>
 void append_held(const char* part, ComponentRows<Model> rows, const std::string& path,
                  const PartNames& names, std::vector<ComponentFacts>& out) {
   std::vector<FoundPart<Model>> found = find_parts(rows, names);
-  if (found.empty()) found.push_back({});  // a config.json beside the file may know it
+  const fs::path folder = fs::is_directory(path) ? fs::path(path) : fs::path(path).parent_path();
+  const std::string config = (folder / "config.json").string();
+  if (found.empty() && fs::exists(config)) found.push_back({});  // which may know the file
   for (const FoundPart<Model>& each : found) {
     const TensorFile file = open_found(each, path);
-    const std::string config = config_beside(file);
     std::optional<ComponentFacts> facts;
     if (fitting(rows, config, file))
       facts = component_facts(config);
