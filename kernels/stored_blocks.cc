@@ -31,16 +31,80 @@ void expand_q4_0(const uint8_t* in, int64_t blocks, float* out) {
   }
 }
 
+// d, m [f16], q [16 bytes]: d q + m.
+void expand_q4_1(const uint8_t* in, int64_t blocks, float* out) {
+  for (int64_t b = 0; b < blocks; ++b, in += 20, out += 32) {
+    const float scale = read_half(in), least = read_half(in + 2);
+    for (int i = 0; i < 16; ++i) {
+      out[i] = scale * static_cast<float>(in[4 + i] & 15) + least;
+      out[i + 16] = scale * static_cast<float>(in[4 + i] >> 4) + least;
+    }
+  }
+}
+
+// Bit `at` of 32, as 16 or 0.
+int fifth_bit(const uint8_t* bits, int at) { return (bits[at / 8] >> at % 8 & 1) << 4; }
+
 // d [f16], the fifth bits of q [32 bits], q [16 bytes]: d (q - 16).
 void expand_q5_0(const uint8_t* in, int64_t blocks, float* out) {
   for (int64_t b = 0; b < blocks; ++b, in += 22, out += 32) {
     const float scale = read_half(in);
-    const uint32_t high = in[2] | in[3] << 8 | in[4] << 16 | static_cast<uint32_t>(in[5]) << 24;
     for (int i = 0; i < 16; ++i) {
-      const int first = (in[6 + i] & 15) | static_cast<int>(high >> i & 1) << 4;
-      const int second = in[6 + i] >> 4 | static_cast<int>(high >> (i + 16) & 1) << 4;
+      const int first = (in[6 + i] & 15) | fifth_bit(in + 2, i);
+      const int second = in[6 + i] >> 4 | fifth_bit(in + 2, i + 16);
       out[i] = scale * static_cast<float>(first - 16);
       out[i + 16] = scale * static_cast<float>(second - 16);
+    }
+  }
+}
+
+// d, m [f16], the fifth bits of q [32 bits], q [16 bytes]: d q + m.
+void expand_q5_1(const uint8_t* in, int64_t blocks, float* out) {
+  for (int64_t b = 0; b < blocks; ++b, in += 24, out += 32) {
+    const float scale = read_half(in), least = read_half(in + 2);
+    for (int i = 0; i < 16; ++i) {
+      const int first = (in[8 + i] & 15) | fifth_bit(in + 4, i);
+      const int second = in[8 + i] >> 4 | fifth_bit(in + 4, i + 16);
+      out[i] = scale * static_cast<float>(first) + least;
+      out[i + 16] = scale * static_cast<float>(second) + least;
+    }
+  }
+}
+
+// Scales and minima [16 bytes, four bits each], q [64 bytes, two bits each], d, dmin [f16]:
+// d s q - dmin m. A block has two halves, a half four groups of 32, and a group two scales.
+void expand_q2_k(const uint8_t* in, int64_t blocks, float* out) {
+  for (int64_t b = 0; b < blocks; ++b, in += 84) {
+    const float d = read_half(in + 80), dmin = read_half(in + 82);
+    for (int part = 0; part < 16; ++part, out += 16) {
+      const float scale = d * static_cast<float>(in[part] & 15),
+                  least = dmin * static_cast<float>(in[part] >> 4);
+      const uint8_t* q = in + 16 + part / 8 * 32 + part % 2 * 16;
+      for (int i = 0; i < 16; ++i)
+        out[i] = scale * static_cast<float>(q[i] >> part / 2 % 4 * 2 & 3) - least;
+    }
+  }
+}
+
+// The scale of one of 16 parts of a block, six bits in 12 bytes, less 32.
+int six_bit_scale(const uint8_t* packed, int part) {
+  const int low = part < 8 ? packed[part] & 15 : packed[part - 8] >> 4;
+  return (low | (packed[8 + part % 4] >> part / 4 * 2 & 3) << 4) - 32;
+}
+
+// High bits [32 bytes], q [64 bytes, two bits each], scales [12 bytes], d [f16]: d s (q - 4), in
+// parts as those of Q2_K. Bit g of a high byte is the third bit of a value of group g.
+void expand_q3_k(const uint8_t* in, int64_t blocks, float* out) {
+  for (int64_t b = 0; b < blocks; ++b, in += 110) {
+    const float d = read_half(in + 108);
+    for (int part = 0; part < 16; ++part, out += 16) {
+      const float scale = d * static_cast<float>(six_bit_scale(in + 96, part));
+      const uint8_t* q = in + 32 + part / 8 * 32 + part % 2 * 16;
+      const uint8_t* high = in + part % 2 * 16;
+      for (int i = 0; i < 16; ++i) {
+        const int code = (q[i] >> part / 2 % 4 * 2 & 3) | (high[i] >> part / 2 & 1) << 2;
+        out[i] = scale * static_cast<float>(code - 4);
+      }
     }
   }
 }
@@ -148,6 +212,14 @@ void expand_blocks_reference(BlockType type, const uint8_t* in, int64_t blocks, 
       return expand_q5_k(in, blocks, out);
     case BlockType::kQ6_K:
       return expand_q6_k(in, blocks, out);
+    case BlockType::kQ4_1:
+      return expand_q4_1(in, blocks, out);
+    case BlockType::kQ5_1:
+      return expand_q5_1(in, blocks, out);
+    case BlockType::kQ2_K:
+      return expand_q2_k(in, blocks, out);
+    case BlockType::kQ3_K:
+      return expand_q3_k(in, blocks, out);
     case BlockType::kCount:
       break;
   }

@@ -22,6 +22,10 @@ enum class BlockType : uint8_t {
   kQ4_K,
   kQ5_K,
   kQ6_K,
+  kQ4_1,
+  kQ5_1,
+  kQ2_K,
+  kQ3_K,
   kCount
 };
 
@@ -31,9 +35,10 @@ struct BlockShape {
 };
 
 inline constexpr BlockShape kBlockShapes[] = {
-    {"f16", 1, 2},      {"bf16", 1, 2},     {"f8_e4m3", 1, 1}, {"f8_e5m2", 1, 1},
-    {"int8", 1, 1},     {"Q8_0", 32, 34},   {"Q4_0", 32, 18},  {"Q5_0", 32, 22},
-    {"Q4_K", 256, 144}, {"Q5_K", 256, 176}, {"Q6_K", 256, 210}};
+    {"f16", 1, 2},      {"bf16", 1, 2},     {"f8_e4m3", 1, 1},  {"f8_e5m2", 1, 1},
+    {"int8", 1, 1},     {"Q8_0", 32, 34},   {"Q4_0", 32, 18},   {"Q5_0", 32, 22},
+    {"Q4_K", 256, 144}, {"Q5_K", 256, 176}, {"Q6_K", 256, 210}, {"Q4_1", 32, 20},
+    {"Q5_1", 32, 24},   {"Q2_K", 256, 84},  {"Q3_K", 256, 110}};
 static_assert(sizeof(kBlockShapes) / sizeof(kBlockShapes[0]) ==
               static_cast<size_t>(BlockType::kCount));
 

@@ -82,12 +82,12 @@ void CheckpointPart::read_ahead(const Stream& stream, const std::string& prefix)
 
 bool CheckpointPart::whole(const std::string& name) const {
   const Place& place = tensors_.at(name);
-  return place.part.range == Range{0, file_->describe(place.name)[place.part.dim]};
+  return place.part.range == Range{0, place.shape[place.part.dim]};
 }
 
 HeldWeight CheckpointPart::held(Stream& stream, const std::string& name, DType dtype) const {
   const Place& place = tensors_.at(name);
-  return HeldWeight(stream, *file_, place.name, place.part, dtype);
+  return HeldWeight(stream, *file_, place.name, place.part, place.shape, dtype);
 }
 
 Tensor CheckpointPart::vector(Stream& stream, const std::string& name) const {
@@ -108,15 +108,16 @@ PackedLinear CheckpointPart::matrix(Stream& stream, const std::string& name, con
   const bool product = changed && !alike_;
   PackedLinear out;
   if (format == WeightFormat::kFile || kept_ == WeightFormat::kFile) {
-    auto matrix = product == changed ? held_blocks(stream, *file_, weight.name, weight.part, dtype)
-                                     : std::nullopt;
+    auto matrix = product == changed
+                      ? held_blocks(stream, *file_, weight.name, weight.part, weight.shape, dtype)
+                      : std::nullopt;
     if (matrix) out = pack_stored(stream, std::move(*matrix), bias, dtype, expanded_);
     format = WeightFormat::kCompute;
   }
   if (!out) {
     const bool merged = format == WeightFormat::kCompute || !product;
     const TensorFile& values = merged ? *file_ : *stored->base();
-    const HeldWeight held(stream, values, weight.name, weight.part, dtype);
+    const HeldWeight held(stream, values, weight.name, weight.part, weight.shape, dtype);
     const TensorView& view = held.view();
     out = pack_linear(stream, view.reshape({view[0], view.count() / view[0]}), bias, dtype, format);
     if (merged) return out;

@@ -36,9 +36,11 @@ class CheckpointPart {
   explicit CheckpointPart(const TensorFile& file, WeightFormat kept = WeightFormat::kCompute,
                           bool alike = false)
       : file_(&file), kept_(kept), alike_(alike) {}
-  // Says that `part` of the tensor is held, which the file spells `spelled`.
-  void add(const std::string& name, const std::string& spelled, const TensorPart& part) {
-    tensors_[name] = {spelled, part};
+  // Says that `part` of the tensor is held, which the file spells `spelled`. `shape` are the
+  // extents of the whole tensor in the file.
+  void add(const std::string& name, const std::string& spelled, const TensorPart& part,
+           const std::vector<int64_t>& shape) {
+    tensors_[name] = {spelled, part, shape};
   }
 
   // Asks the system to read the tensors whose names begin with `prefix`, where they are held as a
@@ -63,6 +65,7 @@ class CheckpointPart {
   struct Place {
     std::string name;  // in the file
     TensorPart part;
+    std::vector<int64_t> shape;  // of the whole tensor
   };
   bool whole(const std::string& name) const;
   // Adds the product of the factors to the matrix that was packed without it.

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
-#include "io/weights/weights_file.h"
 #include "models/config_check.h"
 #include "models/files/components.h"
 #include "models/files/model_index.h"
@@ -80,15 +79,28 @@ void find_tokenizers(const PartFiles& files, ModelDirectory& model, const std::s
   }
 }
 
+// Takes the parts that no flag gives from the transformer's file, where it holds them.
+void take_parts_beside(const PartNames& names, ModelDirectory& model) {
+  const ModelFamily& family = *model.family;
+  const auto take = [&](const auto& rows, const char* class_name, std::string& path) {
+    if (!path.empty() || !class_name) return;
+    const auto found = find_part(rows, names, class_name);
+    if (found.row && found.row->class_name == std::string(class_name)) path = model.path;
+  };
+  take(kTextEncoders, family.text_encoder_class, model.text_encoder);
+  take(kTextEncoders, family.pooled_encoder_class, model.pooled_encoder);
+  take(kVaes, family.vae_class, model.vae);
+}
+
 // The model that consists of the files alone.
 ModelDirectory model_of_files(const PartFiles& files) {
   if (files.transformer.empty())
     refuse("the files are no whole model: give --transformer FILE, or --model FOLDER");
   ModelDirectory model;
   model.path = files.transformer;
-  const TensorFile file = open_weights(files.transformer);
-  const ComponentRow<TransformerModel>* row = row_of(kTransformers, file);
-  require(row, files.transformer + ": " + holdings(file) +
+  const PartNames names(files.transformer);
+  const ComponentRow<TransformerModel>* row = find_part(kTransformers, names, "").row;
+  require(row, files.transformer + ": " + holdings(files.transformer) +
                    " (legal for --transformer: " + legal_classes(kTransformers) + ")");
   model.family = family_of_transformer(row->class_name);
   require(model.family,
@@ -96,6 +108,7 @@ ModelDirectory model_of_files(const PartFiles& files) {
               ", which needs --model FOLDER (legal without one: " + families_of_files() + ")");
   const ModelFamily& family = *model.family;
   files.replace_in(model);
+  take_parts_beside(names, model);
   const std::string whole =
       std::string("; or give --model FOLDER, which holds all parts of a ") + family.class_name;
   check_encoders(files, model, whole);

@@ -221,15 +221,21 @@ std::shared_ptr<const TransformerModel> open_transformer(const TensorFile& file)
 // The component that a config.json describes. component_facts returns nullopt for one that is not
 // known here.
 struct ComponentFacts {
-  std::string part;  // "transformer", "text_encoder", "image_encoder", "vae"
+  std::string part;  // "transformer", "text_encoder", "image_encoder", "audio_encoder", "vae"
   std::string class_name;
-  std::vector<TensorSpec> tensors;
-  std::string description;  // the configuration in one line, or ""
+  std::vector<TensorSpec> tensors;  // none where sizes do not follow from a file's tensors
+  std::string description;          // the configuration in one line, or why it is not known, or ""
+  std::string prefix{};             // of the names in the file that holds it
 };
 std::optional<ComponentFacts> component_facts(const std::string& config_path);
-// The component that a file holds, by the config.json beside it, if that fits the tensors, or else
-// by the tensors alone; nullopt where it holds none.
-std::optional<ComponentFacts> component_facts(const TensorFile& file);
+// The components that a weights file holds, by the config.json beside it, if that fits the tensors,
+// or else by the tensors alone.
+std::vector<ComponentFacts> held_components(const std::string& path);
+// Opens the tensors of one component of a file, under its own names: that of the class, if there is
+// one, or else the first of the kind. Of a file that holds none it opens all as they are.
+enum class PartKind : uint8_t { kTransformer, kTextEncoder, kImageEncoder, kVae };
+TensorFile open_part_weights(PartKind kind, const std::string& path,
+                             const char* class_name = nullptr);
 std::string known_components();  // "WanTransformer3DModel, ..."
 // The family that draws with a transformer of this class from single files; null where none does.
 const ModelFamily* family_of_transformer(const std::string& class_name);

@@ -187,18 +187,6 @@ FrameShape VaeDesign::encoder_input(int64_t h, int64_t w, Chunk chunk) const {
           3 * patch * patch};
 }
 
-namespace {
-
-// The shape that a tensor must have in the file: matrices may be convolutions of one pixel there.
-std::vector<int64_t> shape_in(const TensorFile& file, const std::string& spelled,
-                              std::vector<int64_t> shape) {
-  const size_t rank = file.contains(spelled) ? file.describe(spelled).rank : 0;
-  if (shape.size() == 2 && rank > 2) shape.resize(rank, 1);
-  return shape;
-}
-
-}  // namespace
-
 NetworkVae::NetworkVae(VaeDesign design, const TensorFile& file, Stream& stream, DType dtype,
                        VaeParts parts)
     : design_(std::move(design)), dtype_(dtype), device_(stream.device()) {
@@ -206,8 +194,7 @@ NetworkVae::NetworkVae(VaeDesign design, const TensorFile& file, Stream& stream,
     return design_.spelled ? design_.spelled(file, name) : name;
   };
   WeightBinder binder(file, "vae", spelled);
-  for (const TensorSpec& tensor : design_.tensors())
-    binder.take(tensor.name, shape_in(file, spelled(tensor.name), tensor.shape));
+  for (const TensorSpec& tensor : design_.tensors()) binder.take(tensor.name, tensor.shape);
   binder.finish();
   std::vector<TensorView> taken;
   const VaeWeightSource source{

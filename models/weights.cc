@@ -30,6 +30,12 @@ std::string section(const char* title, const std::vector<std::string>& faults) {
   return text;
 }
 
+std::vector<int64_t> without_ones(std::span<const int64_t> shape) {
+  std::vector<int64_t> out(shape.begin(), shape.end());
+  std::erase(out, 1);
+  return out;
+}
+
 constexpr int64_t kStaging = int64_t{1} << 16;  // values converted at a time
 
 }  // namespace
@@ -63,11 +69,24 @@ int64_t TensorPart::count(const TensorSpec& tensor) const {
   return count;
 }
 
+bool same_values(std::span<const int64_t> is, std::span<const int64_t> wants) {
+  std::vector<int64_t> stored = without_ones(is), own = without_ones(wants);
+  if (stored == own) return true;
+  if (wants.size() < 4 || stored.empty() || stored.size() >= own.size()) return false;
+  const auto merged = static_cast<std::ptrdiff_t>(own.size() - stored.size()) + 1;
+  for (std::ptrdiff_t i = 1; i < merged; ++i) own[0] *= own[static_cast<size_t>(i)];
+  own.erase(own.begin() + 1, own.begin() + merged);
+  return stored == own;
+}
+
 HeldWeight::HeldWeight(Stream& stream, const TensorFile& file, const std::string& name,
-                       const TensorPart& part, DType dtype)
-    : file_(file), whole_(part.range == Range{0, file.describe(name)[part.dim]}) {
+                       const TensorPart& part, std::span<const int64_t> shape, DType dtype)
+    : file_(file),
+      shape_(shape.begin(), shape.end()),
+      whole_(part.range == Range{0, shape[part.dim]}) {
   if (whole_ && !file.is_derived()) {
-    mapped_ = file.view(name);
+    const TensorView stored = file.view(name);
+    mapped_ = TensorView(stored.data, stored.dtype, shape);
     return;
   }
   read(stream, name, part, dtype);
@@ -75,7 +94,8 @@ HeldWeight::HeldWeight(Stream& stream, const TensorFile& file, const std::string
 
 void HeldWeight::read(Stream& stream, const std::string& name, const TensorPart& part,
                       DType dtype) {
-  const TensorView like = file_.describe(name).slice(part.dim, part.range.begin, part.range.size());
+  const TensorView like = TensorView(nullptr, file_.describe(name).dtype, shape_)
+                              .slice(part.dim, part.range.begin, part.range.size());
   const bool dry = is_dry_run(stream);
   const Device place{dry ? Device::Kind::kMeasuredHost : Device::Kind::kCpu};
   memory_ = Tensor(dtype, like.shape(), place);
@@ -103,7 +123,7 @@ void HeldWeight::read(Stream& stream, const std::string& name, const TensorPart&
       std::array<int64_t, kMaxRank> begin{};
       begin[part.dim] = part.range.begin;
       begin[0] += row;
-      file_.read(name, {begin.data(), static_cast<size_t>(like.rank)}, in);
+      file_.read(name, {begin.data(), static_cast<size_t>(like.rank)}, in, shape_);
       if (!straight) copy(own, in, out);
     }
   });
@@ -132,9 +152,9 @@ Range held_columns(const TensorFile& file, const std::string& name, const Tensor
 
 std::optional<StoredMatrix> held_blocks(Stream& stream, const TensorFile& file,
                                         const std::string& name, const TensorPart& part,
-                                        DType dtype) {
+                                        std::span<const int64_t> extents, DType dtype) {
   const std::optional<BlockType> type = file.blocks(name);
-  const TensorView like = file.describe(name);
+  const TensorView like(nullptr, file.describe(name).dtype, extents);
   const int64_t all_columns = like.count() / like[0];
   if (!type || all_columns % shape_of(*type).values || (part.dim > 0 && like.rank != 2)) return {};
   const BlockShape& shape = shape_of(*type);
@@ -171,7 +191,10 @@ WeightBinder::WeightBinder(const TensorFile& file, std::string component,
 bool WeightBinder::take(const std::string& name, std::span<const int64_t> shape) {
   const std::string spelled = rename_ ? rename_(name) : name;
   if (file_.contains(spelled)) return check(spelled, shape);
-  missing_.push_back(spelled + " " + shape_text(shape));
+  if (const auto unread = file_.unread().find(spelled); unread != file_.unread().end())
+    mistyped_.push_back(spelled + " is " + unread->second);
+  else
+    missing_.push_back(spelled + " " + shape_text(shape));
   return false;
 }
 
@@ -207,7 +230,7 @@ bool WeightBinder::check(const std::string& spelled, std::span<const int64_t> sh
   used_.insert(spelled);
   const TensorView view = file_.describe(spelled);
   bool sound = true;
-  if (!std::ranges::equal(view.shape(), shape)) {
+  if (!same_values(view.shape(), shape)) {
     misshapen_.push_back(spelled + " " + shape_text(view.shape()) + " must be " +
                          shape_text(shape));
     sound = false;

@@ -94,14 +94,20 @@ inline int64_t parameter_count(std::span<const TensorSpec> tensors) {
 // it.
 TensorFile without_values(const std::vector<TensorSpec>& tensors, DType dtype = DType::kBF16);
 
-// The part of one tensor that a rank holds, by its name in the file. The whole tensor is a view of
+// Returns whether a file's tensor with the extents `is` has the values of one with the extents
+// `wants`, in the same order, as writers with fewer dimensions store them: without extents of one,
+// or, of a kernel of four dimensions or more, with the first extents merged.
+bool same_values(std::span<const int64_t> is, std::span<const int64_t> wants);
+
+// The part of one tensor that a rank holds, by its name in the file, where it has `shape` or other
+// extents of the same values. The whole tensor is a view of
 // the mapped file. A part is read into memory of its own as `dtype`, and so is a whole tensor of a
 // derived file; values are rounded once, here or when they are packed. The destructor frees the
 // memory and drops the file's pages, so the file must outlive it.
 class HeldWeight {
  public:
   HeldWeight(Stream& stream, const TensorFile& file, const std::string& name,
-             const TensorPart& part, DType dtype);
+             const TensorPart& part, std::span<const int64_t> shape, DType dtype);
   ~HeldWeight();
   HeldWeight(const HeldWeight&) = delete;
   HeldWeight& operator=(const HeldWeight&) = delete;
@@ -113,17 +119,18 @@ class HeldWeight {
   void read(Stream& stream, const std::string& name, const TensorPart& part, DType dtype);
 
   const TensorFile& file_;
+  std::vector<int64_t> shape_;
   bool whole_;
   TensorView mapped_;  // the whole tensor
   Tensor memory_;      // a part of it, or all of one that is computed
 };
 
-// Reads the part of a matrix [out, ...] as the file stores it. Returns nullopt where that would
-// take no less memory than `dtype`, or is of no type that can be kept. Throws Error(kUsage) that
-// names the tensor if the part cuts its blocks.
+// Reads the part of a matrix [out, ...] of the whole `shape` as the file stores it. Returns nullopt
+// where that would take no less memory than `dtype`, or is of no type that can be kept. Throws
+// Error(kUsage) that names the tensor if the part cuts its blocks.
 std::optional<StoredMatrix> held_blocks(Stream& stream, const TensorFile& file,
                                         const std::string& name, const TensorPart& part,
-                                        DType dtype);
+                                        std::span<const int64_t> shape, DType dtype);
 
 class WeightBinder {
  public:
@@ -132,8 +139,8 @@ class WeightBinder {
   WeightBinder(const TensorFile& file, std::string component,
                std::function<std::string(const std::string&)> rename = {});
 
-  // Returns whether the file has the tensor with this shape and a float dtype (f32, bf16, f16,
-  // f64). Otherwise it notes the fault.
+  // Returns whether the file has the tensor with this shape (or same_values) and a float dtype
+  // (f32, bf16, f16, f64). Otherwise it notes the fault.
   bool take(const std::string& name, std::initializer_list<int64_t> shape) {
     return take(name, std::span<const int64_t>(shape.begin(), shape.size()));
   }

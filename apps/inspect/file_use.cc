@@ -10,7 +10,6 @@
 #include "apps/command_line/printable.h"
 #include "apps/commands.h"
 #include "engine/generation/open_model.h"
-#include "io/weights/weights_file.h"
 #include "models/files/tokenizer_files.h"
 #include "models/lora/lora.h"
 
@@ -24,8 +23,10 @@ constexpr const char kPrompt[] = " --prompt 'a cat on grass' -o ";
 
 bool is_weights(const fs::path& path) {
   const std::string name = path.filename().string();
-  return !name.starts_with('.') && name.find("-of-") == std::string::npos &&
-         (name.ends_with(".safetensors") || name.ends_with(".gguf"));
+  const bool shard = name.find("-of-") != std::string::npos;
+  return !name.starts_with('.') &&
+         ((name.ends_with(".safetensors") && !shard) ||
+          (name.ends_with(".gguf") && (!shard || name.find("-00001-of-") != std::string::npos)));
 }
 
 // The weights files of a folder, by name.
@@ -54,15 +55,19 @@ std::vector<std::string> files_around(const std::string& path) {
   return out;
 }
 
-// The files around a file that hold a component each, by its class.
+std::shared_ptr<const TransformerModel> transformer_in(const std::string& path) {
+  return open_transformer(open_part_weights(PartKind::kTransformer, path));
+}
+
+// The files around a file, by the classes of the components that they hold.
 using Found = std::map<std::string, std::vector<std::string>>;
 
 Found components_around(const std::string& path) {
   Found out;
   for (const std::string& file : files_around(path)) {
     try {
-      if (const std::optional<ComponentFacts> facts = component_facts(open_weights(file)))
-        out[facts->class_name].push_back(file);
+      for (const ComponentFacts& facts : held_components(file))
+        if (!facts.tensors.empty()) out[facts.class_name].push_back(file);
     } catch (const Error&) {
       continue;  // it is no part of the answer
     }
@@ -164,11 +169,13 @@ Use completed(const PartFiles& files, const Found& found) {
   constexpr size_t kMostTried = 64;  // choices of files
   Use use;
   use.files = files;
-  const TensorFile file = open_weights(files.transformer);
-  const std::optional<ComponentFacts> facts = component_facts(file);
-  use.family = facts ? family_of_transformer(facts->class_name) : nullptr;
+  const std::vector<ComponentFacts> held = held_components(files.transformer);
+  const bool transformer =
+      !held.empty() && held[0].part == "transformer" && !held[0].tensors.empty();
+  use.family = transformer ? family_of_transformer(held[0].class_name) : nullptr;
   if (!use.family) return use;
-  const std::vector<NeededPart> parts = needed_parts(*use.family, open_transformer(file)->traits());
+  const std::vector<NeededPart> parts =
+      needed_parts(*use.family, transformer_in(files.transformer)->traits());
   std::vector<std::vector<std::string>> candidates;
   size_t choices = 1;
   for (const NeededPart& part : parts) {
@@ -225,14 +232,13 @@ std::string folder_around(const std::string& file) {
 }
 
 // The published models whose transformers have such tensors: alone, or as one of two experts.
-std::vector<std::string> published(const std::string& path, const ModelFamily& family,
-                                   const TensorFile& file) {
+std::vector<std::string> published(const std::string& path, const ModelFamily& family) {
   std::vector<std::string> names;
   ModelDirectory model;
   model.path = path;
   model.family = &family;
   for (int experts = 1; experts <= 2; ++experts) {
-    model.transformers.push_back(open_transformer(file));
+    model.transformers.push_back(transformer_in(path));
     if (experts == 2) model.transformer_2 = path;
     const std::string name = family.defaults(model).name;
     if (name != folder_name(path)) names.push_back(experts == 2 ? "an expert of " + name : name);
@@ -259,14 +265,13 @@ void add_command(const Use& use, const std::string& more, Json& object) {
 bool draws_pictures(const Use& use) {
   ModelDirectory model;
   model.path = use.files.transformer;
-  model.transformers.push_back(open_transformer(open_weights(use.files.transformer)));
+  model.transformers.push_back(transformer_in(use.files.transformer));
   return use.family->defaults(model).frames == 1;
 }
 
 // The commands of files that are no transformer need one. The first around that makes a whole model
 // with them is taken.
-Use around_part(const std::optional<ComponentFacts>& facts, const std::string& path,
-                const Found& found) {
+Use around_part(const ComponentFacts* facts, const std::string& path, const Found& found) {
   std::optional<Use> best;
   const std::string part = facts ? facts->part : "";
   for (const auto& [class_name, files] : found) {
@@ -293,23 +298,24 @@ Use around_part(const std::optional<ComponentFacts>& facts, const std::string& p
 }  // namespace
 
 void add_use(const std::string& path, const TensorFile& file, Json& object) {
-  std::optional<ComponentFacts> facts;
-  try {
-    facts = component_facts(file);
-  } catch (const Error& error) {
-    object["config"] = error.what();
-    return;
-  }
+  const std::vector<ComponentFacts> held = held_components(path);
+  const ComponentFacts* facts = held.empty() ? nullptr : &held[0];
   const std::optional<std::string> lora = facts ? std::nullopt : lora_family(file);
   if (facts) {
     object["part"] = facts->part;
     object["class"] = facts->class_name;
     if (!facts->description.empty()) object["config"] = facts->description;
+    if (held.size() > 1 || !facts->prefix.empty()) object["holds"] = Json::array();
+    for (const ComponentFacts& each : held)
+      if (object.contains("holds"))
+        object["holds"].push_back(
+            {{"prefix", each.prefix}, {"part", each.part}, {"class", each.class_name}});
   }
+  if (!file.unread().empty()) object["not_read"] = file.unread();
   if (lora) object["lora"] = *lora;
   if (fs::is_regular_file(path) && facts && facts->part == "text_encoder" && holds_tokenizer(path))
     object["tokenizer"] = "inside";
-  if (!fs::is_regular_file(path) || (!facts && !lora)) return;
+  if (!fs::is_regular_file(path) || (!facts && !lora) || (facts && facts->tensors.empty())) return;
   if (const std::string folder = folder_around(path); !folder.empty()) {
     object["command"] = shell_word(program_name()) + " generate --model " + shell_word(folder) +
                         (lora ? " --lora " + shell_word(path) : "") + kPrompt +
@@ -320,7 +326,7 @@ void add_use(const std::string& path, const TensorFile& file, Json& object) {
   Use use;
   if (facts && facts->part == "transformer") {
     if (const ModelFamily* family = family_of_transformer(facts->class_name))
-      if (const std::vector<std::string> names = published(path, *family, file); !names.empty())
+      if (const std::vector<std::string> names = published(path, *family); !names.empty())
         object["model"] = names;
     use = completed(with_experts(path), found);
   } else {

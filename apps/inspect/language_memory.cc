@@ -6,6 +6,7 @@
 
 #include "apps/device.h"
 #include "engine/memory/memory_plan.h"
+#include "io/weights/weights_file.h"
 
 namespace weft {
 namespace {
@@ -108,7 +109,7 @@ LanguageBytes plan_language(const DecoderConfig& config, const LanguageOptions& 
 
 Json inspect_language(const std::string& path) {
   const DecoderConfig config = LanguageModel::read_config(path);
-  const TensorFile file = TensorFile::open(path);
+  const TensorFile file = open_weights(path);
   int64_t parameters = 0;
   const std::vector<TensorSpec> tensors = decoder_tensors(config);
   for (const TensorSpec& tensor : tensors) {
@@ -117,8 +118,7 @@ Json inspect_language(const std::string& path) {
     parameters += count;
   }
   std::map<std::string, int64_t> dtypes;
-  for (const std::string& name : file.names())
-    ++dtypes[std::string(to_string(file.describe(name).dtype))];
+  for (const std::string& name : file.names()) ++dtypes[file.stored_type(name)];
   return {{"model", path},
           {"class", config.head_norms ? "Qwen3ForCausalLM" : "Qwen2ForCausalLM"},
           {"parameters", parameters},

@@ -123,9 +123,10 @@ NamedTensors run_text_encoder(Case& c) {
   Bench bench(c);
   const std::shared_ptr<const TextEncoderModel> model =
       open_text_encoder(c.part_file("text_encoder", "config.json"));
-  const auto weights =
-      merge_loras(c, std::make_shared<const TensorFile>(open_weights(c.part("text_encoder"))),
-                  nullptr, model.get());
+  const auto weights = merge_loras(c,
+                                   std::make_shared<const TensorFile>(open_part_weights(
+                                       PartKind::kTextEncoder, c.part("text_encoder"))),
+                                   nullptr, model.get());
   const TextEncoderTraits& traits = model->traits();
   if (!c.placement.encodes_text(traits)) return {};
   const std::unique_ptr<TextEncoder> encoder =
@@ -164,8 +165,8 @@ NamedTensors run_image_encoder(Case& c) {
   const TextEncoderTraits split = traits.split();
   if (!c.placement.encodes_text(split)) return {};
   const std::unique_ptr<ImageEncoder> encoder =
-      model->load(bench.stream, TensorFile::open(c.part("image_encoder")), c.options.dtype,
-                  c.placement.text_width(split));
+      model->load(bench.stream, open_part_weights(PartKind::kImageEncoder, c.part("image_encoder")),
+                  c.options.dtype, c.placement.text_width(split));
   const Tensor pixels = bench.load(TensorFile::open(c.file("inputs.safetensors")), "pixel_values");
   const TensorView& view = pixels.view();
   if (view.rank != 3 || view[0] != 3 || view[1] != traits.size || view[2] != traits.size)

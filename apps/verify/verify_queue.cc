@@ -66,8 +66,9 @@ struct CaseExperts final : Experts {
   CaseExperts(Bench& bench, Case& c, int experts) : compute(c.options.dtype) {
     for (int model = 0; model < experts; ++model) {
       const auto described = model_of(c, model);
-      loaded.push_back(described->load(bench.stream, TensorFile::open(c.part(expert_name(model))),
-                                       c.placement.load(described->traits(), {.dtype = compute})));
+      loaded.push_back(described->load(
+          bench.stream, open_part_weights(PartKind::kTransformer, c.part(expert_name(model))),
+          c.placement.load(described->traits(), {.dtype = compute})));
     }
   }
   const ModelFamily& family() const override { return row; }

@@ -114,7 +114,7 @@ struct Collector final : Observer {
 // The transformer of a case. All rows of its prompts are given.
 struct CaseTransformer final : Experts {
   CaseTransformer(const Case& c, Stream& stream)
-      : weights(TensorFile::open(c.part("transformer"))),
+      : weights(open_part_weights(PartKind::kTransformer, c.part("transformer"))),
         model(c.transformer_model(weights)),
         transformer(model->load(stream, weights,
                                 c.placement.load(model->traits(), {.dtype = c.options.dtype}))) {}

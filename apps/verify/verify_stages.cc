@@ -241,7 +241,8 @@ GivenInputs given_inputs(Bench& bench, const Case& c, const TensorFile& inputs, 
 NamedTensors run_transformer(Case& c) {
   const ZoneScope zone(Zone::kDenoise);
   Bench bench(c);
-  auto weights = std::make_shared<const TensorFile>(open_weights(c.transformer_path()));
+  auto weights = std::make_shared<const TensorFile>(
+      open_part_weights(PartKind::kTransformer, c.transformer_path()));
   const std::shared_ptr<const TransformerModel> described = c.transformer_model(*weights);
   weights = merge_loras(c, std::move(weights), described.get(), nullptr);
   const TransformerTraits& traits = described->traits();
@@ -324,8 +325,8 @@ NamedTensors run_vae(Case& c, VaeParts part) {
   Bench bench(c);
   const std::shared_ptr<const VaeModel> model = open_vae(c.part_file("vae", "config.json"));
   const VaeTraits& traits = model->traits();
-  const std::unique_ptr<Vae> vae =
-      model->load(bench.stream, TensorFile::open(c.part("vae")), c.options.dtype, part);
+  const std::unique_ptr<Vae> vae = model->load(
+      bench.stream, open_part_weights(PartKind::kVae, c.part("vae")), c.options.dtype, part);
   const bool decode = part == VaeParts::kDecoder;
   const Tensor input =
       bench.load(TensorFile::open(c.file("inputs.safetensors")), decode ? "latents" : "video");
@@ -507,7 +508,7 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
   LayoutLimits limits{.requests = 0, .guided = false};
   const bool clips = stage == "clips", displaced = stage == "displaced";
   if (stage == "transformer" || clips || displaced) {
-    const TensorFile weights = open_weights(c.transformer_path());
+    const TensorFile weights = open_part_weights(PartKind::kTransformer, c.transformer_path());
     const std::shared_ptr<const TransformerModel> model = c.transformer_model(weights);
     const TransformerTraits& traits = model->traits();
     const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));

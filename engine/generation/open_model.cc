@@ -37,8 +37,8 @@ void check_that_parts_fit(const ModelDirectory& directory) {
   }
 }
 
-OpenModel::File opened(const std::string& path) {
-  return std::make_shared<const TensorFile>(open_weights(path));
+OpenModel::File opened(PartKind kind, const std::string& path, const char* class_name = nullptr) {
+  return std::make_shared<const TensorFile>(open_part_weights(kind, path, class_name));
 }
 
 std::vector<OpenModel::File> open_experts(const ModelDirectory& directory,
@@ -51,7 +51,8 @@ std::vector<OpenModel::File> open_experts(const ModelDirectory& directory,
                                          "', but this model has one expert; legal: FILE[:SCALE]");
   std::vector<OpenModel::File> files;
   for (int model = 0; model < directory.experts(); ++model) {
-    files.push_back(opened(directory.expert_path(model)));
+    files.push_back(opened(PartKind::kTransformer, directory.expert_path(model),
+                           directory.family->transformer_class));
     std::vector<Lora> own;
     std::ranges::copy_if(loras, std::back_inserter(own),
                          [&](const Lora& lora) { return lora.changes(model); });
@@ -65,10 +66,13 @@ std::vector<OpenModel::File> open_experts(const ModelDirectory& directory,
 OpenModel::TextFiles open_text_encoders(const ModelDirectory& directory,
                                         std::span<const Lora> loras,
                                         std::vector<std::string>& notes) {
-  OpenModel::TextFiles files{opened(directory.text_encoder), nullptr};
+  OpenModel::TextFiles files{
+      opened(PartKind::kTextEncoder, directory.text_encoder, directory.family->text_encoder_class),
+      nullptr};
   std::vector<TextEncoderWeights> encoders{{*directory.text_model, files.rows}};
   if (directory.pooled_model) {
-    files.pooled = opened(directory.pooled_encoder);
+    files.pooled = opened(PartKind::kTextEncoder, directory.pooled_encoder,
+                          directory.family->pooled_encoder_class);
     encoders.push_back({*directory.pooled_model, files.pooled});
   }
   std::vector<Lora> own;  // a file that is given for each expert changes the encoders once
@@ -113,9 +117,13 @@ std::vector<OpenModel::File> with_blocks(const OpenModel& whole, int blocks) {
 OpenModel::OpenModel(const std::string& path, std::vector<Lora> changes, PartFiles of_parts)
     : directory(open_model_directory(path, of_parts)),
       tokenizer(directory.family->tokenizer(directory)),
-      vae_file(opened(directory.vae)),
-      audio_file(directory.audio_model ? opened(directory.audio_encoder) : nullptr),
-      image_file(directory.image_encoder.empty() ? nullptr : opened(directory.image_encoder)),
+      vae_file(opened(PartKind::kVae, directory.vae, directory.family->vae_class)),
+      audio_file(directory.audio_model
+                     ? std::make_shared<const TensorFile>(open_weights(directory.audio_encoder))
+                     : nullptr),
+      image_file(directory.image_encoder.empty()
+                     ? nullptr
+                     : opened(PartKind::kImageEncoder, directory.image_encoder)),
       files(std::move(of_parts)),
       loras(std::move(changes)),
       notes(directory.notes),

@@ -11,6 +11,7 @@
 #include "kernels/dry_run.h"
 #include "kernels/meter.h"
 #include "kernels/transfer.h"
+#include "models/registry.h"
 #include "parallel/transport/silent.h"
 
 namespace weft {
@@ -380,7 +381,8 @@ LanguageModel::LanguageModel(TensorFile file, const DecoderConfig& config,
 
 LanguageModel::LanguageModel(const std::string& folder, const LanguageOptions& options,
                              RankPlacement placement)
-    : LanguageModel(TensorFile::open(folder), read_config(folder), options, std::move(placement)) {}
+    : LanguageModel(open_part_weights(PartKind::kTextEncoder, folder), read_config(folder), options,
+                    std::move(placement)) {}
 
 std::vector<Completion> LanguageModel::complete(std::span<const CompletionRequest> requests,
                                                 const CompletionOptions& options) {

@@ -20,6 +20,8 @@ struct GgufType {
 
 // Returns null for a type that is not read.
 const GgufType* find_gguf_type(uint32_t id);
+// "IQ4_NL, which is not read; the nearest that is: Q4_K".
+std::string describe_unread_gguf_type(uint32_t id);
 std::string known_gguf_types();  // "F32, F16, ..."
 
 }  // namespace weft

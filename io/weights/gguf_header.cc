@@ -7,6 +7,7 @@
 #include <numeric>
 #include <span>
 
+#include "io/weights/file_kind.h"
 #include "io/weights/safetensors_header.h"
 
 namespace weft {
@@ -98,6 +99,8 @@ std::string GgufReader::name(const std::string& what) {
 
 void GgufReader::start() {
   const std::string_view magic = take(4, "the first four bytes");
+  const std::string kind = magic == "GGUF" ? "" : file_kind(file_);
+  if (!kind.empty()) refuse(kind);
   if (magic != "GGUF") refuse("is not a GGUF file: it begins with " + quoted_name(magic));
   out_.version = number<uint32_t>("the version");
   if (out_.version != 2 && out_.version != 3)
@@ -223,7 +226,8 @@ GgufTensor GgufReader::tensor(uint64_t index) {
   const auto type = number<uint32_t>("the type of " + what);
   tensor.type = find_gguf_type(type);
   if (!tensor.type)
-    refuse(what + " has the type " + std::to_string(type) + " (legal: " + known_gguf_types() + ")");
+    refuse(what + " has the type " + describe_unread_gguf_type(type) +
+           " (legal: " + known_gguf_types() + ")");
   const auto block = static_cast<uint64_t>(tensor.type->values);
   if (row % block)
     refuse(what + " has rows of " + std::to_string(row) + " values, " + tensor.type->name +

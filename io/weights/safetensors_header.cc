@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "io/weights/file_kind.h"
 #include "io/weights/mapping.h"
 
 namespace weft {
@@ -13,9 +14,18 @@ namespace {
 
 using nlohmann::json;
 
+constexpr std::string_view kMetadataKey = "__metadata__";
 constexpr std::string_view kDTypeNames[] = {"F32", "BF16", "F16", "F64",  "I8",      "U8",
                                             "I16", "I32",  "I64", "BOOL", "F8_E4M3", "F8_E5M2"};
 static_assert(std::size(kDTypeNames) == static_cast<size_t>(DType::kCount));
+// Types that are not read. A file may hold tensors of them that nothing uses.
+struct UnreadDType {
+  std::string_view name;
+  uint64_t bits;
+};
+constexpr UnreadDType kUnreadDTypes[] = {
+    {"U16", 16},        {"U32", 32},        {"U64", 64},    {"C64", 64},    {"F8_E8M0", 8},
+    {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4}};
 constexpr int kMaxHeaderDims = 8;
 constexpr uint64_t kExtentLimit = uint64_t{1} << 48;
 
@@ -30,7 +40,10 @@ class HeaderReader : public nlohmann::json_sax<json> {
  public:
   HeaderReader(const std::string& path, SafetensorsHeader& out) : path_(path), out_(out) {}
 
-  bool null() override { unexpected("null"); }
+  bool null() override {
+    if (level_ != kTop || key_ != kMetadataKey) unexpected("null");
+    return true;
+  }
   bool boolean(bool) override { unexpected("a boolean"); }
   bool number_integer(int64_t) override { unexpected("a negative number"); }
   bool number_float(double, const std::string&) override {
@@ -61,13 +74,15 @@ class HeaderReader : public nlohmann::json_sax<json> {
     }
     if (level_ != kTensor || field_ != kDType) unexpected("a string");
     const auto* found = std::find(std::begin(kDTypeNames), std::end(kDTypeNames), value);
+    const auto* unread =
+        std::ranges::find(kUnreadDTypes, std::string_view(value), &UnreadDType::name);
+    unread_ = unread == std::end(kUnreadDTypes) ? nullptr : unread;
+    if (unread_) return true;
     if (found == std::end(kDTypeNames)) {
       std::string legal;
       for (std::string_view name : kDTypeNames)
         legal.append(legal.empty() ? "" : ", ").append(name);
-      const bool blocks = value == "F8_E8M0" || value == "F4";
-      fault("has dtype " + quoted_name(value) + (blocks ? ", as MXFP8 and NVFP4 have" : "") +
-            ", must be one of " + legal);
+      fault("has dtype " + quoted_name(value) + ", must be one of " + legal);
     }
     entry_.dtype = static_cast<DType>(found - kDTypeNames);
     return true;
@@ -76,7 +91,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
     if (level_ == kStart) {
       level_ = kTop;
     } else if (level_ == kTop) {
-      level_ = key_ == "__metadata__" ? kMetadata : kTensor;
+      level_ = key_ == kMetadataKey ? kMetadata : kTensor;
       if (level_ == kMetadata && std::exchange(metadata_seen_, true))
         refuse_file(path_, "__metadata__ stands twice in the header");
       if (level_ == kTensor) begin_tensor();
@@ -152,25 +167,26 @@ class HeaderReader : public nlohmann::json_sax<json> {
       if (!seen_[field]) fault(std::string("has no ") + kFieldNames[field]);
     if (offset_count_ != 2) fault("must have two data_offsets");
     // Strides are products of extents, too, so they must not overflow even if an extent is 0.
-    unsigned __int128 span = size_of(entry_.dtype);
+    unsigned __int128 span = unread_ ? unread_->bits : 8 * size_of(entry_.dtype);
     bool empty = false;
     for (int i = 0; i < dims_; ++i) {
       empty |= shape_[i] == 0;
       span *= std::max<uint64_t>(shape_[i], 1);
-      if (span > (uint64_t{1} << 62)) fault("has a shape whose bytes overflow");
+      if (span > static_cast<unsigned __int128>(1) << 65) fault("has a shape whose bytes overflow");
     }
-    const uint64_t bytes = empty ? 0 : static_cast<uint64_t>(span);
+    const uint64_t bytes = empty ? 0 : static_cast<uint64_t>((span + 7) / 8);
     entry_.begin = offsets_[0];
     entry_.end = offsets_[1];
     if (entry_.end < entry_.begin || entry_.end - entry_.begin != bytes)
       fault("has data_offsets [" + std::to_string(entry_.begin) + ", " +
             std::to_string(entry_.end) + "], its shape and dtype need " + std::to_string(bytes) +
             " bytes");
-    if (dims_ > kMaxRank)
+    if (unread_) out_.unread.emplace(entry_.name, unread_->name);
+    if (dims_ > kMaxRank && !unread_)
       fault("has " + std::to_string(dims_) + " dimensions, at most " + std::to_string(kMaxRank) +
             " are supported");
-    entry_.rank = dims_;
-    for (int i = 0; i < dims_; ++i) entry_.extent[i] = static_cast<int64_t>(shape_[i]);
+    entry_.rank = std::min(dims_, kMaxRank);
+    for (int i = 0; i < entry_.rank; ++i) entry_.extent[i] = static_cast<int64_t>(shape_[i]);
     out_.tensors.push_back(std::move(entry_));
   }
 
@@ -180,6 +196,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
   Field field_ = kFields;
   std::string key_;
   TensorEntry entry_;
+  const UnreadDType* unread_ = nullptr;
   bool seen_[kFields] = {};
   bool metadata_seen_ = false;
   int dims_ = 0, offset_count_ = 0;
@@ -249,18 +266,13 @@ uint64_t safetensors_header_bytes(std::string_view start, uint64_t file_bytes,
   uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i)
     header_bytes = header_bytes << 8 | static_cast<unsigned char>(start[i]);
-  if (header_bytes > kMaxHeaderBytes) {
-    if (start.starts_with("version "))
-      refuse_file(path, "is a Git LFS pointer, not the weights; fetch them with 'git lfs pull'");
-    if (start.starts_with("PK\3\4") || start.starts_with("\x80\x02"))
-      refuse_file(
-          path,
-          "is a pickle archive, which is never read; convert it to safetensors or download a "
-          "safetensors copy");
+  const bool begins = start.size() < 9 || start[8] == '{';
+  if (header_bytes > kMaxHeaderBytes || !begins)
+    if (const std::string kind = file_kind(start); !kind.empty()) refuse_file(path, kind);
+  if (header_bytes > kMaxHeaderBytes)
     refuse_file(path, "is not a safetensors file: its first 8 bytes give a header of " +
                           std::to_string(header_bytes) + " bytes (limit " +
                           std::to_string(kMaxHeaderBytes) + ")");
-  }
   if (header_bytes > file_bytes - 8)
     refuse_file(path, "file is " + size_text(file_bytes) + ", the header alone needs " +
                           size_text(8 + header_bytes) + " (" +
@@ -285,6 +297,8 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, uint64_t data_
       refuse_file(path,
                   "tensor " + quoted_name(header.tensors[i].name) + " stands twice in the header");
   check_cover(header, data_bytes, text.size(), path);
+  std::erase_if(header.tensors,
+                [&](const TensorEntry& entry) { return header.unread.contains(entry.name); });
   return header;
 }
 

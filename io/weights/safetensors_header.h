@@ -25,7 +25,8 @@ struct TensorEntry {
 };
 
 struct SafetensorsHeader {
-  std::vector<TensorEntry> tensors;  // by name
+  std::vector<TensorEntry> tensors;           // by name
+  std::map<std::string, std::string> unread;  // tensors of types that are not read: name, type
   std::map<std::string, std::string> metadata;
 };
 
@@ -37,7 +38,7 @@ std::string quoted_name(std::string_view name);
 std::string_view safetensors_name(DType dtype);
 
 // Returns the header's length N after checking that the file has 8 + N bytes. `start` holds the
-// first bytes of the file, at least 8 unless the file is shorter.
+// first kFileKindBytes of the file, or all of it. A file of another kind is refused by that kind.
 uint64_t safetensors_header_bytes(std::string_view start, uint64_t file_bytes,
                                   const std::string& path);
 // Parses the N header bytes `text`; `data_bytes` more bytes follow them in the file. Throws

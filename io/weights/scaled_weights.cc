@@ -16,11 +16,15 @@ namespace {
 
 constexpr int64_t kScaledAtOnce = 16384;
 constexpr const char* kLegal =
-    "f8_e4m3 and f8_e5m2, plain or with a scale per tensor or row, and int8 with such a scale";
+    "f8_e4m3 and f8_e5m2, plain or with a scale per tensor, row or 128 x 128 values, and int8 with "
+    "such a scale";
+constexpr int64_t kBlockSide = 128;
 
-// The names that may stand beside `m.weight`.
-constexpr const char* kScales[] = {".scale_weight", ".weight_scale"};
-constexpr const char* kInputScales[] = {".scale_input", ".input_scale"};
+// The names that may stand beside `m.weight`. All scales are factors, those called inverse too.
+constexpr const char* kScales[] = {".scale_weight", ".weight_scale", ".weight_scale_inv"};
+// Scales that round activations, which are not rounded here.
+constexpr const char* kOtherScales[] = {".scale_input",  ".input_scale", ".activation_scale",
+                                        ".output_scale", ".k_scale",     ".v_scale"};
 // The ends of names that only other formats have, and those formats.
 constexpr std::pair<const char*, const char*> kOtherFormats[] = {
     {".weight_scale_2", "NVFP4"},
@@ -53,19 +57,32 @@ void to_floats(const TensorView& in, float* out) {
 
 struct Scaled {
   DType stored = DType::kF32;
-  int64_t row = 1;            // values that share a scale
+  // The i-th value has the scale i / row; or where `columns` is not 0, it stands in a matrix of so
+  // many columns, whose blocks of 128 x 128 have a scale each.
+  int64_t row = 1, columns = 0;
   std::vector<float> scales;  // empty: none
+
+  float scale_of(int64_t i) const {
+    if (columns == 0) return scales[static_cast<size_t>(i / row)];
+    const int64_t wide = (columns + kBlockSide - 1) / kBlockSide;
+    return scales[static_cast<size_t>(i / columns / kBlockSide * wide + i % columns / kBlockSide)];
+  }
 };
 
 class ScaledFile final : public StoredTensors {
  public:
-  explicit ScaledFile(TensorFile file) : file_(std::move(file)) {
+  ScaledFile(TensorFile file, const TensorFile::Renaming& renamed) : file_(std::move(file)) {
     for (const std::string& name : file_.names())
       for (const auto& [suffix, format] : kOtherFormats)
         if (name.ends_with(suffix))
           refuse(name, std::string("belongs to the format ") + format + ", which is not read");
+    for (const auto& [name, type] : file_.unread())
+      for (const char* suffix : kScales)
+        if (!weight_of(name, suffix).empty())
+          refuse(name, "is a scale of the type " + type +
+                           ", as MXFP8 and NVFP4 have, which are not read");
     for (const std::string& name : file_.names()) add(name);
-    check_metadata();
+    check_metadata(renamed);
     for (const auto& [name, scaled] : scaled_)
       if (scaled.stored == DType::kI8 && scaled.scales.empty())
         refuse(name, "is int8 and has no scale");
@@ -101,13 +118,14 @@ class ScaledFile final : public StoredTensors {
       file_.read_run(name, first + done, in);
       to_floats(in, to + done);
       if (scaled.scales.empty()) continue;
-      for (int64_t i = done; i < done + count; ++i)
-        to[i] *= scaled.scales[static_cast<size_t>((first + i) / scaled.row)];
+      for (int64_t i = done; i < done + count; ++i) to[i] *= scaled.scale_of(first + i);
     }
   }
 
   std::optional<BlockType> blocks(const std::string& name) const override {
-    return block_type(file_.describe(name).dtype);
+    const auto found = scaled_.find(name);
+    const bool in_blocks = found != scaled_.end() && found->second.columns > 0;
+    return in_blocks ? std::nullopt : block_type(file_.describe(name).dtype);
   }
   void read_blocks(const std::string& name, int64_t first, const TensorView& out) const override {
     file_.read_blocks(name, first, out);
@@ -140,7 +158,7 @@ class ScaledFile final : public StoredTensors {
     for (const char* suffix : kScales)
       if (const std::string weight = weight_of(name, suffix); !weight.empty())
         add_scale(name, weight);
-    for (const char* suffix : kInputScales)  // they round activations, which are not rounded here
+    for (const char* suffix : kOtherScales)
       if (!weight_of(name, suffix).empty()) hidden_.insert(name);
     if (const std::string weight = weight_of(name, kDescription); !weight.empty()) {
       hidden_.insert(name);
@@ -155,12 +173,17 @@ class ScaledFile final : public StoredTensors {
     const int64_t rows = like.rank ? like[0] : 1;
     if (scale.rank == 2 && scale[0] == rows && scale[1] > 1 && !is_float(scale.dtype))
       refuse(name, "has a scale per block, as MXFP8 and NVFP4 have, which are not read");
-    if (!is_float(scale.dtype) || (scale.count() != 1 && scale.count() != rows))
-      refuse(name, "is " + scale.to_string_shape() + ", must be one float or one per row of " +
+    const auto blocks = [&](int dim) { return (like[dim] + kBlockSide - 1) / kBlockSide; };
+    const bool per_block =
+        like.rank == 2 && scale.rank == 2 && scale[0] == blocks(0) && scale[1] == blocks(1);
+    if (!is_float(scale.dtype) || (scale.count() != 1 && scale.count() != rows && !per_block))
+      refuse(name, "is " + scale.to_string_shape() +
+                       ", must be one float, one per row or one per 128 x 128 values of " +
                        like.to_string_shape());
     Scaled& scaled = scaled_[weight];
     if (!scaled.scales.empty()) refuse(weight, "has two scales");
     scaled.stored = like.dtype;
+    scaled.columns = per_block && scale.count() > 1 ? like[1] : 0;
     scaled.row = std::max<int64_t>(1, scale.count() == 1 ? like.count() : like.count() / rows);
     scaled.scales.resize(static_cast<size_t>(scale.count()));
     std::vector<char> bytes(scale.bytes());
@@ -183,17 +206,22 @@ class ScaledFile final : public StoredTensors {
     check_format(parse_json(text, file_.files().front() + ": " + name), weight);
   }
 
-  void check_metadata() {
+  void check_metadata(const TensorFile::Renaming& renamed) {
     const auto found = file_.metadata().find(kMetadata);
     if (found == file_.metadata().end()) return;
     const std::string what = file_.files().front() + ": " + kMetadata;
     const nlohmann::json all = parse_json(found->second, what);
     const nlohmann::json& layers = json_field(all, "layers", what);
     if (!layers.is_object()) throw Error(ErrorKind::kModel, what + ": layers is not an object");
-    for (const auto& [layer, format] : layers.items())
-      for (const char* prefix : {"", "diffusion_model.", "model.diffusion_model."})
-        if (const std::string weight = prefix + layer + kWeight; file_.contains(weight))
-          check_format(format, weight);
+    for (const auto& [layer, format] : layers.items()) {
+      std::set<std::string> weights{layer + kWeight};
+      for (const char* prefix : {"", "diffusion_model.", "model.diffusion_model."}) {
+        const std::string weight = prefix + layer + kWeight;
+        weights.insert(renamed ? renamed(weight) : weight);
+      }
+      for (const std::string& weight : weights)
+        if (file_.contains(weight)) check_format(format, weight);
+    }
   }
 
   void check_format(const nlohmann::json& layer, const std::string& weight) const {
@@ -218,15 +246,16 @@ class ScaledFile final : public StoredTensors {
 
 }  // namespace
 
-TensorFile expand_scaled(TensorFile file) {
-  const auto scaled = std::make_shared<ScaledFile>(std::move(file));
+TensorFile expand_scaled(TensorFile file, const TensorFile::Renaming& renamed) {
+  const auto scaled = std::make_shared<ScaledFile>(std::move(file), renamed);
   if (scaled->plain()) return scaled->release();
   const TensorFile& stored = scaled->file();
   TensorFile::Origin origin{.format = stored.format() + " with 8-bit weights",
                             .files = stored.files(),
                             .metadata = stored.metadata(),
                             .header_hash = stored.header_hash(),
-                            .bytes = stored.bytes()};
+                            .bytes = stored.bytes(),
+                            .unread = stored.unread()};
   return TensorFile::derived(
       scaled->tensors(),
       [scaled](const std::string& name, int64_t first, const TensorView& out) {

@@ -10,12 +10,14 @@
 #include <filesystem>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "io/atomic_file.h"
 #include "io/folder.h"
 #include "io/json.h"
 #include "io/sha256.h"
+#include "io/weights/file_kind.h"
 #include "io/weights/mapping.h"
 #include "io/weights/safetensors_header.h"
 
@@ -34,7 +36,7 @@ Shard open_shard(const std::string& path) {
   shard.mapping = std::make_unique<Mapping>(path);
   const Mapping& file = *shard.mapping;
   const std::string_view bytes(file.data(), file.size());
-  shard.header_bytes = safetensors_header_bytes(bytes.substr(0, 8), file.size(), path);
+  shard.header_bytes = safetensors_header_bytes(bytes.substr(0, kFileKindBytes), file.size(), path);
   shard.header = parse_safetensors_header(bytes.substr(8, shard.header_bytes),
                                           file.size() - 8 - shard.header_bytes, path);
   return shard;
@@ -63,6 +65,17 @@ std::map<std::string, std::string> read_weight_map(const std::string& path) {
   return map;
 }
 
+// The shards of an index that are not beside it: "a, b".
+std::string missing_shards(const std::string& index,
+                           const std::map<std::string, std::string>& map) {
+  std::set<std::string> absent;
+  for (const auto& [name, file] : map)
+    if (!fs::exists(fs::path(index).parent_path() / file)) absent.insert(quoted_name(file));
+  std::string list;
+  for (const std::string& file : absent) list += (list.empty() ? "" : ", ") + file;
+  return list.substr(0, 1000);
+}
+
 // Finds the weight file of a component folder. Standard names come first, as in diffusers and
 // transformers when no variant is requested.
 std::string find_in_folder(const std::string& folder) {
@@ -77,6 +90,19 @@ std::string find_in_folder(const std::string& folder) {
       if (name.ends_with(suffix)) pickles.push_back(name);
   }
   if (error) refuse_file(folder, std::string("cannot be listed: ") + std::strerror(error));
+  // An index whose shards are gone may lie beside a whole file.
+  if (indexes.size() == 1 && !singles.empty()) {
+    const std::string index = (fs::path(folder) / indexes[0]).string();
+    const std::map<std::string, std::string> map = read_weight_map(index);
+    const auto is_shard = [&](const std::string& name) {
+      return std::ranges::any_of(map, [&](const auto& entry) { return entry.second == name; });
+    };
+    const bool whole = !std::ranges::all_of(singles, is_shard);
+    if (whole && !missing_shards(index, map).empty()) {
+      indexes.clear();
+      std::erase_if(singles, is_shard);
+    }
+  }
   for (auto* names : {&indexes, &singles}) {
     std::sort(names->begin(), names->end());
     const std::string tail = names == &indexes ? ".safetensors.index.json" : ".safetensors";
@@ -122,6 +148,7 @@ struct TensorFile::Impl {
   std::string origin;  // header_hash of the file from which they are derived
   std::string format = "safetensors";
   std::map<std::string, std::string, std::less<>> stored;  // types of derived tensors
+  std::map<std::string, std::string> unread;               // tensors of types that are not read
   // Per generated tensor: the number of views in use. Ranks that are threads share a TensorFile.
   struct InUse {
     bool present = false;
@@ -185,6 +212,7 @@ struct TensorFile::Impl {
   void add_shard(Shard shard) {
     files.push_back(shard.mapping->path());
     for (const TensorEntry& tensor : shard.header.tensors) bytes += tensor.end - tensor.begin;
+    unread.insert(shard.header.unread.begin(), shard.header.unread.end());
     shards.push_back(std::move(shard));
   }
 
@@ -197,6 +225,24 @@ struct TensorFile::Impl {
     }
   }
 
+  // Gives the tensors of a file their names. Two may not have the same.
+  void rename(const Renaming& renamed) {
+    std::map<std::string, Place> kept;
+    for (size_t i = 0; i < names.size(); ++i)
+      if (const std::string name = renamed(names[i]); !name.empty())
+        if (!kept.emplace(name, places[i]).second)
+          refuse_file(files.front(), "two tensors are called " + quoted_name(name) +
+                                         ", one of them spelled " + quoted_name(names[i]));
+    names.clear();
+    places.clear();
+    for (const auto& [name, place] : kept) {
+      names.push_back(name);
+      places.push_back(place);
+    }
+    for (const auto& [name, type] : std::exchange(unread, {}))
+      if (const std::string own = renamed(name); !own.empty()) unread.emplace(own, type);
+  }
+
   void load_index(const std::string& path) {
     const std::map<std::string, std::string> map = read_weight_map(path);
     std::vector<std::string> shard_names;
@@ -204,13 +250,9 @@ struct TensorFile::Impl {
     std::sort(shard_names.begin(), shard_names.end());
     shard_names.erase(std::unique(shard_names.begin(), shard_names.end()), shard_names.end());
 
+    if (const std::string absent = missing_shards(path, map); !absent.empty())
+      refuse_file(path, "these shards are missing: " + absent + "; the download is incomplete");
     const fs::path folder = fs::path(path).parent_path();
-    std::string absent;
-    for (const std::string& file : shard_names)
-      if (!fs::exists(folder / file)) absent += (absent.empty() ? "" : ", ") + quoted_name(file);
-    if (!absent.empty())
-      refuse_file(path, "these shards are missing: " + absent.substr(0, 1000) +
-                            "; the download is incomplete");
     for (const std::string& file : shard_names) add_shard(open_shard((folder / file).string()));
     place_all(map, shard_names, path);
   }
@@ -242,7 +284,7 @@ struct TensorFile::Impl {
     for (const auto& [name, file] : map) {
       const auto it = found.find(name);
       if (it == found.end()) {
-        note(quoted_name(name) + " is missing from " + file);
+        if (!unread.contains(name)) note(quoted_name(name) + " is missing from " + file);
         continue;
       }
       names.push_back(name);
@@ -258,7 +300,7 @@ TensorFile::TensorFile(TensorFile&&) noexcept = default;
 TensorFile& TensorFile::operator=(TensorFile&&) noexcept = default;
 TensorFile::~TensorFile() = default;
 
-TensorFile TensorFile::open(const std::string& path) {
+TensorFile TensorFile::open(const std::string& path, const Renaming& renamed) {
   std::error_code error;
   const bool folder = fs::is_directory(path, error);
   const std::string file = folder ? find_in_folder(path) : path;
@@ -268,11 +310,13 @@ TensorFile TensorFile::open(const std::string& path) {
     impl->load_index(file);
   else
     impl->add_single(open_shard(file));
+  if (renamed) impl->rename(renamed);
   return TensorFile(std::move(impl));
 }
 
 const std::vector<std::string>& TensorFile::names() const { return impl_->names; }
 bool TensorFile::contains(std::string_view name) const { return impl_->find(name) >= 0; }
+const std::map<std::string, std::string>& TensorFile::unread() const { return impl_->unread; }
 
 TensorFile TensorFile::generated(const std::vector<Generated>& tensors, Fill fill) {
   CHECK(fill, "generated tensors need a function that fills them");
@@ -313,6 +357,7 @@ TensorFile TensorFile::derived(const std::vector<Generated>& tensors, Part part,
   file.impl_->shards[0].header.metadata = std::move(origin.metadata);
   file.impl_->origin = std::move(origin.header_hash);
   file.impl_->bytes = origin.bytes;
+  file.impl_->unread = std::move(origin.unread);
   return file;
 }
 
@@ -358,28 +403,33 @@ void TensorFile::read_blocks(std::string_view name, int64_t first, const TensorV
 
 const std::string& TensorFile::format() const { return impl_->format; }
 
-void TensorFile::read(std::string_view name, std::span<const int64_t> begin,
-                      const TensorView& out) const {
+void TensorFile::read(std::string_view name, std::span<const int64_t> begin, const TensorView& out,
+                      std::span<const int64_t> shape) const {
   const Impl::Place place = impl_->place(name);
-  const TensorEntry& entry = impl_->shards[place.shard].header.tensors[place.entry];
-  CHECK(out.rank == entry.rank && begin.size() == static_cast<size_t>(out.rank) &&
-            out.dtype == entry.dtype && out.contiguous(),
+  TensorView all = entry_view(impl_->shards[place.shard].header.tensors[place.entry]);
+  if (!shape.empty()) {
+    const int64_t count = all.count();
+    all = TensorView(nullptr, all.dtype, shape);
+    CHECK(all.count() == count, name, all.to_string_shape());
+  }
+  CHECK(out.rank == all.rank && begin.size() == static_cast<size_t>(out.rank) &&
+            out.dtype == all.dtype && out.contiguous(),
         name, out.to_string_shape());
   for (int i = 0; i < out.rank; ++i)
-    CHECK(begin[i] >= 0 && begin[i] + out[i] <= entry.extent[i], name, "dim", i, "begin", begin[i],
-          out.to_string_shape(), "of", entry.extent[i]);
+    CHECK(begin[i] >= 0 && begin[i] + out[i] <= all[i], name, "dim", i, "begin", begin[i],
+          out.to_string_shape(), "of", all[i]);
   if (out.count() == 0) return;
 
   // The box is read in contiguous runs, one per index of the dimensions before `cut`, the last
   // dimension that is not taken whole.
   int cut = out.rank - 1;
-  while (cut > 0 && out[cut] == entry.extent[cut]) --cut;
+  while (cut > 0 && out[cut] == all[cut]) --cut;
   const uint64_t size = size_of(out.dtype);
   std::array<uint64_t, kMaxRank> stride{};  // bytes between elements in the file
   uint64_t step = size, run = size;
   for (int i = out.rank - 1; i >= 0; --i) {
     stride[i] = step;
-    step *= static_cast<uint64_t>(entry.extent[i]);
+    step *= static_cast<uint64_t>(all[i]);
     if (i >= cut) run *= static_cast<uint64_t>(out[i]);
   }
   uint64_t at = 0;

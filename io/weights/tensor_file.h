@@ -15,10 +15,14 @@ namespace weft {
 
 class TensorFile {
  public:
+  // The name under which a tensor of a file appears; "" leaves it out.
+  using Renaming = std::function<std::string(const std::string& name)>;
+
   // Opens a .safetensors file, a *.safetensors.index.json, or a component folder. In a folder the
-  // index comes first, then the only .safetensors file. Hostile or truncated files throw
-  // Error(kModel) that names the file and the reason.
-  static TensorFile open(const std::string& path);
+  // index comes first unless shards of it are missing and the folder has a whole file, then the
+  // only .safetensors file. Hostile or truncated files throw Error(kModel) that names the file and
+  // the reason. Without `renamed` tensors keep their names.
+  static TensorFile open(const std::string& path, const Renaming& renamed = {});
 
   // Makes a TensorFile in memory without a file. `fill` computes a tensor's values when a view is
   // first requested, and again after its pages were dropped. So only tensors in use take memory.
@@ -42,6 +46,7 @@ class TensorFile {
     std::map<std::string, std::string> metadata;
     std::string header_hash;
     size_t bytes = 0;  // of the tensors as they are stored
+    std::map<std::string, std::string> unread{};
   };
   static TensorFile derived(const std::vector<Generated>& tensors, Part part, Origin origin,
                             std::shared_ptr<const StoredTensors> stored = {});
@@ -54,6 +59,8 @@ class TensorFile {
 
   const std::vector<std::string>& names() const;  // sorted
   bool contains(std::string_view name) const;
+  // Tensors that are not among these, because values of their type are not read: name, type.
+  const std::map<std::string, std::string>& unread() const;
   // Returns a view of the tensor in the mapped file, with dtype and extents from the header (a rank
   // above kMaxRank is an Error). The data may be misaligned for its dtype; copy and pack ops accept
   // that. The view is valid as long as the TensorFile exists. An unknown name is a bug.
@@ -72,9 +79,11 @@ class TensorFile {
   const std::string& format() const;  // of the file: "safetensors"
   // Reads a box of the tensor with pread, exactly its bytes and not through the mapping. The box
   // begins at the element `begin`, one index per dimension, and has the extents of `out`, which is
-  // contiguous and has the tensor's dtype and rank. Throws Error(kModel) that names file and tensor
-  // if the file cannot be read.
-  void read(std::string_view name, std::span<const int64_t> begin, const TensorView& out) const;
+  // contiguous and has the tensor's dtype and rank. `shape` are the extents that the tensor is
+  // taken to have, of the same product; {}: its own. Throws Error(kModel) that names file and
+  // tensor if the file cannot be read.
+  void read(std::string_view name, std::span<const int64_t> begin, const TensorView& out,
+            std::span<const int64_t> shape = {}) const;
   // Reads the values [first, first + out.count()) of the tensor, counted over all of its
   // dimensions. `out` has one dimension.
   void read_run(std::string_view name, int64_t first, const TensorView& out) const;

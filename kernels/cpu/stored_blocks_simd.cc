@@ -62,6 +62,26 @@ void expand_q4_0(const uint8_t* in, int64_t blocks, float* out) {
   }
 }
 
+// Stores scale * code + least, each rounded.
+HWY_INLINE void store_raised(Ints code, TileVec scale, TileVec least, float* out) {
+  hn::StoreU(hn::Add(hn::Mul(scale, hn::ConvertTo(Tag(), code)), least), Tag(), out);
+}
+
+void expand_q4_1(const uint8_t* in, int64_t blocks, float* out) {
+  for (int64_t b = 0; b < blocks; ++b, in += 20, out += 32) {
+    const TileVec scale = hn::Set(Tag(), read_half(in)), least = hn::Set(Tag(), read_half(in + 2));
+    for_vectors<16>([&](int64_t i) {
+      const Ints bytes = load_u8(in + 4 + i);
+      store_raised(low_nibbles(bytes), scale, least, out + i);
+      store_raised(hn::ShiftRight<4>(bytes), scale, least, out + 16 + i);
+    });
+  }
+}
+
+HWY_INLINE uint32_t read_32(const uint8_t* in) {
+  return in[0] | in[1] << 8 | in[2] << 16 | static_cast<uint32_t>(in[3]) << 24;
+}
+
 // Bit i + lane of `bits`, as 16 or 0.
 HWY_INLINE Ints fifth_bits(uint32_t bits, int64_t i) {
   const Bits own = hn::Shr(hn::Set(BitTag(), bits >> i), hn::Iota(BitTag(), 0));
@@ -72,13 +92,26 @@ void expand_q5_0(const uint8_t* in, int64_t blocks, float* out) {
   const Ints middle = hn::Set(IntTag(), 16);
   for (int64_t b = 0; b < blocks; ++b, in += 22, out += 32) {
     const TileVec scale = hn::Set(Tag(), read_half(in));
-    const uint32_t high = in[2] | in[3] << 8 | in[4] << 16 | static_cast<uint32_t>(in[5]) << 24;
+    const uint32_t high = read_32(in + 2);
     for_vectors<16>([&](int64_t i) {
       const Ints bytes = load_u8(in + 6 + i);
       const Ints first = hn::Or(low_nibbles(bytes), fifth_bits(high, i));
       const Ints second = hn::Or(hn::ShiftRight<4>(bytes), fifth_bits(high, i + 16));
       store_scaled(hn::Sub(first, middle), scale, out + i);
       store_scaled(hn::Sub(second, middle), scale, out + 16 + i);
+    });
+  }
+}
+
+void expand_q5_1(const uint8_t* in, int64_t blocks, float* out) {
+  for (int64_t b = 0; b < blocks; ++b, in += 24, out += 32) {
+    const TileVec scale = hn::Set(Tag(), read_half(in)), least = hn::Set(Tag(), read_half(in + 2));
+    const uint32_t high = read_32(in + 4);
+    for_vectors<16>([&](int64_t i) {
+      const Ints bytes = load_u8(in + 8 + i);
+      store_raised(hn::Or(low_nibbles(bytes), fifth_bits(high, i)), scale, least, out + i);
+      store_raised(hn::Or(hn::ShiftRight<4>(bytes), fifth_bits(high, i + 16)), scale, least,
+                   out + 16 + i);
     });
   }
 }
@@ -139,8 +172,13 @@ void expand_q5_k(const uint8_t* in, int64_t blocks, float* out) {
   }
 }
 
+// Two bits of every value, from bit `at` on.
+HWY_INLINE Ints two_bits(Ints bytes, int at) {
+  return hn::And(hn::ShiftRightSame(bytes, at), hn::Set(IntTag(), 3));
+}
+
 void expand_q6_k(const uint8_t* in, int64_t blocks, float* out) {
-  const Ints middle = hn::Set(IntTag(), 32), two_bits = hn::Set(IntTag(), 3);
+  const Ints middle = hn::Set(IntTag(), 32);
   for (int64_t b = 0; b < blocks; ++b, in += 210) {
     const float d = read_half(in + 208);
     for (int group = 0; group < 8; ++group, out += 32) {
@@ -153,10 +191,44 @@ void expand_q6_k(const uint8_t* in, int64_t blocks, float* out) {
         for_vectors<16>([&](int64_t i) {
           const int64_t at = part * 16 + i;
           const Ints four = low_nibbles(hn::ShiftRightSame(load_u8(low + at), within / 2 * 4));
-          const Ints two = hn::And(hn::ShiftRightSame(load_u8(high + at), within * 2), two_bits);
+          const Ints two = two_bits(load_u8(high + at), within * 2);
           store_scaled(hn::Sub(hn::Or(four, hn::ShiftLeft<4>(two)), middle), unit, out + at);
         });
       }
+    }
+  }
+}
+
+void expand_q2_k(const uint8_t* in, int64_t blocks, float* out) {
+  for (int64_t b = 0; b < blocks; ++b, in += 84) {
+    const float d = read_half(in + 80), dmin = read_half(in + 82);
+    for (int part = 0; part < 16; ++part, out += 16) {
+      const TileVec scale = hn::Set(Tag(), d * static_cast<float>(in[part] & 15)),
+                    least = hn::Set(Tag(), dmin * static_cast<float>(in[part] >> 4));
+      const uint8_t* q = in + 16 + part / 8 * 32 + part % 2 * 16;
+      for_vectors<16>([&](int64_t i) {
+        store_shifted(two_bits(load_u8(q + i), part / 2 % 4 * 2), scale, least, out + i);
+      });
+    }
+  }
+}
+
+void expand_q3_k(const uint8_t* in, int64_t blocks, float* out) {
+  const Ints middle = hn::Set(IntTag(), 4);
+  for (int64_t b = 0; b < blocks; ++b, in += 110) {
+    const float d = read_half(in + 108);
+    for (int part = 0; part < 16; ++part, out += 16) {
+      const uint8_t* packed = in + 96;
+      const int low = part < 8 ? packed[part] & 15 : packed[part - 8] >> 4;
+      const int code = (low | (packed[8 + part % 4] >> part / 4 * 2 & 3) << 4) - 32;
+      const TileVec scale = hn::Set(Tag(), d * static_cast<float>(code));
+      const uint8_t* q = in + 32 + part / 8 * 32 + part % 2 * 16;
+      const uint8_t* high = in + part % 2 * 16;
+      for_vectors<16>([&](int64_t i) {
+        const Ints third = hn::ShiftRight<2>(bit_as_16(load_u8(high + i), part / 2));
+        const Ints value = hn::Or(two_bits(load_u8(q + i), part / 2 % 4 * 2), third);
+        store_scaled(hn::Sub(value, middle), scale, out + i);
+      });
     }
   }
 }
@@ -227,9 +299,9 @@ void expand_i8(const uint8_t* in, int64_t count, float* out) {
 
 void expand(BlockType type, const uint8_t* in, int64_t blocks, float* out) {
   using Expand = void (*)(const uint8_t*, int64_t, float*);
-  constexpr Expand kAll[] = {expand_f16,  expand_bf16, expand_e4m3, expand_e5m2,
-                             expand_i8,   expand_q8_0, expand_q4_0, expand_q5_0,
-                             expand_q4_k, expand_q5_k, expand_q6_k};
+  constexpr Expand kAll[] = {expand_f16,  expand_bf16, expand_e4m3, expand_e5m2, expand_i8,
+                             expand_q8_0, expand_q4_0, expand_q5_0, expand_q4_k, expand_q5_k,
+                             expand_q6_k, expand_q4_1, expand_q5_1, expand_q2_k, expand_q3_k};
   static_assert(sizeof(kAll) / sizeof(kAll[0]) == static_cast<size_t>(BlockType::kCount));
   kAll[static_cast<size_t>(type)](in, blocks, out);
 }

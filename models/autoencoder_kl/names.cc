@@ -34,8 +34,8 @@ constexpr std::pair<const char*, const char*> kSpellings[] = {
     {".conv_norm_out.", ".norm_out."}};
 constexpr const char kMiddle[] = "decoder.mid_block.resnets.0.conv1.weight";
 
-bool has_original_names(const TensorFile& file) {
-  return file.contains(kl_vae_original_name(kMiddle, 1));
+bool has_original_names(const TensorNames& names) {
+  return names.contains(kl_vae_original_name(kMiddle, 1));
 }
 
 }  // namespace
@@ -58,32 +58,32 @@ std::string kl_vae_name(const TensorFile& file, const std::string& name, int64_t
   return has_original_names(file) ? kl_vae_original_name(name, levels) : name;
 }
 
-bool holds_kl_vae(const TensorFile& file) {
-  return file.contains(kMiddle) || has_original_names(file);
+bool holds_kl_vae(const TensorNames& names) {
+  return names.contains(kMiddle) || has_original_names(names);
 }
 
 KlVaeConfig KlVaeConfig::from_tensors(const TensorFile& file) {
   // Names of the encoder do not depend on the number of levels.
   const TensorSizes sizes(
-      file, [&](const std::string& name) { return kl_vae_name(file, name + ".weight", 1); },
-      kWidest);
+      file, [&](const std::string& name) { return kl_vae_name(file, name, 1); }, kWidest);
   const auto block = [&](int64_t level, int64_t index) {
     return "encoder.down_blocks." + std::to_string(level) + ".resnets." + std::to_string(index) +
-           ".conv1";
+           ".conv1.weight";
   };
+  const auto kernel = [&](const std::string& name) { return sizes.shape(name, 4); };
   KlVaeConfig config;
   config.channels.clear();
-  config.channels.push_back(sizes.extent(block(0, 0), 0));
+  config.channels.push_back(kernel(block(0, 0))[0]);
   for (int64_t level = 1; level < 8 && sizes.has(block(level, 0)); ++level)
-    config.channels.push_back(sizes.extent(block(level, 0), 0));
+    config.channels.push_back(kernel(block(level, 0))[0]);
   config.resnets = 1;
   while (config.resnets < kMost && sizes.has(block(0, config.resnets))) ++config.resnets;
-  config.in_channels = sizes.extent("encoder.conv_in", 1);
-  config.out_channels = sizes.extent("decoder.conv_out", 0);
-  config.latent_channels = sizes.extent("decoder.conv_in", 1);
-  config.mid_attention = sizes.has("decoder.mid_block.attentions.0.to_q");
-  config.quant_conv = sizes.has("quant_conv");
-  config.post_quant_conv = sizes.has("post_quant_conv");
+  config.in_channels = kernel("encoder.conv_in.weight")[1];
+  config.out_channels = kernel("decoder.conv_out.weight")[0];
+  config.latent_channels = kernel("decoder.conv_in.weight")[1];
+  config.mid_attention = sizes.has("decoder.mid_block.attentions.0.to_q.weight");
+  config.quant_conv = sizes.has("quant_conv.weight");
+  config.post_quant_conv = sizes.has("post_quant_conv.weight");
   if (config.in_channels != 3 || config.out_channels != 3)
     sizes.refuse("its pictures have " + std::to_string(config.in_channels) + " and " +
                  std::to_string(config.out_channels) + " channels (legal: 3)");

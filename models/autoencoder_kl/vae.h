@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "io/weights/tensor_names.h"
 #include "models/vae_network.h"
 
 namespace weft {
@@ -39,7 +40,7 @@ std::string kl_vae_original_name(const std::string& name, int64_t levels);
 std::string kl_vae_name(const TensorFile& file, const std::string& name, int64_t levels);
 
 // Returns whether the file holds an AutoencoderKL, with either names.
-bool holds_kl_vae(const TensorFile& file);
+bool holds_kl_vae(const TensorNames& names);
 
 // Every tensor of encoder and decoder, with diffusers names.
 std::vector<TensorSpec> kl_vae_tensors(const KlVaeConfig& config);

@@ -28,7 +28,7 @@ CheckpointPart checked_tensors(const TensorFile& file, const DecoderConfig& conf
   CheckpointPart tensors(file);
   for (const TensorSpec& tensor : decoder_tensors(config)) {
     binder.take(tensor.name, tensor.shape);
-    tensors.add(tensor.name, names(tensor.name), decoder_part(config, tensor, load));
+    tensors.add(tensor.name, names(tensor.name), decoder_part(config, tensor, load), tensor.shape);
   }
   for (const std::string& name : file.names())
     if (belongs_elsewhere(name)) binder.ignore(name);

@@ -36,10 +36,11 @@ std::string gguf_name(const std::string& name) {
   return name;
 }
 
-bool holds(const TensorFile& file, const char* mark) {
-  const DecoderNames names = detect_decoder_names(file);
-  return file.contains(names("embed_tokens.weight")) &&
-         file.contains(names("layers.0.self_attn.q_proj.weight")) && file.contains(names(mark));
+bool holds(const TensorNames& names, const char* mark) {
+  const DecoderNames spelled = detect_decoder_names(names);
+  return names.contains(spelled("embed_tokens.weight")) &&
+         names.contains(spelled("layers.0.self_attn.q_proj.weight")) &&
+         names.contains(spelled(mark));
 }
 
 }  // namespace
@@ -58,16 +59,20 @@ std::vector<DecoderNames> all_decoder_names() {
   return all;
 }
 
-DecoderNames detect_decoder_names(const TensorFile& file) {
-  if (file.contains("token_embd.weight") && file.contains("blk.0.attn_q.weight"))
+DecoderNames detect_decoder_names(const TensorNames& names) {
+  if (names.contains("token_embd.weight") && names.contains("blk.0.attn_q.weight"))
     return {.prefix = "", .gguf = true};
   for (const char* prefix : kPrefixes)
-    if (file.contains(std::string(prefix) + "embed_tokens.weight")) return {.prefix = prefix};
+    if (names.contains(std::string(prefix) + "embed_tokens.weight")) return {.prefix = prefix};
   return {.prefix = kPrefixes[0]};
 }
 
-bool holds_qwen3(const TensorFile& file) { return holds(file, "layers.0.self_attn.q_norm.weight"); }
+bool holds_qwen3(const TensorNames& names) {
+  return holds(names, "layers.0.self_attn.q_norm.weight");
+}
 
-bool holds_qwen2(const TensorFile& file) { return holds(file, "layers.0.self_attn.q_proj.bias"); }
+bool holds_qwen2(const TensorNames& names) {
+  return holds(names, "layers.0.self_attn.q_proj.bias");
+}
 
 }  // namespace weft

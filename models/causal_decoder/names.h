@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "io/weights/tensor_file.h"
+#include "io/weights/tensor_names.h"
 
 namespace weft {
 
@@ -17,11 +17,11 @@ struct DecoderNames {
 };
 
 std::vector<DecoderNames> all_decoder_names();
-DecoderNames detect_decoder_names(const TensorFile& file);
+DecoderNames detect_decoder_names(const TensorNames& names);
 
 // Return whether the file holds a Qwen3, whose heads are normalised, or a Qwen2.5, whose queries,
 // keys and values have biases.
-bool holds_qwen3(const TensorFile& file);
-bool holds_qwen2(const TensorFile& file);
+bool holds_qwen3(const TensorNames& names);
+bool holds_qwen2(const TensorNames& names);
 
 }  // namespace weft

@@ -52,29 +52,20 @@ TensorPlace ClipNames::operator()(const std::string& name) const {
   return place;
 }
 
-std::vector<int64_t> ClipNames::shape(const TensorSpec& spec) const {
-  std::vector<int64_t> shape = spec.shape;
-  shape[0] *= (*this)(spec.name).parts;
-  // Rows that are added to those of every picture have a dimension for the pictures there.
-  if (original && (spec.name == kClipClass || spec.name == kClipPositions))
-    while (shape.size() < 3) shape.insert(shape.begin(), 1);
-  return shape;
-}
-
-std::optional<ClipNames> find_clip_text_names(const TensorFile& file) {
+std::optional<ClipNames> find_clip_text_names(const TensorNames& names) {
   for (const std::string prefix : kClipTextPrefixes)
-    if (file.contains(prefix + kClipTokens) && file.contains(prefix + kClipFirstLayer))
+    if (names.contains(prefix + kClipTokens) && names.contains(prefix + kClipFirstLayer))
       return ClipNames{.prefix = prefix};
   return std::nullopt;
 }
 
-std::optional<ClipNames> find_clip_vision_names(const TensorFile& file) {
+std::optional<ClipNames> find_clip_vision_names(const TensorNames& names) {
   for (const std::string prefix : {"vision_model.", ""})
-    if (file.contains(prefix + kClipPositions) && file.contains(prefix + kClipPatches))
+    if (names.contains(prefix + kClipPositions) && names.contains(prefix + kClipPatches))
       return ClipNames{.prefix = prefix};
   for (const std::string prefix : {"visual.", ""})
-    if (file.contains(prefix + "cls_embedding") &&
-        file.contains(prefix + "transformer.0.attn.to_qkv.weight"))
+    if (names.contains(prefix + "cls_embedding") &&
+        names.contains(prefix + "transformer.0.attn.to_qkv.weight"))
       return ClipNames{.prefix = prefix, .original = true};
   return std::nullopt;
 }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "io/weights/tensor_names.h"
 #include "models/weights.h"
 
 namespace weft {
@@ -23,12 +24,10 @@ struct ClipNames {
 
   // The place of a tensor with a Hugging Face name in the file.
   TensorPlace operator()(const std::string& name) const;
-  // Its shape there, where `spec` is whole in the place's tensor or one part of it.
-  std::vector<int64_t> shape(const TensorSpec& spec) const;
 };
 
 // Return the names of a file that holds such a tower; nullopt for any other file.
-std::optional<ClipNames> find_clip_text_names(const TensorFile& file);
-std::optional<ClipNames> find_clip_vision_names(const TensorFile& file);
+std::optional<ClipNames> find_clip_text_names(const TensorNames& names);
+std::optional<ClipNames> find_clip_vision_names(const TensorNames& names);
 
 }  // namespace weft

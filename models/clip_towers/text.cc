@@ -50,7 +50,7 @@ ClipTextConfig ClipTextConfig::from_json_file(const std::string& path) {
   return config;
 }
 
-bool holds_clip_text(const TensorFile& file) { return find_clip_text_names(file).has_value(); }
+bool holds_clip_text(const TensorNames& names) { return find_clip_text_names(names).has_value(); }
 
 ClipTextConfig ClipTextConfig::from_tensors(const TensorFile& file) {
   constexpr int64_t kHeadDim = 64;  // of all published text towers

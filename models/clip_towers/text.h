@@ -21,7 +21,7 @@ struct ClipTextConfig {
 std::string to_string(const ClipTextConfig& config);
 
 // Returns whether the file holds such a tower.
-bool holds_clip_text(const TensorFile& file);
+bool holds_clip_text(const TensorNames& names);
 
 // Every tensor of the tower, as Hugging Face names them, without "text_model.".
 std::vector<TensorSpec> clip_text_tensors(const ClipTextConfig& config);

@@ -38,16 +38,15 @@ CheckpointPart clip_tensors_of(const TensorFile& file, const EncoderBlocksConfig
   CheckpointPart held(file);
   for (const TensorSpec& tensor : tensors) {
     const TensorPlace place = names(tensor.name);
-    const std::vector<int64_t> shape = names.shape(tensor);
+    std::vector<int64_t> shape = tensor.shape;
+    shape[0] *= place.parts;
     if (place.part == 0) binder.take(place.name, shape);
     TensorPart part = encoder_part(config, tensor, width);
     if (place.parts > 1) {
       part.range.begin += place.part * tensor.shape[0];
       part.range.end += place.part * tensor.shape[0];
-    } else if (shape.size() > tensor.shape.size()) {
-      part = {.dim = 0, .range = {0, 1}};
     }
-    held.add(tensor.name, place.name, part);
+    held.add(tensor.name, place.name, part, shape);
   }
   binder.finish();
   return held;

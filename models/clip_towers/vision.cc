@@ -50,7 +50,9 @@ ClipVisionConfig ClipVisionConfig::from_json_file(const std::string& path) {
   return config;
 }
 
-bool holds_clip_vision(const TensorFile& file) { return find_clip_vision_names(file).has_value(); }
+bool holds_clip_vision(const TensorNames& names) {
+  return find_clip_vision_names(names).has_value();
+}
 
 ClipVisionConfig ClipVisionConfig::from_tensors(const TensorFile& file) {
   constexpr int64_t kHeadDim = 80;  // of a ViT-H

@@ -23,7 +23,7 @@ std::string to_string(const ClipVisionConfig& config);
 
 // Returns whether the file holds such a tower, with the names of Hugging Face or of Wan's
 // repository.
-bool holds_clip_vision(const TensorFile& file);
+bool holds_clip_vision(const TensorNames& names);
 
 // Every tensor of the tower, as Hugging Face names them, without "vision_model.".
 std::vector<TensorSpec> clip_vision_tensors(const ClipVisionConfig& config);

@@ -41,7 +41,7 @@ constexpr ComponentRow<TransformerModel> kTransformerRows[] = {
      [](const TensorFile& file) -> std::shared_ptr<const TransformerModel> {
        return make_wan_model(WanConfig::from_tensors(file));
      },
-     [](const TensorFile& file) { return holds_wan(file) && !holds_wan_s2v(file); }},
+     [](const TensorNames& names) { return holds_wan(names) && !holds_wan_s2v(names); }},
     {kSpeechClass,
      [](const std::string& name, const nlohmann::json&) { return name == kSpeechClass; },
      [](const std::string& path) -> std::shared_ptr<const TransformerModel> {

@@ -69,10 +69,11 @@ std::string class_of(const nlohmann::json& config, const std::string& path) {
   return name.empty() ? json_string_or(config, "model_type", path, "") : name;
 }
 
-std::string holdings(const TensorFile& file) {
-  const std::optional<ComponentFacts> facts = component_facts(file);
-  return facts ? "holds the " + facts->part + " " + facts->class_name
-               : "holds no component that is known here";
+std::string holdings(const std::string& path) {
+  std::string text;
+  for (const ComponentFacts& facts : held_components(path))
+    text += (text.empty() ? "holds the " : ", the ") + facts.part + " " + facts.class_name;
+  return text.empty() ? "holds no component that is known here" : text;
 }
 
 template <class Model>
@@ -92,11 +93,12 @@ template <class Model>
 std::shared_ptr<const Model> open_part(ComponentRows<Model> rows, const std::string& weights,
                                        const std::string& folder_config,
                                        const std::string& class_name) {
-  const TensorFile file = open_weights(weights);
+  const FoundPart<Model> found = find_part(rows, PartNames(weights), class_name);
+  const TensorFile file = open_found(found, weights);
   for (const std::string& config : {config_beside(file), folder_config})
     if (std::shared_ptr<const Model> model = fitting(rows, config, file)) return model;
-  const ComponentRow<Model>* row = row_of(rows, file, class_name);
-  require(row, weights + ": " + holdings(file) + " (legal here: " +
+  const ComponentRow<Model>* row = found.row;
+  require(row, weights + ": " + holdings(weights) + " (legal here: " +
                    (class_name.empty() ? legal_classes(rows) : class_name) + ")");
   require(!folder_config.empty() || class_name.empty() || class_name == row->class_name,
           weights + ": holds a " + row->class_name + ", and this model's is a " + class_name);
@@ -164,24 +166,76 @@ std::optional<ComponentFacts> component_facts(const std::string& config_path) {
   return std::nullopt;
 }
 
-std::optional<ComponentFacts> component_facts(const TensorFile& file) {
-  const std::string config = config_beside(file);
-  if (fitting(kTransformers, config, file) || fitting(kTextEncoders, config, file) ||
-      fitting(kImageEncoders, config, file) || fitting(kAudioEncoders, config, file) ||
-      fitting(kVaes, config, file))
-    return component_facts(config);
-  if (const auto* row = row_of(kTransformers, file)) {
-    const auto model = row->of_tensors(file);
-    return ComponentFacts{"transformer", row->class_name, model->tensors(), model->description()};
+namespace {
+
+template <class Model>
+ComponentFacts facts_of_tensors(const char* part, const ComponentRow<Model>& row,
+                                const TensorFile& file) {
+  ComponentFacts facts{part, row.class_name, {}, ""};
+  try {
+    const auto model = row.of_tensors(file);
+    if constexpr (requires { model->description(); })
+      facts.description = model->description();
+    else
+      facts.description = row.describe(file);
+    facts.tensors = model->tensors();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kModel) throw;
+    facts.description = error.what();
   }
-  const auto facts = [&](const char* part, const auto* row) {
-    return ComponentFacts{part, row->class_name, row->of_tensors(file)->tensors(),
-                          row->describe(file)};
+  return facts;
+}
+
+// Appends what a file holds of one kind of components.
+template <class Model>
+void append_held(const char* part, ComponentRows<Model> rows, const std::string& path,
+                 const PartNames& names, std::vector<ComponentFacts>& out) {
+  std::vector<FoundPart<Model>> found = find_parts(rows, names);
+  const fs::path folder = fs::is_directory(path) ? fs::path(path) : fs::path(path).parent_path();
+  const std::string config = (folder / "config.json").string();
+  if (found.empty() && fs::exists(config)) found.push_back({});  // which may know the file
+  for (const FoundPart<Model>& each : found) {
+    const TensorFile file = open_found(each, path);
+    std::optional<ComponentFacts> facts;
+    if (fitting(rows, config, file))
+      facts = component_facts(config);
+    else if (each.row)
+      facts = facts_of_tensors(part, *each.row, file);
+    if (!facts) continue;
+    facts->prefix = each.prefix;
+    out.push_back(std::move(*facts));
+  }
+}
+
+}  // namespace
+
+std::vector<ComponentFacts> held_components(const std::string& path) {
+  const PartNames names(path);
+  std::vector<ComponentFacts> out;
+  append_held("transformer", kTransformers, path, names, out);
+  append_held("text_encoder", kTextEncoders, path, names, out);
+  append_held("image_encoder", kImageEncoders, path, names, out);
+  append_held("audio_encoder", kAudioEncoders, path, names, out);
+  append_held("vae", kVaes, path, names, out);
+  return out;
+}
+
+TensorFile open_part_weights(PartKind kind, const std::string& path, const char* class_name) {
+  const PartNames names(path);
+  const auto open = [&](const auto& rows) {
+    return open_found(find_part(rows, names, class_name ? class_name : ""), path);
   };
-  if (const auto* row = row_of(kTextEncoders, file)) return facts("text_encoder", row);
-  if (const auto* row = row_of(kImageEncoders, file)) return facts("image_encoder", row);
-  if (const auto* row = row_of(kVaes, file)) return facts("vae", row);
-  return std::nullopt;
+  switch (kind) {
+    case PartKind::kTransformer:
+      return open(kTransformers);
+    case PartKind::kTextEncoder:
+      return open(kTextEncoders);
+    case PartKind::kImageEncoder:
+      return open(kImageEncoders);
+    case PartKind::kVae:
+      break;
+  }
+  return open(kVaes);
 }
 
 std::string known_components() {

@@ -1,12 +1,17 @@
 #pragma once
 // The tables of the classes of components, and how one of them is found and opened: by a
 // config.json, or by the tensors of a file. models/registry.h has what others need of it.
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "io/weights/tensor_names.h"
+#include "io/weights/weights_file.h"
 #include "models/audio_encoder.h"
+#include "models/files/part_prefix.h"
 #include "models/image_encoder.h"
 #include "models/text_encoder.h"
 #include "models/transformer.h"
@@ -22,9 +27,8 @@ struct ComponentRow {
   bool (*is)(const std::string& name, const nlohmann::json& config);
   std::shared_ptr<const Model> (*open)(const std::string& path);
   std::shared_ptr<const Model> (*of_tensors)(const TensorFile& file) = nullptr;
-  // Returns whether a file without a config holds the model. A file that no row knows is the
-  // first row's.
-  bool (*holds)(const TensorFile& file) = nullptr;
+  // Returns whether a file with these names holds the model.
+  bool (*holds)(const TensorNames& names) = nullptr;
   // The configuration of such a file in one line; null where the model itself tells it.
   std::string (*describe)(const TensorFile& file) = nullptr;
 };
@@ -43,8 +47,8 @@ inline constexpr const char* kSpeechClass = "WanModel_S2V";
 // Returns the config's _class_name, else its model_type, else "".
 std::string class_of(const nlohmann::json& config, const std::string& path);
 
-// Says what component a file holds, for messages: "holds the vae AutoencoderKL".
-std::string holdings(const TensorFile& file);
+// Says what components a file holds, for messages: "holds the vae AutoencoderKL".
+std::string holdings(const std::string& path);
 
 // "WanTransformer3DModel, ...".
 template <class Model>
@@ -67,12 +71,50 @@ const ComponentRow<Model>* row_of(ComponentRows<Model> rows, const nlohmann::jso
 // Returns the row of a file's component, that of `class_name` before others; null where no row
 // knows the file.
 template <class Model>
-const ComponentRow<Model>* row_of(ComponentRows<Model> rows, const TensorFile& file,
+const ComponentRow<Model>* row_of(ComponentRows<Model> rows, const TensorNames& names,
                                   const std::string& class_name = "") {
   const ComponentRow<Model>* found = nullptr;
   for (const auto& row : rows)
-    if (row.holds && row.holds(file) && (!found || class_name == row.class_name)) found = &row;
+    if (row.holds && row.holds(names) && (!found || class_name == row.class_name)) found = &row;
   return found;
+}
+
+// A component in a file, and the prefix of its names there.
+template <class Model>
+struct FoundPart {
+  const ComponentRow<Model>* row = nullptr;
+  std::string prefix;
+};
+
+// Finds the components of a kind, those with the shortest prefixes first.
+template <class Model>
+std::vector<FoundPart<Model>> find_parts(ComponentRows<Model> rows, const PartNames& names,
+                                         const std::string& class_name = "") {
+  std::vector<FoundPart<Model>> found;
+  for (const std::string& prefix : names.prefixes()) {
+    const auto same = [&](const auto& part) { return PartNames::same_part(part.prefix, prefix); };
+    if (std::ranges::any_of(found, same)) continue;
+    if (const auto* row = row_of(rows, TensorNames(names.sorted(), prefix), class_name))
+      found.push_back({row, prefix});
+  }
+  return found;
+}
+
+// The component of this class, or else the first of the kind; without a row where there is none.
+template <class Model>
+FoundPart<Model> find_part(ComponentRows<Model> rows, const PartNames& names,
+                           const std::string& class_name) {
+  const std::vector<FoundPart<Model>> parts = find_parts(rows, names, class_name);
+  for (const FoundPart<Model>& part : parts)
+    if (class_name == part.row->class_name) return part;
+  return parts.empty() ? FoundPart<Model>{} : parts.front();
+}
+
+// Opens the tensors of such a component under its own names; of a file without a row's component
+// all tensors as they are.
+template <class Model>
+TensorFile open_found(const FoundPart<Model>& part, const std::string& path) {
+  return open_weights(path, part.row ? PartNames::under(part.prefix) : TensorFile::Renaming());
 }
 
 // Opens the component that a config.json describes.

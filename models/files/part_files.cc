@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <span>
 
-#include "io/weights/weights_file.h"
 #include "models/files/components.h"
 #include "models/files/tokenizer_files.h"
 #include "models/registry.h"
@@ -41,19 +40,26 @@ std::string quoted(const Given& given) {
   return std::string(given.flag) + " is '" + given.path + "'";
 }
 
-// The class of the text encoder that a file holds, or "".
-std::string text_class_of(const std::string& path) {
-  const ComponentRow<TextEncoderModel>* row = row_of(kTextEncoders, open_weights(path));
-  return row ? row->class_name : "";
+// Returns whether a file holds a text encoder of the class.
+bool holds_text_encoder(const PartNames& names, const std::string& class_name) {
+  const ComponentRow<TextEncoderModel>* row = find_part(kTextEncoders, names, class_name).row;
+  return row && row->class_name == class_name;
 }
 
-// Sets the two text encoders of a model, each by what its file holds.
+// Sets the two text encoders of a model, each by what its file holds. A file may hold both.
 void place_encoders(std::span<const Given> given, ModelDirectory& model) {
   const ModelFamily& family = *model.family;
   const Given* placed[2] = {};  // of the rows, of the vector
+  std::string* const paths[2] = {&model.text_encoder, &model.pooled_encoder};
+  const Given* both = nullptr;
   for (const Given& each : given) {
     if (each.path.empty()) continue;
-    const bool pooled = text_class_of(each.path) == family.pooled_encoder_class;
+    const PartNames names(each.path);
+    const bool pooled = holds_text_encoder(names, family.pooled_encoder_class);
+    if (pooled && holds_text_encoder(names, family.text_encoder_class)) {
+      both = &each;
+      continue;
+    }
     const Given*& place = placed[pooled];
     if (place)
       refuse_part(quoted(*place) + " and " + quoted(each) + ", which are " +
@@ -61,8 +67,10 @@ void place_encoders(std::span<const Given> given, ModelDirectory& model) {
                   " (legal: a " + family.text_encoder_class + " and a " +
                   family.pooled_encoder_class + ", in either order)");
     place = &each;
-    (pooled ? model.pooled_encoder : model.text_encoder) = each.path;
+    *paths[pooled] = each.path;
   }
+  for (int i = 0; i < 2; ++i)
+    if (both && !placed[i]) *paths[i] = both->path;
 }
 
 // Sets the two tokenizers of a model, each by what its file holds. A folder may hold both.

@@ -20,8 +20,10 @@ class TensorSizes {
       : file_(file), spelling_(std::move(spelling)), widest_(widest) {}
 
   bool has(const std::string& name) const { return file_.contains(spelling_(name)); }
-  // Returns the shape of a tensor of `rank` dimensions. Error(kModel) names a tensor that is
-  // missing or has another shape.
+  // Returns the shape of a tensor of `rank` dimensions, which the file may store with fewer
+  // (same_values): ones come first, or after the first two extents of a kernel of four dimensions
+  // or more, whose bias tells the first where the two are merged. Error(kModel) names a tensor that
+  // is missing or has another shape.
   TensorView shape(const std::string& name, int rank) const;
   // Returns one extent of a tensor of any rank; dimensions below 0 count from the last one. Throws
   // as shape() does.
@@ -36,6 +38,8 @@ class TensorSizes {
   [[noreturn]] void refuse(const std::string& why) const;
 
  private:
+  std::vector<int64_t> restored(const std::string& name, const TensorView& view, int rank) const;
+
   const TensorFile& file_;
   Spelling spelling_;
   int64_t widest_;

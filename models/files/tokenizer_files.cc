@@ -28,13 +28,20 @@ bool has_weights(const std::string& folder) {
   });
 }
 
+// The name of the tensor that holds the tokenizer, which may have a prefix; "" where there is none.
+std::string pieces_in(const TensorFile& file) {
+  for (const std::string& name : file.names())
+    if (name == kPieces || name.ends_with(std::string(".") + kPieces)) return name;
+  return "";
+}
+
 // Returns whether weights hold a tokenizer of this kind, or of any.
 bool holds_inside(const std::string& weights, std::optional<TokenizerKind> kind) {
   if (!fs::exists(weights) || kind == TokenizerKind::kClip) return false;
   const TensorFile file = open_weights(weights);
   const std::string path = file.files().front();
   const bool pieces = kind != TokenizerKind::kByteBpe;
-  if (!is_gguf(path)) return pieces && file.contains(kPieces);
+  if (!is_gguf(path)) return pieces && !pieces_in(file).empty();
   const GgufHeader header = read_gguf_header(path);
   const auto model = header.metadata.find("tokenizer.ggml.model");
   return header.lists.contains("tokenizer.ggml.tokens") &&
@@ -48,20 +55,21 @@ bool holds_inside(const std::string& weights, std::optional<TokenizerKind> kind)
 
 std::string pieces_of_tensor(const std::string& path) {
   const TensorFile file = TensorFile::open(path);
-  if (!file.contains(kPieces))
-    refuse_tokenizer(path, "a spiece.model, or weights with a spiece_model");
-  const TensorView view = file.describe(kPieces);
+  const std::string name = pieces_in(file);
+  if (name.empty()) refuse_tokenizer(path, "a spiece.model, or weights with a spiece_model");
+  const TensorView view = file.describe(name);
   if ((view.dtype != DType::kU8 && view.dtype != DType::kI8) || view.rank != 1 ||
       view.count() > kLongestPieces)
     throw Error(ErrorKind::kModel, path + ": spiece_model is " + view.to_string_shape() +
                                        " (legal: at most 64 MiB of u8)");
   std::string bytes(static_cast<size_t>(view.count()), '\0');
-  file.read_run(kPieces, 0, TensorView(bytes.data(), view.dtype, {view.count()}));
+  file.read_run(name, 0, TensorView(bytes.data(), view.dtype, {view.count()}));
   return bytes;
 }
 
 GgufTokenizer gguf_tokenizer(const std::string& path, const char* model, const char* legal) {
-  std::optional<GgufTokenizer> found = read_gguf_tokenizer(path);
+  // The first part of a split file has the metadata of all.
+  std::optional<GgufTokenizer> found = read_gguf_tokenizer(open_gguf(path).files().front());
   if (!found) refuse_tokenizer(path, legal);
   if (found->model != model)
     throw Error(ErrorKind::kModel, path + ": tokenizer.ggml.model is '" + found->model +

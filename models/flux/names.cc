@@ -11,7 +11,6 @@ namespace weft {
 
 namespace {
 
-constexpr const char* kPrefixes[] = {"model.diffusion_model.", "diffusion_model.", ""};
 constexpr const char kOriginalMark[] = "double_blocks.0.img_attn.qkv.weight";
 constexpr const char kDiffusersMark[] = "transformer_blocks.0.attn.add_q_proj.weight";
 constexpr const char kSingleMark[] = "single_transformer_blocks.0.proj_mlp.weight";
@@ -106,16 +105,7 @@ std::string respelled(std::span<const Spelling> pairs, const std::string& name) 
   return "";
 }
 
-// The prefix of a file with original names, or with diffusers names; nullopt where it has neither.
-std::optional<std::string> find_prefix(const TensorFile& file, bool original) {
-  for (const std::string prefix : kPrefixes) {
-    const bool there =
-        original ? file.contains(prefix + kOriginalMark)
-                 : file.contains(prefix + kDiffusersMark) && file.contains(prefix + kSingleMark);
-    if (there) return prefix;
-  }
-  return std::nullopt;
-}
+bool has_original_flux_names(const TensorNames& names) { return names.contains(kOriginalMark); }
 
 // A tensor in the file: its place, and how many values it has and how many of the file's tensor
 // precede them.
@@ -137,8 +127,9 @@ struct Source {
 
 }  // namespace
 
-bool holds_flux(const TensorFile& file) {
-  return find_prefix(file, true) || find_prefix(file, false);
+bool holds_flux(const TensorNames& names) {
+  return has_original_flux_names(names) ||
+         (names.contains(kDiffusersMark) && names.contains(kSingleMark));
 }
 
 TensorPlace flux_original_place(const FluxConfig& config, const std::string& name) {
@@ -170,15 +161,11 @@ TensorPlace flux_processor_place(const std::string& name) {
 }
 
 std::optional<TensorFile> with_diffusers_names(const TensorFile& file, const FluxConfig& config) {
-  const std::optional<std::string> original = find_prefix(file, true),
-                                   renamed = find_prefix(file, false);
-  if (!original && (!renamed || renamed->empty())) return std::nullopt;
+  if (!has_original_flux_names(file)) return std::nullopt;
   auto sources = std::make_shared<std::map<std::string, Source>>();
   std::vector<TensorFile::Generated> list;
   for (const TensorSpec& tensor : flux_tensors(config)) {
-    TensorPlace place =
-        original ? flux_original_place(config, tensor.name) : TensorPlace{.name = tensor.name};
-    place.name = (original ? *original : *renamed) + place.name;
+    const TensorPlace place = flux_original_place(config, tensor.name);
     if (!file.contains(place.name)) continue;  // the binder says so
     const TensorView view = file.describe(place.name);
     int64_t columns = 1;
@@ -211,11 +198,10 @@ std::optional<TensorFile> with_diffusers_names(const TensorFile& file, const Flu
 }
 
 FluxConfig FluxConfig::from_tensors(const TensorFile& file) {
-  const std::optional<std::string> original = find_prefix(file, true);
-  const std::string prefix = original ? *original : find_prefix(file, false).value_or("");
+  const bool original = has_original_flux_names(file);
   FluxConfig config;
   const TensorSizes sizes(file, [&](const std::string& name) {
-    return prefix + (original ? flux_original_place(config, name).name : name);
+    return original ? flux_original_place(config, name).name : name;
   });
   const int64_t width = sizes.extent("x_embedder.weight", 0);
   const int64_t head = sizes.extent("transformer_blocks.0.attn.norm_q.weight", 0);

@@ -21,8 +21,9 @@ CheckpointPart checked_tensors(const TensorFile& file, const FluxConfig& config,
   for (const TensorSpec& tensor : flux_tensors(config)) {
     binder.take(tensor.name, tensor.shape);
     const auto [first, second] = flux_part(config, tensor, load.width);
-    tensors.add(tensor.name, tensor.name, first);
-    if (second.range.size() > 0) tensors.add(second_name(tensor.name), tensor.name, second);
+    tensors.add(tensor.name, tensor.name, first, tensor.shape);
+    if (second.range.size() > 0)
+      tensors.add(second_name(tensor.name), tensor.name, second, tensor.shape);
   }
   binder.finish();
   return tensors;

@@ -59,8 +59,7 @@ QwenImageConfig QwenImageConfig::from_json_file(const std::string& path) {
 }
 
 QwenImageConfig QwenImageConfig::from_tensors(const TensorFile& file) {
-  const std::string prefix = qwen_image_prefix(file);
-  const TensorSizes sizes(file, [&](const std::string& name) { return prefix + name; });
+  const TensorSizes sizes(file, [](const std::string& name) { return name; });
   QwenImageConfig config;
   const int64_t head = sizes.extent("transformer_blocks.0.attn.norm_q.weight", 0);
   config.head_dim = static_cast<int>(head);

@@ -11,13 +11,12 @@ namespace {
 // Checks the file's tensors and finds the part of each that the slice holds.
 CheckpointPart checked_tensors(const TensorFile& file, const QwenImageConfig& config,
                                const TransformerLoad& load) {
-  const std::string prefix = qwen_image_prefix(file);
-  WeightBinder binder(file, "transformer", [&](const std::string& name) { return prefix + name; });
-  binder.ignore_without(prefix);
+  WeightBinder binder(file, "transformer");
   CheckpointPart tensors(file, load.weights, load.resident > 0);
   for (const TensorSpec& tensor : qwen_image_tensors(config)) {
     binder.take(tensor.name, tensor.shape);
-    tensors.add(tensor.name, prefix + tensor.name, qwen_image_part(config, tensor, load.width));
+    tensors.add(tensor.name, tensor.name, qwen_image_part(config, tensor, load.width),
+                tensor.shape);
   }
   binder.finish();
   return tensors;

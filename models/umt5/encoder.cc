@@ -191,7 +191,8 @@ Umt5Encoder Umt5Encoder::load(const TensorFile& file, const Umt5Config& config, 
   CheckpointPart held(file);
   for (size_t i = 1; i < tensors.size(); ++i) {
     binder.take(tensors[i].name, tensors[i].shape);
-    held.add(tensors[i].name, spelled(tensors[i].name), umt5_part(config, tensors[i], width));
+    held.add(tensors[i].name, spelled(tensors[i].name), umt5_part(config, tensors[i], width),
+             tensors[i].shape);
   }
   binder.ignore("spiece_model");                // the tokenizer, which single-file repacks contain
   for (const std::string& name : file.names())  // the other half of a whole T5

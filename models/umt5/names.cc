@@ -36,8 +36,8 @@ const char* of(const Names& names, Umt5Spelling spelling) {
   return spelling == Umt5Spelling::kOriginal ? names.original : names.gguf;
 }
 
-bool has_second_bias(const TensorFile& file, Umt5Spelling spelling) {
-  return file.contains(umt5_name(spelling, kSecondBias));
+bool has_second_bias(const TensorNames& names, Umt5Spelling spelling) {
+  return names.contains(umt5_name(spelling, kSecondBias));
 }
 
 }  // namespace
@@ -58,23 +58,23 @@ std::string umt5_name(Umt5Spelling spelling, const std::string& name) {
   return name;
 }
 
-std::optional<Umt5Spelling> find_umt5_spelling(const TensorFile& file) {
+std::optional<Umt5Spelling> find_umt5_spelling(const TensorNames& names) {
   for (const Umt5Spelling spelling :
        {Umt5Spelling::kHuggingFace, Umt5Spelling::kOriginal, Umt5Spelling::kGguf})
-    if (file.contains(umt5_name(spelling, kFirstQuery)) &&
-        (spelling != Umt5Spelling::kOriginal || file.contains("token_embedding.weight")))
+    if (names.contains(umt5_name(spelling, kFirstQuery)) &&
+        (spelling != Umt5Spelling::kOriginal || names.contains("token_embedding.weight")))
       return spelling;
   return std::nullopt;
 }
 
-bool holds_umt5(const TensorFile& file) {
-  const std::optional<Umt5Spelling> spelling = find_umt5_spelling(file);
-  return spelling && has_second_bias(file, *spelling);
+bool holds_umt5(const TensorNames& names) {
+  const std::optional<Umt5Spelling> spelling = find_umt5_spelling(names);
+  return spelling && has_second_bias(names, *spelling);
 }
 
-bool holds_t5(const TensorFile& file) {
-  const std::optional<Umt5Spelling> spelling = find_umt5_spelling(file);
-  return spelling && !has_second_bias(file, *spelling);
+bool holds_t5(const TensorNames& names) {
+  const std::optional<Umt5Spelling> spelling = find_umt5_spelling(names);
+  return spelling && !has_second_bias(names, *spelling);
 }
 
 }  // namespace weft

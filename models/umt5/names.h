@@ -4,21 +4,21 @@
 #include <optional>
 #include <string>
 
-#include "io/weights/tensor_file.h"
+#include "io/weights/tensor_names.h"
 
 namespace weft {
 
 enum class Umt5Spelling : uint8_t { kHuggingFace, kOriginal, kGguf };
 
 // The spelling of a file that holds such an encoder; nullopt for any other file.
-std::optional<Umt5Spelling> find_umt5_spelling(const TensorFile& file);
+std::optional<Umt5Spelling> find_umt5_spelling(const TensorNames& names);
 
 // The file's spelling of a Hugging Face name.
 std::string umt5_name(Umt5Spelling spelling, const std::string& name);
 
 // Return whether the file holds a UMT5 encoder, whose layers have a position bias each, or a T5
 // encoder, whose layers share the first one's.
-bool holds_umt5(const TensorFile& file);
-bool holds_t5(const TensorFile& file);
+bool holds_umt5(const TensorNames& names);
+bool holds_t5(const TensorNames& names);
 
 }  // namespace weft

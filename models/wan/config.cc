@@ -105,11 +105,11 @@ void read_image_keys(const nlohmann::json& json, const std::string& path, WanCon
 }
 
 // Refuses the kinds of checkpoints that only their tensors tell apart.
-void refuse_unsupported(const TensorFile& file, const WanNames& names, const std::string& where) {
+void refuse_unsupported(const TensorFile& file, const std::string& where) {
   for (const auto& [mark, kind] :
        {std::pair{"vace_blocks.", "Wan VACE"}, {"motion_encoder.", "Wan Animate"}})
     for (const std::string& name : file.names())
-      if (name.starts_with(names.prefix + mark))
+      if (name.starts_with(mark))
         throw Error(ErrorKind::kModel,
                     where + ": " + kind + " is not supported yet (it holds " + name + ")");
 }
@@ -157,7 +157,7 @@ WanConfig WanConfig::from_tensors(const TensorFile& file) {
   constexpr int kHeadDim = 128;  // every Wan model published in the original layout has it
   const WanNames names = detect_wan_names(file);
   const std::string where = shown_name(file);
-  refuse_unsupported(file, names, where);
+  refuse_unsupported(file, where);
   const TensorSizes sizes(file, names, kSize.max);
   WanConfig config;
   const TensorView patch = sizes.shape("patch_embedding.weight", 5);
@@ -185,7 +185,7 @@ WanConfig WanConfig::from_tensors(const TensorFile& file) {
                                        std::to_string(head) + " rows, not a multiple of " +
                                        std::to_string(per_token));
   config.out_channels = head / per_token;
-  const std::string blocks = names.prefix + "blocks.";
+  const std::string blocks = "blocks.";
   for (const std::string& name : file.names())
     if (name.starts_with(blocks)) {
       int64_t index = 0;

@@ -18,7 +18,7 @@ class WanModel final : public TransformerModel {
     return make_wan_model(config);
   }
   std::vector<TensorPlace> spellings(const std::string& name) const override {
-    return {{.name = name}, {.name = WanNames{.prefix = "", .original = true}(name)}};
+    return {{.name = name}, {.name = WanNames{.original = true}(name)}};
   }
   // The branch of models that see an image, in both spellings.
   bool relatives_have(const std::string& module) const override {

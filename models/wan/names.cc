@@ -1,6 +1,5 @@
 #include "models/wan/names.h"
 
-#include <array>
 #include <utility>
 
 #include "models/files/tensor_sizes.h"
@@ -8,8 +7,6 @@
 namespace weft {
 
 namespace {
-
-constexpr std::array<const char*, 3> kPrefixes = {"model.diffusion_model.", "diffusion_model.", ""};
 
 // Pairs of (diffusers, original) spellings. All that occur anywhere in a name are applied, in
 // order. The original's norm3 is diffusers' norm2, because the original's own norm2 has no
@@ -58,46 +55,33 @@ bool has_mark(const std::string& name, const Marks& marks) {
 }  // namespace
 
 std::string WanNames::operator()(const std::string& name) const {
-  if (!original) return prefix + name;
-  if (name == "scale_shift_table") return prefix + "head.modulation";
+  if (!original) return name;
+  if (name == "scale_shift_table") return "head.modulation";
   std::string out = name;
   for (const auto& [ours, theirs] : kSpellings)
     if (const size_t at = out.find(ours); at != std::string::npos)
       out.replace(at, std::string(ours).size(), theirs);
-  return prefix + out;
+  return out;
 }
 
-bool holds_wan(const TensorFile& file) {
-  for (const std::string prefix : kPrefixes)
-    for (const char* mark : {"head.modulation", "condition_embedder.time_proj.weight"})
-      if (file.contains(prefix + mark) && file.contains(prefix + "patch_embedding.weight"))
-        return true;
-  return false;
+bool holds_wan(const TensorNames& names) {
+  return names.contains("patch_embedding.weight") &&
+         (names.contains("head.modulation") ||
+          names.contains("condition_embedder.time_proj.weight"));
 }
 
 WanNames detect_wan_names(const TensorFile& file) {
   int diffusers = 0, original = 0;
-  std::array<int, kPrefixes.size()> with_prefix{};
   for (const std::string& name : file.names()) {
-    const bool ours = has_mark(name, kDiffusersMarks), theirs = has_mark(name, kOriginalMarks);
-    diffusers += ours;
-    original += theirs;
-    if (!ours && !theirs) continue;
-    for (size_t i = 0; i < kPrefixes.size(); ++i)
-      if (name.starts_with(kPrefixes[i])) {
-        ++with_prefix[i];
-        break;
-      }
+    diffusers += has_mark(name, kDiffusersMarks);
+    original += has_mark(name, kOriginalMarks);
   }
   if (diffusers + original == 0)
     throw Error(ErrorKind::kModel,
                 shown_name(file) +
                     ": no tensor has a name of a Wan transformer, in the diffusers or the original "
                     "spelling");
-  size_t best = kPrefixes.size() - 1;
-  for (size_t i = 0; i < kPrefixes.size(); ++i)
-    if (with_prefix[i] > with_prefix[best]) best = i;
-  return {.prefix = kPrefixes[best], .original = original > diffusers};
+  return {.original = original > diffusers};
 }
 
 }  // namespace weft

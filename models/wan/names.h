@@ -1,14 +1,13 @@
 #pragma once
 // The spellings that a Wan transformer checkpoint may use: diffusers names, which are used here, or
-// the names of the original repository. In a single-file checkpoint either has a prefix.
+// the names of the original repository.
 #include <string>
 
-#include "io/weights/tensor_file.h"
+#include "io/weights/tensor_names.h"
 
 namespace weft {
 
 struct WanNames {
-  std::string prefix;     // "", "diffusion_model." or "model.diffusion_model."
   bool original = false;  // names of the original repository
 
   // The file's spelling of a diffusers name.
@@ -19,6 +18,6 @@ struct WanNames {
 WanNames detect_wan_names(const TensorFile& file);
 
 // Returns whether the file holds a Wan transformer in either spelling.
-bool holds_wan(const TensorFile& file);
+bool holds_wan(const TensorNames& names);
 
 }  // namespace weft

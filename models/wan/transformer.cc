@@ -56,11 +56,10 @@ CheckpointPart checked_wan_tensors(const TensorFile& file, const WanConfig& conf
   // Checkpoints that old diffusers versions saved contain a norm that the model does not use.
   for (int i = 0; i < config.layers; ++i)
     binder.ignore(names("blocks." + std::to_string(i) + ".attn2.norm_added_q.weight"));
-  binder.ignore_without(names.prefix);
   CheckpointPart tensors(file, load.weights, load.resident > 0);
   for (const TensorSpec& tensor : list) {
     binder.take(tensor.name, tensor.shape);
-    tensors.add(tensor.name, names(tensor.name), part(tensor));
+    tensors.add(tensor.name, names(tensor.name), part(tensor), tensor.shape);
   }
   binder.finish();
   return tensors;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "io/weights/tensor_names.h"
 #include "models/vae_network.h"
 
 namespace weft {
@@ -49,8 +50,8 @@ struct WanVaeConfig {
 std::string to_string(const WanVaeConfig& config);
 
 // Return whether the file holds a Wan VAE, and whether it has the names of the original repository.
-bool holds_wan_vae(const TensorFile& file);
-bool wan_vae_has_original_names(const TensorFile& file);
+bool holds_wan_vae(const TensorNames& names);
+bool wan_vae_has_original_names(const TensorNames& names);
 
 // Every tensor of encoder and decoder, with diffusers names.
 std::vector<TensorSpec> wan_vae_tensors(const WanVaeConfig& config);

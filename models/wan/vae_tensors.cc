@@ -93,7 +93,7 @@ class Reader {
       if (residual_) index = 0;
       int64_t blocks = 0, width = 0;
       for (; blocks < kMost && has(item(level, index), kConv); ++blocks, ++index)
-        width = file_.describe(name(item(level, index), kConv))[0];
+        width = sizes_.shape(name(item(level, index), kConv), kMaxRank)[0];
       if (blocks == 0) break;
       config_.dim_mult.push_back(quotient(width, config_.base_dim, "the width of a level"));
       if (config_.dim_mult.back() > kMost)
@@ -129,14 +129,14 @@ class Reader {
 
 }  // namespace
 
-bool wan_vae_has_original_names(const TensorFile& file) {
-  return file.contains("decoder.middle.0.residual.0.gamma") ||
-         file.contains("encoder.middle.0.residual.0.gamma");
+bool wan_vae_has_original_names(const TensorNames& names) {
+  return names.contains("decoder.middle.0.residual.0.gamma") ||
+         names.contains("encoder.middle.0.residual.0.gamma");
 }
 
-bool holds_wan_vae(const TensorFile& file) {
-  return wan_vae_has_original_names(file) ||
-         file.contains("decoder.mid_block.resnets.0.norm1.gamma");
+bool holds_wan_vae(const TensorNames& names) {
+  return wan_vae_has_original_names(names) ||
+         names.contains("decoder.mid_block.resnets.0.norm1.gamma");
 }
 
 WanVaeConfig WanVaeConfig::from_tensors(const TensorFile& file) { return Reader(file).read(); }

@@ -92,9 +92,8 @@ void read_sizes(const TensorFile& file, WanConfig& config) {
 }
 
 size_t injectors_of(const TensorFile& file) {
-  const std::string prefix = detect_wan_names(file).prefix + "audio_injector.injector.";
-  return static_cast<size_t>(std::ranges::count_if(file.names(), [&](const std::string& name) {
-    return name.starts_with(prefix) && name.ends_with(".q.weight");
+  return static_cast<size_t>(std::ranges::count_if(file.names(), [](const std::string& name) {
+    return name.starts_with("audio_injector.injector.") && name.ends_with(".q.weight");
   }));
 }
 
@@ -149,9 +148,8 @@ WanS2vConfig WanS2vConfig::from_tensors(const TensorFile& file) {
   return config;
 }
 
-bool holds_wan_s2v(const TensorFile& file) {
-  return holds_wan(file) &&
-         file.contains(detect_wan_names(file).prefix + "casual_audio_encoder.weights");
+bool holds_wan_s2v(const TensorNames& names) {
+  return holds_wan(names) && names.contains("casual_audio_encoder.weights");
 }
 
 std::string to_string(const WanS2vConfig& config) {

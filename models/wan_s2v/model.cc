@@ -22,7 +22,7 @@ class WanS2vModel final : public TransformerModel {
     return make_wan_s2v_model(config);
   }
   std::vector<TensorPlace> spellings(const std::string& name) const override {
-    return {{.name = name}, {.name = WanNames{.prefix = "", .original = true}(name)}};
+    return {{.name = name}, {.name = WanNames{.original = true}(name)}};
   }
   std::unique_ptr<Transformer> load(Stream& stream, const TensorFile& file,
                                     const TransformerLoad& load) const override {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "io/weights/tensor_names.h"
 #include "models/wan/transformer.h"
 #include "models/wan_s2v/audio.h"
 #include "models/wan_s2v/motion.h"
@@ -37,7 +38,7 @@ struct WanS2vConfig {
 std::string to_string(const WanS2vConfig& config);
 
 // Returns whether the file holds this transformer.
-bool holds_wan_s2v(const TensorFile& file);
+bool holds_wan_s2v(const TensorNames& names);
 
 // Every tensor of the checkpoint, and the part of it that the slice `width` holds. Tensors that
 // other Wan transformers have, too, are named as in diffusers.

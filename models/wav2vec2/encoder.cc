@@ -55,7 +55,7 @@ CheckpointPart wav2vec2_tensors_of(const TensorFile& file, const Wav2Vec2Config&
   for (const TensorSpec& tensor : wav2vec2_tensors(config)) {
     binder.take(tensor.name, tensor.shape);
     held.add(tensor.name, spelled_in(file, before, tensor.name),
-             encoder_part(config.blocks, tensor, width));
+             encoder_part(config.blocks, tensor, width), tensor.shape);
   }
   binder.finish();
   return held;

@@ -19,7 +19,7 @@ class ZImageModel final : public TransformerModel {
     return make_z_image_model(config);
   }
   std::vector<TensorPlace> spellings(const std::string& name) const override {
-    return {{.name = name}, ZImageNames{.prefix = "", .single_file = true}(name)};
+    return {{.name = name}, ZImageNames{.single_file = true}(name)};
   }
   std::unique_ptr<Transformer> load(Stream& stream, const TensorFile& file,
                                     const TransformerLoad& load) const override {

@@ -1,6 +1,5 @@
 #include "models/z_image/names.h"
 
-#include <array>
 #include <utility>
 
 #include "kernels/check.h"
@@ -10,7 +9,6 @@ namespace weft {
 
 namespace {
 
-constexpr std::array<const char*, 3> kPrefixes = {"model.diffusion_model.", "diffusion_model.", ""};
 constexpr const char* kMark = "cap_embedder.1.weight";
 
 // Pairs of (diffusers, single file) spellings. The embedders' diffusers names also hold the patch.
@@ -24,8 +22,8 @@ constexpr const char* kFused[] = {".to_q.", ".to_k.", ".to_v."};
 }  // namespace
 
 ZImagePlace ZImageNames::operator()(const std::string& name) const {
-  if (!single_file) return {.name = prefix + name};
-  ZImagePlace place{.name = prefix + name};
+  ZImagePlace place{.name = name};
+  if (!single_file) return place;
   const auto replace = [&](const std::string& ours, const std::string& theirs) {
     const size_t at = place.name.find(ours);
     if (at != std::string::npos) place.name.replace(at, ours.size(), theirs);
@@ -41,18 +39,10 @@ ZImagePlace ZImageNames::operator()(const std::string& name) const {
   return place;
 }
 
-bool holds_z_image(const TensorFile& file) {
-  for (const char* prefix : kPrefixes)
-    if (file.contains(std::string(prefix) + kMark)) return true;
-  return false;
-}
+bool holds_z_image(const TensorNames& names) { return names.contains(kMark); }
 
 ZImageNames detect_z_image_names(const TensorFile& file) {
-  for (const char* prefix : kPrefixes) {
-    const std::string start = prefix;
-    if (!file.contains(start + kMark)) continue;
-    return {.prefix = start, .single_file = file.contains(start + "x_embedder.weight")};
-  }
+  if (file.contains(kMark)) return {.single_file = file.contains("x_embedder.weight")};
   throw Error(ErrorKind::kModel, shown_name(file) +
                                      ": no tensor has a name of a Z-Image transformer (" + kMark +
                                      "), in the diffusers or the single-file spelling");

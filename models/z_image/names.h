@@ -1,9 +1,9 @@
 #pragma once
 // The spellings that a Z-Image transformer checkpoint may use: diffusers names, which are used
-// here, or the names of single files, where one matrix holds q, k and v. Either may have a prefix.
+// here, or the names of single files, where one matrix holds q, k and v.
 #include <string>
 
-#include "io/weights/tensor_file.h"
+#include "io/weights/tensor_names.h"
 #include "models/transformer.h"
 
 namespace weft {
@@ -11,7 +11,6 @@ namespace weft {
 using ZImagePlace = TensorPlace;
 
 struct ZImageNames {
-  std::string prefix;        // "", "diffusion_model." or "model.diffusion_model."
   bool single_file = false;  // names of single files
   std::string patch = "2-1";
 
@@ -23,6 +22,6 @@ struct ZImageNames {
 ZImageNames detect_z_image_names(const TensorFile& file);
 
 // Returns whether the file holds a Z-Image transformer in either spelling.
-bool holds_z_image(const TensorFile& file);
+bool holds_z_image(const TensorNames& names);
 
 }  // namespace weft

@@ -27,8 +27,7 @@ CheckpointPart checked_tensors(const TensorFile& file, const ZImageConfig& confi
                                const TransformerLoad& load) {
   const ZImageNames names = detect_z_image_names(file);
   WeightBinder binder(file, "transformer");
-  binder.ignore(names.prefix + "norm_final.weight");  // some files hold it, no model uses it
-  binder.ignore_without(names.prefix);
+  binder.ignore("norm_final.weight");  // some files hold it, no model uses it
   CheckpointPart tensors(file, load.weights, load.resident > 0);
   for (const TensorSpec& tensor : z_image_tensors(config)) {
     const ZImagePlace place = names(tensor.name);
@@ -41,7 +40,7 @@ CheckpointPart checked_tensors(const TensorFile& file, const ZImageConfig& confi
       part.range.begin += place.part * tensor.shape[0];
       part.range.end += place.part * tensor.shape[0];
     }
-    tensors.add(tensor.name, place.name, part);
+    tensors.add(tensor.name, place.name, part, shape);
   }
   binder.finish();
   return tensors;

@@ -102,7 +102,7 @@ TEST_F(MemoryModeFlag, WeightsThatAModeChoseAreRecorded) {
 TEST_F(MemoryModeFlag, WeightsOfAFileAreReadAhead) {
   const std::string file = path("transformer.gguf");
   write_gguf(file, TensorFile::open("models/pocket/transformer"), BlockType::kQ8_0,
-             WanNames{.prefix = "", .original = true});
+             WanNames{.original = true});
   const std::string stored = kSmallClip + "--transformer " + file + " --weights file ";
   const auto drawn = [&](const std::string& flags) {
     return json_lines_of("generate --json --overwrite" + flags + " -o " + path("a.mp4")).front();

@@ -107,6 +107,40 @@ TEST_F(SingleFiles, NeedNoFolder) {
   EXPECT_EQ(memory.code, 0) << memory.err;
 }
 
+// One file of all parts, each under a prefix of its own.
+TEST_F(SingleFiles, AFileOfAllPartsNeedsNoOther) {
+  const std::string folder = published(),
+                    all = fs::path(path("all/model.safetensors")).lexically_normal().string();
+  fs::create_directories(path("all"));
+  test::save_transformer(folder, path("transformer.safetensors"), "");
+  std::vector<TensorFile> files;
+  std::vector<std::pair<std::string, TensorView>> tensors;
+  for (const auto& [file, prefix] :
+       {std::pair<std::string, std::string>{"transformer", "model.diffusion_model."},
+        {"vae", "first_stage_model."},
+        {"text", "text_encoders.umt5xxl.transformer."}}) {
+    files.push_back(TensorFile::open(path(file + ".safetensors")));
+    for (const std::string& name : files.back().names())
+      tensors.emplace_back((name == "spiece_model" ? "text_encoders." : prefix) + name,
+                           files.back().view(name));
+  }
+  write_safetensors(all, tensors);
+  const std::string whole = hash("--model " + folder, "a.mp4"), model = "--model " + folder;
+  EXPECT_EQ(hash(" --transformer " + all, "b.mp4"), whole);
+  EXPECT_EQ(hash(model + " --vae " + all + " --text-encoder " + all, "c.mp4"), whole);
+  const Outcome again = run("replay --json -q " + path("b.mp4"));
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(json::parse(again.out).at("framehash"), whole);
+  const json told = json::parse(run("inspect --json " + all).out);
+  EXPECT_EQ(told.at("holds"), json::parse(R"([
+      {"prefix": "model.diffusion_model.", "part": "transformer", "class": "WanTransformer3DModel"},
+      {"prefix": "text_encoders.umt5xxl.transformer.", "part": "text_encoder",
+       "class": "UMT5EncoderModel"},
+      {"prefix": "first_stage_model.", "part": "vae", "class": "AutoencoderKLWan"}])"));
+  EXPECT_FALSE(told.contains("missing")) << told.dump();
+  EXPECT_NE(told.at("command").get<std::string>().find(" --vae " + all), std::string::npos);
+}
+
 // The encoder of a GGUF file, which holds the tokenizer, too.
 TEST_F(SingleFiles, NeedNoFolderBesideAGgufTextEncoder) {
   const std::string folder = published();

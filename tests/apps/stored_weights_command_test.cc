@@ -40,7 +40,9 @@ TEST_F(StoredWeightsCommand, FileDrawsTheFramesOfComputeInLessMemory) {
 
 // Single files of users, whose matrices are 8 bits with a scale per row, or GGUF's blocks.
 TEST_F(StoredWeightsCommand, ATransformerFileDrawsTheFramesOfCompute) {
-  const WanNames names{.prefix = "model.diffusion_model.", .original = true};
+  const auto names = [](const std::string& name) {
+    return "model.diffusion_model." + WanNames{.original = true}(name);
+  };
   const std::string file = path("transformer.safetensors"), gguf = path("transformer.gguf");
   for (const BlockType type : {BlockType::kI8, BlockType::kF8E4M3, BlockType::kQ8_0}) {
     const bool scaled = type != BlockType::kQ8_0;

@@ -36,6 +36,11 @@ def weights():
         [(d, d, [1], n) for d, n in [("F16", 2), ("I8", 1), ("I16", 2), ("I32", 4), ("BOOL", 1),
                                      ("F8_E4M3", 1), ("F8_E5M2", 1)]]))
     put("safetensors", "none", safetensors([]))
+    put("safetensors", "rare", safetensors(
+        [("a", "F32", [2], 8), ("b", "C64", [1], 8), ("c", "F4", [2, 3], 3), ("d", "U16", [], 2), ("e", "F8_E8M0", [1], 1)]))
+    put("safetensors", "null", safetensors([("a", "F32", [2], 8)]).replace(b'{"a"', b'{"__metadata__":null,"a"'))
+    for name, text in [("page", "<!DOCTYPE html><html>"), ("json", '{"error":"Unauthorized"}'), ("licence", "A licence\n1. You may")]:
+        put("safetensors", name, text)
     put("safetensors", "nan", safetensors([("a", "F32", [2], 8)], data=struct.pack("<ff", float("nan"), float("inf"))))
     put("safetensors", "hole", safetensors([("a", "F32", [2], 8)], data=b"").replace(b"[0,8]", b"[4,12]"))
     put("safetensors", "huge_shape", safetensors([("a", "F32", [2 ** 40, 2 ** 40], 0)]))
@@ -61,7 +66,8 @@ def quantised_weights():
     text = lambda s: struct.pack("<Q", len(s)) + s.encode()
     arch = ("general.architecture", 8, text("wan"))
     sizes = {"f32": (0, 1, 4), "f16": (1, 1, 2), "bf16": (30, 1, 2), "q8_0": (8, 32, 34), "q4_0": (2, 32, 18),
-             "q5_0": (6, 32, 22), "q4_k": (12, 256, 144), "q5_k": (13, 256, 176), "q6_k": (14, 256, 210)}
+             "q5_0": (6, 32, 22), "q4_k": (12, 256, 144), "q5_k": (13, 256, 176), "q6_k": (14, 256, 210),
+             "q4_1": (3, 32, 20), "q5_1": (7, 32, 24), "q2_k": (10, 256, 84), "q3_k": (11, 256, 110), "f64": (28, 1, 8)}
     for name, (kind, values, size) in sizes.items():
         put("gguf", name, gguf([arch], [("w", [values, 2], kind, 0)], bytes(range(size)) * 2))
     shape = ("comfy.gguf.orig_shape.p", 9, struct.pack("<IQ3i", 5, 3, 1, 2, 3))
@@ -73,6 +79,11 @@ def quantised_weights():
     put("gguf", "overlap", gguf([arch], [("p", [6], 0, 0), ("q", [2], 0, 0)], bytes(40)))
     put("gguf", "list_of_2_to_61", gguf([("l", 9, struct.pack("<IQ", 10, 2 ** 61))], [], b""))
     put("gguf", "empty", gguf([], [], b"", 2))
+    split = lambda no, count: [("split.no", 2, struct.pack("<H", no)), ("split.count", 2, struct.pack("<H", count))]
+    put("gguf", "split_of_one", gguf(split(0, 1), [("p", [2], 0, 0)], bytes(8)))
+    put("gguf", "split_of_three", gguf(split(1, 3), [("p", [2], 0, 0)], bytes(8)))
+    put("gguf", "iq4_nl", gguf([arch], [("w", [32], 20, 0)], bytes(18)))
+    put("gguf", "page", "<!DOCTYPE html><html><body>Sign in</body></html>")
     put("scaled_weights", "plain", safetensors([("a.weight", "F8_E4M3", [2, 2], 4), ("b.weight", "F8_E5M2", [2], 2)]))
     put("scaled_weights", "scaled", safetensors(
         [("m.a.weight", "F8_E4M3", [2, 2], 4), ("m.a.scale_weight", "F32", [1], 4), ("m.scaled_fp8", "F8_E4M3", [0], 0)]))
@@ -81,6 +92,9 @@ def quantised_weights():
         [("a.weight", "F8_E4M3", [2, 2], 4), ("a.weight_scale", "F32", [], 4), ("a.comfy_quant", "U8", [len(quant)], len(quant))],
         {"_quantization_metadata": '{"layers":{"a":{"format":"float8_e4m3fn"}}}'}, bytes(8) + quant))
     put("scaled_weights", "rows", safetensors([("a.weight", "I8", [2, 2], 4), ("a.weight_scale", "F32", [2, 1], 8)]))
+    put("scaled_weights", "blocks", safetensors(
+        [("a.weight", "F8_E4M3", [1, 130], 130), ("a.weight_scale_inv", "BF16", [1, 2], 4), ("a.input_scale", "F32", [], 4)]))
+    put("scaled_weights", "mxfp8", safetensors([("a.weight", "F8_E4M3", [2, 2], 4), ("a.weight_scale", "F8_E8M0", [2, 1], 2)]))
     put("scaled_weights", "nvfp4", safetensors([("a.weight", "U8", [2, 2], 4), ("a.weight_scale", "F8_E4M3", [2], 2)]))
 
 
@@ -94,6 +108,9 @@ def part_files():
            "time_embedding.0.weight": [1, 2], "text_embedding.0.weight": [1, 1], "blocks.0.ffn.0.weight": [2, 1]}
     part("wan", wan | blocks)
     part("wan_prefix", {"model.diffusion_model." + name: shape for name, shape in (wan | blocks).items()})
+    part("wan_wrapped", {"module.net._orig_mod." + name: shape for name, shape in (wan | blocks).items()})
+    part("wan_merged", {name: [128, 1] if name[0] == "p" else [e for e in shape if e > 1] or [1]
+                        for name, shape in (wan | blocks | {"patch_embedding.bias": [128]}).items()})
     vae = {"encoder.conv1.weight": [1, 3, 1, 1, 1], "decoder.conv1.weight": [1, 1, 1, 1, 1], "conv2.weight": [16, 1, 1, 1, 1],
            "decoder.head.2.weight": [3, 1, 1, 1, 1], "decoder.middle.0.residual.0.gamma": [1]}
     part("wan_vae", vae | {"encoder.downsamples.0.residual.2.weight": [1, 1, 1, 1, 1]})
@@ -109,6 +126,10 @@ def part_files():
                "model.layers.0.self_attn.k_proj.weight": [4, 4], "model.layers.0.mlp.gate_proj.weight": [8, 4]}
     part("qwen3", decoder | {"model.layers.0.self_attn.q_norm.weight": [4]})
     part("qwen2", decoder | {"model.layers.0.self_attn.q_proj.bias": [8]})
+    part("all", {"model.diffusion_model." + name: shape for name, shape in (wan | blocks).items()} |
+         {"first_stage_model." + name: shape for name, shape in vae.items()} |
+         {"text_encoders.a.transformer." + name: shape for name, shape in decoder.items()} |
+         {"text_encoders.a.transformer.model.layers.0.self_attn.q_norm.weight": [4]})
     part("lora", {"lora_unet_a.lora_down.weight": [1, 1], "a.diff": [1]})
     part("wan_image", wan | blocks | {"img_emb.proj.0.weight": [2], "img_emb.emb_pos": [1, 3, 2],
                                       "blocks.0.cross_attn.k_img.weight": [1, 1]})

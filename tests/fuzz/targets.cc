@@ -321,13 +321,22 @@ void use(const ByteBpeTokenizer& tokenizer, std::string_view text) {
 
 // Says what a weights file without a config holds.
 void part_file(Bytes bytes) {
-  const std::string path = anonymous_file(bytes);
+  static const Folder folder;
+  static const bool linked = [&] {
+    folder.link("x.gguf", anonymous_file(bytes)).link("x.safetensors", anonymous_file(bytes));
+    return true;
+  }();
+  CHECK(linked);
+  anonymous_file(bytes);
+  const std::string path =
+      folder / (text_of(bytes).starts_with("GGUF") ? "x.gguf" : "x.safetensors");
   refused_or_done([&] {
-    const TensorFile file =
-        text_of(bytes).starts_with("GGUF") ? open_gguf(path) : open_weights(path);
-    lora_family(file);
-    if (const std::optional<ComponentFacts> facts = component_facts(file))
-      CHECK(!facts->class_name.empty() && parameter_count(facts->tensors) > 0, facts->part);
+    lora_family(open_weights(path));
+    for (const ComponentFacts& facts : held_components(path))
+      CHECK(
+          !facts.class_name.empty() && (facts.tensors.empty() ? !facts.description.empty()
+                                                              : parameter_count(facts.tensors) > 0),
+          facts.part);
   });
 }
 

@@ -7,6 +7,7 @@
 #include "kernels/convert.h"
 #include "tests/io/gguf_testing.h"
 #include "tests/io/io_testing.h"
+#include "tests/support/stored_matrices.h"
 
 namespace weft {
 namespace {
@@ -19,7 +20,7 @@ using test::GgufBytes;
 using test::le;
 using test::TempDir;
 
-constexpr uint32_t kTypeIds[] = {0, 1, 30, 8, 2, 6, 12, 13, 14};
+constexpr uint32_t kTypeIds[] = {0, 1, 30, 8, 2, 3, 6, 7, 10, 11, 12, 13, 14};
 
 // Two f32 values of one dimension, a Q8_0 tensor of two rows, and some metadata.
 GgufBytes good_gguf() {
@@ -78,6 +79,60 @@ TEST(Gguf, ReadsAWellFormedFile) {
                [&] { open_weights(dir.path()); });
 }
 
+// The parts of a split file: a tensor of one value each, the first with no tensor at all.
+std::string split_part(uint32_t number, uint32_t count, int tensors, int32_t all = 2) {
+  GgufBytes bytes;
+  bytes.entries = {gguf_entry("split.no", 2, le(static_cast<uint16_t>(number))),
+                   gguf_entry("split.count", 2, le(static_cast<uint16_t>(count))),
+                   gguf_entry("split.tensors.count", 5, le(all))};
+  if (number == 0) bytes.entries.push_back(gguf_entry("a.name", 8, gguf_text("first")));
+  for (int i = 0; i < tensors; ++i)
+    bytes.tensors.push_back(gguf_tensor("t" + std::to_string(number), {1}, 0, 0));
+  if (tensors) bytes.data = le(std::bit_cast<uint32_t>(static_cast<float>(number)));
+  return bytes.file();
+}
+
+TEST(Gguf, ASplitFileIsReadFromAnyOfItsParts) {
+  TempDir dir;
+  std::vector<std::string> parts;
+  for (uint32_t i = 0; i < 3; ++i)
+    parts.push_back(
+        dir.write("m-0000" + std::to_string(i + 1) + "-of-00003.gguf", split_part(i, 3, i > 0)));
+  std::string hash;
+  for (const std::string& path : {dir.path(), parts[0], parts[1], parts[2]}) {
+    const TensorFile file = open_weights(path);
+    EXPECT_EQ(file.names(), (std::vector<std::string>{"t1", "t2"}));
+    EXPECT_EQ(file.files(), parts);
+    EXPECT_EQ(file.view("t1").as<float>()[0], 1);
+    EXPECT_EQ(file.view("t2").as<float>()[0], 2);
+    EXPECT_EQ(file.metadata().at("a.name"), "first");
+    EXPECT_EQ(file.bytes(), 8u);
+    EXPECT_TRUE(hash.empty() || hash == file.header_hash());
+    hash = file.header_hash();
+  }
+  const auto refused = [&](const std::string& path, const std::string& part) {
+    expect_error(ErrorKind::kModel, part, [&] { open_weights(path); });
+  };
+  dir.write("m-00003-of-00003.gguf", split_part(1, 3, 1));
+  refused(parts[0], "m-00003-of-00003.gguf: is not part 3 of 3");
+  dir.write("m-00003-of-00003.gguf", split_part(2, 3, 1, 2));
+  dir.write("m-00001-of-00003.gguf", split_part(0, 3, 0, 7));
+  refused(parts[1], "\"split.tensors.count\" is 7, and the parts hold 2 tensors");
+  std::filesystem::remove(parts[1]);
+  for (const std::string& path : {dir.path(), parts[0], parts[2]})
+    refused(path, "beside it these are missing: m-00002-of-00003.gguf; the download is incomplete");
+  std::filesystem::remove(parts[0]);
+  refused(parts[2], "missing: m-00001-of-00003.gguf, m-00002-of-00003.gguf");
+  refused(dir.path(), "is part 3 of 3 (split.count)");
+  refused(dir.write("x.gguf", split_part(1, 3, 1)),
+          "is part 2 of 3 (split.count); the other parts are found by its name, which must end in "
+          "-00002-of-00003.gguf");
+  // Two models in a folder are two, and a file of one part is whole.
+  dir.write("m-00001-of-00001.gguf", split_part(0, 1, 1, 1));
+  EXPECT_EQ(open_weights(dir / "m-00001-of-00001.gguf").names().size(), 1u);
+  refused(dir.path(), "several .gguf files");
+}
+
 TEST(Gguf, AFlattenedTensorHasItsOwnShape) {
   GgufBytes bytes;
   const auto shape = [](std::vector<int32_t> extents) {
@@ -118,6 +173,20 @@ double slow_value(const std::string& type, const unsigned char* in, int i, doubl
   if (type == "Q8_0") value = half(0) * static_cast<signed char>(in[2 + i]);
   if (type == "Q4_0") value = half(0) * (bits(2 + i % 16, i / 16 * 4, 4) - 8);
   if (type == "Q5_0") value = half(0) * (bits(6 + i % 16, i / 16 * 4, 4) + 16 * bit(2, i) - 16);
+  if (type == "Q4_1") value = half(0) * bits(4 + i % 16, i / 16 * 4, 4);
+  if (type == "Q5_1") value = half(0) * (bits(8 + i % 16, i / 16 * 4, 4) + 16 * bit(4, i));
+  if (type == "Q4_1" || type == "Q5_1") less = -half(2);
+  const int two_bits = i / 128 * 32 + i % 32, shift = i % 128 / 32 * 2;
+  if (type == "Q2_K") {
+    value = half(80) * bits(i / 16, 0, 4) * bits(16 + two_bits, shift, 2);
+    less = half(82) * bits(i / 16, 4, 4);
+  }
+  if (type == "Q3_K") {
+    const int part = i / 16;
+    const int s = bits(96 + part % 8, part / 8 * 4, 4) + 16 * bits(104 + part % 4, part / 4 * 2, 2);
+    const int q = bits(32 + two_bits, shift, 2) + 4 * bit(i % 32, i / 32);
+    value = half(108) * (s - 32) * (q - 4);
+  }
   if (type == "Q4_K" || type == "Q5_K") {
     const bool five = type == "Q5_K";
     const int g = i / 32, at = 4;
@@ -149,11 +218,11 @@ TEST(Gguf, EveryQuantisedTypeHasTheValuesOfItsDefinition) {
     std::string data;
     for (int i = 0; i < kBlocks * type->bytes; ++i) data += static_cast<char>(random());
     // Scales that are not finite would hide the rest: their exponents are made small.
-    const auto tame = [&](int64_t at) { data[at + 1] = static_cast<char>(data[at + 1] & 0xb7); };
-    for (int b = 0; b < kBlocks; ++b) {
-      tame(b * type->bytes + (id == 14 ? 208 : 0));
-      if (id == 12 || id == 13) tame(b * type->bytes + 2);
-    }
+    for (int b = 0; b < kBlocks; ++b)
+      for (const int half : test::half_places(*type->quantised)) {
+        char& upper = data[static_cast<size_t>(b * type->bytes + half + 1)];
+        upper = static_cast<char>(upper & 0xb7);
+      }
     GgufBytes bytes;
     const auto columns = static_cast<uint64_t>(type->values);
     bytes.tensors = {gguf_tensor("w", {columns, kBlocks}, id, 0)};
@@ -179,6 +248,56 @@ TEST(Gguf, EveryQuantisedTypeHasTheValuesOfItsDefinition) {
       ASSERT_EQ(std::memcmp(part.as<float>(), w.as<float>() + first, part.view().bytes()), 0)
           << first << " " << count;
     }
+  }
+}
+
+// Values and sums that gguf-py 0.19 gives for two blocks whose bytes are 37 i + 11 and whose scales
+// are 1/16 and 1/2: values 0, 1, the last of the first half block, the last of the block, the
+// fourth of the second block and the last; the sum; and the sum weighted by 1, 2, ...
+struct GgufPyValues {
+  uint32_t id;
+  std::array<float, 6> values;
+  double sum, weighted;
+};
+constexpr GgufPyValues kGgufPy[] = {
+    {2, {-0.1875, 0.125, -0.5, 0.0, 0.375, -0.4375}, -2.0, -66.9375},
+    {3, {1.4375, 0.75, 1.125, 1.25, 0.625, 1.125}, 62.875, 2051.25},
+    {6, {0.5625, -0.125, -0.75, 0.0625, -0.625, 0.25}, -0.25, -6.8125},
+    {7, {1.6875, 2.0, 2.375, 0.8125, 1.125, 2.3125}, 93.625, 2974.875},
+    {8, {5.3125, 7.625, -8.0, -3.0, -5.125, -4.375}, -18.0, -856.0},
+    {10, {2.0625, 0.0, 2.625, -1.125, 0.875, -1.25}, -1353.25, -363291.875},
+    {11, {5.0625, -6.75, 4.5, 2.625, 3.75, 0.375}, 49.6875, 6915.9375},
+    {12, {-4.1875, -25.5, -10.875, -13.375, 27.875, 19.0}, 1285.0, 749261.0},
+    {13, {26.8125, -25.5, -16.125, -9.625, -8.125, 11.5}, 5711.0, 1349198.0},
+    {14, {-89.4375, 106.0, 93.75, -3.75, -64.75, -100.0}, 340.0, 113051.75}};
+
+TEST(Gguf, QuantisedTypesHaveTheValuesOfGgufPy) {
+  for (const GgufPyValues& wants : kGgufPy) {
+    const GgufType& type = *find_gguf_type(wants.id);
+    SCOPED_TRACE(type.name);
+    GgufBytes bytes;
+    for (int64_t i = 0; i < 2 * type.bytes; ++i) bytes.data += static_cast<char>(i * 37 + 11);
+    for (int block = 0; block < 2; ++block) {
+      std::string scale("\0\x2c", 2);
+      for (const int half : test::half_places(*type.quantised)) {
+        bytes.data.replace(static_cast<size_t>(block * type.bytes + half), 2, scale);
+        scale = std::string("\0\x38", 2);
+      }
+    }
+    const int64_t n = type.values;
+    bytes.tensors = {gguf_tensor("w", {static_cast<uint64_t>(n), 2}, wants.id, 0)};
+    TempDir dir;
+    const TensorFile file = open_weights(dir.write("x.gguf", bytes.file()));
+    const auto* w = file.view("w").as<float>();
+    const int64_t places[] = {0, 1, n / 2 - 1, n - 1, n + 3, 2 * n - 1};
+    for (size_t i = 0; i < 6; ++i) EXPECT_EQ(w[places[i]], wants.values[i]) << i;
+    double sum = 0, weighted = 0;
+    for (int64_t i = 0; i < 2 * n; ++i) {
+      sum += w[i];
+      weighted += w[i] * static_cast<double>(i + 1);
+    }
+    EXPECT_EQ(sum, wants.sum);
+    EXPECT_EQ(weighted, wants.weighted);
   }
 }
 
@@ -227,6 +346,10 @@ TEST(Gguf, HeadersThatAreNotWhatTheyMustBe) {
     return changed.replace(at, bytes.size(), bytes);
   };
   expect_gguf_refused("GGML" + ok.substr(4), "is not a GGUF file: it begins with \"GGML\"");
+  expect_gguf_refused(le<uint64_t>(17) + "{\"__metadata__\":{}}", "is a safetensors file under");
+  expect_gguf_refused("<html><body>Sign in</body></html>", "is an HTML page");
+  expect_gguf_refused("version https://git-lfs.github.com/spec/v1\noid", "git lfs pull");
+  expect_gguf_refused("{\"detail\": \"Unauthorized\"}", "is JSON, not the weights");
   expect_gguf_refused(with(4, le<uint32_t>(1)), "GGUF version 1 is not read");
   expect_gguf_refused(with(4, le<uint32_t>(0x03000000)), "little endian");
   expect_gguf_refused(with(8, le<uint64_t>(65537)), "65537 tensors (legal: at most 65536)");
@@ -294,8 +417,19 @@ TEST(Gguf, TensorsThatAreNotWhatTheyMustBe) {
   expect_tensor_refused(gguf_tensor("w", {32, uint64_t{1} << 48}, 8, 32), "legal: 1 to 2^48");
   expect_tensor_refused(gguf_tensor("w", {huge, huge, huge}, 8, 32), "bytes overflow");
   expect_tensor_refused(gguf_tensor("w", {huge, 128}, 8, 32), "header needs");
-  expect_tensor_refused(gguf_tensor("w", {32, 2}, 3, 32),
-                        "the type 3 (legal: F32, F16, BF16, Q8_0, Q4_0, Q5_0, Q4_K, Q5_K, Q6_K)");
+  expect_tensor_refused(gguf_tensor("w", {32, 2}, 99, 32),
+                        "the type 99, which is not known (legal: F32, F16, BF16, F64, I8, I16, "
+                        "I32, I64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K)");
+  for (const auto& [id, name] : {std::pair<uint32_t, std::string>{20, "IQ4_NL"},
+                                 {23, "IQ4_XS"},
+                                 {39, "MXFP4"},
+                                 {35, "TQ2_0"},
+                                 {15, "Q8_K"}}) {
+    const char* nearest = id == 35 ? "Q2_K" : id == 15 ? "Q8_0" : "Q4_K";
+    expect_tensor_refused(
+        gguf_tensor("w", {256, 2}, id, 32),
+        "the type " + name + ", which is not read; the nearest that is: " + nearest + " (legal: ");
+  }
   expect_tensor_refused(gguf_tensor("w", {31, 2}, 8, 32), "Q8_0 needs multiples of 32");
   expect_tensor_refused(gguf_tensor("w", {128, 2}, 12, 32), "Q4_K needs multiples of 256");
   expect_tensor_refused(gguf_tensor("w", {32, 2}, 8, 0), "must at 32");

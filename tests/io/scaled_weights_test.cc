@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "io/weights/weights_file.h"
+#include "kernels/convert.h"
 #include "tests/io/io_testing.h"
 
 namespace weft {
@@ -111,6 +112,42 @@ TEST(ScaledWeights, ScalesMultiply) {
   EXPECT_EQ(column.as<float>()[1], -1280);
 }
 
+// DeepSeek's format: `weight_scale_inv` holds a factor per 128 x 128 values, whatever its name
+// says.
+TEST(ScaledWeights, BlocksOf128By128HaveAScaleEach) {
+  for (const auto& [rows, columns] :
+       std::vector<std::array<int64_t, 2>>{{128, 128}, {130, 300}, {1, 257}, {300, 5}, {256, 129}})
+    for (const std::string suffix : {".weight_scale_inv", ".weight_scale"}) {
+      SCOPED_TRACE(std::to_string(rows) + "x" + std::to_string(columns) + suffix);
+      const int64_t high = (rows + 127) / 128, wide = (columns + 127) / 128;
+      std::vector<uint8_t> codes;
+      for (int64_t i = 0; i < rows * columns; ++i)
+        codes.push_back(static_cast<uint8_t>(0x30 + i % 16));
+      std::vector<uint16_t> scales;  // bf16, as Qwen3-FP8 has them
+      for (int64_t i = 0; i < high * wide; ++i)
+        scales.push_back(to_bf16(0.5f + static_cast<float>(i)).bits);
+      TempDir dir;
+      Parts parts;
+      parts.bytes("m.q.weight", DType::kF8E4M3, {rows, columns}, codes)
+          .add("m.q" + suffix, DType::kBF16, {high, wide}, scales)
+          .f32("m.q.input_scale", {}, {3})
+          .f32("m.norm.weight", {1}, {2});
+      const TensorFile file = open_weights(parts.write(dir));
+      EXPECT_EQ(file.names(), (std::vector<std::string>{"m.norm.weight", "m.q.weight"}));
+      EXPECT_EQ(file.blocks("m.q.weight").has_value(), scales.size() == 1);
+      const std::vector<float> got = values(file, "m.q.weight");
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < columns; ++c) {
+          const int code = static_cast<int>((r * columns + c) % 16);
+          const float value = std::ldexp(1 + static_cast<float>(code % 8) / 8, code / 8 - 1);
+          const float scale = 0.5f + static_cast<float>(r / 128 * wide + c / 128);
+          ASSERT_EQ(got[static_cast<size_t>(r * columns + c)], value * scale) << r << " " << c;
+        }
+      const Tensor column = file.read("m.q.weight", 1, columns - 1, 1);
+      EXPECT_EQ(column.as<float>()[rows - 1], got.back());
+    }
+}
+
 TEST(ScaledWeights, AFileWithoutThemIsReturnedAsItIs) {
   TempDir dir;
   Parts parts;
@@ -146,7 +183,8 @@ TEST(ScaledWeights, OtherFormatsAreNamed) {
   expect_parts_refused(one_weight().bytes("b.qweight", DType::kU8, {1}, {0}), "format AWQ or GPTQ");
   expect_parts_refused(one_weight().bytes("a.weight_scale", DType::kU8, {2, 2}, {1, 1, 1, 1}),
                        "as MXFP8 and NVFP4 have");
-  expect_parts_refused(one_weight().f32("a.weight_scale", {3}, {1, 1, 1}), "one per row of [2, 2]");
+  expect_parts_refused(one_weight().f32("a.weight_scale", {3}, {1, 1, 1}),
+                       "one per row or one per 128 x 128 values of [2, 2]");
   expect_parts_refused(one_weight().text("a.weight_scale", "ab"), "must be one float");
   expect_parts_refused(one_weight().f32("a.weight_scale", {}, {INFINITY}), "is not finite");
   expect_parts_refused(one_weight().f32("a.weight_scale", {}, {1}).f32("a.scale_weight", {}, {1}),

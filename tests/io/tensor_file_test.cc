@@ -120,7 +120,65 @@ TEST(TensorFile, HeaderSizes) {
   expect_file_refused("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull");
   expect_file_refused(std::string("PK\3\4\0\0\x08\x08", 8) + "archive/data.pkl", "never read");
   expect_file_refused("\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 pickle", "never read");
-  expect_file_refused("<!DOCTYPE html><html>", "not a safetensors file");
+  expect_file_refused("\xc9\xca\xfc\xc9\xca\xfc\xc9\xca{}", "not a safetensors file");
+}
+
+TEST(TensorFile, FilesOfOtherKindsAreToldWhatTheyAre) {
+  const std::string page = "is an HTML page, not the weights";
+  for (const auto& [bytes, part] : std::vector<std::pair<std::string, std::string>>{
+           {"<!DOCTYPE html><html>", page},
+           {"\xef\xbb\xbf\r\n  <html lang='en'><head>", page},
+           {"{\"error\":\"Access to this model is restricted\"}", "is JSON, not the weights"},
+           {"[1, 2, 3, 4, 5]", "is JSON, not the weights"},
+           {"Entry not found", "is a text, not the weights; it begins with \"Entry not found\""},
+           {"FLUX.1 [dev] Non-Commercial License\n\n\"1. Licence\"", "\"FLUX.1 [dev] Non-Comm"},
+           {"GGUF" + std::string("\3\0\0\0", 4) + le64(2) + le64(0), "is a GGUF file"},
+           {"GGUF" + std::string("\3\0\0\0", 4) + le64('{') + le64(0), "is a GGUF file"},
+           {"\x80\x04\x95\x1f" + std::string(20, '\0'), "is a pickle archive"},
+           {std::string("\x1f\x8b\x08\0\0\0\0\0\0\3abc", 13), "is a compressed archive"},
+           {"tjgg" + std::string("\3\0\0\0\0\x7d\0\0", 8), "is a GGML file"},
+           {std::string("\x89HDF\r\n\x1a\n\0\0\0", 11), "is an HDF5 file"}})
+    expect_file_refused(bytes, part);
+}
+
+// A file may hold tensors of types that are not read, as long as no model needs them.
+TEST(TensorFile, TensorsOfRareTypesArePassedOver) {
+  TempDir dir;
+  const std::string header =
+      "{\"__metadata__\":null," + tensor("a", "F32", "[2]", "[0,8]") + "," +
+      tensor("b", "C64", "[2]", "[8,24]") + "," + tensor("c", "U16", "[3]", "[24,30]") + "," +
+      tensor("d", "F8_E8M0", "[1,1]", "[30,31]") + "," + tensor("e", "F4", "[2,3]", "[31,34]") +
+      "," + tensor("f", "F6_E2M3", "[4]", "[34,37]") + "," + tensor("g", "U64", "[]", "[37,45]") +
+      "}";
+  const TensorFile file = TensorFile::open(dir.write("x.safetensors", file_of(header, 45)));
+  EXPECT_EQ(file.names(), std::vector<std::string>{"a"});
+  EXPECT_EQ(file.metadata().size(), 0u);
+  EXPECT_EQ(file.unread(), (std::map<std::string, std::string>{{"b", "C64"},
+                                                               {"c", "U16"},
+                                                               {"d", "F8_E8M0"},
+                                                               {"e", "F4"},
+                                                               {"f", "F6_E2M3"},
+                                                               {"g", "U64"}}));
+  expect_file_refused(file_of("{" + tensor("a", "C64", "[2]", "[0,8]") + "}", 8), "need 16 bytes");
+  expect_file_refused(file_of("{" + tensor("a", "F4", "[2]", "[0,8]") + "}", 8), "need 1 bytes");
+}
+
+TEST(TensorFile, TensorsHaveTheNamesThatTheyAreGiven) {
+  TempDir dir;
+  const std::string header = "{" + tensor("p.a", "F32", "[1]", "[0,4]") + "," +
+                             tensor("p.b", "U16", "[1]", "[4,6]") + "," +
+                             tensor("q.a", "F32", "[1]", "[6,10]") + "}";
+  const std::string path = dir.write("x.safetensors", file_of(header, 10));
+  const auto under_p = [](const std::string& name) {
+    return name.starts_with("p.") ? name.substr(2) : "";
+  };
+  const TensorFile file = TensorFile::open(path, under_p);
+  EXPECT_EQ(file.names(), std::vector<std::string>{"a"});
+  EXPECT_EQ(file.unread().count("b"), 1u);
+  EXPECT_EQ(std::memcmp(file.view("a").data, TensorFile::open(path).view("p.a").data, 4), 0);
+  expect_error(ErrorKind::kModel, "two tensors are called \"a\"", [&] {
+    TensorFile::open(path, [](const std::string& name) { return name.substr(2); });
+  });
 }
 
 TEST(TensorFile, HeadersThatAreNotWhatTheyMustBe) {
@@ -161,7 +219,7 @@ TEST(TensorFile, HeadersThatAreNotWhatTheyMustBe) {
   refused("{\"a\":{\"shape\":[[2]]}}", "a list where none belongs");
   refused("{\"a\":{\"shape\":[\"2\"]}}", "a string where none belongs");
   refused("{" + tensor("a", "f32", "[2]", "[0,8]") + "}", "has dtype \"f32\", must be one of F32");
-  refused("{" + tensor("a", "U64", "[1]", "[0,8]") + "}", "has dtype \"U64\"");
+  refused("{" + tensor("a", "U7", "[1]", "[0,8]") + "}", "has dtype \"U7\"");
   refused("{" + tensor("a", "F32", "[-2]", "[0,8]") + "}", "a negative number");
   refused("{" + tensor("a", "F32", "[2.0]", "[0,8]") + "}", "a fraction");
   refused("{" + tensor("a", "F32", "[99999999999999999999]", "[0,8]") + "}", "a huge number");
@@ -235,11 +293,12 @@ TEST(TensorFile, ChangedHeadersNeverReachPastTheData) {
       header[at] = static_cast<char>(value);
       try {
         uint64_t total = 0;
-        for (const TensorEntry& entry : parse_safetensors_header(header, 11, "x").tensors) {
+        const SafetensorsHeader read = parse_safetensors_header(header, 11, "x");
+        for (const TensorEntry& entry : read.tensors) {
           ASSERT_LE(entry.end, 11u);
           total += entry.end - entry.begin;
         }
-        ASSERT_EQ(total, 11u) << header;
+        ASSERT_EQ(total + 8 * read.unread.size(), 11u) << header;  // "U32" for "F32"
         ++passed;
       } catch (const Error& error) {
         ASSERT_EQ(error.kind(), ErrorKind::kModel);
@@ -436,6 +495,24 @@ TEST_F(Sharded, IndexAndShardsMustAgree) {
   content_["m-2.safetensors"].emplace_back("a", 1.f);
   write_shards();
   refused(good_, "\"a\" stands in m-1.safetensors and in m-2.safetensors");
+}
+
+// As transformers does, which looks for the whole file first.
+TEST_F(Sharded, AWholeFileIsReadBesideAnIndexWhoseShardsAreGone) {
+  write_shards();
+  index(good_);
+  content_ = {{"model.safetensors", {{"w", 5.f}}}};
+  write_shards();
+  EXPECT_EQ(TensorFile::open(dir_.path()).names().size(), 3u);  // the index is good
+  for (const char* gone : {"m-1.safetensors", "m-2.safetensors"}) {
+    std::filesystem::remove(dir_ / gone);
+    EXPECT_EQ(TensorFile::open(dir_.path()).names(), std::vector<std::string>{"w"}) << gone;
+  }
+  std::filesystem::rename(dir_ / "model.safetensors", dir_ / "other.safetensors");
+  EXPECT_EQ(TensorFile::open(dir_.path()).names(), std::vector<std::string>{"w"});
+  std::filesystem::remove(dir_ / "other.safetensors");
+  expect_error(ErrorKind::kModel, "these shards are missing: \"m-1.safetensors\", \"m-2",
+               [&] { TensorFile::open(dir_.path()); });
 }
 
 TEST_F(Sharded, ABrokenShardIsNamed) {

@@ -122,6 +122,16 @@ TEST(Clip, ForeignIdsAndLongPromptsAreErrors) {
   EXPECT_EQ(fault(std::vector<int32_t>(77, 1)), "");
 }
 
+// The extents of a tensor in a file. Rows that are added to those of every picture have a dimension
+// for the pictures in Wan's repository.
+std::vector<int64_t> shape_in(const ClipNames& names, const TensorSpec& spec) {
+  std::vector<int64_t> shape = spec.shape;
+  shape[0] *= names(spec.name).parts;
+  if (names.original && (spec.name == kClipClass || spec.name == kClipPositions))
+    while (shape.size() < 3) shape.insert(shape.begin(), 1);
+  return shape;
+}
+
 // Writes the tensors of a vision tower with the names of Wan's repository, beside a text tower's.
 void save_original_vision(const TensorFile& source, const ClipVisionConfig& config,
                           const std::string& path) {
@@ -132,7 +142,7 @@ void save_original_vision(const TensorFile& source, const ClipVisionConfig& conf
   for (const TensorSpec& spec : clip_vision_tensors(config)) {
     const TensorPlace place = to(spec.name);
     const Tensor values = load_tensor(source, from(spec.name).name);
-    Tensor& out = tensors.try_emplace(place.name, DType::kF32, to.shape(spec)).first->second;
+    Tensor& out = tensors.try_emplace(place.name, DType::kF32, shape_in(to, spec)).first->second;
     const int64_t count = values.count();
     copy(stream, values.view().reshape({count}),
          out.view().reshape({out.count()}).slice(0, place.part * count, count));
@@ -176,7 +186,7 @@ TEST(Clip, PublishedTowersFollowFromTensors) {
                                  ClipNames{.prefix = "", .original = true}}) {
     std::map<std::string, TensorSpec> tensors;
     for (const TensorSpec& spec : clip_vision_tensors(vision))
-      tensors[names(spec.name).name] = {names(spec.name).name, names.shape(spec)};
+      tensors[names(spec.name).name] = {names(spec.name).name, shape_in(names, spec)};
     std::vector<TensorSpec> list;
     for (const auto& [name, spec] : tensors) list.push_back(spec);
     const TensorFile file = without_values(list);

@@ -263,7 +263,7 @@ class FluxLora : public LoraTest {
     open(make_flux_model(flux_));
     diffusers_ = base_;
     const std::string path = dir_ / "original.safetensors";
-    test::save_flux_transformer(*diffusers_, flux_, path, "model.diffusion_model.");
+    test::save_flux_transformer(*diffusers_, flux_, path);
     original_ = std::make_shared<const TensorFile>(TensorFile::open(path));
   }
   // The tensor with a diffusers name, of a file with either names that the LoRAs change.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -10,6 +11,7 @@
 #include "models/autoencoder_kl/vae.h"
 #include "models/causal_decoder/names.h"
 #include "models/causal_decoder/text_model.h"
+#include "models/files/part_prefix.h"
 #include "models/files/tokenizer_files.h"
 #include "models/registry.h"
 #include "models/umt5/encoder.h"
@@ -246,12 +248,170 @@ TEST_F(PartFile, TokenizersAreFoundAroundAnEncoder) {
   EXPECT_EQ(find_tokenizer(file, Kind::kClip, "tokenizer"), path("encoders/tokenizer"));
 }
 
+TEST_F(PartFile, TheTokenizerOfASplitFileIsInItsFirstPart) {
+  const std::string spiece = "models/pocket/tokenizer/spiece.model";
+  const auto split = [](uint16_t number) {
+    return std::vector<std::string>{gguf_entry("split.no", 2, le(number)),
+                                    gguf_entry("split.count", 2, le<uint16_t>(2))};
+  };
+  std::vector<std::string> entries = t5_metadata(file_bytes(spiece));
+  for (const std::string& entry : split(0)) entries.push_back(entry);
+  const std::string first = path("t-00001-of-00002.gguf"), second = path("t-00002-of-00002.gguf");
+  write_gguf(
+      first, TensorFile::open("tests/golden/t5/model/text_encoder"), std::nullopt,
+      [](const std::string& name) { return name; }, entries);
+  const GgufBytes more{.entries = split(1),
+                       .tensors = {gguf_tensor("more", {1}, 0, 0)},
+                       .data = std::string(4, '\0')};
+  std::ofstream(second, std::ios::binary) << more.file();
+  const std::vector<int32_t> ids = SentencePieceTokenizer::load(spiece).encode("a red ball", 16);
+  for (const std::string& part : {first, second}) {
+    EXPECT_EQ(find_tokenizer(part, TokenizerKind::kSentencePiece, "tokenizer"), part);
+    EXPECT_EQ(open_sentencepiece(part).encode("a red ball", 16), ids) << part;
+  }
+}
+
+// A component of a folder.
+struct SourcePart {
+  PartKind kind;
+  std::string part, folder;
+};
+const SourcePart kSourceParts[] = {
+    {PartKind::kTransformer, "transformer", "models/pocket/transformer"},
+    {PartKind::kVae, "vae", "tests/golden/vae21_tiny_decode3/model/vae"},
+    {PartKind::kTextEncoder, "text_encoder", "tests/golden/umt5/model/text_encoder"},
+    {PartKind::kTextEncoder, "text_encoder", "tests/golden/t5/model/text_encoder"},
+    {PartKind::kTextEncoder, "text_encoder", "tests/golden/llm_qwen3_tied/model"},
+};
+
+// Appends the tensors of a file under a prefix.
+void append_under(const TensorFile& file, const std::string& prefix,
+                  std::vector<std::pair<std::string, TensorView>>& out) {
+  for (const std::string& name : file.names()) out.emplace_back(prefix + name, file.view(name));
+}
+
+TEST_F(PartFile, EveryPrefixLeadsToEveryKindOfComponent) {
+  const std::vector<std::string> prefixes{"",
+                                          "vae.",
+                                          "first_stage_model.",
+                                          "model.",
+                                          "net.",
+                                          "dit.",
+                                          "module.",
+                                          "_orig_mod.",
+                                          "diffusion_model.",
+                                          "model.diffusion_model.",
+                                          "text_encoders.umt5xxl.transformer.",
+                                          "text_encoders.a.transformer.model.",
+                                          "module._orig_mod.",
+                                          "_orig_mod.module.net.",
+                                          "model.net.dit.",
+                                          "module.vae._orig_mod.",
+                                          "first_stage_model.model.",
+                                          "conditioner.embedders.0.transformer."};
+  for (const SourcePart& source : kSourceParts) {
+    const TensorFile wants = TensorFile::open(source.folder);
+    for (const std::string& prefix : prefixes) {
+      SCOPED_TRACE(source.folder + " under '" + prefix + "'");
+      std::vector<std::pair<std::string, TensorView>> tensors;
+      append_under(wants, prefix, tensors);
+      write_safetensors(path("x.safetensors"), tensors);
+      const std::vector<ComponentFacts> held = held_components(path("x.safetensors"));
+      ASSERT_EQ(held.size(), 1u);
+      EXPECT_EQ(held[0].part, source.part);
+      const TensorFile file = open_part_weights(source.kind, path("x.safetensors"));
+      ASSERT_EQ(file.names().size(), wants.names().size());
+      for (const std::string& name : wants.names()) {
+        ASSERT_TRUE(file.contains(name)) << name;
+        const TensorView is = file.view(name), want = wants.view(name);
+        ASSERT_EQ(std::memcmp(is.data, want.data, want.bytes()), 0) << name;
+      }
+    }
+  }
+}
+
+// Compiled and sharded modules have parts inside of their names, too.
+TEST_F(PartFile, WrappersInsideOfNamesAreLeftOut) {
+  const TensorFile wants = TensorFile::open("models/pocket/transformer");
+  std::vector<std::pair<std::string, TensorView>> tensors;
+  for (const std::string& name : wants.names()) {
+    std::string theirs = "module." + name;
+    if (const size_t at = theirs.find(".attn1."); at != theirs.npos)
+      theirs.insert(at + 1, "_fsdp_wrapped_module._orig_mod.");
+    tensors.emplace_back(theirs, wants.view(name));
+  }
+  write_safetensors(path("x.safetensors"), tensors);
+  EXPECT_EQ(open_part_weights(PartKind::kTransformer, path("x.safetensors")).names(),
+            wants.names());
+  tensors.emplace_back("module._orig_mod.proj_out.bias", wants.view("proj_out.bias"));
+  write_safetensors(path("x.safetensors"), tensors);
+  try {
+    open_part_weights(PartKind::kTransformer, path("x.safetensors"));
+    ADD_FAILURE() << "two tensors of one name were read";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("two tensors are called \"proj_out.bias\""),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(PartFile, AFileOfAllPartsHoldsThemAll) {
+  std::vector<TensorFile> files;
+  std::vector<std::pair<std::string, TensorView>> tensors;
+  const std::vector<std::pair<std::string, std::string>> parts{
+      {"model.diffusion_model.", "models/pocket/transformer"},
+      {"text_encoders.t5xxl.transformer.", "tests/golden/t5/model/text_encoder"},
+      {"text_encoders.umt5xxl.transformer.", "tests/golden/umt5/model/text_encoder"},
+      {"vae.", "tests/golden/vae21_tiny_decode3/model/vae"}};
+  for (const auto& [prefix, folder] : parts) {
+    files.push_back(TensorFile::open(folder));
+    append_under(files.back(), prefix, tensors);
+  }
+  const Tensor more(DType::kF32, {1});
+  tensors.emplace_back("text_encoders.t5xxl.logit_scale", more.view());
+  tensors.emplace_back("model_ema.decay", more.view());
+  write_safetensors(path("all.safetensors"), tensors);
+  const std::vector<ComponentFacts> held = held_components(path("all.safetensors"));
+  ASSERT_EQ(held.size(), parts.size());
+  for (size_t i = 0; i < held.size(); ++i) EXPECT_EQ(held[i].prefix, parts[i].first);
+  EXPECT_EQ(held[1].class_name, "T5EncoderModel");
+  EXPECT_EQ(held[2].class_name, "UMT5EncoderModel");
+  const auto names = [&](PartKind kind, const char* class_name) {
+    return open_part_weights(kind, path("all.safetensors"), class_name).names();
+  };
+  EXPECT_EQ(names(PartKind::kTransformer, nullptr), files[0].names());
+  EXPECT_EQ(names(PartKind::kTextEncoder, "T5EncoderModel"), files[1].names());
+  EXPECT_EQ(names(PartKind::kTextEncoder, "UMT5EncoderModel"), files[2].names());
+  EXPECT_EQ(names(PartKind::kVae, "AutoencoderKLWan"), files[3].names());
+  // The transformer may have no prefix; the other parts are left out all the same.
+  for (auto& [name, view] : tensors)
+    if (name.starts_with("model.diffusion_model.")) name = name.substr(22);
+  std::erase_if(tensors, [](const auto& tensor) { return tensor.first == "model_ema.decay"; });
+  write_safetensors(path("all.safetensors"), tensors);
+  EXPECT_EQ(names(PartKind::kTransformer, nullptr), files[0].names());
+}
+
+// The guide lists what the tables have.
+TEST(WeightsGuide, HasThePrefixesAndTypesOfTheTables) {
+  const auto quoted = [](std::span<const char* const> list) {
+    std::string text;
+    for (const char* each : list) text += (text.empty() ? "`" : ", `") + std::string(each) + "`";
+    return text;
+  };
+  const std::string guide = file_bytes("apps/guide/weights.md");
+  for (const std::string& list :
+       {quoted(component_prefixes()) + "\n  of components",
+        quoted(wrapper_prefixes()) + " of wrappers", quoted(wrapper_parts()) + " are left out",
+        "| " + known_gguf_types() + " |"})
+    EXPECT_NE(guide.find(list), guide.npos) << list;
+}
+
 // The number of heads follows from no tensor. The config.json beside a file tells it, if it is that
 // of the tensors.
 TEST_F(PartFile, ConfigsBesideAFileAreReadWhereTheyFit) {
   const std::string folder = "models/pocket/transformer", file = path("pocket.safetensors");
   fs::copy(folder + "/diffusion_pytorch_model.safetensors", file);
-  const auto description = [&] { return component_facts(TensorFile::open(file))->description; };
+  const auto description = [&] { return held_components(file).at(0).description; };
   EXPECT_NE(description().find("1 heads x 128"), std::string::npos) << description();
   fs::copy(folder + "/config.json", path("config.json"));
   EXPECT_NE(description().find("4 heads x 32"), std::string::npos) << description();

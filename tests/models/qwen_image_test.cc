@@ -98,27 +98,8 @@ TEST(QwenImageMemory, WeightsAreThePredictedBytes) {
   test::expect_predicted_weights(*make_qwen_image_model(small_qwen_image()));
 }
 
-// A single file has a prefix, and may hold other models beside this one.
-TEST(QwenImageNames, SingleFilesGiveTheSameModel) {
-  const test::NamedTensors ours = test::random_weights(qwen_image_tensors(small_qwen_image()), 5);
-  const std::string path = testing::TempDir() + "weft_qwen_image_names.safetensors";
-  Stream stream = Stream::cpu(1);
-  for (const std::string prefix : {"", "diffusion_model.", "model.diffusion_model."}) {
-    test::NamedTensors theirs;
-    for (const auto& [name, tensor] : ours) {
-      Tensor& own = theirs[prefix + name] = Tensor(DType::kF32, tensor.view().shape());
-      copy(stream, tensor, own);
-    }
-    if (!prefix.empty()) theirs["vae.something"] = Tensor(DType::kF32, {3});
-    test::write_file(path, theirs);
-    const TensorFile file = TensorFile::open(path);
-    EXPECT_TRUE(holds_qwen_image(file));
-    const QwenImageConfig found = QwenImageConfig::from_tensors(file);
-    EXPECT_EQ(to_string(found), to_string(small_qwen_image()));
-    EXPECT_GT(PictureModel(*make_qwen_image_model(found), file, {}).transformer->weights_bytes(),
-              0u);
-  }
-  std::remove(path.c_str());
+TEST(QwenImageNames, AFileIsKnownByThem) {
+  EXPECT_TRUE(holds_qwen_image(without_values(qwen_image_tensors(small_qwen_image()))));
   EXPECT_FALSE(holds_qwen_image(TensorFile::open("tests/golden/dit_zimage/model/transformer")));
 }
 

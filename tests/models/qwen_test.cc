@@ -7,14 +7,17 @@
 #include <numeric>
 
 #include "io/json.h"
+#include "io/weights/weights_file.h"
 #include "kernels/copy.h"
 #include "kernels/dry_run.h"
+#include "kernels/fp8.h"
 #include "kernels/ops.h"
 #include "models/causal_decoder/decoder.h"
 #include "models/causal_decoder/text_model.h"
 #include "models/footprint.h"
 #include "models/random_weights/random_weights.h"
 #include "tests/support/compare.h"
+#include "tests/support/draw.h"
 #include "tests/support/golden_case.h"
 
 namespace weft::test {
@@ -280,6 +283,77 @@ TEST(Qwen, TextEncodersGiveHiddenStates) {
       EXPECT_TRUE(kept < n || arena.high_water() == planned.arena);
     }
   }
+}
+
+// Writes the projections of a decoder as 8-bit floats, with a scale per 128 x 128 values as
+// Qwen3-FP8 has them, or with one per tensor and one of the inputs; and what they mean.
+void write_fp8(const DecoderConfig& config, bool blocks, const std::string& path,
+               const std::string& meant) {
+  std::vector<std::pair<std::string, Tensor>> stored, values;
+  Random random(blocks ? 7 : 8);
+  for (const TensorSpec& spec : decoder_tensors(config)) {
+    Tensor own(DType::kF32, spec.shape);
+    for (int64_t i = 0; i < own.count(); ++i)
+      own.as<float>()[i] = static_cast<float>(random.normal() * 0.1);
+    const std::string name = (spec.name == "lm_head.weight" ? "" : "model.") + spec.name;
+    if (spec.name.find("_proj.weight") != spec.name.npos) {
+      const int64_t rows = spec.shape[0], columns = spec.shape[1], wide = (columns + 127) / 128;
+      Tensor codes(DType::kF8E4M3, spec.shape);
+      Tensor scales(DType::kF32, blocks ? std::vector<int64_t>{(rows + 127) / 128, wide}
+                                        : std::vector<int64_t>{1});
+      for (int64_t i = 0; i < scales.count(); ++i)
+        scales.as<float>()[i] = 0.01f * static_cast<float>(i % 5 + 1);
+      for (int64_t i = 0; i < own.count(); ++i) {
+        const auto code = static_cast<uint8_t>(random.below(256) & 0xbf);  // below 2, no NaN
+        static_cast<uint8_t*>(codes.view().data)[i] = code;
+        const int64_t block = blocks ? i / columns / 128 * wide + i % columns / 128 : 0;
+        own.as<float>()[i] = from_e4m3(code) * scales.as<float>()[block];
+      }
+      stored.emplace_back(name + (blocks ? "_scale_inv" : "_scale"), std::move(scales));
+      if (!blocks) {
+        const std::string layer = name.substr(0, name.size() - std::string(".weight").size());
+        stored.emplace_back(layer + ".input_scale", Tensor(DType::kF32, {1}));
+      }
+      stored.emplace_back(name, std::move(codes));
+    } else {
+      Tensor copied(DType::kF32, spec.shape);
+      std::copy_n(own.as<float>(), own.count(), copied.as<float>());
+      stored.emplace_back(name, std::move(copied));
+    }
+    values.emplace_back(name, std::move(own));
+  }
+  write_safetensors(path, {stored.begin(), stored.end()});
+  write_safetensors(meant, {values.begin(), values.end()});
+}
+
+TEST(Qwen, EightBitFloatsGiveTheModelOfTheirValues) {
+  DecoderConfig config = odd(true);
+  config.hidden = 200;
+  config.ffn = 300;
+  const std::string path = testing::TempDir() + "weft_qwen_fp8.safetensors",
+                    meant = testing::TempDir() + "weft_qwen_meant.safetensors";
+  const std::vector<int32_t> ids{3, 1, 4, 1, 5};
+  const auto n = std::ssize(ids);
+  for (const bool blocks : {true, false})
+    for (const WeightFormat weights : {WeightFormat::kCompute, WeightFormat::kFile}) {
+      write_fp8(config, blocks, path, meant);
+      std::vector<Tensor> rows;
+      for (const std::string& file : {path, meant}) {
+        const TensorFile opened = open_weights(file);
+        EXPECT_EQ(opened.is_derived(), file == path);
+        Stream stream = Stream::cpu(1, Determinism::kFixed);
+        Arena arena(size_t{1} << 30);
+        SerialSeams seams;
+        Context context = seams.context(stream, arena, {}, TokenRanges::all(n));
+        const auto encoder = make_decoder_text_model(config, DecoderRows::kFinal)
+                                 ->load(stream, opened, DType::kF32, {}, weights);
+        rows.emplace_back(DType::kF32, std::vector<int64_t>{n, config.hidden});
+        encoder->encode(context, ids, rows.back());
+      }
+      EXPECT_TRUE(bitwise_equal(rows[0], rows[1])) << blocks;
+    }
+  std::remove(path.c_str());
+  std::remove(meant.c_str());
 }
 
 std::string load_error(const TensorFile& file, const DecoderConfig& config) {

@@ -88,7 +88,7 @@ TEST(HeldWeight, IsThePartOfTheTensor) {
       const TensorView whole = file.view(name);
       for (const TensorPart& part :
            {TensorPart{0, {3, 499}}, {0, {499, 500}}, {1, {7, 290}}, {1, {0, 1}}}) {
-        const HeldWeight held(stream, file, name, part, dtype);
+        const HeldWeight held(stream, file, name, part, whole.shape(), dtype);
         const TensorView slice = whole.slice(part.dim, part.range.begin, part.range.size());
         Tensor expected(dtype, slice.shape());
         copy(stream, slice, expected);
@@ -96,11 +96,58 @@ TEST(HeldWeight, IsThePartOfTheTensor) {
         EXPECT_TRUE(test::bitwise_equal(held.view(), expected)) << name << " " << part.dim;
         EXPECT_EQ(file.bytes_read(), read += slice.bytes());
       }
-      const HeldWeight all(stream, file, name, {1, {0, 300}}, dtype);
+      const HeldWeight all(stream, file, name, {1, {0, 300}}, whole.shape(), dtype);
       EXPECT_TRUE(all.whole());
       EXPECT_EQ(all.view().data, whole.data);
+      // The same values under extents that the file merged or dropped.
+      for (const auto& [part, shape] : std::vector<std::pair<TensorPart, std::vector<int64_t>>>{
+               {{0, {3, 19}}, {20, 25, 1, 300}},
+               {{1, {2, 9}}, {50, 10, 300}},
+               {{3, {5, 300}}, {1, 500, 1, 300}}}) {
+        const HeldWeight held(stream, file, name, part, shape, dtype);
+        const TensorView slice =
+            whole.reshape({shape[0], shape[1], shape[2], shape.size() > 3 ? shape[3] : 1})
+                .slice(part.dim, part.range.begin, part.range.size());
+        Tensor expected(dtype, slice.shape());
+        copy(stream, slice, expected);
+        EXPECT_TRUE(test::bitwise_equal(held.view().reshape({held.view().count()}),
+                                        expected.view().reshape({expected.count()})));
+        read += slice.bytes();
+      }
     }
   EXPECT_EQ(file.bytes_read(), read);
+}
+
+TEST(WeightBinder, SameValuesOfFewerDimensions) {
+  using Shape = std::vector<int64_t>;
+  const Shape kernel{24, 16, 1, 2, 2}, table{1, 6, 24};
+  for (const auto& [is, wants] :
+       std::vector<std::pair<Shape, Shape>>{{kernel, kernel},
+                                            {{24, 16, 2, 2}, kernel},
+                                            {{384, 1, 2, 2}, kernel},
+                                            {{384, 2, 2}, kernel},
+                                            {{384, 1, 1, 1}, {24, 16, 1, 1, 1}},
+                                            {{384}, {24, 16, 1, 1}},
+                                            {{24, 16}, {24, 16, 1, 1}},
+                                            {{768, 2}, kernel},
+                                            {{6, 24}, table},
+                                            {{24}, {1, 24}},
+                                            {{1, 1, 24}, {24}},
+                                            {{}, {1}},
+                                            {{1}, {}}})
+    EXPECT_TRUE(same_values(is, wants));
+  for (const auto& [is, wants] :
+       std::vector<std::pair<Shape, Shape>>{{{16, 24, 1, 2, 2}, kernel},
+                                            {{24, 64}, kernel},  // the last extents merged
+                                            {{24, 32, 2}, kernel},
+                                            {{383, 2, 2}, kernel},
+                                            {{144}, table},  // no kernel
+                                            {{6, 2}, {2, 6}},
+                                            {{12}, {2, 6}},
+                                            {{24, 6}, table},
+                                            {{}, {2}},
+                                            {{0}, {1}}})
+    EXPECT_FALSE(same_values(is, wants));
 }
 
 // Tensors of a derived file are computed, by several threads, into memory of the wanted dtype.
@@ -119,7 +166,7 @@ TEST(HeldWeight, ADerivedTensorIsComputed) {
     for (const DType dtype : {DType::kF32, DType::kBF16})
       for (const TensorPart& part : {TensorPart{0, {0, 500}}, {0, {3, 499}}, {1, {7, 290}}}) {
         Stream stream = Stream::cpu(threads);
-        const HeldWeight held(stream, file, "w", part, dtype);
+        const HeldWeight held(stream, file, "w", part, values.view().shape(), dtype);
         const TensorView slice = values.view().slice(part.dim, part.range.begin, part.range.size());
         Tensor expected(dtype, slice.shape());
         copy(stream, slice, expected);

@@ -18,7 +18,7 @@ namespace weft::test {
 
 inline uint32_t gguf_number(BlockType type) {
   constexpr std::array<uint32_t, static_cast<size_t>(BlockType::kCount)> kNumbers{
-      1, 30, 0, 0, 0, 8, 2, 6, 12, 13, 14};
+      1, 30, 0, 0, 0, 8, 2, 6, 12, 13, 14, 3, 7, 10, 11};
   return kNumbers[static_cast<size_t>(type)];
 }
 

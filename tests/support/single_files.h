@@ -82,7 +82,8 @@ inline std::string file_bytes(const std::string& path) {
 inline void save_transformer(const std::string& model, const std::string& path,
                              const std::string& prefix = "model.diffusion_model.",
                              const std::string& part = "transformer") {
-  resave(TensorFile::open(model + "/" + part), path, WanNames{.prefix = prefix, .original = true});
+  resave(TensorFile::open(model + "/" + part), path,
+         [&](const std::string& name) { return prefix + WanNames{.original = true}(name); });
 }
 inline void save_vae(const std::string& model, const std::string& path) {
   const WanVaeConfig config = WanVaeConfig::from_json_file(model + "/vae/config.json");

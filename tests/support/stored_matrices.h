@@ -23,11 +23,17 @@ inline std::vector<int> half_places(BlockType type) {
     case BlockType::kQ4_0:
     case BlockType::kQ5_0:
       return {0};
+    case BlockType::kQ4_1:
+    case BlockType::kQ5_1:
     case BlockType::kQ4_K:
     case BlockType::kQ5_K:
       return {0, 2};
     case BlockType::kQ6_K:
       return {208};
+    case BlockType::kQ2_K:
+      return {80, 82};
+    case BlockType::kQ3_K:
+      return {108};
     default:
       return {};
   }
