@@ -69,7 +69,7 @@ TEST_F(QueueResume, StoppedJobsHaveTheBytesOfUninterruptedOnes) {
     EXPECT_EQ(result.at("framehash"), whole);
     EXPECT_EQ(result.at("frames"), 121);
     EXPECT_TRUE(text_of(path(clip)) == bytes) << clip;
-    std::vector<std::string> left{clip, "a.mp4.json"};
+    std::vector<std::string> left{clip, clip + ".json"};
     std::ranges::sort(left);
     EXPECT_EQ(files(), left);
     for (const std::string& file : files()) fs::remove_all(path(file));

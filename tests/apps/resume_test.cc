@@ -138,7 +138,7 @@ TEST_F(Resume, ADamagedCheckpointFallsBackAndThenRefuses) {
   child.signal(SIGINT);
   ASSERT_EQ(child.wait(), 130);
   const std::string newest = path("a.mp4.checkpoint.safetensors");
-  const std::string older = path("a.checkpoint.old.safetensors");
+  const std::string older = path("a.mp4.checkpoint.old.safetensors");
   const int before = read_checkpoint(older).step;
   fs::resize_file(newest, fs::file_size(newest) - 1);
   Child again = start(arguments);

@@ -208,8 +208,9 @@ inline void Resume::kill_twenty(
         break;
       }
       if (code == 7) {  // killed behind the end of the job: all is there
-        EXPECT_EQ(nlohmann::json::parse(text_of(path(name + ".json"))).at("framehash"), whole)
-            << err;
+        const bool folder = fs::exists(path(name + ".json"));
+        const std::string sidecar = path(name + (folder ? ".json" : ".mp4.json"));
+        EXPECT_EQ(nlohmann::json::parse(text_of(sidecar)).at("framehash"), whole) << err;
         break;
       }
       ASSERT_EQ(code, 128 + SIGKILL) << err;

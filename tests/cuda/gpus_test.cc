@@ -29,7 +29,7 @@ TEST_F(Cli, AutoTakesTheGpuAndTheSidecarSaysSo) {
           "--seed 5 --progress none -p x -o " + path("a.png"));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.err.find("(chosen by --device auto)"), std::string::npos) << outcome.err;
-  const auto sidecar = nlohmann::json::parse(std::ifstream(path("a.json")));
+  const auto sidecar = nlohmann::json::parse(std::ifstream(path("a.png.json")));
   EXPECT_EQ(sidecar.at("engine").at("device"), "cuda");
   EXPECT_EQ(sidecar.at("given").at("device").at("value"), "cuda");
   EXPECT_EQ(sidecar.at("given").at("device").at("origin"), "auto");

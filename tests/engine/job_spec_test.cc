@@ -200,7 +200,7 @@ TEST(JobSpec, WhatIsIllegalIsRefused) {
       {{{"image_fit", "tile"}}, "image_fit is 'tile', legal: cover|contain|stretch"},
       {{{"seed", -2}}, "seed is '-2', legal: 0 ... 18446744073709551615"},
       {{{"size", "832"}}, "size is '832', legal: WxH"},
-      {{{"prompt", {"a", "b"}}}, "prompt is [\"a\",\"b\"], legal: a text or a number"},
+      {{{"prompt", {"a", "b"}}}, "prompt is [\"a\",\"b\"], legal: a text"},
       {{{"sigmas", {0.5, 0.7}}}, "sigmas is '0.5,0.7', legal: falling numbers"},
       {{{"id", ""}}, "id is '', legal: 1 ... 64 characters"},
       {{{"id", std::string(65, 'a')}}, "legal: 1 ... 64 characters"},

@@ -114,7 +114,7 @@ TEST_F(Faulty, WeightsCutWhileTheyAreMappedExit3) {
                fs::copy_options::recursive | fs::copy_options::overwrite_existing);
     }
     fs::remove(path("a.mp4"));
-    fs::remove(path("a.json"));
+    fs::remove(path("a.mp4.json"));
   }
   EXPECT_GE(cut_in_use, 3);
 }

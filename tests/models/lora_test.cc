@@ -422,7 +422,7 @@ TEST(LoraText, IsReadAndWritten) {
 // back the same, whatever exists.
 TEST(LoraText, PathsMayHaveCommasAndColons) {
   namespace fs = std::filesystem;
-  const std::string folder = testing::TempDir() + "/weft_lora_" + std::to_string(getpid());
+  const std::string folder = testing::TempDir() + "weft_lora_" + std::to_string(getpid());
   fs::create_directories(folder);
   for (const char* name : {"a,b", "c:d", "e:0.5", "f,g:h,i", "gr\xfcn", "b"})
     std::ofstream(folder + "/" + name) << "x";

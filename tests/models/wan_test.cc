@@ -6,6 +6,7 @@
 #include <map>
 
 #include "kernels/ops.h"
+#include "models/registry.h"
 #include "models/wan/names.h"
 #include "models/wan/transformer.h"
 #include "tests/models/config_testing.h"
@@ -28,8 +29,8 @@ struct Model {
       : golden(name), stream(Stream::cpu(2, Determinism::kFixed, &ops)) {
     const bool original = golden.spec.value("format", "") == "original";
     const std::string part = test::golden_part(name, "transformer");
-    const TensorFile file =
-        TensorFile::open(original ? golden.folder + "/model/model.safetensors" : part);
+    const TensorFile file = open_part_weights(
+        PartKind::kTransformer, original ? golden.folder + "/model/model.safetensors" : part);
     config =
         original ? WanConfig::from_tensors(file) : WanConfig::from_json_file(part + "/config.json");
     wan = WanTransformer::load(stream, file, config,
@@ -516,8 +517,8 @@ TEST_F(WanFile, AnotherModelIsNamedAsSuch) {
 }
 
 TEST_F(WanFile, SizesFromTensorsAlone) {
-  const TensorFile file =
-      TensorFile::open("tests/golden/dit_wan_original_names/model/model.safetensors");
+  const TensorFile file = open_part_weights(
+      PartKind::kTransformer, "tests/golden/dit_wan_original_names/model/model.safetensors");
   EXPECT_EQ(
       to_string(WanConfig::from_tensors(file)),
       "Wan transformer: width 128 = 1 heads x 128, 1 layers, ffn 64, channels 16 -> 16, text 32, "
