@@ -53,7 +53,7 @@ std::string padded(uint64_t value, size_t width) {
 // The expanded pattern, with no text longer than this many characters.
 std::string expanded(const std::string& pattern, const NameFields& fields, size_t longest);
 
-// Where the name of the file or folder at `path` begins.
+// Returns where the name of the file or folder at `path` begins.
 size_t name_begin(const std::string& path) {
   return path.size() < 2 ? 0 : path.find_last_of('/', path.size() - 2) + 1;
 }

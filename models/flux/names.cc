@@ -56,7 +56,7 @@ constexpr Spelling kSingle[] = {{"norm.linear.", "modulation.lin."},
                                 {"attn.norm_k.weight", "norm.key_norm.scale"},
                                 {"proj_out.", "linear2."}};
 
-// The same for the processors of x-flux, behind `processor.`.
+// The same for the processors of x-flux, after `processor.`.
 constexpr Spelling kDoubleProcessor[] = {
     {"attn.to_q.", "qkv_lora1."},       {"attn.to_k.", "qkv_lora1."},
     {"attn.to_v.", "qkv_lora1."},       {"attn.to_out.0.", "proj_lora1."},

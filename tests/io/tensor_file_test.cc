@@ -497,7 +497,7 @@ TEST_F(Sharded, IndexAndShardsMustAgree) {
   refused(good_, "\"a\" stands in m-1.safetensors and in m-2.safetensors");
 }
 
-// As transformers does, which looks for the whole file first.
+// The whole file is taken first, as transformers does.
 TEST_F(Sharded, AWholeFileIsReadBesideAnIndexWhoseShardsAreGone) {
   write_shards();
   index(good_);
