@@ -328,6 +328,17 @@ AttentionFormat attention_format(const Flags& flags) {
   return AttentionFormat::kFp8;
 }
 
+void set_attention_path(const Flags& flags, const std::string& path) {
+  if (!wants_cuda(flags)) {
+    if (path == "auto") return;
+    throw Error(ErrorKind::kUsage, flags.label("attention-path") + " is " + path +
+                                       ", which needs --device cuda; legal here: auto");
+  }
+  for (const AttentionPath known :
+       {AttentionPath::kAuto, AttentionPath::kLibrary, AttentionPath::kWgmma, AttentionPath::kMma})
+    if (path == to_string(known)) set_cuda_attention_path(known);
+}
+
 DType compute_dtype(const Flags& flags) {
   const std::string dtype = flags.text("dtype");
   if (dtype == "auto") return wants_cuda(flags) || cpu_has_bf16() ? DType::kBF16 : DType::kF32;

@@ -88,6 +88,9 @@ WeightFormat text_weight_format(const Flags& flags);  // --text-encoder-weights
 // The attention format that --attention asks for. Error(kUsage) for fp8 on a CPU.
 AttentionFormat attention_format(const Flags& flags);
 
+// Applies --attention-path to streams that are made afterwards. Error(kUsage) on a CPU.
+void set_attention_path(const Flags& flags, const std::string& path);
+
 // --dtype with auto resolved: bf16 where the device multiplies it in hardware, else f32.
 DType compute_dtype(const Flags& flags);
 DType vae_dtype(const Flags& flags);

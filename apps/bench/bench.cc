@@ -138,6 +138,7 @@ int bench_ops(const Flags& flags, DType dtype, int repeat) {
 int run_bench(const Flags& flags) {
   if (flags.given("model")) model_folder(flags);
   const DType dtype = compute_dtype(flags);
+  set_attention_path(flags, flags.text("attention-path"));
   const std::string name = flags.operands().empty() ? "ops" : flags.operands().front();
   const int repeat = static_cast<int>(flags.integer("repeat").value_or(name == "stream" ? 1 : 5));
   using Bench = int (*)(const Flags&, DType, int);

@@ -1,5 +1,5 @@
-// weft bench dit, weft bench attention: one forward of a transformer with random weights, and its
-// attention alone, beside what this machine's oneDNN reaches in the same run.
+// weft bench dit: one forward of a transformer with random weights, beside what this machine's
+// library of GEMMs reaches in the same run.
 #include <cmath>
 #include <cstdio>
 #include <numeric>
@@ -11,7 +11,6 @@
 #include "apps/scratch_folder.h"
 #include "engine/memory/memory_plan.h"
 #include "io/json.h"
-#include "kernels/attention.h"
 #include "kernels/copy.h"
 #include "kernels/cuda/device.h"
 #include "kernels/device_graph.h"
@@ -48,20 +47,6 @@ std::array<int64_t, 3> grid_of(int64_t tokens) {
   int64_t width = std::min<int64_t>(52, tokens);
   while (tokens % width) --width;
   return {1, tokens / width, width};
-}
-
-// The relative L2 error of f32 tensors on the stream's device.
-double relative_l2(Stream& stream, const Tensor& actual, const Tensor& expected) {
-  const Tensor is(DType::kF32, actual.view().shape()), wants(DType::kF32, is.view().shape());
-  copy(stream, actual, is);
-  copy(stream, expected, wants);
-  double error = 0, norm = 0;
-  for (int64_t i = 0; i < wants.count(); ++i) {
-    const double wanted = wants.as<float>()[i];
-    error += std::pow(is.as<float>()[i] - wanted, 2);
-    norm += wanted * wanted;
-  }
-  return std::sqrt(error / norm);
 }
 
 // Reads --resident-layers; 0 where it is not given. Error(kUsage) outside 2 ... blocks - 1.
@@ -285,73 +270,6 @@ void print_dit(const Flags& flags, const Json& object, const Timed& timed,
               number("peak_rss_bytes") * 0x1p-30);
 }
 
-// Attention at Wan's heads over n tokens.
-class AttentionCall {
- public:
-  static constexpr int64_t kHeads = 12, kHead = 128, kWidth = kHeads * kHead;
-
-  AttentionCall(Stream& stream, DType dtype, int64_t n)
-      : stream_(stream),
-        q_(waves(stream, dtype, {n, kHeads, kHead})),
-        k_(waves(stream, dtype, {n, kHeads, kHead})),
-        v_(waves(stream, dtype, {n, kHeads, kHead})) {}
-
-  void run(int64_t head, int64_t heads, AttentionFormat format, const Tensor& out) {
-    const auto part = [&](const Tensor& x) { return x.view().slice(1, head, heads); };
-    const KVSegment segment{.k = part(k_), .v = part(v_)};
-    attention(stream_, {.q = part(q_),
-                        .segments = {&segment, 1},
-                        .scale = 1 / std::sqrt(static_cast<float>(kHead)),
-                        .format = format,
-                        .out = part(out)});
-    stream_.sync();
-  }
-  Tensor make_out() const { return {q_.view().dtype, q_.view().shape(), stream_.device()}; }
-
- private:
-  Stream& stream_;
-  Tensor q_, k_, v_;
-};
-
-Json measure_attention(Stream& stream, DType dtype, int64_t n, AttentionFormat format, int repeat) {
-  using Call = AttentionCall;
-  constexpr int64_t kFfn = 8960, kRows = 1560;
-  Call call(stream, dtype, n);
-  const Tensor out = call.make_out();
-  const int64_t rows = stream.queue() ? n : kRows;
-  MachineLimits limits(stream, dtype,
-                       {{rows, Call::kWidth, Call::kWidth, 6},
-                        {rows, Call::kWidth, kFfn, 1},
-                        {rows, kFfn, Call::kWidth, 1}});
-  // Long calls are split by heads, so that the limits can be measured in between.
-  const int64_t heads = n > 4096 && !stream.queue() ? 1 : Call::kHeads;
-  std::vector<double> times;
-  call.run(0, heads, format, out);
-  for (int i = 0; i < repeat; ++i) {
-    double seconds = 0;
-    for (int64_t head = 0; head < Call::kHeads; head += heads) {
-      limits.sample();
-      seconds += seconds_of([&] { call.run(head, heads, format, out); });
-    }
-    times.push_back(seconds);
-  }
-  const double flop = 4.0 * static_cast<double>(n) * static_cast<double>(n) * Call::kWidth;
-  const double gflops = flop / median(times) * 1e-9;
-  Json object{{"bench", "attention"},      {"tokens", n},
-              {"heads", Call::kHeads},     {"head_dim", Call::kHead},
-              {"dtype", to_string(dtype)}, {"threads", stream.threads()},
-              {"isa", cpu_isa()},          {"seconds", median(times)},
-              {"gflops", gflops},          {"share", gflops / limits.gemm_gflops()}};
-  limits.describe(object);
-  if (format != AttentionFormat::kCompute) {
-    const Tensor exact = call.make_out();
-    call.run(0, heads, AttentionFormat::kCompute, exact);
-    object["attention"] = to_string(format);
-    object["rel_l2"] = relative_l2(stream, out, exact);
-  }
-  return object;
-}
-
 TensorFile bench_weights(const StoredWeights& stored, const TransformerModel& model) {
   TensorFile random = random_tensors(model.tensors());
   return stored.quantise ? stored.quantise(std::move(random)) : std::move(random);
@@ -504,7 +422,7 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
 }
 
 int bench_dit(const Flags& flags, DType dtype, int repeat, const StoredWeights& stored) {
-  const auto [name, described] = transformer_of(flags, 40);
+  const auto [name, described] = transformer_of(flags, 60);
   const TransformerTraits& traits = described->traits();
   const int64_t tokens = *flags.integer("tokens"), d = traits.width, ffn = traits.ffn_columns;
   Stream stream = bench_stream(flags, metered_ops());
@@ -551,31 +469,6 @@ int bench_dit(const Flags& flags, DType dtype, int repeat, const StoredWeights& 
   describe(timed, repeat, limits, stream.device(), object);
   compare_formats(flags, {stream, arena, *described, tokens, forward, stored, object}, how, repeat);
   print_dit(flags, object, timed, limits);
-  return 0;
-}
-
-int bench_attention(const Flags& flags, DType dtype, int repeat) {
-  Stream stream = bench_stream(flags, metered_ops());
-  std::vector<int64_t> sizes{1560, 8192, 32760};
-  if (flags.given("tokens")) sizes = {*flags.integer("tokens")};
-  for (const int64_t n : sizes) {
-    const Json object = measure_attention(stream, dtype, n, attention_format(flags), repeat);
-    const auto number = [&](const char* key) { return object.number(key); };
-    const auto text = [&](const char* key) { return object.text(key); };
-    if (flags.on("json")) {
-      std::printf("%s\n", object.dump().c_str());
-    } else {
-      std::printf(
-          "attention %6lld tokens, 12 heads of 128, %s: %9.4f s, %7.1f GFLOP/s of %.1f (%s): "
-          "share %.3f\n",
-          static_cast<long long>(n), text("dtype").c_str(), number("seconds"), number("gflops"),
-          number("gemm_gflops"), (text("gemm_dtype") + " " + text("gemm")).c_str(),
-          number("share"));
-      if (object.contains("rel_l2"))
-        std::printf("--attention fp8: relative L2 of the output %.4f\n", number("rel_l2"));
-    }
-    std::fflush(stdout);
-  }
   return 0;
 }
 

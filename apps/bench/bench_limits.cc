@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 
@@ -81,6 +82,19 @@ double seconds_of(const std::function<void()>& work) {
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
   return values[values.size() / 2];
+}
+
+double relative_l2(Stream& stream, const TensorView& actual, const TensorView& expected) {
+  const Tensor is(DType::kF32, actual.shape()), wants(DType::kF32, actual.shape());
+  copy(stream, actual, is);
+  copy(stream, expected, wants);
+  double error = 0, norm = 0;
+  for (int64_t i = 0; i < wants.count(); ++i) {
+    const double wanted = wants.as<float>()[i];
+    error += std::pow(is.as<float>()[i] - wanted, 2);
+    norm += wanted * wanted;
+  }
+  return std::sqrt(error / norm);
 }
 
 uint64_t process_bytes(const char* key) {

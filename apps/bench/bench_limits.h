@@ -33,6 +33,9 @@ double wall_seconds();
 double seconds_of(const std::function<void()>& work);
 double median(std::vector<double> values);
 
+// The relative L2 error of tensors on the stream's device.
+double relative_l2(Stream& stream, const TensorView& actual, const TensorView& expected);
+
 // Reads `key` ("RssAnon:", "VmHWM:") from /proc/self/status, in bytes.
 uint64_t process_bytes(const char* key);
 // Resets VmHWM, the peak of resident memory.

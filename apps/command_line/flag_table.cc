@@ -130,6 +130,14 @@ constexpr FlagSpec kModel[] = {
              "GPU of compute capability 9.0 (Hopper)",
      .commands = kGenerate | kBatch | kServe | kPlan | kBench | kInspect,
      .level = kAdvanced},
+    {.name = "attention-path",
+     .fallback = "auto",
+     .legal = "auto|library|wgmma|mma",
+     .help =
+         "kernels of attention in bf16 on a GPU: cuDNN's, our own for Hopper (wgmma), or our own "
+         "for any GPU (mma); auto chooses by shape; a call that they do not take goes to the next",
+     .commands = kVerify | kBench,
+     .level = kAdvanced},
     {.name = "vae-dtype",
      .fallback = "f32",
      .legal = "f32|bf16",

@@ -92,6 +92,16 @@ HealthCheck encoder_check(const ScratchFolder& scratch, const std::string& exten
   return check;
 }
 
+HealthChecks encoder_checks() {
+  if (!media_built())
+    return {{.name = "encoders", .detail = "not built: no clip can be written", .remedy = {}}};
+  const ScratchFolder scratch;
+  HealthChecks checks;
+  for (const char* extension : {".mp4", ".webm", ".gif", ".png"})
+    checks.push_back(encoder_check(scratch, extension));
+  return checks;
+}
+
 HealthCheck mpi_check() {
   HealthCheck check{.name = "mpi", .detail = {}, .remedy = {}};
   if (!mpi_built()) {
@@ -243,9 +253,7 @@ int run_doctor(const Flags& flags) {
   take(output_check(output.ends_with('/') || fs::is_directory(output)
                         ? output
                         : fs::path(output).parent_path().string()));
-  const ScratchFolder scratch;
-  for (const char* extension : {".mp4", ".webm", ".gif", ".png"})
-    take(encoder_check(scratch, extension));
+  for (const HealthCheck& check : encoder_checks()) take(check);
   take(mpi_check());
   take(cuda_check());
   if (wants_cuda(flags))

@@ -39,6 +39,7 @@ int run_verify(const Flags& flags) {
     throw Error(ErrorKind::kUsage, "weft verify needs at least one case folder");
   VerifyOptions options;
   options.dtype = flags.text("dtype") == "bf16" ? DType::kBF16 : DType::kF32;
+  set_attention_path(flags, flags.text("attention-path"));
   const Ranks ranks = ranks_of(flags);
   options.devices.clear();
   for (int rank = 0; rank < ranks.count; ++rank)

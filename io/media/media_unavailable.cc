@@ -20,6 +20,8 @@ namespace {
 
 }  // namespace
 
+bool media_built() { return false; }
+
 std::unique_ptr<FrameSink> make_sink(const std::string& path, const VideoSettings&, Overwrite) {
   unavailable(ErrorKind::kOutput, path);
 }

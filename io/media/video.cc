@@ -294,6 +294,8 @@ std::unique_ptr<FrameSink> make_webm_sink(const std::string& path, const VideoSe
   return std::make_unique<EncodedSink>(path, settings, overwrite, Container::kWebm);
 }
 
+bool media_built() { return true; }
+
 std::unique_ptr<FrameSink> make_sink(const std::string& path, const VideoSettings& settings,
                                      Overwrite overwrite) {
   if (path.ends_with('/')) return make_png_folder_sink(path, settings, overwrite);

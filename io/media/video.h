@@ -44,6 +44,9 @@ class FrameSink {
   virtual std::string finish() = 0;  // returns the final path, which exists from now on
 };
 
+// False in a build without -DWEFT_MEDIA=ON: every other function of this header throws there.
+bool media_built();
+
 // Makes a sink. The extension decides: .mp4, .webm and .gif give a clip, .png one picture, and a
 // path that ends in '/' a folder of PNG frames 00000.png, 00001.png, ... Anything else is an
 // Error(kUsage). The part file is opened here, so that a path that cannot be written, an existing

@@ -4,6 +4,8 @@
 // launches. Each part leaves its state in f32, and merge_states combines them. The way a call is
 // cut only depends on its shape and on the device's size.
 #include <algorithm>
+#include <atomic>
+#include <limits>
 
 #include "kernels/cuda/attention_paths.h"
 #include "kernels/cuda/flash.h"
@@ -15,6 +17,8 @@
 namespace weft::cuda {
 
 namespace {
+
+std::atomic<AttentionPath> chosen_path{AttentionPath::kAuto};
 
 // The input is `parts` states [N, A, E] with lse [A, N], `stride` floats apart.
 struct MergeArgs {
@@ -212,6 +216,7 @@ class FlashCall {
   void run(FlashArgs flash, size_t next, int64_t key) {
     AttentionPaths& paths = cuda_queue(stream_).part<AttentionPaths>();
     ++(by_gemm() ? paths.gemm : sm90() ? paths.sm90 : paths.flash);
+    paths.last = sm90() ? AttentionPath::kWgmma : AttentionPath::kMma;
     flash.share = static_cast<int>(args_.q[1]) / kv_heads_;
     for (int merged = 0;;) {
       const bool last = next == args_.segments.size();
@@ -361,7 +366,9 @@ void attention(Stream& stream, const AttentionArgs& args) {
   int64_t key = 0;
   take_segments(args, next, key, flash);
   if (next == args.segments.size() && by_library(stream, args, flash)) {
-    ++cuda_queue(stream).part<AttentionPaths>().library;
+    AttentionPaths& paths = cuda_queue(stream).part<AttentionPaths>();
+    ++paths.library;
+    paths.last = AttentionPath::kLibrary;
     return;
   }
   FlashCall(stream, args).run(flash, next, key);
@@ -380,4 +387,36 @@ void launch_flash(const Stream& stream, DType dtype, FlashRows rows, int kv_head
 
 void fill_attention(Ops& ops) { ops.attention.attention = attention; }
 
+AttentionPaths::AttentionPaths(CudaQueue&) {
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  switch (chosen_path) {
+    case AttentionPath::kAuto:
+      return;
+    case AttentionPath::kLibrary:
+      library_from = 0;
+      break;
+    case AttentionPath::kWgmma:
+      library_from = kNever, sm90_from = 0;
+      break;
+    case AttentionPath::kMma:
+      library_from = sm90_from = kNever;
+      break;
+  }
+}
+
 }  // namespace weft::cuda
+
+namespace weft {
+
+const char* to_string(AttentionPath path) {
+  constexpr const char* kNames[] = {"auto", "library", "wgmma", "mma"};
+  return kNames[static_cast<size_t>(path)];
+}
+
+void set_cuda_attention_path(AttentionPath path) { cuda::chosen_path = path; }
+
+AttentionPath last_cuda_attention_path(const Stream& stream) {
+  return cuda_queue(stream).part<cuda::AttentionPaths>().last;
+}
+
+}  // namespace weft

@@ -1,15 +1,18 @@
 #pragma once
-// Thresholds that choose the attention kernel, and counters of what was chosen (for tests). They
-// are a part of the queue.
+// Thresholds that choose the attention kernel, and counters of what was chosen. They are a part of
+// the queue.
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/flash.h"
 #include "kernels/cuda/queue.h"
 
 namespace weft::cuda {
 
 struct AttentionPaths {
-  explicit AttentionPaths(CudaQueue&) {}
+  explicit AttentionPaths(CudaQueue&);  // as set_cuda_attention_path() says
   // From this many multiplications of q k^T on, a call goes to the library, or to flash_sm90.
   int64_t library_from = kLargeAttention, sm90_from = kLargeAttention;
+
+  AttentionPath last = AttentionPath::kAuto;  // what the last call took
 
   int64_t library = 0;  // calls of the library (sdpa.h)
   int64_t flash = 0;    // calls of the other flash kernels

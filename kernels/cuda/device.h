@@ -32,6 +32,16 @@ CudaDeviceNames cuda_device_names(int index);
 // True if 8-bit attention runs on CUDA device `index`.
 bool cuda_attends_in_fp8(int index);
 
+// The kernels that compute attention on a device: cuDNN's, our own for Hopper (wgmma), or our own
+// for any device (mma). kAuto chooses by shape and device. A call that the chosen kernels do not
+// take goes to the next of them.
+enum class AttentionPath : uint8_t { kAuto, kLibrary, kWgmma, kMma };
+const char* to_string(AttentionPath path);
+// Sets the path of streams that are made afterwards.
+void set_cuda_attention_path(AttentionPath path);
+// The path that the stream's last call took; kAuto before the first.
+AttentionPath last_cuda_attention_path(const Stream& stream);
+
 // Makes a new stream on CUDA device `index`; its ops are cuda_ops(). `threads` is the number of
 // host threads that pack and convert data. Throws Error(kUsage) if there is no such device or no
 // backend.

@@ -21,6 +21,9 @@ CudaDeviceNames cuda_device_names(int) { unavailable(); }
 bool cuda_attends_in_fp8(int) { unavailable(); }
 void cuda_copy_bytes(Stream&, const void*, void*, size_t) { unavailable(); }
 Stream cuda_stream(int, Determinism, int) { unavailable(); }
+const char* to_string(AttentionPath) { return ""; }
+void set_cuda_attention_path(AttentionPath) { unavailable(); }
+AttentionPath last_cuda_attention_path(const Stream&) { unavailable(); }
 const Ops& cuda_ops() { unavailable(); }
 std::unique_ptr<GemmLimit> make_cuda_gemm_limit(Stream&, DType, int64_t, int64_t, int64_t) {
   unavailable();

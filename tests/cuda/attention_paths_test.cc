@@ -3,6 +3,7 @@
 #include "kernels/cuda/attention_paths.h"
 
 #include <array>
+#include <limits>
 #include <numeric>
 
 #include "kernels/attention.h"
@@ -287,13 +288,14 @@ TEST(AttentionFlash, RunsHaveTheSameBits) {
   }
 }
 
-// Compares the library with the flash kernels' unrounded state, at a size that only a real device
-// can handle: both round their probabilities to bf16, so they differ by twice that.
+// Compares the library with the unrounded state of both of our kernels, at a size that only a real
+// device can handle: all round their probabilities to bf16, so two of them differ by twice that.
 TEST(AttentionFlash, TheLibraryAgreesWithTheFlashKernels) {
   Stream stream = cuda_stream(0);
   auto& paths = cuda_queue(stream).part<cuda::AttentionPaths>();
   paths.library_from = 0;
   const bool real = cuda_queue(stream).properties().multiprocessors > 8;
+  const bool hopper = cuda_queue(stream).properties().major == 9;
   PathCase c{.queries = real ? 4099 : 66,
              .heads = 4,
              .kv_heads = 2,
@@ -304,19 +306,24 @@ TEST(AttentionFlash, TheLibraryAgreesWithTheFlashKernels) {
   stream.sync();
   EXPECT_EQ(paths.library, 1);
   c.state = true;
-  Call flash(c, DType::kBF16);
-  flash.run(stream);
-  stream.sync();
-  EXPECT_EQ(paths.flash, 1);
-  constexpr double kLargest = 6;  // of the normally distributed inputs
-  std::vector<Bounded> out, lse;
-  for (double value : to_f64(flash.out())) out.push_back({value, 2 * kUnitBf16 * kLargest});
-  EXPECT_TRUE(within(library.out(), out));
-  EXPECT_LT(similarity_error(to_f64(library.out()), to_f64(flash.out())), 2 * kSimilarityBf16);
-  // Logits are sums of 128 products that all may be about 1, scaled by 1 / sqrt(128); softmax in
-  // base two instead of e would be off by a third.
-  for (double value : to_f64(flash.lse())) lse.push_back({value, 2 * chain_bound(128 + 12, 12)});
-  EXPECT_TRUE(within(library.lse(), lse));
+  for (const bool wgmma : {false, true}) {
+    if (wgmma && !hopper) continue;
+    paths.sm90_from = wgmma ? 0 : std::numeric_limits<int64_t>::max();
+    const int64_t before = wgmma ? paths.sm90 : paths.flash;
+    Call flash(c, DType::kBF16);
+    flash.run(stream);
+    stream.sync();
+    EXPECT_EQ((wgmma ? paths.sm90 : paths.flash) - before, 1) << "wgmma " << wgmma;
+    constexpr double kLargest = 6;  // of the normally distributed inputs
+    std::vector<Bounded> out, lse;
+    for (double value : to_f64(flash.out())) out.push_back({value, 2 * kUnitBf16 * kLargest});
+    EXPECT_TRUE(within(library.out(), out)) << "wgmma " << wgmma;
+    EXPECT_LT(similarity_error(to_f64(library.out()), to_f64(flash.out())), 2 * kSimilarityBf16);
+    // Logits are sums of 128 products that all may be about 1, scaled by 1 / sqrt(128); softmax in
+    // base two instead of e would be off by a third.
+    for (double value : to_f64(flash.lse())) lse.push_back({value, 2 * chain_bound(128 + 12, 12)});
+    EXPECT_TRUE(within(library.lse(), lse)) << "wgmma " << wgmma;
+  }
 }
 
 // In 8 bits: more segments than one launch takes, with the keys of each launch cut in parts.

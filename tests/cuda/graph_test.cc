@@ -1,12 +1,10 @@
-// Tests recorded work (kernels/device_graph.h), and the ranges that profilers see.
+// Tests recorded work (kernels/device_graph.h).
 #include <gtest/gtest.h>
 
 #include "kernels/copy.h"
 #include "kernels/cuda/device.h"
 #include "kernels/device_graph.h"
 #include "kernels/pointwise.h"
-#include "kernels/trace.h"
-#include "tests/cuda/emulated_nvtx.h"
 
 namespace weft {
 namespace {
@@ -72,23 +70,6 @@ TEST_F(Graph, AnErrorWhileRecordingRecordsNothing) {
   fill(y, 3);
   add(stream, x, y, y);  // the stream works again
   EXPECT_EQ(first(y), 5);
-}
-
-TEST_F(Graph, ProfilersSeeTheZonesOfARecorder) {
-  Recorder recorder(Recorder::Keep::kTotals);
-  const MeterScope scope(recorder);
-  Stream metered = stream.with(metered_ops());
-  test::ranges() = {};
-  {
-    const ZoneScope zone(Zone::kDenoise);
-    const ZoneScope inner(Zone::kStep, 0);
-    add(metered, x, y, y);
-    EXPECT_EQ(test::ranges().open, (std::vector<std::string>{"denoise", "step"}));
-  }
-  EXPECT_TRUE(test::ranges().open.empty());
-  EXPECT_EQ(test::ranges().pushed,
-            (std::map<std::string, int>{{"denoise", 1}, {"step", 1}, {"add", 1}}));
-  EXPECT_EQ(recorder.profile().of(Zone::kDenoise, Zone::kPointwise).calls, 1);
 }
 
 }  // namespace

@@ -1,10 +1,15 @@
 // Tests who computes GEMMs and convolutions: the library, its epilogues, or our own kernels after a
-// refusal. Every path gives the op's results.
+// refusal. Every path gives the op's results. And what a profiler's library is told.
 #include <gtest/gtest.h>
 
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/plan_cache.h"
 #include "kernels/device_plan.h"
+#include "kernels/pointwise.h"
+#include "kernels/trace.h"
 #include "tests/cuda/emulated_libraries.h"
+#include "tests/cuda/emulated_nvtx.h"
+#include "tests/cuda/first_device.h"
 #include "tests/kernels/definitions.h"
 #include "tests/kernels/row_ops.h"
 #include "tests/support/hosted_ops.h"
@@ -190,6 +195,24 @@ TEST(PlanCache, PreparesAShapeOnce) {
   EXPECT_EQ(cache.hits(), 3);
   EXPECT_TRUE(cache.has(2));
   EXPECT_FALSE(cache.has(3));
+}
+
+TEST(Profilers, SeeTheZonesOfARecorder) {
+  Stream stream = cuda_stream(0);
+  const Tensor x(DType::kF32, {8}, kCuda), y(DType::kF32, {8}, kCuda);
+  Recorder recorder(Recorder::Keep::kTotals);
+  const MeterScope scope(recorder);
+  Stream metered = stream.with(metered_ops());
+  ranges() = {};
+  {
+    const ZoneScope zone(Zone::kDenoise);
+    const ZoneScope inner(Zone::kStep, 0);
+    add(metered, x, y, y);
+    EXPECT_EQ(ranges().open, (std::vector<std::string>{"denoise", "step"}));
+  }
+  EXPECT_TRUE(ranges().open.empty());
+  EXPECT_EQ(ranges().pushed, (std::map<std::string, int>{{"denoise", 1}, {"step", 1}, {"add", 1}}));
+  EXPECT_EQ(recorder.profile().of(Zone::kDenoise, Zone::kPointwise).calls, 1);
 }
 
 }  // namespace

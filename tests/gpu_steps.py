@@ -1,0 +1,365 @@
+"""The steps of tests/gpu.sh: runs them, several at once where they measure nothing, and writes a row for each."""
+import concurrent.futures
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import site
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+
+BEGUN = time.monotonic()
+TINY = bool(os.environ.get("TINY"))
+OUT = os.environ.get("OUT", "build-gpu/results")
+PACK = "build-gpu/unpacked"
+WEFT = os.environ.get("WEFT", f"{PACK}/bin/weft")
+CUDA_TEST = os.environ.get("CUDA_TEST", f"{PACK}/bin/cuda_test")
+OPS_BENCH = f"{PACK}/bin/weft_ops_bench"
+EACH = 20 if TINY else 75  # seconds of one process of tests
+AT_ONCE = 2 if TINY else 8
+LONGEST = 400  # characters of a message
+LARGEST = 2 << 20  # bytes of the rows, and of the log
+
+
+def ask(*command):
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def unpack():
+    """Unpacks what was brought, once."""
+    if not os.path.isdir(PACK):
+        for archive in sorted(glob.glob("gpu/*.tar.xz")):
+            with tarfile.open(archive) as tar:
+                tar.extractall(PACK)
+
+
+def library_path():
+    """Names the wheels' CUDA libraries, and our own, as our binaries ask for them. Python itself keeps its own."""
+    links = os.path.abspath("build-gpu/cuda")
+    os.makedirs(links, exist_ok=True)
+    for place in site.getsitepackages():
+        for kind in ("cublas", "cudnn", "nccl", "nvrtc", "nvJitLink"):
+            for file in glob.glob(f"{place}/nvidia/*/lib/lib{kind}*.so*"):
+                link = os.path.join(links, os.path.basename(file))
+                if not os.path.lexists(link):
+                    os.symlink(file, link)
+    places = [os.path.abspath(f"{PACK}/lib"), links]
+    places += [folder for folder in ("/usr/local/cuda/lib64", "/usr/local/cuda/lib") if os.path.isdir(folder)]
+    return ":".join(places + [os.environ["LD_LIBRARY_PATH"]] if os.environ.get("LD_LIBRARY_PATH") else places)
+
+
+class Rows:
+    """Keeps a row per test, case or measurement, in a file that holds whatever was done when time ran out."""
+
+    def __init__(self, name):
+        os.makedirs(OUT, exist_ok=True)
+        self.file = open(f"{OUT}/{name}.jsonl", "w")
+        self.log_file = open(f"{OUT}/{name}.log", "w")
+        self.lock = threading.Lock()
+        self.counts = {}
+        self.bad = []
+
+    def about(self, **what):
+        self.file.write(json.dumps(what) + "\n")
+        self.file.flush()
+
+    def add(self, suite, test, verdict, seconds, message="", **more):
+        row = {"suite": suite, "test": test, "verdict": verdict, "seconds": round(seconds, 2),
+               "message": message[:LONGEST], **more}
+        with self.lock:
+            self.counts[verdict] = self.counts.get(verdict, 0) + 1
+            if self.file.tell() < LARGEST:
+                self.file.write(json.dumps(row) + "\n")
+                self.file.flush()
+            if verdict != "ok":
+                self.bad.append(row)
+                print(f"{verdict:7} {suite} {test} {seconds:.1f} s: {message[:150]}")
+
+    def log(self, title, text):
+        with self.lock:
+            if self.log_file.tell() < LARGEST:
+                self.log_file.write(f"==== {title}\n{text[-60000:]}\n")
+                self.log_file.flush()
+
+
+def run(command, limit, environment):
+    """Runs a command in a process group of its own, at most until the limit. Returns (how it ended, output, seconds)."""
+    begun = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                               env=environment, start_new_session=True, text=True, errors="replace")
+    try:
+        output, _ = process.communicate(timeout=max(1, limit))
+        ended = "ok" if process.returncode == 0 else "FAILED" if process.returncode > 0 else "CRASH"
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        ended = "TIME"
+    return ended, output, time.monotonic() - begun
+
+
+def first_line(output, pattern="error|Error|Failure|FAIL|weft:|Aborted|what"):
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return next((line for line in lines if re.search(pattern, line)), lines[-1] if lines else "")
+
+
+class Runner:
+    def __init__(self, name, limit):
+        self.name = name
+        self.end = BEGUN + min(limit, int(os.environ.get("LIMIT", limit)))
+        self.rows = Rows(name)
+        self.environment = dict(os.environ, OMP_NUM_THREADS="2", GOMP_SPINCOUNT="2000", TEST_TMPDIR="/tmp")
+        self.environment["LD_LIBRARY_PATH"] = library_path()
+        device = ask("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+        self.device, _, self.driver = (device or "emulated, none").partition(", ")
+        self.about = {"device_name": self.device, "driver": self.driver, "commit": self.commit()}
+        self.rows.about(**self.about, toolkit=ask("nvcc", "--version")[-40:], kernel=ask("uname", "-r"))
+        print(json.dumps(self.about))
+
+    @staticmethod
+    def commit():
+        try:
+            return open("gpu/commit").read().strip()
+        except OSError:
+            return ask("git", "rev-parse", "--short", "HEAD")
+
+    def left(self):
+        return self.end - time.monotonic()
+
+    def together(self, work):
+        """Calls every function of `work`, several at once."""
+        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+            for done in [pool.submit(one) for one in work]:
+                done.result()
+
+    def suite(self, suite, tests):
+        """Runs a suite's tests in one process. One that fails, crashes or hangs ends it: the rest get a process anew."""
+        while tests:
+            if self.left() < 3:
+                for test in tests:
+                    self.rows.add(suite, test, "TIME", 0, "no time left")
+                return
+            names = ":".join(f"{suite}.{test}" for test in tests)
+            ended, output, seconds = run(
+                [CUDA_TEST, f"--gtest_filter={names}", "--gtest_fail_fast", "--gtest_also_run_disabled_tests",
+                 "--gtest_color=no", "--gtest_brief=0"], min(EACH, self.left()), self.environment)
+            told = output.partition(f"\n[  FAILED  ] {suite}.")[0]  # after the first failure the rest is skipped
+            begun = re.findall(rf"^\[ RUN      \] {re.escape(suite)}\.(.+)$", told, re.M)
+            ends = {m[2]: (m[1], int(m[3]) / 1e3) for m in re.finditer(
+                rf"^\[ +(OK|SKIPPED) \] {re.escape(suite)}\.(.+?) \((\d+) ms\)$", told, re.M)}
+            for test, (verdict, took) in ends.items():
+                self.rows.add(suite, test, verdict.lower(), took)
+            tests = [test for test in tests if test not in ends]
+            culprit = next((test for test in reversed(begun) if test in tests), None)
+            if ended == "ok":
+                for test in tests:  # the binary does not know them
+                    self.rows.add(suite, test, "FAILED", 0, "did not run")
+                return
+            self.rows.log(f"{suite}.{culprit}: {ended}", output)
+            if culprit is None:
+                for test in tests:
+                    self.rows.add(suite, test, ended, seconds, first_line(output))
+                return
+            how = "" if ended == "FAILED" else f"ended {'at its limit' if ended == 'TIME' else 'by a signal'}"
+            message = output.rpartition(f"[ RUN      ] {suite}.{culprit}")[2]
+            self.rows.add(suite, culprit, ended, seconds - sum(took for _, took in ends.values()), first_line(message) or how)
+            tests.remove(culprit)
+
+    def tests(self, only=None):
+        listed = {}
+        _, output, _ = run([CUDA_TEST, "--gtest_list_tests"], 60, self.environment)
+        for line in output.splitlines():
+            line = line.partition("#")[0].rstrip()
+            if line.startswith("  ") and listed:
+                listed[next(reversed(listed))].append(line.strip())
+            elif line.endswith("."):
+                listed[line[:-1]] = []
+        wanted = {suite: [test for test in tests if only is None or (suite, test) in only]
+                  for suite, tests in listed.items() if TINY or not suite.startswith("DISABLED")}
+        pieces = []
+        for suite, tests in wanted.items():  # a large suite runs as several processes
+            for i in range(0, len(tests), 12):
+                pieces.append((suite, tests[i:i + 12]))
+        if TINY:
+            pieces = [piece for piece in pieces if re.match("DISABLED|Graph|Rope", piece[0])]
+        if not listed:
+            self.rows.add("tests", "list", "CRASH", 0, first_line(output))
+        self.together([lambda piece=piece: self.suite(*piece) for piece in pieces])
+
+    def case(self, folder, *flags):
+        name = os.path.basename(folder.rstrip("/"))
+        limit = min(EACH, self.left())
+        if limit < 3:
+            return self.rows.add("verify " + " ".join(flags), name, "TIME", 0, "no time left")
+        ended, output, seconds = run([WEFT, "verify", "--device", "cuda", "--threads", "2", *flags, folder], limit,
+                                     self.environment)
+        if ended == "FAILED" and re.search("no legal layout|cannot be split|legal", output) and "--layout" in flags:
+            ended = "refused"
+        if ended not in ("ok", "refused"):
+            self.rows.log(f"verify {' '.join(flags)} {name}: {ended}", output)
+        if ended == "refused":
+            return None
+        worst = max((float(x) for x in re.findall(r"rel_l2 ([0-9.e+-]+)", output)), default=None)
+        return self.rows.add("verify " + " ".join(flags), name, ended, seconds,
+                             "" if ended == "ok" else first_line(output), rel_l2=worst)
+
+    def cases(self, pattern, *flags):
+        folders = [folder for folder in sorted(glob.glob("tests/golden/*/")) if re.search(pattern, folder)]
+        return [lambda folder=folder: self.case(folder, *flags) for folder in folders]
+
+    def measure(self, name, limit, *command, keep=True):
+        """Runs a measurement alone. Its JSON lines become rows."""
+        limit = min(limit, self.left())
+        if limit < 5:
+            return self.rows.add("bench", name, "TIME", 0, "no time left")
+        environment = dict(self.environment, OMP_NUM_THREADS=str(os.cpu_count()))
+        if command[0] == "python3":
+            environment = dict(os.environ)
+        ended, output, seconds = run(list(command), limit, environment)
+        self.rows.log(f"{name}: {ended}", output)
+        lines = []
+        for line in output.splitlines():
+            if line.startswith("{"):
+                try:
+                    lines.append(json.loads(line))
+                except ValueError:
+                    pass
+        for line in lines:
+            self.rows.add("bench", name, "ok", seconds, figures=line, command=" ".join(command))
+            if keep:
+                print(name, figures(line))
+        if ended != "ok":
+            self.rows.add("bench", name, ended, seconds, first_line(output))
+        return None
+
+    def ours(self, name, limit, *arguments):
+        model = ["--model", "models/pocket"] if TINY and arguments[0] in ("dit",) else []
+        self.measure(name, limit, WEFT, "bench", *arguments, "--device", "cuda", "--json", *model)
+
+    def check(self, name, limit, *command):
+        """Runs a command that tells by its end whether it passed."""
+        limit = min(limit, self.left())
+        if limit < 5:
+            return self.rows.add("check", name, "TIME", 0, "no time left")
+        ended, output, seconds = run(list(command), limit, self.environment)
+        self.rows.log(f"{name}: {ended}", output)
+        tail = output.strip().splitlines()[-1:] or [""]
+        self.rows.add("check", name, ended, seconds, tail[0] if ended == "ok" else first_line(output))
+        if name == "doctor":
+            print(output[-3000:])
+        return ended == "ok"
+
+    def finish(self):
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.rows.counts.items()))
+        print(f"{self.name}: {counts}; {time.monotonic() - BEGUN:.0f} s")
+        bad = {row["verdict"] for row in self.rows.bad} - {"skipped"}
+        return 1 if bad - {"TIME"} else 3 if bad else 0
+
+
+def figures(line):
+    """The figures of a measurement that a reader of the terminal wants."""
+    keys = ("op", "shape", "dtype", "path", "tokens", "blocks", "method", "seconds", "seconds_per_latent_frame", "graph_seconds",
+            "host_seconds", "us", "share", "rel_l2", "gflops", "gb_s", "gflop_s", "gemm_gflops", "copy_gbs", "ratio",
+            "planned_over_taken")
+    said = [f"{key} {line[key]:.4g}" if isinstance(line[key], float) else f"{key} {line[key]}"
+            for key in keys if key in line]
+    families = line.get("families")
+    if families:
+        said.append("| " + " ".join(f"{name} {family['seconds']:.3f}" for name, family in families.items()))
+    return " ".join(said)
+
+
+CASES = "/(dit|pipeline|llm|umt5|vae21_tiny_d|vae22_d|displaced|queue)"
+
+
+def first():
+    runner = Runner("first", 400)
+    if not runner.check("starts", 60, WEFT, "--version"):
+        print(open(f"{OUT}/first.log").read()[-3000:])
+        return runner.finish()
+    if TINY:
+        runner.tests()
+        runner.together(runner.cases("/dit_wan_tiny/", "--dtype", "bf16"))
+        runner.ours("dit", 60, "dit", "--dtype", "bf16", "--tokens", "32", "--blocks", "2", "--repeat", "1")
+        return runner.finish()
+    runner.check("doctor", 60, WEFT, "doctor", "--device", "cuda")
+    runner.tests()
+    runner.together(runner.cases(CASES, "--dtype", "f32") + runner.cases(CASES, "--dtype", "bf16"))
+    print(f"tests and cases: {time.monotonic() - BEGUN:.0f} s")
+    bf16 = ("--dtype", "bf16", "--repeat")
+    runner.ours("attention", 60, "attention", *bf16, "3")
+    runner.ours("dit_1.3b_480p", 60, "dit", "--arch", "wan2.1-1.3b", "--tokens", "32760", *bf16, "3")
+    runner.ours("dit_14b_720p", 60, "dit", "--arch", "wan2.1-14b", "--tokens", "75600", "--blocks", "4", *bf16, "3")
+    runner.ours("attention_fp8", 40, "attention", *bf16, "3", "--attention", "fp8")
+    runner.ours("dit_flux", 90, "dit", "--arch", "flux.1-dev", "--tokens", "4096", *bf16, "5")
+    runner.measure("ops", 60, OPS_BENCH, "", "0", "cuda", keep=False)
+    runner.ours("vae_bf16", 60, "vae", "--dtype", "bf16", "--size", "1280x720", "--num-frames", "17")
+    if shutil.which("compute-sanitizer"):
+        runner.check("racecheck", 60, "compute-sanitizer", "--tool", "racecheck", "--error-exitcode", "7", CUDA_TEST,
+                     "--gtest_filter=AttentionSm90*")
+    return runner.finish()
+
+
+def failed_before():
+    """The tests and cases that failed in an earlier run."""
+    path = os.environ.get("FAILED", f"gpu/first.jsonl")
+    if not os.path.exists(path):
+        return set(), []
+    rows = [json.loads(line) for line in open(path)]
+    rows = [row for row in rows if row.get("verdict") in ("FAILED", "CRASH", "TIME")]
+    return ({(row["suite"], row["test"]) for row in rows},
+            [(row["suite"].split()[1:], row["test"]) for row in rows if row["suite"].startswith("verify")])
+
+
+def second():
+    runner = Runner("second", 260)
+    if not runner.check("starts", 60, WEFT, "--version"):
+        print(open(f"{OUT}/second.log").read()[-3000:])
+        return runner.finish()
+    tests, cases = failed_before()
+    runner.tests(tests)
+    runner.together([lambda flags=flags, case=case: runner.case(f"tests/golden/{case}", *flags)
+                     for flags, case in cases])
+    bf16 = ("--dtype", "bf16", "--repeat")
+    runner.ours("dit_1.3b_480p", 60, "dit", "--arch", "wan2.1-1.3b", "--tokens", "32760", *bf16, "3")
+    runner.measure("torch_1.3b_480p", 90, "python3", "tests/bench/torch_step.py", "--arch", "wan2.1-1.3b", "--tokens",
+                   "32760", "--repeat", "3")
+    runner.ours("dit_14b_720p", 60, "dit", "--arch", "wan2.1-14b", "--tokens", "75600", "--blocks", "4", *bf16, "3")
+    runner.measure("torch_14b_720p", 60, "python3", "tests/bench/torch_step.py", "--arch", "wan2.1-14b", "--tokens",
+                   "75600", "--blocks", "4", "--repeat", "3")
+    runner.ours("streamed", 60, "dit", "--arch", "wan2.1-14b", "--tokens", "32760", "--blocks", "12",
+                "--resident-layers", "4", *bf16, "3")
+    for dtype in ("bf16", "f32"):
+        runner.ours(f"vae_{dtype}", 60, "vae", "--dtype", dtype, "--size", "1280x720", "--num-frames", "17")
+    work = []
+    for layout in ("ulysses=2", "cfg=2", "ring=2", "layers=2"):
+        work += runner.cases("/(dit_wan_tiny_sharded|dit_flux|pipeline_t2v|pipeline_flux_dev|llm_qwen3_tied|dit_qwen_image)/",
+                             "--dtype", "bf16", "--ranks", "2", "--layout", layout)
+    runner.together(work)
+    if shutil.which("compute-sanitizer"):
+        runner.check("memcheck", 60, "compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "7", CUDA_TEST,
+                     "--gtest_filter=Norm*:Conv*:Linear.*")
+    return runner.finish()
+
+
+def main():
+    if sys.argv[1:] == ["cases"]:  # for tests/gpu_pack.sh
+        print("\n".join(sorted(case for case in glob.glob("tests/golden/*/") if re.search(CASES, case))))
+        return 0
+    steps = {"first": first, "second": second}
+    if len(sys.argv) != 2 or sys.argv[1] not in steps:
+        print("".join(line[2:] for line in open("tests/gpu.sh").readlines()[1:10]), file=sys.stderr)
+        return 2
+    unpack()
+    return steps[sys.argv[1]]()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
