@@ -47,7 +47,8 @@ git rev-parse --short HEAD >gpu/commit
 
 { printf '/%s\n' .gitignore tests/gpu.sh tests/gpu_steps.py tests/gpu_pack.sh tests/bench/torch_step.py
   python3 tests/gpu_steps.py cases | sed 's|^|/|'; } | git sparse-checkout set --no-cone --stdin
-size=$( { git ls-files -z; find gpu -type f -print0; } | xargs -0 stat -c %s 2>/dev/null | awk '{n += $1} END {print int(n / 1048576) + 1}')
+size=$( { git ls-files; find gpu -type f; } | while read -r file; do [ ! -f "$file" ] || stat -c %s "$file"; done |
+  awk '{n += $1} END {print int(n / 1048576) + 1}')
 echo "$size MiB will travel: the tree and gpu/ (tests/gpu_pack.sh --undo brings the rest back)"
 if [ "$size" -gt $most ]; then
   undo

@@ -122,6 +122,8 @@ class Runner:
         self.about = {"device_name": self.device, "driver": self.driver, "commit": self.commit()}
         self.rows.about(**self.about, toolkit=ask("nvcc", "--version")[-40:], kernel=ask("uname", "-r"))
         print(json.dumps(self.about))
+        self.rows.log("machine", "\n".join([ask("nvidia-smi", "-q", "-d", "CLOCK,POWER,MEMORY"), ask("lscpu"), ask("free", "-g"),
+                                            *sorted(os.listdir("build-gpu/cuda"))]))
 
     @staticmethod
     def commit():
