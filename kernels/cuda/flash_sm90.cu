@@ -1,12 +1,16 @@
-// Flash attention by wgmma, for compute capability 9.0. q, k and v are first copied into tiles in
-// the layout of wgmma (values transposed), in bf16 or as e4m3. Then two warpgroups of 64 rows each
-// walk over tiles of 128 keys; one multiplies while the other computes exponentials. The copy
-// engine fills stages of one tile of keys and one of values; a warp releases a stage when it has
-// read it, so the warpgroups need not run in step.
+// Flash attention by wgmma, for compute capability 9.0, scheduled as FlashAttention-3 (Shah et al.
+// 2024, sections 3.1 and 3.2). q, k and v are first copied into tiles in the layout of wgmma
+// (values transposed), in bf16 or as e4m3. Then a block has three warpgroups. One loads: the copy
+// engine fills stages of one tile of keys and one of values. The other two have 64 rows each and
+// walk over tiles of 128 keys; they take turns, so one multiplies while the other computes
+// exponentials. Each also computes the exponentials of a tile while its own product with the values
+// before runs.
 //
 // The tensor cores add e4m3 products with only 14 bits (DeepSeek-V3, 2024, 3.3.2), so each tile's
 // sums start at zero and are added to the running sums in f32. The mma instruction would multiply
 // e4m3 in f16 (seen in sm_90's machine code).
+#include <cmath>
+
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/flash_tiles.cuh"
 #include "kernels/cuda/hopper.cuh"
@@ -17,7 +21,11 @@ namespace weft::cuda {
 
 namespace {
 
-constexpr int kRows = 128, kKeys = kFlashSm90Tile, kColumns = 128, kThreads = 256;
+constexpr int kRows = 128, kKeys = kFlashSm90Tile, kColumns = 128;
+constexpr int kThreads = 256;  // of the passes that pack, and the consumers of flash_sm90
+constexpr int kWarpgroup = 128;
+// Registers of a thread, of 168 when a block of three warpgroups begins.
+constexpr int kLoaderRegisters = 24, kConsumerRegisters = 240;
 constexpr int kPanelBytes = 128 * 128;  // 128 rows of 128 bytes
 constexpr int kSwizzled = 1024;         // the first panel begins at a multiple of this
 
@@ -29,7 +37,7 @@ struct Tiles {
   static constexpr int kBytes = kPanelBytes * static_cast<int>(sizeof(Element));
   // A depth of 128 takes this many wgmmas.
   static constexpr int kInstructions = 4 * static_cast<int>(sizeof(Element));
-  static constexpr int kStages = kEightBits ? 6 : 3, kAhead = kEightBits ? 4 : 2;
+  static constexpr int kStages = kEightBits ? 6 : 3;
   static constexpr int kOfShared = 1 + 2 * kStages;
   static constexpr size_t kSharedBytes = kOfShared * kBytes + kSwizzled + 2 * kStages * 8;
   // Probability 1 is stored as 2 to this power.
@@ -41,6 +49,9 @@ struct Packed {
   uint32_t* most = nullptr;  // [q, k, v][kv_heads] bits of the largest magnitudes; e4m3 only
   uint8_t *q = nullptr, *k = nullptr, *v = nullptr;
   int kv_heads = 0, row_blocks = 0;
+  // The softmax scale is |scale|, and queries are multiplied by this: 1 or -1, or the scale itself
+  // where that is 0 or NaN; then the softmax scale is 1.
+  float sign = 1;
 };
 enum Operand { kQ, kK, kV };
 
@@ -171,9 +182,10 @@ __device__ __forceinline__ void pack_columns(const float (&x)[8], float scale,
     registers[w] = e4m3_quad(x[4 * w] * scale, x[4 * w + 1] * scale, x[4 * w + 2] * scale,
                              x[4 * w + 3] * scale);
 }
-__device__ __forceinline__ void pack_columns(const float (&x)[8], float, uint32_t (&registers)[4]) {
+__device__ __forceinline__ void pack_columns(const float (&x)[8], float scale,
+                                             uint32_t (&registers)[4]) {
 #pragma unroll
-  for (int w = 0; w < 4; ++w) registers[w] = bf16_pair(x[2 * w], x[2 * w + 1]);
+  for (int w = 0; w < 4; ++w) registers[w] = bf16_pair(x[2 * w] * scale, x[2 * w + 1] * scale);
 }
 
 // Writes the tiles as they will lie in shared memory, values transposed.
@@ -186,9 +198,9 @@ __global__ void __launch_bounds__(kThreads)
   int tile = 0;
   const Operand operand = operand_of(args, packed, tile);
   const int kv_head = blockIdx.y, column = threadIdx.x % 16 * 8;
-  float scale = 1;
+  float scale = operand == kQ ? packed.sign : 1;
   if constexpr (Of::kEightBits)
-    scale = power_of_two(-e4m3_exponent(largest(packed, operand, kv_head)));
+    scale *= power_of_two(-e4m3_exponent(largest(packed, operand, kv_head)));
   for (int r = threadIdx.x / 16; r < 128; r += kThreads / 16) {
     const T* const row = operand_row<T>(args, operand, tile, kv_head, r);
     float x[8] = {};
@@ -264,18 +276,14 @@ __device__ __forceinline__ Stages<Element> make_stages() {
   return stages;
 }
 
-// Requests one tile after the other; only one thread uses it.
+// One thread requests all tiles, one after the other.
 template <class Element>
-struct Loader {
+__device__ __forceinline__ void load_tiles(const FlashArgs& args, const Packed& packed,
+                                           const FlashBlock& block, const Stages<Element>& stages) {
   using Of = Tiles<Element>;
-
-  FlashCursor at;
-  int asked = 0;
-
-  __device__ __forceinline__ void load(const FlashArgs& args, const Packed& packed,
-                                       const FlashBlock& block, const Stages<Element>& stages) {
-    if (!skip_to_visible_tile<kKeys>(args, block, at)) return;
-    const int n = asked++, stage = n % Of::kStages;
+  FlashCursor at = first_tile<kKeys>(args, block);
+  for (int n = 0; skip_to_visible_tile<kKeys>(args, block, at); ++n, at.key += kKeys) {
+    const int stage = n % Of::kStages;
     if (n >= Of::kStages) barrier_wait(&stages.empty[stage], (n / Of::kStages - 1) & 1);
     barrier_expect(&stages.full[stage], (n == 0 ? 3 : 2) * Of::kBytes);
     if (n == 0) {  // the queries come with the first tile
@@ -286,9 +294,25 @@ struct Loader {
         int64_t{block.kv_head} * args.tiles + args.segment[at.segment].first_tile + at.key / kKeys;
     copy_bulk(stages.keys(n), packed.k + tile * Of::kBytes, Of::kBytes, &stages.full[stage]);
     copy_bulk(stages.values(n), packed.v + tile * Of::kBytes, Of::kBytes, &stages.full[stage]);
-    at.key += kKeys;
+  }
+}
+
+// The consumers' turns to issue multiplications: a named barrier each, where the other one arrives
+// when it has issued its own. The second consumer gives the first its first turn.
+struct Turns {
+  int consumer;  // 0 or 1
+  __device__ __forceinline__ void begin() const {
+    if (consumer == 1) named_barrier_arrive(1, kThreads);
+  }
+  __device__ __forceinline__ void await() const { named_barrier_sync(1 + consumer, kThreads); }
+  // After the last turn nobody waits for the first consumer's barrier.
+  __device__ __forceinline__ void pass(bool last) const {
+    if (consumer == 0 || !last) named_barrier_arrive(2 - consumer, kThreads);
   }
 };
+
+// A consumer thread's number among the 256 of both consumers.
+__device__ __forceinline__ unsigned consumer_thread() { return threadIdx.x - kWarpgroup; }
 
 // The registers of a thread for its two rows, lane / 4 + 8 h of the warp: columns 8 n + 2 (lane %
 // 4) + c at [4 n + 2 h + c].
@@ -301,7 +325,8 @@ struct State {
 template <class Element>
 __device__ __forceinline__ void start_logits(float (&logit)[64], const Stages<Element>& stages,
                                              int n) {
-  const uint8_t* const queries = stages.queries + threadIdx.x / 128 * (kPanelBytes / 2);
+  const uint8_t* const queries =
+      stages.queries + consumer_thread() / kWarpgroup * (kPanelBytes / 2);
   const uint8_t* const keys = stages.keys(n);
   wgmma_multiply<Element>(logit, wgmma_descriptor(queries, 0), wgmma_descriptor(keys, 0));
 #pragma unroll
@@ -329,7 +354,8 @@ __device__ __forceinline__ void start_sums(
 // Sets logits to -infinity where a row does not see a key.
 __device__ __forceinline__ void mask(float (&logit)[64], const FlashArgs& args,
                                      const FlashBlock& block, const FlashCursor& at) {
-  const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16 + lane / 4;
+  const int lane = threadIdx.x % 32,
+            first = static_cast<int>(consumer_thread() / 32) * 16 + lane / 4;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int seen = seen_keys(args, block, at, block.first_row + first + 8 * h) - lane % 4 * 2;
@@ -364,7 +390,7 @@ __device__ __forceinline__ void pack_probabilities(const float (&p)[64],
     }
 }
 
-// Turns logit x scale + shift (scale > 0 or NaN) into probabilities relative to the running
+// Turns logit x scale + shift, scale > 0, into probabilities relative to the running
 // maximum; in 8 bits the maximum is rounded up to an integer. `rescale` returns the factors of the
 // earlier sums.
 template <class Element>
@@ -399,11 +425,6 @@ __device__ __forceinline__ void online_softmax(State& state, float (&logit)[64],
   }
 }
 
-__device__ __forceinline__ void scale_logits(float (&logit)[64], float scale) {
-#pragma unroll
-  for (int i = 0; i < 64; ++i) logit[i] *= scale;
-}
-
 __device__ __forceinline__ void rescale_sums(State& state, const float (&rescale)[2]) {
   // This is true for most tiles.
   if (!__any_sync(0xffffffffu, rescale[0] != 1.0f || rescale[1] != 1.0f)) return;
@@ -411,48 +432,122 @@ __device__ __forceinline__ void rescale_sums(State& state, const float (&rescale
   for (int i = 0; i < 64; ++i) state.sum[i] *= rescale[i / 2 % 2];
 }
 
-// Adds the n-th tile, whose logits are ready, to the sums. Meanwhile it starts the next tile's
-// logits; after the last tile it computes the same logits again, since a branch would stall the
-// pipeline.
+// One consumer's walk over the tiles. Its logits of a tile become probabilities in place, then the
+// operand of the product with the values.
 template <class Element>
-__device__ __forceinline__ void add_tile(State& state, float (&logit)[64], const FlashArgs& args,
-                                         const Packed& packed, const FlashBlock& block,
-                                         const FlashCursor& at, const Stages<Element>& stages,
-                                         Loader<Element>& loader, float scale, int n, bool last) {
+class Consumer {
+ public:
   using Of = Tiles<Element>;
-  uint32_t probability[Of::kInstructions][4];
-  float rescale[2], fresh[64];
-  if (!(scale > 0)) scale_logits(logit, scale);
-  if (cut<kKeys>(args, block, at)) mask(logit, args, block, at);
-  online_softmax<Element>(state, logit, scale > 0 ? scale : 1.0f, args.segment[at.segment].shift,
-                          rescale);
-  pack_probabilities(logit, probability);
-  if constexpr (!Of::kEightBits) rescale_sums(state, rescale);
-  float(&sum)[64] = Of::kEightBits ? fresh : state.sum;
-  // The load comes after the exponentials, because it waits until the other warps have read an
-  // older tile.
-  if (threadIdx.x == 0) loader.load(args, packed, block, stages);
-  __syncwarp();
-  const int next = last ? n : n + 1;
-  stages.await(next);
-  wgmma_hold(logit);
-  if constexpr (!Of::kEightBits) wgmma_hold(sum);
+
+  __device__ __forceinline__ Consumer(const FlashArgs& args, const FlashBlock& block,
+                                      const Stages<Element>& stages, float scale)
+      : args_(args),
+        block_(block),
+        stages_(stages),
+        turns_{static_cast<int>(consumer_thread() / kWarpgroup)},
+        scale_(scale) {
 #pragma unroll
-  for (int k = 0; k < Of::kInstructions; ++k) wgmma_hold(probability[k]);
-  wgmma_fence();
-  start_sums<Element>(sum, probability, stages, n);
-  start_logits<Element>(logit, stages, next);
-  wgmma_commit();
-  wgmma_wait<0>();
-  wgmma_hold(sum);
-  wgmma_hold(logit);
+    for (int i = 0; i < 64; ++i) state.sum[i] = 0;
 #pragma unroll
-  for (int k = 0; k < Of::kInstructions; ++k) wgmma_hold(probability[k]);
-  stages.release(n);
-  if constexpr (Of::kEightBits)
+    for (int h = 0; h < 2; ++h) state.top[h] = minus_infinity(), state.total[h] = 0;
+  }
+
+  __device__ __forceinline__ void walk(FlashCursor at) {
+    if (!skip_to_visible_tile<kKeys>(args_, block_, at)) return;
+    turns_.begin();
+    multiply_first();
+    softmax(at);
+    pack_probabilities(logit_, probability_);
+    for (int n = 0;; ++n) {
+      at.key += kKeys;
+      if (!skip_to_visible_tile<kKeys>(args_, block_, at)) return add_last(n);
+      add(n, at);
+    }
+  }
+
+  State state;
+
+ private:
+  // The first logits.
+  __device__ __forceinline__ void multiply_first() {
+    stages_.await(0);
+    turns_.await();
+    wgmma_fence();
+    start_logits<Element>(logit_, stages_, 0);
+    wgmma_commit();
+    turns_.pass(false);
+    wgmma_wait<0>();
+    wgmma_hold(logit_);
+  }
+
+  __device__ __forceinline__ void softmax(const FlashCursor& at) {
+    if (cut<kKeys>(args_, block_, at)) mask(logit_, args_, block_, at);
+    online_softmax<Element>(state, logit_, scale_, args_.segment[at.segment].shift, rescale_);
+  }
+
+  __device__ __forceinline__ void hold_operands() {
+    wgmma_hold(product());
 #pragma unroll
-    for (int i = 0; i < 64; ++i) state.sum[i] = fmaf(state.sum[i], rescale[i / 2 % 2], sum[i]);
-}
+    for (int k = 0; k < Of::kInstructions; ++k) wgmma_hold(probability_[k]);
+  }
+
+  // Adds the n-th tile, whose probabilities are packed, to the sums. Before that it starts the
+  // logits of the next tile, at `next`, whose exponentials it computes meanwhile.
+  __device__ __forceinline__ void add(int n, const FlashCursor& next) {
+    stages_.await(n + 1);
+    turns_.await();
+    wgmma_hold(logit_);
+    hold_operands();
+    wgmma_fence();
+    start_logits<Element>(logit_, stages_, n + 1);
+    wgmma_commit();
+    start_sums<Element>(product(), probability_, stages_, n);
+    wgmma_commit();
+    turns_.pass(false);
+    wgmma_wait<1>();
+    wgmma_hold(logit_);
+    softmax(next);
+    wgmma_wait<0>();
+    hold_operands();
+    stages_.release(n);
+    add_product();
+    rescale_sums(state, rescale_);
+    pack_probabilities(logit_, probability_);
+  }
+
+  __device__ __forceinline__ void add_last(int n) {
+    turns_.await();
+    hold_operands();
+    wgmma_fence();
+    start_sums<Element>(product(), probability_, stages_, n);
+    wgmma_commit();
+    turns_.pass(true);
+    wgmma_wait<0>();
+    hold_operands();
+    add_product();
+  }
+
+  // What a tile's product with the values is written to: in 8 bits registers of its own.
+  __device__ __forceinline__ float (&product())[64] {
+    if constexpr (Of::kEightBits)
+      return fresh_;
+    else
+      return state.sum;
+  }
+  __device__ __forceinline__ void add_product() {
+    if constexpr (Of::kEightBits)
+#pragma unroll
+      for (int i = 0; i < 64; ++i) state.sum[i] += fresh_[i];
+  }
+
+  const FlashArgs& args_;
+  const FlashBlock& block_;
+  const Stages<Element>& stages_;
+  const Turns turns_;
+  const float scale_;
+  float logit_[64], fresh_[64], rescale_[2];
+  uint32_t probability_[Of::kInstructions][4];
+};
 
 template <class Element>
 __device__ __forceinline__ void store_rows(State& state, const FlashArgs& args,
@@ -463,7 +558,8 @@ __device__ __forceinline__ void store_rows(State& state, const FlashArgs& args,
     float total = state.total[h];
     total += __shfl_xor_sync(0xffffffffu, total, 1);
     total += __shfl_xor_sync(0xffffffffu, total, 2);
-    const int row = block.first_row + threadIdx.x / 32 * 16 + lane / 4 + 8 * h;
+    const int row =
+        block.first_row + static_cast<int>(consumer_thread() / 32) * 16 + lane / 4 + 8 * h;
     if (row >= block.rows) continue;
     if (lane % 4 == 0) store_lse(args, block, row, state.top[h] - Tiles<Element>::kOneBits, total);
     const float share = total == 0 ? 0.0f : scale / total;
@@ -485,44 +581,26 @@ __device__ __forceinline__ void store_rows(State& state, const FlashArgs& args,
 }
 
 template <class Element>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
     flash_sm90(const __grid_constant__ FlashArgs args, const Packed packed) {
   using Of = Tiles<Element>;
   const Stages<Element> stages = make_stages<Element>();
   const FlashBlock block = flash_block<kRows>(args);
-  State state;
-#pragma unroll
-  for (int i = 0; i < 64; ++i) state.sum[i] = 0;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) state.top[h] = minus_infinity(), state.total[h] = 0;
-  FlashCursor at = first_tile<kKeys>(args, block);
-  Loader<Element> loader{.at = at};
-  if (threadIdx.x == 0)
-    for (int i = 0; i < Of::kAhead; ++i) loader.load(args, packed, block, stages);
-  __syncwarp();
-  float scale = args.scale, value_scale = 1;
-  if constexpr (Of::kEightBits) {
-    scale *= e4m3_scale(largest(packed, kQ, block.kv_head)) *
-             e4m3_scale(largest(packed, kK, block.kv_head));
-    value_scale = e4m3_scale(largest(packed, kV, block.kv_head));
+  if (threadIdx.x < kWarpgroup) {
+    give_registers<kLoaderRegisters>();
+    if (threadIdx.x == 0) load_tiles<Element>(args, packed, block, stages);
+  } else {
+    take_registers<kConsumerRegisters>();
+    float scale = args.scale, value_scale = 1;
+    if constexpr (Of::kEightBits) {
+      scale *= e4m3_scale(largest(packed, kQ, block.kv_head)) *
+               e4m3_scale(largest(packed, kK, block.kv_head));
+      value_scale = e4m3_scale(largest(packed, kV, block.kv_head));
+    }
+    Consumer<Element> consumer(args, block, stages, scale);
+    consumer.walk(first_tile<kKeys>(args, block));
+    store_rows<Element>(consumer.state, args, block, value_scale);
   }
-  bool more = skip_to_visible_tile<kKeys>(args, block, at);
-  float logit[64];
-  if (more) {
-    stages.await(0);
-    wgmma_fence();
-    start_logits<Element>(logit, stages, 0);
-    wgmma_commit();
-    wgmma_wait<0>();
-    wgmma_hold(logit);
-  }
-  for (int n = 0; more; ++n) {
-    const FlashCursor here = at;
-    at.key += kKeys;
-    more = skip_to_visible_tile<kKeys>(args, block, at);
-    add_tile<Element>(state, logit, args, packed, block, here, stages, loader, scale, n, !more);
-  }
-  store_rows<Element>(state, args, block, value_scale);
 }
 
 Packed place(char* scratch, size_t element_bytes, int kv_heads, const FlashArgs& args) {
@@ -538,8 +616,11 @@ Packed place(char* scratch, size_t element_bytes, int kv_heads, const FlashArgs&
 }
 
 template <class Element, class T>
-void run(const Stream& stream, const FlashArgs& args, const Packed& packed) {
+void run(const Stream& stream, FlashArgs args, Packed packed) {
   using Of = Tiles<Element>;
+  const bool usual = args.scale > 0 || args.scale < 0;
+  packed.sign = usual ? std::copysign(1.0f, args.scale) : args.scale;
+  args.scale = usual ? std::abs(args.scale) : 1;
   const dim3 tiles(static_cast<unsigned>(packed.row_blocks + 2 * args.tiles), packed.kv_heads);
   if constexpr (Of::kEightBits) {
     launch(stream, {.grid = dim3(1), .block = dim3(kThreads)}, clear, packed.most,
@@ -550,7 +631,7 @@ void run(const Stream& stream, const FlashArgs& args, const Packed& packed) {
          args, packed);
   launch(stream,
          {.grid = dim3(static_cast<unsigned>(packed.row_blocks), packed.kv_heads, args.parts),
-          .block = dim3(kThreads),
+          .block = dim3(kWarpgroup + kThreads),
           .shared = Of::kSharedBytes},
          flash_sm90<Element>, args, packed);
 }

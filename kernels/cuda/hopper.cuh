@@ -46,6 +46,26 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, int parity) {
         : "memory");
 }
 
+// Named barriers, 1 to 15, of `threads` threads of a block: those that sync wait, those that arrive
+// do not.
+__device__ __forceinline__ void named_barrier_sync(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_barrier_arrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// A warpgroup gives up registers of its threads, or takes those that others gave up: they have
+// kRegisters afterwards.
+template <int kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
 // Starts a copy of `bytes` from global to shared memory by the copy engine; the barrier counts the
 // bytes. Addresses and bytes are multiples of 16.
 __device__ __forceinline__ void copy_bulk(void* shared, const void* global, int bytes,

@@ -44,6 +44,7 @@ struct PathCase {
   float log_bias = 0;  // of the last segment
   int64_t pad = 0;     // elements after every row of q, k, v and out
   bool state = false;  // f32 out
+  float sign = 1;      // of the scale; 0 makes it 0
 };
 
 // One call on the device and its definition on the host. Keys and values lie in one buffer.
@@ -119,7 +120,7 @@ class Call {
     return {.q = place(0, heads(0, c.heads)),
             .segments = segments,
             .bias = c.bias ? place(5, host_[5].view().slice(2, 0, total)) : TensorView(),
-            .scale = static_cast<float>(1 / std::sqrt(c.e)),
+            .scale = c.sign * static_cast<float>(1 / std::sqrt(c.e)),
             .causal = c.causal,
             .query_position = c.query_position,
             .out = place(3, heads(3, c.heads)),
@@ -373,6 +374,14 @@ TEST(AttentionSm90, EveryEdgeEqualsTheDefinition) {
   const PathCase cases[] = {
       {.queries = 64, .heads = 1, .kv_heads = 1, .e = 128, .keys = {1}, .state = true},
       {.queries = 129, .heads = 2, .kv_heads = 2, .e = 128, .keys = {129}, .state = true},
+      {.queries = 65,
+       .heads = 1,
+       .kv_heads = 1,
+       .e = 128,
+       .keys = {300},
+       .state = true,
+       .sign = -1},
+      {.queries = 65, .heads = 1, .kv_heads = 1, .e = 128, .keys = {300}, .state = true, .sign = 0},
       {.queries = 70, .heads = 4, .kv_heads = 2, .e = 72, .keys = {127, 1}, .log_bias = 2},
       {.queries = 80,
        .heads = 1,

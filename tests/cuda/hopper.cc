@@ -51,6 +51,7 @@ struct Wgmmas {
 struct Hopper {
   uint64_t block = 0;
   std::map<const uint64_t*, Barrier> barriers;
+  std::map<int, Barrier> named;
   std::map<int, Wgmmas> wgmmas;  // by thread
 };
 
@@ -59,6 +60,7 @@ Hopper& hopper() {
   if (made->block != block_number()) {
     made->block = block_number();
     made->barriers.clear();
+    made->named.clear();
     made->wgmmas.clear();
   }
   return *made;
@@ -176,6 +178,21 @@ void barrier_wait(uint64_t* at, int parity) {
         return self->over();
       },
       &waiting);
+}
+
+void named_barrier_arrive(int number, int threads, bool wait) {
+  if (number < 1 || number > 15) device_fault("a named barrier that is not one of 1 to 15");
+  Barrier& barrier = hopper().named[number];
+  if (barrier.arrived > 0 && barrier.arrivals != threads)
+    device_fault("a named barrier with two numbers of threads");
+  barrier.arrivals = threads;
+  Waiting waiting{&barrier, barrier.phase & 1};
+  ++barrier.arrived;
+  barrier.end_phase_if_complete();
+  if (!wait || waiting.over()) return;
+  wait_until(
+      "a named barrier",
+      [](void* argument) { return static_cast<const Waiting*>(argument)->over(); }, &waiting);
 }
 
 void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier) {

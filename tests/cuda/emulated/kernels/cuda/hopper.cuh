@@ -10,6 +10,7 @@ void barrier_init(uint64_t* barrier, int arrivals);
 void barrier_arrive(uint64_t* barrier, int bytes);
 void barrier_wait(uint64_t* barrier, int parity);
 void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier);
+void named_barrier_arrive(int barrier, int threads, bool wait);
 // `a` points to the thread's registers, or is null and a_rows describes a's rows. Elements of 1
 // byte are e4m3, of 2 bytes bf16.
 void wgmma_multiply(float (&c)[64], const uint32_t* a, uint64_t a_rows, uint64_t b, bool add,
@@ -34,6 +35,17 @@ inline void barrier_wait(uint64_t* barrier, int parity) { emulated::barrier_wait
 inline void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier) {
   emulated::copy_bulk(shared, global, bytes, barrier);
 }
+
+inline void named_barrier_sync(int barrier, int threads) {
+  emulated::named_barrier_arrive(barrier, threads, true);
+}
+inline void named_barrier_arrive(int barrier, int threads) {
+  emulated::named_barrier_arrive(barrier, threads, false);
+}
+template <int>
+void give_registers() {}
+template <int>
+void take_registers() {}
 
 inline void wgmma_fence() {}
 inline void wgmma_commit() { emulated::wgmma_commit(); }
