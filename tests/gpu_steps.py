@@ -1,5 +1,6 @@
 """The steps of tests/gpu.sh: runs them, several at once where they measure nothing, and writes a row for each."""
 import concurrent.futures
+import csv
 import glob
 import json
 import os
@@ -24,6 +25,13 @@ EACH = 20 if TINY else 75  # seconds of one process of tests
 AT_ONCE = 2 if TINY else 8
 LONGEST = 400  # characters of a message
 LARGEST = 2 << 20  # bytes of the rows, and of the log
+
+
+def tool(name):
+    """The path of one of the toolkit's profilers, or None."""
+    found = [shutil.which(name)] + sorted(glob.glob(f"/opt/nvidia/**/{name}", recursive=True)) + \
+        sorted(glob.glob(f"/usr/local/cuda*/**/{name}", recursive=True))
+    return next((path for path in found if path and os.path.isfile(path) and os.access(path, os.X_OK)), None)
 
 
 def ask(*command):
@@ -245,6 +253,29 @@ class Runner:
         model = ["--model", "models/pocket"] if TINY and arguments[0] in ("dit",) else []
         self.measure(name, limit, WEFT, "bench", *arguments, "--device", "cuda", "--json", *model)
 
+    def kernels(self, name, limit, *arguments):
+        """Tells which kernels a bench's time goes to, by Nsight Compute: those of all its runs together."""
+        ncu, limit = tool("ncu"), min(limit, self.left())
+        if not ncu or limit < 5:
+            return self.rows.add("kernels", name, "TIME" if ncu else "skipped", 0, "no time left" if ncu else "no ncu")
+        ended, output, seconds = run(
+            [ncu, "--clock-control", "none", "--metrics", "gpu__time_duration.sum", "--csv", "--print-units", "base",
+             WEFT, "bench", *arguments, "--device", "cuda", "--json"], limit, self.environment)
+        self.rows.log(f"{name}: {ended}", output if ended != "ok" else "")
+        totals = {}
+        lines = [line for line in output.splitlines() if line.startswith('"')]
+        for row in csv.DictReader(lines):
+            if row.get("Metric Name") == "gpu__time_duration.sum":
+                kernel = re.sub(r"\(.*", "", row["Kernel Name"])[:90] + " " + row.get("Grid Size", "")
+                count, total = totals.get(kernel, (0, 0))
+                totals[kernel] = (count + 1, total + float(row["Metric Value"].replace(",", "")) / 1e3)
+        largest = sorted(totals.items(), key=lambda item: -item[1][1])[:40]
+        self.rows.add("kernels", name, ended, seconds, "" if ended == "ok" else first_line(output),
+                      us={kernel: [count, round(total, 1)] for kernel, (count, total) in largest})
+        for kernel, (count, total) in largest[:16]:
+            print(f"{name:12} {count:5} x {total / count:9.1f} us  {kernel}")
+        return None
+
     def check(self, name, limit, *command):
         """Runs a command that tells by its end whether it passed."""
         limit = min(limit, self.left())
@@ -303,8 +334,8 @@ def first():
     runner.ours("dit_flux", 90, "dit", "--arch", "flux.1-dev", "--tokens", "4096", *bf16, "5")
     runner.measure("ops", 60, OPS_BENCH, "", "0", "cuda", keep=False)
     runner.ours("vae_bf16", 60, "vae", "--dtype", "bf16", "--size", "1280x720", "--num-frames", "17")
-    if shutil.which("compute-sanitizer"):
-        runner.check("racecheck", 60, "compute-sanitizer", "--tool", "racecheck", "--error-exitcode", "7", CUDA_TEST,
+    if tool("compute-sanitizer"):
+        runner.check("racecheck", 60, tool("compute-sanitizer"), "--tool", "racecheck", "--error-exitcode", "7", CUDA_TEST,
                      "--gtest_filter=AttentionSm90*")
     return runner.finish()
 
@@ -330,12 +361,16 @@ def second():
     runner.together([lambda flags=flags, case=case: runner.case(f"tests/golden/{case}", *flags)
                      for flags, case in cases])
     bf16 = ("--dtype", "bf16", "--repeat")
-    runner.ours("dit_1.3b_480p", 60, "dit", "--arch", "wan2.1-1.3b", "--tokens", "32760", *bf16, "3")
-    runner.measure("torch_1.3b_480p", 90, "python3", "tests/bench/torch_step.py", "--arch", "wan2.1-1.3b", "--tokens",
-                   "32760", "--repeat", "3")
-    runner.ours("dit_14b_720p", 60, "dit", "--arch", "wan2.1-14b", "--tokens", "75600", "--blocks", "4", *bf16, "3")
-    runner.measure("torch_14b_720p", 60, "python3", "tests/bench/torch_step.py", "--arch", "wan2.1-14b", "--tokens",
-                   "75600", "--blocks", "4", "--repeat", "3")
+    runner.ours("attention", 60, "attention", *bf16, "3")
+    small, large = ("--arch", "wan2.1-1.3b", "--tokens", "32760"), ("--arch", "wan2.1-14b", "--tokens", "75600")
+    runner.ours("dit_1.3b_480p", 60, "dit", *small, *bf16, "3")
+    runner.measure("torch_1.3b_480p", 90, "python3", "tests/bench/torch_step.py", *small, "--repeat", "3")
+    runner.ours("dit_14b_720p", 60, "dit", *large, "--blocks", "4", *bf16, "3")
+    runner.measure("torch_14b_720p", 60, "python3", "tests/bench/torch_step.py", *large, "--blocks", "4", "--repeat", "3")
+    runner.kernels("attention", 30, "attention", *bf16, "1", "--tokens", "32760", "--attention-path", "wgmma")
+    runner.kernels("1.3b", 40, "dit", *small, "--blocks", "2", *bf16, "1")
+    runner.kernels("flux", 40, "dit", "--arch", "flux.1-dev", "--tokens", "4096", "--blocks", "4", *bf16, "1")
+    runner.kernels("vae", 40, "vae", "--dtype", "bf16", "--size", "1280x720", "--num-frames", "5")
     runner.ours("streamed", 60, "dit", "--arch", "wan2.1-14b", "--tokens", "32760", "--blocks", "12",
                 "--resident-layers", "4", *bf16, "3")
     for dtype in ("bf16", "f32"):
@@ -345,8 +380,8 @@ def second():
         work += runner.cases("/(dit_wan_tiny_sharded|dit_flux|pipeline_t2v|pipeline_flux_dev|llm_qwen3_tied|dit_qwen_image)/",
                              "--dtype", "bf16", "--ranks", "2", "--layout", layout)
     runner.together(work)
-    if shutil.which("compute-sanitizer"):
-        runner.check("memcheck", 60, "compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "7", CUDA_TEST,
+    if tool("compute-sanitizer"):
+        runner.check("memcheck", 60, tool("compute-sanitizer"), "--tool", "memcheck", "--error-exitcode", "7", CUDA_TEST,
                      "--gtest_filter=Norm*:Conv*:Linear.*")
     return runner.finish()
 

@@ -458,11 +458,9 @@ class Consumer {
     multiply_first();
     softmax(at);
     pack_probabilities(logit_, probability_);
-    for (int n = 0;; ++n) {
-      at.key += kKeys;
-      if (!skip_to_visible_tile<kKeys>(args_, block_, at)) return add_last(n);
-      add(n, at);
-    }
+    int n = 0;
+    for (bool more = advance(at); more; ++n) more = add(n, at);
+    add_last(n);
   }
 
   State state;
@@ -480,6 +478,11 @@ class Consumer {
     wgmma_hold(logit_);
   }
 
+  __device__ __forceinline__ bool advance(FlashCursor& at) const {
+    at.key += kKeys;
+    return skip_to_visible_tile<kKeys>(args_, block_, at);
+  }
+
   __device__ __forceinline__ void softmax(const FlashCursor& at) {
     if (cut<kKeys>(args_, block_, at)) mask(logit_, args_, block_, at);
     online_softmax<Element>(state, logit_, scale_, args_.segment[at.segment].shift, rescale_);
@@ -492,8 +495,9 @@ class Consumer {
   }
 
   // Adds the n-th tile, whose probabilities are packed, to the sums. Before that it starts the
-  // logits of the next tile, at `next`, whose exponentials it computes meanwhile.
-  __device__ __forceinline__ void add(int n, const FlashCursor& next) {
+  // logits of the next tile, at `at`, whose exponentials it computes meanwhile. Moves `at` on, and
+  // returns false if no tile is left.
+  __device__ __forceinline__ bool add(int n, FlashCursor& at) {
     stages_.await(n + 1);
     turns_.await();
     wgmma_hold(logit_);
@@ -506,13 +510,17 @@ class Consumer {
     turns_.pass(false);
     wgmma_wait<1>();
     wgmma_hold(logit_);
-    softmax(next);
+    softmax(at);
+    wgmma_hold(logit_);
+    // These branches keep the compiler from moving exponentials after the wait.
+    const bool more = advance(at);
     wgmma_wait<0>();
     hold_operands();
     stages_.release(n);
     add_product();
     rescale_sums(state, rescale_);
     pack_probabilities(logit_, probability_);
+    return more;
   }
 
   __device__ __forceinline__ void add_last(int n) {
@@ -549,6 +557,28 @@ class Consumer {
   uint32_t probability_[Of::kInstructions][4];
 };
 
+// Stores two neighbouring columns of a row, of which `valid` exist.
+template <class T>
+__device__ __forceinline__ void store_pair(T* to, float a, float b, int valid) {
+  const bool whole = valid >= 2 && reinterpret_cast<uintptr_t>(to) % (2 * sizeof(T)) == 0;
+  if constexpr (sizeof(T) == 4) {
+    if (whole) {
+      *reinterpret_cast<float2*>(to) = make_float2(a, b);
+      return;
+    }
+    if (valid >= 1) to[0] = a;
+    if (valid >= 2) to[1] = b;
+  } else {
+    const uint32_t pair = bf16_pair(a, b);
+    if (whole) {
+      *reinterpret_cast<uint32_t*>(to) = pair;
+      return;
+    }
+    if (valid >= 1) to[0] = to_bf16(a);
+    if (valid >= 2) to[1] = to_bf16(b);
+  }
+}
+
 template <class Element>
 __device__ __forceinline__ void store_rows(State& state, const FlashArgs& args,
                                            const FlashBlock& block, float scale) {
@@ -566,17 +596,15 @@ __device__ __forceinline__ void store_rows(State& state, const FlashArgs& args,
     const int64_t offset = block.part * args.out_part + row / args.share * args.out_row +
                            head_of(args, block, row) * args.out_head;
 #pragma unroll
-    for (int n = 0; n < kColumns / 8; ++n)
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const int column = 8 * n + lane % 4 * 2 + c;
-        if (column >= args.size) continue;
-        const float value = total == 0 ? 0.0f : state.sum[4 * n + 2 * h + c] * share;
-        if (args.f32_out)
-          static_cast<float*>(args.out)[offset + column] = value;
-        else
-          static_cast<bf16*>(args.out)[offset + column] = to_bf16(value);
-      }
+    for (int n = 0; n < kColumns / 8; ++n) {
+      const int column = 8 * n + lane % 4 * 2;
+      const float a = total == 0 ? 0.0f : state.sum[4 * n + 2 * h] * share,
+                  b = total == 0 ? 0.0f : state.sum[4 * n + 2 * h + 1] * share;
+      if (args.f32_out)
+        store_pair(static_cast<float*>(args.out) + offset + column, a, b, args.size - column);
+      else
+        store_pair(static_cast<bf16*>(args.out) + offset + column, a, b, args.size - column);
+    }
   }
 }
 
