@@ -136,9 +136,10 @@ size_t attention_scratch_bytes(const AttentionShape& s, const DeviceTraits& devi
                .used +
            kGemmWorkspace;
   }
-  if (large(s) && s.plain && s.format == AttentionFormat::kCompute && s.segments == 1)
-    return kSdpaWorkspace;
   const bool sm90 = takes_sm90(s, device);
+  if (large(s) && s.plain && s.format == AttentionFormat::kCompute && s.segments == 1 &&
+      !(sm90 && s.keys >= cuda::kLongAttention))
+    return kSdpaWorkspace;
   const int64_t rows = s.queries * (s.heads / s.kv_heads);
   const int block =
       sm90 ? 128 : cuda::flash_rows(s.dtype, rows, s.kv_heads, device.multiprocessors);

@@ -4,7 +4,8 @@
 #   test          every test but the thorough   thorough  those too: golden cases once more on other kernels
 #   asan          address + undefined over the suite                          tsan  io, engine, parallel
 #   fuzz [SECONDS]  each reader of others' bytes, 60 s unless told
-#   cuda [ARCHITECTURES]  compile the CUDA build (90a-real unless told) and run its stubs; needs no GPU
+#   cuda [ARCHITECTURES]  compile the CUDA build (90a-real unless told), run its stubs and what tests/gpu_pack.sh
+#                         packs in a bare root; needs no GPU, but a commit of every change, and root
 #   cuda-changed  the same, unless it passed with these files before: a stamp lies beside the compiler cache
 #   release       the README's commands and the installed .deb, each in a bare Debian root (needs root)
 set -euo pipefail
@@ -47,12 +48,13 @@ cuda() {
     LD_LIBRARY_PATH=$PWD/build-cuda/tests/cuda/driver "build-cuda/tests/cuda/${check}_graph_check"
   done
   build-cuda/tests/parallel/parallel_test --gtest_filter='Nccl*' --gtest_brief=1
+  tests/gpu_pack.sh --check
 }
 
 cuda_changed() {
   local files stamp
   files=$(git ls-files -s CMakeLists.txt CMakePresets.json 'kernels/*' 'tests/kernels/*' 'tests/cuda/*' 'tests/support/*' \
-    'tests/parallel/nccl*' tests/parallel/CMakeLists.txt tests/ci.sh parallel/CMakeLists.txt 'parallel/transport/*' parallel/communicator.h tests/CMakeLists.txt)
+    'tests/parallel/nccl*' tests/parallel/CMakeLists.txt tests/ci.sh tests/gpu_pack.sh parallel/CMakeLists.txt 'parallel/transport/*' parallel/communicator.h tests/CMakeLists.txt)
   stamp=${XDG_CACHE_HOME:-$HOME/.cache}/weft/cuda-$( (nvcc --version; echo "$files") | sha256sum | cut -c1-16)
   if [ -e "$stamp" ] && git diff --quiet; then
     echo "cuda: passed with these files before ($stamp)"
@@ -123,7 +125,7 @@ case "${1:-}" in
   cuda) cuda "${2:-}" ;;
   cuda-changed) cuda_changed ;;
   *)
-    sed -n '2,9p' "$0" >&2
+    sed -n '2,10p' "$0" >&2
     exit 2
     ;;
 esac

@@ -149,12 +149,13 @@ void take_segments(const AttentionArgs& args, size_t& next, int64_t& key, FlashA
   }
 }
 
-// Counts the multiplications of q k^T, masked ones included.
-int64_t multiplications(const AttentionArgs& args) {
+int64_t keys_of(const AttentionArgs& args) {
   int64_t keys = 0;
   for (const KVSegment& segment : args.segments) keys += segment.k[0];
-  return args.q.count() * keys;
+  return keys;
 }
+// Counts the multiplications of q k^T, masked ones included.
+int64_t multiplications(const AttentionArgs& args) { return args.q.count() * keys_of(args); }
 
 // The kernels for a call that the library does not take.
 enum class Kernels : uint8_t { kFlash, kSm90, kGemm };
@@ -180,7 +181,9 @@ bool by_library(Stream& stream, const AttentionArgs& args, const FlashArgs& flas
       out.dtype != DType::kBF16 || args.bias || flash.segments != 1 || segment.shift != 0 ||
       args.causal || !flash.aligned || !whole_pieces(out) || (args.lse && !args.lse.contiguous()) ||
       q[2] > kFlashLargest || q[0] < kLibraryRows ||
-      multiplications(args) < cuda_queue(stream).part<AttentionPaths>().library_from)
+      multiplications(args) < cuda_queue(stream).part<AttentionPaths>().library_from ||
+      (kernels_of(stream, args) == Kernels::kSm90 &&
+       keys_of(args) >= cuda_queue(stream).part<AttentionPaths>().long_from))
     return false;
   return sdpa(stream, {.queries = q[0],
                        .keys = segment.keys,
@@ -393,7 +396,7 @@ AttentionPaths::AttentionPaths(CudaQueue&) {
     case AttentionPath::kAuto:
       return;
     case AttentionPath::kLibrary:
-      library_from = 0;
+      library_from = 0, long_from = kNever;
       break;
     case AttentionPath::kWgmma:
       library_from = kNever, sm90_from = 0;

@@ -11,6 +11,8 @@ struct AttentionPaths {
   explicit AttentionPaths(CudaQueue&);  // as set_cuda_attention_path() says
   // From this many multiplications of q k^T on, a call goes to the library, or to flash_sm90.
   int64_t library_from = kLargeAttention, sm90_from = kLargeAttention;
+  // From this many keys on, flash_sm90 comes before the library.
+  int64_t long_from = kLongAttention;
 
   AttentionPath last = AttentionPath::kAuto;  // what the last call took
 

@@ -16,6 +16,10 @@ inline constexpr int64_t kLibraryRows = 64;  // with fewer queries a call only r
 // us in our kernels. Preparing a shape costs the library about half a second of host time, once.
 // The same threshold holds for flash_sm90, whose operands are first copied into tiles.
 inline constexpr int64_t kLargeAttention = int64_t{1} << 32;
+// From this many keys on, flash_sm90 comes before the library. On an H200, with 12 heads of 128 and
+// cuDNN 9.19, it does 578 TFLOP/s at 32,760 keys where the library does 595, and 601 at 75,600
+// where the library does 561 (tests/bench/results/gpu.jsonl).
+inline constexpr int64_t kLongAttention = 49152;
 inline constexpr int kFlashLargest = 256;  // the largest head size; larger heads use attention_gemm
 
 // The rows of a block, where `rows` counts the queries of all query heads that share a key/value

@@ -327,6 +327,22 @@ TEST(AttentionFlash, TheLibraryAgreesWithTheFlashKernels) {
   }
 }
 
+// Long sequences take flash_sm90 where the device has it, others the library.
+TEST(AttentionPaths, LongKeysComeBeforeTheLibrary) {
+  Stream stream = cuda_stream(0);
+  auto& paths = cuda_queue(stream).part<cuda::AttentionPaths>();
+  paths.library_from = paths.sm90_from = 0;
+  paths.long_from = 200;
+  const bool hopper = cuda_queue(stream).properties().major == 9;
+  for (const int64_t keys : {199, 200}) {
+    Call call({.queries = 64, .heads = 1, .kv_heads = 1, .e = 128, .keys = {keys}}, DType::kBF16);
+    const int64_t before = paths.sm90;
+    call.run(stream);
+    call.check(stream);
+    EXPECT_EQ(paths.sm90 - before, hopper && keys == 200 ? 1 : 0) << keys;
+  }
+}
+
 // In 8 bits: more segments than one launch takes, with the keys of each launch cut in parts.
 TEST(AttentionPaths, EightBitsHaveKernelsOfTheirOwn) {
   Stream stream = cuda_stream(0);
