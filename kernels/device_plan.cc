@@ -87,8 +87,7 @@ size_t linear_scratch_bytes(const LinearShape& shape, const DeviceTraits& device
   }
   if (shape.dtype == DType::kF32) return shape.rows > cuda::kGemvDotRows ? kGemmWorkspace : 0;
   if (shape.rows <= cuda::kGemvRows) return 0;
-  if (shape.result == DType::kF32 ||
-      (shape.activation != LinearActivation::kSilu && shape.bias != Bias::kInF32))
+  if (shape.result == DType::kF32 || shape.activation != LinearActivation::kSilu)
     return kGemmWorkspace;
   const int64_t sums = whole(shape.out, 4);
   return with_gemm(places_of_sums(row_blocks(shape.rows, sums * 4).largest, sums));

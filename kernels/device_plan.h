@@ -82,17 +82,12 @@ LinearPlaces places_of_quantized(int64_t rows, int64_t stride, int64_t columns);
 LinearPlaces places_of_gemv(int64_t rows, int64_t stride);
 LinearPlaces places_of_widened(int64_t rows, int64_t stride, int64_t columns);
 
-// Says whether a linear has a bias and whether bf16 holds its values exactly; if so, the library
-// adds it.
-enum class Bias : uint8_t { kNone, kInBf16, kInF32 };
-
 struct LinearShape {
   int64_t rows = 0, in = 0, out = 0;
   DType dtype = DType::kBF16;
   WeightFormat format = WeightFormat::kCompute;
   DType result = DType::kBF16;
   LinearActivation activation = LinearActivation::kNone;
-  Bias bias = Bias::kInF32;
 };
 size_t linear_scratch_bytes(const LinearShape& shape, const DeviceTraits& device);
 

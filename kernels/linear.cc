@@ -99,7 +99,16 @@ PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorV
   CHECK(!bias || (bias.rank == 1 && bias[0] == weight[0] && is_float(bias.dtype) &&
                   is_near(stream, bias)),
         "bias", bias.to_string_shape(), "weight", weight.to_string_shape());
-  return stream.ops().linear.pack_linear(stream, weight, bias, dtype, format);
+  const Tensor rounded = bias ? rounded_bias(stream, bias, dtype) : Tensor();
+  return stream.ops().linear.pack_linear(stream, weight, rounded, dtype, format);
+}
+
+Tensor rounded_bias(Stream& stream, const TensorView& bias, DType dtype) {
+  const Tensor values(dtype, bias.shape(), stream.device());
+  copy(stream, bias, values);
+  Tensor rounded(DType::kF32, bias.shape(), stream.device());
+  copy(stream, values, rounded);
+  return rounded;
 }
 
 PackedLinear pack_stored(Stream& stream, StoredMatrix matrix, const TensorView& bias, DType dtype,
@@ -114,7 +123,8 @@ PackedLinear pack_stored(Stream& stream, StoredMatrix matrix, const TensorView& 
   CHECK(!bias || (bias.rank == 1 && bias[0] == matrix.out && is_float(bias.dtype) &&
                   is_near(stream, bias)),
         "bias", bias.to_string_shape(), "of", matrix.out);
-  return stream.ops().linear.pack_stored(stream, std::move(matrix), bias, dtype,
+  const Tensor rounded = bias ? rounded_bias(stream, bias, dtype) : Tensor();
+  return stream.ops().linear.pack_stored(stream, std::move(matrix), rounded, dtype,
                                          std::move(scratch));
 }
 

@@ -67,10 +67,13 @@ struct LowRankTerm {
 };
 
 // weight [out, in] and bias [out] (or empty) have any float dtype and lie on the stream's device or
-// the host. `dtype`, f32 or bf16, is the compute dtype: weight values are rounded to it once; the
-// bias stays f32.
+// the host. `dtype`, f32 or bf16, is the compute dtype: the values of both are rounded to it once.
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
                          DType dtype, WeightFormat format = WeightFormat::kCompute);
+
+// Returns the bias that a matrix is packed with: f32 on the stream's device, of values that `dtype`
+// holds.
+Tensor rounded_bias(Stream& stream, const TensorView& bias, DType dtype);
 
 // Packs a matrix in the format kFile. `scratch` holds an expanded matrix during a call; the
 // matrices of a model share one. Where the table has no fast layout for the expanded values, the

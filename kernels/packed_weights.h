@@ -8,11 +8,7 @@
 
 namespace weft {
 
-enum class BufferUse : uint8_t {
-  kWeights,    // holds values that no other buffer holds
-  kDuplicate,  // repeats values of other buffers for speed and may be freed
-};
-using BufferVisitor = std::function<void(Tensor& buffer, BufferUse use)>;
+using BufferVisitor = std::function<void(Tensor& buffer)>;
 
 // Every op table derives its own layout.
 struct PackedStorage {

@@ -153,7 +153,8 @@ RowLinear CheckpointPart::row_linear(Stream& stream, const std::string& name, DT
   if (whole(name + ".weight")) return {.packed = linear(stream, name, dtype, format), .bias = {}};
   const std::string bias = name + ".bias";
   return {.packed = matrix(stream, name, {}, dtype, format),
-          .bias = tensors_.count(bias) ? vector(stream, bias) : Tensor()};
+          .bias = tensors_.count(bias) ? rounded_bias(stream, held(stream, bias).view(), dtype)
+                                       : Tensor()};
 }
 
 void row_linear(Context& context, const TensorView& x, const RowLinear& weights,
@@ -186,12 +187,7 @@ void append_pieces(const Tensor& x, std::vector<TensorView>& pieces) {
 }
 
 void append_pieces(const PackedLinear& packed, std::vector<TensorView>& pieces) {
-  packed.for_buffers([&](Tensor& buffer, BufferUse use) {
-    if (use == BufferUse::kDuplicate)
-      buffer = {};
-    else
-      pieces.push_back(buffer);
-  });
+  packed.for_buffers([&](Tensor& buffer) { pieces.push_back(buffer); });
 }
 
 void append_pieces(const RowLinear& weights, std::vector<TensorView>& pieces) {
