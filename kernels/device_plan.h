@@ -53,6 +53,14 @@ struct RowBlocks {
 };
 RowBlocks row_blocks(int64_t rows, int64_t row_bytes);
 
+// The rows that rows_at_once() gives matrices on a device with so many multiprocessors. Each
+// computes a tile of 128 x 256 results at a time, and the last wave of tiles of every piece of rows
+// may leave some idle.
+struct MatrixExtents {
+  int64_t out, in;
+};
+int64_t rows_in_waves(int64_t rows, std::span<const MatrixExtents> matrices, int multiprocessors);
+
 // Gives out offsets in a queue's scratch behind the caller's `before` bytes; each is a multiple of
 // 256 bytes.
 class ScratchPlaces {

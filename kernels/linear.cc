@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "kernels/copy.h"
+#include "kernels/device_plan.h"
+#include "kernels/meter.h"
 #include "kernels/ops.h"
 #include "kernels/pointwise.h"
 #include "kernels/view_checks.h"
@@ -126,6 +128,16 @@ PackedLinear pack_stored(Stream& stream, StoredMatrix matrix, const TensorView& 
   const Tensor rounded = bias ? rounded_bias(stream, bias, dtype) : Tensor();
   return stream.ops().linear.pack_stored(stream, std::move(matrix), rounded, dtype,
                                          std::move(scratch));
+}
+
+int64_t rows_at_once(const Stream& stream, int64_t rows,
+                     std::initializer_list<const PackedLinear*> matrices) {
+  const DeviceTraits* measured = thread_meter() ? thread_meter()->measures() : nullptr;
+  std::vector<MatrixExtents> extents;
+  for (const PackedLinear* matrix : matrices) extents.push_back({matrix->out(), matrix->in()});
+  if (measured) return rows_in_waves(rows, extents, measured->multiprocessors);
+  if (stream.queue()) return rows_in_waves(rows, extents, stream.queue()->multiprocessors());
+  return std::min<int64_t>(rows, 4096);
 }
 
 void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,

@@ -1,5 +1,6 @@
 #pragma once
 // The linear family computes out = act(x * weight^T + bias); weights are packed once at load.
+#include <initializer_list>
 #include <memory>
 
 #include "kernels/packed_weights.h"
@@ -86,6 +87,12 @@ PackedLinear pack_stored(Stream& stream, StoredMatrix matrix, const TensorView& 
 // out may not alias x.
 void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out);
+
+// Returns how many of `rows` rows to give these matrices at a time, one after the other, where the
+// values between them would take much memory for all: 4096, or, on a device, the number up to 8192
+// whose tiles leave the fewest multiprocessors idle. No result depends on it.
+int64_t rows_at_once(const Stream& stream, int64_t rows,
+                     std::initializer_list<const PackedLinear*> matrices);
 
 // True if this machine multiplies 8-bit integers in hardware (AVX512-VNNI, AMX) and WEFT_CPU allows
 // it.

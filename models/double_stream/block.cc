@@ -59,17 +59,19 @@ void joint_attention(Context& context, const BothStreams& streams, const JointPa
   }
 }
 
-// Writes ffn_out gelu(ffn_in h) to y, kDoubleStreamFfnRows rows at a time.
+// Writes ffn_out gelu(ffn_in h) to y, some rows at a time.
 void feed_forward(Context& context, const StreamRows& rows, DType dtype) {
   const Arena::Scope scope(context.arena);
-  const int64_t n = rows.h[0], chunk = std::min(n, kDoubleStreamFfnRows);
-  const TensorView hidden = context.arena.alloc(dtype, {chunk, rows.weights.ffn_in.out()});
+  const StreamWeights& own = rows.weights;
+  const int64_t n = rows.h[0];
+  const int64_t chunk = rows_at_once(context.stream, n, {&own.ffn_in, &own.ffn_out.packed});
+  const TensorView hidden = context.arena.alloc(dtype, {chunk, own.ffn_in.out()});
   for (int64_t begin = 0; begin < n; begin += chunk) {
     const int64_t count = std::min(chunk, n - begin);
     const TensorView part = hidden.slice(0, 0, count);
-    linear(context.stream, rows.h.slice(0, begin, count), rows.weights.ffn_in,
-           LinearActivation::kGeluTanh, part);
-    row_linear(context, part, rows.weights.ffn_out, rows.y.slice(0, begin, count));
+    linear(context.stream, rows.h.slice(0, begin, count), own.ffn_in, LinearActivation::kGeluTanh,
+           part);
+    row_linear(context, part, own.ffn_out, rows.y.slice(0, begin, count));
   }
 }
 

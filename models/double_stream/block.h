@@ -127,7 +127,5 @@ void observe_text_first(Context& context, const char* name, int index, const Ten
 
 // The normalisations of these models, of rows and of heads, have this epsilon.
 inline constexpr float kDoubleStreamEps = 1e-6f;
-// Feed-forwards run on this many rows at a time, because their hidden rows are the widest.
-inline constexpr int64_t kDoubleStreamFfnRows = 4096;
 
 }  // namespace weft

@@ -215,7 +215,7 @@ TensorView FluxTransformer::embed_time(Context& context, const TensorView& embed
 }
 
 // Applies a single-stream block to x [n + T, D] f32 in place. The feed-forward runs beside the
-// attention, and both end in one matrix, kDoubleStreamFfnRows rows at a time.
+// attention, and both end in one matrix, some rows at a time.
 void FluxTransformer::single_block(Context& context, const FluxSingleBlock& weights,
                                    const JointPass& pass, const TensorView& x) const {
   Stream& stream = context.stream;
@@ -227,7 +227,7 @@ void FluxTransformer::single_block(Context& context, const FluxSingleBlock& weig
   modulated_layer_norm(stream, x, m.select(0, kScaleRow), m.select(0, kShiftRow), kDoubleStreamEps,
                        h);
   attend(context, weights, pass, h, merged);
-  const int64_t chunk = std::min(rows, kDoubleStreamFfnRows);
+  const int64_t chunk = rows_at_once(stream, rows, {&weights.proj_mlp, &weights.proj_out.packed});
   const TensorView both = context.arena.alloc(load_.dtype, {chunk, inner + ffn});
   const TensorView y = context.arena.alloc(DType::kF32, {chunk, x[1]});
   for (int64_t begin = 0; begin < rows; begin += chunk) {

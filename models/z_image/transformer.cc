@@ -329,11 +329,13 @@ void ZImageTransformer::self_attention(Context& context, const ZImageBlock& weig
   row_linear(context, merged, weights.to_out, y);
 }
 
-// Writes w2 (silu(w1 h) * w3 h) to y [rows, D] f32, kZImageFfnRows rows at a time.
+// Writes w2 (silu(w1 h) * w3 h) to y [rows, D] f32, some rows at a time.
 void ZImageTransformer::feed_forward(Context& context, const ZImageBlock& weights,
                                      const TensorView& h, const TensorView& y) const {
   const Arena::Scope scope(context.arena);
-  const int64_t n = h[0], chunk = std::min(n, kZImageFfnRows);
+  const int64_t n = h[0];
+  const int64_t chunk =
+      rows_at_once(context.stream, n, {&weights.w1, &weights.w3, &weights.w2.packed});
   const TensorView gates = context.arena.alloc(load_.dtype, {chunk, weights.w1.out()});
   const TensorView values = context.arena.alloc(load_.dtype, {chunk, weights.w3.out()});
   for (int64_t begin = 0; begin < n; begin += chunk) {

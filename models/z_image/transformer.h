@@ -136,8 +136,4 @@ class ZImageTransformer final : public BlockTransformer<ZImageBlock> {
 
 std::unique_ptr<TransformerModel> make_z_image_model(const ZImageConfig& config);
 
-// The feed-forward runs on this many rows at a time, because its hidden rows are the widest of the
-// model.
-inline constexpr int64_t kZImageFfnRows = 4096;
-
 }  // namespace weft
