@@ -2,6 +2,7 @@
 // The linear family computes out = act(x * weight^T + bias); weights are packed once at load.
 #include <initializer_list>
 #include <memory>
+#include <span>
 
 #include "kernels/packed_weights.h"
 #include "kernels/shared_scratch.h"
@@ -53,6 +54,9 @@ class PackedLinear : public PackedWeights {
                 std::shared_ptr<SharedScratch> scratch);
   const LowRankTerm* term() const { return term_.get(); }
 
+  // Appends the outputs of matrices that are packed alike, with a row of every buffer per output.
+  void append(Stream& stream, std::span<const PackedLinear> more);
+
   // These do what those of PackedWeights do, and count the term.
   void for_buffers(const BufferVisitor& visit) const;
   size_t bytes() const;
@@ -87,6 +91,12 @@ PackedLinear pack_stored(Stream& stream, StoredMatrix matrix, const TensorView& 
 // out may not alias x.
 void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out);
+
+// Joins matrices that are applied to the same rows to one [sum of out, in], which a device computes
+// faster than several. Returns an empty matrix and leaves the parts as they are on a host, and
+// where their formats or inputs differ, or they have low-rank terms or one scale for a whole
+// matrix.
+PackedLinear join_linears(Stream& stream, std::span<PackedLinear> parts);
 
 // Returns how many of `rows` rows to give these matrices at a time, one after the other, where the
 // values between them would take much memory for all: 4096, or, on a device, the number up to 8192

@@ -52,8 +52,9 @@ class PackedWeights {
   PackedWeights() = default;
   PackedWeights(int64_t in, int64_t out, DType dtype) : in_(in), out_(out), dtype_(dtype) {}
 
- private:
   int64_t in_ = 0, out_ = 0;
+
+ private:
   DType dtype_ = DType::kF32;
 };
 

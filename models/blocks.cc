@@ -166,6 +166,47 @@ void row_linear(Context& context, const TensorView& x, const RowLinear& weights,
   if (weights.bias) add_bias(context.stream, out, weights.bias, out);
 }
 
+HeadWeights load_heads(Stream& stream, const CheckpointPart& tensors, const HeadNames& names,
+                       DType dtype, WeightFormat format) {
+  std::array<PackedLinear, 3> to{tensors.linear(stream, names.to_q, dtype, format),
+                                 tensors.linear(stream, names.to_k, dtype, format),
+                                 tensors.linear(stream, names.to_v, dtype, format)};
+  if (PackedLinear joined = join_linears(stream, to)) to[0] = std::move(joined);
+  return {.to_q = std::move(to[0]),
+          .to_k = std::move(to[1]),
+          .to_v = std::move(to[2]),
+          .norm_q = tensors.vector(stream, names.norm_q + ".weight"),
+          .norm_k = tensors.vector(stream, names.norm_k + ".weight")};
+}
+
+Heads room_for_heads(Context& context, const HeadWeights& weights, int64_t rows) {
+  const int64_t e = weights.norm_q.count(), a = weights.columns() / e;
+  const auto room = [&](int64_t heads) {
+    return context.arena.alloc(weights.to_q.dtype(), {rows, heads, e});
+  };
+  if (!weights.joined()) return {.q = room(a), .k = room(a), .v = room(a)};
+  const TensorView all = room(3 * a);
+  return {.q = all.slice(1, 0, a), .k = all.slice(1, a, a), .v = all.slice(1, 2 * a, a)};
+}
+
+void project_heads(Stream& stream, const TensorView& x, const HeadWeights& weights, float eps,
+                   const Heads& heads, int64_t begin) {
+  const auto rows = [&](const TensorView& of) { return of.slice(0, begin, x[0]); };
+  const auto project = [&](const PackedLinear& matrix, const TensorView& to) {
+    TensorView out(to.data, to.dtype, {to[0], matrix.out()}, to.device);
+    out.stride[0] = to.stride[0];
+    linear(stream, x, matrix, LinearActivation::kNone, out);
+  };
+  const TensorView q = rows(heads.q), k = rows(heads.k);
+  project(weights.to_q, q);
+  if (!weights.joined()) {
+    project(weights.to_k, k);
+    project(weights.to_v, rows(heads.v));
+  }
+  rms_norm(stream, q, weights.norm_q, eps, q);
+  rms_norm(stream, k, weights.norm_k, eps, k);
+}
+
 TensorView rms_normed(Context& context, const TensorView& x, const TensorView& weight, float eps,
                       DType dtype) {
   const TensorView h = context.arena.alloc(dtype, x.shape());

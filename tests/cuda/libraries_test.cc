@@ -100,6 +100,72 @@ TEST_F(Libraries, AddEveryBiasButThatOfSilu) {
     }
 }
 
+// One call of the library gives what one for each part does.
+TEST(JoinedLinears, GiveTheResultsOfTheirParts) {
+  const EmulatedLibraries& libraries = emulated_libraries() = {};
+  Stream stream = cuda_stream(0, Determinism::kFixed, 1);
+  constexpr int64_t kRows = 40, kIn = 48;
+  for (const auto& [format, out, joins] : {std::tuple{WeightFormat::kCompute, 32, true},
+                                           {WeightFormat::kCompute, 21, true},
+                                           {WeightFormat::kInt8, 32, true},
+                                           {WeightFormat::kInt8, 24, false},
+                                           {WeightFormat::kFp8, 32, true},
+                                           {WeightFormat::kFp8Tensor, 32, false}})
+    for (const DType dtype : {DType::kBF16, DType::kF32})
+      for (const bool bias : {false, true}) {
+        SCOPED_TRACE(to_string(dtype).data() + std::to_string(static_cast<int>(format)));
+        const Tensor host = make_normal(dtype, {kRows, kIn}, 1), x(dtype, {kRows, kIn}, kCuda);
+        copy(stream, host, x);
+        const auto pack = [&](int part) {
+          const Tensor weight = make_normal(dtype, {out, kIn}, 2 + part, 0.2),
+                       b = make_normal(DType::kF32, {out}, 5 + part);
+          return pack_linear(stream, weight, bias ? b.view() : TensorView(), dtype, format);
+        };
+        std::array<PackedLinear, 3> parts{pack(0), pack(1), pack(2)},
+            given{pack(0), pack(1), pack(2)};
+        const size_t bytes = 3 * parts[0].bytes();
+        const PackedLinear joined = join_linears(stream, given);
+        ASSERT_EQ(static_cast<bool>(joined), joins);
+        for (const PackedLinear& part : given) EXPECT_EQ(static_cast<bool>(part), !joins);
+        if (!joins) continue;
+        EXPECT_EQ(joined.bytes(), bytes);
+        EXPECT_EQ(joined.out(), 3 * out);
+        const Tensor all(dtype, {kRows, 3 * out}, kCuda), whole(dtype, {kRows, 3 * out});
+        const int64_t before = libraries.gemms;
+        linear(stream, x, joined, LinearActivation::kNone, all);
+        EXPECT_EQ(libraries.gemms - before, 1);
+        copy(stream, all, whole);
+        for (int part = 0; part < 3; ++part) {
+          const Tensor own(dtype, {kRows, out}, kCuda), alone(dtype, {kRows, out});
+          linear(stream, x, parts[part], LinearActivation::kNone, own);
+          copy(stream, own, alone);
+          EXPECT_TRUE(bitwise_equal(whole.view().slice(1, part * out, out), alone)) << part;
+        }
+      }
+}
+
+// Matrices of a host, of other extents or types, or with a low-rank term stay apart.
+TEST(JoinedLinears, StayApartWhereTheyDiffer) {
+  Stream device = cuda_stream(0, Determinism::kFixed, 1), host = Stream::cpu(1);
+  const auto pack = [](Stream& stream, int64_t in, DType dtype, bool bias) {
+    return pack_linear(stream, Tensor(DType::kF32, {16, in}),
+                       bias ? Tensor(DType::kF32, {16}).view() : TensorView(), dtype);
+  };
+  const auto joins = [&](Stream& stream, PackedLinear other) {
+    std::array<PackedLinear, 2> parts{pack(stream, 16, DType::kBF16, true), std::move(other)};
+    return static_cast<bool>(join_linears(stream, parts));
+  };
+  EXPECT_TRUE(joins(device, pack(device, 16, DType::kBF16, true)));
+  EXPECT_FALSE(joins(device, pack(device, 24, DType::kBF16, true)));
+  EXPECT_FALSE(joins(device, pack(device, 16, DType::kF32, true)));
+  EXPECT_FALSE(joins(device, pack(device, 16, DType::kBF16, false)));
+  EXPECT_FALSE(joins(host, pack(host, 16, DType::kBF16, true)));
+  PackedLinear changed = pack(device, 16, DType::kBF16, true);
+  changed.add_term(device.device(), pack(device, 16, DType::kBF16, false),
+                   pack(device, 16, DType::kBF16, false), std::make_shared<SharedScratch>());
+  EXPECT_FALSE(joins(device, std::move(changed)));
+}
+
 TEST_F(Libraries, BlocksOfRowsGiveTheWholeResult) {
   linear_block_bytes = 1;  // makes blocks of 128 rows
   for (WeightFormat format : kFormats)
