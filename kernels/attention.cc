@@ -5,14 +5,6 @@
 
 namespace weft {
 
-namespace {
-// True for views of [rows, heads, E] with a dense innermost dimension.
-bool is_heads(const Stream& stream, const TensorView& x) {
-  return x.rank == 3 && x.device == stream.device() && is_compute(x.dtype) &&
-         (x.extent[2] == 1 || x.stride[2] == 1);
-}
-}  // namespace
-
 void attention(Stream& stream, const AttentionArgs& args) {
   const TensorView& q = args.q;
   CHECK(is_heads(stream, q) && is_heads(stream, args.out) && same_shape(q, args.out) &&

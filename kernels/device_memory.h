@@ -18,6 +18,7 @@ class DeviceQueue {
   virtual ~DeviceQueue() = default;
   virtual void sync() = 0;  // waits until all work given so far is done
   virtual void trim() {}    // frees the scratch of single ops; waits for the device
+  virtual int multiprocessors() const = 0;
 };
 
 // Returns zeroed, 256-byte aligned memory that every stream of the device may use at once. Throws

@@ -33,6 +33,31 @@ RowBlocks row_blocks(int64_t rows, int64_t row_bytes) {
   return {count, count > 0 ? (rows + count - 1) / count : 0};
 }
 
+int64_t rows_in_waves(int64_t rows, std::span<const MatrixExtents> matrices, int multiprocessors) {
+  constexpr int64_t kTileRows = 128, kTileColumns = 256, kLeast = 2048, kMost = 8192;
+  // Less of a gain is not worth the memory of more rows.
+  constexpr double kGain = 0.995;
+  const auto time = [&](int64_t piece) {  // of a tile with one column of inputs
+    double waves = 0;
+    const auto add = [&](int64_t count, int64_t of) {
+      for (const MatrixExtents& matrix : matrices) {
+        const int64_t tiles =
+            whole(of, kTileRows) / kTileRows * (whole(matrix.out, kTileColumns) / kTileColumns);
+        waves += static_cast<double>(count * matrix.in *
+                                     (whole(tiles, multiprocessors) / multiprocessors));
+      }
+    };
+    add(rows / piece, piece);
+    add(rows % piece > 0, rows % piece);
+    return waves;
+  };
+  int64_t best = std::min(rows, kLeast);
+  for (int64_t piece = best + kTileRows; piece <= std::min(whole(rows, kTileRows), kMost);
+       piece += kTileRows)
+    if (time(std::min(piece, rows)) < kGain * time(best)) best = std::min(piece, rows);
+  return best;
+}
+
 LinearPlaces places_of_sums(int64_t rows, int64_t stride) {
   ScratchPlaces places;
   LinearPlaces made;
@@ -87,8 +112,7 @@ size_t linear_scratch_bytes(const LinearShape& shape, const DeviceTraits& device
   }
   if (shape.dtype == DType::kF32) return shape.rows > cuda::kGemvDotRows ? kGemmWorkspace : 0;
   if (shape.rows <= cuda::kGemvRows) return 0;
-  if (shape.result == DType::kF32 ||
-      (shape.activation != LinearActivation::kSilu && shape.bias != Bias::kInF32))
+  if (shape.result == DType::kF32 || shape.activation != LinearActivation::kSilu)
     return kGemmWorkspace;
   const int64_t sums = whole(shape.out, 4);
   return with_gemm(places_of_sums(row_blocks(shape.rows, sums * 4).largest, sums));

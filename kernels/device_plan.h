@@ -53,6 +53,14 @@ struct RowBlocks {
 };
 RowBlocks row_blocks(int64_t rows, int64_t row_bytes);
 
+// The rows that rows_at_once() gives matrices on a device with so many multiprocessors. Each
+// computes a tile of 128 x 256 results at a time, and the last wave of tiles of every piece of rows
+// may leave some idle.
+struct MatrixExtents {
+  int64_t out, in;
+};
+int64_t rows_in_waves(int64_t rows, std::span<const MatrixExtents> matrices, int multiprocessors);
+
 // Gives out offsets in a queue's scratch behind the caller's `before` bytes; each is a multiple of
 // 256 bytes.
 class ScratchPlaces {
@@ -82,17 +90,12 @@ LinearPlaces places_of_quantized(int64_t rows, int64_t stride, int64_t columns);
 LinearPlaces places_of_gemv(int64_t rows, int64_t stride);
 LinearPlaces places_of_widened(int64_t rows, int64_t stride, int64_t columns);
 
-// Says whether a linear has a bias and whether bf16 holds its values exactly; if so, the library
-// adds it.
-enum class Bias : uint8_t { kNone, kInBf16, kInF32 };
-
 struct LinearShape {
   int64_t rows = 0, in = 0, out = 0;
   DType dtype = DType::kBF16;
   WeightFormat format = WeightFormat::kCompute;
   DType result = DType::kBF16;
   LinearActivation activation = LinearActivation::kNone;
-  Bias bias = Bias::kInF32;
 };
 size_t linear_scratch_bytes(const LinearShape& shape, const DeviceTraits& device);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "kernels/copy.h"
+#include "kernels/device_plan.h"
+#include "kernels/meter.h"
 #include "kernels/ops.h"
 #include "kernels/pointwise.h"
 #include "kernels/view_checks.h"
@@ -88,6 +90,30 @@ size_t PackedLinear::bytes() const {
   return PackedWeights::bytes() + (term_ ? term_->down.bytes() + term_->up.bytes() : 0);
 }
 
+void PackedLinear::append(Stream& stream, std::span<const PackedLinear> more) {
+  std::vector<std::vector<TensorView>> others;
+  for (const PackedLinear& matrix : more) {
+    matrix.for_buffers(
+        [&, &list = others.emplace_back()](Tensor& buffer) { list.push_back(buffer); });
+    out_ += matrix.out();
+  }
+  size_t index = 0;
+  for_buffers([&](Tensor& buffer) {
+    const TensorView& own = buffer;
+    std::vector<int64_t> shape(own.shape().begin(), own.shape().end());
+    for (const auto& list : others) shape[0] += list[index][0];
+    Tensor all(own.dtype, shape, own.device);
+    copy(stream, own, all.view().slice(0, 0, own[0]));
+    int64_t row = own[0];
+    for (const auto& list : others) {
+      copy(stream, list[index], all.view().slice(0, row, list[index][0]));
+      row += list[index][0];
+    }
+    buffer = std::move(all);
+    ++index;
+  });
+}
+
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
                          DType dtype, WeightFormat format) {
   CHECK(is_compute(dtype) && format != WeightFormat::kFile, "dtype", to_string(dtype));
@@ -99,7 +125,16 @@ PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorV
   CHECK(!bias || (bias.rank == 1 && bias[0] == weight[0] && is_float(bias.dtype) &&
                   is_near(stream, bias)),
         "bias", bias.to_string_shape(), "weight", weight.to_string_shape());
-  return stream.ops().linear.pack_linear(stream, weight, bias, dtype, format);
+  const Tensor rounded = bias ? rounded_bias(stream, bias, dtype) : Tensor();
+  return stream.ops().linear.pack_linear(stream, weight, rounded, dtype, format);
+}
+
+Tensor rounded_bias(Stream& stream, const TensorView& bias, DType dtype) {
+  const Tensor values(dtype, bias.shape(), stream.device());
+  copy(stream, bias, values);
+  Tensor rounded(DType::kF32, bias.shape(), stream.device());
+  copy(stream, values, rounded);
+  return rounded;
 }
 
 PackedLinear pack_stored(Stream& stream, StoredMatrix matrix, const TensorView& bias, DType dtype,
@@ -114,8 +149,35 @@ PackedLinear pack_stored(Stream& stream, StoredMatrix matrix, const TensorView& 
   CHECK(!bias || (bias.rank == 1 && bias[0] == matrix.out && is_float(bias.dtype) &&
                   is_near(stream, bias)),
         "bias", bias.to_string_shape(), "of", matrix.out);
-  return stream.ops().linear.pack_stored(stream, std::move(matrix), bias, dtype,
+  const Tensor rounded = bias ? rounded_bias(stream, bias, dtype) : Tensor();
+  return stream.ops().linear.pack_stored(stream, std::move(matrix), rounded, dtype,
                                          std::move(scratch));
+}
+
+PackedLinear join_linears(Stream& stream, std::span<PackedLinear> parts) {
+  const bool device = stream.queue() || (thread_meter() && thread_meter()->measures());
+  const auto joins = [&first = parts[0]](const PackedLinear& part) {
+    // 8-bit matrices may have rows of zeros after their outputs.
+    const int64_t rows = packed_extents(part.out(), part.in(), part.dtype(), part.format()).rows;
+    return part.in() == first.in() && part.dtype() == first.dtype() &&
+           part.format() == first.format() && part.has_bias() == first.has_bias() &&
+           part.format() != WeightFormat::kFp8Tensor && rows == part.out() && !part.term();
+  };
+  if (!device || !std::ranges::all_of(parts, joins)) return {};
+  PackedLinear joined = std::move(parts[0]);
+  joined.append(stream, parts.subspan(1));
+  for (PackedLinear& part : parts) part = {};
+  return joined;
+}
+
+int64_t rows_at_once(const Stream& stream, int64_t rows,
+                     std::initializer_list<const PackedLinear*> matrices) {
+  const DeviceTraits* measured = thread_meter() ? thread_meter()->measures() : nullptr;
+  std::vector<MatrixExtents> extents;
+  for (const PackedLinear* matrix : matrices) extents.push_back({matrix->out(), matrix->in()});
+  if (measured) return rows_in_waves(rows, extents, measured->multiprocessors);
+  if (stream.queue()) return rows_in_waves(rows, extents, stream.queue()->multiprocessors());
+  return std::min<int64_t>(rows, 4096);
 }
 
 void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,

@@ -1,6 +1,8 @@
 #pragma once
 // The linear family computes out = act(x * weight^T + bias); weights are packed once at load.
+#include <initializer_list>
 #include <memory>
+#include <span>
 
 #include "kernels/packed_weights.h"
 #include "kernels/shared_scratch.h"
@@ -52,6 +54,9 @@ class PackedLinear : public PackedWeights {
                 std::shared_ptr<SharedScratch> scratch);
   const LowRankTerm* term() const { return term_.get(); }
 
+  // Appends the outputs of matrices that are packed alike, with a row of every buffer per output.
+  void append(Stream& stream, std::span<const PackedLinear> more);
+
   // These do what those of PackedWeights do, and count the term.
   void for_buffers(const BufferVisitor& visit) const;
   size_t bytes() const;
@@ -67,10 +72,13 @@ struct LowRankTerm {
 };
 
 // weight [out, in] and bias [out] (or empty) have any float dtype and lie on the stream's device or
-// the host. `dtype`, f32 or bf16, is the compute dtype: weight values are rounded to it once; the
-// bias stays f32.
+// the host. `dtype`, f32 or bf16, is the compute dtype: the values of both are rounded to it once.
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
                          DType dtype, WeightFormat format = WeightFormat::kCompute);
+
+// Returns the bias that a matrix is packed with: f32 on the stream's device, of values that `dtype`
+// holds.
+Tensor rounded_bias(Stream& stream, const TensorView& bias, DType dtype);
 
 // Packs a matrix in the format kFile. `scratch` holds an expanded matrix during a call; the
 // matrices of a model share one. Where the table has no fast layout for the expanded values, the
@@ -83,6 +91,18 @@ PackedLinear pack_stored(Stream& stream, StoredMatrix matrix, const TensorView& 
 // out may not alias x.
 void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out);
+
+// Joins matrices that are applied to the same rows to one [sum of out, in], which a device computes
+// faster than several. Returns an empty matrix and leaves the parts as they are on a host, and
+// where their formats or inputs differ, or they have low-rank terms or one scale for a whole
+// matrix.
+PackedLinear join_linears(Stream& stream, std::span<PackedLinear> parts);
+
+// Returns how many of `rows` rows to give these matrices at a time, one after the other, where the
+// values between them would take much memory for all: 4096, or, on a device, the number up to 8192
+// whose tiles leave the fewest multiprocessors idle. No result depends on it.
+int64_t rows_at_once(const Stream& stream, int64_t rows,
+                     std::initializer_list<const PackedLinear*> matrices);
 
 // True if this machine multiplies 8-bit integers in hardware (AVX512-VNNI, AMX) and WEFT_CPU allows
 // it.

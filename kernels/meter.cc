@@ -24,9 +24,9 @@ const DeviceTraits* measured_device() {
 struct MeasuredWeights : PackedStorage {
   Tensor weights, scales, bias_bf16;
   void for_buffers(const BufferVisitor& visit) override {
-    visit(weights, BufferUse::kWeights);
-    visit(scales, BufferUse::kWeights);
-    visit(bias_bf16, BufferUse::kDuplicate);
+    visit(weights);
+    visit(scales);
+    visit(bias_bf16);
   }
 };
 
@@ -45,7 +45,7 @@ void measure_packed(const Stream& stream, PackedWeights& packed, const TensorVie
     Tensor(weight.dtype, {packing_rows(out, in, weight.dtype), in}, place);  // freed when packed
   }
   if (bias) buffers.bias = Tensor(DType::kF32, bias.shape(), place);
-  if (bias && bias.dtype == DType::kBF16 && packed.dtype() == DType::kBF16)
+  if (bias && packed.dtype() == DType::kBF16)
     buffers.bias_bf16 = Tensor(DType::kBF16, bias.shape(), place);
 }
 
@@ -66,16 +66,13 @@ size_t linear_scratch(const TensorView& x, const PackedLinear& packed, LinearAct
                       const TensorView& out) {
   const DeviceTraits* device = measured_device();
   if (!device) return 0;
-  const bool in_bf16 = static_cast<bool>(packed.storage<MeasuredWeights>().bias_bf16);
-  const Bias with_bias = in_bf16 ? Bias::kInBf16 : Bias::kInF32;
   return linear_scratch_bytes({.rows = x.rows(),
                                .in = packed.in(),
                                .out = packed.out(),
                                .dtype = packed.dtype(),
                                .format = packed.format(),
                                .result = out.dtype,
-                               .activation = activation,
-                               .bias = packed.has_bias() ? with_bias : Bias::kNone},
+                               .activation = activation},
                               *device);
 }
 

@@ -7,11 +7,14 @@ namespace weft {
 
 namespace {
 enum class Out : uint8_t { kLikeX, kOrBF16 };
-void check_rows(const Stream& stream, const TensorView& x, const TensorView& out,
-                Out dtype = Out::kLikeX) {
-  CHECK(is_rows(stream, x) && is_rows(stream, out) && same_shape(x, out) &&
+void check_alike(const TensorView& x, const TensorView& out, bool rows, Out dtype) {
+  CHECK(rows && same_shape(x, out) &&
             (x.dtype == out.dtype || (dtype == Out::kOrBF16 && x.dtype == DType::kF32)),
         "x", x.to_string_shape(), "out", out.to_string_shape());
+}
+void check_rows(const Stream& stream, const TensorView& x, const TensorView& out,
+                Out dtype = Out::kLikeX) {
+  check_alike(x, out, is_rows(stream, x) && is_rows(stream, out), dtype);
 }
 }  // namespace
 
@@ -35,7 +38,10 @@ void modulated_layer_norm(Stream& stream, const TensorView& x, const TensorView&
 
 void rms_norm(Stream& stream, const TensorView& x, const TensorView& weight, float eps,
               const TensorView& out) {
-  check_rows(stream, x, out, Out::kOrBF16);
+  const auto rows = [&](const TensorView& view) {
+    return is_rows(stream, view) || is_heads(stream, view);
+  };
+  check_alike(x, out, rows(x) && rows(out), Out::kOrBF16);
   CHECK(is_vector(stream, weight, x[-1]), "weight", weight.to_string_shape());
   if (x.count() == 0) return;
   stream.ops().norm.rms_norm(stream, x, weight, eps, out);

@@ -19,7 +19,7 @@ void modulated_layer_norm(Stream& stream, const TensorView& x, const TensorView&
                           const TensorView& shift, float eps, const TensorView& out);
 
 // out = x * rsqrt(mean(x^2) + eps) * weight (Zhang & Sennrich 2019, eq. 4). x, out [.., D];
-// weight [D]. Per-head norm: view [n, A, E] and weight [E].
+// weight [D]. Per-head norm: view [n, A, E] and weight [E]; heads and their rows may be strided.
 void rms_norm(Stream& stream, const TensorView& x, const TensorView& weight, float eps,
               const TensorView& out);
 

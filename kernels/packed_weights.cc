@@ -6,15 +6,15 @@ namespace weft {
 
 void PackedWeights::for_buffers(const BufferVisitor& visit) const {
   if (!storage_) return;
-  storage_->for_buffers([&](Tensor& buffer, BufferUse use) {
-    if (buffer) visit(buffer, use);
+  storage_->for_buffers([&](Tensor& buffer) {
+    if (buffer) visit(buffer);
   });
-  if (storage_->bias) visit(storage_->bias, BufferUse::kWeights);
+  if (storage_->bias) visit(storage_->bias);
 }
 
 size_t PackedWeights::bytes() const {
   size_t total = 0;
-  for_buffers([&](Tensor& buffer, BufferUse) { total += buffer.view().bytes(); });
+  for_buffers([&](Tensor& buffer) { total += buffer.view().bytes(); });
   return total;
 }
 

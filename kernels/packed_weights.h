@@ -8,11 +8,7 @@
 
 namespace weft {
 
-enum class BufferUse : uint8_t {
-  kWeights,    // holds values that no other buffer holds
-  kDuplicate,  // repeats values of other buffers for speed and may be freed
-};
-using BufferVisitor = std::function<void(Tensor& buffer, BufferUse use)>;
+using BufferVisitor = std::function<void(Tensor& buffer)>;
 
 // Every op table derives its own layout.
 struct PackedStorage {
@@ -56,8 +52,9 @@ class PackedWeights {
   PackedWeights() = default;
   PackedWeights(int64_t in, int64_t out, DType dtype) : in_(in), out_(out), dtype_(dtype) {}
 
- private:
   int64_t in_ = 0, out_ = 0;
+
+ private:
   DType dtype_ = DType::kF32;
 };
 

@@ -31,6 +31,12 @@ inline bool is_rows(const Stream& stream, const TensorView& x) {
   return x.device == stream.device() && is_compute(x.dtype) && x.rows_collapse();
 }
 
+// True for views of [rows, heads, E] with a dense innermost dimension.
+inline bool is_heads(const Stream& stream, const TensorView& x) {
+  return x.rank == 3 && x.device == stream.device() && is_compute(x.dtype) &&
+         (x.extent[2] == 1 || x.stride[2] == 1);
+}
+
 // True for a dense f32 vector of length `size`.
 inline bool is_vector(const Stream& stream, const TensorView& v, int64_t size) {
   return v.device == stream.device() && v.dtype == DType::kF32 && v.rank == 1 &&

@@ -153,7 +153,8 @@ RowLinear CheckpointPart::row_linear(Stream& stream, const std::string& name, DT
   if (whole(name + ".weight")) return {.packed = linear(stream, name, dtype, format), .bias = {}};
   const std::string bias = name + ".bias";
   return {.packed = matrix(stream, name, {}, dtype, format),
-          .bias = tensors_.count(bias) ? vector(stream, bias) : Tensor()};
+          .bias = tensors_.count(bias) ? rounded_bias(stream, held(stream, bias).view(), dtype)
+                                       : Tensor()};
 }
 
 void row_linear(Context& context, const TensorView& x, const RowLinear& weights,
@@ -163,6 +164,47 @@ void row_linear(Context& context, const TensorView& x, const RowLinear& weights,
   linear(context.stream, x, weights.packed, LinearActivation::kNone, out);
   context.reducer.sum(context, out);
   if (weights.bias) add_bias(context.stream, out, weights.bias, out);
+}
+
+HeadWeights load_heads(Stream& stream, const CheckpointPart& tensors, const HeadNames& names,
+                       DType dtype, WeightFormat format) {
+  std::array<PackedLinear, 3> to{tensors.linear(stream, names.to_q, dtype, format),
+                                 tensors.linear(stream, names.to_k, dtype, format),
+                                 tensors.linear(stream, names.to_v, dtype, format)};
+  if (PackedLinear joined = join_linears(stream, to)) to[0] = std::move(joined);
+  return {.to_q = std::move(to[0]),
+          .to_k = std::move(to[1]),
+          .to_v = std::move(to[2]),
+          .norm_q = tensors.vector(stream, names.norm_q + ".weight"),
+          .norm_k = tensors.vector(stream, names.norm_k + ".weight")};
+}
+
+Heads room_for_heads(Context& context, const HeadWeights& weights, int64_t rows) {
+  const int64_t e = weights.norm_q.count(), a = weights.columns() / e;
+  const auto room = [&](int64_t heads) {
+    return context.arena.alloc(weights.to_q.dtype(), {rows, heads, e});
+  };
+  if (!weights.joined()) return {.q = room(a), .k = room(a), .v = room(a)};
+  const TensorView all = room(3 * a);
+  return {.q = all.slice(1, 0, a), .k = all.slice(1, a, a), .v = all.slice(1, 2 * a, a)};
+}
+
+void project_heads(Stream& stream, const TensorView& x, const HeadWeights& weights, float eps,
+                   const Heads& heads, int64_t begin) {
+  const auto rows = [&](const TensorView& of) { return of.slice(0, begin, x[0]); };
+  const auto project = [&](const PackedLinear& matrix, const TensorView& to) {
+    TensorView out(to.data, to.dtype, {to[0], matrix.out()}, to.device);
+    out.stride[0] = to.stride[0];
+    linear(stream, x, matrix, LinearActivation::kNone, out);
+  };
+  const TensorView q = rows(heads.q), k = rows(heads.k);
+  project(weights.to_q, q);
+  if (!weights.joined()) {
+    project(weights.to_k, k);
+    project(weights.to_v, rows(heads.v));
+  }
+  rms_norm(stream, q, weights.norm_q, eps, q);
+  rms_norm(stream, k, weights.norm_k, eps, k);
 }
 
 TensorView rms_normed(Context& context, const TensorView& x, const TensorView& weight, float eps,
@@ -186,12 +228,7 @@ void append_pieces(const Tensor& x, std::vector<TensorView>& pieces) {
 }
 
 void append_pieces(const PackedLinear& packed, std::vector<TensorView>& pieces) {
-  packed.for_buffers([&](Tensor& buffer, BufferUse use) {
-    if (use == BufferUse::kDuplicate)
-      buffer = {};
-    else
-      pieces.push_back(buffer);
-  });
+  packed.for_buffers([&](Tensor& buffer) { pieces.push_back(buffer); });
 }
 
 void append_pieces(const RowLinear& weights, std::vector<TensorView>& pieces) {

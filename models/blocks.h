@@ -85,6 +85,35 @@ class CheckpointPart {
 void row_linear(Context& context, const TensorView& x, const RowLinear& weights,
                 const TensorView& out);
 
+// The matrices [D part, D] that make the queries, keys and values of a row, and the norms [E] of a
+// head's queries and keys. A device computes the three matrices as one, to_q; the others are then
+// empty.
+struct HeadWeights {
+  PackedLinear to_q, to_k, to_v;
+  Tensor norm_q, norm_k;
+
+  bool joined() const { return !to_k; }
+  int64_t columns() const { return to_q.out() / (joined() ? 3 : 1); }
+  auto weights() const { return std::tie(to_q, to_k, to_v, norm_q, norm_k); }
+};
+// Their names in a checkpoint, without ".weight" and ".bias".
+struct HeadNames {
+  std::string to_q, to_k, to_v, norm_q, norm_k;
+};
+HeadWeights load_heads(Stream& stream, const CheckpointPart& tensors, const HeadNames& names,
+                       DType dtype, WeightFormat format);
+
+// The queries, keys and values of the same rows, [n, A part, E] each.
+struct Heads {
+  TensorView q, k, v;
+};
+// Returns room for the heads of `rows` rows in the arena. Those of joined matrices lie beside each
+// other in a row.
+Heads room_for_heads(Context& context, const HeadWeights& weights, int64_t rows);
+// Writes the heads of x [n, D] to the rows of `heads` from `begin` on. Queries and keys are normed.
+void project_heads(Stream& stream, const TensorView& x, const HeadWeights& weights, float eps,
+                   const Heads& heads, int64_t begin = 0);
+
 // Returns the RMS norm of x [n, D] f32 as a tensor of `dtype` in the arena.
 TensorView rms_normed(Context& context, const TensorView& x, const TensorView& weight, float eps,
                       DType dtype);

@@ -33,7 +33,7 @@ struct ConvStorage : PackedStorage {
   OnednnCache<ConvKey> calls;
   void for_buffers(const BufferVisitor& visit) override {
     pointwise.for_buffers(visit);
-    visit(panels.buffer(), BufferUse::kWeights);
+    visit(panels.buffer());
   }
 };
 

@@ -22,8 +22,8 @@ void linear_int8_onednn(Stream& stream, const TensorView& x, const PackedLinear&
 struct EightBitWeights : PackedStorage {
   Tensor values, scales;
   void for_buffers(const BufferVisitor& visit) override {
-    visit(values, BufferUse::kWeights);
-    visit(scales, BufferUse::kWeights);
+    visit(values);
+    visit(scales);
   }
 };
 void quantize_weights(Stream& stream, const TensorView& weight, WeightFormat format,

@@ -30,7 +30,7 @@ struct Storage : PackedStorage {
   memory::desc layout;
   OnednnCache<Key> calls;
   void for_buffers(const BufferVisitor& visit) override {
-    for (Tensor* buffer : {&packed, &scales, &corrections}) visit(*buffer, BufferUse::kWeights);
+    for (Tensor* buffer : {&packed, &scales, &corrections}) visit(*buffer);
   }
 };
 

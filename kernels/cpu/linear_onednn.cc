@@ -49,8 +49,8 @@ struct LinearStorage : StoredWeights {
   }
   void for_buffers(const BufferVisitor& visit) override {
     if (scratch) return StoredWeights::for_buffers(visit);
-    visit(panels.buffer(), BufferUse::kWeights);
-    visit(vendor, BufferUse::kWeights);
+    visit(panels.buffer());
+    visit(vendor);
   }
 };
 

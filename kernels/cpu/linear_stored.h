@@ -22,8 +22,8 @@ struct StoredWeights : PackedStorage {
   // A visitor may change the values, so expanded ones are no longer up to date.
   void for_buffers(const BufferVisitor& visit) override {
     content_ = SharedScratch::new_content();
-    visit(matrix.blocks, BufferUse::kWeights);
-    visit(matrix.scales, BufferUse::kWeights);
+    visit(matrix.blocks);
+    visit(matrix.scales);
   }
   void hold(Stream& stream, StoredMatrix given, ExpandedLayout as, DType dtype,
             std::shared_ptr<SharedScratch> shared);

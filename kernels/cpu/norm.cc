@@ -64,6 +64,11 @@ void modulated_layer_norm(Stream& stream, const TensorView& x, const TensorView&
 
 void rms_norm(Stream& stream, const TensorView& x, const TensorView& weight, float eps,
               const TensorView& out) {
+  if (!x.rows_collapse() || !out.rows_collapse()) {
+    for (int64_t i = 0; i < x[0]; ++i)
+      cpu::rms_norm(stream, x.select(0, i), weight, eps, out.select(0, i));
+    return;
+  }
   const float* w = weight.as<float>();
   const int64_t d = x[-1];
   for_rows(stream, x, out, [&]<class In, class T>(const In* in, T* to, int64_t) {

@@ -255,6 +255,11 @@ void modulated_layer_norm(Stream& stream, const TensorView& x, const TensorView&
 
 void rms_norm(Stream& stream, const TensorView& x, const TensorView& weight, float eps,
               const TensorView& out) {
+  if (!x.rows_collapse() || !out.rows_collapse()) {
+    for (int64_t i = 0; i < x[0]; ++i)
+      cpu::rms_norm(stream, x.select(0, i), weight, eps, out.select(0, i));
+    return;
+  }
   run(stream,
       {.kind = NormCall::Kind::kRms, .x = x, .out = out, .weight = weight.as<float>(), .eps = eps});
 }

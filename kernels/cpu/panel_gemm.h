@@ -53,9 +53,7 @@ void panel_gemm(Stream& stream, const PanelGemm& gemm);
 template <class Panels>
 struct PanelWeights : PackedStorage {
   Panels panels;
-  void for_buffers(const BufferVisitor& visit) override {
-    visit(panels.buffer(), BufferUse::kWeights);
-  }
+  void for_buffers(const BufferVisitor& visit) override { visit(panels.buffer()); }
 };
 
 }  // namespace weft::cpu

@@ -26,7 +26,7 @@ double gelu_tanh_exact(double x);
 // The weights in their own layout, or with the taps of a convolution first.
 struct PlainWeights : PackedStorage {
   Tensor weight;
-  void for_buffers(const BufferVisitor& visit) override { visit(weight, BufferUse::kWeights); }
+  void for_buffers(const BufferVisitor& visit) override { visit(weight); }
 };
 
 inline double activate_exact(double x, LinearActivation activation) {

@@ -83,7 +83,9 @@ inline bool aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 1
 // True if the rows of x (or a vector) may be accessed `lanes` elements at a time.
 inline bool wide_rows(const TensorView& x, int lanes) {
   if (!x) return true;
-  return aligned16(x.data) && x[-1] % lanes == 0 && (x.rows() == 1 || x.row_stride() % lanes == 0);
+  bool wide = aligned16(x.data) && x[-1] % lanes == 0;
+  for (int i = 0; i + 1 < x.rank; ++i) wide = wide && (x[i] == 1 || x.stride[i] % lanes == 0);
+  return wide;
 }
 
 // The elements per access if at least one operand is bf16, and if all are f32.

@@ -1,7 +1,6 @@
-// Linear layers: GEMVs use our own kernels, the rest uses the library. The library adds the bias if
-// it does so exactly: an f32 bias to f32 results, or a bias that bf16 holds exactly to bf16
-// results. Otherwise, and for SiLU, it computes f32 sums, a block of rows at a time, and a kernel
-// of ours finishes them. That moves 8 more bytes per result through memory than a fused epilogue,
+// Linear layers: GEMVs use our own kernels, the rest uses the library, which adds the bias, in the
+// type of the results. For SiLU it computes f32 sums, a block of rows at a time, and a kernel of
+// ours finishes them. That moves 8 more bytes per result through memory than a fused epilogue,
 // which writes 2.
 #include <algorithm>
 
@@ -50,13 +49,10 @@ struct Call {
   GemmMatrix w_matrix() const {
     return {matrix().weight.view().data, matrix().weight.view().dtype, matrix().stride()};
   }
-  // Returns the bias in the type in which the library adds it exactly, or null. library_does_bias()
-  // is also true if there is no bias.
+  // The bias in the type of the results, or null.
   const void* library_bias() const {
-    if (out_dtype == DType::kF32) return bias();
-    return matrix().bias_bf16 ? matrix().bias_bf16.view().data : nullptr;
+    return out_dtype == DType::kF32 ? bias() : matrix().bias_bf16.view().data;
   }
-  bool library_does_bias() const { return !packed.has_bias() || library_bias() != nullptr; }
   // Arguments that turn sums, or results without activation, into results.
   FinishRows finish(const void* sums, int64_t sums_stride) const {
     return {.rows = m,
@@ -143,7 +139,7 @@ void linear_bf16(const Call& call) {
                .out = call.out_matrix(),
                .bias = call.library_bias()};
   product.gelu = call.activation == LinearActivation::kGeluTanh;
-  if (call.activation != LinearActivation::kSilu && call.library_does_bias()) {
+  if (call.activation != LinearActivation::kSilu) {
     if (gemm(call.stream, product)) return;
     if (!product.gelu) return gemv_bf16(call);
   }
@@ -266,7 +262,7 @@ bool library_fp8(const Call& call) {
   const bool narrow = call.out_dtype == DType::kBF16;
   product.gelu = product.one_scale && narrow && call.activation == LinearActivation::kGeluTanh;
   if ((product.gelu || call.activation == LinearActivation::kNone) &&
-      (!call.packed.has_bias() || (narrow && product.bias)) && gemm(call.stream, product))
+      (!call.packed.has_bias() || narrow) && gemm(call.stream, product))
     return true;
   product.n = columns;
   product.out = {sums, DType::kF32, columns};

@@ -31,7 +31,9 @@ struct Rows {
   const float* bias;    // null: 0
   float* sums;
   int64_t rows, x_stride, out_stride;  // in elements
-  int groups;                          // of N elements, of one row
+  int heads;                           // rows that each stretch of `x_outer` elements holds; 0: all
+  int64_t x_outer, out_outer;
+  int groups;  // of N elements, of one row
   float size, width, root, eps, weight_offset;
   Factor factor;
   bool silu;
@@ -74,6 +76,15 @@ __device__ __forceinline__ void add_squares(const float (&x)[N], float mean, flo
   for (int i = 0; i < N; ++i) sums[i] = fmaf(x[i] - mean, x[i] - mean, sums[i]);
 }
 
+// The offset of a row, of x or of out.
+template <class In, class Out>
+__device__ __forceinline__ int64_t row_at(const Rows<In, Out>& p, int64_t row, int64_t stride,
+                                          int64_t outer) {
+  if (p.heads == 0) return row * stride;
+  const int64_t stretch = row / p.heads;
+  return stretch * outer + (row - stretch * p.heads) * stride;
+}
+
 template <class In, class Out>
 __device__ __forceinline__ float row_factor(const Rows<In, Out>& p, float sum) {
   if (p.factor == Factor::kNorm) return p.root / fmaxf(sqrtf(sum), 1e-12f);
@@ -107,13 +118,15 @@ __global__ void __launch_bounds__(kMaxThreads, 1) norm_held(Rows<In, Out> p) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   const bool real =
       row < p.rows;  // threads without a row still take part in the sums of their warp
+  const In* const x_row = p.x + row_at(p, row, p.x_stride, p.x_outer);
+  Out* const out_row = p.out + row_at(p, row, p.out_stride, p.out_outer);
   float x[K][N];
   float lanes[N] = {};
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const int group = static_cast<int>(threadIdx.x + k * blockDim.x);
     if (!real || group >= p.groups) continue;
-    load_lanes<N>(p.x + row * p.x_stride + static_cast<int64_t>(group) * N, x[k]);
+    load_lanes<N>(x_row + static_cast<int64_t>(group) * N, x[k]);
   }
   float mean = 0;
   if constexpr (kCentred) {
@@ -139,7 +152,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) norm_held(Rows<In, Out> p) {
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const int group = static_cast<int>(threadIdx.x + k * blockDim.x);
-    if (group < p.groups) finish<N>(p, x[k], group, mean, factor, p.out + row * p.out_stride);
+    if (group < p.groups) finish<N>(p, x[k], group, mean, factor, out_row);
   }
 }
 
@@ -164,7 +177,8 @@ template <bool kCentred, class In, class Out, int N>
 __global__ void __launch_bounds__(kMaxThreads) norm_read_again(Rows<In, Out> p) {
   __shared__ float partial[kMaxThreads / kWarp];
   const int64_t row = blockIdx.x;
-  const In* x = p.x + row * p.x_stride;
+  const In* x = p.x + row_at(p, row, p.x_stride, p.x_outer);
+  Out* const out = p.out + row_at(p, row, p.out_stride, p.out_outer);
   const float mean = kCentred ? sum_row<N>(x, p.groups, 0, false, partial) / p.size : 0;
   const float sum =
       p.factor == Factor::kGiven ? p.sums[row] : sum_row<N>(x, p.groups, mean, true, partial);
@@ -173,7 +187,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_read_again(Rows<In, Out> p) 
        group += static_cast<int>(blockDim.x)) {
     float value[N];
     load_lanes<N>(x + static_cast<int64_t>(group) * N, value);
-    finish<N>(p, value, group, mean, factor, p.out + row * p.out_stride);
+    finish<N>(p, value, group, mean, factor, out);
   }
 }
 
@@ -222,14 +236,21 @@ template <class In, class Out>
 Rows<In, Out> make_rows(const TensorView& x, const TensorView& out) {
   CHECK(x[-1] <= std::numeric_limits<int>::max(), "x", x.to_string_shape());
   const auto size = static_cast<double>(x[-1]);
+  const bool in_heads = !x.rows_collapse() || (out && !out.rows_collapse());
+  const auto head_stride = [&](const TensorView& of) {
+    return in_heads ? of.stride[1] : of.row_stride();
+  };
   return {.x = x.as<In>(),
           .out = out ? out.as<Out>() : nullptr,
           .weight = nullptr,
           .bias = nullptr,
           .sums = nullptr,
           .rows = x.rows(),
-          .x_stride = x.row_stride(),
-          .out_stride = out ? out.row_stride() : 0,
+          .x_stride = head_stride(x),
+          .out_stride = out ? head_stride(out) : 0,
+          .heads = in_heads ? static_cast<int>(x[1]) : 0,
+          .x_outer = in_heads ? x.stride[0] : 0,
+          .out_outer = in_heads ? out.stride[0] : 0,
           .groups = 0,
           .size = static_cast<float>(size),
           .width = static_cast<float>(size),

@@ -51,17 +51,6 @@ void quantize_weights(Stream& stream, const TensorView& weight, WeightFormat for
   stream.sync();  // `rows` is freed below
 }
 
-// True if bf16 holds every value of a bias.
-bool is_exact(const TensorView& bias) {
-  if (bias.dtype == DType::kBF16) return true;
-  if (bias.device != Device{}) return false;  // not worth a copy to look at it
-  Stream host = Stream::cpu(1);
-  const Tensor wide(DType::kF32, bias.shape());
-  copy(host, bias, wide);
-  return std::all_of(wide.as<float>(), wide.as<float>() + bias[0],
-                     [](float value) { return to_float(to_bf16(value)) == value; });
-}
-
 }  // namespace
 
 PackedLinear pack_matrix(Stream& stream, const TensorView& weight, const TensorView& bias,
@@ -80,7 +69,7 @@ PackedLinear pack_matrix(Stream& stream, const TensorView& weight, const TensorV
     copy(stream, weight, padded_rows(weight, matrix.weight));
   }
   packed.set_bias(stream, bias);
-  if (bias && dtype == DType::kBF16 && is_exact(bias)) {
+  if (bias && dtype == DType::kBF16) {
     matrix.bias_bf16 = Tensor(DType::kBF16, bias.shape(), stream.device());
     copy(stream, bias, matrix.bias_bf16);
   }

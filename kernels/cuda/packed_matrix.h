@@ -10,13 +10,13 @@ struct PackedMatrix : PackedStorage {
   // of zeros.
   Tensor weight;
   Tensor scales;     // [rows of weight] f32, in 8-bit formats
-  Tensor bias_bf16;  // [out] if bf16 holds every value of the bias; the library then adds it
+  Tensor bias_bf16;  // [out], the values of the bias where they are bf16; the library adds it
   int64_t stride() const { return weight.view()[1]; }
   int64_t rows() const { return weight.view()[0]; }
   void for_buffers(const BufferVisitor& visit) override {
-    visit(weight, BufferUse::kWeights);
-    visit(scales, BufferUse::kWeights);
-    visit(bias_bf16, BufferUse::kDuplicate);
+    visit(weight);
+    visit(scales);
+    visit(bias_bf16);
   }
 };
 

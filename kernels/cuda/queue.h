@@ -44,6 +44,7 @@ class CudaQueue final : public DeviceQueue {
 
   void sync() override;
   void trim() override;
+  int multiprocessors() const override { return properties_.multiprocessors; }
   cudaStream_t stream() const { return stream_; }
   int index() const { return index_; }
   const CudaProperties& properties() const { return properties_; }

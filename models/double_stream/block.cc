@@ -32,44 +32,36 @@ void joint_attention(Context& context, const BothStreams& streams, const JointPa
                      const TensorView& h) {
   const Arena::Scope scope(context.arena);
   Stream& stream = context.stream;
-  const StreamWeights& any = streams[0].weights;
-  const int64_t all = h[0], width = any.to_q.out(), e = any.norm_q.count(), a = width / e;
-  const auto project = [&](PackedLinear StreamWeights::*matrix, Tensor StreamWeights::*norm) {
-    const TensorView out = context.arena.alloc(pass.load.dtype, {all, a, e});
-    int64_t first = 0;
-    for (const StreamRows& own : streams) {
-      const int64_t rows = own.h[0];
-      const TensorView part = out.slice(0, first, rows);
-      linear(stream, own.h, own.weights.*matrix, LinearActivation::kNone,
-             part.reshape({rows, width}));
-      if (norm) rms_norm(stream, part, own.weights.*norm, kDoubleStreamEps, part);
-      first += rows;
-    }
-    return out;
-  };
-  const TensorView q = project(&StreamWeights::to_q, &StreamWeights::norm_q);
-  const TensorView k = project(&StreamWeights::to_k, &StreamWeights::norm_k);
-  const TensorView v = project(&StreamWeights::to_v, nullptr);
-  const TensorView merged = reuse(h, {all, width});
-  attend_jointly(context, pass, {.q = q, .k = k, .v = v, .out = merged.reshape({all, a, e})});
+  const HeadWeights &latent = streams[0].weights.heads, &text = streams[1].weights.heads;
+  const Heads heads = room_for_heads(context, text.joined() ? text : latent, h[0]);
   int64_t first = 0;
+  for (const StreamRows& own : streams) {
+    project_heads(stream, own.h, own.weights.heads, kDoubleStreamEps, heads, first);
+    first += own.h[0];
+  }
+  const int64_t all = h[0], width = latent.columns();
+  const TensorView merged = reuse(h, {all, width});
+  attend_jointly(context, pass, heads, merged.reshape({all, heads.q[1], heads.q[2]}));
+  first = 0;
   for (const StreamRows& own : streams) {
     row_linear(context, merged.slice(0, first, own.y[0]), own.weights.to_out, own.y);
     first += own.y[0];
   }
 }
 
-// Writes ffn_out gelu(ffn_in h) to y, kDoubleStreamFfnRows rows at a time.
+// Writes ffn_out gelu(ffn_in h) to y, some rows at a time.
 void feed_forward(Context& context, const StreamRows& rows, DType dtype) {
   const Arena::Scope scope(context.arena);
-  const int64_t n = rows.h[0], chunk = std::min(n, kDoubleStreamFfnRows);
-  const TensorView hidden = context.arena.alloc(dtype, {chunk, rows.weights.ffn_in.out()});
+  const StreamWeights& own = rows.weights;
+  const int64_t n = rows.h[0];
+  const int64_t chunk = rows_at_once(context.stream, n, {&own.ffn_in, &own.ffn_out.packed});
+  const TensorView hidden = context.arena.alloc(dtype, {chunk, own.ffn_in.out()});
   for (int64_t begin = 0; begin < n; begin += chunk) {
     const int64_t count = std::min(chunk, n - begin);
     const TensorView part = hidden.slice(0, 0, count);
-    linear(context.stream, rows.h.slice(0, begin, count), rows.weights.ffn_in,
-           LinearActivation::kGeluTanh, part);
-    row_linear(context, part, rows.weights.ffn_out, rows.y.slice(0, begin, count));
+    linear(context.stream, rows.h.slice(0, begin, count), own.ffn_in, LinearActivation::kGeluTanh,
+           part);
+    row_linear(context, part, own.ffn_out, rows.y.slice(0, begin, count));
   }
 }
 
@@ -112,15 +104,11 @@ StreamWeights load_stream(Stream& stream, const CheckpointPart& tensors,
   const auto row_linear = [&](const char* name, WeightFormat format) {
     return tensors.row_linear(stream, block + name, load.dtype, format);
   };
-  const auto norm = [&](const char* name) {
-    return tensors.vector(stream, block + name + ".weight");
-  };
   return {.modulation = row_linear(names.modulation, WeightFormat::kCompute),
-          .to_q = linear(names.to_q),
-          .to_k = linear(names.to_k),
-          .to_v = linear(names.to_v),
-          .norm_q = norm(names.norm_q),
-          .norm_k = norm(names.norm_k),
+          .heads = load_heads(stream, tensors,
+                              {block + names.to_q, block + names.to_k, block + names.to_v,
+                               block + names.norm_q, block + names.norm_k},
+                              load.dtype, load.weights),
           .to_out = row_linear(names.to_out, load.weights),
           .ffn_in = linear(names.ffn_in),
           .ffn_out = row_linear(names.ffn_out, load.weights)};
@@ -134,8 +122,9 @@ TensorView modulation_of(Context& context, const RowLinear& weights, const Joint
   return m;
 }
 
-void attend_jointly(Context& context, const JointPass& pass, const JointAttention& attention) {
-  const auto& [q, k, v, out] = attention;
+void attend_jointly(Context& context, const JointPass& pass, const Heads& heads,
+                    const TensorView& out) {
+  const auto& [q, k, v] = heads;
   context.mixer.attend(context, {.layer = pass.layer,
                                  .q = q,
                                  .k = k,

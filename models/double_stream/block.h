@@ -45,15 +45,14 @@ struct DoubleStreamSizes {
 enum SublayerModulation { kShiftRow, kScaleRow, kGateRow, kSublayerRows };
 
 struct StreamWeights {
-  RowLinear modulation;           // [6D, D part]: shift, scale, gate of attention and feed-forward
-  PackedLinear to_q, to_k, to_v;  // [D part, D]
-  Tensor norm_q, norm_k;          // [E] f32
-  RowLinear to_out;               // [D, D part]
-  PackedLinear ffn_in;            // [F part, D]
-  RowLinear ffn_out;              // [D, F part]
+  RowLinear modulation;  // [6D, D part]: shift, scale, gate of attention and feed-forward
+  HeadWeights heads;
+  RowLinear to_out;     // [D, D part]
+  PackedLinear ffn_in;  // [F part, D]
+  RowLinear ffn_out;    // [D, F part]
 
   auto weights() const {
-    return std::tie(modulation, to_q, to_k, to_v, norm_q, norm_k, to_out, ffn_in, ffn_out);
+    return std::tuple_cat(heads.weights(), std::tie(modulation, to_out, ffn_in, ffn_out));
   }
 };
 
@@ -87,11 +86,9 @@ struct JointPass {
 TensorView modulation_of(Context& context, const RowLinear& weights, const JointPass& pass,
                          int64_t width);
 
-// The attention of all rows of a rank. q, k, v and out are [n + T, A part, E]; q and k are normed.
-struct JointAttention {
-  TensorView q, k, v, out;
-};
-void attend_jointly(Context& context, const JointPass& pass, const JointAttention& attention);
+// Writes the attention of all rows of a rank to out [n + T, A part, E].
+void attend_jointly(Context& context, const JointPass& pass, const Heads& heads,
+                    const TensorView& out);
 
 // Applies a block to x [n + T, D] f32 in place: n tokens of this rank and T rows of the prompt.
 void double_stream_block(Context& context, const DoubleStreamBlock& weights, const JointPass& pass,
@@ -127,7 +124,5 @@ void observe_text_first(Context& context, const char* name, int index, const Ten
 
 // The normalisations of these models, of rows and of heads, have this epsilon.
 inline constexpr float kDoubleStreamEps = 1e-6f;
-// Feed-forwards run on this many rows at a time, because their hidden rows are the widest.
-inline constexpr int64_t kDoubleStreamFfnRows = 4096;
 
 }  // namespace weft

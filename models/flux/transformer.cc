@@ -49,19 +49,13 @@ RowLinear load_proj_out(Stream& stream, const CheckpointPart& tensors, const Tra
 
 FluxSingleBlock load_single_block(Stream& stream, const CheckpointPart& tensors,
                                   const TransformerLoad& load, const std::string& block) {
-  const auto linear = [&](const char* name) {
-    return tensors.linear(stream, block + name, load.dtype, load.weights);
-  };
-  const auto norm = [&](const char* name) {
-    return tensors.vector(stream, block + name + ".weight");
-  };
+  const std::string attention = block + "attn.";
   return {.modulation = tensors.row_linear(stream, block + "norm.linear", load.dtype),
-          .to_q = linear("attn.to_q"),
-          .to_k = linear("attn.to_k"),
-          .to_v = linear("attn.to_v"),
-          .norm_q = norm("attn.norm_q"),
-          .norm_k = norm("attn.norm_k"),
-          .proj_mlp = linear("proj_mlp"),
+          .heads = load_heads(stream, tensors,
+                              {attention + "to_q", attention + "to_k", attention + "to_v",
+                               attention + "norm_q", attention + "norm_k"},
+                              load.dtype, load.weights),
+          .proj_mlp = tensors.linear(stream, block + "proj_mlp", load.dtype, load.weights),
           .proj_out = load_proj_out(stream, tensors, load, block + "proj_out")};
 }
 
@@ -215,19 +209,19 @@ TensorView FluxTransformer::embed_time(Context& context, const TensorView& embed
 }
 
 // Applies a single-stream block to x [n + T, D] f32 in place. The feed-forward runs beside the
-// attention, and both end in one matrix, kDoubleStreamFfnRows rows at a time.
+// attention, and both end in one matrix, some rows at a time.
 void FluxTransformer::single_block(Context& context, const FluxSingleBlock& weights,
                                    const JointPass& pass, const TensorView& x) const {
   Stream& stream = context.stream;
   const Arena::Scope scope(context.arena);
-  const int64_t rows = x[0], inner = weights.to_q.out(), ffn = weights.proj_mlp.out();
+  const int64_t rows = x[0], inner = weights.heads.columns(), ffn = weights.proj_mlp.out();
   const TensorView m = modulation_of(context, weights.modulation, pass, x[1]);
   const TensorView h = context.arena.alloc(load_.dtype, {rows, x[1]});
   const TensorView merged = context.arena.alloc(load_.dtype, {rows, inner});
   modulated_layer_norm(stream, x, m.select(0, kScaleRow), m.select(0, kShiftRow), kDoubleStreamEps,
                        h);
   attend(context, weights, pass, h, merged);
-  const int64_t chunk = std::min(rows, kDoubleStreamFfnRows);
+  const int64_t chunk = rows_at_once(stream, rows, {&weights.proj_mlp, &weights.proj_out.packed});
   const TensorView both = context.arena.alloc(load_.dtype, {chunk, inner + ffn});
   const TensorView y = context.arena.alloc(DType::kF32, {chunk, x[1]});
   for (int64_t begin = 0; begin < rows; begin += chunk) {
@@ -247,17 +241,9 @@ void FluxTransformer::attend(Context& context, const FluxSingleBlock& weights,
                              const JointPass& pass, const TensorView& h,
                              const TensorView& merged) const {
   const Arena::Scope scope(context.arena);
-  const int64_t rows = h[0], width = weights.to_q.out(), e = config_.head_dim, a = width / e;
-  const auto project = [&](const PackedLinear& weight, const Tensor* norm) {
-    const TensorView out = context.arena.alloc(load_.dtype, {rows, a, e});
-    linear(context.stream, h, weight, LinearActivation::kNone, out.reshape({rows, width}));
-    if (norm) rms_norm(context.stream, out, *norm, kDoubleStreamEps, out);
-    return out;
-  };
-  const TensorView q = project(weights.to_q, &weights.norm_q);
-  const TensorView k = project(weights.to_k, &weights.norm_k);
-  const TensorView v = project(weights.to_v, nullptr);
-  attend_jointly(context, pass, {.q = q, .k = k, .v = v, .out = merged.reshape({rows, a, e})});
+  const Heads heads = room_for_heads(context, weights.heads, h[0]);
+  project_heads(context.stream, h, weights.heads, kDoubleStreamEps, heads);
+  attend_jointly(context, pass, heads, merged.reshape({h[0], heads.q[1], heads.q[2]}));
 }
 
 }  // namespace weft

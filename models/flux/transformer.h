@@ -62,14 +62,13 @@ struct FluxConditioning final : Conditioning {
 };
 
 struct FluxSingleBlock {
-  RowLinear modulation;           // [3D, D part]: shift, scale, gate
-  PackedLinear to_q, to_k, to_v;  // [D part, D]
-  Tensor norm_q, norm_k;          // [E] f32
-  PackedLinear proj_mlp;          // [F part, D]
-  RowLinear proj_out;             // [D, D part + F part]
+  RowLinear modulation;  // [3D, D part]: shift, scale, gate
+  HeadWeights heads;
+  PackedLinear proj_mlp;  // [F part, D]
+  RowLinear proj_out;     // [D, D part + F part]
 
   auto weights() const {
-    return std::tie(modulation, to_q, to_k, to_v, norm_q, norm_k, proj_mlp, proj_out);
+    return std::tuple_cat(heads.weights(), std::tie(modulation, proj_mlp, proj_out));
   }
 };
 

@@ -395,11 +395,12 @@ void WanTransformer::cross_attention(Context& context, int index, const Attentio
   row_linear(context, merged, weights.to_out, y);
 }
 
-// Writes W2 gelu(W1 h + b1) + b2 to y [N, D] f32, kFfnRows rows at a time.
+// Writes W2 gelu(W1 h + b1) + b2 to y [N, D] f32, some rows at a time.
 void WanTransformer::feed_forward(Context& context, const WanBlock& weights, const TensorView& h,
                                   const TensorView& y) const {
   Arena::Scope scope(context.arena);
-  const int64_t n = h[0], chunk = std::min(n, kFfnRows);
+  const int64_t n = h[0];
+  const int64_t chunk = rows_at_once(context.stream, n, {&weights.ffn_in, &weights.ffn_out.packed});
   const TensorView hidden = context.arena.alloc(load_.dtype, {chunk, weights.ffn_in.out()});
   for (int64_t begin = 0; begin < n; begin += chunk) {
     const int64_t count = std::min(chunk, n - begin);

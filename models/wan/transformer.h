@@ -217,10 +217,6 @@ class WanTransformer : public BlockTransformer<WanBlock> {
   PackedLinear proj_out_;                                   // [patch * Cout, D] f32
 };
 
-// The feed-forward runs on this many rows at a time, because its hidden rows are the widest of the
-// model.
-inline constexpr int64_t kFfnRows = 4096;
-
 // The vectors [times, D] behind the time MLP ("temb"), by sums in f64 and in order.
 std::vector<std::vector<float>> wan_time_vectors(const WanConfig& config, const TensorFile& file,
                                                  std::span<const float> times);

@@ -76,15 +76,15 @@ ZImageBlock load_block(Stream& stream, const CheckpointPart& tensors, const Tran
     return tensors.row_linear(stream, name + part, load.dtype, load.weights);
   };
   const auto vector = [&](const char* part) { return tensors.vector(stream, name + part); };
+  const std::string attention = name + "attention.";
   return {.attention_norm1 = vector("attention_norm1.weight"),
           .attention_norm2 = vector("attention_norm2.weight"),
           .ffn_norm1 = vector("ffn_norm1.weight"),
           .ffn_norm2 = vector("ffn_norm2.weight"),
-          .to_q = linear("attention.to_q"),
-          .to_k = linear("attention.to_k"),
-          .to_v = linear("attention.to_v"),
-          .norm_q = vector("attention.norm_q.weight"),
-          .norm_k = vector("attention.norm_k.weight"),
+          .heads = load_heads(stream, tensors,
+                              {attention + "to_q", attention + "to_k", attention + "to_v",
+                               attention + "norm_q", attention + "norm_k"},
+                              load.dtype, load.weights),
           .to_out = row_linear("attention.to_out.0"),
           .w1 = linear("feed_forward.w1"),
           .w3 = linear("feed_forward.w3"),
@@ -304,36 +304,29 @@ void ZImageTransformer::self_attention(Context& context, const ZImageBlock& weig
                                        const Sequence& sequence, const TensorView& h,
                                        const TensorView& y) const {
   const Arena::Scope scope(context.arena);
-  Stream& stream = context.stream;
-  const int64_t n = h[0], width = weights.to_q.out(), e = config_.head_dim(), a = width / e;
-  const auto project = [&](const PackedLinear& weight, const Tensor* norm) {
-    const TensorView out = context.arena.alloc(load_.dtype, {n, a, e});
-    linear(stream, h, weight, LinearActivation::kNone, out.reshape({n, width}));
-    if (norm) rms_norm(stream, out, *norm, config_.eps, out);
-    return out;
-  };
-  const TensorView q = project(weights.to_q, &weights.norm_q);
-  const TensorView k = project(weights.to_k, &weights.norm_k);
-  const TensorView v = project(weights.to_v, nullptr);
-  const TensorView merged = reuse(h, {n, width});
+  const Heads heads = room_for_heads(context, weights.heads, h[0]);
+  project_heads(context.stream, h, weights.heads, config_.eps, heads);
+  const TensorView merged = reuse(h, {h[0], weights.heads.columns()});
   sequence.mixer.attend(context, {.layer = sequence.layer,
-                                  .q = q,
-                                  .k = k,
-                                  .v = v,
-                                  .out = merged.reshape({n, a, e}),
+                                  .q = heads.q,
+                                  .k = heads.k,
+                                  .v = heads.v,
+                                  .out = merged.reshape({h[0], heads.q[1], heads.q[2]}),
                                   .rope = sequence.rope,
-                                  .scale = 1 / std::sqrt(static_cast<float>(e)),
+                                  .scale = 1 / std::sqrt(static_cast<float>(heads.q[2])),
                                   .format = load_.attention,
                                   .replicated = sequence.replicated,
                                   .replicated_rope = sequence.replicated_rope});
   row_linear(context, merged, weights.to_out, y);
 }
 
-// Writes w2 (silu(w1 h) * w3 h) to y [rows, D] f32, kZImageFfnRows rows at a time.
+// Writes w2 (silu(w1 h) * w3 h) to y [rows, D] f32, some rows at a time.
 void ZImageTransformer::feed_forward(Context& context, const ZImageBlock& weights,
                                      const TensorView& h, const TensorView& y) const {
   const Arena::Scope scope(context.arena);
-  const int64_t n = h[0], chunk = std::min(n, kZImageFfnRows);
+  const int64_t n = h[0];
+  const int64_t chunk =
+      rows_at_once(context.stream, n, {&weights.w1, &weights.w3, &weights.w2.packed});
   const TensorView gates = context.arena.alloc(load_.dtype, {chunk, weights.w1.out()});
   const TensorView values = context.arena.alloc(load_.dtype, {chunk, weights.w3.out()});
   for (int64_t begin = 0; begin < n; begin += chunk) {

@@ -68,16 +68,15 @@ struct ZImageConditioning final : Conditioning {
 
 struct ZImageBlock {
   Tensor attention_norm1, attention_norm2, ffn_norm1, ffn_norm2;  // [D] f32
-  PackedLinear to_q, to_k, to_v;                                  // [D part, D]
-  Tensor norm_q, norm_k;                                          // [E] f32
-  RowLinear to_out;                                               // [D, D part]
-  PackedLinear w1, w3;                                            // [F part, D]
-  RowLinear w2;                                                   // [D, F part]
+  HeadWeights heads;
+  RowLinear to_out;         // [D, D part]
+  PackedLinear w1, w3;      // [F part, D]
+  RowLinear w2;             // [D, F part]
   PackedLinear modulation;  // [4D, time_dim] f32; empty in the context refiner
 
   auto weights() const {
-    return std::tie(to_q, to_k, to_v, to_out, w1, w3, w2, modulation, attention_norm1,
-                    attention_norm2, ffn_norm1, ffn_norm2, norm_q, norm_k);
+    return std::tuple_cat(heads.weights(), std::tie(to_out, w1, w3, w2, modulation, attention_norm1,
+                                                    attention_norm2, ffn_norm1, ffn_norm2));
   }
 };
 
@@ -135,9 +134,5 @@ class ZImageTransformer final : public BlockTransformer<ZImageBlock> {
 };
 
 std::unique_ptr<TransformerModel> make_z_image_model(const ZImageConfig& config);
-
-// The feed-forward runs on this many rows at a time, because its hidden rows are the widest of the
-// model.
-inline constexpr int64_t kZImageFfnRows = 4096;
 
 }  // namespace weft

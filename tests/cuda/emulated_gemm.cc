@@ -127,6 +127,7 @@ bool gemm(const Stream& stream, const Gemm& g) {
     for (int64_t b = 0; b < g.batch; ++b) compute_gemm(g, b);
   }));
   test::count(libraries.gemms);
+  if (g.bias) test::count(libraries.biases);
   return true;
 }
 

@@ -12,6 +12,7 @@ struct EmulatedLibraries {
   bool refuse_conv = false;
   bool refuse_sdpa = false;
   int64_t gemms = 0, convs = 0, sdpas = 0;  // calls done, without refused ones
+  int64_t biases = 0;                       // GEMMs that added a bias
 };
 EmulatedLibraries& emulated_libraries();
 // Ranks are threads and share the counters.

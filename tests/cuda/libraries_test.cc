@@ -32,7 +32,7 @@ class Libraries : public ::testing::Test {
     int64_t rows = 40, in = 48, out = 32;
     DType dtype = DType::kBF16, out_dtype = DType::kBF16;
     WeightFormat format = WeightFormat::kCompute;
-    bool bias = true, exact_bias = false;  // exact: bf16 holds it
+    bool bias = true, aligned = false;  // aligned: the library may write to the rows of out
     LinearActivation activation = LinearActivation::kNone;
   };
   // Runs the problem, checks the result, and returns how many GEMMs the library did.
@@ -40,12 +40,8 @@ class Libraries : public ::testing::Test {
     const Tensor x = make_normal(p.dtype, {p.rows, p.in}, 1),
                  weight = make_normal(p.dtype, {p.out, p.in}, 2, 0.2),
                  bias = make_normal(DType::kF32, {p.out}, 3);
-    if (p.exact_bias)
-      for (int64_t o = 0; o < p.out; ++o)
-        bias.as<float>()[o] = to_float(to_bf16(bias.as<float>()[o]));
     const TensorView b = p.bias ? bias.view() : TensorView();
-    // The library may write directly to one kind of rows; to the other, only our kernels can.
-    Tensor out(p.out_dtype, {p.rows, p.out + (p.exact_bias ? 16 : 5)});
+    Tensor out(p.out_dtype, {p.rows, p.out + (p.aligned ? 16 : 5)});
     const TensorView part = out.view().slice(1, 0, p.out);
     const int64_t before = libraries_.gemms;
     linear(stream_, x, pack_linear(stream_, weight, b, p.dtype, p.format), p.activation, part);
@@ -82,15 +78,92 @@ TEST_F(Libraries, EveryEpilogueGivesTheResults) {
   for (WeightFormat format : kFormats)
     for (DType out_dtype : {DType::kBF16, DType::kF32})
       for (bool bias : {false, true})
-        for (bool exact : {false, true})
+        for (bool aligned : {false, true})
           for (LinearActivation activation :
                {LinearActivation::kNone, LinearActivation::kGeluTanh, LinearActivation::kSilu})
             EXPECT_EQ(library_gemms({.out_dtype = out_dtype,
                                      .format = format,
                                      .bias = bias,
-                                     .exact_bias = exact,
+                                     .aligned = aligned,
                                      .activation = activation}),
                       1);
+}
+
+// The random biases are f32 values that bf16 does not hold.
+TEST_F(Libraries, AddEveryBiasButThatOfSilu) {
+  for (const WeightFormat format : {WeightFormat::kCompute, WeightFormat::kFp8Tensor})
+    for (const LinearActivation activation :
+         {LinearActivation::kNone, LinearActivation::kGeluTanh, LinearActivation::kSilu}) {
+      const int64_t before = libraries_.biases;
+      library_gemms({.format = format, .aligned = true, .activation = activation});
+      EXPECT_EQ(libraries_.biases - before, activation != LinearActivation::kSilu);
+    }
+}
+
+// One call of the library gives what one for each part does.
+TEST(JoinedLinears, GiveTheResultsOfTheirParts) {
+  const EmulatedLibraries& libraries = emulated_libraries() = {};
+  Stream stream = cuda_stream(0, Determinism::kFixed, 1);
+  constexpr int64_t kRows = 40, kIn = 48;
+  for (const auto& [format, out, joins] : {std::tuple{WeightFormat::kCompute, 32, true},
+                                           {WeightFormat::kCompute, 21, true},
+                                           {WeightFormat::kInt8, 32, true},
+                                           {WeightFormat::kInt8, 24, false},
+                                           {WeightFormat::kFp8, 32, true},
+                                           {WeightFormat::kFp8Tensor, 32, false}})
+    for (const DType dtype : {DType::kBF16, DType::kF32})
+      for (const bool bias : {false, true}) {
+        SCOPED_TRACE(to_string(dtype).data() + std::to_string(static_cast<int>(format)));
+        const Tensor host = make_normal(dtype, {kRows, kIn}, 1), x(dtype, {kRows, kIn}, kCuda);
+        copy(stream, host, x);
+        const auto pack = [&](int part) {
+          const Tensor weight = make_normal(dtype, {out, kIn}, 2 + part, 0.2),
+                       b = make_normal(DType::kF32, {out}, 5 + part);
+          return pack_linear(stream, weight, bias ? b.view() : TensorView(), dtype, format);
+        };
+        std::array<PackedLinear, 3> parts{pack(0), pack(1), pack(2)},
+            given{pack(0), pack(1), pack(2)};
+        const size_t bytes = 3 * parts[0].bytes();
+        const PackedLinear joined = join_linears(stream, given);
+        ASSERT_EQ(static_cast<bool>(joined), joins);
+        for (const PackedLinear& part : given) EXPECT_EQ(static_cast<bool>(part), !joins);
+        if (!joins) continue;
+        EXPECT_EQ(joined.bytes(), bytes);
+        EXPECT_EQ(joined.out(), 3 * out);
+        const Tensor all(dtype, {kRows, 3 * out}, kCuda), whole(dtype, {kRows, 3 * out});
+        const int64_t before = libraries.gemms;
+        linear(stream, x, joined, LinearActivation::kNone, all);
+        EXPECT_EQ(libraries.gemms - before, 1);
+        copy(stream, all, whole);
+        for (int part = 0; part < 3; ++part) {
+          const Tensor own(dtype, {kRows, out}, kCuda), alone(dtype, {kRows, out});
+          linear(stream, x, parts[part], LinearActivation::kNone, own);
+          copy(stream, own, alone);
+          EXPECT_TRUE(bitwise_equal(whole.view().slice(1, part * out, out), alone)) << part;
+        }
+      }
+}
+
+// Matrices of a host, of other extents or types, or with a low-rank term stay apart.
+TEST(JoinedLinears, StayApartWhereTheyDiffer) {
+  Stream device = cuda_stream(0, Determinism::kFixed, 1), host = Stream::cpu(1);
+  const auto pack = [](Stream& stream, int64_t in, DType dtype, bool bias) {
+    return pack_linear(stream, Tensor(DType::kF32, {16, in}),
+                       bias ? Tensor(DType::kF32, {16}).view() : TensorView(), dtype);
+  };
+  const auto joins = [&](Stream& stream, PackedLinear other) {
+    std::array<PackedLinear, 2> parts{pack(stream, 16, DType::kBF16, true), std::move(other)};
+    return static_cast<bool>(join_linears(stream, parts));
+  };
+  EXPECT_TRUE(joins(device, pack(device, 16, DType::kBF16, true)));
+  EXPECT_FALSE(joins(device, pack(device, 24, DType::kBF16, true)));
+  EXPECT_FALSE(joins(device, pack(device, 16, DType::kF32, true)));
+  EXPECT_FALSE(joins(device, pack(device, 16, DType::kBF16, false)));
+  EXPECT_FALSE(joins(host, pack(host, 16, DType::kBF16, true)));
+  PackedLinear changed = pack(device, 16, DType::kBF16, true);
+  changed.add_term(device.device(), pack(device, 16, DType::kBF16, false),
+                   pack(device, 16, DType::kBF16, false), std::make_shared<SharedScratch>());
+  EXPECT_FALSE(joins(device, std::move(changed)));
 }
 
 TEST_F(Libraries, BlocksOfRowsGiveTheWholeResult) {
@@ -130,11 +203,11 @@ TEST_F(Libraries, OurKernelsHandleRefusals) {
 
 TEST_F(Libraries, EightBitFloatsWithoutScalesOrWithoutHardware) {
   libraries_.refuse_scales = true;
-  EXPECT_EQ(library_gemms({.format = WeightFormat::kFp8, .exact_bias = true}), 1);
-  EXPECT_EQ(library_gemms({.format = WeightFormat::kFp8Tensor, .exact_bias = true}), 1);
+  EXPECT_EQ(library_gemms({.format = WeightFormat::kFp8, .aligned = true}), 1);
+  EXPECT_EQ(library_gemms({.format = WeightFormat::kFp8Tensor, .aligned = true}), 1);
   libraries_.refuse_fp8 = true;
-  EXPECT_EQ(library_gemms({.format = WeightFormat::kFp8Tensor, .exact_bias = true}), 1);
-  EXPECT_EQ(library_gemms({.format = WeightFormat::kFp8, .exact_bias = true}), 1);
+  EXPECT_EQ(library_gemms({.format = WeightFormat::kFp8Tensor, .aligned = true}), 1);
+  EXPECT_EQ(library_gemms({.format = WeightFormat::kFp8, .aligned = true}), 1);
   EXPECT_EQ(library_gemms({.out = 33, .format = WeightFormat::kFp8}), 1);
 }
 

@@ -11,11 +11,20 @@
 
 namespace weft::test {
 
-// Expects act(x w^T + bias) of values already rounded to the compute dtype.
+// Returns a dense copy in another dtype.
+inline Tensor converted(const TensorView& x, DType dtype) {
+  Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
+  Tensor out(dtype, x.shape());
+  copy(stream, x, out);
+  return out;
+}
+
+// Expects act(x w^T + bias) of weights already rounded to the compute dtype, that of x.
 inline std::vector<Bounded> expect_linear(const TensorView& x, const TensorView& weight,
                                           const TensorView& bias, LinearActivation activation) {
   const std::vector<double> a = to_f64(x), w = to_f64(weight);
-  const std::vector<double> b = bias ? to_f64(bias) : std::vector<double>(weight[0], 0.0);
+  const std::vector<double> b =
+      bias ? to_f64(converted(bias, x.dtype)) : std::vector<double>(weight[0], 0.0);
   const int64_t in = weight[1], columns = weight[0];
   std::vector<Bounded> out;
   for (int64_t r = 0; r < x.rows(); ++r)

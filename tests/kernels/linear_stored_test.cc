@@ -164,9 +164,9 @@ TEST(LinearStored, TakesTheBuffersOfAnother) {
     linear(stream, x, one, LinearActivation::kNone, expected);
     linear(stream, x, other, LinearActivation::kNone, before);
     std::vector<TensorView> source;
-    one.for_buffers([&](Tensor& buffer, BufferUse) { source.push_back(buffer); });
+    one.for_buffers([&](Tensor& buffer) { source.push_back(buffer); });
     size_t at = 0;
-    other.for_buffers([&](Tensor& buffer, BufferUse) {
+    other.for_buffers([&](Tensor& buffer) {
       std::memcpy(buffer.view().data, source[at++].data, buffer.view().bytes());
     });
     linear(stream, x, other, LinearActivation::kNone, after);
@@ -229,7 +229,8 @@ TEST(LowRankTerm, EqualsTheMergedMatrix) {
           Stream exact = Stream::cpu(1, Determinism::kFixed, &reference_ops());
           const Tensor wide(DType::kF32, x.view().shape()), wants(DType::kF32, {rows, kOut});
           copy(exact, x, wide);
-          linear(exact, wide, pack_linear(exact, merged, bias, DType::kF32), activation, wants);
+          const Tensor rounded = rounded_bias(exact, bias, dtype);
+          linear(exact, wide, pack_linear(exact, merged, rounded, DType::kF32), activation, wants);
           for (const DType out_dtype : {dtype, DType::kF32}) {
             const Tensor is(out_dtype, {rows, kOut});
             linear(stream, x, packed, activation, is);

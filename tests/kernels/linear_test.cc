@@ -1,5 +1,6 @@
 #include "kernels/linear.h"
 
+#include "kernels/device_plan.h"
 #include "kernels/dry_run.h"
 #include "tests/kernels/definitions.h"
 #include "tests/kernels/row_ops.h"
@@ -94,6 +95,39 @@ TEST(Linear, PackingRoundsOnceAndOutlivesItsSource) {
       linear(stream, x, dense, LinearActivation::kNone, again);
       EXPECT_TRUE(bitwise_equal(out, again));
       EXPECT_GE(packed.bytes(), 20u * 30u * 2u);
+    }
+}
+
+// The tiles of a piece fill whole waves of an H200's multiprocessors as far as pieces of up to 8192
+// rows can.
+TEST(Linear, RowsAtOnceFillTheDevice) {
+  struct Case {
+    int64_t rows, width, hidden;
+    double share;  // of the multiprocessors that are busy, at least
+  };
+  for (const auto& [rows, width, hidden, share] : {Case{32760, 1536, 8960, 0.98},
+                                                   {75600, 5120, 13824, 0.99},
+                                                   {32760, 5120, 13824, 0.99},
+                                                   {18480, 3072, 14336, 0.96},
+                                                   {4096, 3072, 12288, 0.97},
+                                                   {4608, 3072, 12288, 0.87}}) {
+    const std::vector<MatrixExtents> matrices{{hidden, width}, {width, hidden}};
+    const int64_t piece = rows_in_waves(rows, matrices, 132);
+    EXPECT_GT(piece, 0);
+    EXPECT_LE(piece, std::min<int64_t>(rows, 8192));
+    double waves = 0, tiles = 0;
+    for (int64_t row = 0; row < rows; row += piece)
+      for (const auto& [out, in] : matrices) {
+        const auto count = static_cast<double>(std::min(piece, rows - row)) / 128;
+        waves += std::ceil(std::ceil(count) * std::ceil(static_cast<double>(out) / 256) / 132) * in;
+        tiles += count * static_cast<double>(out) / 256 / 132 * in;
+      }
+    EXPECT_GE(tiles / waves, share) << rows << "x" << width << " in " << piece;
+  }
+  for (const int64_t rows : {1, 5, 127, 128, 2049})
+    for (const int processors : {1, 7, 132}) {
+      const int64_t piece = rows_in_waves(rows, std::vector<MatrixExtents>{{8, 8}}, processors);
+      EXPECT_TRUE(piece > 0 && piece <= rows) << rows << " on " << processors;
     }
 }
 

@@ -75,7 +75,7 @@ TEST(Meter, DryRunSkipsOps) {
   EXPECT_EQ(packed.out(), 3);
   Stream host = Stream::cpu(1);
   EXPECT_EQ(packed.bytes(), pack_linear(host, x, {}, DType::kBF16).bytes());
-  packed.for_buffers([](Tensor& buffer, BufferUse) {
+  packed.for_buffers([](Tensor& buffer) {
     if (buffer) {
       EXPECT_EQ(buffer.view().device.kind, Device::Kind::kMeasuredHost);
     }

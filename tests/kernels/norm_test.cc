@@ -120,6 +120,28 @@ TEST(Norm, RmsNormPerHeadKeepsHeadsApart) {
   }
 }
 
+// As queries, keys and values of one matrix lie beside each other in a row.
+TEST(Norm, RmsNormTakesStridedRowsOfHeads) {
+  for (const Table& table : all_tables()) {
+    const UseTarget use(table);
+    for (const DType dtype : {DType::kF32, DType::kBF16})
+      for (const auto& [n, heads, e] : std::vector<std::array<int64_t, 3>>{
+               {5, 3, 16}, {1, 2, 128}, {7, 1, 24}, {3, 4, 7}, {40, 2, 300}, {0, 2, 8}}) {
+        Stream stream = Stream::cpu(2, Determinism::kFixed, table.ops);
+        const Tensor all = make_normal(dtype, {n, 3 * heads, e}, 1),
+                     weight = make_normal(DType::kF32, {e}, 2), dense(dtype, {n, heads, e}),
+                     expected(dtype, {n, heads, e}), alone(dtype, {n, heads, e});
+        const TensorView part = all.view().slice(1, heads, heads);
+        copy(stream, part, dense);
+        rms_norm(stream, dense, weight, kEps, expected);
+        rms_norm(stream, part, weight, kEps, alone);
+        rms_norm(stream, part, weight, kEps, part);
+        EXPECT_TRUE(bitwise_equal(alone, expected)) << table.name << " " << e;
+        EXPECT_TRUE(bitwise_equal(part, expected)) << table.name << " " << e;
+      }
+  }
+}
+
 TEST(Norm, RmsScaleOfAWiderRow) {
   constexpr double kSums = 12.5;
   check_row_op({.name = "rms_scale",

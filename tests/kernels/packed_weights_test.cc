@@ -12,7 +12,7 @@ namespace {
 
 std::vector<TensorView> buffers_of(const PackedWeights& packed) {
   std::vector<TensorView> all;
-  packed.for_buffers([&](Tensor& buffer, BufferUse) { all.push_back(buffer); });
+  packed.for_buffers([&](Tensor& buffer) { all.push_back(buffer); });
   return all;
 }
 

@@ -107,14 +107,6 @@ DType any_property_float(Draw& draw) {
   return draw.one_of({DType::kF32, DType::kBF16, DType::kF16, DType::kF64});
 }
 
-// Returns a dense copy in another dtype.
-Tensor converted(const TensorView& x, DType dtype) {
-  Stream stream = reference_stream();
-  Tensor out(dtype, x.shape());
-  copy(stream, x, out);
-  return out;
-}
-
 TEST(Property, ABoxTellsWhenItsSurroundingsAreTouched) {
   Draw draw(3);
   Box box;
