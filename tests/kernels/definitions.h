@@ -184,10 +184,12 @@ inline ExpectedAttention expect_attention(const AttentionArgs& args, const Ops& 
   return expected;
 }
 
-// The tensor cores truncate the sums of e4m3 products after 14 bits, an error of up to 2^-13 of the
-// largest term, in four instructions of 32 products each before f32 takes over (DeepSeek-V3, 2024,
-// 3.3.2).
-inline double sum_error_e4m3(const Ops& ops) { return ops.name == "cuda" ? 4 * 0x1p-13 : 0; }
+// In an instruction of 32 e4m3 products the tensor cores cut every term, toward zero, to 13 bits of
+// fraction at the exponent of the largest (DeepSeek-V3, 2024, 3.3.2). The losses have both signs
+// and together stay below 2^-13 of the sum of magnitudes. Four instructions pass before f32 takes
+// over.
+constexpr double kSumErrorE4m3 = 4 * 0x1p-13;
+inline double sum_error_e4m3(const Ops& ops) { return ops.name == "cuda" ? kSumErrorE4m3 : 0; }
 
 // Compares the result of merge_attention on (a, b) with the reference's. CPU tables must have the
 // same bits. On a device exp and log are known to 2 ulp: a weight is then off by 3 units (the
