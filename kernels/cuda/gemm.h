@@ -20,8 +20,8 @@ struct GemmMatrix {
 // in f32 (never TF32; f8_e4m3 adds as WeightFormat::kFp8 says), rounded once. Legal dtypes of x and
 // w (alike) and out: f32 to f32, bf16 to bf16 or f32, f8_e4m3 to bf16 or to f32 without bias, i8 to
 // i32 (exact; alpha 1, no bias). With `gelu`, bf16 results (from bf16, or from f8_e4m3 with one
-// scale) are gelu_tanh of that, computed in f32 before rounding; other activations are up to the
-// caller.
+// scale) are gelu_tanh of that, computed in f32 before rounding with a tanh known to 2^-10.9; other
+// activations are up to the caller.
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   int64_t batch = 1;

@@ -51,12 +51,20 @@ int32_t whole_sum(const float* x, const float* w, int64_t k) {
   return sum;
 }
 
+// Like tanh.approx.f32: the nearest of the values with 11 significant bits, which is at most 2^-11
+// of the value away.
+float coarse_tanh(float x) {
+  int exponent = 0;
+  const float fraction = std::frexp(std::tanh(x), &exponent);
+  return std::ldexp(std::nearbyint(fraction * 0x1p11f), exponent - 11);
+}
+
 void store(const Gemm& g, int64_t out, int64_t i, int64_t j, float sum) {
   sum *= g.alpha;
   if (g.x_scales) sum *= g.x_scales[g.one_scale ? 0 : i] * g.w_scales[g.one_scale ? 0 : j];
   if (g.bias) sum += value_at({const_cast<void*>(g.bias), g.out.dtype}, j);
   if (g.gelu)
-    sum = 0.5f * sum * (1 + std::tanh(0.7978845608f * (sum + 0.044715f * sum * sum * sum)));
+    sum = 0.5f * sum * (1 + coarse_tanh(0.7978845608f * (sum + 0.044715f * sum * sum * sum)));
   if (g.out.dtype == DType::kF32)
     static_cast<float*>(g.out.data)[out] = sum;
   else

@@ -1,8 +1,13 @@
 #pragma once
-#include "kernels/tensor.h"
+#include "kernels/cuda/queue.h"
 
 namespace weft {
 
 inline constexpr Device kCuda{Device::Kind::kCuda, 0};
+
+// True if the tests run on the emulated device (README.md).
+inline bool is_emulated(const Stream& stream) {
+  return cuda_queue(stream).properties().name == "emulated GPU";
+}
 
 }  // namespace weft

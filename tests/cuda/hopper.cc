@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "tests/cuda/machine.h"
 
@@ -103,12 +105,28 @@ RowValues row_values_of(const uint8_t (&bytes)[32], int element_bytes) {
   return values;
 }
 
+// One instruction's sum of e4m3 products and the accumulator, as Hopper's tensor cores add
+// (DeepSeek-V3, arXiv 2412.19437, 3.3.2): every term is cut, toward zero, to 13 bits of fraction at
+// the exponent of the largest, and the sum of these is exact.
+float add_e4m3(float start, const RowValues& a, const RowValues& b) {
+  float terms[33] = {start}, largest = std::fabs(start);
+  for (int k = 0; k < 32; ++k) {
+    terms[k + 1] = a[k] * b[k];
+    largest = std::max(largest, std::fabs(terms[k + 1]));
+  }
+  double sum = 0;
+  if (largest == 0 || !std::isfinite(std::accumulate(std::begin(terms), std::end(terms), 0.0f)))
+    return std::accumulate(std::begin(terms), std::end(terms), 0.0f);
+  const double unit = std::ldexp(1.0, std::ilogb(largest) - 13), units = 1 / unit;
+  for (const float term : terms) sum += std::trunc(term * units);
+  return static_cast<float>(sum * unit);
+}
+
 void finish_wgmma(Wgmma& wgmma, int row) {
   if (!wgmma.in_registers) {
     read_row(wgmma.a_rows, row, wgmma.a[0]);
     read_row(wgmma.a_rows, row + 8, wgmma.a[1]);
   }
-  const int count = 32 / wgmma.element_bytes;
   const RowValues a[2] = {row_values_of(wgmma.a[0], wgmma.element_bytes),
                           row_values_of(wgmma.a[1], wgmma.element_bytes)};
   for (int n = 0; n < 16; ++n)
@@ -117,10 +135,11 @@ void finish_wgmma(Wgmma& wgmma, int row) {
       read_row(wgmma.b, 8 * n + lane() % 4 * 2 + c, bytes);
       const RowValues b = row_values_of(bytes, wgmma.element_bytes);
       for (int h = 0; h < 2; ++h) {
-        float sum = 0;
-        for (int k = 0; k < count; ++k) sum += a[h][k] * b[k];
         float& to = (*wgmma.c)[4 * n + 2 * h + c];
-        to = wgmma.add ? to + sum : sum;
+        const float start = wgmma.add ? to : 0;
+        to = wgmma.element_bytes == 1
+                 ? add_e4m3(start, a[h], b)
+                 : start + std::inner_product(&a[h][0], &a[h][16], &b[0], 0.0f);
       }
     }
 }

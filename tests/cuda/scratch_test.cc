@@ -158,9 +158,14 @@ TEST_F(Scratch, Convolutions) {
               packed_bytes(channels, 8 * 27, DType::kF32, WeightFormat::kCompute, true));
     const Tensor x(DType::kF32, {3, 6, 6, 8}, kCuda), out(DType::kF32, {1, 6, 6, channels}, kCuda);
     const ConvArgs args{.stride = {1, 1, 1}, .pad_front = 0, .pad_h = {1, 1}, .pad_w = {1, 1}};
-    // A convolution that the library does not take needs no scratch.
-    EXPECT_EQ(asked([&] { conv3d(stream, x, packed, args, out); }),
-              channels % 8 == 0 ? kConvWorkspace : 0);
+    // A convolution that the library does not take needs no scratch. The library's plan may need
+    // less than it may take; the emulated one takes all of it.
+    const size_t taken = asked([&] { conv3d(stream, x, packed, args, out); }),
+                 planned = channels % 8 == 0 ? kConvWorkspace : 0;
+    EXPECT_LE(taken, planned);
+    if (is_emulated(stream)) {
+      EXPECT_EQ(taken, planned);
+    }
   }
 }
 

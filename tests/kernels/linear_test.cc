@@ -20,7 +20,8 @@ void check_linear(const Ops& ops, DType dtype, const LinearShape& shape,
   Tensor weight = make_normal(dtype, {shape.out, shape.in}, 22, 1 / std::sqrt(shape.in));
   Tensor bias = make_normal(DType::kF32, {shape.out}, 23);
   const TensorView b = with_bias ? bias.view() : TensorView();
-  const std::vector<Bounded> expected = expect_linear(x, weight, b, activation);
+  const std::vector<Bounded> expected =
+      expect_linear(x, weight, b, activation, tanh_error(ops, x, out_dtype));
   std::vector<Tensor> outs;
   for (int threads : {1, 3}) {
     Stream stream = Stream::cpu(threads, Determinism::kFixed, &ops);
@@ -106,10 +107,10 @@ TEST(Linear, RowsAtOnceFillTheDevice) {
     double share;  // of the multiprocessors that are busy, at least
   };
   for (const auto& [rows, width, hidden, share] : {Case{32760, 1536, 8960, 0.98},
-                                                   {75600, 5120, 13824, 0.99},
+                                                   {75600, 5120, 13824, 0.985},
                                                    {32760, 5120, 13824, 0.99},
                                                    {18480, 3072, 14336, 0.96},
-                                                   {4096, 3072, 12288, 0.97},
+                                                   {4096, 3072, 12288, 0.965},
                                                    {4608, 3072, 12288, 0.87}}) {
     const std::vector<MatrixExtents> matrices{{hidden, width}, {width, hidden}};
     const int64_t piece = rows_in_waves(rows, matrices, 132);
