@@ -41,7 +41,8 @@ collect() {  # folder
 
 narrow() {  # takes the rest out of the tree, and refuses what is too large
   local size
-  { printf '/%s\n' .gitignore tests/gpu.sh tests/gpu_steps.py tests/gpu_pack.sh tests/bench/torch_step.py
+  { printf '/%s\n' .gitignore tests/gpu.sh tests/gpu_steps.py tests/gpu_pack.sh tests/bench/torch_step.py \
+      models/pocket/language/
     python3 tests/gpu_steps.py cases | sed 's|^|/|'; } | git sparse-checkout set --no-cone --stdin
   size=$({ git ls-files; find gpu -type f; } | while read -r file; do [ ! -f "$file" ] || stat -c %s "$file"; done |
     awk '{n += $1} END {print int(n / 1048576) + 1}')
