@@ -346,7 +346,8 @@ DType compute_dtype(const Flags& flags) {
 }
 
 DType vae_dtype(const Flags& flags) {
-  return flags.text("vae-dtype") == "bf16" ? DType::kBF16 : DType::kF32;
+  const std::string dtype = flags.text("vae-dtype");
+  return dtype == "bf16" || (dtype == "auto" && wants_cuda(flags)) ? DType::kBF16 : DType::kF32;
 }
 
 }  // namespace weft

@@ -35,8 +35,7 @@ RowBlocks row_blocks(int64_t rows, int64_t row_bytes) {
 
 int64_t rows_in_waves(int64_t rows, std::span<const MatrixExtents> matrices, int multiprocessors) {
   constexpr int64_t kTileRows = 128, kTileColumns = 256, kLeast = 2048, kMost = 8192;
-  // Less of a gain is not worth the memory of more rows.
-  constexpr double kGain = 0.995;
+  constexpr double kGain = 0.995;         // less of a gain is not worth more launches
   const auto time = [&](int64_t piece) {  // of a tile with one column of inputs
     double waves = 0;
     const auto add = [&](int64_t count, int64_t of) {
@@ -51,10 +50,9 @@ int64_t rows_in_waves(int64_t rows, std::span<const MatrixExtents> matrices, int
     add(rows % piece > 0, rows % piece);
     return waves;
   };
-  int64_t best = std::min(rows, kLeast);
-  for (int64_t piece = best + kTileRows; piece <= std::min(whole(rows, kTileRows), kMost);
-       piece += kTileRows)
-    if (time(std::min(piece, rows)) < kGain * time(best)) best = std::min(piece, rows);
+  int64_t best = std::min(rows, kMost);
+  for (int64_t piece = whole(best, kTileRows) - kTileRows; piece >= kLeast; piece -= kTileRows)
+    if (time(piece) < kGain * time(best)) best = piece;
   return best;
 }
 

@@ -216,6 +216,8 @@ TensorView rms_normed(Context& context, const TensorView& x, const TensorView& w
 
 void full_rms_norm(Context& context, const TensorView& x, int64_t width, const TensorView& weight,
                    float eps) {
+  // A row that is read once moves 4 bytes per value, in two steps 6.
+  if (context.reducer.parts() == 1) return rms_norm(context.stream, x, weight, eps, x);
   Arena::Scope scope(context.arena);
   const TensorView sums = context.arena.alloc(DType::kF32, {x[0]});
   sum_squares(context.stream, x, sums);

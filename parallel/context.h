@@ -15,6 +15,9 @@ namespace weft {
 struct Observer {
   virtual ~Observer() = default;
   virtual void see(Context& context, const char* name, int index, const TensorView& value) = 0;
+  // False for an observer that takes the rows in any order: none are copied to show them as the
+  // golden cases have them.
+  virtual bool in_order() const { return true; }
 };
 
 struct Context {

@@ -9,6 +9,7 @@
 #include "apps/device.h"
 #include "apps/generate/offload_report.h"
 #include "apps/scratch_folder.h"
+#include "engine/denoising/finite_watch.h"
 #include "engine/memory/memory_plan.h"
 #include "io/json.h"
 #include "kernels/copy.h"
@@ -21,7 +22,7 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kTextRows = 512;                 // all of them a prompt's
+constexpr int64_t kTextRows = 512;
 constexpr size_t kBenchArena = size_t{256} << 30;  // bytes of addresses
 
 // Fills the tensor with values in -1 ... 1 that no hardware computes slowly (no denormals).
@@ -35,11 +36,30 @@ Tensor waves(Stream& stream, DType dtype, std::initializer_list<int64_t> shape) 
 
 // Measures the machine's limits after every block; the forward's clock is stopped meanwhile.
 struct BetweenBlocks final : Observer {
-  explicit BetweenBlocks(MachineLimits& limits) : limits(limits) {}
-  void see(Context&, const char*, int index, const TensorView&) override {
+  BetweenBlocks(MachineLimits& limits, Observer* watch) : limits(limits), watch(watch) {}
+  void see(Context& context, const char* name, int index, const TensorView& value) override {
+    if (watch) watch->see(context, name, index, value);
     if (index >= 0) limits.sample();
   }
+  bool in_order() const override { return false; }
   MachineLimits& limits;
+  Observer* watch;
+};
+
+// The inputs of a step's forwards: a prompt for each branch of guidance, of so many of kTextRows
+// rows, and whether they are searched for NaN. FLUX's text encoder fills all rows.
+struct StepShape {
+  int64_t rows = kTextRows;
+  int branches = 1;
+  bool as_generated = false;
+
+  StepShape() = default;
+  StepShape(const Flags& flags, const NamedTransformer& named) {
+    if (!flags.on("as-generated")) return;
+    as_generated = true;
+    if (named.model->traits().pooled_columns == 0) rows = 120;
+    if (named.guided) branches = 2;
+  }
 };
 
 // The widest rectangle of at most 52 columns that holds the tokens.
@@ -67,18 +87,18 @@ uint64_t device_bytes(Device device) {
 
 // The memory of one forward, predicted as weft plan predicts a job's stage.
 uint64_t planned_bytes(const TransformerModel& model, int64_t tokens, const TransformerLoad& load,
-                       const Stream& stream) {
+                       const StepShape& step, const Stream& stream) {
   const TransformerTraits& traits = model.traits();
   DryRun run(device_traits(stream.device()));
   const auto [transformer, weights] = dry_load(run, model, without_values(model.tensors()), load);
   SerialSeams seams;
   Context context = seams.context(run.stream(), run.arena(), {}, TokenRanges::all(tokens));
   const Footprint forward =
-      dry_forward(run, *transformer, context, grid_of(tokens), kTextRows, kTextRows);
+      dry_forward(run, *transformer, context, grid_of(tokens), step.rows, kTextRows);
   const StageBytes stage{
-      .tensors = forward.held +
+      .tensors = step.branches * forward.held +
                  (2 * static_cast<uint64_t>(tokens * traits.row()) +
-                  static_cast<uint64_t>(kTextRows * traits.text_columns + traits.time_columns)) *
+                  static_cast<uint64_t>(step.rows * traits.text_columns + traits.time_columns)) *
                      sizeof(float),
       .arena = forward.arena,
       .scratch = std::max(kTransferPiece, forward.scratch),
@@ -86,21 +106,100 @@ uint64_t planned_bytes(const TransformerModel& model, int64_t tokens, const Tran
   return weights.held + stage.held(true);
 }
 
+// A transformer's forward with the inputs that it needs.
+class Forward {
+ public:
+  Forward(Stream& stream, Arena& arena, const Transformer& model, const StepShape& step,
+          int64_t tokens)
+      : arena_(arena),
+        model_(model),
+        blocks_(BlockRange::all(model.traits().blocks)),
+        tokens_(tokens),
+        watches_(step.as_generated) {
+    const TransformerTraits& traits = model.traits();
+    const std::array<int64_t, 3> grid = grid_of(tokens);
+    latent_ = waves(stream, DType::kF32, {tokens, traits.row()});
+    velocity_ = Tensor(DType::kF32, latent_.view().shape(), stream.device());
+    const Tensor embeds = waves(stream, DType::kF32, {step.rows, traits.text_columns});
+    Context context = seams_.context(stream, arena_, {}, TokenRanges::all(tokens));
+    const auto optional = [&](bool read, std::initializer_list<int64_t> shape) {
+      return read ? waves(stream, DType::kF32, shape) : Tensor();
+    };
+    const Tensor image =
+                     optional(traits.image_columns > 0, {traits.image_rows, traits.image_columns}),
+                 pooled = optional(traits.pooled_columns > 0, {traits.pooled_columns}),
+                 channels = optional(traits.given_channels() > 0,
+                                     {traits.given_channels(), grid[0] * traits.patch[0],
+                                      grid[1] * traits.patch[1], grid[2] * traits.patch[2]});
+    for (int branch = 0; branch < step.branches; ++branch)
+      prompts_.push_back(model.prepare(context,
+                                       {.text = embeds,
+                                        .text_length = kTextRows,
+                                        .image = image,
+                                        .channels = channels,
+                                        .pooled = pooled,
+                                        .guidance = 1},
+                                       grid));
+    rope_ = weft::on_device(stream, model.rope(grid, {}, *prompts_[0]));
+    timestep_ = Tensor(DType::kF32, {1, traits.time_columns}, stream.device());
+    time_ = {{0, tokens}, 500};
+    model.timestep_embedding(stream, {&time_, 1}, timestep_);
+  }
+  // Enqueues the forwards of a step.
+  void run(Stream& stream, Observer* observer = nullptr) {
+    watch_.begin(report_);
+    Context context = seams_.context(stream, arena_, {}, TokenRanges::all(tokens_),
+                                     observer ? observer : watch());
+    for (const auto& prompt : prompts_)
+      model_.forward(context, {.blocks = blocks_,
+                               .in = latent_,
+                               .times = {&time_, 1},
+                               .embedding = timestep_,
+                               .conditioning = *prompt,
+                               .rope = rope_,
+                               .out = velocity_});
+  }
+  FiniteWatch* watch() { return watches_ ? &watch_ : nullptr; }
+  // Waits for the forwards.
+  void finish(Stream& stream) {
+    watch_.end(stream);
+    stream.sync();
+  }
+  const Tensor& velocity() const { return velocity_; }
+
+ private:
+  Arena& arena_;
+  const Transformer& model_;
+  const BlockRange blocks_;
+  const int64_t tokens_;
+  SerialSeams seams_;
+  Tensor latent_, velocity_, timestep_;
+  Rope rope_;
+  TimeSegment time_;
+  std::vector<std::unique_ptr<Conditioning>> prompts_;
+  const bool watches_;
+  FiniteWatch watch_;
+  const FiniteWatch::Report report_ = [](const std::string& where) {
+    throw Error(ErrorKind::kInternal, "NaN or Inf in " + where + " of random weights");
+  };
+};
+
 // Figures that only a device's forward has: the time the host takes to enqueue it, op by op or as a
 // graph, the graph's own time, and the device's memory.
 class DeviceTimes {
  public:
   // The seconds of the ops when they are enqueued one by one.
-  double time(Stream& stream, bool recordable, const std::function<void()>& forward) {
-    if (recordable && !graph_) graph_.record(stream, forward);
+  double time(Stream& stream, bool recordable, Forward& forward) {
+    const auto run = [&] { forward.run(stream); };
+    if (recordable && !graph_) graph_.record(stream, run);
     const auto timed = [&](std::vector<double>& host, const std::function<void()>& enqueue) {
       return seconds_of([&] {
         host.push_back(seconds_of(enqueue));
-        stream.sync();
+        forward.finish(stream);
       });
     };
     if (graph_) graph_seconds_.push_back(timed(graph_host_, [&] { graph_.launch(stream); }));
-    return timed(host_, forward);
+    return timed(host_, run);
   }
   void describe(Device device, Json& object) const {
     object["device"] = "cuda:" + std::to_string(device.index);
@@ -115,63 +214,6 @@ class DeviceTimes {
  private:
   DeviceGraph graph_;
   std::vector<double> host_, graph_host_, graph_seconds_;
-};
-
-// A transformer's forward with the inputs that it needs.
-class Forward {
- public:
-  Forward(Stream& stream, Arena& arena, const Transformer& model, const TransformerTraits& traits,
-          int64_t tokens)
-      : arena_(arena), model_(model), blocks_(BlockRange::all(traits.blocks)), tokens_(tokens) {
-    const std::array<int64_t, 3> grid = grid_of(tokens);
-    latent_ = waves(stream, DType::kF32, {tokens, traits.row()});
-    velocity_ = Tensor(DType::kF32, latent_.view().shape(), stream.device());
-    const Tensor embeds = waves(stream, DType::kF32, {kTextRows, traits.text_columns});
-    Context context = seams_.context(stream, arena_, {}, TokenRanges::all(tokens));
-    const auto optional = [&](bool read, std::initializer_list<int64_t> shape) {
-      return read ? waves(stream, DType::kF32, shape) : Tensor();
-    };
-    const Tensor image =
-                     optional(traits.image_columns > 0, {traits.image_rows, traits.image_columns}),
-                 pooled = optional(traits.pooled_columns > 0, {traits.pooled_columns}),
-                 channels = optional(traits.given_channels() > 0,
-                                     {traits.given_channels(), grid[0] * traits.patch[0],
-                                      grid[1] * traits.patch[1], grid[2] * traits.patch[2]});
-    conditioning_ = model.prepare(context,
-                                  {.text = embeds,
-                                   .text_length = kTextRows,
-                                   .image = image,
-                                   .channels = channels,
-                                   .pooled = pooled,
-                                   .guidance = 1},
-                                  grid);
-    rope_ = weft::on_device(stream, model.rope(grid, {}, *conditioning_));
-    timestep_ = Tensor(DType::kF32, {1, traits.time_columns}, stream.device());
-    time_ = {{0, tokens}, 500};
-    model.timestep_embedding(stream, {&time_, 1}, timestep_);
-  }
-  void run(Stream& stream, Observer* observer = nullptr) {
-    Context context = seams_.context(stream, arena_, {}, TokenRanges::all(tokens_), observer);
-    model_.forward(context, {.blocks = blocks_,
-                             .in = latent_,
-                             .times = {&time_, 1},
-                             .embedding = timestep_,
-                             .conditioning = *conditioning_,
-                             .rope = rope_,
-                             .out = velocity_});
-  }
-  const Tensor& velocity() const { return velocity_; }
-
- private:
-  Arena& arena_;
-  const Transformer& model_;
-  const BlockRange blocks_;
-  const int64_t tokens_;
-  SerialSeams seams_;
-  Tensor latent_, velocity_, timestep_;
-  Rope rope_;
-  TimeSegment time_;
-  std::unique_ptr<Conditioning> conditioning_;
 };
 
 // The seconds of `repeat` forwards, and what was counted meanwhile.
@@ -191,13 +233,12 @@ void time_forwards(Stream& stream, const Transformer& model, Forward& forward,
                    MachineLimits& limits, int repeat, Timed& timed) {
   const bool device = stream.queue() != nullptr, recordable = model.streamed_bytes() == 0;
   Stream unmetered = device ? stream.with(cuda_ops()) : stream;
-  BetweenBlocks between(limits);
+  BetweenBlocks between(limits, forward.watch());
   for (int i = 0; i < repeat; ++i) {
     if (device) {
       limits.sample();
       const WeightOffload passed = model.streamed();
-      timed.seconds.push_back(
-          timed.device.time(unmetered, recordable, [&] { forward.run(unmetered); }));
+      timed.seconds.push_back(timed.device.time(unmetered, recordable, forward));
       timed.streaming.weights += model.streamed() - passed;
       timed.streaming.forward_s += timed.seconds.back();
       ++timed.streaming.forwards;
@@ -270,8 +311,10 @@ void print_dit(const Flags& flags, const Json& object, const Timed& timed,
               number("peak_rss_bytes") * 0x1p-30);
 }
 
-TensorFile bench_weights(const StoredWeights& stored, const TransformerModel& model) {
-  TensorFile random = random_tensors(model.tensors());
+TensorFile bench_weights(const StoredWeights& stored, const TransformerModel& model,
+                         const StepShape& step) {
+  TensorFile random =
+      random_tensors(model.tensors(), 0, step.as_generated ? DType::kF32 : DType::kBF16);
   return stored.quantise ? stored.quantise(std::move(random)) : std::move(random);
 }
 
@@ -283,6 +326,7 @@ struct MeasuredForward {
   int64_t tokens;
   Forward& forward;
   const StoredWeights& stored;
+  const StepShape& step;
   Json& object;
 };
 
@@ -305,7 +349,7 @@ void compare_stored(const MeasuredForward& of, Forward& plain, int repeat) {
 double error_against(const MeasuredForward& of, const TensorFile& file, const TransformerLoad& how,
                      const std::function<void(Forward&)>& then = {}) {
   const std::unique_ptr<Transformer> other = of.model.load(of.stream, file, how);
-  Forward exact(of.stream, of.arena, *other, of.model.traits(), of.tokens);
+  Forward exact(of.stream, of.arena, *other, of.step, of.tokens);
   exact.run(of.stream);
   if (then) then(exact);
   return relative_l2(of.stream, of.forward.velocity(), exact.velocity());
@@ -314,7 +358,7 @@ double error_against(const MeasuredForward& of, const TensorFile& file, const Tr
 // The bytes of a model with all of its blocks by a dry run, over those of its file.
 double planned_over_file(const Flags& flags, const StoredWeights& stored, DType dtype) {
   const auto whole = published_transformer(flags.text("arch"));
-  const TensorFile file = bench_weights(stored, *whole);
+  const TensorFile file = bench_weights(stored, *whole, {});
   DryRun dry;
   const size_t held =
       dry_load(dry, *whole, file, {.dtype = dtype, .weights = WeightFormat::kFile}).weights.held;
@@ -329,14 +373,15 @@ void compare_formats(const Flags& flags, const MeasuredForward& of, const Transf
   if (how.weights != plainly.weights || how.attention != plainly.attention) {
     of.object["weights"] = flags.text("weights");
     of.object["attention"] = flags.text("attention");
-    of.object["rel_l2"] =
-        error_against(of, bench_weights(of.stored, of.model), plainly, [&](Forward& plain) {
-          if (how.weights == WeightFormat::kFile) compare_stored(of, plain, repeat);
-        });
+    of.object["rel_l2"] = error_against(of, bench_weights(of.stored, of.model, of.step), plainly,
+                                        [&](Forward& plain) {
+                                          if (how.weights == WeightFormat::kFile)
+                                            compare_stored(of, plain, repeat);
+                                        });
   }
   if (!of.stored.quantise) return;
   of.object["stored"] = of.stored.name;
-  of.object["stored_error"] = error_against(of, random_tensors(of.model.tensors()), plainly);
+  of.object["stored_error"] = error_against(of, bench_weights({}, of.model, of.step), plainly);
   if (!flags.given("model"))
     of.object["planned_over_file"] = planned_over_file(flags, of.stored, how.dtype);
 }
@@ -358,11 +403,13 @@ struct FileForwards {
 
 // Measures forwards on a CPU whose blocks are partly read from a file, from the disk and from the
 // system's cache, beside forwards with all blocks in memory.
-int bench_from_file(const Flags& flags, const std::string& name, const TransformerModel& described,
-                    const TransformerLoad& how, int repeat) {
+int bench_from_file(const Flags& flags, const NamedTransformer& named, const TransformerLoad& how,
+                    int repeat) {
+  const TransformerModel& described = *named.model;
+  const StepShape step(flags, named);
   const ScratchFolder folder;
   const std::string path = folder.file("transformer.safetensors");
-  write_random(path, random_tensors(described.tensors()));
+  write_random(path, bench_weights({}, described, step));
   const TensorFile file = TensorFile::open(path);
   Stream stream = bench_stream(flags, cpu_ops());
   Arena arena(kBenchArena);
@@ -370,8 +417,8 @@ int bench_from_file(const Flags& flags, const std::string& name, const Transform
   TransformerLoad whole = how;
   whole.resident = 0;
   const auto model = described.load(stream, file, how), all = described.load(stream, file, whole);
-  Forward forward(stream, arena, *model, described.traits(), tokens);
-  Forward exact(stream, arena, *all, described.traits(), tokens);
+  Forward forward(stream, arena, *model, step, tokens);
+  Forward exact(stream, arena, *all, step, tokens);
   forward.run(stream);
   exact.run(stream);
   FileForwards from_disk, from_cache, from_memory;
@@ -385,7 +432,7 @@ int bench_from_file(const Flags& flags, const std::string& name, const Transform
   const UploadForecast forecast =
       read_forecast(flags, static_cast<int64_t>(model->streamed_bytes()), described, file, how);
   const Json object{{"bench", "dit"},
-                    {"config", name},
+                    {"config", named.name},
                     {"blocks", described.traits().blocks},
                     {"resident", how.resident},
                     {"tokens", tokens},
@@ -422,7 +469,9 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
 }
 
 int bench_dit(const Flags& flags, DType dtype, int repeat, const StoredWeights& stored) {
-  const auto [name, described] = transformer_of(flags, 60);
+  const NamedTransformer named = transformer_of(flags, 60);
+  const auto& described = named.model;
+  const StepShape step(flags, named);
   const TransformerTraits& traits = described->traits();
   const int64_t tokens = *flags.integer("tokens"), d = traits.width, ffn = traits.ffn_columns;
   Stream stream = bench_stream(flags, metered_ops());
@@ -433,15 +482,17 @@ int bench_dit(const Flags& flags, DType dtype, int repeat, const StoredWeights& 
                             .weights = weight_format(flags),
                             .attention = attention_format(flags),
                             .resident = resident};
-  if (resident > 0 && !device) return bench_from_file(flags, name, *described, how, repeat);
+  if (resident > 0 && !device) return bench_from_file(flags, named, how, repeat);
   if (device) reset_device_use_peak(stream.device());
   const std::unique_ptr<Transformer> model =
-      described->load(stream, bench_weights(stored, *described), how);
+      described->load(stream, bench_weights(stored, *described, step), how);
   Json object{{"bench", "dit"},
-              {"config", name},
+              {"config", named.name},
               {"blocks", traits.blocks},
               {"tokens", tokens},
-              {"text_rows", kTextRows},
+              {"text_rows", step.rows},
+              {"as_generated", step.as_generated},
+              {"forwards", step.branches},
               {"dtype", to_string(dtype)},
               {"threads", stream.threads()},
               {"isa", cpu_isa()},
@@ -449,14 +500,15 @@ int bench_dit(const Flags& flags, DType dtype, int repeat, const StoredWeights& 
               {"load_peak_rss_bytes", process_bytes("VmHWM:")},
               {"loaded_rss_anon_bytes", process_bytes("RssAnon:")}};
   Arena arena(kBenchArena, stream.device());
-  Forward forward(stream, arena, *model, traits, tokens);
+  Forward forward(stream, arena, *model, step, tokens);
   reset_peak();
   forward.run(stream);  // makes every primitive and scratch buffer
   object["peak_rss_bytes"] = process_bytes("VmHWM:");
   if (device) {
     stream.sync();
-    describe_memory(stream.device(), planned_bytes(*described, tokens, model->loaded(), stream),
-                    device_before, object);
+    describe_memory(stream.device(),
+                    planned_bytes(*described, tokens, model->loaded(), step, stream), device_before,
+                    object);
   }
   Stream bare = bench_stream(flags, device ? cuda_ops() : cpu_ops());
   MachineLimits limits(bare, dtype, {{tokens, d, d, 6}, {tokens, d, ffn, 1}, {tokens, ffn, d, 1}});
@@ -467,7 +519,8 @@ int bench_dit(const Flags& flags, DType dtype, int repeat, const StoredWeights& 
   object["arena_bytes"] = arena.high_water();
   if (resident > 0) object["resident"] = resident;
   describe(timed, repeat, limits, stream.device(), object);
-  compare_formats(flags, {stream, arena, *described, tokens, forward, stored, object}, how, repeat);
+  compare_formats(flags, {stream, arena, *described, tokens, forward, stored, step, object}, how,
+                  repeat);
   print_dit(flags, object, timed, limits);
   return 0;
 }

@@ -52,10 +52,13 @@ NamedTransformer transformer_of(const Flags& flags, int most) {
   NamedTransformer named{flags.text("arch"), {}};
   if (flags.given("model")) {
     const ModelDirectory directory = open_model_directory(model_folder(flags));
-    named = {directory.defaults.name, directory.transformers[0]};
+    named = {directory.defaults.name, directory.transformers[0],
+             directory.defaults.guidance_scale > 1};
   } else {
     named.model = published_transformer(named.name);
+    named.guided = named.name.starts_with("wan") || named.name == "qwen-image";
   }
+  named.guided = named.guided && !named.model->traits().reads_guidance;
   const int all = named.model->traits().blocks;
   named.model = named.model->with_blocks(blocks_of(flags, std::min(all, most), 1, all));
   return named;

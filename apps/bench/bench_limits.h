@@ -23,6 +23,7 @@ int blocks_of(const Flags& flags, int fallback, int low, int high);
 struct NamedTransformer {
   std::string name;
   std::shared_ptr<const TransformerModel> model;
+  bool guided = false;  // a step of generation has two forwards
 };
 NamedTransformer transformer_of(const Flags& flags, int most);
 

@@ -347,6 +347,12 @@ constexpr FlagSpec kInput[] = {
      .help = "sequence length: of the clip (bench dit; attention takes three sizes), or of the "
              "prompt (bench text: 60 where not given, llm: 512)",
      .commands = kBench},
+    {.name = "as-generated",
+     .type = kSwitch,
+     .fallback = "off",
+     .help = "bench dit: forwards as a step of generation has them, with f32 biases, a prompt of "
+             "120 of 512 rows, the search for NaN and both branches of guidance",
+     .commands = kBench},
     {.name = "repeat",
      .type = kInteger,
      .fallback = "5; stream: 1",

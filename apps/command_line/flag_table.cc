@@ -139,9 +139,10 @@ constexpr FlagSpec kModel[] = {
      .commands = kVerify | kBench,
      .level = kAdvanced},
     {.name = "vae-dtype",
-     .fallback = "f32",
-     .legal = "f32|bf16",
-     .help = "number format of the VAE decoder; the models were published with f32",
+     .fallback = "auto",
+     .legal = "auto|f32|bf16",
+     .help = "number format of the VAE; auto is bf16 on a GPU, else f32, which the models were "
+             "published with",
      .commands = kGenerate | kStream | kBatch | kServe | kPlan,
      .level = kAdvanced},
     {.name = "wire-dtype",

@@ -19,6 +19,7 @@ class FiniteWatch final : public Observer {
   // Begins a replay of the recorded forward. The recorded checks run again; see() is not called.
   void again(Report report);
   void see(Context& context, const char* name, int index, const TensorView& value) override;
+  bool in_order() const override { return false; }
   void end(Stream& stream);  // ends a forward and reports what was found on a device
 
  private:

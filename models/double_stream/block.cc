@@ -211,6 +211,7 @@ TensorView active_time(Context& context, const TensorView& time, const DoubleStr
 
 void observe_text_first(Context& context, const char* name, int index, const TensorView& x) {
   if (!context.observer) return;
+  if (!context.observer->in_order()) return context.observe(name, x, index);
   const Arena::Scope scope(context.arena);
   const int64_t n = context.tokens.size(), text = x[0] - n;
   const TensorView rows = context.arena.alloc(DType::kF32, {x[0], x[1]});

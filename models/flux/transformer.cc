@@ -44,7 +44,7 @@ RowLinear load_proj_out(Stream& stream, const CheckpointPart& tensors, const Tra
   // The two parts do not lie in a row in the file, so they cannot stay as it stores them.
   const WeightFormat format = rounds_to_8bit(load.weights) ? load.weights : WeightFormat::kCompute;
   return {.packed = pack_linear(stream, both, {}, load.dtype, format),
-          .bias = tensors.vector(stream, name + ".bias")};
+          .bias = rounded_bias(stream, tensors.held(stream, name + ".bias").view(), load.dtype)};
 }
 
 FluxSingleBlock load_single_block(Stream& stream, const CheckpointPart& tensors,
@@ -217,17 +217,20 @@ void FluxTransformer::single_block(Context& context, const FluxSingleBlock& weig
   const int64_t rows = x[0], inner = weights.heads.columns(), ffn = weights.proj_mlp.out();
   const TensorView m = modulation_of(context, weights.modulation, pass, x[1]);
   const TensorView h = context.arena.alloc(load_.dtype, {rows, x[1]});
-  const TensorView merged = context.arena.alloc(load_.dtype, {rows, inner});
+  const int64_t chunk = rows_at_once(stream, rows, {&weights.proj_mlp, &weights.proj_out.packed});
+  const TensorView both = context.arena.alloc(load_.dtype, {chunk, inner + ffn});
+  // Where all rows are one piece, the attention is written to where proj_out reads it.
+  const bool whole = chunk == rows;
+  const TensorView merged =
+      whole ? both.slice(1, 0, inner) : context.arena.alloc(load_.dtype, {rows, inner});
   modulated_layer_norm(stream, x, m.select(0, kScaleRow), m.select(0, kShiftRow), kDoubleStreamEps,
                        h);
   attend(context, weights, pass, h, merged);
-  const int64_t chunk = rows_at_once(stream, rows, {&weights.proj_mlp, &weights.proj_out.packed});
-  const TensorView both = context.arena.alloc(load_.dtype, {chunk, inner + ffn});
   const TensorView y = context.arena.alloc(DType::kF32, {chunk, x[1]});
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t count = std::min(chunk, rows - begin);
     const TensorView part = both.slice(0, 0, count), sum = y.slice(0, 0, count);
-    copy(stream, merged.slice(0, begin, count), part.slice(1, 0, inner));
+    if (!whole) copy(stream, merged.slice(0, begin, count), part.slice(1, 0, inner));
     linear(stream, h.slice(0, begin, count), weights.proj_mlp, LinearActivation::kGeluTanh,
            part.slice(1, inner, ffn));
     row_linear(context, part, weights.proj_out, sum);
@@ -236,14 +239,16 @@ void FluxTransformer::single_block(Context& context, const FluxSingleBlock& weig
   }
 }
 
-// Writes the attention of h [n + T, D] to merged [n + T, D part].
+// Writes the attention of h [n + T, D] to merged [n + T, D part], whose rows may be strided.
 void FluxTransformer::attend(Context& context, const FluxSingleBlock& weights,
                              const JointPass& pass, const TensorView& h,
                              const TensorView& merged) const {
   const Arena::Scope scope(context.arena);
   const Heads heads = room_for_heads(context, weights.heads, h[0]);
   project_heads(context.stream, h, weights.heads, kDoubleStreamEps, heads);
-  attend_jointly(context, pass, heads, merged.reshape({h[0], heads.q[1], heads.q[2]}));
+  TensorView out(merged.data, merged.dtype, heads.q.shape(), merged.device);
+  out.stride[0] = merged.stride[0];
+  attend_jointly(context, pass, heads, out);
 }
 
 }  // namespace weft

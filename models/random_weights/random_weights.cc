@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "kernels/copy.h"
 #include "models/flux/transformer.h"
 #include "models/qwen_image/transformer.h"
 #include "models/z_image/transformer.h"
@@ -110,15 +111,23 @@ void fill_random(uint64_t seed, const TensorView& out) {
   }
 }
 
-TensorFile random_tensors(const std::vector<TensorSpec>& specs, uint64_t first_seed) {
+TensorFile random_tensors(const std::vector<TensorSpec>& specs, uint64_t first_seed,
+                          DType vectors) {
   std::vector<TensorFile::Generated> tensors;
   std::map<std::string, uint64_t> seeds;
   for (const TensorSpec& spec : specs) {
     seeds.emplace(spec.name, first_seed + seeds.size());
-    tensors.push_back({.name = spec.name, .dtype = DType::kBF16, .shape = spec.shape});
+    tensors.push_back({.name = spec.name,
+                       .dtype = spec.shape.size() == 1 ? vectors : DType::kBF16,
+                       .shape = spec.shape});
   }
   return TensorFile::generated(tensors, [seeds](const std::string& name, const TensorView& out) {
-    fill_random(seeds.at(name), out);
+    if (out.dtype == DType::kBF16) return fill_random(seeds.at(name), out);
+    const Tensor values(DType::kBF16, out.shape());
+    fill_random(seeds.at(name), values);
+    Stream host = Stream::cpu(1);
+    copy(host, values, out);
+    for (int64_t i = 0; i < out.count(); ++i) out.as<float>()[i] *= 1 + 0x1p-12f;
   });
 }
 

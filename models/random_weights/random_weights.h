@@ -25,8 +25,10 @@ DecoderConfig qwen3_0_6b();
 void fill_random(uint64_t seed, const TensorView& out);
 
 // Tensors in memory, in bf16, filled by fill_random when they are first used. The first one has the
-// seed `first_seed`, the next one a seed one higher, and so on.
-TensorFile random_tensors(const std::vector<TensorSpec>& tensors, uint64_t first_seed = 0);
+// seed `first_seed`, the next one a seed one higher, and so on. Those of one dimension, biases and
+// norms, may have another dtype; their values in f32 are none that bf16 holds.
+TensorFile random_tensors(const std::vector<TensorSpec>& tensors, uint64_t first_seed = 0,
+                          DType vectors = DType::kBF16);
 
 // random_tensors of a Wan transformer. Its activations stay finite; its picture is noise.
 TensorFile random_wan(const WanConfig& config);

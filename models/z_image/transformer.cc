@@ -361,6 +361,7 @@ void ZImageTransformer::observe_layer(Context& context, int index,
                                       const ZImageConditioning& conditioning,
                                       const TensorView& x) const {
   if (!context.observer) return;
+  if (!context.observer->in_order()) return context.observe("layers", x, index);
   const Arena::Scope scope(context.arena);
   const int64_t n = context.tokens.size(), captions = conditioning.rows;
   const int64_t pads = x[0] - n - captions;

@@ -45,6 +45,30 @@ TEST(BenchOnADevice, LoadingHoldsTheWeightsOnceOnTheDevice) {
   EXPECT_GT(result["of_upload"], 0);
 }
 
+// A guided model has two forwards a step, a short prompt and the search for NaN; FLUX's encoder
+// fills all rows of a prompt.
+TEST(BenchOnADevice, ForwardsAsGenerated) {
+  for (const auto& [model, rows, forwards] :
+       {std::tuple{"tests/golden/pipeline_t2v/model", 120, 2},
+        {"tests/golden/pipeline_flux_dev/model", 512, 1},
+        {"tests/golden/pipeline_zimage_turbo/model", 120, 1}}) {
+    const std::string arguments = "dit --tokens 16 --repeat 1 --model " + std::string(model);
+    const nlohmann::json plain = result_of(arguments),
+                         generated = result_of(arguments + " --as-generated");
+    EXPECT_EQ(plain["as_generated"], false);
+    EXPECT_EQ(plain["text_rows"], 512);
+    EXPECT_EQ(generated["as_generated"], true) << model;
+    EXPECT_EQ(generated["text_rows"], rows) << model;
+    EXPECT_EQ(generated["forwards"], forwards) << model;
+    EXPECT_TRUE(generated.contains("graph_seconds")) << model;
+    const auto calls = [](const nlohmann::json& of) {
+      return of["families"]["pointwise"]["calls"].get<int>();
+    };
+    EXPECT_GT(calls(generated), forwards * calls(plain)) << model << ": the search for NaN";
+    EXPECT_NEAR(generated["planned_over_taken"], 1, 0.05) << model;
+  }
+}
+
 TEST(BenchOnADevice, LayoutsOfRanksOnOneDeviceAndOnTwo) {
   for (const auto& [devices, ranks] :
        {std::pair{"1", "2 threads on cuda:0"}, {"2", "2 threads on cuda:0 and cuda:1"}}) {

@@ -107,10 +107,10 @@ TEST(Linear, RowsAtOnceFillTheDevice) {
     double share;  // of the multiprocessors that are busy, at least
   };
   for (const auto& [rows, width, hidden, share] : {Case{32760, 1536, 8960, 0.98},
-                                                   {75600, 5120, 13824, 0.985},
+                                                   {75600, 5120, 13824, 0.99},
                                                    {32760, 5120, 13824, 0.99},
                                                    {18480, 3072, 14336, 0.96},
-                                                   {4096, 3072, 12288, 0.965},
+                                                   {4096, 3072, 12288, 0.969},
                                                    {4608, 3072, 12288, 0.87}}) {
     const std::vector<MatrixExtents> matrices{{hidden, width}, {width, hidden}};
     const int64_t piece = rows_in_waves(rows, matrices, 132);

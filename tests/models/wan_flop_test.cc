@@ -11,9 +11,14 @@ namespace weft {
 namespace {
 
 struct Counting final : Meter {
-  double flop = 0;
+  double flop = 0, elementwise = 0;  // bytes of norms, rotations and pointwise ops
   bool runs() const override { return false; }
-  void op(const Work& work, const std::function<void()>&) override { flop += work.flop; }
+  void op(const Work& work, const std::function<void()>&) override {
+    flop += work.flop;
+    if (work.family == OpFamily::kNorm || work.family == OpFamily::kRope ||
+        work.family == OpFamily::kPointwise)
+      elementwise += work.bytes;
+  }
 };
 
 // A block has n tokens of width d, f hidden columns and m rows of text, whose keys and values are
@@ -50,6 +55,34 @@ TEST(WanFlop, AForwardExecutesTheFormula) {
     EXPECT_EQ(counting.flop, 2 * block + around) << tokens;
     EXPECT_EQ(text.rows(), text_rows < 512 ? text_rows + 1 : text_rows);  // padding is one row
   }
+}
+
+// A block in bf16 reads and writes so many bytes per value of the hidden rows beside its matrices
+// and its attention: three norms of 6, three RMS norms of 4, two rotations of 4 and three residuals
+// of 12.
+TEST(WanFlop, ABlockMovesTheBytesOfItsElementwiseOps) {
+  constexpr int64_t kTokens = 16 * 16;
+  const auto bytes = [](int layers) {
+    const WanConfig config = wan_1_3b(layers);
+    Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
+    Counting counting;
+    const MeterScope scope(counting);
+    const WanTransformer model = WanTransformer::load(stream, random_wan(config), config,
+                                                      {.dtype = DType::kBF16, .blocks = {}});
+    Arena arena;
+    SerialSeams seams;
+    const Tensor latent(DType::kF32, {16, 1, 32, 32}), velocity(DType::kF32, {16, 1, 32, 32}),
+        embeds(DType::kF32, {60, config.text_dim});
+    Context context = seams.context(stream, arena, {}, TokenRanges::all(kTokens));
+    const WanText text = test::prepare_text(model, context, embeds, 512);
+    counting.elementwise = 0;
+    const TimeSegment time{{0, kTokens}, 500};
+    test::forward(model, context, BlockRange::all(layers), latent, {&time, 1}, text,
+                  test::rope_of(model, {1, 16, 16}), velocity);
+    return counting.elementwise;
+  };
+  const double tables = 3 * 6 * 4;  // of the modulation, per column
+  EXPECT_EQ((bytes(2) - bytes(1)) / 1536, kTokens * (3 * 6 + 3 * 4 + 2 * 4 + 3 * 12) + tables);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // within the case's bound.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -73,6 +74,17 @@ struct GoldenCase {
            << folder << " " << name << ": relative L2 " << error << " over " << bound(dtype)
            << ", worst at " << coordinate(got, static_cast<int64_t>(worst)) << ": " << a[worst]
            << ", expected " << b[worst];
+  }
+
+  // The PSNR in dB of pictures in -1 ... 1; values beyond are clamped, as in a file.
+  double psnr(const std::string& name, const TensorView& got) const {
+    const std::vector<double> a = to_f64(got), b = to_f64(load_tensor(expected, name));
+    double squares = 0;
+    for (size_t i = 0; i < a.size(); ++i)
+      squares += std::pow(std::clamp(a[i], -1.0, 1.0) - std::clamp(b[i], -1.0, 1.0), 2);
+    const double psnr = 10 * std::log10(4 * static_cast<double>(a.size()) / squares);
+    std::printf("[  golden  ] %s %s: PSNR %.1f dB\n", folder.c_str(), name.c_str(), psnr);
+    return psnr;
   }
 
   std::string folder;
