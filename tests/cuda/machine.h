@@ -37,7 +37,8 @@ struct CUstream_st {
   int device = 0;
   std::deque<weft::emulated::Work> queue;
   uint64_t issued = 0, done = 0;
-  bool asked = false;  // cudaStreamQuery has answered "not ready" since the last work was enqueued
+  bool legacy = false;  // the default stream of a device
+  bool asked = false;   // cudaStreamQuery has answered "not ready" since the last work was enqueued
   std::shared_ptr<weft::emulated::Capture> capture;
   std::vector<int> frontier;  // in a capture: the nodes that the next node depends on
 };
@@ -93,6 +94,9 @@ void run_until(CUstream_st& stream, uint64_t position);
 void run_device(int device);
 // Returns an error if a capture forbids waiting or allocating; such a call ends the capture.
 cudaError_t forbidden_in_capture();
+// The same for calls that concern the whole device: they end every capture on it, also of other
+// threads. A device forbids its default stream only while a blocking stream is captured.
+cudaError_t forbidden_on_device(int device);
 cudaError_t submit(CUstream_st& stream, Work work);
 
 // ---- memory.cc

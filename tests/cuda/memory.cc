@@ -425,6 +425,7 @@ CUresult cuMemMap(CUdeviceptr data, size_t bytes, size_t offset,
 
 CUresult cuMemUnmap(CUdeviceptr data, size_t bytes) {
   const Lock lock(machine().mutex);
+  if (forbidden_in_capture()) return CUDA_ERROR_NOT_PERMITTED;
   Memory& m = memory();
   while (bytes > 0) {
     const auto region = m.regions.find(data);

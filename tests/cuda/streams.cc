@@ -77,6 +77,7 @@ cudaError_t wait_for(CUstream_st& stream) {
     stream.capture->invalid = true;
     return cudaErrorStreamCaptureUnsupported;
   }
+  if (stream.legacy && forbidden_on_device(stream.device)) return cudaErrorStreamCaptureImplicit;
   if (const cudaError_t no = forbidden_in_capture()) return no;
   run_until(stream, stream.issued);
   return machine().status;
@@ -109,7 +110,7 @@ CUstream_st& stream_of(cudaStream_t stream) {
   if (stream) return *stream;
   auto& defaults = machine().default_streams;
   while (static_cast<int>(defaults.size()) <= device_of_thread)
-    defaults.push_back(make_stream(static_cast<int>(defaults.size())));
+    (defaults.emplace_back(make_stream(static_cast<int>(defaults.size()))))->legacy = true;
   return *defaults[device_of_thread];
 }
 
@@ -142,8 +143,19 @@ cudaError_t forbidden_in_capture() {
   return cudaSuccess;
 }
 
+cudaError_t forbidden_on_device(int device) {
+  cudaError_t status = cudaSuccess;
+  for (const auto& capture : machine().captures)
+    if (capture->origin->device == device) {
+      capture->invalid = true;
+      status = cudaErrorStreamCaptureUnsupported;
+    }
+  return status;
+}
+
 cudaError_t submit(CUstream_st& stream, Work work) {
   if (machine().status != cudaSuccess) return machine().status;
+  if (stream.legacy && forbidden_on_device(stream.device)) return cudaErrorStreamCaptureImplicit;
   if (stream.capture) {
     if (stream.capture->invalid) return cudaErrorStreamCaptureInvalidated;
     auto& nodes = stream.capture->nodes;
@@ -242,7 +254,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(ve
 
 cudaError_t cudaDeviceSynchronize() {
   const Lock lock(machine().mutex);
-  if (const cudaError_t no = forbidden_in_capture()) return told(no);
+  if (const cudaError_t no = forbidden_on_device(device_of_thread)) return told(no);
   run_device(device_of_thread);
   return told(machine().status);
 }
