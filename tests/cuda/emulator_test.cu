@@ -44,6 +44,7 @@ struct Buffer {
   ~Buffer() { cudaFree(data); }
   void put(const std::vector<T>& values) {
     cudaMemcpy(data, values.data(), count * sizeof(T), cudaMemcpyHostToDevice);
+    cudaStreamSynchronize(nullptr);
   }
   std::vector<T> get() const {
     std::vector<T> out(count);
@@ -434,6 +435,19 @@ TEST_F(EmulatedGraph, CapturesRefuseWhatCannotBeReplayed) {
     ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
     EXPECT_EQ(call(), cudaErrorStreamCaptureUnsupported);
     EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+  }
+}
+
+// What cudaMemcpy from pageable memory leaves under way, only a wait for the default stream ends.
+TEST_F(Emulator, SmallPageableCopiesLandLate) {
+  for (const size_t count : {size_t{4}, size_t{16} << 10, (size_t{16} << 10) + 1}) {
+    const Buffer<float> x(std::vector<float>(count, 1)), y(count);
+    const std::vector<float> values(count, 2);
+    cudaMemcpy(x.data, values.data(), count * 4, cudaMemcpyHostToDevice);
+    cudaMemcpyAsync(y.data, x.data, count * 4, cudaMemcpyDeviceToDevice, stream);
+    cudaStreamSynchronize(stream);
+    EXPECT_EQ(y.get()[count - 1], count > size_t{16} << 10 ? 2 : 1);
+    EXPECT_EQ(x.get()[count - 1], 2);
   }
 }
 
