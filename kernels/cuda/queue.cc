@@ -23,6 +23,18 @@ Queues& queues() {
   return *made;
 }
 
+// Lets a device reach what cudaMalloc gives of another one. Without, a copy goes through the host.
+// Arenas name their readers themselves (memory.cc).
+void reach(int index, int other) {
+  int can = 0;
+  WEFT_CUDA_CHECK(cudaDeviceCanAccessPeer(&can, index, other));
+  if (!can) return;
+  const CudaDeviceScope scope(index);
+  const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
+  if (status != cudaErrorPeerAccessAlreadyEnabled) WEFT_CUDA_CHECK(status);
+  cudaGetLastError();
+}
+
 }  // namespace
 
 void check_cuda(cudaError_t status, const char* call, const char* file, int line) {
@@ -60,6 +72,11 @@ CudaQueue::CudaQueue(int index) : index_(index) {
   scratch_ = std::make_unique<DeviceRange>(Device{Device::Kind::kCuda, static_cast<int8_t>(index)},
                                            kScratchLimit);
   const std::lock_guard lock(queues().mutex);
+  for (const CudaQueue* other : queues().all) {
+    if (other->index() == index) continue;
+    reach(index, other->index());
+    reach(other->index(), index);
+  }
   queues().all.insert(this);
 }
 

@@ -29,6 +29,7 @@ struct Region {
   std::vector<bool> filled;  // per chunk: true once it holds its first content, NaN bytes
   uint64_t handle = 0;       // the handle of cuMemCreate
   bool accessible = true;    // cuMemSetAccess was called
+  std::set<int> readers{};   // the devices that it named
 };
 
 }  // namespace weft::emulated
@@ -77,6 +78,9 @@ struct Machine {
   cudaError_t status = cudaSuccess;
   uint64_t launches = 0;
   uint64_t graph_launches = 0;
+  uint64_t copies_through_host = 0;
+  size_t shared_per_block = 227 << 10;
+  std::set<std::pair<int, int>> peers;  // the first may access what cudaMalloc gave of the second
 };
 Machine& machine();
 using Lock = std::lock_guard<std::recursive_mutex>;
@@ -118,6 +122,8 @@ class HostWork {
 };
 enum class Where { kPageable, kPinned, kDevice };
 Where where(const void* data);
+// True if kernels and copies of a device may access device memory.
+bool reaches(int device, const void* data);
 
 // ---- symbols.cc
 std::string function_at(const void* address);

@@ -55,6 +55,8 @@ cudaError_t copy(void* to, const void* from, Rows rows, cudaMemcpyKind kind, CUs
     return cudaErrorInvalidValue;
   auto* out = static_cast<char*>(to);
   const auto* in = static_cast<const char*>(from);
+  if (to_device && from_device && !(reaches(stream.device, to) && reaches(stream.device, from)))
+    ++machine().copies_through_host;
   if (to_where != Where::kPageable && from_where != Where::kPageable)
     return submit(stream, [=] { copy_rows(out, in, rows); });
   if (stream.capture) {
@@ -177,6 +179,7 @@ cudaError_t submit(cudaStream_t stream, std::function<void()> work) {
 }
 
 void set_device_count(int count) { device_count() = count; }
+void set_shared_per_block(size_t bytes) { machine().shared_per_block = bytes; }
 
 std::string device_error() {
   const Lock lock(machine().mutex);
@@ -185,6 +188,7 @@ std::string device_error() {
 
 uint64_t launches() { return machine().launches; }
 uint64_t graph_launches() { return machine().graph_launches; }
+uint64_t copies_through_host() { return machine().copies_through_host; }
 
 }  // namespace weft::emulated
 
@@ -213,7 +217,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   size_t free = 0;
   cudaMemGetInfo(&free, &properties->totalGlobalMem);
   properties->sharedMemPerBlock = 48 << 10;
-  properties->sharedMemPerBlockOptin = 227 << 10;
+  properties->sharedMemPerBlockOptin = machine().shared_per_block;
   properties->sharedMemPerMultiprocessor = 228 << 10;
   properties->regsPerBlock = properties->regsPerMultiprocessor = 65536;
   properties->warpSize = 32;
@@ -264,6 +268,9 @@ cudaError_t cudaDeviceSynchronize() {
 cudaError_t cudaDeviceReset() {
   const Lock lock(machine().mutex);
   run_device(device_of_thread);
+  std::erase_if(machine().peers, [](const auto& pair) {
+    return pair.first == device_of_thread || pair.second == device_of_thread;
+  });
   machine().status = last_error = cudaSuccess;
   machine().error.clear();
   return cudaSuccess;
@@ -273,7 +280,13 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   *can = device != peer;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
+  const Lock lock(machine().mutex);
+  if (peer < 0 || peer >= device_count() || peer == device_of_thread)
+    return told(cudaErrorInvalidDevice);
+  const bool made = machine().peers.insert({device_of_thread, peer}).second;
+  return made ? cudaSuccess : told(cudaErrorPeerAccessAlreadyEnabled);
+}
 
 const char* cudaGetErrorName(cudaError_t status) { return cudaGetErrorString(status); }
 const char* cudaGetErrorString(cudaError_t status) {
