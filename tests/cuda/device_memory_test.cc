@@ -17,6 +17,9 @@ namespace {
 
 constexpr size_t kPiece = size_t{32} << 20;
 
+// This file only belongs to the emulated build.
+[[maybe_unused]] const bool kResizable = (resize_device = emulated::set_device_bytes) != nullptr;
+
 std::vector<unsigned char> on_host(const void* data, size_t bytes) {
   std::vector<unsigned char> out(bytes, 0x55);
   WEFT_CUDA_CHECK(cudaMemcpy(out.data(), data, bytes, cudaMemcpyDeviceToHost));
