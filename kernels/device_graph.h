@@ -23,8 +23,11 @@ class DeviceGraph {
   // Records what `work` enqueues on the stream; none of it runs yet. `work` may neither wait nor
   // allocate, and the only host memory it may copy is pinned memory, which is read anew at every
   // launch. Everything it touches must keep its address, as arenas and a queue's scratch do. Throws
-  // Error if the stream is not a device's or if `work` throws; then nothing is recorded.
-  void record(Stream& stream, const std::function<void()>& work);
+  // Error if the stream is not a device's or if `work` throws; then nothing is recorded. Calls of
+  // other threads that wait for the whole device (a library's, for example) invalidate a recording:
+  // `work` is then called once more, and if that is lost too, record() returns false and the caller
+  // runs the work itself.
+  bool record(Stream& stream, const std::function<void()>& work);
   // Enqueues the recorded work behind everything the stream has been given.
   void launch(Stream& stream);
 

@@ -336,6 +336,10 @@ def first():
     runner.tests()
     runner.together(runner.cases("", "--dtype", "f32") + runner.cases("", "--dtype", "bf16"))
     print(f"tests and cases: {time.monotonic() - BEGUN:.0f} s")
+    work = []
+    for path in ("wgmma", "library"):  # auto takes neither for calls as small as these
+        work += runner.cases("/(dit|pipeline)", "--dtype", "bf16", "--attention-path", path)
+    runner.together(work)
     bf16 = ("--dtype", "bf16", "--repeat")
     runner.ours("attention", 60, "attention", *bf16, "3")
     runner.ours("dit_1.3b_480p", 60, "dit", "--arch", "wan2.1-1.3b", "--tokens", "32760", *bf16, "3")

@@ -117,16 +117,20 @@ void Forwards::run(const Step& step, const TensorView& latent, const Blocks& blo
       arena_.alloc(DType::kF32, {std::ssize(times), expert.traits().time_columns});
   expert.timestep_embedding(stream_, times, embedding);
   const TensorView signal = signal_of(step.pass);
-  Recorded& recorded = recorded_[step.pass.branch];
-  if (!options.repeats || !recordable(step) || !recorded.ran) {
+  const auto work = [&] {
     watch_.begin(report);
     enqueue(step, embedding, signal, blocks, options.hook);
+  };
+  Recorded& recorded = recorded_[step.pass.branch];
+  if (!options.repeats || !recordable(step) || !recorded.ran) {
+    work();
     recorded.ran |= options.repeats;
   } else if (!recorded.graph || recorded.arena != arena_.used()) {
-    watch_.begin(report);
     recorded.arena = arena_.used();
-    recorded.graph.record(stream_, [&] { enqueue(step, embedding, signal, blocks, options.hook); });
-    recorded.graph.launch(stream_);
+    if (recorded.graph.record(stream_, work))
+      recorded.graph.launch(stream_);
+    else
+      work();
   } else {
     watch_.again(report);
     recorded.graph.launch(stream_);

@@ -1,6 +1,7 @@
-// Flash attention in f32 without tensor cores: 64 rows by 256 threads, thread (y, x) has rows 4 y +
-// r. It holds the logits of keys x + 16 j and the sums of columns 64 c + 4 x + i. Keys and values
-// pass through one buffer. All arithmetic is f32: accuracy is measured against this path.
+// Flash attention in f32 without tensor cores: 64 rows by 256 threads (or 32 by 128, where 64 rows
+// of large heads exceed the shared memory of a block), thread (y, x) has rows 4 y + r. It holds the
+// logits of keys x + 16 j and the sums of columns 64 c + 4 x + i. Keys and values pass through one
+// buffer. All arithmetic is f32: accuracy is measured against this path.
 #include "kernels/cuda/flash_tiles.cuh"
 #include "kernels/cuda/launch.cuh"
 
@@ -8,10 +9,10 @@ namespace weft::cuda {
 
 namespace {
 
-template <int kSize_>
+template <int kSize_, int kRows_ = 64>
 struct Shape {
-  static constexpr int kSize = kSize_;
-  static constexpr int kThreads = 256, kRows = 64, kKeys = kSize <= 128 ? 64 : 32;
+  static constexpr int kSize = kSize_, kRows = kRows_;
+  static constexpr int kThreads = 4 * kRows, kKeys = kSize <= 128 ? 64 : 32;
   static constexpr int kKeysEach = kKeys / 16, kColumns = kSize / 64;
   // Rows start in different banks.
   static constexpr int kPitch = kSize + 4, kPowerPitch = kKeys + 4;
@@ -236,7 +237,8 @@ void run(const Stream& stream, int kv_heads, const FlashArgs& args) {
 void flash_f32(const Stream& stream, int kv_heads, const FlashArgs& args) {
   if (args.size <= 64) return run<Shape<64>>(stream, kv_heads, args);
   if (args.size <= 128) return run<Shape<128>>(stream, kv_heads, args);
-  run<Shape<256>>(stream, kv_heads, args);
+  const bool fits = cuda_queue(stream).properties().shared_per_block >= Shape<256>::kSharedBytes;
+  (fits ? run<Shape<256>> : run<Shape<256, 32>>)(stream, kv_heads, args);
 }
 
 }  // namespace weft::cuda

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <deque>
+#include <mutex>
 #include <vector>
 
 #include "kernels/cuda/queue.h"
@@ -68,6 +69,17 @@ Counter& counter(int index) {
 
 constexpr size_t kAlign = 256;  // cudaMalloc's alignment
 
+// The stream on which fresh memory becomes zero. The default stream and a wait for the whole device
+// would invalidate what other threads record meanwhile (device_graph.h).
+cudaStream_t zeroing_stream(int index) {
+  static std::mutex mutex;
+  static std::array<cudaStream_t, 128> streams;
+  const std::lock_guard lock(mutex);
+  if (!streams[index])
+    WEFT_CUDA_CHECK(cudaStreamCreateWithFlags(&streams[index], cudaStreamNonBlocking));
+  return streams[index];
+}
+
 void count_taken(int index, size_t bytes) {
   Counter& count = counter(index);
   const size_t live = count.live += bytes;
@@ -88,8 +100,9 @@ void* device_malloc(Device device, size_t bytes) {
   }
   WEFT_CUDA_CHECK(status);
   count_taken(device.index, rounded(bytes, kAlign));
-  WEFT_CUDA_CHECK(cudaMemset(data, 0, bytes));
-  WEFT_CUDA_CHECK(cudaDeviceSynchronize());  // our streams do not wait for the default one
+  const cudaStream_t stream = zeroing_stream(device.index);
+  WEFT_CUDA_CHECK(cudaMemsetAsync(data, 0, bytes, stream));
+  WEFT_CUDA_CHECK(cudaStreamSynchronize(stream));
   return data;
 }
 
@@ -171,7 +184,7 @@ void DeviceRange::trim(size_t bytes) {
   const size_t kept = rounded(bytes, kDevicePiece);
   if (kept >= committed_) return;
   const CudaDeviceScope scope(device_.index);
-  WEFT_CUDA_CHECK(cudaDeviceSynchronize());
+  wait_for_queues(device_.index);
   while (committed_ > kept) {
     committed_ -= kDevicePiece;
     const CUdeviceptr at = reinterpret_cast<CUdeviceptr>(base_ + committed_);

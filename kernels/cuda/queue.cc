@@ -1,6 +1,8 @@
 #include "kernels/cuda/queue.h"
 
 #include <algorithm>
+#include <mutex>
+#include <set>
 
 #include "kernels/cuda/device.h"
 #include "kernels/ops.h"
@@ -8,15 +10,40 @@
 namespace weft {
 
 namespace {
+
 constexpr size_t kScratchLimit = size_t{64} << 30;  // address space, not memory
+
+// The process's queues.
+struct Queues {
+  std::mutex mutex;
+  std::set<const CudaQueue*> all;
+};
+Queues& queues() {
+  static auto* made = new Queues;  // never destroyed: queues of static streams outlive it
+  return *made;
 }
+
+// Lets a device reach what cudaMalloc gives of another one. Without, a copy goes through the host.
+// Arenas name their readers themselves (memory.cc).
+void reach(int index, int other) {
+  int can = 0;
+  WEFT_CUDA_CHECK(cudaDeviceCanAccessPeer(&can, index, other));
+  if (!can) return;
+  const CudaDeviceScope scope(index);
+  const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
+  if (status != cudaErrorPeerAccessAlreadyEnabled) WEFT_CUDA_CHECK(status);
+  cudaGetLastError();
+}
+
+}  // namespace
 
 void check_cuda(cudaError_t status, const char* call, const char* file, int line) {
   if (status == cudaSuccess) return;
-  const bool memory = status == cudaErrorMemoryAllocation;
-  throw Error(memory ? ErrorKind::kMemory : ErrorKind::kInternal,
-              std::string(file) + ":" + std::to_string(line) + ": " + call + ": " +
-                  cudaGetErrorString(status));
+  const std::string text = std::string(file) + ":" + std::to_string(line) + ": " + call + ": " +
+                           cudaGetErrorString(status);
+  if (status == cudaErrorStreamCaptureUnsupported) throw NotRecordable(ErrorKind::kInternal, text);
+  throw Error(status == cudaErrorMemoryAllocation ? ErrorKind::kMemory : ErrorKind::kInternal,
+              text);
 }
 
 CudaDeviceScope::CudaDeviceScope(int index) {
@@ -44,9 +71,20 @@ CudaQueue::CudaQueue(int index) : index_(index) {
   WEFT_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   scratch_ = std::make_unique<DeviceRange>(Device{Device::Kind::kCuda, static_cast<int8_t>(index)},
                                            kScratchLimit);
+  const std::lock_guard lock(queues().mutex);
+  for (const CudaQueue* other : queues().all) {
+    if (other->index() == index) continue;
+    reach(index, other->index());
+    reach(other->index(), index);
+  }
+  queues().all.insert(this);
 }
 
 CudaQueue::~CudaQueue() {
+  {
+    const std::lock_guard lock(queues().mutex);
+    queues().all.erase(this);
+  }
   cudaSetDevice(index_);
   cudaStreamSynchronize(stream_);
   parts_.clear();
@@ -67,6 +105,18 @@ void* CudaQueue::scratch(size_t bytes) {
   scratch_->commit(bytes);
   scratch_asked_ = std::max(scratch_asked_, bytes);
   return scratch_->base();
+}
+
+void wait_for_queues(int index) {
+  const std::lock_guard lock(queues().mutex);
+  for (const CudaQueue* queue : queues().all) {
+    if (queue->index() != index) continue;
+    cudaStreamCaptureStatus recording = cudaStreamCaptureStatusNone;
+    WEFT_CUDA_CHECK(cudaStreamIsCapturing(queue->stream(), &recording));
+    if (recording != cudaStreamCaptureStatusNone) continue;
+    const cudaError_t status = cudaStreamSynchronize(queue->stream());
+    if (status != cudaErrorStreamCaptureUnsupported) WEFT_CUDA_CHECK(status);  // begun since
+  }
 }
 
 CudaQueue& cuda_queue(const Stream& stream) {

@@ -17,6 +17,11 @@ namespace weft {
 void check_cuda(cudaError_t status, const char* call, const char* file, int line);
 #define WEFT_CUDA_CHECK(call) ::weft::check_cuda((call), #call, __FILE__, __LINE__)
 
+// check_cuda() throws this for a call that no recording of a stream may contain.
+struct NotRecordable : Error {
+  using Error::Error;
+};
+
 // Makes `device` the calling thread's device for the scope's lifetime.
 class CudaDeviceScope {
  public:
@@ -71,6 +76,10 @@ class CudaQueue final : public DeviceQueue {
   size_t scratch_asked_ = 0;
   std::map<std::type_index, std::shared_ptr<void>> parts_;
 };
+
+// Waits for the work of all queues of a device, except for queues that are being recorded: waiting
+// would invalidate the recording (as cudaDeviceSynchronize does), and that work does not run yet.
+void wait_for_queues(int index);
 
 // Returns the queue of a CUDA stream and makes its device the calling thread's.
 CudaQueue& cuda_queue(const Stream& stream);

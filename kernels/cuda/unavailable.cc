@@ -48,7 +48,7 @@ DeviceGraph::DeviceGraph() = default;
 DeviceGraph::~DeviceGraph() = default;
 DeviceGraph::DeviceGraph(DeviceGraph&&) noexcept = default;
 DeviceGraph& DeviceGraph::operator=(DeviceGraph&&) noexcept = default;
-void DeviceGraph::record(Stream&, const std::function<void()>&) { unavailable(); }
+bool DeviceGraph::record(Stream&, const std::function<void()>&) { unavailable(); }
 void DeviceGraph::launch(Stream&) { unavailable(); }
 
 PinnedMemory::PinnedMemory(size_t) { unavailable(); }

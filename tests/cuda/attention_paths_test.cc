@@ -21,6 +21,8 @@ Tensor to_device(const Tensor& host) {
   if (host.count() > 0)
     WEFT_CUDA_CHECK(
         cudaMemcpy(out.view().data, host.view().data, host.view().bytes(), cudaMemcpyHostToDevice));
+  // A small copy may still be on its way, and our streams do not wait for the default one.
+  WEFT_CUDA_CHECK(cudaStreamSynchronize(nullptr));
   return out;
 }
 

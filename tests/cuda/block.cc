@@ -555,8 +555,10 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel,
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   const weft::emulated::Lock lock(weft::emulated::machine().mutex);
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-  if (value < 0 || value > static_cast<int>(weft::emulated::kMostShared))
-    return weft::emulated::told(cudaErrorInvalidValue);
+  int most = 0;
+  cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                         weft::emulated::current_device());
+  if (value < 0 || value > most) return weft::emulated::told(cudaErrorInvalidValue);
   weft::emulated::shared_limits()[kernel] = value;
   return cudaSuccess;
 }

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "kernels/arena.h"
+#include "kernels/copy.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/queue.h"
 #include "kernels/device_graph.h"
@@ -14,10 +17,19 @@ namespace {
 
 constexpr size_t kPiece = size_t{32} << 20;
 
+// This file only belongs to the emulated build.
+[[maybe_unused]] const bool kResizable = (resize_device = emulated::set_device_bytes) != nullptr;
+
 std::vector<unsigned char> on_host(const void* data, size_t bytes) {
   std::vector<unsigned char> out(bytes, 0x55);
   WEFT_CUDA_CHECK(cudaMemcpy(out.data(), data, bytes, cudaMemcpyDeviceToHost));
   return out;
+}
+
+Tensor make_ramp() {
+  Tensor ramp(DType::kF32, {100});
+  for (int i = 0; i < 100; ++i) ramp.as<float>()[i] = static_cast<float>(i);
+  return ramp;
 }
 
 TEST(CudaMemory, TensorsAreZeroAndCounted) {
@@ -51,6 +63,35 @@ TEST(CudaMemory, RangesCommitAndTrim) {
     EXPECT_THROW(range.commit(10 * kPiece + 1), Error);
   }
   EXPECT_EQ(emulated::device_bytes_used(0), before);
+}
+
+TEST(CudaMemory, DevicesCopyDirectly) {
+  emulated::set_device_count(2);
+  {
+    Stream streams[] = {cuda_stream(0), cuda_stream(1)};
+    const uint64_t before = emulated::copies_through_host();
+    for (Stream& stream : streams)
+      for (const int from : {0, 1}) {
+        const Tensor host = make_ramp(), back(DType::kF32, {100});
+        const Device here = streams[from].device(), there = streams[1 - from].device();
+        Arena arena(size_t{1} << 30, there);
+        const Tensor x(DType::kF32, {100}, here), y(DType::kF32, {100}, there);
+        const TensorView z = arena.alloc(DType::kF32, {100});
+        copy(streams[from], host, x);
+        streams[from].sync();
+        cuda_copy_bytes(stream, x.view().data, y.view().data, 400);
+        stream.sync();
+        fill_zero(streams[from], x);
+        cuda_copy_bytes(stream, y.view().data, z.data, 400);
+        streams[from].sync();
+        cuda_copy_bytes(stream, z.data, x.view().data, 400);
+        stream.sync();
+        copy(streams[from], x, back);
+        EXPECT_EQ(std::memcmp(back.view().data, host.view().data, 400), 0);
+      }
+    EXPECT_EQ(emulated::copies_through_host(), before);
+  }
+  emulated::set_device_count(1);
 }
 
 TEST(CudaMemory, OutOfMemorySaysHowMuch) {

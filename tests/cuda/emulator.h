@@ -12,6 +12,9 @@ namespace weft::emulated {
 // WEFT_EMULATED_BYTES in the environment change it.
 void set_device_count(int count);
 void set_device_bytes(size_t bytes);
+// The most shared memory of a block; 227 KiB, as on compute capability 9.0, is the default and the
+// most.
+void set_shared_per_block(size_t bytes);
 size_t device_bytes_used(int device);
 
 // Enqueues work on a stream. It runs when something waits for the stream, and it may touch device
@@ -22,6 +25,9 @@ cudaError_t submit(cudaStream_t stream, std::function<void()> work);
 uint64_t launches();
 // Returns the number of graphs launched so far.
 uint64_t graph_launches();
+// Returns the number of copies between two devices that went through the host, because the device
+// of their stream cannot reach the memory of the other.
+uint64_t copies_through_host();
 // Describes the device's last fault, with the kernel and the thread, or "". cudaDeviceReset clears
 // it.
 std::string device_error();

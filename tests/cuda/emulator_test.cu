@@ -44,6 +44,7 @@ struct Buffer {
   ~Buffer() { cudaFree(data); }
   void put(const std::vector<T>& values) {
     cudaMemcpy(data, values.data(), count * sizeof(T), cudaMemcpyHostToDevice);
+    cudaStreamSynchronize(nullptr);
   }
   std::vector<T> get() const {
     std::vector<T> out(count);
@@ -437,6 +438,19 @@ TEST_F(EmulatedGraph, CapturesRefuseWhatCannotBeReplayed) {
   }
 }
 
+// Only a wait for the default stream ends what cudaMemcpy from pageable memory leaves under way.
+TEST_F(Emulator, SmallPageableCopiesLandLate) {
+  for (const size_t count : {size_t{4}, size_t{16} << 10, (size_t{16} << 10) + 1}) {
+    const Buffer<float> x(std::vector<float>(count, 1)), y(count);
+    const std::vector<float> values(count, 2);
+    cudaMemcpy(x.data, values.data(), count * 4, cudaMemcpyHostToDevice);
+    cudaMemcpyAsync(y.data, x.data, count * 4, cudaMemcpyDeviceToDevice, stream);
+    cudaStreamSynchronize(stream);
+    EXPECT_EQ(y.get()[count - 1], count > size_t{16} << 10 ? 2 : 1);
+    EXPECT_EQ(x.get()[count - 1], 2);
+  }
+}
+
 TEST_F(Emulator, DevicesHaveTheirOwnMemoryAndStreams) {
   emulated::set_device_count(2);
   const size_t before = emulated::device_bytes_used(1);
@@ -453,8 +467,14 @@ TEST_F(Emulator, DevicesHaveTheirOwnMemoryAndStreams) {
     start(stream, 1, 4, 0, add_kernel, x.data, 1.f);
     cudaEventRecord(event, stream);
     cudaStreamWaitEvent(there, event);
+    const uint64_t staged = emulated::copies_through_host();
     cudaMemcpyPeerAsync(y.data, 1, x.data, 0, 16, there);
     EXPECT_EQ(cudaStreamSynchronize(there), cudaSuccess);
+    EXPECT_EQ(emulated::copies_through_host() - staged, 1u) << "device 1 does not reach device 0";
+    EXPECT_EQ(cudaDeviceEnablePeerAccess(0, 0), cudaSuccess);
+    EXPECT_EQ(cudaDeviceEnablePeerAccess(0, 0), cudaErrorPeerAccessAlreadyEnabled);
+    cudaMemcpyPeerAsync(y.data, 1, x.data, 0, 16, there);
+    EXPECT_EQ(emulated::copies_through_host() - staged, 1u);
     EXPECT_EQ(y.get(), (std::vector<float>{1, 2, 3, 4}));
     cudaPointerAttributes attributes{};
     cudaPointerGetAttributes(&attributes, y.data);

@@ -1,10 +1,14 @@
 // Tests recorded work (kernels/device_graph.h).
 #include <gtest/gtest.h>
 
+#include <thread>
+
+#include "kernels/arena.h"
 #include "kernels/copy.h"
 #include "kernels/cuda/device.h"
 #include "kernels/device_graph.h"
 #include "kernels/pointwise.h"
+#include "tests/cuda/first_device.h"
 
 namespace weft {
 namespace {
@@ -70,6 +74,69 @@ TEST_F(Graph, AnErrorWhileRecordingRecordsNothing) {
   fill(y, 3);
   add(stream, x, y, y);  // the stream works again
   EXPECT_EQ(first(y), 5);
+}
+
+// Ranks that are threads share a device: while one records, another loads weights, ends a stage, or
+// makes and drops streams.
+TEST_F(Graph, OtherThreadsMayTakeAndFreeMemoryMeanwhile) {
+  const std::function<void()> others[] = {[] { const Tensor zeros(DType::kF32, {kCount}, kCuda); },
+                                          [] {
+                                            Arena arena(size_t{1} << 30, kCuda);
+                                            arena.alloc(DType::kF32, {kCount});
+                                            arena.reset_high_water();
+                                            arena.trim();
+                                          },
+                                          [] {
+                                            Stream other = cuda_stream(0);
+                                            const Tensor host(DType::kF32, {kCount}),
+                                                device(DType::kF32, {kCount}, kCuda);
+                                            copy(other, host, device);
+                                            other.sync();
+                                            cuda_queue(other).scratch(1 << 20);
+                                            other.queue()->trim();
+                                          },
+                                          [] { const PinnedMemory pinned(1 << 12); }};
+  for (const std::function<void()>& other : others) {
+    SCOPED_TRACE(&other - others);
+    fill(x, 1);
+    fill(y, 10);
+    DeviceGraph graph;
+    int calls = 0;
+    EXPECT_TRUE(graph.record(stream, [&] {
+      ++calls;
+      add(stream, x, y, y);
+      std::thread(other).join();
+      add(stream, x, y, y);
+    }));
+    EXPECT_EQ(calls, 1);
+    graph.launch(stream);
+    EXPECT_EQ(first(y), 12);
+  }
+}
+
+// A library may wait for the whole device in another thread.
+TEST_F(Graph, ALostRecordingIsMadeAgainOnceAndThenGivenUp) {
+  for (const int losses : {1, 2, 3}) {
+    SCOPED_TRACE(losses);
+    fill(x, 1);
+    fill(y, 10);
+    DeviceGraph graph;
+    int calls = 0;
+    const auto work = [&] {
+      add(stream, x, y, y);
+      if (++calls <= losses) std::thread([] { cudaDeviceSynchronize(); }).join();
+      add(stream, x, y, y);
+    };
+    EXPECT_EQ(graph.record(stream, work), losses == 1);
+    EXPECT_EQ(calls, 2);
+    EXPECT_EQ(static_cast<bool>(graph), losses == 1);
+    EXPECT_EQ(first(y), 10);
+    if (graph)
+      graph.launch(stream);
+    else
+      add(stream, x, y, y);
+    EXPECT_EQ(first(y), graph ? 12 : 11) << "the stream works again";
+  }
 }
 
 }  // namespace

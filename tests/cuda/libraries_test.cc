@@ -7,9 +7,12 @@
 #include "kernels/device_plan.h"
 #include "kernels/pointwise.h"
 #include "kernels/trace.h"
+#include "kernels/transfer.h"
 #include "tests/cuda/emulated_libraries.h"
 #include "tests/cuda/emulated_nvtx.h"
+#include "tests/cuda/emulator.h"
 #include "tests/cuda/first_device.h"
+#include "tests/kernels/attention_inputs.h"
 #include "tests/kernels/definitions.h"
 #include "tests/kernels/row_ops.h"
 #include "tests/support/hosted_ops.h"
@@ -268,6 +271,40 @@ TEST_F(Libraries, PointwiseConvolutionsAreGemms) {
   EXPECT_EQ(libraries_.gemms, 1);
   EXPECT_EQ(libraries_.convs, 0);
   EXPECT_TRUE(within(out, expect_conv(x, weight, {}, {}, {2, 4, 5, 9})));
+}
+
+// Compute capabilities 8.6, 8.9 and 12.0 have 99 KiB of shared memory for a block.
+TEST(SmallDevices, AttentionOfLargeHeadsFitsTheirSharedMemory) {
+  const struct Small {
+    Small() { emulated::set_shared_per_block(99 << 10); }
+    ~Small() { emulated::set_shared_per_block(227 << 10); }
+  } small;
+  Stream stream = cuda_stream(0);
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const int64_t e : {64, 128, 129, 192, 256, 300}) {
+      SCOPED_TRACE(std::string(to_string(dtype)) + ", heads of " + std::to_string(e));
+      const AttentionProblem problem{
+          .queries = 70, .heads = 2, .kv_heads = 1, .e = e, .keys = {40, 33}, .causal = true};
+      AttentionInputs inputs(problem, dtype);
+      const ExpectedAttention expected = expect_attention(inputs.args(problem), hosted_ops());
+      const Tensor q = on_device(stream, clone(inputs.q)),
+                   out = on_device(stream, clone(inputs.out)),
+                   lse = on_device(stream, clone(inputs.lse));
+      std::vector<Tensor> rows;
+      std::vector<KVSegment> segments = inputs.segments;
+      for (size_t s = 0; s < segments.size(); ++s) {
+        segments[s].k = rows.emplace_back(on_device(stream, clone(inputs.k[s]))).view();
+        segments[s].v = rows.emplace_back(on_device(stream, clone(inputs.v[s]))).view();
+      }
+      AttentionArgs args = inputs.args(problem);
+      args.q = q;
+      args.segments = segments;
+      args.out = out;
+      args.lse = lse;
+      attention(stream, args);
+      copy(stream, out, inputs.out);
+      EXPECT_TRUE(within(inputs.out, expected.out));
+    }
 }
 
 TEST(PlanCache, PreparesAShapeOnce) {

@@ -29,6 +29,7 @@ struct Region {
   std::vector<bool> filled;  // per chunk: true once it holds its first content, NaN bytes
   uint64_t handle = 0;       // the handle of cuMemCreate
   bool accessible = true;    // cuMemSetAccess was called
+  std::set<int> readers{};   // the devices that it named
 };
 
 }  // namespace weft::emulated
@@ -37,7 +38,8 @@ struct CUstream_st {
   int device = 0;
   std::deque<weft::emulated::Work> queue;
   uint64_t issued = 0, done = 0;
-  bool asked = false;  // cudaStreamQuery has answered "not ready" since the last work was enqueued
+  bool legacy = false;  // the default stream of a device
+  bool asked = false;   // cudaStreamQuery has answered "not ready" since the last work was enqueued
   std::shared_ptr<weft::emulated::Capture> capture;
   std::vector<int> frontier;  // in a capture: the nodes that the next node depends on
 };
@@ -76,6 +78,9 @@ struct Machine {
   cudaError_t status = cudaSuccess;
   uint64_t launches = 0;
   uint64_t graph_launches = 0;
+  uint64_t copies_through_host = 0;
+  size_t shared_per_block = 227 << 10;
+  std::set<std::pair<int, int>> peers;  // the first may access what cudaMalloc gave of the second
 };
 Machine& machine();
 using Lock = std::lock_guard<std::recursive_mutex>;
@@ -93,6 +98,9 @@ void run_until(CUstream_st& stream, uint64_t position);
 void run_device(int device);
 // Returns an error if a capture forbids waiting or allocating; such a call ends the capture.
 cudaError_t forbidden_in_capture();
+// The same for calls that concern the whole device: they end every capture on it, also of other
+// threads. A device forbids its default stream only while a blocking stream is captured.
+cudaError_t forbidden_on_device(int device);
 cudaError_t submit(CUstream_st& stream, Work work);
 
 // ---- memory.cc
@@ -114,6 +122,8 @@ class HostWork {
 };
 enum class Where { kPageable, kPinned, kDevice };
 Where where(const void* data);
+// True if kernels and copies of a device may access device memory.
+bool reaches(int device, const void* data);
 
 // ---- symbols.cc
 std::string function_at(const void* address);

@@ -221,6 +221,12 @@ Where where(const void* data) {
   return reinterpret_cast<uintptr_t>(data) < begin + bytes ? Where::kPinned : Where::kPageable;
 }
 
+bool reaches(int device, const void* data) {
+  const Region* region = region_at(reinterpret_cast<uintptr_t>(data));
+  return !region || region->device == device || region->readers.contains(device) ||
+         (!region->handle && machine().peers.contains({device, region->device}));
+}
+
 void set_device_bytes(size_t bytes) {
   const Lock lock(machine().mutex);
   memory().total = bytes;
@@ -425,6 +431,7 @@ CUresult cuMemMap(CUdeviceptr data, size_t bytes, size_t offset,
 
 CUresult cuMemUnmap(CUdeviceptr data, size_t bytes) {
   const Lock lock(machine().mutex);
+  if (forbidden_in_capture()) return CUDA_ERROR_NOT_PERMITTED;
   Memory& m = memory();
   while (bytes > 0) {
     const auto region = m.regions.find(data);
@@ -439,12 +446,14 @@ CUresult cuMemUnmap(CUdeviceptr data, size_t bytes) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemSetAccess(CUdeviceptr data, size_t bytes, const CUmemAccessDesc*, size_t) {
+CUresult cuMemSetAccess(CUdeviceptr data, size_t bytes, const CUmemAccessDesc* access,
+                        size_t count) {
   const Lock lock(machine().mutex);
   for (const uintptr_t end = data + bytes; data < end;) {
     const auto region = memory().regions.find(data);
     if (region == memory().regions.end()) return CUDA_ERROR_INVALID_VALUE;
     region->second.accessible = true;
+    for (size_t i = 0; i < count; ++i) region->second.readers.insert(access[i].location.id);
     data += region->second.bytes;
   }
   return CUDA_SUCCESS;

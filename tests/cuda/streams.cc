@@ -32,6 +32,8 @@ CUstream_st* make_stream(int device) {
   return machine().streams.back().get();
 }
 
+constexpr size_t kStagedBytes = 64 << 10;  // cudaMemcpy returns before so few bytes have arrived
+
 struct Rows {  // of a copy; a copy that is not 2D has one row
   size_t to_pitch, from_pitch, width, height;
 };
@@ -53,6 +55,8 @@ cudaError_t copy(void* to, const void* from, Rows rows, cudaMemcpyKind kind, CUs
     return cudaErrorInvalidValue;
   auto* out = static_cast<char*>(to);
   const auto* in = static_cast<const char*>(from);
+  if (to_device && from_device && !(reaches(stream.device, to) && reaches(stream.device, from)))
+    ++machine().copies_through_host;
   if (to_where != Where::kPageable && from_where != Where::kPageable)
     return submit(stream, [=] { copy_rows(out, in, rows); });
   if (stream.capture) {
@@ -77,6 +81,7 @@ cudaError_t wait_for(CUstream_st& stream) {
     stream.capture->invalid = true;
     return cudaErrorStreamCaptureUnsupported;
   }
+  if (stream.legacy && forbidden_on_device(stream.device)) return cudaErrorStreamCaptureImplicit;
   if (const cudaError_t no = forbidden_in_capture()) return no;
   run_until(stream, stream.issued);
   return machine().status;
@@ -109,7 +114,7 @@ CUstream_st& stream_of(cudaStream_t stream) {
   if (stream) return *stream;
   auto& defaults = machine().default_streams;
   while (static_cast<int>(defaults.size()) <= device_of_thread)
-    defaults.push_back(make_stream(static_cast<int>(defaults.size())));
+    (defaults.emplace_back(make_stream(static_cast<int>(defaults.size()))))->legacy = true;
   return *defaults[device_of_thread];
 }
 
@@ -142,8 +147,19 @@ cudaError_t forbidden_in_capture() {
   return cudaSuccess;
 }
 
+cudaError_t forbidden_on_device(int device) {
+  cudaError_t status = cudaSuccess;
+  for (const auto& capture : machine().captures)
+    if (capture->origin->device == device) {
+      capture->invalid = true;
+      status = cudaErrorStreamCaptureUnsupported;
+    }
+  return status;
+}
+
 cudaError_t submit(CUstream_st& stream, Work work) {
   if (machine().status != cudaSuccess) return machine().status;
+  if (stream.legacy && forbidden_on_device(stream.device)) return cudaErrorStreamCaptureImplicit;
   if (stream.capture) {
     if (stream.capture->invalid) return cudaErrorStreamCaptureInvalidated;
     auto& nodes = stream.capture->nodes;
@@ -163,6 +179,7 @@ cudaError_t submit(cudaStream_t stream, std::function<void()> work) {
 }
 
 void set_device_count(int count) { device_count() = count; }
+void set_shared_per_block(size_t bytes) { machine().shared_per_block = bytes; }
 
 std::string device_error() {
   const Lock lock(machine().mutex);
@@ -171,6 +188,7 @@ std::string device_error() {
 
 uint64_t launches() { return machine().launches; }
 uint64_t graph_launches() { return machine().graph_launches; }
+uint64_t copies_through_host() { return machine().copies_through_host; }
 
 }  // namespace weft::emulated
 
@@ -199,7 +217,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   size_t free = 0;
   cudaMemGetInfo(&free, &properties->totalGlobalMem);
   properties->sharedMemPerBlock = 48 << 10;
-  properties->sharedMemPerBlockOptin = 227 << 10;
+  properties->sharedMemPerBlockOptin = machine().shared_per_block;
   properties->sharedMemPerMultiprocessor = 228 << 10;
   properties->regsPerBlock = properties->regsPerMultiprocessor = 65536;
   properties->warpSize = 32;
@@ -242,7 +260,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(ve
 
 cudaError_t cudaDeviceSynchronize() {
   const Lock lock(machine().mutex);
-  if (const cudaError_t no = forbidden_in_capture()) return told(no);
+  if (const cudaError_t no = forbidden_on_device(device_of_thread)) return told(no);
   run_device(device_of_thread);
   return told(machine().status);
 }
@@ -250,6 +268,9 @@ cudaError_t cudaDeviceSynchronize() {
 cudaError_t cudaDeviceReset() {
   const Lock lock(machine().mutex);
   run_device(device_of_thread);
+  std::erase_if(machine().peers, [](const auto& pair) {
+    return pair.first == device_of_thread || pair.second == device_of_thread;
+  });
   machine().status = last_error = cudaSuccess;
   machine().error.clear();
   return cudaSuccess;
@@ -259,7 +280,13 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   *can = device != peer;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
+  const Lock lock(machine().mutex);
+  if (peer < 0 || peer >= device_count() || peer == device_of_thread)
+    return told(cudaErrorInvalidDevice);
+  const bool made = machine().peers.insert({device_of_thread, peer}).second;
+  return made ? cudaSuccess : told(cudaErrorPeerAccessAlreadyEnabled);
+}
 
 const char* cudaGetErrorName(cudaError_t status) { return cudaGetErrorString(status); }
 const char* cudaGetErrorString(cudaError_t status) {
@@ -311,7 +338,10 @@ cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t fro
   if (const cudaError_t no = forbidden_in_capture()) return told(no);
   const Rows rows{to_pitch, from_pitch, width, height};
   if (const cudaError_t no = copy(to, from, rows, kind, stream_of(nullptr))) return told(no);
-  return told(wait_for(stream_of(nullptr)));
+  // Small pageable memory has been read, and is still on its way.
+  const bool late = where(from) == Where::kPageable && where(to) == Where::kDevice &&
+                    width * height <= kStagedBytes;
+  return late ? cudaSuccess : told(wait_for(stream_of(nullptr)));
 }
 
 cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes,

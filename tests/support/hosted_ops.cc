@@ -12,8 +12,10 @@ namespace weft::test {
 namespace {
 
 Stream& device_stream(const Stream& host) {
-  static Stream fast = cuda_stream(0, Determinism::kFast, 1);
-  static Stream fixed = cuda_stream(0, Determinism::kFixed, 1);
+  // These are never destroyed: when a process exits, the driver and the libraries, whose handles a
+  // queue would give back, may be gone before.
+  static auto& fast = *new Stream(cuda_stream(0, Determinism::kFast, 1));
+  static auto& fixed = *new Stream(cuda_stream(0, Determinism::kFixed, 1));
   return host.deterministic() ? fixed : fast;
 }
 
