@@ -4,8 +4,8 @@
 #   test          every test but the thorough   thorough  those too: golden cases once more on other kernels
 #   asan          address + undefined over the suite                          tsan  io, engine, parallel
 #   fuzz [SECONDS]  each reader of others' bytes, 60 s unless told
-#   cuda [ARCHITECTURES]  compile the CUDA build (90a-real unless told), run its stubs and what tests/gpu_pack.sh
-#                         packs in a bare root; needs no GPU, but a commit of every change, and root
+#   cuda [ARCHITECTURES]  compile the CUDA build (90a-real unless told; "all"), check what ptxas says, run its stubs and
+#                 what tests/gpu_pack.sh packs in a bare root; needs no GPU, but a commit of every change, and root
 #   cuda-changed  the same, unless it passed with these files before: a stamp lies beside the compiler cache
 #   release       the README's commands and the installed .deb, each in a bare Debian root (needs root)
 set -euo pipefail
@@ -41,8 +41,15 @@ run_tests() {
 }
 
 cuda() {
-  cmake --preset cuda -DBUILD_TESTING=ON -DCMAKE_UNITY_BUILD=ON -DWEFT_CUDA_ARCHITECTURES="${1:-90a-real}" >/dev/null
-  cmake --build build-cuda --target weft parallel_test cuda_test sdpa_graph_check conv_graph_check
+  local log=build-cuda/build.log architectures=-DWEFT_CUDA_ARCHITECTURES=${1:-90a-real}
+  [ "${1:-}" != all ] || architectures=-UWEFT_CUDA_ARCHITECTURES
+  cmake --preset cuda -DBUILD_TESTING=ON -DCMAKE_UNITY_BUILD=ON "$architectures" -DCMAKE_CUDA_FLAGS=-Xptxas=-v >/dev/null
+  ninja -C build-cuda -t clean weft_kernels >/dev/null  # so that the compiler cache repeats what ptxas said
+  if ! cmake --build build-cuda --target weft parallel_test cuda_test sdpa_graph_check conv_graph_check >"$log" 2>&1; then
+    grep -v '^ptxas info\|bytes stack frame' "$log"
+    return 1
+  fi
+  python3 tests/ptxas_log.py "$log" 90a
   local check
   for check in sdpa conv; do
     LD_LIBRARY_PATH=$PWD/build-cuda/tests/cuda/driver "build-cuda/tests/cuda/${check}_graph_check"
@@ -54,7 +61,7 @@ cuda() {
 cuda_changed() {
   local files stamp
   files=$(git ls-files -s CMakeLists.txt CMakePresets.json 'kernels/*' 'tests/kernels/*' 'tests/cuda/*' 'tests/support/*' \
-    'tests/parallel/nccl*' tests/parallel/CMakeLists.txt tests/ci.sh tests/gpu_pack.sh parallel/CMakeLists.txt 'parallel/transport/*' parallel/communicator.h tests/CMakeLists.txt)
+    'tests/parallel/nccl*' tests/parallel/CMakeLists.txt tests/ci.sh tests/gpu_pack.sh tests/ptxas_log.py parallel/CMakeLists.txt 'parallel/transport/*' parallel/communicator.h tests/CMakeLists.txt)
   stamp=${XDG_CACHE_HOME:-$HOME/.cache}/weft/cuda-$( (nvcc --version; echo "$files") | sha256sum | cut -c1-16)
   if [ -e "$stamp" ] && git diff --quiet; then
     echo "cuda: passed with these files before ($stamp)"
