@@ -1,5 +1,6 @@
 #include "kernels/conv.h"
 
+#include "kernels/linear.h"
 #include "kernels/ops.h"
 #include "kernels/view_checks.h"
 
@@ -14,7 +15,8 @@ PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView&
   CHECK(!bias || (bias.rank == 1 && bias[0] == weight[0] && is_float(bias.dtype) &&
                   is_near(stream, bias)),
         "bias", bias.to_string_shape(), "weight", weight.to_string_shape());
-  if (weight.rank == 5) return stream.ops().conv.pack_conv(stream, weight, bias, dtype);
+  const Tensor rounded = bias ? rounded_bias(stream, bias, dtype) : Tensor();
+  if (weight.rank == 5) return stream.ops().conv.pack_conv(stream, weight, rounded, dtype);
   // A 2D kernel is a 3D kernel of one frame: insert the time dimension.
   TensorView weight5 = weight;
   weight5.rank = 5;
@@ -24,7 +26,7 @@ PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView&
   }
   weight5.extent[2] = 1;
   weight5.stride[2] = weight.stride[2] * weight.extent[2];
-  return stream.ops().conv.pack_conv(stream, weight5, bias, dtype);
+  return stream.ops().conv.pack_conv(stream, weight5, rounded, dtype);
 }
 
 std::array<int64_t, 4> conv_output_shape(const TensorView& x, const PackedConv& packed,

@@ -48,11 +48,13 @@ class Libraries : public ::testing::Test {
     const TensorView part = out.view().slice(1, 0, p.out);
     const int64_t before = libraries_.gemms;
     linear(stream_, x, pack_linear(stream_, weight, b, p.dtype, p.format), p.activation, part);
-    const bool fused = p.activation == LinearActivation::kGeluTanh && !libraries_.refuse_gemm &&
-                       p.format != WeightFormat::kInt8 && p.format != WeightFormat::kFp8;
-    const double error = fused ? tanh_error(hosted_ops(), x, p.out_dtype) : 0;
+    const bool fused = !libraries_.refuse_gemm && p.format != WeightFormat::kInt8;
+    EpilogueErrors errors =
+        fused ? epilogue_errors(hosted_ops(), p.rows, p.bias, p.out_dtype, p.activation)
+              : EpilogueErrors{};
+    if (p.format == WeightFormat::kFp8) errors.tanh = 0;  // GELU is our own there
     if (p.format == WeightFormat::kCompute) {
-      EXPECT_TRUE(within(part, expect_linear(x, weight, b, p.activation, error)));
+      EXPECT_TRUE(within(part, expect_linear(x, weight, b, p.activation, errors)));
     } else {
       // The 8-bit values are the reference's; their sums are f32.
       Stream reference = Stream::cpu(1, Determinism::kFixed, &reference_ops());
@@ -62,8 +64,11 @@ class Libraries : public ::testing::Test {
       linear(reference, x, packed, p.activation, results);
       std::vector<Bounded> expected;
       for (int64_t i = 0; i < sums.count(); ++i) {
-        const double value = results.as<float>()[i], half = std::fabs(sums.as<float>()[i]) / 2;
-        expected.push_back({value, 1e-5 * (1 + std::fabs(value)) + half * error});
+        const double value = results.as<float>()[i], sum = sums.as<float>()[i],
+                     product = sum - (p.bias ? bias.as<float>()[i % p.out] : 0.0f);
+        expected.push_back({value, 1e-5 * (1 + std::fabs(value)) +
+                                       std::fabs(sum) / 2 * errors.tanh +
+                                       1.13 * errors.product * std::fabs(product)});
       }
       EXPECT_TRUE(within(part, expected));
     }

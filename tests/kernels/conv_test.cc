@@ -47,7 +47,9 @@ void check_conv(const Ops& ops, DType dtype, const ConvProblem& problem, bool wi
     outs.emplace_back(dtype, std::span<const int64_t>(shape));
     conv3d(stream, x, packed, problem.args, outs.back());
     if (threads == 3) continue;
-    const std::vector<Bounded> expected = expect_conv(x, weight, b, problem.args, shape);
+    const std::vector<Bounded> expected =
+        expect_conv(x, weight, b, problem.args, shape,
+                    pointwise_errors(ops, f * h * w, kt * kh * kw, with_bias, dtype));
     EXPECT_TRUE(within(outs[0], expected, &report));
     EXPECT_TRUE(similar(outs[0], expected));
   }

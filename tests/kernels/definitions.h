@@ -25,10 +25,25 @@ inline Tensor converted(const TensorView& x, DType dtype) {
 // documents as 2^-11 of the value in f32 and 2^-10.987 in f16. Our kernels and the CPU's do not.
 inline const double kTanhApprox = std::exp2(-10.987);
 
-// Returns the error of tanh in the GELU of a table: kTanhApprox where a device leaves GELU to the
-// library (LinearActivation), else 0.
-inline double tanh_error(const Ops& ops, const TensorView& x, DType out) {
-  return ops.name == "cuda" && out == DType::kBF16 && x.rows() > cuda::kGemvRows ? kTanhApprox : 0;
+// What a library's epilogue adds to the errors of a linear (LinearActivation).
+struct EpilogueErrors {
+  double product = 0;  // x w^T is rounded, too, before the bias is added; relative
+  double tanh = 0;
+};
+// The errors where a device leaves bias and activation to the library, else none.
+inline EpilogueErrors epilogue_errors(const Ops& ops, int64_t rows, bool bias, DType out,
+                                      LinearActivation activation) {
+  if (ops.name != "cuda" || out != DType::kBF16 || rows <= cuda::kGemvRows ||
+      activation == LinearActivation::kSilu)
+    return {};
+  return {bias ? kUnitBf16 : 0, kTanhApprox};
+}
+
+// A convolution of one tap is a linear.
+inline EpilogueErrors pointwise_errors(const Ops& ops, int64_t pixels, int64_t taps, bool bias,
+                                       DType dtype) {
+  return taps == 1 ? epilogue_errors(ops, pixels, bias, dtype, LinearActivation::kNone)
+                   : EpilogueErrors{};
 }
 
 // Expects act(sum), computed in f32. GELU is sum / 2 * (1 + tanh).
@@ -47,7 +62,7 @@ inline Bounded activated(const Bounded& sum, LinearActivation activation, double
 // Expects act(x w^T + bias) of weights already rounded to the compute dtype, that of x.
 inline std::vector<Bounded> expect_linear(const TensorView& x, const TensorView& weight,
                                           const TensorView& bias, LinearActivation activation,
-                                          double tanh_error = 0) {
+                                          const EpilogueErrors& errors = {}) {
   const std::vector<double> a = to_f64(x), w = to_f64(weight);
   const std::vector<double> b =
       bias ? to_f64(converted(bias, x.dtype)) : std::vector<double>(weight[0], 0.0);
@@ -60,7 +75,8 @@ inline std::vector<Bounded> expect_linear(const TensorView& x, const TensorView&
         sum += a[r * in + k] * w[o * in + k];
         sum_abs += std::fabs(a[r * in + k] * w[o * in + k]);
       }
-      out.push_back(activated({sum, chain_bound(in + 1, sum_abs)}, activation, tanh_error));
+      const double bound = chain_bound(in + 1, sum_abs) + errors.product * std::fabs(sum - b[o]);
+      out.push_back(activated({sum, bound}, activation, errors.tanh));
     }
   return out;
 }
@@ -68,9 +84,11 @@ inline std::vector<Bounded> expect_linear(const TensorView& x, const TensorView&
 // By definition a convolution is a sum over taps and input channels, with zeros outside x.
 inline std::vector<Bounded> expect_conv(const TensorView& x, const TensorView& weight,
                                         const TensorView& bias, const ConvArgs& args,
-                                        const std::array<int64_t, 4>& shape) {
+                                        const std::array<int64_t, 4>& shape,
+                                        const EpilogueErrors& errors = {}) {
   const std::vector<double> in = to_f64(x), w = to_f64(weight);
-  const std::vector<double> b = bias ? to_f64(bias) : std::vector<double>(weight[0], 0.0);
+  const std::vector<double> b =
+      bias ? to_f64(converted(bias, x.dtype)) : std::vector<double>(weight[0], 0.0);
   std::vector<Bounded> out;
   for (int64_t f = 0; f < shape[0]; ++f)
     for (int64_t h = 0; h < shape[1]; ++h)
@@ -94,7 +112,8 @@ inline std::vector<Bounded> expect_conv(const TensorView& x, const TensorView& w
                   sum_abs += std::fabs(term);
                 }
               }
-          out.push_back({sum, chain_bound(tap * x[3] + 1, sum_abs)});
+          out.push_back(
+              {sum, chain_bound(tap * x[3] + 1, sum_abs) + errors.product * std::fabs(sum - b[o])});
         }
   return out;
 }

@@ -87,7 +87,8 @@ Fp8Rows quantize_fp8(const TensorView& x, WeightFormat format) {
 }
 
 struct LibraryErrors {
-  double sum, tanh;  // sum_error_e4m3 and tanh_error
+  double sum;  // sum_error_e4m3
+  EpilogueErrors epilogue;
 };
 
 std::vector<Bounded> expect_linear_fp8(const TensorView& x, const TensorView& weight,
@@ -109,8 +110,9 @@ std::vector<Bounded> expect_linear_fp8(const TensorView& x, const TensorView& we
       }
       sum += added;
       // Two scales and the bias round once each after the chain of sums.
-      const double bound = chain_bound(in + 3, sum_abs + std::fabs(added)) + errors.sum * sum_abs;
-      out.push_back(activated({sum, bound}, activation, errors.tanh));
+      const double bound = chain_bound(in + 3, sum_abs + std::fabs(added)) + errors.sum * sum_abs +
+                           errors.epilogue.product * std::fabs(sum - added);
+      out.push_back(activated({sum, bound}, activation, errors.epilogue.tanh));
     }
   return out;
 }
@@ -156,8 +158,10 @@ TEST(LinearFp8, EqualsTheDefinition) {
             const TensorView part = out.view().slice(1, 1, shape.out);
             linear(stream, x, packed, activation, part);
             const bool may_fuse = format == WeightFormat::kFp8Tensor;
-            const LibraryErrors errors{sum_error_e4m3(*ops),
-                                       may_fuse ? tanh_error(*ops, x, out_dtype) : 0};
+            const LibraryErrors errors{
+                sum_error_e4m3(*ops),
+                may_fuse ? epilogue_errors(*ops, shape.rows, with_bias, out_dtype, activation)
+                         : EpilogueErrors{}};
             EXPECT_TRUE(
                 within(part, expect_linear_fp8(x, weight, b, activation, format, errors), &report));
           }

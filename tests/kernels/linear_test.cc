@@ -20,8 +20,8 @@ void check_linear(const Ops& ops, DType dtype, const LinearShape& shape,
   Tensor weight = make_normal(dtype, {shape.out, shape.in}, 22, 1 / std::sqrt(shape.in));
   Tensor bias = make_normal(DType::kF32, {shape.out}, 23);
   const TensorView b = with_bias ? bias.view() : TensorView();
-  const std::vector<Bounded> expected =
-      expect_linear(x, weight, b, activation, tanh_error(ops, x, out_dtype));
+  const std::vector<Bounded> expected = expect_linear(
+      x, weight, b, activation, epilogue_errors(ops, shape.rows, with_bias, out_dtype, activation));
   std::vector<Tensor> outs;
   for (int threads : {1, 3}) {
     Stream stream = Stream::cpu(threads, Determinism::kFixed, &ops);

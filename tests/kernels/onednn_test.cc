@@ -246,10 +246,10 @@ TEST(CpuConv, ChannelsOfTheModelsEqualTheReference) {
         SCOPED_TRACE(ops->name + " " + std::to_string(s.in) + " to " + std::to_string(s.out));
         Tensor x = make_normal(dtype, {s.frames, s.height, s.width, s.in}, 12);
         Tensor weight = make_normal(dtype, {s.out, s.in, s.kt, s.k, s.k}, 13, 0.1);
-        Tensor bias = make_normal(DType::kF32, {s.out}, 14);
         // The reference sums in f64, so this is the exact result in f32 for any dtype of the
         // inputs.
         Stream copier = Stream::cpu(1, Determinism::kFixed, &reference_ops());
+        const Tensor bias = rounded_bias(copier, make_normal(DType::kF32, {s.out}, 14), dtype);
         Tensor wide_x(DType::kF32, x.view().shape()), wide_w(DType::kF32, weight.view().shape());
         copy(copier, x, wide_x);
         copy(copier, weight, wide_w);

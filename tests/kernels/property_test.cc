@@ -137,7 +137,8 @@ TEST(Property, LinearEqualsItsDefinition) {
       Box out(draw, out_dtype, {rows, columns}, {1});
       linear(stream, x, pack_linear(stream, weight, bias, dtype), activation, out);
       const std::vector<Bounded> expected = expect_linear(
-          x, converted(weight, dtype), wide, activation, tanh_error(*table.ops, x, out_dtype));
+          x, converted(weight, dtype), wide, activation,
+          epilogue_errors(*table.ops, rows, static_cast<bool>(bias.view()), out_dtype, activation));
       EXPECT_TRUE(within(out, expected));
       EXPECT_TRUE(similar(out, expected));
       EXPECT_TRUE(out.intact());
@@ -293,14 +294,17 @@ TEST(Property, ConvEqualsItsDefinition) {
     weight.fill(draw, 0.2);
     if (draw.maybe(0.5)) (bias = Box(draw, any_property_float(draw), {columns}, {})).fill(draw);
     const Tensor wide = bias.view() ? converted(bias, DType::kF32) : Tensor();
-    std::vector<Bounded> expected;
     for (const Table& table : all_tables()) {
       const UseTarget use(table);
       SCOPED_TRACE(describe(table, {x, weight, bias}));
       Stream stream = any_stream(draw, table.ops);
       const PackedConv packed = pack_conv(stream, weight, bias, dtype);
       const auto shape = conv_output_shape(x, packed, args);
-      if (expected.empty()) expected = expect_conv(x, converted(weight, dtype), wide, args, shape);
+      const std::vector<Bounded> expected =
+          expect_conv(x, converted(weight, dtype), wide, args, shape,
+                      pointwise_errors(*table.ops, x.view().count() / x.view()[3],
+                                       packed.kernel()[0] * packed.kernel()[1] * packed.kernel()[2],
+                                       static_cast<bool>(bias.view()), dtype));
       Box out(draw, dtype, shape, {0});
       conv3d(stream, x, packed, args, out);
       EXPECT_TRUE(within(out, expected));
