@@ -232,11 +232,12 @@ bool wants_cuda(const Flags& flags) {
 namespace {
 
 std::vector<DeviceChoice> device_choices(const Flags& flags, const Ranks& ranks) {
-  if (!ranks.visible.empty()) return choose_devices(ranks.visible, cuda_index(flags));
+  if (!ranks.visible.empty())
+    return choose_devices(ranks.visible, cuda_index(flags), cuda_absence());
   std::vector<VisibleDevices> visible;
   for (int rank = 0; rank < ranks.count; ++rank)
     visible.push_back({.rank_here = rank, .identities = visible_identities()});
-  return choose_devices(visible, cuda_index(flags));
+  return choose_devices(visible, cuda_index(flags), cuda_absence());
 }
 
 }  // namespace

@@ -18,10 +18,9 @@ struct Gpus {
 };
 
 Gpus gpus_here() {
-  if (cuda_versions().empty()) return {0, "this build has no CUDA (cmake --preset cuda makes one)"};
+  if (cuda_versions().empty()) return {0, cuda_absence()};
   try {
-    const int count = cuda_device_count();
-    return {count, count > 0 ? "" : "this machine has no CUDA device (nvidia-smi lists them)"};
+    return {cuda_device_count(), cuda_absence()};
   } catch (const Error& error) {
     return {0, error.what()};
   }

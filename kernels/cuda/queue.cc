@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/reasons.h"
 #include "kernels/ops.h"
 
 namespace weft {
@@ -13,10 +14,13 @@ constexpr size_t kScratchLimit = size_t{64} << 30;  // address space, not memory
 
 void check_cuda(cudaError_t status, const char* call, const char* file, int line) {
   if (status == cudaSuccess) return;
-  const bool memory = status == cudaErrorMemoryAllocation;
-  throw Error(memory ? ErrorKind::kMemory : ErrorKind::kInternal,
-              std::string(file) + ":" + std::to_string(line) + ": " + call + ": " +
-                  cudaGetErrorString(status));
+  if (status == cudaErrorMemoryAllocation) {
+    int device = 0;
+    cudaGetDevice(&device);
+    throw Error(ErrorKind::kMemory, shortage_on(device, std::string("asked by ") + call));
+  }
+  throw Error(ErrorKind::kInternal, std::string(file) + ":" + std::to_string(line) + ": " + call +
+                                        ": " + cudaGetErrorString(status));
 }
 
 CudaDeviceScope::CudaDeviceScope(int index) {
@@ -82,7 +86,8 @@ Stream cuda_stream(int index, Determinism determinism, int threads) {
     throw Error(ErrorKind::kUsage,
                 "--device cuda:" + std::to_string(index) + ": the machine has " +
                     std::to_string(count) + " CUDA devices" +
-                    (count > 0 ? ", legal: cuda:0 to cuda:" + std::to_string(count - 1) : ""));
+                    (count > 0 ? ", legal: cuda:0 to cuda:" + std::to_string(count - 1)
+                               : ": " + cuda_absence()));
   return Stream::of_queue({Device::Kind::kCuda, static_cast<int8_t>(index)},
                           std::make_shared<CudaQueue>(index), cuda_ops(), threads, determinism);
 }
