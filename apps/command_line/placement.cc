@@ -48,6 +48,13 @@ void resolve_gpus(Flags& flags) {
 }
 
 void resolve_device(Flags& flags) {
+  if (!flags.text("device-name").empty()) {
+    if (flags.text("device") == "cpu")
+      throw Error(ErrorKind::kUsage, flags.label("device-name") + " names a GPU, but " +
+                                         flags.label("device") +
+                                         " is 'cpu'; legal beside it: --device cuda");
+    if (flags.text("device") == "auto") flags.imply("device", "cuda", flags.label("device-name"));
+  }
   if (flags.text("device") != "auto") return;
   const bool has_backend = !cuda_versions().empty();
   if (!has_backend)
