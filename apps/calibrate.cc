@@ -121,23 +121,6 @@ DeviceModel measure_device(int ranks, int threads, const SampledModel& of) {
   return device;
 }
 
-DeviceModel assumed_device_model(DType dtype) {
-  // bf16: large GEMMs, attention by cuDNN (its frontend's published benchmarks),
-  // convolutions at two fifths; f32: without tensor cores. Memory at 90 % of its peak.
-  const bool half = dtype == DType::kBF16;
-  DeviceModel device;
-  const auto rate = [&](OpFamily family) -> double& {
-    return device.flop_per_s[static_cast<size_t>(family)];
-  };
-  rate(OpFamily::kLinear) = half ? 790e12 : 50e12;
-  rate(OpFamily::kAttention) = half ? 620e12 : 30e12;
-  rate(OpFamily::kConv) = 30e12;  // the decoder computes in f32
-  device.bytes_per_s.fill(4.3e12);
-  device.copy_bytes_per_s = 4.3e12 / 2;
-  device.message_s = 30e-6;
-  return device;
-}
-
 Link measure_link(Communicator& world) {
   constexpr int kRounds = 5;
   constexpr int64_t kSmall = 8, kLarge = 1 << 20;

@@ -25,8 +25,6 @@ struct SampledModel {
 // because small heads, narrow rows and few channels are slower; rows above 1536 columns are cut,
 // because they are no faster. The processor's time for a message is assumed.
 DeviceModel measure_device(int ranks, int threads, const SampledModel& of);
-// Describes an H200 by published measurements, for plans on machines without a GPU.
-DeviceModel assumed_device_model(DType dtype);
 
 // Measures messages between the first rank and each other one, and describes the slowest link. The
 // copies at both ends are part of it. All ranks must call it, and all receive the same.

@@ -232,11 +232,12 @@ bool wants_cuda(const Flags& flags) {
 namespace {
 
 std::vector<DeviceChoice> device_choices(const Flags& flags, const Ranks& ranks) {
-  if (!ranks.visible.empty()) return choose_devices(ranks.visible, cuda_index(flags));
+  if (!ranks.visible.empty())
+    return choose_devices(ranks.visible, cuda_index(flags), cuda_absence());
   std::vector<VisibleDevices> visible;
   for (int rank = 0; rank < ranks.count; ++rank)
     visible.push_back({.rank_here = rank, .identities = visible_identities()});
-  return choose_devices(visible, cuda_index(flags));
+  return choose_devices(visible, cuda_index(flags), cuda_absence());
 }
 
 }  // namespace
@@ -261,20 +262,34 @@ int cuda_devices_here() { return cuda_versions().empty() ? 0 : cuda_device_count
 }  // namespace
 
 std::string PlannedDevice::description() const {
-  return traits.name + (here ? ", " + to_string(*here) : " (assumed: no such device is here)");
+  return traits.name + (named  ? " (by its name)"
+                        : here ? ", " + to_string(*here)
+                               : " (assumed: no such device is here)");
 }
 
 std::optional<PlannedDevice> planned_device(const Flags& flags) {
   if (!wants_cuda(flags)) return {};
+  if (const std::string name = flags.text("device-name"); !name.empty()) {
+    const KnownDevice* named = find_known_device(name);
+    if (!named)
+      throw Error(ErrorKind::kUsage, flags.label("device-name") + " is '" + name +
+                                         "', legal: " + known_device_names());
+    return PlannedDevice{.traits = named->traits(), .rates = named, .here = {}, .named = true};
+  }
   const int index = std::max(0, cuda_index(flags));
-  if (index >= cuda_devices_here()) return PlannedDevice{assumed_device(), {}};
+  if (index >= cuda_devices_here())
+    return PlannedDevice{
+        .traits = assumed_device().traits(), .rates = &assumed_device(), .here = {}};
   const Device device{Device::Kind::kCuda, static_cast<int8_t>(index)};
-  return PlannedDevice{device_traits(device), device};
+  const DeviceTraits traits = device_traits(device);
+  const KnownDevice* known = find_known_device(traits.name);
+  return PlannedDevice{
+      .traits = traits, .rates = known ? known : &assumed_device(), .here = device};
 }
 
 int planned_ranks_per_device(const Flags& flags, int ranks) {
   if (cuda_index(flags) >= 0) return ranks;
-  const int count = cuda_devices_here();
+  const int count = flags.text("device-name").empty() ? cuda_devices_here() : 0;
   return count > 0 ? (ranks + count - 1) / count : 1;
 }
 

@@ -8,9 +8,9 @@
 
 #include "apps/command_line/flags.h"
 #include "apps/device_choice.h"
+#include "engine/planning/known_devices.h"
 #include "kernels/attention.h"
 #include "kernels/check.h"
-#include "kernels/device_plan.h"
 #include "parallel/communicator.h"
 #include "parallel/transport/link.h"
 
@@ -68,11 +68,13 @@ std::string device_description(Device device);
 // A stream on device_of(), with --threads of the host and --deterministic.
 Stream stream_of(const Flags& flags, const Ops* ops = nullptr);
 
-// The device that a plan is made for: the one that --device names where it is present, else an
-// H200; nullopt for a CPU.
+// The device that a plan is made for: that of --device-name, else the one that --device names where
+// it is present, else an H200; nullopt for a CPU.
 struct PlannedDevice {
   DeviceTraits traits;
+  const KnownDevice* rates;  // of the same name where it is known, else an H200's
   std::optional<Device> here;
+  bool named = false;  // by --device-name
 
   std::string description() const;  // "NVIDIA H200 (assumed: no such device is here)"
 };

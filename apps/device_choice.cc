@@ -26,19 +26,21 @@ std::string device_identity(const DeviceNames& names) {
   return names.host + " device " + std::to_string(names.index);
 }
 
-std::vector<DeviceChoice> choose_devices(std::span<const VisibleDevices> ranks, int index) {
+std::vector<DeviceChoice> choose_devices(std::span<const VisibleDevices> ranks, int index,
+                                         const std::string& absence) {
   std::vector<DeviceChoice> choices;
   std::map<std::string, int> users;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const int count = static_cast<int>(ranks[rank].identities.size());
     if (index >= count || count == 0)
-      throw Error(ErrorKind::kUsage,
-                  "--device is 'cuda" + (index >= 0 ? ":" + std::to_string(index) : "") + "', " +
-                      (ranks.size() > 1 ? "rank " + std::to_string(rank) : "the machine") +
-                      (ranks.size() > 1 ? " sees " : " has ") + std::to_string(count) +
-                      " CUDA devices" +
-                      (count > 0 ? ", legal: cpu, cuda, cuda:0 to cuda:" + std::to_string(count - 1)
-                                 : ", legal: cpu"));
+      throw Error(
+          ErrorKind::kUsage,
+          "--device is 'cuda" + (index >= 0 ? ":" + std::to_string(index) : "") + "', " +
+              (ranks.size() > 1 ? "rank " + std::to_string(rank) + " sees " : "the machine has ") +
+              std::to_string(count) + " CUDA devices" +
+              (count > 0         ? ", legal: cpu, cuda, cuda:0 to cuda:" + std::to_string(count - 1)
+               : absence.empty() ? ", legal: cpu"
+                                 : ": " + absence + "; legal: cpu"));
     choices.push_back({.index = index >= 0 ? index : ranks[rank].rank_here % count});
     ++users[ranks[rank].identities[choices.back().index]];
   }

@@ -33,8 +33,10 @@ struct DeviceChoice {
 
 // The device of every rank. Index < 0: a rank takes the visible device of its rank on the host,
 // modulo their number, so a rank that sees one device takes that. Otherwise every rank takes
-// `index`. Error(kUsage) that names the first rank that sees no such device.
-std::vector<DeviceChoice> choose_devices(std::span<const VisibleDevices> ranks, int index);
+// `index`. Error(kUsage) that names the first rank that sees no such device, and this process's
+// `absence`, why it sees none.
+std::vector<DeviceChoice> choose_devices(std::span<const VisibleDevices> ranks, int index,
+                                         const std::string& absence = "");
 
 // The largest DeviceChoice::ranks.
 int most_ranks_per_device(std::span<const DeviceChoice> choices);

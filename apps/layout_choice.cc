@@ -10,18 +10,19 @@
 namespace weft {
 namespace {
 
-std::optional<DeviceModel> given_model(const Flags& flags) {
+// A model with the rates that are given: both, or beside --device-name one in place of its own.
+std::optional<DeviceModel> given_model(const Flags& flags, const DeviceModel* named) {
   const auto gflops = flags.real("device-gflops");
   const auto gbs = flags.real("device-gbs");
   if (!gflops && !gbs) return {};
-  if (!gflops || !gbs)
+  if (!named && (!gflops || !gbs))
     throw Error(ErrorKind::kUsage, flags.label(gflops ? "device-gflops" : "device-gbs") +
                                        " describes a device only together with " +
                                        (gflops ? "--device-gbs" : "--device-gflops"));
-  DeviceModel device;
+  DeviceModel device = named ? *named : DeviceModel{};
   for (OpFamily family : {OpFamily::kLinear, OpFamily::kAttention, OpFamily::kConv})
-    device.flop_per_s[static_cast<size_t>(family)] = *gflops * 1e9;
-  device.bytes_per_s.fill(*gbs * 1e9);
+    if (gflops) device.flop_per_s[static_cast<size_t>(family)] = *gflops * 1e9;
+  if (gbs) device.bytes_per_s.fill(*gbs * 1e9);
   return device;
 }
 
@@ -44,13 +45,16 @@ SimulatedMachine simulated_machine(const Flags& flags, const Ranks& ranks, const
   const DType dtype = compute_dtype(flags);
   SimulatedMachine machine{
       .planned = planned_device(flags), .model = {}, .description = {}, .link = link};
-  const std::optional<DeviceModel> given = given_model(flags);
+  const bool named = machine.planned && machine.planned->named;
+  if (machine.planned) machine.model = machine.planned->rates->model(dtype);
+  const auto given = given_model(flags, named ? &machine.model : nullptr);
   std::string source;
   if (given) {
     machine.model = *given;
   } else if (machine.planned) {
-    machine.model = assumed_device_model(dtype);
-    source = " (assumed: an NVIDIA H200; --device-gflops and --device-gbs describe another)";
+    source = named ? " (expected of its datasheet)"
+                   : std::string(" (assumed: an NVIDIA ") + machine.planned->rates->name +
+                         "; --device-name describes another)";
   } else {
     const int online = static_cast<int>(std::thread::hardware_concurrency());
     const int threads = Stream::cpu(threads_per_rank(flags, ranks)).threads();
@@ -78,6 +82,12 @@ SimulatedMachine simulated_machine(const Flags& flags, const Ranks& ranks, const
   if (machine.planned->here && flags.integer("resident-layers"))
     here = stream_on(*machine.planned->here);
   machine.upload = upload_forecast(flags, 1, here ? &*here : nullptr);
+  if (!named) return machine;
+  if (!flags.real("device-host-gbs"))
+    machine.upload = {1, machine.planned->rates->host_gbs * 1e9, "assumed"};
+  const Link own = machine.planned->rates->link();
+  if (!flags.given("link-ms")) machine.link.latency_s = own.latency_s;
+  if (!flags.given("link-gbit")) machine.link.bytes_per_s = own.bytes_per_s;
   return machine;
 }
 

@@ -26,8 +26,8 @@ Link link_of(const Flags& flags);
 // The same, but the link that the processes of this job measure where neither is given. All
 // processes must call it.
 Link link_between(const Flags& flags, const Ranks& ranks);
-// --device-gflops and --device-gbs, else a measurement of this CPU with ops of the model's sizes or
-// an assumption for GPUs.
+// --device-gflops and --device-gbs, else a measurement of this CPU with ops of the model's sizes,
+// or for GPUs the rates of --device-name, which then also has its links, or of an H200.
 SimulatedMachine simulated_machine(const Flags& flags, const Ranks& ranks, const Link& link,
                                    const OpenModel& model);
 

@@ -161,7 +161,7 @@ void print_schedule(const PlannedJob& job, const Layout& layout, std::optional<i
   }
 }
 
-void print_job(const Flags& flags, const Generator& generator, const Request& request,
+void print_job(const Generator& generator, const Request& request,
                const SimulatedMachine& machine) {
   std::printf(
       "model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g    tokens %lld\n",
@@ -171,9 +171,9 @@ void print_job(const Flags& flags, const Generator& generator, const Request& re
       static_cast<long long>(request.frames), request.steps, request.guidance_scale.value_or(1),
       static_cast<long long>(generator.tokens(request)));
   std::printf("device  %s\n", printable(machine.description).c_str());
-  const std::string bandwidth = flags.text("link-gbit");
-  std::printf("link    %s, %g ms\n",
-              bandwidth.empty() ? "unlimited" : (bandwidth + " Gbit/s").c_str(),
+  char bandwidth[32];
+  std::snprintf(bandwidth, sizeof bandwidth, "%g Gbit/s", machine.link.bytes_per_s * 8e-9);
+  std::printf("link    %s, %g ms\n", machine.link.bytes_per_s > 0 ? bandwidth : "unlimited",
               machine.link.latency_s * 1e3);
 }
 
@@ -286,7 +286,7 @@ int run_plan(const Flags& flags) {
       std::printf("%s\n", object.dump().c_str());
     }
   } else {
-    print_job(flags, generator, job.request, machine);
+    print_job(generator, job.request, machine);
     print_comparison(job, machine, all, rank);
     if (flags.on("check"))
       for (const Forecast& out : forecasts)

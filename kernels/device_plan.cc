@@ -19,14 +19,6 @@ int64_t whole(int64_t count, int64_t of) { return (count + of - 1) / of * of; }
 
 }  // namespace
 
-DeviceTraits assumed_device() {
-  return {.name = "NVIDIA H200",
-          .multiprocessors = 132,
-          .major = 9,
-          .minor = 0,
-          .bytes = size_t{143156} << 20};  // 139.8 GiB, as the driver reports it
-}
-
 RowBlocks row_blocks(int64_t rows, int64_t row_bytes) {
   const int64_t most = std::max(kLeastRows, linear_block_bytes / row_bytes);
   const int64_t count = (rows + most - 1) / most;

@@ -21,7 +21,6 @@ struct DeviceTraits {
   bool has_warpgroups() const { return major == 9; }
 };
 DeviceTraits device_traits(Device device);  // the traits of an installed device
-DeviceTraits assumed_device();  // the traits of an H200, for plans where no device is installed
 
 // DeviceRanges (arenas, scratch) get their memory in pieces of this size, a multiple of every
 // device's allocation granularity.

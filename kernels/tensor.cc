@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -177,7 +178,7 @@ Tensor::Tensor(DType dtype, std::span<const int64_t> shape, Device device) {
   }
   if (!data)
     throw Error(ErrorKind::kMemory, "out of memory: a tensor " + view_.to_string_shape() +
-                                        " needs " + std::to_string(bytes) + " bytes");
+                                        " needs " + format_bytes(bytes));
   memory_ = std::unique_ptr<void, Free>(data, Free{bytes, device});
   view_.data = data;
   Counter& count = counter(device.kind);
@@ -185,6 +186,14 @@ Tensor::Tensor(DType dtype, std::span<const int64_t> shape, Device device) {
   size_t peak = count.peak;
   while (live > peak && !count.peak.compare_exchange_weak(peak, live)) {
   }
+}
+
+std::string format_bytes(uint64_t bytes) {
+  const bool large = bytes >= uint64_t{1} << 30;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f %s",
+                static_cast<double>(bytes) / (large ? 1 << 30 : 1 << 20), large ? "GiB" : "MiB");
+  return text;
 }
 
 void Tensor::Free::operator()(void* data) const {

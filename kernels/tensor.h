@@ -96,6 +96,9 @@ class Tensor {
   TensorView view_;
 };
 
+// "12.00 GiB", "3.21 MiB".
+std::string format_bytes(uint64_t bytes);
+
 // These count the bytes of this process's live Tensors on the host or its devices, and their
 // maximum since the last reset; tests and the memory report read them. For a measured kind they
 // count those of the calling thread.

@@ -16,7 +16,7 @@ USED = re.compile(r"Used (\d+) registers")
 # The kernels that spill, in some architectures, and the most bytes that each stores or loads: a few registers of the
 # caches' first level. A kernel that no longer does may be struck off.
 KNOWN_SPILLS = [(re.compile(name), most) for name, most in (
-    ("map_rows.*GeluErf", 16), ("gemv_kernel", 24), ("flash_bf16.*FlashShapeILi64ELi4ELi1ELi4E", 32))]
+    ("map_rows.*GeluErf", 16), ("gemv_kernel", 24), ("flash_bf16.*FlashShapeILi(64ELi4ELi1ELi4|128ELi4ELi1ELi3)E", 32))]
 SERIAL = re.compile(r"wgmma.* serialized.* function '(\w+)'")
 
 

@@ -18,10 +18,9 @@ struct Gpus {
 };
 
 Gpus gpus_here() {
-  if (cuda_versions().empty()) return {0, "this build has no CUDA (cmake --preset cuda makes one)"};
+  if (cuda_versions().empty()) return {0, cuda_absence()};
   try {
-    const int count = cuda_device_count();
-    return {count, count > 0 ? "" : "this machine has no CUDA device (nvidia-smi lists them)"};
+    return {cuda_device_count(), cuda_absence()};
   } catch (const Error& error) {
     return {0, error.what()};
   }
@@ -49,6 +48,13 @@ void resolve_gpus(Flags& flags) {
 }
 
 void resolve_device(Flags& flags) {
+  if (!flags.text("device-name").empty()) {
+    if (flags.text("device") == "cpu")
+      throw Error(ErrorKind::kUsage, flags.label("device-name") + " names a GPU, but " +
+                                         flags.label("device") +
+                                         " is 'cpu'; legal beside it: --device cuda");
+    if (flags.text("device") == "auto") flags.imply("device", "cuda", flags.label("device-name"));
+  }
   if (flags.text("device") != "auto") return;
   const bool has_backend = !cuda_versions().empty();
   if (!has_backend)

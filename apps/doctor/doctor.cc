@@ -1,6 +1,4 @@
 // weft doctor: checks whether this machine and this build can do the work.
-#include "apps/doctor/doctor.h"
-
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -12,12 +10,12 @@
 
 #include "apps/commands.h"
 #include "apps/device.h"
+#include "apps/doctor/device_checks.h"
 #include "apps/doctor/self_test.h"
 #include "apps/model_folder.h"
 #include "apps/scratch_folder.h"
 #include "engine/generation/generator.h"
 #include "io/json.h"
-#include "kernels/cuda/device.h"
 #include "parallel/transport/mpi.h"
 
 namespace weft {
@@ -119,51 +117,6 @@ HealthCheck mpi_check() {
   return check;
 }
 
-HealthCheck cuda_check() {
-  HealthCheck check{.name = "cuda", .detail = {}, .remedy = {}};
-  const std::string versions = cuda_versions();
-  const bool driver = fs::exists("/proc/driver/nvidia/version");
-  if (versions.empty()) {
-    check.detail = driver ? "not built, but an NVIDIA driver is loaded" : "not built; CPU only";
-    return check;
-  }
-  try {
-    const int devices = cuda_device_count();
-    check.detail = versions + ", " + std::to_string(devices) + " devices";
-    for (int device = 0; device < devices; ++device)
-      check.detail +=
-          "; cuda:" + std::to_string(device) + " " + cuda_device_description(device) + ", " +
-          format_bytes(available_memory({Device::Kind::kCuda, static_cast<int8_t>(device)})) +
-          " free";
-    if (devices > 0) return check;
-  } catch (const Error& error) {
-    check.detail = versions + ": " + error.what();
-  }
-  check.health = Health::kWarn;
-  check.remedy = "no device is usable: check nvidia-smi; --device cpu works";
-  return check;
-}
-
-// One check per op family: whether the vendor's libraries on --device accept what models need.
-HealthChecks library_checks(const Flags& flags) {
-  std::map<std::string, HealthCheck> families;
-  Stream stream = stream_of(flags);
-  for (const LibraryAnswer& answer : ask_cuda_libraries(stream)) {
-    HealthCheck& check = families[answer.family];
-    check.name = "library " + answer.family;
-    check.detail += (check.detail.empty() ? "" : "; ") + answer.what +
-                    (answer.refusal.empty() ? " taken" : " refused: " + answer.refusal);
-    if (answer.refusal.empty()) continue;
-    check.health = Health::kWarn;
-    check.remedy =
-        "slower kernels of our own are used in their place; CUDA 13 and cuDNN 9.19 are known to "
-        "work";
-  }
-  HealthChecks out;
-  for (auto& [family, check] : families) out.push_back(std::move(check));
-  return out;
-}
-
 // Measures how fast up to 1 GiB of a model's weights is read.
 HealthCheck read_check(const std::string& model) {
   HealthCheck check{.name = "weights", .detail = {}, .remedy = {}};
@@ -255,9 +208,7 @@ int run_doctor(const Flags& flags) {
                         : fs::path(output).parent_path().string()));
   for (const HealthCheck& check : encoder_checks()) take(check);
   take(mpi_check());
-  take(cuda_check());
-  if (wants_cuda(flags))
-    for (const HealthCheck& check : library_checks(flags)) take(check);
+  for (const HealthCheck& check : device_checks(flags)) take(check);
   if (!flags.text("model").empty())
     for (const HealthCheck& check : model_checks(flags)) take(check);
   if (!flags.on("json"))

@@ -110,10 +110,11 @@ struct Generator::Impl {
     if (size > kLargestFp8Head)
       refuse("the model's heads have " + std::to_string(size) + " columns, fp8 supports up to " +
              std::to_string(kLargestFp8Head));
+    const std::string need = " is no device of compute capability 9.0";
     const Device device = options.device;
+    if (options.planned && !options.planned->has_warpgroups()) refuse(options.planned->name + need);
     if (device.kind == Device::Kind::kCuda && !cuda_attends_in_fp8(device.index))
-      refuse(to_string(device) +
-             " is no device of compute capability 9.0: " + cuda_device_description(device.index));
+      refuse(to_string(device) + need + ": " + cuda_device_description(device.index));
   }
 
   SamplerConfig sampler_for(const Request& request) const {

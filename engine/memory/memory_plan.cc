@@ -77,11 +77,6 @@ uint64_t cgroup_left() {
 
 std::string_view to_string(Residency residency) { return kNames[static_cast<size_t>(residency)]; }
 
-std::string format_bytes(uint64_t bytes) {
-  return bytes >= kGiB ? fixed2(static_cast<double>(bytes) / kGiB) + " GiB"
-                       : fixed2(static_cast<double>(bytes) / kMiB) + " MiB";
-}
-
 // Free device memory minus a reserve for memory that no plan counts: kernel code, recorded graphs
 // and the libraries' own allocations.
 uint64_t left_of_device(uint64_t free) { return free - std::min(free / 16, kGiB); }

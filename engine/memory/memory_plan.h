@@ -118,7 +118,4 @@ Residency smallest_residency(const ComponentBytes& parts);
 MemoryPlan plan_memory(const ComponentBytes& parts, uint64_t available,
                        uint64_t host_available = UINT64_MAX);
 
-// "12.00 GiB", "3.21 MiB".
-std::string format_bytes(uint64_t bytes);
-
 }  // namespace weft

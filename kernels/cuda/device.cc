@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/cuda/queue.h"
+#include "kernels/cuda/reasons.h"
 #include "kernels/cuda/tables.h"
 #include "kernels/device_plan.h"
 
@@ -14,11 +15,19 @@ namespace weft {
 int cuda_device_count() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver) return 0;
-  if (status != cudaSuccess)
+  if (status == cudaSuccess) return count;
+  cudaGetLastError();
+  if (absence_of(status).empty())
     throw Error(ErrorKind::kInternal,
                 std::string("cudaGetDeviceCount: ") + cudaGetErrorString(status));
-  return count;
+  return 0;
+}
+
+std::string cuda_absence() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  cudaGetLastError();
+  return absence_of(status);
 }
 
 std::string cuda_versions() {

@@ -14,6 +14,9 @@ namespace weft {
 // Returns the number of CUDA devices. Throws Error(kUsage), naming the build option, if there is no
 // backend.
 int cuda_device_count();
+// Says why there is no device, and what helps: no backend, no or an old driver, no GPU. "" where
+// there is one.
+std::string cuda_absence();
 
 // Returns "driver 12.4, toolkit 12.4", or "" if there is no backend.
 std::string cuda_versions();

@@ -17,9 +17,10 @@ namespace {
 
 void check_cublas(cublasStatus_t status, const char* call, int line) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw Error(status == CUBLAS_STATUS_ALLOC_FAILED ? ErrorKind::kMemory : ErrorKind::kInternal,
-              std::string(__FILE__) + ":" + std::to_string(line) + ": " + call + ": " +
-                  cublasLtGetStatusString(status));
+  if (status == CUBLAS_STATUS_ALLOC_FAILED)
+    check_cuda(cudaErrorMemoryAllocation, call, __FILE__, line);
+  throw Error(ErrorKind::kInternal, std::string(__FILE__) + ":" + std::to_string(line) + ": " +
+                                        call + ": " + cublasLtGetStatusString(status));
 }
 #define WEFT_CUBLAS_CHECK(call) check_cublas((call), #call, __LINE__)
 

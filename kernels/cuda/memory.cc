@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/cuda/queue.h"
+#include "kernels/cuda/reasons.h"
 #include "kernels/device_memory.h"
 #include "kernels/device_plan.h"
 
@@ -37,10 +38,7 @@ void check_driver(CUresult status, const char* call, size_t bytes) {
 }
 
 std::string out_of_memory(Device device, size_t wanted) {
-  const DeviceMemoryInfo info = device_memory_info(device);
-  return "out of memory on cuda:" + std::to_string(device.index) + ": " + std::to_string(wanted) +
-         " bytes requested, " + std::to_string(info.free) + " of " + std::to_string(info.total) +
-         " free";
+  return shortage_on(device.index, format_bytes(wanted) + " requested");
 }
 
 // The device itself, and the devices that can reach its memory: messages are copied by either side.
@@ -94,10 +92,8 @@ void* device_malloc(Device device, size_t bytes) {
   const CudaDeviceScope scope(device.index);
   void* data = nullptr;
   const cudaError_t status = cudaMalloc(&data, bytes);
-  if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // clears the error, which later calls would report again
+  if (status == cudaErrorMemoryAllocation)
     throw Error(ErrorKind::kMemory, out_of_memory(device, bytes));
-  }
   WEFT_CUDA_CHECK(status);
   count_taken(device.index, rounded(bytes, kAlign));
   const cudaStream_t stream = zeroing_stream(device.index);

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/reasons.h"
 #include "kernels/ops.h"
 
 namespace weft {
@@ -39,11 +40,15 @@ void reach(int index, int other) {
 
 void check_cuda(cudaError_t status, const char* call, const char* file, int line) {
   if (status == cudaSuccess) return;
+  if (status == cudaErrorMemoryAllocation) {
+    int device = 0;
+    cudaGetDevice(&device);
+    throw Error(ErrorKind::kMemory, shortage_on(device, std::string("asked by ") + call));
+  }
   const std::string text = std::string(file) + ":" + std::to_string(line) + ": " + call + ": " +
                            cudaGetErrorString(status);
   if (status == cudaErrorStreamCaptureUnsupported) throw NotRecordable(ErrorKind::kInternal, text);
-  throw Error(status == cudaErrorMemoryAllocation ? ErrorKind::kMemory : ErrorKind::kInternal,
-              text);
+  throw Error(ErrorKind::kInternal, text);
 }
 
 CudaDeviceScope::CudaDeviceScope(int index) {
@@ -132,7 +137,8 @@ Stream cuda_stream(int index, Determinism determinism, int threads) {
     throw Error(ErrorKind::kUsage,
                 "--device cuda:" + std::to_string(index) + ": the machine has " +
                     std::to_string(count) + " CUDA devices" +
-                    (count > 0 ? ", legal: cuda:0 to cuda:" + std::to_string(count - 1) : ""));
+                    (count > 0 ? ", legal: cuda:0 to cuda:" + std::to_string(count - 1)
+                               : ": " + cuda_absence()));
   return Stream::of_queue({Device::Kind::kCuda, static_cast<int8_t>(index)},
                           std::make_shared<CudaQueue>(index), cuda_ops(), threads, determinism);
 }

@@ -12,8 +12,8 @@
 
 namespace weft {
 
-// Throws Error(kInternal), or Error(kMemory) if memory ran out, with the call's text, place and
-// reason.
+// Throws Error(kInternal) with the call's text, place and reason, or Error(kMemory) if memory ran
+// out.
 void check_cuda(cudaError_t status, const char* call, const char* file, int line);
 #define WEFT_CUDA_CHECK(call) ::weft::check_cuda((call), #call, __FILE__, __LINE__)
 

@@ -15,6 +15,7 @@ namespace {
 }  // namespace
 
 int cuda_device_count() { unavailable(); }
+std::string cuda_absence() { return "this build has no CUDA (cmake --preset cuda makes one)"; }
 std::string cuda_versions() { return ""; }
 std::string cuda_device_description(int) { unavailable(); }
 CudaDeviceNames cuda_device_names(int) { unavailable(); }

@@ -403,5 +403,61 @@ TEST(Plan, RefusesHalfADevice) {
   EXPECT_NE(outcome.err.find("--device-gbs"), std::string::npos);
 }
 
+const std::string kNamedPlan = "plan --model " + kModel + " --steps 2 --num-frames 9 -p x ";
+
+// A name stands for memory, rates and links; the flags for these win, one by one.
+TEST(Plan, DescribesADeviceByItsName) {
+  const auto plan = [](const std::string& more) {
+    return test::json_lines_of(kNamedPlan + more + " --json").front();
+  };
+  const nlohmann::json small = plan("--device-name 'RTX 4090'"), large = plan("--device-name b200");
+  EXPECT_EQ(small["device"], "NVIDIA GeForce RTX 4090 (by its name)");
+  EXPECT_LT(small["available_bytes"], uint64_t{24} << 30);
+  EXPECT_GT(large["available_bytes"], uint64_t{170} << 30);
+  EXPECT_EQ(plan("--device-name nvidia-rtx4090 --device cuda")["seconds"], small["seconds"]);
+  EXPECT_GT(small["seconds"], large["seconds"]);
+  EXPECT_EQ(plan("--device-name h200")["seconds"], plan("--device cuda")["seconds"]);
+  // A slower product or memory takes longer; without the name, one flag alone is refused.
+  EXPECT_GT(plan("--device-name b200 --device-gflops 1")["seconds"], large["seconds"]);
+  EXPECT_GT(plan("--device-name b200 --device-gbs 1")["seconds"], large["seconds"]);
+  const std::string both = "--device-gflops 7 --device-gbs 9 ";
+  EXPECT_GT(plan(both + "--device-name b200")["seconds"], 10 * large["seconds"].get<double>());
+}
+
+TEST(Plan, ANamedDeviceHasItsLinks) {
+  const auto link = [](const std::string& more) {
+    const std::string text = run(kNamedPlan + "--ranks 2 --layout cfg=2 --device-name " + more).out;
+    const size_t at = text.find("\nlink    ") + 9;
+    return text.substr(at, text.find('\n', at) - at);
+  };
+  EXPECT_EQ(link("'H100 SXM'"), "3600 Gbit/s, 0.01 ms");
+  EXPECT_EQ(link("L40S"), "176 Gbit/s, 0.01 ms");
+  EXPECT_EQ(link("L40S --link-gbit 8"), "8 Gbit/s, 0.01 ms");
+  EXPECT_EQ(link("L40S --link-ms 3"), "176 Gbit/s, 3 ms");
+  const auto upload_gbs = [](const std::string& more) -> double {
+    const std::string plan = "plan --model models/pocket --num-frames 1 --steps 1 -p x --json ";
+    return test::json_lines_of(plan + "--resident-layers 2 --device-name A100-80GB " + more)
+        .front()["streaming"]["predicted_gbs"];
+  };
+  EXPECT_NEAR(upload_gbs(""), 25, 1e-6);
+  EXPECT_NEAR(upload_gbs("--device-host-gbs 9"), 9, 1e-6);
+}
+
+TEST(Plan, RefusesANameThatItDoesNotKnow) {
+  for (const char* name : {"'RTX 4091'", "H100", "cuda"}) {
+    const Outcome outcome = run(kNamedPlan + "--device-name " + name);
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_NE(outcome.err.find("legal: H100 SXM, H100 PCIe, H200, "), std::string::npos)
+        << outcome.err;
+  }
+  const Outcome cpu = run(kNamedPlan + "--device cpu --device-name L4");
+  EXPECT_EQ(cpu.code, 2);
+  EXPECT_NE(cpu.err.find("--device is 'cpu'"), std::string::npos) << cpu.err;
+  const Outcome fp8 = run(kNamedPlan + "--device-name L4 --attention fp8");
+  EXPECT_EQ(fp8.code, 2);
+  EXPECT_NE(fp8.err.find("NVIDIA L4 is no device of compute capability 9.0"), std::string::npos)
+      << fp8.err;
+}
+
 }  // namespace
 }  // namespace weft

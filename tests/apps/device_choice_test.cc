@@ -78,6 +78,14 @@ TEST(DeviceChoice, AMissingDeviceIsNamed) {
       "--device is 'cuda:2', the machine has 2 CUDA devices, legal: cpu, cuda, cuda:0 to cuda:1");
   EXPECT_EQ(choice_refusal({{0, {"a"}}, {0, {}}}, -1),
             "--device is 'cuda', rank 1 sees 0 CUDA devices, legal: cpu");
+  try {
+    choose_devices(std::vector<VisibleDevices>{{0, {}}}, -1, "no driver is installed");
+    ADD_FAILURE() << "there is no device";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "--device is 'cuda', the machine has 0 CUDA devices: no driver is installed; "
+                 "legal: cpu");
+  }
 }
 
 TEST(DeviceChoice, IdentitiesAreOfThePhysicalDevice) {

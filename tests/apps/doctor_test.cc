@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "apps/doctor/device_checks.h"
 #include "apps/doctor/self_test.h"
 #include "tests/apps/cli_testing.h"
 
@@ -86,6 +87,35 @@ TEST_F(Doctor, FaultsHaveARemedy) {
             std::string::npos);
   EXPECT_EQ(found.at("cpu").at("status"), "WARN");
   EXPECT_TRUE(environment.err.empty()) << environment.err;
+}
+
+// A card's line follows the kernels that its traits choose.
+TEST(DoctorOfCards, SaysWhatRuns) {
+  const auto line = [](const char* name, int major, int minor) {
+    DeviceTraits card;
+    card.name = name;
+    card.major = major;
+    card.minor = minor;
+    const HealthCheck check = card_check(1, card);
+    EXPECT_EQ(check.name, "cuda:1");
+    EXPECT_EQ(check.health == Health::kPass, check.remedy.empty());
+    EXPECT_EQ(check.health == Health::kPass, major >= 8);
+    const bool fp8 = check.detail.find("fp8 weights") != std::string::npos &&
+                     check.detail.find("multiplied in bf16") == std::string::npos;
+    EXPECT_EQ(fp8, card.multiplies_e4m3()) << check.detail;
+    EXPECT_EQ(check.detail.find("wgmma") != std::string::npos, card.has_warpgroups());
+    return check.detail;
+  };
+  EXPECT_EQ(line("NVIDIA H200", 9, 0),
+            "NVIDIA H200 (9.0): wgmma kernels and cuDNN attention, bf16, fp8 weights and "
+            "attention");
+  EXPECT_EQ(line("Tesla T4", 7, 5), "Tesla T4 (7.5): not supported: needs 8.0");
+  const std::string ampere = line("NVIDIA GeForce RTX 3090", 8, 6), ada = line("NVIDIA L4", 8, 9);
+  EXPECT_NE(ampere.find("(8.6): mma kernels and cuDNN attention, bf16, "), std::string::npos);
+  EXPECT_NE(ada.find("fp8 weights; no fp8 attention"), std::string::npos) << ada;
+  for (const auto& [major, minor] :
+       {std::pair{7, 0}, {8, 0}, {8, 7}, {10, 0}, {10, 3}, {11, 0}, {12, 0}, {12, 1}, {13, 0}})
+    line("another", major, minor);
 }
 
 }  // namespace

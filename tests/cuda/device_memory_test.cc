@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <set>
 
 #include "kernels/arena.h"
 #include "kernels/copy.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/queue.h"
+#include "kernels/cuda/reasons.h"
 #include "kernels/device_graph.h"
 #include "tests/cuda/emulator.h"
 #include "tests/cuda/first_device.h"
@@ -102,8 +104,9 @@ TEST(CudaMemory, OutOfMemorySaysHowMuch) {
     ADD_FAILURE() << "the allocation succeeded";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kMemory);
-    const std::string free = std::to_string(2 * kPiece);
-    EXPECT_NE(std::string(error.what()).find(free + " of "), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("cuda:0: 128.00 MiB requested, 64.00 MiB of "),
+              std::string::npos)
+        << error.what();
   }
   DeviceRange range(kCuda, 4 * kPiece);
   EXPECT_THROW(range.commit(3 * kPiece), Error);
@@ -112,6 +115,32 @@ TEST(CudaMemory, OutOfMemorySaysHowMuch) {
   const Tensor fits(DType::kF32, {static_cast<int64_t>(kPiece / 4)}, kCuda);
   EXPECT_LE(device_memory_info(kCuda).free, kPiece);
   emulated::set_device_bytes(size_t{8} << 30);
+}
+
+// A failed call of the runtime names the call in the same line.
+TEST(CudaMemory, EveryCallSaysThatMemoryIsShort) {
+  try {
+    WEFT_CUDA_CHECK(cudaErrorMemoryAllocation);
+    ADD_FAILURE() << "it was taken for success";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kMemory);
+    for (const char* part : {"cuda:0: asked by cudaErrorMemoryAllocation, ", " free",
+                             ". Try --resident-layers 2 or --weights fp8 or "})
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
+TEST(CudaDevices, AStatusWithoutADeviceHasAReason) {
+  std::set<std::string> reasons;
+  for (const cudaError_t status :
+       {cudaErrorStubLibrary, cudaErrorInsufficientDriver, cudaErrorDevicesUnavailable,
+        cudaErrorNoDevice, cudaErrorSystemNotReady, cudaErrorSystemDriverMismatch,
+        cudaErrorCompatNotSupportedOnDevice, cudaErrorUnknown})
+    EXPECT_TRUE(reasons.insert(absence_of(status)).second) << status;
+  EXPECT_FALSE(reasons.contains(""));
+  for (const cudaError_t status : {cudaSuccess, cudaErrorMemoryAllocation, cudaErrorLaunchFailure})
+    EXPECT_EQ(absence_of(status), "");
+  EXPECT_EQ(cuda_absence(), "");
 }
 
 TEST(CudaMemory, ArenasOfADevice) {

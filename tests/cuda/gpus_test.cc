@@ -11,6 +11,17 @@ namespace {
 
 using test::Cli, test::kJob, test::kModel, test::Outcome, test::run;
 
+// The last line of standard error, which is the only one that is no warning.
+std::string error_line(const Outcome& outcome) {
+  std::istringstream lines(outcome.err);
+  std::string last;
+  int errors = 0;
+  for (std::string line; std::getline(lines, line); last = line)
+    errors += line.starts_with("weft: ") && !line.starts_with("weft: warning: ");
+  EXPECT_EQ(errors, 1) << outcome.err;
+  return last;
+}
+
 TEST_F(Cli, GpusAreTheDevicesOfTheRanks) {
   // The limits replace the free memory of the machine, which changes between two runs.
   const std::string job = "generate --model " + kModel + kJob +
@@ -33,6 +44,52 @@ TEST_F(Cli, AutoTakesTheGpuAndTheSidecarSaysSo) {
   EXPECT_EQ(sidecar.at("engine").at("device"), "cuda");
   EXPECT_EQ(sidecar.at("given").at("device").at("value"), "cuda");
   EXPECT_EQ(sidecar.at("given").at("device").at("origin"), "auto");
+}
+
+struct Absence {
+  const char *environment, *reason;
+};
+
+// Without a usable device, a command that needs one ends in one line that says why; --device auto
+// takes the CPU, and the doctor fails only where --device asks for a GPU.
+TEST_F(Cli, AnAbsentDeviceHasAReason) {
+  const std::string job = "generate --model " + kModel + kJob + "-p x --dry-run ";
+  for (const auto& [environment, reason] : {
+           Absence{"WEFT_EMULATED_DRIVER=12040", "too old (driver 12.4, toolkit 13.0)"},
+           Absence{"WEFT_EMULATED_DRIVER=11080", "too old (driver 11.8, toolkit 13.0)"},
+           Absence{"WEFT_EMULATED_DRIVER=0", "no NVIDIA driver is installed"},
+           Absence{"WEFT_EMULATED_DEVICES=0", "the NVIDIA driver finds no GPU"},
+           Absence{"WEFT_EMULATED_DEVICES=0 CUDA_VISIBLE_DEVICES=", "CUDA_VISIBLE_DEVICES is ''"},
+           Absence{"WEFT_EMULATED_DEVICES=0 CUDA_VISIBLE_DEVICES=7", "CUDA_VISIBLE_DEVICES is '7'"},
+       }) {
+    const std::string program = std::string(environment) + " " + WEFT_BINARY;
+    for (const char* flags : {"--device cuda", "--device cuda:0", "--gpus 2"}) {
+      const Outcome refused = run(job + flags, program);
+      EXPECT_EQ(refused.code, 2) << environment;
+      EXPECT_NE(error_line(refused).find(reason), std::string::npos) << refused.err;
+    }
+    EXPECT_EQ(run(job, program).code, 0) << environment;
+    EXPECT_EQ(run("doctor", program).code, 0) << environment;
+    const Outcome doctor = run("doctor --device cuda", program);
+    EXPECT_EQ(doctor.code, 1) << doctor.err;
+    EXPECT_NE(doctor.out.find(reason), std::string::npos) << doctor.out;
+  }
+}
+
+// Another process takes the device's memory after this one has planned: the job ends in one line
+// with what was asked, what is free, and what needs less, whether it was loading or computing.
+TEST_F(Cli, AFullDeviceSaysWhatHelps) {
+  for (const char* left : {"1000000", "45000000", "120000000"}) {
+    const uint64_t held = (uint64_t{8} << 30) - std::stoull(left);
+    const Outcome full =
+        run("generate --model " + kModel + kJob + "-p x --device cuda -o " + path("a.mp4"),
+            "WEFT_EMULATED_HELD=" + std::to_string(held) + " " + WEFT_BINARY);
+    EXPECT_EQ(full.code, 4) << left << full.err;
+    const std::string line = error_line(full);
+    for (const char* part : {"out of memory on cuda:0: ", " requested, ", " of 8.00 GiB free",
+                             "--resident-layers", "--weights fp8", "--memory-limit", "--size"})
+      EXPECT_NE(line.find(part), std::string::npos) << line;
+  }
 }
 
 }  // namespace

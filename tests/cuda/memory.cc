@@ -42,6 +42,8 @@ struct Memory {
   std::set<uintptr_t> pinned_owned;
   std::vector<size_t> used;  // per device
   size_t total = size_t{8} << 30;
+  size_t held = 0;  // by another process, unseen before an allocation fails for it
+  bool held_seen = false;
   std::vector<std::pair<uintptr_t, size_t>> open;
 };
 
@@ -70,6 +72,8 @@ Memory& memory() {
     m->used.resize(64);
     if (const char* bytes = std::getenv("WEFT_EMULATED_BYTES"))
       m->total = std::strtoull(bytes, nullptr, 10);
+    if (const char* bytes = std::getenv("WEFT_EMULATED_HELD"))
+      m->held = std::strtoull(bytes, nullptr, 10);
     struct sigaction action {};
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_NODEFER;
@@ -191,7 +195,10 @@ bool margins_intact(uintptr_t data, const Region& region) {
 
 bool take(int device, size_t bytes) {
   Memory& m = memory();
-  if (m.used[device] + bytes > m.total) return false;
+  if (m.used[device] + bytes + m.held > m.total) {
+    m.held_seen = true;
+    return false;
+  }
   m.used[device] += bytes;
   return true;
 }
@@ -281,7 +288,7 @@ cudaError_t cudaFree(void* data) {
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   const Lock lock(machine().mutex);
   *total = memory().total;
-  const size_t used = memory().used[current_device()];
+  const size_t used = memory().used[current_device()] + (memory().held_seen ? memory().held : 0);
   *free = *total - std::min(used, *total);
   return cudaSuccess;
 }

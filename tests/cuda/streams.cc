@@ -14,6 +14,16 @@ namespace {
 thread_local int device_of_thread = 0;
 thread_local cudaError_t last_error = cudaSuccess;
 
+constexpr int kToolkit = 13000;  // 13.0
+
+int driver_version() {
+  static const int version = [] {
+    const char* text = std::getenv("WEFT_EMULATED_DRIVER");
+    return text ? std::atoi(text) : kToolkit;
+  }();
+  return version;
+}
+
 int& device_count() {
   static int count = [] {
     const char* text = std::getenv("WEFT_EMULATED_DEVICES");
@@ -195,6 +205,8 @@ uint64_t copies_through_host() { return machine().copies_through_host; }
 using namespace weft::emulated;  // NOLINT: CUDA's functions are global
 
 cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 0;
+  if (driver_version() < kToolkit) return told(cudaErrorInsufficientDriver);
   *count = device_count();
   return *count > 0 ? cudaSuccess : told(cudaErrorNoDevice);
 }
@@ -253,10 +265,13 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 }
 
 cudaError_t cudaDriverGetVersion(int* version) {
-  *version = 13000;
+  *version = driver_version();
   return cudaSuccess;
 }
-cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = kToolkit;
+  return cudaSuccess;
+}
 
 cudaError_t cudaDeviceSynchronize() {
   const Lock lock(machine().mutex);
