@@ -340,16 +340,16 @@ LayoutShape shape_of(const Flags& flags, DType dtype) {
   shape.dtype = dtype;
   shape.tokens = *flags.integer("tokens");
   shape.steps = static_cast<int>(flags.integer("steps").value_or(0));
-  const auto [name, model] = transformer_of(flags, 2);
-  shape.name = name;
-  shape.model = model;
-  if (model->traits().given_channels() > 0)
-    throw Error(ErrorKind::kUsage, flags.label("arch") + " is " + name +
+  const NamedTransformer named = transformer_of(flags, 2);
+  shape.name = named.name;
+  shape.model = named.model;
+  if (named.model->traits().given_channels() > 0)
+    throw Error(ErrorKind::kUsage, flags.label("arch") + " is " + named.name +
                                        ", which starts from a picture, and weft_measure layouts "
                                        "gives none; legal: models that need a prompt alone");
   int64_t width = std::clamp<int64_t>(shape.tokens / 4, 1, 52);  // rows enough for patches
   while (shape.tokens % width) --width;
-  const TransformerTraits& traits = model->traits();
+  const TransformerTraits& traits = named.model->traits();
   shape.latent = {traits.in_channels, traits.patch[0], traits.patch[1] * (shape.tokens / width),
                   traits.patch[2] * width};
   return shape;
