@@ -17,7 +17,7 @@ class DeviceQueue {
  public:
   virtual ~DeviceQueue() = default;
   virtual void sync() = 0;  // waits until all work given so far is done
-  virtual void trim() {}    // frees the scratch of single ops; waits for the device
+  virtual void trim() {}    // frees the scratch of single ops; waits for its work
   virtual int multiprocessors() const = 0;
 };
 
@@ -53,7 +53,7 @@ class DeviceRange {
   char* base() const { return base_; }
   size_t committed() const { return committed_; }
   void commit(size_t bytes);  // gives the first `bytes` (at least) memory; throws Error(kMemory)
-  void trim(size_t bytes);    // frees the memory behind them; waits for the device
+  void trim(size_t bytes);    // frees the memory after them; waits for the queues of the device
 
  private:
   struct Pieces;

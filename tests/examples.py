@@ -184,7 +184,7 @@ def check(line):
         for name in names:
             if name.endswith(".sh") and not os.path.exists(name):
                 fault(f"{line}: no {name}")
-        if first not in ("bash", "cmake", "pip", "hf", "tests/gpu.sh", "tests/gpu_pack.sh"):
+        if first not in ("bash", "cmake", "pip", "hf", "wget", "dpkg", "apt-get", "tests/gpu.sh", "tests/gpu_pack.sh"):
             fault(f"{line}: what is {first}?")
         return "named"
     # Every golden case is a test of its own; benches without a model take minutes.
