@@ -48,10 +48,9 @@ TEST(BenchOnADevice, LoadingHoldsTheWeightsOnceOnTheDevice) {
 // A guided model has two forwards a step, a short prompt and the search for NaN; FLUX's encoder
 // fills all rows of a prompt.
 TEST(BenchOnADevice, ForwardsAsGenerated) {
-  for (const auto& [model, rows, forwards] :
-       {std::tuple{"tests/golden/pipeline_t2v/model", 120, 2},
-        {"tests/golden/pipeline_flux_dev/model", 512, 1},
-        {"tests/golden/pipeline_zimage_turbo/model", 120, 1}}) {
+  for (const auto& [model, rows, forwards] : {std::tuple{"tests/golden/pipeline_t2v/model", 120, 2},
+                                              {"tests/golden/pipeline_flux_dev/model", 512, 1},
+                                              {"tests/golden/pipeline_qwen_image/model", 120, 2}}) {
     const std::string arguments = "dit --tokens 16 --repeat 1 --model " + std::string(model);
     const nlohmann::json plain = result_of(arguments),
                          generated = result_of(arguments + " --as-generated");
