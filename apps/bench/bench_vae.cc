@@ -136,8 +136,8 @@ int bench_vae(const Flags& flags, DType dtype, int) {
   MachineLimits limits(bare, dtype,
                        {{rows, 1536, 1536, 6}, {rows, 1536, 8960, 1}, {rows, 8960, 1536, 1}});
   Decoding decoding(vae, config, extents, stream, limits);
-  // A device's library prepares every shape in a first decode. A meter waits for a device after every
-  // op, so the second is timed without one, and the op families are measured in a third.
+  // A device's library prepares every shape in a first decode. A meter waits for a device after
+  // every op, so the second is timed without one, and the op families are measured in a third.
   if (bare.queue()) decoding.run(bare, json);
   const std::vector<ChunkTimes> chunks = decoding.run(bare.queue() ? bare : stream, json);
   const std::vector<ChunkTimes> metered = bare.queue() ? decoding.run(stream, json) : chunks;
