@@ -25,7 +25,7 @@ inline Tensor converted(const TensorView& x, DType dtype) {
 // documents as 2^-11 of the value in f32 and 2^-10.987 in f16. Our kernels and the CPU's do not.
 inline const double kTanhApprox = std::exp2(-10.987);
 
-// What a library's epilogue adds to the errors of a linear (LinearActivation).
+// The errors that a library's epilogue adds to a linear (LinearActivation).
 struct EpilogueErrors {
   double product = 0;  // x w^T is rounded, too, before the bias is added; relative
   double tanh = 0;
