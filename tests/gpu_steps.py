@@ -350,9 +350,10 @@ def first():
     runner.ours("dit_flux", 90, "dit", "--arch", "flux.1-dev", "--tokens", "4096", *bf16, "5")
     runner.measure("ops", 60, OPS_BENCH, "", "0", "cuda", keep=False)
     runner.ours("vae_bf16", 60, "vae", "--dtype", "bf16", "--size", "1280x720", "--num-frames", "17")
-    if tool("compute-sanitizer"):
-        runner.check("racecheck", 60, tool("compute-sanitizer"), "--tool", "racecheck", "--error-exitcode", "7", CUDA_TEST,
-                     "--gtest_filter=AttentionSm90*")
+    runner.ours("dit_1.3b_as_generated", 60, "dit", "--arch", "wan2.1-1.3b", "--tokens", "32760", *bf16, "3", "--as-generated")
+    runner.ours("text", 40, "text", *bf16, "2")
+    runner.ours("llm", 40, "llm", *bf16, "2")
+    runner.ours("load", 60, "load", *bf16, "1")
     return runner.finish()
 
 
@@ -376,6 +377,10 @@ def second():
     runner.tests(tests)
     runner.together([lambda flags=flags, case=case: runner.case(f"tests/golden/{case}", *flags)
                      for flags, case in cases])
+    sanitizer = tool("compute-sanitizer")
+    for check, tests in (("racecheck", "AttentionSm90*"), ("memcheck", "Norm*:Rope*:Conv*:Linear.*:AttentionSm90*")):
+        if sanitizer:
+            runner.check(check, 50, sanitizer, "--tool", check, "--error-exitcode", "7", CUDA_TEST, f"--gtest_filter={tests}")
     bf16 = ("--dtype", "bf16", "--repeat")
     runner.ours("attention", 60, "attention", *bf16, "3")
     small, large = ("--arch", "wan2.1-1.3b", "--tokens", "32760"), ("--arch", "wan2.1-14b", "--tokens", "75600")
@@ -396,9 +401,6 @@ def second():
         work += runner.cases("/(dit_wan_tiny_sharded|dit_flux|pipeline_t2v|pipeline_flux_dev|llm_qwen3_tied|dit_qwen_image)/",
                              "--dtype", "bf16", "--ranks", "2", "--layout", layout)
     runner.together(work)
-    if tool("compute-sanitizer"):
-        runner.check("memcheck", 60, tool("compute-sanitizer"), "--tool", "memcheck", "--error-exitcode", "7", CUDA_TEST,
-                     "--gtest_filter=Norm*:Conv*:Linear.*")
     return runner.finish()
 
 

@@ -24,11 +24,14 @@ constexpr KnownDevice kKnownDevices[] = {
 };
 // clang-format on
 
-// Measured on an H200, in bf16: 760 TFLOP/s in large GEMMs and 600 in cuDNN's attention of 989, and
-// copies at 4.05 TB/s of 4.8. In f32, without tensor cores, the shares are assumed. A decoder
-// convolves in f32.
-constexpr double kOfBf16[] = {0.77, 0.61}, kOfF32[] = {0.75, 0.45};
-constexpr double kConvOfF32 = 0.45, kOfMemory = 0.84;
+// The shares of its datasheet that an H200 reaches in GEMMs, in attention and in a decoder's
+// convolutions: 760, 600 and 455 of 989 TFLOP/s in bf16, 48, 26 and 11.5 of 67 in f32; and in
+// copies 4.05 of 4.8 TB/s (tests/bench/results/gpu.jsonl).
+struct Shares {
+  double linear, attention, conv;
+};
+constexpr Shares kOfBf16{0.77, 0.61, 0.46}, kOfF32{0.72, 0.39, 0.17};
+constexpr double kOfMemory = 0.84;
 
 std::string plain(const std::string& name) {
   std::string text;
@@ -53,13 +56,14 @@ DeviceTraits KnownDevice::traits() const {
 DeviceModel KnownDevice::model(DType dtype) const {
   const bool half = dtype == DType::kBF16;
   const double flop_per_s = (half ? bf16_tflops : f32_tflops) * 1e12;
+  const Shares& reached = half ? kOfBf16 : kOfF32;
   DeviceModel device;
   const auto rate = [&](OpFamily family) -> double& {
     return device.flop_per_s[static_cast<size_t>(family)];
   };
-  rate(OpFamily::kLinear) = (half ? kOfBf16 : kOfF32)[0] * flop_per_s;
-  rate(OpFamily::kAttention) = (half ? kOfBf16 : kOfF32)[1] * flop_per_s;
-  rate(OpFamily::kConv) = kConvOfF32 * f32_tflops * 1e12;
+  rate(OpFamily::kLinear) = reached.linear * flop_per_s;
+  rate(OpFamily::kAttention) = reached.attention * flop_per_s;
+  rate(OpFamily::kConv) = reached.conv * flop_per_s;
   device.bytes_per_s.fill(kOfMemory * memory_gbs * 1e9);
   device.copy_bytes_per_s = device.bytes_per_s[0] / 2;
   device.message_s = 30e-6;

@@ -53,11 +53,12 @@ TEST(KnownDevices, ReachWhatWasMeasured) {
   };
   EXPECT_NEAR(rate(h200, OpFamily::kLinear), 760e12, 15e12);
   EXPECT_NEAR(rate(h200, OpFamily::kAttention), 600e12, 12e12);
+  EXPECT_NEAR(rate(h200, OpFamily::kConv), 455e12, 9e12);
   EXPECT_NEAR(h200.bytes_per_s[0], 4.05e12, 0.08e12);
   EXPECT_EQ(assumed_device().traits().bytes, size_t{143156} << 20);
   const DeviceModel rtx = find_known_device("RTX 4090")->model(DType::kBF16);
   EXPECT_NEAR(rate(rtx, OpFamily::kLinear), 0.77 * 165e12, 1e12);
-  for (const OpFamily family : {OpFamily::kLinear, OpFamily::kAttention}) {
+  for (const OpFamily family : {OpFamily::kLinear, OpFamily::kAttention, OpFamily::kConv}) {
     EXPECT_LT(rate(assumed_device().model(DType::kF32), family), rate(h200, family) / 10);
     EXPECT_LT(rate(rtx, family), rate(h200, family));
   }
