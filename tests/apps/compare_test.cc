@@ -73,6 +73,20 @@ TEST_F(Compare, ClipsPicturesAndFoldersMix) {
   EXPECT_EQ(run("compare --min-psnr 30 " + clip("one.png", 1) + " " + clip("e/", 1)).code, 0);
 }
 
+// The VAE computes in bf16 on a GPU (--vae-dtype auto): a drawn clip's pictures stay within 45 dB.
+TEST_F(Compare, AVaeInBf16DrawsTheSameClip) {
+  for (const char* dtype : {"f32", "bf16"}) {
+    const Outcome outcome =
+        run("generate --model models/pocket --prompt 'a cyan ring, circling' --seed 3 --threads 1 "
+            "--device cpu -q --frames png --vae-dtype " +
+            std::string(dtype) + " -o " + path(dtype));
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+  }
+  const Outcome compared = run("compare --min-psnr 45 " + path("f32") + " " + path("bf16"));
+  EXPECT_EQ(compared.code, 0) << compared.out;
+  EXPECT_EQ(run("compare --min-psnr 90 " + path("f32") + " " + path("bf16")).code, 1);  // not equal
+}
+
 TEST_F(Compare, WhatCannotBeComparedIsNamed) {
   const std::string a = clip("a.mp4"), png = clip("p.png", 1);
   const std::string tensors = weights("w.safetensors", {1, 2, 3, 4});
