@@ -14,10 +14,15 @@ binaries=(weft tests/cuda/cuda_test tests/bench/weft_ops_bench)
 cuda_libraries='lib(cublas(Lt)?|cudnn|nccl)\.so'
 
 undo() {
+  local key own
   git sparse-checkout disable
-  git config --unset core.sparseCheckout || true
-  git config --unset core.sparseCheckoutCone || true
-  rm -rf gpu
+  own=$(git rev-parse --git-path config.worktree)
+  for key in core.sparseCheckout core.sparseCheckoutCone index.sparse; do git config --worktree --unset $key || true; done
+  if [ -e "$own" ] && [ -z "$(git config --file "$own" --list)" ]; then  # nobody else's settings lie there
+    rm "$own"
+    git config --unset extensions.worktreeConfig || true
+  fi
+  rm -rf gpu "$(git rev-parse --git-path info/sparse-checkout)"
 }
 
 compile() {
@@ -66,11 +71,11 @@ check() {
   rm -r gpu
   (
     cd "$clone"
-    before=$(git config --list --local | grep -iv worktreeconfig; ls -A | grep -vx gpu)
+    before=$(git config --list --local; ls -A . .git/info | grep -vx gpu)
     narrow
     undo
     if [ -n "$(git status --porcelain --ignored)" ] ||
-      [ "$before" != "$(git config --list --local | grep -iv worktreeconfig; ls -A)" ]; then
+      [ "$before" != "$(git config --list --local; ls -A . .git/info)" ]; then
       echo "gpu_pack: --undo left a trace" >&2
       git status --short --ignored >&2
       exit 1
