@@ -5,7 +5,7 @@
 #   asan          address + undefined over the suite                          tsan  io, engine, parallel
 #   fuzz [SECONDS]  each reader of others' bytes, 60 s unless told
 #   cuda [ARCHITECTURES]  compile the CUDA build (90a-real unless told; "all"), check what ptxas says, run its stubs and
-#                 what tests/gpu_pack.sh packs in a bare root; needs no GPU, but a commit of every change, and root
+#                 what tests/gpu_pack.sh packs in a bare root; needs no GPU, but root
 #   cuda-changed  the same, unless it passed with these files before: a stamp lies beside the compiler cache
 #   release       the README's commands and the installed .deb, each in a bare Debian root (needs root)
 set -euo pipefail

@@ -88,7 +88,7 @@ case "${1:-}" in
   --undo) undo; exit ;;
   *) sed -n '2,8p' "$0" >&2; exit 2 ;;
 esac
-if [ -n "$(git status --porcelain)" ]; then
+if [ "${1:-}" != --check ] && [ -n "$(git status --porcelain)" ]; then
   echo "gpu_pack: there are changes that are not committed; git status names them" >&2
   exit 1
 fi
