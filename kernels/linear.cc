@@ -7,6 +7,7 @@
 #include "kernels/meter.h"
 #include "kernels/ops.h"
 #include "kernels/pointwise.h"
+#include "kernels/transfer.h"
 #include "kernels/view_checks.h"
 
 namespace weft {
@@ -15,10 +16,7 @@ namespace {
 
 // The rows of x that a low-rank term is added for at a time. A device's multiprocessors take more:
 // at 13,824 columns 2048 rows are 7 waves of tiles, and the two results take 216 MiB.
-int64_t term_rows(Device device) {
-  const bool host = device.kind == Device::Kind::kCpu || device.kind == Device::Kind::kMeasuredHost;
-  return host ? 512 : 2048;
-}
+int64_t term_rows(Device device) { return of_host(device) ? 512 : 2048; }
 
 // The scratch of one piece of rows: two results in f32, and x * down^T.
 struct TermPlaces {

@@ -6,11 +6,9 @@
 
 namespace weft {
 
-namespace {
 bool of_host(Device device) {
   return device.kind == Device::Kind::kCpu || device.kind == Device::Kind::kMeasuredHost;
 }
-}  // namespace
 
 std::string to_string(Device::Kind kind) { return kind == Device::Kind::kCpu ? "cpu" : "cuda"; }
 

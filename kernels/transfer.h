@@ -8,6 +8,7 @@
 
 namespace weft {
 
+bool of_host(Device device);  // true for a CPU, and for what stands for it in a dry run
 std::string to_string(Device::Kind kind);  // "cpu", "cuda"
 std::string to_string(Device device);      // "cpu", "cuda:1"
 

@@ -41,11 +41,10 @@ run_tests() {
 }
 
 cuda() {
-  # The folder and the options of tests/gpu_pack.sh, which then compiles nothing.
+  # This is the build of tests/gpu_pack.sh, which then compiles nothing.
   local build=build-gpu/build log=build-gpu/build.log architectures=-DWEFT_CUDA_ARCHITECTURES=${1:-90a-real} check
   [ "${1:-}" != all ] || architectures=-UWEFT_CUDA_ARCHITECTURES
-  cmake -G Ninja -S . -B $build -DWEFT_CUDA=ON -DWEFT_MPI=OFF -DWEFT_MEDIA=OFF -DCMAKE_UNITY_BUILD=ON \
-    -DBUILD_TESTING=ON "$architectures" -DCMAKE_CUDA_FLAGS=-Xptxas=-v >/dev/null
+  cmake --preset gpu "$architectures" >/dev/null
   ninja -C $build -t clean weft_kernels >/dev/null  # so that the compiler cache repeats what ptxas said
   if ! cmake --build $build --target weft weft_ops_bench parallel_test cuda_test sdpa_graph_check conv_graph_check \
     >"$log" 2>&1; then

@@ -26,8 +26,7 @@ undo() {
 }
 
 compile() {
-  cmake -G Ninja -S . -B $build -DWEFT_CUDA=ON -DWEFT_MPI=OFF -DWEFT_MEDIA=OFF -DCMAKE_UNITY_BUILD=ON \
-    -DBUILD_TESTING=ON -DWEFT_CUDA_ARCHITECTURES=90a-real -DCMAKE_CUDA_FLAGS=-Xptxas=-v >/dev/null
+  cmake --preset gpu -DWEFT_CUDA_ARCHITECTURES=90a-real >/dev/null
   cmake --build $build --target "${binaries[@]##*/}" | grep -v '^ptxas info\|bytes stack frame\|^$' || [ "${PIPESTATUS[0]}" = 0 ]
 }
 

@@ -219,7 +219,7 @@ void FluxTransformer::single_block(Context& context, const FluxSingleBlock& weig
   const TensorView h = context.arena.alloc(load_.dtype, {rows, x[1]});
   const int64_t chunk = rows_at_once(stream, rows, {&weights.proj_mlp, &weights.proj_out.packed});
   const TensorView both = context.arena.alloc(load_.dtype, {chunk, inner + ffn});
-  // Where all rows are one piece, the attention is written to where proj_out reads it.
+  // proj_out reads the attention from where it was written if all rows are one piece.
   const bool whole = chunk == rows;
   const TensorView merged =
       whole ? both.slice(1, 0, inner) : context.arena.alloc(load_.dtype, {rows, inner});

@@ -120,7 +120,7 @@ TEST(Norm, RmsNormPerHeadKeepsHeadsApart) {
   }
 }
 
-// As queries, keys and values of one matrix lie beside each other in a row.
+// The rows of queries are strided where keys and values of the same matrix lie beside them.
 TEST(Norm, RmsNormTakesStridedRowsOfHeads) {
   for (const Table& table : all_tables()) {
     const UseTarget use(table);
