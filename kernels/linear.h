@@ -11,8 +11,9 @@
 namespace weft {
 
 // kGeluTanh is gelu_tanh (pointwise.h) in f32. Where results are bf16, a device leaves bias and
-// GELU to its GEMM library, as PyTorch does. That may round x * weight^T to bf16 before it adds the
-// bias, and its tanh is known to 2^-10.9: an error of up to |x * weight^T + bias| * 2^-11.9.
+// GELU to its GEMM library, as PyTorch does. That may round x * weight^T to bf16 before it adds a bias
+// or computes GELU, and its tanh is known to 2^-10.9: an error of up to
+// |x * weight^T + bias| * 2^-11.9.
 enum class LinearActivation : uint8_t { kNone, kGeluTanh, kSilu };
 
 // Weights are kept in the compute dtype, or in 8 bits with one f32 scale per output. In the 8-bit

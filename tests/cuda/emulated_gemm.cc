@@ -62,10 +62,9 @@ float coarse_tanh(float x) {
 void store(const Gemm& g, int64_t out, int64_t i, int64_t j, float sum) {
   sum *= g.alpha;
   if (g.x_scales) sum *= g.x_scales[g.one_scale ? 0 : i] * g.w_scales[g.one_scale ? 0 : j];
-  if (g.bias) {  // added to a rounded sum, as cuBLASLt 13 was seen to do on an H200
-    if (g.out.dtype == DType::kBF16) sum = to_float(to_bf16(sum));
-    sum += value_at({const_cast<void*>(g.bias), g.out.dtype}, j);
-  }
+  // cuBLASLt 13 was seen on an H200 to round a sum before it adds a bias or computes GELU.
+  if ((g.bias || g.gelu) && g.out.dtype == DType::kBF16) sum = to_float(to_bf16(sum));
+  if (g.bias) sum += value_at({const_cast<void*>(g.bias), g.out.dtype}, j);
   if (g.gelu)
     sum = 0.5f * sum * (1 + coarse_tanh(0.7978845608f * (sum + 0.044715f * sum * sum * sum)));
   if (g.out.dtype == DType::kF32)

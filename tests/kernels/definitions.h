@@ -27,7 +27,7 @@ inline const double kTanhApprox = std::exp2(-10.987);
 
 // The errors that a library's epilogue adds to a linear (LinearActivation).
 struct EpilogueErrors {
-  double product = 0;  // x w^T is rounded, too, before the bias is added; relative
+  double product = 0;  // x w^T is rounded, too, before a bias or GELU; relative
   double tanh = 0;
 };
 // The errors where a device leaves bias and activation to the library, else none.
@@ -36,7 +36,8 @@ inline EpilogueErrors epilogue_errors(const Ops& ops, int64_t rows, bool bias, D
   if (ops.name != "cuda" || out != DType::kBF16 || rows <= cuda::kGemvRows ||
       activation == LinearActivation::kSilu)
     return {};
-  return {bias ? kUnitBf16 : 0, kTanhApprox};
+  const bool gelu = activation == LinearActivation::kGeluTanh;
+  return {bias || gelu ? kUnitBf16 : 0, kTanhApprox};
 }
 
 // A convolution of one tap is a linear.
