@@ -86,6 +86,10 @@ LinearPlaces places_of_widened(int64_t rows, int64_t stride, int64_t columns) {
   return made;
 }
 
+bool library_takes_rows(int64_t rows, DType dtype) {
+  return rows > (dtype == DType::kF32 ? cuda::kGemvDotRows : cuda::kGemvRows);
+}
+
 size_t linear_scratch_bytes(const LinearShape& shape, const DeviceTraits& device) {
   const auto [columns, stride] = packed_extents(shape.out, shape.in, shape.dtype, shape.format);
   if (shape.format == WeightFormat::kInt8) {
@@ -100,8 +104,7 @@ size_t linear_scratch_bytes(const LinearShape& shape, const DeviceTraits& device
                     with_gemm(device.multiplies_e4m3() ? places_of_quantized(rows, stride, columns)
                                                        : places_of_widened(rows, stride, columns)));
   }
-  if (shape.dtype == DType::kF32) return shape.rows > cuda::kGemvDotRows ? kGemmWorkspace : 0;
-  if (shape.rows <= cuda::kGemvRows) return 0;
+  if (!library_takes_rows(shape.rows, shape.dtype)) return 0;
   if (shape.result == DType::kF32 || shape.activation != LinearActivation::kSilu)
     return kGemmWorkspace;
   const int64_t sums = whole(shape.out, 4);
@@ -151,9 +154,9 @@ size_t attention_scratch_bytes(const AttentionShape& s, const DeviceTraits& devi
            kGemmWorkspace;
   }
   const bool sm90 = takes_sm90(s, device);
-  if (large(s) && s.plain && s.format == AttentionFormat::kCompute && s.segments == 1 &&
-      !(sm90 && s.keys >= cuda::kLongAttention))
-    return kSdpaWorkspace;
+  if (large(s) && s.plain && s.format == AttentionFormat::kCompute &&
+      (s.segments == 1 || s.one_more) && !(sm90 && s.keys >= cuda::kLongAttention))
+    return kSdpaWorkspace + (s.one_more ? cuda::attention_lse_bytes(s.queries, s.heads) : 0);
   const int64_t rows = s.queries * (s.heads / s.kv_heads);
   const int block =
       sm90 ? 128 : cuda::flash_rows(s.dtype, rows, s.kv_heads, device.multiprocessors);

@@ -96,6 +96,9 @@ struct LinearShape {
   DType result = DType::kBF16;
   LinearActivation activation = LinearActivation::kNone;
 };
+// True if a matrix in the compute dtype leaves so many rows to the GEMM library: fewer go to a
+// GEMV.
+bool library_takes_rows(int64_t rows, DType dtype);
 size_t linear_scratch_bytes(const LinearShape& shape, const DeviceTraits& device);
 
 // The extents of a packed weight: rows are padded to whole 16 bytes; in 8-bit formats their number
@@ -113,6 +116,7 @@ struct AttentionShape {
   int64_t queries = 0, keys = 0;
   int64_t heads = 0, kv_heads = 0, size = 0;
   int64_t segments = 1;
+  bool one_more = false;  // the second of two segments is a single key
   DType dtype = DType::kBF16;
   AttentionFormat format = AttentionFormat::kCompute;
   bool bias = false;

@@ -14,6 +14,21 @@ namespace weft {
 
 namespace {
 
+// True if the stream's device, or the one that a dry run measures, is not a host.
+bool has_library(const Stream& stream) {
+  return stream.queue() || (thread_meter() && thread_meter()->measures());
+}
+
+void check_linear_views(const Stream& stream, const TensorView& x, const PackedLinear& packed,
+                        const TensorView& out) {
+  CHECK(packed && is_rows(stream, x) && x[-1] == packed.in() && x.dtype == packed.dtype(), "x",
+        x.to_string_shape(), "packed", packed.in(), packed.out(), to_string(packed.dtype()));
+  CHECK(is_rows(stream, out) && out[-1] == packed.out() && out.rows() == x.rows() &&
+            (out.dtype == x.dtype || out.dtype == DType::kF32),
+        "out", out.to_string_shape(), "x", x.to_string_shape());
+  CHECK(x.rows() == 0 || out.data != x.data, "linear cannot run in place");
+}
+
 // The rows of x that a low-rank term is added for at a time. A device's multiprocessors take more:
 // at 13,824 columns 2048 rows are 7 waves of tiles, and the two results take 216 MiB.
 int64_t term_rows(Device device) { return of_host(device) ? 512 : 2048; }
@@ -158,7 +173,6 @@ PackedLinear pack_stored(Stream& stream, StoredMatrix matrix, const TensorView& 
 }
 
 PackedLinear join_linears(Stream& stream, std::span<PackedLinear> parts) {
-  const bool device = stream.queue() || (thread_meter() && thread_meter()->measures());
   const auto joins = [&first = parts[0]](const PackedLinear& part) {
     // 8-bit matrices may have rows of zeros after their outputs.
     const int64_t rows = packed_extents(part.out(), part.in(), part.dtype(), part.format()).rows;
@@ -166,7 +180,7 @@ PackedLinear join_linears(Stream& stream, std::span<PackedLinear> parts) {
            part.format() == first.format() && part.has_bias() == first.has_bias() &&
            part.format() != WeightFormat::kFp8Tensor && rows == part.out() && !part.term();
   };
-  if (!device || !std::ranges::all_of(parts, joins)) return {};
+  if (!has_library(stream) || !std::ranges::all_of(parts, joins)) return {};
   PackedLinear joined = std::move(parts[0]);
   joined.append(stream, parts.subspan(1));
   for (PackedLinear& part : parts) part = {};
@@ -183,15 +197,23 @@ int64_t rows_at_once(const Stream& stream, int64_t rows,
   return std::min<int64_t>(rows, 4096);
 }
 
+bool adds_in_place(const Stream& stream, const PackedLinear& packed, int64_t rows) {
+  return has_library(stream) && packed.format() == WeightFormat::kCompute && !packed.term() &&
+         library_takes_rows(rows, packed.dtype());
+}
+
+void linear_add(Stream& stream, const TensorView& x, const PackedLinear& packed,
+                const TensorView& sum) {
+  check_linear_views(stream, x, packed, sum);
+  CHECK(sum.dtype == DType::kF32 && packed.format() == WeightFormat::kCompute && !packed.term(),
+        "sum", to_string(sum.dtype));
+  stream.ops().linear.linear_add(stream, x, packed, sum);
+}
+
 void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out) {
-  CHECK(packed && is_rows(stream, x) && x[-1] == packed.in() && x.dtype == packed.dtype(), "x",
-        x.to_string_shape(), "packed", packed.in(), packed.out(), to_string(packed.dtype()));
-  CHECK(is_rows(stream, out) && out[-1] == packed.out() && out.rows() == x.rows() &&
-            (out.dtype == x.dtype || out.dtype == DType::kF32),
-        "out", out.to_string_shape(), "x", x.to_string_shape());
+  check_linear_views(stream, x, packed, out);
   if (x.rows() == 0) return;
-  CHECK(out.data != x.data, "linear cannot run in place");
   if (packed.term()) return linear_with_term(stream, x, packed, activation, out);
   stream.ops().linear.linear(stream, x, packed, activation, out);
 }

@@ -11,9 +11,9 @@
 namespace weft {
 
 // kGeluTanh is gelu_tanh (pointwise.h) in f32. Where results are bf16, a device leaves bias and
-// GELU to its GEMM library, as PyTorch does. That may round x * weight^T to bf16 before it adds a bias
-// or computes GELU, and its tanh is known to 2^-10.9: an error of up to
-// |x * weight^T + bias| * 2^-11.9.
+// GELU to its GEMM library, as PyTorch does. That may round x * weight^T to bf16 before it adds a
+// bias or computes GELU, and its tanh is known to 2^-10.9: an error of up to |x * weight^T + bias|
+// * 2^-11.9.
 enum class LinearActivation : uint8_t { kNone, kGeluTanh, kSilu };
 
 // Weights are kept in the compute dtype, or in 8 bits with one f32 scale per output. In the 8-bit
@@ -95,6 +95,14 @@ PackedLinear pack_stored(Stream& stream, StoredMatrix matrix, const TensorView& 
 // out may not alias x.
 void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out);
+
+// True if linear_add() takes `rows` rows of x: matrices in the compute dtype without a low-rank
+// term, on a device, where the library's GEMM takes them.
+bool adds_in_place(const Stream& stream, const PackedLinear& packed, int64_t rows);
+// sum += x * weight^T + bias in f32, without the product going through memory. x is as for
+// linear(); sum [.., out] is f32 and may not alias x.
+void linear_add(Stream& stream, const TensorView& x, const PackedLinear& packed,
+                const TensorView& sum);
 
 // Joins matrices that are applied to the same rows to one [sum of out, in], which a device computes
 // faster than several. Returns an empty matrix and leaves the parts as they are on a host, and

@@ -84,6 +84,14 @@ Work linear_work(const char* op, const TensorView& x, const PackedLinear& packed
           linear_scratch(x, packed, activation, out)};
 }
 
+// The sum is read, too.
+Work linear_add_work(const char* op, const TensorView& x, const PackedLinear& packed,
+                     const TensorView& sum) {
+  Work work = linear_work(op, x, packed, LinearActivation::kNone, sum);
+  work.bytes += bytes(sum);
+  return work;
+}
+
 size_t attention_scratch(const AttentionArgs& args) {
   const DeviceTraits* device = measured_device();
   if (!device || args.segments.empty()) return 0;
@@ -93,6 +101,7 @@ size_t attention_scratch(const AttentionArgs& args) {
                        .kv_heads = args.segments[0].k[1],
                        .size = q[2],
                        .segments = static_cast<int64_t>(args.segments.size()),
+                       .one_more = args.segments.size() == 2 && args.segments[1].k[0] == 1,
                        .dtype = q.dtype,
                        .format = args.format,
                        .bias = static_cast<bool>(args.bias),
@@ -248,6 +257,7 @@ Ops make_metered() {
   ops.linear.pack_linear = pack_linear_metered;
   ops.linear.pack_stored = pack_stored_metered;
   meter<"linear", &Ops::linear, &LinearOps::linear, linear_work>(ops);
+  meter<"linear_add", &Ops::linear, &LinearOps::linear_add, linear_add_work>(ops);
   meter<"attention", &Ops::attention, &AttentionOps::attention, attention_work>(ops);
   meter<"merge_attention", &Ops::attention, &AttentionOps::merge_attention,
         moved<kPointwise, 0, 0, 0>>(ops);

@@ -34,6 +34,7 @@ struct LinearOps {
   decltype(&weft::pack_linear) pack_linear;
   decltype(&weft::pack_stored) pack_stored;
   decltype(&weft::linear) linear;
+  decltype(&weft::linear_add) linear_add = nullptr;  // a device's table only: adds_in_place()
 };
 
 struct AttentionOps {

@@ -166,6 +166,17 @@ void row_linear(Context& context, const TensorView& x, const RowLinear& weights,
   if (weights.bias) add_bias(context.stream, out, weights.bias, out);
 }
 
+void row_linear_add(Context& context, const TensorView& x, const RowLinear& weights,
+                    const TensorView& residual) {
+  if (context.reducer.parts() == 1 && !weights.bias &&
+      adds_in_place(context.stream, weights.packed, x.rows()))
+    return linear_add(context.stream, x, weights.packed, residual);
+  const Arena::Scope scope(context.arena);
+  const TensorView y = context.arena.alloc(DType::kF32, residual.shape());
+  row_linear(context, x, weights, y);
+  add(context.stream, residual, y, residual);
+}
+
 HeadWeights load_heads(Stream& stream, const CheckpointPart& tensors, const HeadNames& names,
                        DType dtype, WeightFormat format) {
   std::array<PackedLinear, 3> to{tensors.linear(stream, names.to_q, dtype, format),

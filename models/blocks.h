@@ -84,6 +84,9 @@ class CheckpointPart {
 // compute dtype.
 void row_linear(Context& context, const TensorView& x, const RowLinear& weights,
                 const TensorView& out);
+// Adds it to residual [N, out] f32.
+void row_linear_add(Context& context, const TensorView& x, const RowLinear& weights,
+                    const TensorView& residual);
 
 // The matrices [D part, D] that make the queries, keys and values of a row, and the norms [E] of a
 // head's queries and keys. A device computes the three matrices as one, to_q; the others are then

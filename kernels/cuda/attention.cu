@@ -1,8 +1,8 @@
-// Attention's dispatch: the library takes large plain problems, the flash kernels the rest, and
-// attention_gemm heads that are too large for them. If there are too few blocks to fill the device,
-// the keys are cut in parts; a list of more segments than a launch takes is cut in several
-// launches. Each part leaves its state in f32, and merge_states combines them. The way a call is
-// cut only depends on its shape and on the device's size.
+// Attention's dispatch: the library takes large plain problems, also with one key more, the flash
+// kernels the rest, and attention_gemm heads that are too large for them. If there are too few
+// blocks to fill the device, the keys are cut in parts; a list of more segments than a launch takes
+// is cut in several launches. Each part leaves its state in f32, and merge_states combines them.
+// The way a call is cut only depends on its shape and on the device's size.
 #include <algorithm>
 #include <atomic>
 #include <limits>
@@ -11,6 +11,7 @@
 #include "kernels/cuda/flash.h"
 #include "kernels/cuda/flash_tiles.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/merge_key.h"
 #include "kernels/cuda/sdpa.h"
 #include "kernels/cuda/tables.h"
 
@@ -174,36 +175,66 @@ Kernels kernels_of(const Stream& stream, const AttentionArgs& args) {
   return sm90 ? Kernels::kSm90 : Kernels::kFlash;
 }
 
-bool by_library(Stream& stream, const AttentionArgs& args, const FlashArgs& flash) {
+bool library_takes(const Stream& stream, const AttentionArgs& args, const FlashArgs& flash) {
   const TensorView &q = args.q, &out = args.out;
-  const FlashSegment& segment = flash.segment[0];
-  if (args.format != AttentionFormat::kCompute || q.dtype != DType::kBF16 ||
-      out.dtype != DType::kBF16 || args.bias || flash.segments != 1 || segment.shift != 0 ||
-      args.causal || !flash.aligned || !whole_pieces(out) || (args.lse && !args.lse.contiguous()) ||
-      q[2] > kFlashLargest || q[0] < kLibraryRows ||
-      multiplications(args) < cuda_queue(stream).part<AttentionPaths>().library_from ||
-      (kernels_of(stream, args) == Kernels::kSm90 &&
-       keys_of(args) >= cuda_queue(stream).part<AttentionPaths>().long_from))
+  const AttentionPaths& paths = cuda_queue(stream).part<AttentionPaths>();
+  return args.format == AttentionFormat::kCompute && q.dtype == DType::kBF16 &&
+         out.dtype == DType::kBF16 && !args.bias && flash.segment[0].shift == 0 && !args.causal &&
+         flash.aligned && whole_pieces(out) && (!args.lse || args.lse.contiguous()) &&
+         q[2] <= kFlashLargest && q[0] >= kLibraryRows &&
+         multiplications(args) >= paths.library_from &&
+         (kernels_of(stream, args) != Kernels::kSm90 || keys_of(args) < paths.long_from);
+}
+
+// The library takes one stretch of keys. merge_key adds a second one of a single key.
+bool by_library(Stream& stream, const AttentionArgs& args, const FlashArgs& flash) {
+  const bool one_more = flash.segments == 2 && flash.segment[1].keys == 1;
+  if ((flash.segments != 1 && !one_more) || !library_takes(stream, args, flash)) return false;
+  const TensorView &q = args.q, &out = args.out;
+  const FlashSegment &segment = flash.segment[0], &key = flash.segment[1];
+  const size_t lse_bytes = one_more ? attention_lse_bytes(q[0], q[1]) : 0;
+  float* lse = args.lse ? args.lse.as<float>() : nullptr;
+  if (one_more && !lse) lse = static_cast<float*>(cuda_queue(stream).scratch(lse_bytes));
+  if (!sdpa(stream, {.queries = q[0],
+                     .keys = segment.keys,
+                     .heads = q[1],
+                     .kv_heads = kv_heads_of(args),
+                     .size = q[2],
+                     .q = q.data,
+                     .k = segment.k,
+                     .v = segment.v,
+                     .out = out.data,
+                     .lse = lse,
+                     .q_row = q.stride[0],
+                     .q_head = q.stride[1],
+                     .k_row = segment.k_row,
+                     .k_head = segment.k_head,
+                     .v_row = segment.v_row,
+                     .v_head = segment.v_head,
+                     .out_row = out.stride[0],
+                     .out_head = out.stride[1],
+                     .scale = args.scale,
+                     .scratch_used = lse_bytes}))
     return false;
-  return sdpa(stream, {.queries = q[0],
-                       .keys = segment.keys,
+  if (one_more)
+    merge_key(stream, {.queries = q[0],
                        .heads = q[1],
                        .kv_heads = kv_heads_of(args),
                        .size = q[2],
                        .q = q.data,
-                       .k = segment.k,
-                       .v = segment.v,
+                       .k = key.k,
+                       .v = key.v,
                        .out = out.data,
-                       .lse = args.lse ? args.lse.as<float>() : nullptr,
+                       .lse = lse,
                        .q_row = q.stride[0],
                        .q_head = q.stride[1],
-                       .k_row = segment.k_row,
-                       .k_head = segment.k_head,
-                       .v_row = segment.v_row,
-                       .v_head = segment.v_head,
+                       .k_head = key.k_head,
+                       .v_head = key.v_head,
                        .out_row = out.stride[0],
                        .out_head = out.stride[1],
-                       .scale = args.scale});
+                       .scale = args.scale,
+                       .log_bias = key.shift / kLog2E});
+  return true;
 }
 
 // One call of the flash kernels, launch by launch.

@@ -12,10 +12,11 @@
 namespace weft::cuda {
 
 inline constexpr int64_t kLibraryRows = 64;  // with fewer queries a call only reads keys and values
-// From this many multiplications of q k^T on, a call goes to the library: 17 Gflop in all, some 45
-// us in our kernels. Preparing a shape costs the library about half a second of host time, once.
-// The same threshold holds for flash_sm90, whose operands are first copied into tiles.
-inline constexpr int64_t kLargeAttention = int64_t{1} << 32;
+// From this many multiplications of q k^T on, a call goes to the library: 4 Gflop in all. An H200
+// takes 25 us there for 4096 queries, 24 heads of 128 and 120 keys, and 71 to 92 us in our kernels.
+// Preparing a shape costs the library about half a second of host time, once. The same threshold
+// holds for flash_sm90, whose operands are first copied into tiles.
+inline constexpr int64_t kLargeAttention = int64_t{1} << 30;
 // From this many keys on, flash_sm90 comes before the library. On an H200, with 12 heads of 128 and
 // cuDNN 9.19, it does 578 TFLOP/s at 32,760 keys where the library does 595, and 601 at 75,600
 // where the library does 561 (tests/bench/results/gpu.jsonl).
@@ -39,6 +40,10 @@ inline int64_t flash_parts(int64_t blocks, int64_t tiles, int64_t resident_block
   constexpr int64_t kMostParts = 64, kTilesOfPart = 2;
   return std::max<int64_t>(std::min({resident_blocks / blocks, tiles / kTilesOfPart, kMostParts}),
                            1);
+}
+// The log-sum-exps of a call to the library whose last key is added after it (merge_key.h).
+inline size_t attention_lse_bytes(int64_t queries, int64_t heads) {
+  return (static_cast<size_t>(queries * heads) * sizeof(float) + 255) / 256 * 256;
 }
 // The floats of one attention state: out [N, A, E] and lse [A, N].
 inline int64_t flash_state_floats(int64_t queries, int64_t heads, int64_t size) {

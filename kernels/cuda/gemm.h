@@ -21,7 +21,7 @@ struct GemmMatrix {
 // w (alike) and out: f32 to f32, bf16 to bf16 or f32, f8_e4m3 to bf16 or to f32 without bias, i8 to
 // i32 (exact; alpha 1, no bias). With `gelu`, bf16 results (from bf16, or from f8_e4m3 with one
 // scale) are gelu_tanh of that, computed in f32 before rounding with a tanh known to 2^-10.9; other
-// activations are up to the caller.
+// activations are up to the caller. With `add`, an f32 result is added to what lies in out.
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   int64_t batch = 1;
@@ -30,6 +30,7 @@ struct Gemm {
   GemmMatrix out;  // [batch, m, n]; may not overlap x or w
   float alpha = 1;
   bool gelu = false;
+  bool add = false;
   const void* bias = nullptr;       // [n] of out's dtype, 16-byte aligned, or null
   const float* x_scales = nullptr;  // [m] and [n] for f8_e4m3; both or none
   const float* w_scales = nullptr;
@@ -42,7 +43,7 @@ struct Gemm {
 // alignment it does not accept (rows of 8-bit elements must be 16-byte aligned and k, n multiples
 // of 16), or scales on a device without them. The third call of a shape on a stream times a few of
 // the library's algorithms and keeps the fastest. If the stream is deterministic or being captured,
-// the library's first choice stays.
+// or the call adds, the library's first choice stays.
 bool gemm(const Stream& stream, const Gemm& gemm);
 
 // Says why the library refused the last GEMM that it refused on this stream, or "".

@@ -53,7 +53,7 @@ uint32_t alignment(const void* data) {
 }
 
 // A Key is everything a plan depends on.
-using Key = std::array<int64_t, 19>;
+using Key = std::array<int64_t, 20>;
 
 Key key_of(const Gemm& g) {
   return {g.m,
@@ -73,6 +73,7 @@ Key key_of(const Gemm& g) {
           alignment(g.out.data),
           g.bias != nullptr,
           g.gelu,
+          g.add,
           g.x_scales != nullptr,
           g.one_scale};
 }
@@ -210,7 +211,7 @@ void Plan::point(const Gemm& g) {
 void Plan::launch(cublasLtHandle_t handle, CudaQueue& queue, const Gemm& g, const Way& way) {
   const size_t used = (g.scratch_used + 255) / 256 * 256;
   char* workspace = static_cast<char*>(queue.scratch(used + kGemmWorkspace)) + used;
-  const float alpha = g.alpha, beta = 0;
+  const float alpha = g.alpha, beta = g.add ? 1 : 0;
   const int32_t one = 1, zero = 0;
   const bool whole = g.x.dtype == DType::kI8;
   WEFT_CUBLAS_CHECK(cublasLtMatmul(
@@ -248,7 +249,7 @@ void Plan::choose(cublasLtHandle_t handle, CudaQueue& queue, const Gemm& g) {
 
 void Plan::run(cublasLtHandle_t handle, CudaQueue& queue, const Gemm& g, bool may_time) {
   point(g);
-  if (++calls_ >= kTimedCall && ways_.size() > 1 && may_time) choose(handle, queue, g);
+  if (++calls_ >= kTimedCall && ways_.size() > 1 && may_time && !g.add) choose(handle, queue, g);
   launch(handle, queue, g, ways_[0]);
 }
 

@@ -12,6 +12,7 @@
 #include "kernels/cuda/quantize.h"
 #include "kernels/cuda/tables.h"
 #include "kernels/device_plan.h"
+#include "kernels/pointwise.h"
 
 namespace weft::cuda {
 
@@ -42,6 +43,11 @@ struct Call {
   TensorView x_view() const {
     TensorView view(const_cast<char*>(x), x_dtype, {m, k}, stream.device());
     view.stride[0] = x_stride;
+    return view;
+  }
+  TensorView out_view() const {
+    TensorView view(out, out_dtype, {m, n}, stream.device());
+    view.stride[0] = out_stride;
     return view;
   }
   GemmMatrix x_matrix() const { return {const_cast<char*>(x), x_dtype, x_stride}; }
@@ -110,8 +116,9 @@ bool library_wide(const Call& call) {
   return true;
 }
 
-void linear_f32(const Call& call) {
-  if (call.m > kGemvDotRows && library_wide(call)) return;
+// Our own kernels: f32 results of few rows, or of shapes that the library refuses.
+void gemv_wide(const Call& call) {
+  if (call.x_dtype == DType::kBF16) return gemv_bf16(call);
   gemv_dot(call.stream, {.m = call.m,
                          .n = call.n,
                          .k = call.k,
@@ -125,10 +132,15 @@ void linear_f32(const Call& call) {
     finish_rows(call.stream, call.finish(call.out, call.out_stride));
 }
 
+void linear_f32(const Call& call) {
+  if (call.m > kGemvDotRows && library_wide(call)) return;
+  gemv_wide(call);
+}
+
 void linear_bf16(const Call& call) {
   if (call.m <= kGemvRows) return gemv_bf16(call);
   if (call.out_dtype == DType::kF32) {
-    if (!library_wide(call)) gemv_bf16(call);
+    if (!library_wide(call)) gemv_wide(call);
     return;
   }
   Gemm product{.m = call.m,
@@ -313,30 +325,61 @@ void linear_fp8(const Call& call) {
   });
 }
 
+Call make_call(Stream& stream, const TensorView& x, const PackedLinear& packed,
+               LinearActivation activation, const TensorView& out) {
+  return {.stream = stream,
+          .packed = packed,
+          .activation = activation,
+          .m = x.rows(),
+          .n = packed.out(),
+          .k = packed.in(),
+          .x = static_cast<const char*>(x.data),
+          .x_dtype = x.dtype,
+          .x_stride = x.row_stride(),
+          .out = static_cast<char*>(out.data),
+          .out_dtype = out.dtype,
+          .out_stride = out.row_stride()};
+}
+
 void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out) {
-  const Call call{.stream = stream,
-                  .packed = packed,
-                  .activation = activation,
-                  .m = x.rows(),
-                  .n = packed.out(),
-                  .k = packed.in(),
-                  .x = static_cast<const char*>(x.data),
-                  .x_dtype = x.dtype,
-                  .x_stride = x.row_stride(),
-                  .out = static_cast<char*>(out.data),
-                  .out_dtype = out.dtype,
-                  .out_stride = out.row_stride()};
+  const Call call = make_call(stream, x, packed, activation, out);
   if (packed.format() == WeightFormat::kInt8) return linear_int8(call);
   if (is_fp8(packed.format())) return linear_fp8(call);
   if (x.dtype == DType::kF32) return linear_f32(call);
   linear_bf16(call);
 }
 
+// The library adds, or else our kernels compute the product in scratch.
+void linear_add(Stream& stream, const TensorView& x, const PackedLinear& packed,
+                const TensorView& sum) {
+  const Call call = make_call(stream, x, packed, LinearActivation::kNone, sum);
+  if (gemm(stream, {.m = call.m,
+                    .n = call.n,
+                    .k = call.k,
+                    .x = call.x_matrix(),
+                    .w = call.w_matrix(),
+                    .out = call.out_matrix(),
+                    .add = true,
+                    .bias = call.bias()}))
+    return;
+  for_blocks(call, call.n * 4, [&](const Call& part) {
+    const LinearPlaces places = places_of_sums(part.m, part.n);
+    Call product = part;
+    product.out = static_cast<char*>(cuda_queue(stream).scratch(places.used));
+    product.out_stride = part.n;
+    gemv_wide(product);
+    add(stream, part.out_view(), product.out_view(), part.out_view());
+  });
+}
+
 }  // namespace
 
 void fill_linear(Ops& ops) {
-  ops.linear = {.pack_linear = pack_matrix, .pack_stored = pack_stored, .linear = linear};
+  ops.linear = {.pack_linear = pack_matrix,
+                .pack_stored = pack_stored,
+                .linear = linear,
+                .linear_add = linear_add};
 }
 
 }  // namespace weft::cuda

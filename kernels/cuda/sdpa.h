@@ -19,6 +19,7 @@ struct Sdpa {
   int64_t q_row = 0, q_head = 0, k_row = 0, k_head = 0, v_row = 0, v_head = 0, out_row = 0,
           out_head = 0;
   float scale = 1;
+  size_t scratch_used = 0;  // the queue's scratch begins with so many bytes of the caller's data
 };
 
 // Enqueues the problem on the stream. Returns false and does nothing if the library cannot do it;

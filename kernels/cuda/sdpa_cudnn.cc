@@ -73,8 +73,11 @@ void execute(CudaQueue& queue, Library& library, const Plan& plan, const Sdpa& p
                             &scale,
                             problem.lse};
   const size_t count = problem.lse ? 6 : 5;
-  void* const workspace =
-      plan.workspace > 0 ? queue.scratch(static_cast<size_t>(plan.workspace)) : nullptr;
+  void* const workspace = plan.workspace > 0
+                              ? static_cast<char*>(queue.scratch(
+                                    problem.scratch_used + static_cast<size_t>(plan.workspace))) +
+                                    problem.scratch_used
+                              : nullptr;
   execute_cudnn(library.handle, plan.descriptor, std::span(ids).first(count),
                 std::span(pointers).first(count), workspace);
 }

@@ -202,9 +202,7 @@ void CausalDecoder::attend(Context& context, const Block& block, int index,
                        .scale = 1 / std::sqrt(static_cast<float>(e)),
                        .past = sequence.past.empty() ? nullptr : &sequence.past[index]});
   }
-  const TensorView y = context.arena.alloc(DType::kF32, x.shape());
-  row_linear(context, mixed.reshape({n, heads * e}), block.o, y);
-  add(context.stream, x, y, x);
+  row_linear_add(context, mixed.reshape({n, heads * e}), block.o, x);
 }
 
 void CausalDecoder::feed_forward(Context& context, const Block& block, const TensorView& x) const {
@@ -215,9 +213,7 @@ void CausalDecoder::feed_forward(Context& context, const Block& block, const Ten
   linear(context.stream, h, block.gate, LinearActivation::kNone, gate);
   linear(context.stream, h, block.up, LinearActivation::kNone, up);
   silu_mul(context.stream, gate, up, gate);
-  const TensorView y = context.arena.alloc(DType::kF32, x.shape());
-  row_linear(context, gate, block.down, y);
-  add(context.stream, x, y, x);
+  row_linear_add(context, gate, block.down, x);
 }
 
 void CausalDecoder::norm(Context& context, const TensorView& hidden, const TensorView& out) const {

@@ -150,9 +150,7 @@ void EncoderBlocks::attend(Context& context, const Block& block, Mask mask,
                      .scale = 1 / std::sqrt(static_cast<float>(e)),
                      .causal = mask == Mask::kCausal,
                      .out = mixed});
-  const TensorView y = context.arena.alloc(DType::kF32, x.shape());
-  row_linear(context, mixed.reshape({n, inner}), block.out, y);
-  add(stream, x, y, x);
+  row_linear_add(context, mixed.reshape({n, inner}), block.out, x);
 }
 
 void EncoderBlocks::feed_forward(Context& context, const Block& block, const TensorView& x) const {
@@ -166,9 +164,7 @@ void EncoderBlocks::feed_forward(Context& context, const Block& block, const Ten
     gelu_erf(stream, hidden, hidden);
   else
     gelu_quick(stream, hidden, hidden);
-  const TensorView y = context.arena.alloc(DType::kF32, x.shape());
-  row_linear(context, hidden, block.fc2, y);
-  add(stream, x, y, x);
+  row_linear_add(context, hidden, block.fc2, x);
 }
 
 size_t EncoderBlocks::bytes() const {

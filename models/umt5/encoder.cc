@@ -274,9 +274,7 @@ void Umt5Encoder::attend(Context& context, const Layer& layer, const TensorView&
   // The scale is 1, because T5 puts the factor 1 / sqrt(E) into the initialisation of q.
   attention(context.stream,
             {.q = q, .segments = {&keys, 1}, .bias = bias, .scale = 1, .out = mixed});
-  const TensorView y = context.arena.alloc(DType::kF32, x.shape());
-  row_linear(context, mixed.reshape({n, inner}), layer.o, y);
-  add(context.stream, x, y, x);
+  row_linear_add(context, mixed.reshape({n, inner}), layer.o, x);
 }
 
 void Umt5Encoder::feed_forward(Context& context, const Layer& layer, const TensorView& x) const {
@@ -287,9 +285,7 @@ void Umt5Encoder::feed_forward(Context& context, const Layer& layer, const Tenso
   linear(context.stream, h, layer.wi_0, LinearActivation::kNone, gate);
   linear(context.stream, h, layer.wi_1, LinearActivation::kNone, value);
   gelu_tanh_mul(context.stream, gate, value, gate);
-  const TensorView y = context.arena.alloc(DType::kF32, x.shape());
-  row_linear(context, gate, layer.wo, y);
-  add(context.stream, x, y, x);
+  row_linear_add(context, gate, layer.wo, x);
 }
 
 size_t Umt5Encoder::bytes() const {

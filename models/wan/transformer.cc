@@ -301,8 +301,7 @@ void WanTransformer::block(Context& context, int index, const WanBlock& weights,
   gated_residual(stream, times, m, kAttention, y, x);
 
   layer_norm(stream, x, weights.norm2_weight, weights.norm2_bias, config_.eps, h);
-  cross_attention(context, index, weights.attn2, inputs.text, h, y);
-  add(stream, x, y, x);
+  cross_attention(context, index, weights.attn2, inputs.text, h, x);
 
   modulated_norm(stream, times, m, kFeedForward, x, h);
   feed_forward(context, weights, h, y);
@@ -360,12 +359,12 @@ void WanTransformer::self_attention(Context& context, int index, const Attention
   row_linear(context, merged, weights.to_out, y);
 }
 
-// Writes the cross-attention of h [N, D] over the prompt to y [N, D] f32. The models were trained
-// to attend to the padding rows, too. These are equal, so one key stands for all of them, with the
+// Adds the cross-attention of h [N, D] over the prompt to x [N, D] f32. The models were trained to
+// attend to the padding rows, too. These are equal, so one key stands for all of them, with the
 // logarithm of their number as bias.
 void WanTransformer::cross_attention(Context& context, int index, const Attention& weights,
                                      const WanText& text, const TensorView& h,
-                                     const TensorView& y) const {
+                                     const TensorView& x) const {
   Arena::Scope scope(context.arena);
   const int64_t n = h[0], width = weights.to_q.out(), e = config_.head_dim, a = width / e;
   const TensorView q = context.arena.alloc(load_.dtype, {n, width});
@@ -392,7 +391,7 @@ void WanTransformer::cross_attention(Context& context, int index, const Attentio
                              .out = merged.reshape({n, a, e})});
   if (image && config_.image_keys)
     add_attention(context, q.reshape({n, a, e}), {.k = image_k, .v = image_v}, merged);
-  row_linear(context, merged, weights.to_out, y);
+  row_linear_add(context, merged, weights.to_out, x);
 }
 
 // Writes W2 gelu(W1 h + b1) + b2 to y [N, D] f32, some rows at a time.

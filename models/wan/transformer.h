@@ -186,7 +186,7 @@ class WanTransformer : public BlockTransformer<WanBlock> {
   void self_attention(Context& context, int index, const Attention& weights,
                       const BlockInputs& inputs, const TensorView& h, const TensorView& y) const;
   void cross_attention(Context& context, int index, const Attention& weights, const WanText& text,
-                       const TensorView& h, const TensorView& y) const;
+                       const TensorView& h, const TensorView& x) const;
   void add_attention(Context& context, const TensorView& q, const KVSegment& keys,
                      const TensorView& merged) const;
   void feed_forward(Context& context, const WanBlock& weights, const TensorView& h,

@@ -245,9 +245,7 @@ void WanS2vTransformer::hear(Context& context, const WanAudioInjector& weights,
                        .scale = 1 / std::sqrt(static_cast<float>(e)),
                        .out = merged.slice(0, begin, count)});
   }
-  const TensorView y = context.arena.alloc(DType::kF32, {n, d});
-  row_linear(context, merged.reshape({n, width}), weights.to_out, y);
-  add(stream, x.slice(0, 0, n), y, x.slice(0, 0, n));
+  row_linear_add(context, merged.reshape({n, width}), weights.to_out, x.slice(0, 0, n));
 }
 
 // Returns the norm of tokens x [n, D] f32 that is modulated by the vector of their latent frame's

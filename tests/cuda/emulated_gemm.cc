@@ -68,7 +68,7 @@ void store(const Gemm& g, int64_t out, int64_t i, int64_t j, float sum) {
   if (g.gelu)
     sum = 0.5f * sum * (1 + coarse_tanh(0.7978845608f * (sum + 0.044715f * sum * sum * sum)));
   if (g.out.dtype == DType::kF32)
-    static_cast<float*>(g.out.data)[out] = sum;
+    static_cast<float*>(g.out.data)[out] = sum + (g.add ? static_cast<float*>(g.out.data)[out] : 0);
   else
     static_cast<bf16*>(g.out.data)[out] = to_bf16(sum);
 }
@@ -115,6 +115,7 @@ void check_contract(const Gemm& g) {
   CHECK(!g.one_scale || g.x_scales, "one scale of none");
   CHECK(g.x.row_stride >= g.k && g.w.row_stride >= g.k && g.out.row_stride >= g.n, "row strides");
   CHECK(!g.bias || aligned(g.bias), "bias");
+  CHECK(!g.add || out == DType::kF32, "adds to", to_string(out));
   CHECK(!g.gelu || ((in == DType::kBF16 || g.one_scale) && out == DType::kBF16), "gelu to",
         to_string(out));
 }

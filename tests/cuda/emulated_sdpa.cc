@@ -43,7 +43,7 @@ bool sdpa(const Stream& stream, const Sdpa& problem) {
   test::EmulatedLibraries& libraries = test::emulated_libraries();
   if (problem.size % 8 != 0 || libraries.refuse_sdpa) return false;
   test::count(libraries.sdpas);
-  cuda_queue(stream).scratch(kSdpaWorkspace);
+  cuda_queue(stream).scratch(problem.scratch_used + kSdpaWorkspace);
   WEFT_CUDA_CHECK(emulated::submit(cuda_queue(stream).stream(), [problem] {
     for (int64_t head = 0; head < problem.heads; ++head)
       for (int64_t query = 0; query < problem.queries; ++query) attend(problem, query, head);

@@ -221,6 +221,27 @@ TEST_F(Libraries, OurKernelsHandleRefusals) {
                       0);
 }
 
+TEST_F(Libraries, AddsInBlocksOfRowsAfterARefusal) {
+  linear_block_bytes = 20 * 32 * 4;  // of 40 rows
+  for (DType dtype : {DType::kF32, DType::kBF16})
+    for (bool refused : {false, true}) {
+      libraries_.refuse_gemm = refused;
+      const Tensor x = make_normal(dtype, {300, 48}, 1),
+                   weight = make_normal(dtype, {32, 48}, 2, 0.2),
+                   bias = make_normal(DType::kF32, {32}, 3),
+                   sum = make_normal(DType::kF32, {300, 32}, 4), product(DType::kF32, {300, 32});
+      const PackedLinear packed = pack_linear(stream_, weight, bias, dtype);
+      linear(stream_, x, packed, LinearActivation::kNone, product);
+      std::vector<Bounded> expected;
+      for (int64_t i = 0; i < sum.count(); ++i)
+        expected.push_back({double{sum.as<float>()[i]} + product.as<float>()[i], 1e-5});
+      const int64_t before = libraries_.gemms;
+      linear_add(stream_, x, packed, sum);
+      EXPECT_TRUE(within(sum, expected)) << to_string(dtype) << " refused " << refused;
+      EXPECT_EQ(libraries_.gemms - before, refused ? 0 : 1);
+    }
+}
+
 TEST_F(Libraries, EightBitFloatsWithoutScalesOrWithoutHardware) {
   libraries_.refuse_scales = true;
   EXPECT_EQ(library_gemms({.format = WeightFormat::kFp8, .aligned = true}), 1);

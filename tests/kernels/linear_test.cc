@@ -73,6 +73,40 @@ TEST(Linear, PartialSumsStayF32) {
   }
 }
 
+// A device's table adds a product to what is there; rows of the sum may be strided.
+TEST(Linear, AddsAProductToASum) {
+  for (const Table& table : all_tables()) {
+    const UseTarget use(table);
+    for (DType dtype : {DType::kF32, DType::kBF16})
+      for (const LinearShape& shape : kLinearShapes)
+        for (bool with_bias : {false, true}) {
+          SCOPED_TRACE(table.name + " " + std::string(to_string(dtype)) + " " +
+                       std::to_string(shape.rows) + "x" + std::to_string(shape.in) + "x" +
+                       std::to_string(shape.out));
+          Stream stream = Stream::cpu(1, Determinism::kFixed, table.ops);
+          const Tensor x = make_normal(dtype, {shape.rows, shape.in}, 21),
+                       weight =
+                           make_normal(dtype, {shape.out, shape.in}, 22, 1 / std::sqrt(shape.in)),
+                       bias = make_normal(DType::kF32, {shape.out}, 23),
+                       before = make_normal(DType::kF32, {shape.rows, shape.out}, 24);
+          const TensorView b = with_bias ? bias.view() : TensorView();
+          const PackedLinear packed = pack_linear(stream, weight, b, dtype);
+          if (!table.ops->linear.linear_add || shape.rows == 0) continue;
+          const Tensor wide(DType::kF32, {shape.rows, shape.out + 4});
+          const TensorView sum = wide.view().slice(1, 0, shape.out);
+          copy(stream, before, sum);
+          linear_add(stream, x, packed, sum);
+          std::vector<Bounded> expected = expect_linear(x, weight, b, LinearActivation::kNone);
+          for (size_t i = 0; i < expected.size(); ++i) {
+            const double old = before.as<float>()[i];
+            expected[i].bound += 2 * kUnit32 * (std::fabs(expected[i].value) + std::fabs(old));
+            expected[i].value += old;
+          }
+          EXPECT_TRUE(within(sum, expected));
+        }
+  }
+}
+
 TEST(Linear, PackingRoundsOnceAndOutlivesItsSource) {
   for (const Ops* ops : all_ops())
     for (DType source : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64}) {

@@ -2,6 +2,7 @@
 // would be wrong.
 #include <gtest/gtest.h>
 
+#include "kernels/dry_run.h"
 #include "kernels/meter.h"
 #include "models/random_weights/random_weights.h"
 #include "parallel/context.h"
@@ -12,7 +13,9 @@ namespace {
 
 struct Counting final : Meter {
   double flop = 0, elementwise = 0;  // bytes of norms, rotations and pointwise ops
+  std::optional<DeviceTraits> device;
   bool runs() const override { return false; }
+  const DeviceTraits* measures() const override { return device ? &*device : nullptr; }
   void op(const Work& work, const std::function<void()>&) override {
     flop += work.flop;
     if (work.family == OpFamily::kNorm || work.family == OpFamily::kRope ||
@@ -59,30 +62,37 @@ TEST(WanFlop, AForwardExecutesTheFormula) {
 
 // A block in bf16 reads and writes so many bytes per value of the hidden rows beside its matrices
 // and its attention: three norms of 6, three RMS norms of 4, two rotations of 4 and three residuals
-// of 12.
+// of 12. A device's library adds the residual without a gate.
 TEST(WanFlop, ABlockMovesTheBytesOfItsElementwiseOps) {
   constexpr int64_t kTokens = 16 * 16;
-  const auto bytes = [](int layers) {
+  const auto bytes = [](int layers, const std::optional<DeviceTraits>& device) {
     const WanConfig config = wan_1_3b(layers);
-    Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
+    DryRun dry(device);
+    Stream& stream = dry.stream();
     Counting counting;
+    counting.device = device;
     const MeterScope scope(counting);
     const WanTransformer model = WanTransformer::load(stream, random_wan(config), config,
                                                       {.dtype = DType::kBF16, .blocks = {}});
-    Arena arena;
     SerialSeams seams;
-    const Tensor latent(DType::kF32, {16, 1, 32, 32}), velocity(DType::kF32, {16, 1, 32, 32}),
-        embeds(DType::kF32, {60, config.text_dim});
-    Context context = seams.context(stream, arena, {}, TokenRanges::all(kTokens));
+    const Tensor latent = dry.tensor(DType::kF32, {16, 1, 32, 32}),
+                 velocity = dry.tensor(DType::kF32, {16, 1, 32, 32}),
+                 embeds = dry.tensor(DType::kF32, {60, config.text_dim});
+    Context context = seams.context(stream, dry.arena(), {}, TokenRanges::all(kTokens));
     const WanText text = test::prepare_text(model, context, embeds, 512);
     counting.elementwise = 0;
     const TimeSegment time{{0, kTokens}, 500};
     test::forward(model, context, BlockRange::all(layers), latent, {&time, 1}, text,
-                  test::rope_of(model, {1, 16, 16}), velocity);
+                  on_device(stream, test::rope_of(model, {1, 16, 16})), velocity);
     return counting.elementwise;
   };
   const double tables = 3 * 6 * 4;  // of the modulation, per column
-  EXPECT_EQ((bytes(2) - bytes(1)) / 1536, kTokens * (3 * 6 + 3 * 4 + 2 * 4 + 3 * 12) + tables);
+  const auto of_block = [&](const std::optional<DeviceTraits>& device) {
+    return (bytes(2, device) - bytes(1, device)) / 1536 - tables;
+  };
+  EXPECT_EQ(of_block({}), kTokens * (3 * 6 + 3 * 4 + 2 * 4 + 3 * 12));
+  EXPECT_EQ(of_block(DeviceTraits{.name = "H200", .multiprocessors = 132, .major = 9, .bytes = 1}),
+            kTokens * (3 * 6 + 3 * 4 + 2 * 4 + 2 * 12));
 }
 
 }  // namespace
