@@ -14,11 +14,6 @@ namespace weft {
 
 namespace {
 
-// True if the stream's device, or the one that a dry run measures, is not a host.
-bool has_library(const Stream& stream) {
-  return stream.queue() || (thread_meter() && thread_meter()->measures());
-}
-
 void check_linear_views(const Stream& stream, const TensorView& x, const PackedLinear& packed,
                         const TensorView& out) {
   CHECK(packed && is_rows(stream, x) && x[-1] == packed.in() && x.dtype == packed.dtype(), "x",
@@ -180,7 +175,7 @@ PackedLinear join_linears(Stream& stream, std::span<PackedLinear> parts) {
            part.format() == first.format() && part.has_bias() == first.has_bias() &&
            part.format() != WeightFormat::kFp8Tensor && rows == part.out() && !part.term();
   };
-  if (!has_library(stream) || !std::ranges::all_of(parts, joins)) return {};
+  if (!computes_on_device(stream) || !std::ranges::all_of(parts, joins)) return {};
   PackedLinear joined = std::move(parts[0]);
   joined.append(stream, parts.subspan(1));
   for (PackedLinear& part : parts) part = {};
@@ -198,8 +193,8 @@ int64_t rows_at_once(const Stream& stream, int64_t rows,
 }
 
 bool adds_in_place(const Stream& stream, const PackedLinear& packed, int64_t rows) {
-  return has_library(stream) && packed.format() == WeightFormat::kCompute && !packed.term() &&
-         library_takes_rows(rows, packed.dtype());
+  return computes_on_device(stream) && packed.format() == WeightFormat::kCompute &&
+         !packed.term() && library_takes_rows(rows, packed.dtype());
 }
 
 void linear_add(Stream& stream, const TensorView& x, const PackedLinear& packed,

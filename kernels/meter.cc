@@ -247,7 +247,9 @@ Ops make_metered() {
   constexpr auto kOfNorm = &Ops::norm;
   meter<"layer_norm", kOfNorm, &NormOps::layer_norm, moved<kNorm, 0, 4>>(ops);
   meter<"modulated_layer_norm", kOfNorm, &NormOps::modulated_layer_norm, moved<kNorm, 0, 4>>(ops);
+  meter<"gated_add_norm", kOfNorm, &NormOps::gated_add_norm, moved<kNorm, 0, 0, 1, 4>>(ops);
   meter<"rms_norm", kOfNorm, &NormOps::rms_norm, moved<kNorm, 0, 3>>(ops);
+  meter<"rms_norm_rope", kOfNorm, &NormOps::rms_norm_rope, moved<kNorm, 0, 4>>(ops);
   meter<"sum_squares", kOfNorm, &NormOps::sum_squares, moved<kNorm, 0>>(ops);
   meter<"rms_scale", kOfNorm, &NormOps::rms_scale, moved<kNorm, 0, 5>>(ops);
   meter<"channel_rms_norm", kOfNorm, &NormOps::channel_rms_norm, moved<kNorm, 0, 3>>(ops);
@@ -293,6 +295,8 @@ bool is_dry_run(const Stream& stream) {
   const Meter* meter = thread_meter();
   return meter && &stream.ops() == &metered_ops() && !meter->runs();
 }
+
+bool computes_on_device(const Stream& stream) { return stream.queue() || measured_device(); }
 
 void TimingMeter::op(const Work& work, const std::function<void()>& run) {
   const auto begun = std::chrono::steady_clock::now();

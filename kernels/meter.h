@@ -94,6 +94,8 @@ class ZoneScope {
 
 // True if this thread's ops on this stream are skipped, so that values need not be read.
 bool is_dry_run(const Stream& stream);
+// True if the stream's ops run on a device, or if this thread's meter measures one.
+bool computes_on_device(const Stream& stream);
 
 // A TimingMeter adds up time, work and calls per family.
 class TimingMeter final : public Meter {

@@ -1,6 +1,8 @@
 #include "kernels/norm.h"
 
+#include "kernels/meter.h"
 #include "kernels/ops.h"
+#include "kernels/pointwise.h"
 #include "kernels/view_checks.h"
 
 namespace weft {
@@ -34,6 +36,25 @@ void modulated_layer_norm(Stream& stream, const TensorView& x, const TensorView&
   CHECK(is_vector(stream, shift, x[-1]), "shift", shift.to_string_shape());
   if (x.count() == 0) return;
   stream.ops().norm.modulated_layer_norm(stream, x, scale, shift, eps, out);
+}
+
+void gated_add_norm(Stream& stream, const TensorView& sum, const TensorView& y,
+                    const TensorView& gate, const LayerNorm& norm, const TensorView& out) {
+  const auto& [weight, bias, eps, modulated] = norm;
+  if (!computes_on_device(stream)) {
+    gated_add(stream, sum, y, gate, sum);
+    return modulated ? modulated_layer_norm(stream, sum, weight, bias, eps, out)
+                     : layer_norm(stream, sum, weight, bias, eps, out);
+  }
+  check_rows(stream, sum, out, Out::kOrBF16);
+  check_rows(stream, sum, y);
+  CHECK(sum.dtype == DType::kF32 && is_vector(stream, gate, sum[-1]), "gate",
+        gate.to_string_shape());
+  for (const TensorView& vector : {weight, bias})
+    CHECK(vector ? is_vector(stream, vector, sum[-1]) : !modulated, "norm",
+          vector.to_string_shape());
+  if (sum.count() == 0) return;
+  stream.ops().norm.gated_add_norm(stream, sum, y, gate, norm, out);
 }
 
 void rms_norm(Stream& stream, const TensorView& x, const TensorView& weight, float eps,

@@ -18,6 +18,17 @@ void layer_norm(Stream& stream, const TensorView& x, const TensorView& weight,
 void modulated_layer_norm(Stream& stream, const TensorView& x, const TensorView& scale,
                           const TensorView& shift, float eps, const TensorView& out);
 
+// layer_norm, or modulated_layer_norm with weight as the scale and bias as the shift.
+struct LayerNorm {
+  TensorView weight, bias;
+  float eps = 0;
+  bool modulated = false;
+};
+// sum += y * gate, then out = norm(sum): the results of gated_add and of the norm, bit for bit. A
+// device reads the sum once. sum, y [.., D] f32; gate [D] f32; out [.., D] f32 or bf16.
+void gated_add_norm(Stream& stream, const TensorView& sum, const TensorView& y,
+                    const TensorView& gate, const LayerNorm& norm, const TensorView& out);
+
 // out = x * rsqrt(mean(x^2) + eps) * weight (Zhang & Sennrich 2019, eq. 4). x, out [.., D];
 // weight [D]. Per-head norm: view [n, A, E] and weight [E]; heads and their rows may be strided.
 void rms_norm(Stream& stream, const TensorView& x, const TensorView& weight, float eps,

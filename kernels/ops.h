@@ -21,7 +21,9 @@ namespace weft {
 struct NormOps {
   decltype(&weft::layer_norm) layer_norm;
   decltype(&weft::modulated_layer_norm) modulated_layer_norm;
+  decltype(&weft::gated_add_norm) gated_add_norm = nullptr;  // a device's table only
   decltype(&weft::rms_norm) rms_norm;
+  decltype(&weft::rms_norm_rope) rms_norm_rope = nullptr;  // a device's table only
   decltype(&weft::sum_squares) sum_squares;
   decltype(&weft::rms_scale) rms_scale;
   decltype(&weft::channel_rms_norm) channel_rms_norm;

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "kernels/copy.h"
+#include "kernels/meter.h"
+#include "kernels/norm.h"
 #include "kernels/ops.h"
 #include "kernels/view_checks.h"
 
@@ -121,8 +123,10 @@ Rope with_frame_positions(Stream& stream, const Rope& rope, std::span<const doub
   return out;
 }
 
-void apply_rope(Stream& stream, const TensorView& x, const Rope& rope, int64_t first_token,
-                const TensorView& out) {
+namespace {
+
+void check_rotation(const Stream& stream, const TensorView& x, const Rope& rope,
+                    int64_t first_token, const TensorView& out) {
   CHECK(x.rank == 3 && is_compute(x.dtype) && x.dtype == out.dtype && same_shape(x, out) &&
             x.device == stream.device() && out.device == stream.device(),
         "x", x.to_string_shape(), "out", out.to_string_shape());
@@ -137,8 +141,41 @@ void apply_rope(Stream& stream, const TensorView& x, const Rope& rope, int64_t f
   CHECK(first_token >= 0 && first_token + x[0] <= rope.grid[0] * rope.grid[1] * rope.grid[2],
         "first token", first_token, "of", x.to_string_shape(), "grid", rope.grid[0], rope.grid[1],
         rope.grid[2]);
+}
+
+}  // namespace
+
+void apply_rope(Stream& stream, const TensorView& x, const Rope& rope, int64_t first_token,
+                const TensorView& out) {
+  check_rotation(stream, x, rope, first_token, out);
   if (x.count() == 0) return;
   stream.ops().rope.apply_rope(stream, x, rope, first_token, out);
+}
+
+TensorView head_rows(const TensorView& x) {
+  CHECK(x.rank == 3 && (x[1] == 1 || x.stride[1] == x[2]), "x", x.to_string_shape());
+  TensorView rows(x.data, x.dtype, {x[0], x[1] * x[2]}, x.device);
+  rows.stride[0] = x.stride[0];
+  return rows;
+}
+
+void norm_heads(Stream& stream, const TensorView& x, const HeadNorm& norm) {
+  const TensorView rows = norm.weight.count() == x[2] ? x : head_rows(x);
+  rms_norm(stream, rows, norm.weight, norm.eps, rows);
+}
+
+void rms_norm_rope(Stream& stream, const TensorView& x, const HeadNorm& norm, const Rope& rope,
+                   int64_t first_token, const TensorView& out) {
+  check_rotation(stream, x, rope, first_token, out);
+  const int64_t size = norm.weight.count();
+  CHECK(is_vector(stream, norm.weight, size) && (size == x[2] || size == x[1] * x[2]), "weight",
+        size, "x", x.to_string_shape());
+  if (x.count() == 0) return;
+  if (computes_on_device(stream) && rope.order == RopePairs::kNeighbours)
+    return stream.ops().norm.rms_norm_rope(stream, x, norm, rope, first_token, out);
+  const bool heads = size == x[2];
+  rms_norm(stream, heads ? x : head_rows(x), norm.weight, norm.eps, heads ? out : head_rows(out));
+  apply_rope(stream, out, rope, first_token, out);
 }
 
 }  // namespace weft

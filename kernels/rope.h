@@ -56,4 +56,18 @@ Rope make_diagonal_rope(int64_t tokens, int64_t start, const std::array<int, 3>&
 void apply_rope(Stream& stream, const TensorView& x, const Rope& rope, int64_t first_token,
                 const TensorView& out);
 
+// The RMS norm of each head, where weight is [E], or of all heads of a row, where it is [A E].
+struct HeadNorm {
+  TensorView weight;  // f32
+  float eps = 0;
+};
+// rms_norm of x [n, A, E], then apply_rope: the results of both, bit for bit. A device reads x
+// once. x and out may alias exactly; for a norm of all heads they lie side by side in a row.
+void rms_norm_rope(Stream& stream, const TensorView& x, const HeadNorm& norm, const Rope& rope,
+                   int64_t first_token, const TensorView& out);
+// x [n, A, E] as rows [n, A E].
+TensorView head_rows(const TensorView& x);
+// Norms x [n, A, E] in place.
+void norm_heads(Stream& stream, const TensorView& x, const HeadNorm& norm);
+
 }  // namespace weft

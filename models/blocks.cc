@@ -200,7 +200,7 @@ Heads room_for_heads(Context& context, const HeadWeights& weights, int64_t rows)
   return {.q = all.slice(1, 0, a), .k = all.slice(1, a, a), .v = all.slice(1, 2 * a, a)};
 }
 
-void project_heads(Stream& stream, const TensorView& x, const HeadWeights& weights, float eps,
+void project_heads(Stream& stream, const TensorView& x, const HeadWeights& weights,
                    const Heads& heads, int64_t begin) {
   const auto rows = [&](const TensorView& of) { return of.slice(0, begin, x[0]); };
   const auto project = [&](const PackedLinear& matrix, const TensorView& to) {
@@ -208,14 +208,10 @@ void project_heads(Stream& stream, const TensorView& x, const HeadWeights& weigh
     out.stride[0] = to.stride[0];
     linear(stream, x, matrix, LinearActivation::kNone, out);
   };
-  const TensorView q = rows(heads.q), k = rows(heads.k);
-  project(weights.to_q, q);
-  if (!weights.joined()) {
-    project(weights.to_k, k);
-    project(weights.to_v, rows(heads.v));
-  }
-  rms_norm(stream, q, weights.norm_q, eps, q);
-  rms_norm(stream, k, weights.norm_k, eps, k);
+  project(weights.to_q, rows(heads.q));
+  if (weights.joined()) return;
+  project(weights.to_k, rows(heads.k));
+  project(weights.to_v, rows(heads.v));
 }
 
 TensorView rms_normed(Context& context, const TensorView& x, const TensorView& weight, float eps,

@@ -97,6 +97,7 @@ struct HeadWeights {
 
   bool joined() const { return !to_k; }
   int64_t columns() const { return to_q.out() / (joined() ? 3 : 1); }
+  HeadNorms norms(float eps) const { return {.q = norm_q, .k = norm_k, .eps = eps}; }
   auto weights() const { return std::tie(to_q, to_k, to_v, norm_q, norm_k); }
 };
 // Their names in a checkpoint, without ".weight" and ".bias".
@@ -113,8 +114,8 @@ struct Heads {
 // Returns room for the heads of `rows` rows in the arena. Those of joined matrices lie beside each
 // other in a row.
 Heads room_for_heads(Context& context, const HeadWeights& weights, int64_t rows);
-// Writes the heads of x [n, D] to the rows of `heads` from `begin` on. Queries and keys are normed.
-void project_heads(Stream& stream, const TensorView& x, const HeadWeights& weights, float eps,
+// Writes the heads of x [n, D] to the rows of `heads` from `begin` on, before their norms.
+void project_heads(Stream& stream, const TensorView& x, const HeadWeights& weights,
                    const Heads& heads, int64_t begin = 0);
 
 // Returns the RMS norm of x [n, D] f32 as a tensor of `dtype` in the arena.

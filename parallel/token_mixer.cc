@@ -39,29 +39,56 @@ AttendTags TokenMixer::take_tags(int layer, int hops) {
   return tags;
 }
 
+namespace {
+
+// Applies a norm, a rope, or both to rows of q and k. A null rope leaves positions out.
+void norm_and_rotate(Context& context, const Attend& part, const HeadNorms& norms, const Rope* rope,
+                     int64_t first) {
+  Stream& stream = context.stream;
+  for (const auto& [x, weight] : {std::pair{part.q, norms.q}, std::pair{part.k, norms.k}}) {
+    const HeadNorm norm{.weight = weight, .eps = norms.eps};
+    if (weight && rope)
+      rms_norm_rope(stream, x, norm, *rope, first, x);
+    else if (weight)
+      norm_heads(stream, x, norm);
+    else if (rope)
+      apply_rope(stream, x, *rope, first, x);
+  }
+}
+
+}  // namespace
+
+void norm_and_attend(Context& context, TokenMixer& mixer, Attend attend) {
+  if (!mixer.norms_heads()) {
+    norm_and_rotate(context, own_rows(attend), attend.norms, nullptr, 0);
+    norm_and_rotate(context, replicated_rows(attend), attend.replicated_norms, nullptr, 0);
+    attend.norms = attend.replicated_norms = {};
+  }
+  mixer.attend(context, attend);
+}
+
 void apply_positions(Context& context, const Attend& attend) {
   const TokenRanges& tokens = context.tokens;
   const int64_t n = attend.q[0] - attend.replicated;
-  const auto rotate = [&](int64_t row, int64_t count, const Rope& rope, int64_t first) {
-    for (const TensorView* x : {&attend.q, &attend.k}) {
-      const TensorView rows = x->slice(0, row, count);
-      apply_rope(context.stream, rows, rope, first, rows);
-    }
-  };
   if (attend.rope) {
     CHECK(tokens.size() == n && attend.k[0] == attend.q[0], "tokens", tokens.size(), "replicated",
           attend.replicated, "q", attend.q.to_string_shape(), "k", attend.k.to_string_shape());
     int64_t row = 0;
     for (const Range& range : tokens.ranges) {
-      rotate(row, range.size(), *attend.rope, range.begin);
+      norm_and_rotate(context, rows(attend, row, range.size()), attend.norms, attend.rope,
+                      range.begin);
       row += range.size();
     }
+  } else {
+    norm_and_rotate(context, own_rows(attend), attend.norms, nullptr, 0);
   }
-  if (attend.replicated == 0 || !attend.replicated_rope) return;
-  const Rope& rope = *attend.replicated_rope;
-  const int64_t positions = rope.grid[0] * rope.grid[1] * rope.grid[2];
+  if (attend.replicated == 0) return;
+  const Rope* rope = attend.replicated_rope;
+  const int64_t positions = rope ? rope->grid[0] * rope->grid[1] * rope->grid[2] : 0;
   CHECK(positions <= attend.replicated, "positions", positions, "replicated", attend.replicated);
-  rotate(n, positions, rope, 0);
+  norm_and_rotate(context, rows(attend, n, positions), attend.replicated_norms, rope, 0);
+  norm_and_rotate(context, rows(attend, n + positions, attend.replicated - positions),
+                  attend.replicated_norms, nullptr, 0);
 }
 
 void append_to_cache(Stream& stream, const ContextKV* past, const TensorView& k,

@@ -22,8 +22,14 @@ struct ContextKV {
 
 enum class Mask : uint8_t { kFull, kCausal };
 
-// One self-attention. q [n + R, A, E] and k, v [n + R, Akv, E] are normed, before rope: the mixer
-// applies rope, because only it knows whose keys it holds. out [n + R, A, E], dtype of q. q and k
+// The norms of queries and keys. Without weights they are normed already.
+struct HeadNorms {
+  TensorView q, k;  // weights, see HeadNorm
+  float eps = 0;
+};
+
+// One self-attention. q [n + R, A, E] and k, v [n + R, Akv, E] are before rope: the mixer applies
+// rope, because only it knows whose keys it holds. out [n + R, A, E], dtype of q. q and k
 // are overwritten.
 //
 // The first n rows are this rank's tokens (Context::tokens). The last R rows are replicated: they
@@ -42,6 +48,8 @@ struct Attend {
   // The positions of the first of the replicated rows, one per token of its grid. Rows behind them
   // and all rows where it is null have none.
   const Rope* replicated_rope = nullptr;
+  // What is left to be normed: of the tokens, and of the replicated rows. See norm_and_attend().
+  HeadNorms norms{}, replicated_norms{};
 };
 
 // The same attention with q, k, v and out cut to this rank's tokens, and to the replicated rows.
@@ -65,6 +73,9 @@ class TokenMixer {
   // a Context for a pass calls it; models do not.
   virtual void begin(const Pass& pass);
   virtual void attend(Context& context, const Attend& attend) = 0;
+  // True if attend() applies the norms of its heads together with rope, which a device does in one
+  // pass. Others get heads that are normed.
+  virtual bool norms_heads() const { return false; }
   // Returns when no message of the mixer is under way. Called when the steps of a job have ended,
   // before decoding; the next attend needs a begin().
   virtual void finish() { begun_ = false; }
@@ -79,8 +90,11 @@ class TokenMixer {
   std::map<int, int> taken_;  // numbers in use since begin(), by layer
 };
 
-// Applies the ropes to attend.q and attend.k in place: to this rank's tokens at the global
-// positions of context.tokens, to the replicated rows at theirs.
+// Attends by the mixer. Where it does not take norms, they are applied before.
+void norm_and_attend(Context& context, TokenMixer& mixer, Attend attend);
+
+// Applies the norms and the ropes to attend.q and attend.k in place: the ropes to this rank's
+// tokens at the global positions of context.tokens, to the replicated rows at theirs.
 void apply_positions(Context& context, const Attend& attend);
 
 // Copies k and v [n, Akv, E], after rope, to past->append_slots. Does nothing where there are none.
@@ -91,6 +105,7 @@ void append_to_cache(Stream& stream, const ContextKV* past, const TensorView& k,
 class FullMixer final : public TokenMixer {
  public:
   void attend(Context& context, const Attend& attend) override;
+  bool norms_heads() const override { return true; }
 };
 
 }  // namespace weft

@@ -89,6 +89,7 @@ const Ops& cuda_ops() {
     Ops made{};
     made.name = "cuda";
     cuda::fill_norm(made);
+    cuda::fill_group_norm(made);
     cuda::fill_linear(made);
     cuda::fill_attention(made);
     cuda::fill_merge(made);

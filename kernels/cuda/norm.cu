@@ -4,8 +4,10 @@
 #include <limits>
 
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/rope.cuh"
 #include "kernels/cuda/tables.h"
 #include "kernels/norm.h"
+#include "kernels/pointwise.h"
 
 namespace weft::cuda {
 
@@ -37,6 +39,13 @@ struct Rows {
   float size, width, root, eps, weight_offset;
   Factor factor;
   bool silu;
+  // x += added * gate comes first, where `added` is not null.
+  const float* added;
+  const float* gate;
+  int64_t added_stride;
+  // A rotation of neighbours comes last, where kTurned; `head` and `rows_of_token` are 0 elsewhere.
+  Turns turns;
+  int head, rows_of_token;
 };
 
 // Returns the sum over the blockDim.x threads of a row, the same to all of them. blockDim.x is a
@@ -91,9 +100,35 @@ __device__ __forceinline__ float row_factor(const Rows<In, Out>& p, float sum) {
   return 1.0f / sqrtf(sum / p.width + p.eps);
 }
 
+// x += added * gate, which also goes to memory.
 template <int N, class In, class Out>
+__device__ __forceinline__ void add_gated(const Rows<In, Out>& p, float (&x)[N], int64_t row,
+                                          int group, In* to) {
+  const int64_t i = static_cast<int64_t>(group) * N;
+  float added[N], gate[N];
+  load_lanes<N>(p.added + row * p.added_stride + i, added);
+  load_lanes<N>(p.gate + i, gate);
+#pragma unroll
+  for (int lane = 0; lane < N; ++lane) x[lane] += added[lane] * gate[lane];
+  store_lanes<N>(x, to + i);
+}
+
+// Rounds to the dtype of the result, as a norm of its own does, and rotates.
+template <int N, class In, class Out>
+__device__ __forceinline__ void turn(const Rows<In, Out>& p, float (&x)[N], int group,
+                                     const GridPlace& place) {
+  const auto pair = static_cast<unsigned>(group * N % p.head / 2);
+#pragma unroll
+  for (int lane = 0; lane < N; lane += 2) {
+    x[lane] = to_float(from_float<Out>(x[lane]));
+    x[lane + 1] = to_float(from_float<Out>(x[lane + 1]));
+    rotate(x[lane], x[lane + 1], p.turns.at(place, pair + lane / 2));
+  }
+}
+
+template <bool kTurned, int N, class In, class Out>
 __device__ __forceinline__ void finish(const Rows<In, Out>& p, float (&x)[N], int group, float mean,
-                                       float factor, Out* out) {
+                                       float factor, const GridPlace& place, Out* out) {
   const int64_t i = static_cast<int64_t>(group) * N;
   float weight[N], bias[N];
   if (p.weight) load_lanes<N>(p.weight + i, weight);
@@ -108,11 +143,12 @@ __device__ __forceinline__ void finish(const Rows<In, Out>& p, float (&x)[N], in
 #pragma unroll
     for (int lane = 0; lane < N; ++lane) x[lane] = gate(x[lane], x[lane]);
   }
+  if constexpr (kTurned) turn<N>(p, x, group, place);
   store_lanes<N>(x, out + i);
 }
 
 // For rows of at most K groups per thread: the row stays in registers.
-template <bool kCentred, class In, class Out, int N, int K>
+template <bool kCentred, bool kTurned, class In, class Out, int N, int K>
 __global__ void __launch_bounds__(kMaxThreads, 1) norm_held(Rows<In, Out> p) {
   __shared__ float partial[kMaxThreads / kWarp];
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
@@ -127,6 +163,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1) norm_held(Rows<In, Out> p) {
     const int group = static_cast<int>(threadIdx.x + k * blockDim.x);
     if (!real || group >= p.groups) continue;
     load_lanes<N>(x_row + static_cast<int64_t>(group) * N, x[k]);
+    if constexpr (kCentred && std::is_same_v<In, float>)
+      if (p.added) add_gated<N>(p, x[k], row, group, const_cast<In*>(x_row));
   }
   float mean = 0;
   if constexpr (kCentred) {
@@ -149,10 +187,12 @@ __global__ void __launch_bounds__(kMaxThreads, 1) norm_held(Rows<In, Out> p) {
   }
   if (!real) return;
   const float factor = row_factor(p, sum);
+  GridPlace place{};
+  if constexpr (kTurned) place = p.turns.place(static_cast<unsigned>(row / p.rows_of_token));
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const int group = static_cast<int>(threadIdx.x + k * blockDim.x);
-    if (group < p.groups) finish<N>(p, x[k], group, mean, factor, out_row);
+    if (group < p.groups) finish<kTurned, N>(p, x[k], group, mean, factor, place, out_row);
   }
 }
 
@@ -187,7 +227,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_read_again(Rows<In, Out> p) 
        group += static_cast<int>(blockDim.x)) {
     float value[N];
     load_lanes<N>(x + static_cast<int64_t>(group) * N, value);
-    finish<N>(p, value, group, mean, factor, out);
+    finish<false, N>(p, value, group, mean, factor, {}, out);
   }
 }
 
@@ -214,20 +254,22 @@ Launch over_whole_rows(int64_t rows, int64_t groups, int64_t held) {
   return {.grid = dim3(blocks_for(rows, y)), .block = dim3(x, y)};
 }
 
-template <bool kCentred, int N, class In, class Out>
+constexpr int kMostHeld = 4;  // groups of a thread whose row stays in registers
+
+template <bool kCentred, bool kTurned, int N, class In, class Out>
 void run_typed(Stream& stream, const Rows<In, Out>& p) {
   const auto held = [&](auto kernel, int groups) {
     launch(stream, over_whole_rows(p.rows, p.groups, groups), kernel, p);
   };
   // Rows of one warp or less need no barrier; few threads with several groups each have more loads
   // in flight.
-  constexpr int kMost = 4;
   if constexpr (N > 1) {
-    if (p.groups <= kWarp) return held(norm_held<kCentred, In, Out, N, 1>, 1);
+    if (p.groups <= kWarp) return held(norm_held<kCentred, kTurned, In, Out, N, 1>, 1);
     if (p.groups <= 2 * kWarp || (p.groups > 4 * kWarp && p.groups <= 8 * kWarp))
-      return held(norm_held<kCentred, In, Out, N, 2>, 2);
+      return held(norm_held<kCentred, kTurned, In, Out, N, 2>, 2);
   }
-  if (p.groups <= kMost * kMaxThreads) return held(norm_held<kCentred, In, Out, N, kMost>, kMost);
+  if (kTurned || p.groups <= kMostHeld * kMaxThreads)
+    return held(norm_held<kCentred, kTurned, In, Out, N, kMostHeld>, kMostHeld);
   launch(stream, {.grid = dim3(blocks_for(p.rows, 1)), .block = dim3(kMaxThreads)},
          norm_read_again<kCentred, In, Out, N>, p);
 }
@@ -258,7 +300,13 @@ Rows<In, Out> make_rows(const TensorView& x, const TensorView& out) {
           .eps = 0,
           .weight_offset = 0,
           .factor = Factor::kMeanSquare,
-          .silu = false};
+          .silu = false,
+          .added = nullptr,
+          .gate = nullptr,
+          .added_stride = 0,
+          .turns = {},
+          .head = 0,
+          .rows_of_token = 0};
 }
 
 // Calls run(lanes as a constant) with the lanes that all views allow. The number depends on the
@@ -284,7 +332,7 @@ void run_rows(Stream& stream, const TensorView& x, const TensorView& weight, con
   set(p);
   with_lanes<In>({x, out, weight, bias}, [&](auto lanes) {
     p.groups = static_cast<int>(x[-1] / lanes);
-    run_typed<kCentred, lanes>(stream, p);
+    run_typed<kCentred, false, lanes>(stream, p);
   });
 }
 
@@ -312,9 +360,64 @@ void modulated_layer_norm(Stream& stream, const TensorView& x, const TensorView&
   });
 }
 
+// Rows that do not fit registers, and y whose rows are not aligned as those of x, take two passes.
+void gated_add_norm(Stream& stream, const TensorView& sum, const TensorView& y,
+                    const TensorView& gate, const LayerNorm& norm, const TensorView& out) {
+  constexpr int64_t kMostHeldValues = int64_t{kMostHeld} * kMaxThreads;
+  const bool wide = wide_rows(sum, kF32Lanes) && wide_rows(out, kF32Lanes) &&
+                    wide_rows(norm.weight, kF32Lanes) && wide_rows(norm.bias, kF32Lanes);
+  const bool held = wide ? sum[-1] <= kF32Lanes * kMostHeldValues && wide_rows(y, kF32Lanes) &&
+                               wide_rows(gate, kF32Lanes)
+                         : sum[-1] <= kMostHeldValues;
+  if (!held) gated_add(stream, sum, y, gate, sum);
+  run<true>(stream, sum, norm.weight, norm.bias, out, [&](auto& p) {
+    p.eps = norm.eps;
+    p.weight_offset = norm.modulated ? 1 : 0;
+    if (!held) return;
+    p.added = y.as<float>();
+    p.gate = gate.as<float>();
+    p.added_stride = y.row_stride();
+  });
+}
+
 void rms_norm(Stream& stream, const TensorView& x, const TensorView& weight, float eps,
               const TensorView& out) {
   run<false>(stream, x, weight, {}, out, [&](auto& p) { p.eps = eps; });
+}
+
+template <class T>
+void run_turned(Stream& stream, const TensorView& x, const HeadNorm& norm, const Turns& turns,
+                const TensorView& out) {
+  constexpr int kLanes = sizeof(T) == 4 ? kF32Lanes : kBf16Lanes;
+  const int64_t heads = x[1], size = x[2];
+  const bool whole = norm.weight.count() != size;  // a row of all heads
+  const auto rows = [&](const TensorView& of) { return whole ? head_rows(of) : of; };
+  Rows<T, T> p = make_rows<T, T>(rows(x), rows(out));
+  p.weight = norm.weight.as<float>();
+  p.eps = norm.eps;
+  p.groups = static_cast<int>(rows(x)[-1] / kLanes);
+  p.turns = turns;
+  p.head = static_cast<int>(size);
+  p.rows_of_token = static_cast<int>(whole ? 1 : heads);
+  run_typed<false, true, kLanes>(stream, p);
+}
+
+// Heads that are not aligned, and rows that do not fit registers, take two passes.
+void rms_norm_rope(Stream& stream, const TensorView& x, const HeadNorm& norm, const Rope& rope,
+                   int64_t first_token, const TensorView& out) {
+  const bool whole = norm.weight.count() != x[2];
+  const TensorView from = whole ? head_rows(x) : x, to = whole ? head_rows(out) : out;
+  const int lanes = x.dtype == DType::kF32 ? kF32Lanes : kBf16Lanes;
+  const bool fits = x[2] % lanes == 0 && wide_rows(from, lanes) && wide_rows(to, lanes) &&
+                    wide_rows(norm.weight, lanes) &&
+                    from[-1] <= int64_t{lanes} * kMostHeld * kMaxThreads;
+  if (!fits) {
+    weft::rms_norm(stream, from, norm.weight, norm.eps, to);
+    return apply_rope(stream, out, rope, first_token, out);
+  }
+  visit_dtype(x.dtype, [&](auto tag) {
+    run_turned<decltype(tag)>(stream, x, norm, turns_of(rope, first_token), out);
+  });
 }
 
 void sum_squares(Stream& stream, const TensorView& x, const TensorView& sums) {
@@ -348,173 +451,18 @@ void channel_rms_norm(Stream& stream, const TensorView& x, const TensorView& gam
   });
 }
 
-// Group norm, step one and two: blocks of pixels sum every channel, then a block per group joins
-// their sums in a fixed order.
-constexpr int kPixelBlocks = 512, kGroupThreads = 256;
-
-template <class T>
-struct Pixels {
-  const T* x;
-  int64_t stride, count;
-  int width, groups;
-};
-
-// partial[block][c] = the sum over the block's pixels of x, or of the squared difference from the
-// group's mean. blockDim.x threads take channels, blockDim.y threads take pixels.
-template <class T, bool kSquared>
-__global__ void __launch_bounds__(kGroupThreads)
-    sum_pixels(Pixels<T> p, const float* sums, float* partial) {
-  const auto [x, stride, pixels, width, groups] = p;
-  __shared__ float shared[kGroupThreads];
-  const int c = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
-  const int64_t block = (pixels + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * block;
-  const int64_t end = min(begin + block, pixels);
-  float total = 0;
-  if (c < width) {
-    float mean = 0;
-    if constexpr (kSquared) {
-      const int channels = width / groups;
-      mean = sums[c / channels] / (sums[groups] * static_cast<float>(channels));
-    }
-    float few = 0;
-    int64_t count = 0;
-    for (int64_t r = begin + threadIdx.y; r < end; r += blockDim.y) {
-      const float value = to_float(x[r * stride + c]) - mean;
-      few += kSquared ? value * value : value;
-      if (++count % 32 == 0) {  // few terms at a time, so that the error does not grow
-        total += few;
-        few = 0;
-      }
-    }
-    total += few;
-  }
-  shared[threadIdx.y * blockDim.x + threadIdx.x] = total;
-  __syncthreads();
-  if (threadIdx.y > 0 || c >= width) return;
-  for (int y = 1; y < static_cast<int>(blockDim.y); ++y)
-    total += shared[y * blockDim.x + threadIdx.x];
-  partial[static_cast<int64_t>(blockIdx.x) * width + c] = total;
-}
-
-// out[group] = the sum of the group's channels over all blocks; one block of threads per group.
-__global__ void __launch_bounds__(kGroupThreads)
-    join_groups(const float* partial, int blocks, int width, int channels, float* out) {
-  __shared__ double shared[kGroupThreads];
-  const int first = static_cast<int>(blockIdx.x) * channels;
-  double total = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < blocks * channels; i += kGroupThreads)
-    total += partial[static_cast<int64_t>(i / channels) * width + first + i % channels];
-  shared[threadIdx.x] = total;
-  __syncthreads();
-  for (int apart = kGroupThreads / 2; apart > 0; apart /= 2) {
-    if (static_cast<int>(threadIdx.x) < apart) shared[threadIdx.x] += shared[threadIdx.x + apart];
-    __syncthreads();
-  }
-  if (threadIdx.x == 0) out[blockIdx.x] = static_cast<float>(shared[0]);
-}
-
-__global__ void write_pixels(float* sums, int groups, int64_t pixels) {
-  sums[groups] = static_cast<float>(pixels);
-}
-
-template <bool kSquared>
-void sum_groups(Stream& stream, const TensorView& x, const TensorView& sums, int64_t groups,
-                const TensorView& out) {
-  const int64_t width = x[1], blocks = std::min<int64_t>(kPixelBlocks, x[0]);
-  auto* partial = static_cast<float*>(
-      cuda_queue(stream).scratch(static_cast<size_t>(blocks * width) * sizeof(float)));
-  const auto columns = static_cast<unsigned>(
-      std::min<uint64_t>(std::bit_ceil(static_cast<uint64_t>(width)), kGroupThreads));
-  const Launch how{.grid = dim3(static_cast<unsigned>(blocks), blocks_for(width, columns)),
-                   .block = dim3(columns, kGroupThreads / columns)};
-  visit_dtype(x.dtype, [&](auto tag) {
-    using T = decltype(tag);
-    const Pixels<T> pixels{.x = x.as<T>(),
-                           .stride = x.row_stride(),
-                           .count = x[0],
-                           .width = static_cast<int>(width),
-                           .groups = static_cast<int>(groups)};
-    launch(stream, how, sum_pixels<T, kSquared>, pixels, sums.as<float>(), partial);
-  });
-  launch(stream, {.grid = dim3(static_cast<unsigned>(groups)), .block = dim3(kGroupThreads)},
-         join_groups, partial, static_cast<int>(blocks), static_cast<int>(width),
-         static_cast<int>(width / groups), out.as<float>());
-}
-
-void group_sums(Stream& stream, const TensorView& x, const TensorView& sums) {
-  const int64_t groups = sums[0] - 1;
-  sum_groups<false>(stream, x, sums, groups, sums);
-  launch(stream, {.grid = dim3(1), .block = dim3(1)}, write_pixels, sums.as<float>(),
-         static_cast<int>(groups), x[0]);
-}
-
-void group_squares(Stream& stream, const TensorView& x, const TensorView& sums,
-                   const TensorView& squares) {
-  sum_groups<true>(stream, x, sums, squares[0], squares);
-}
-
-// out = act(x * scale + offset) with one scale and offset per channel.
-template <class T>
-struct Groups {
-  const T* x;
-  T* out;
-  const float *sums, *squares, *weight, *bias;
-  int64_t rows, x_stride, out_stride;
-  int width, groups;
-  float eps;
-  bool silu;
-};
-
-template <class T>
-__global__ void __launch_bounds__(256, 6) norm_groups(Groups<T> p) {
-  const int64_t c = column();
-  if (c >= p.width) return;
-  const int channels = p.width / p.groups, group = static_cast<int>(c) / channels;
-  const float count = p.sums[p.groups] * static_cast<float>(channels);
-  const float mean = p.sums[group] / count;
-  const float scale = p.weight[c] / sqrtf(p.squares[group] / count + p.eps), bias = p.bias[c];
-#pragma unroll 1
-  for (int64_t r = first_row(); r < p.rows; r += row_step()) {
-    float y[1] = {(to_float(p.x[r * p.x_stride + c]) - mean) * scale + bias};
-    if (p.silu) y[0] = gate(y[0], y[0]);
-    store_lanes<1>(y, p.out + r * p.out_stride + c);
-  }
-}
-
-void group_norm(Stream& stream, const TensorView& x, const TensorView& sums,
-                const TensorView& squares, const TensorView& weight, const TensorView& bias,
-                float eps, Activation activation, const TensorView& out) {
-  visit_dtype(x.dtype, [&](auto tag) {
-    using T = decltype(tag);
-    const Groups<T> p{.x = x.as<T>(),
-                      .out = out.as<T>(),
-                      .sums = sums.as<float>(),
-                      .squares = squares.as<float>(),
-                      .weight = weight.as<float>(),
-                      .bias = bias.as<float>(),
-                      .rows = x[0],
-                      .x_stride = x.row_stride(),
-                      .out_stride = out.row_stride(),
-                      .width = static_cast<int>(x[1]),
-                      .groups = static_cast<int>(squares[0]),
-                      .eps = eps,
-                      .silu = activation == Activation::kSilu};
-    launch(stream, over_rows(stream, x[0], x[1]), norm_groups<T>, p);
-  });
-}
-
 }  // namespace
 
 void fill_norm(Ops& ops) {
-  ops.norm = {.layer_norm = layer_norm,
-              .modulated_layer_norm = modulated_layer_norm,
-              .rms_norm = rms_norm,
-              .sum_squares = sum_squares,
-              .rms_scale = rms_scale,
-              .channel_rms_norm = channel_rms_norm,
-              .group_sums = group_sums,
-              .group_squares = group_squares,
-              .group_norm = group_norm};
+  NormOps& norm = ops.norm;
+  norm.layer_norm = layer_norm;
+  norm.modulated_layer_norm = modulated_layer_norm;
+  norm.gated_add_norm = gated_add_norm;
+  norm.rms_norm = rms_norm;
+  norm.rms_norm_rope = rms_norm_rope;
+  norm.sum_squares = sum_squares;
+  norm.rms_scale = rms_scale;
+  norm.channel_rms_norm = channel_rms_norm;
 }
 
 }  // namespace weft::cuda

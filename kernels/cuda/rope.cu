@@ -1,8 +1,7 @@
 // Rotary embedding: a thread keeps the cosines and sines of its pairs over the heads of a token. It
 // is compiled without contraction to fused multiply-add: the bits are those of the other tables.
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/rope.cuh"
 #include "kernels/cuda/tables.h"
-#include "kernels/rope.h"
 
 namespace weft::cuda {
 
@@ -14,36 +13,22 @@ struct Heads {
   const T* x;
   T* out;
   int64_t x_token, x_head, out_token, out_head;
-  const float2* table[3];  // [grid[axis], pairs[axis]]
-  unsigned pairs[3];
-  unsigned plane, columns;  // tokens of a frame, of a row
-  unsigned first_token, heads, groups;
+  Turns turns;
+  unsigned heads, groups;
   unsigned half;  // with kHalves: elements between the two of a pair
 };
-
-// (a, b) -> (a c - b s, a s + b c)
-__device__ __forceinline__ void rotate(float& a, float& b, float2 turn) {
-  const float real = a * turn.x - b * turn.y;
-  b = a * turn.y + b * turn.x;
-  a = real;
-}
 
 // Pairs of neighbours: a thread's x is its group of N elements, its y the heads. A single pair has
 // N = 2.
 template <class T, int N>
 __global__ void __launch_bounds__(256) rotate_neighbours(Heads<T> p) {
   constexpr int kPairs = N / 2;
-  const unsigned group = blockIdx.y * blockDim.x + threadIdx.x, token = p.first_token + blockIdx.x;
+  const unsigned group = blockIdx.y * blockDim.x + threadIdx.x;
   if (group >= p.groups) return;
-  const unsigned at[3] = {token / p.plane, token % p.plane / p.columns, token % p.columns};
+  const GridPlace place = p.turns.place(blockIdx.x);
   float2 turn[kPairs];
 #pragma unroll
-  for (int k = 0; k < kPairs; ++k) {
-    unsigned j = group * kPairs + k;
-    int axis = 0;
-    while (axis < 2 && j >= p.pairs[axis]) j -= p.pairs[axis++];
-    turn[k] = p.table[axis][static_cast<int64_t>(at[axis]) * p.pairs[axis] + j];
-  }
+  for (int k = 0; k < kPairs; ++k) turn[k] = p.turns.at(place, group * kPairs + k);
   for (unsigned head = threadIdx.y; head < p.heads; head += blockDim.y) {
     const T* x = p.x + blockIdx.x * p.x_token + head * p.x_head + group * N;
     T* out = p.out + blockIdx.x * p.out_token + head * p.out_head + group * N;
@@ -68,12 +53,12 @@ __global__ void __launch_bounds__(256) rotate_neighbours(Heads<T> p) {
 // Pairs of halves, on a line: a thread has N elements of the first half and their partners.
 template <class T, int N>
 __global__ void __launch_bounds__(256) rotate_halves(Heads<T> p) {
-  const unsigned group = blockIdx.y * blockDim.x + threadIdx.x, token = p.first_token + blockIdx.x;
+  const unsigned group = blockIdx.y * blockDim.x + threadIdx.x;
+  const int64_t token = p.turns.first_token + blockIdx.x;
   if (group >= p.groups) return;
   float2 turn[N];
 #pragma unroll
-  for (int k = 0; k < N; ++k)
-    turn[k] = p.table[0][static_cast<int64_t>(token) * p.half + group * N + k];
+  for (int k = 0; k < N; ++k) turn[k] = p.turns.table[0][token * p.half + group * N + k];
   for (unsigned head = threadIdx.y; head < p.heads; head += blockDim.y) {
     const T* x = p.x + blockIdx.x * p.x_token + head * p.x_head + group * N;
     T* out = p.out + blockIdx.x * p.out_token + head * p.out_head + group * N;
@@ -102,25 +87,16 @@ void run(Stream& stream, const TensorView& x, const Rope& rope, int64_t first_to
   const int64_t span = halves ? x[2] / 2 : x[2];  // the elements that are cut into groups
   const bool wide = span % kLanes == 0 && wide_heads(x, kLanes) && wide_heads(out, kLanes);
   const int64_t groups = wide ? span / kLanes : halves ? span : span / 2;
-  Heads<T> p{.x = x.as<T>(),
-             .out = out.as<T>(),
-             .x_token = x.stride[0],
-             .x_head = x.stride[1],
-             .out_token = out.stride[0],
-             .out_head = out.stride[1],
-             .table = {},
-             .pairs = {},
-             .plane = static_cast<unsigned>(rope.grid[1] * rope.grid[2]),
-             .columns = static_cast<unsigned>(rope.grid[2]),
-             .first_token = static_cast<unsigned>(first_token),
-             .heads = static_cast<unsigned>(x[1]),
-             .groups = static_cast<unsigned>(groups),
-             .half = static_cast<unsigned>(x[2] / 2)};
-  for (int axis = 0; axis < 3; ++axis) {
-    p.pairs[axis] = static_cast<unsigned>(rope.pairs[axis]);
-    if (rope.table[axis])
-      p.table[axis] = reinterpret_cast<const float2*>(rope.table[axis].as<float>());
-  }
+  const Heads<T> p{.x = x.as<T>(),
+                   .out = out.as<T>(),
+                   .x_token = x.stride[0],
+                   .x_head = x.stride[1],
+                   .out_token = out.stride[0],
+                   .out_head = out.stride[1],
+                   .turns = turns_of(rope, first_token),
+                   .heads = static_cast<unsigned>(x[1]),
+                   .groups = static_cast<unsigned>(groups),
+                   .half = static_cast<unsigned>(x[2] / 2)};
   // A block takes as many heads at once as fit, the same number for each thread.
   const int64_t across = std::min(groups, kThreads), at_once = kThreads / across;
   // For many tokens a thread takes a few heads, so that loading its cosines and sines pays off.

@@ -6,6 +6,7 @@
 namespace weft::cuda {
 
 void fill_norm(Ops& ops);
+void fill_group_norm(Ops& ops);
 void fill_linear(Ops& ops);
 void fill_attention(Ops& ops);
 void fill_merge(Ops& ops);  // the merge of attention states

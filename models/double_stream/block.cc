@@ -18,13 +18,11 @@ struct StreamRows {
 
 using BothStreams = std::array<StreamRows, 2>;
 
-void modulated_norm(Stream& stream, const StreamRows& rows, int first) {
-  modulated_layer_norm(stream, rows.x, rows.m.select(0, first + kScaleRow),
-                       rows.m.select(0, first + kShiftRow), kDoubleStreamEps, rows.h);
-}
-
-void gated_residual(Stream& stream, const StreamRows& rows, int first) {
-  gated_add(stream, rows.x, rows.y, rows.m.select(0, first + kGateRow), rows.x);
+LayerNorm norm_of(const StreamRows& rows, int first) {
+  return {.weight = rows.m.select(0, first + kScaleRow),
+          .bias = rows.m.select(0, first + kShiftRow),
+          .eps = kDoubleStreamEps,
+          .modulated = true};
 }
 
 // Writes the joint attention of the rows h [n + T, D] to the streams' y; h is overwritten.
@@ -36,12 +34,12 @@ void joint_attention(Context& context, const BothStreams& streams, const JointPa
   const Heads heads = room_for_heads(context, text.joined() ? text : latent, h[0]);
   int64_t first = 0;
   for (const StreamRows& own : streams) {
-    project_heads(stream, own.h, own.weights.heads, kDoubleStreamEps, heads, first);
+    project_heads(stream, own.h, own.weights.heads, heads, first);
     first += own.h[0];
   }
   const int64_t all = h[0], width = latent.columns();
   const TensorView merged = reuse(h, {all, width});
-  attend_jointly(context, pass, heads, merged.reshape({all, heads.q[1], heads.q[2]}));
+  attend_jointly(context, pass, heads, latent, text, merged.reshape({all, heads.q[1], heads.q[2]}));
   first = 0;
   for (const StreamRows& own : streams) {
     row_linear(context, merged.slice(0, first, own.y[0]), own.weights.to_out, own.y);
@@ -123,18 +121,21 @@ TensorView modulation_of(Context& context, const RowLinear& weights, const Joint
 }
 
 void attend_jointly(Context& context, const JointPass& pass, const Heads& heads,
-                    const TensorView& out) {
+                    const HeadWeights& latent, const HeadWeights& text, const TensorView& out) {
   const auto& [q, k, v] = heads;
-  context.mixer.attend(context, {.layer = pass.layer,
-                                 .q = q,
-                                 .k = k,
-                                 .v = v,
-                                 .out = out,
-                                 .rope = &pass.rope,
-                                 .scale = 1 / std::sqrt(static_cast<float>(q[2])),
-                                 .format = pass.load.attention,
-                                 .replicated = q[0] - context.tokens.size(),
-                                 .replicated_rope = pass.text_rope});
+  norm_and_attend(context, context.mixer,
+                  {.layer = pass.layer,
+                   .q = q,
+                   .k = k,
+                   .v = v,
+                   .out = out,
+                   .rope = &pass.rope,
+                   .scale = 1 / std::sqrt(static_cast<float>(q[2])),
+                   .format = pass.load.attention,
+                   .replicated = q[0] - context.tokens.size(),
+                   .replicated_rope = pass.text_rope,
+                   .norms = latent.norms(kDoubleStreamEps),
+                   .replicated_norms = text.norms(kDoubleStreamEps)});
 }
 
 void double_stream_block(Context& context, const DoubleStreamBlock& weights, const JointPass& pass,
@@ -154,13 +155,16 @@ void double_stream_block(Context& context, const DoubleStreamBlock& weights, con
   };
   const BothStreams streams{stream_rows(weights.latent, {0, n}),
                             stream_rows(weights.text, {n, x[0]})};
-  for (const StreamRows& rows : streams) modulated_norm(stream, rows, 0);
+  for (const StreamRows& rows : streams) {
+    const LayerNorm norm = norm_of(rows, 0);
+    modulated_layer_norm(stream, rows.x, norm.weight, norm.bias, norm.eps, rows.h);
+  }
   joint_attention(context, streams, pass, h);
   for (const StreamRows& rows : streams) {
-    gated_residual(stream, rows, 0);
-    modulated_norm(stream, rows, kSublayerRows);
+    gated_add_norm(stream, rows.x, rows.y, rows.m.select(0, kGateRow), norm_of(rows, kSublayerRows),
+                   rows.h);
     feed_forward(context, rows, pass.load.dtype);
-    gated_residual(stream, rows, kSublayerRows);
+    gated_add(stream, rows.x, rows.y, rows.m.select(0, kSublayerRows + kGateRow), rows.x);
   }
 }
 

@@ -86,9 +86,10 @@ struct JointPass {
 TensorView modulation_of(Context& context, const RowLinear& weights, const JointPass& pass,
                          int64_t width);
 
-// Writes the attention of all rows of a rank to out [n + T, A part, E].
+// Writes the attention of all rows of a rank to out [n + T, A part, E]. The norms of queries and
+// keys are those of the latent's and of the prompt's weights.
 void attend_jointly(Context& context, const JointPass& pass, const Heads& heads,
-                    const TensorView& out);
+                    const HeadWeights& latent, const HeadWeights& text, const TensorView& out);
 
 // Applies a block to x [n + T, D] f32 in place: n tokens of this rank and T rows of the prompt.
 void double_stream_block(Context& context, const DoubleStreamBlock& weights, const JointPass& pass,

@@ -245,10 +245,10 @@ void FluxTransformer::attend(Context& context, const FluxSingleBlock& weights,
                              const TensorView& merged) const {
   const Arena::Scope scope(context.arena);
   const Heads heads = room_for_heads(context, weights.heads, h[0]);
-  project_heads(context.stream, h, weights.heads, kDoubleStreamEps, heads);
+  project_heads(context.stream, h, weights.heads, heads);
   TensorView out(merged.data, merged.dtype, heads.q.shape(), merged.device);
   out.stride[0] = merged.stride[0];
-  attend_jointly(context, pass, heads, out);
+  attend_jointly(context, pass, heads, weights.heads, weights.heads, out);
 }
 
 }  // namespace weft

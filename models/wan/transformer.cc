@@ -282,6 +282,20 @@ std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(Context& conte
   return rows;
 }
 
+namespace {
+
+// Calls run(modulation [6, D], rows) for each time, where rows(view) are its rows of a view.
+template <class Times, class Run>
+void for_times(const Times& times, const TensorView& m, Run&& run) {
+  for (size_t i = 0; i < times.size(); ++i) {
+    const Range own = times[i].rows;
+    run(m.select(0, static_cast<int64_t>(i)),
+        [&](const TensorView& view) { return view.slice(0, own.begin, own.size()); });
+  }
+}
+
+}  // namespace
+
 // Applies one transformer block (Wan Team 2025, figure 10) to x [N, D] f32 in place.
 void WanTransformer::block(Context& context, int index, const WanBlock& weights,
                            const BlockInputs& inputs, const TensorView& x) const {
@@ -296,39 +310,25 @@ void WanTransformer::block(Context& context, int index, const WanBlock& weights,
   for (int64_t i = 0; i < s; ++i)
     add(stream, weights.scale_shift_table, times[i].proj, m.select(0, i));
 
-  modulated_norm(stream, times, m, kAttention, x, h);
+  const auto modulated_norm = [&](int part) {
+    for_times(times, m, [&](const TensorView& table, const auto& rows) {
+      modulated_layer_norm(stream, rows(x), table.select(0, part + kScale),
+                           table.select(0, part + kShift), config_.eps, rows(h));
+    });
+  };
+  modulated_norm(kAttention);
   self_attention(context, index, weights.attn1, inputs, h, y);
-  gated_residual(stream, times, m, kAttention, y, x);
-
-  layer_norm(stream, x, weights.norm2_weight, weights.norm2_bias, config_.eps, h);
+  const LayerNorm norm2{
+      .weight = weights.norm2_weight, .bias = weights.norm2_bias, .eps = config_.eps};
+  for_times(times, m, [&](const TensorView& table, const auto& rows) {
+    gated_add_norm(stream, rows(x), rows(y), table.select(0, kAttention + kGate), norm2, rows(h));
+  });
   cross_attention(context, index, weights.attn2, inputs.text, h, x);
-
-  modulated_norm(stream, times, m, kFeedForward, x, h);
+  modulated_norm(kFeedForward);
   feed_forward(context, weights, h, y);
-  gated_residual(stream, times, m, kFeedForward, y, x);
-}
-
-void WanTransformer::modulated_norm(Stream& stream, std::span<const TimeRows> times,
-                                    const TensorView& m, int part, const TensorView& x,
-                                    const TensorView& out) const {
-  for (size_t i = 0; i < times.size(); ++i) {
-    const TensorView table = m.select(0, static_cast<int64_t>(i));
-    const Range rows = times[i].rows;
-    modulated_layer_norm(stream, x.slice(0, rows.begin, rows.size()),
-                         table.select(0, part + kScale), table.select(0, part + kShift),
-                         config_.eps, out.slice(0, rows.begin, rows.size()));
-  }
-}
-
-void WanTransformer::gated_residual(Stream& stream, std::span<const TimeRows> times,
-                                    const TensorView& m, int part, const TensorView& y,
-                                    const TensorView& x) const {
-  for (size_t i = 0; i < times.size(); ++i) {
-    const TensorView gate = m.select(0, static_cast<int64_t>(i)).select(0, part + kGate);
-    const Range rows = times[i].rows;
-    const TensorView part_x = x.slice(0, rows.begin, rows.size());
-    gated_add(stream, part_x, y.slice(0, rows.begin, rows.size()), gate, part_x);
-  }
+  for_times(times, m, [&](const TensorView& table, const auto& rows) {
+    gated_add(stream, rows(x), rows(y), table.select(0, kFeedForward + kGate), rows(x));
+  });
 }
 
 // Writes the self-attention of h [N, D] to y [N, D] f32; h is overwritten.
@@ -343,19 +343,28 @@ void WanTransformer::self_attention(Context& context, int index, const Attention
   linear(context.stream, h, weights.to_q, LinearActivation::kNone, q);
   linear(context.stream, h, weights.to_k, LinearActivation::kNone, k);
   linear(context.stream, h, weights.to_v, LinearActivation::kNone, v);
-  full_rms_norm(context, q, config_.width(), weights.norm_q, config_.eps);
-  full_rms_norm(context, k, config_.width(), weights.norm_k, config_.eps);
+  // The norm is that of all heads, which ranks may share.
+  HeadNorms norms;
+  if (context.reducer.parts() == 1) {
+    norms = {.q = weights.norm_q, .k = weights.norm_k, .eps = config_.eps};
+  } else {
+    full_rms_norm(context, q, config_.width(), weights.norm_q, config_.eps);
+    full_rms_norm(context, k, config_.width(), weights.norm_k, config_.eps);
+  }
   const TensorView merged = reuse(h, {n, width});
-  context.mixer.attend(context, {.layer = index,
-                                 .q = q.reshape({n, a, e}),
-                                 .k = k.reshape({n, a, e}),
-                                 .v = v.reshape({n, a, e}),
-                                 .out = merged.reshape({n, a, e}),
-                                 .rope = &inputs.rope,
-                                 .scale = 1 / std::sqrt(static_cast<float>(e)),
-                                 .format = load_.attention,
-                                 .replicated = inputs.text.joint.rows,
-                                 .replicated_rope = &inputs.text.joint.positions});
+  norm_and_attend(context, context.mixer,
+                  {.layer = index,
+                   .q = q.reshape({n, a, e}),
+                   .k = k.reshape({n, a, e}),
+                   .v = v.reshape({n, a, e}),
+                   .out = merged.reshape({n, a, e}),
+                   .rope = &inputs.rope,
+                   .scale = 1 / std::sqrt(static_cast<float>(e)),
+                   .format = load_.attention,
+                   .replicated = inputs.text.joint.rows,
+                   .replicated_rope = &inputs.text.joint.positions,
+                   .norms = norms,
+                   .replicated_norms = norms});
   row_linear(context, merged, weights.to_out, y);
 }
 

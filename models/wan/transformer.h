@@ -179,10 +179,6 @@ class WanTransformer : public BlockTransformer<WanBlock> {
                      const TensorView& x) const;
   void block(Context& context, int index, const WanBlock& weights, const BlockInputs& inputs,
              const TensorView& x) const;
-  void modulated_norm(Stream& stream, std::span<const TimeRows> times, const TensorView& m,
-                      int part, const TensorView& x, const TensorView& out) const;
-  void gated_residual(Stream& stream, std::span<const TimeRows> times, const TensorView& m,
-                      int part, const TensorView& y, const TensorView& x) const;
   void self_attention(Context& context, int index, const Attention& weights,
                       const BlockInputs& inputs, const TensorView& h, const TensorView& y) const;
   void cross_attention(Context& context, int index, const Attention& weights, const WanText& text,

@@ -305,18 +305,22 @@ void ZImageTransformer::self_attention(Context& context, const ZImageBlock& weig
                                        const TensorView& y) const {
   const Arena::Scope scope(context.arena);
   const Heads heads = room_for_heads(context, weights.heads, h[0]);
-  project_heads(context.stream, h, weights.heads, config_.eps, heads);
+  project_heads(context.stream, h, weights.heads, heads);
   const TensorView merged = reuse(h, {h[0], weights.heads.columns()});
-  sequence.mixer.attend(context, {.layer = sequence.layer,
-                                  .q = heads.q,
-                                  .k = heads.k,
-                                  .v = heads.v,
-                                  .out = merged.reshape({h[0], heads.q[1], heads.q[2]}),
-                                  .rope = sequence.rope,
-                                  .scale = 1 / std::sqrt(static_cast<float>(heads.q[2])),
-                                  .format = load_.attention,
-                                  .replicated = sequence.replicated,
-                                  .replicated_rope = sequence.replicated_rope});
+  const HeadNorms norms = weights.heads.norms(config_.eps);
+  norm_and_attend(context, sequence.mixer,
+                  {.layer = sequence.layer,
+                   .q = heads.q,
+                   .k = heads.k,
+                   .v = heads.v,
+                   .out = merged.reshape({h[0], heads.q[1], heads.q[2]}),
+                   .rope = sequence.rope,
+                   .scale = 1 / std::sqrt(static_cast<float>(heads.q[2])),
+                   .format = load_.attention,
+                   .replicated = sequence.replicated,
+                   .replicated_rope = sequence.replicated_rope,
+                   .norms = norms,
+                   .replicated_norms = norms});
   row_linear(context, merged, weights.to_out, y);
 }
 
