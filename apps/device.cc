@@ -343,6 +343,16 @@ AttentionFormat attention_format(const Flags& flags) {
   return AttentionFormat::kFp8;
 }
 
+void keep_device_plans() {
+  const auto folder = [](const char* name) {
+    const char* value = std::getenv(name);
+    return value && *value == '/' ? std::string(value) : "";
+  };
+  const std::string cache = folder("XDG_CACHE_HOME"), home = folder("HOME");
+  if (cache.empty() && home.empty()) return;
+  keep_cuda_plans((cache.empty() ? home + "/.cache" : cache) + "/weft/cudnn");
+}
+
 void set_attention_path(const Flags& flags, const std::string& path) {
   if (!wants_cuda(flags)) {
     if (path == "auto") return;

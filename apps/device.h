@@ -90,6 +90,10 @@ WeightFormat text_weight_format(const Flags& flags);  // --text-encoder-weights
 // The attention format that --attention asks for. Error(kUsage) for fp8 on a CPU.
 AttentionFormat attention_format(const Flags& flags);
 
+// Lets CUDA keep the code that it compiles in the user's cache folder: $XDG_CACHE_HOME or ~/.cache,
+// then weft/cudnn.
+void keep_device_plans();
+
 // Applies --attention-path to streams that are made afterwards. Error(kUsage) on a CPU.
 void set_attention_path(const Flags& flags, const std::string& path);
 

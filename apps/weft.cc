@@ -256,6 +256,7 @@ int main_checked(int argc, char** argv) {
   constexpr unsigned kComputing =
       kGenerate | kBatch | kServe | kStream | kComplete | kVerify | kPlan | kBench | kReplay;
   if ((command & kComputing) && !help_asked(arguments)) restart_with_short_spin(argv);
+  keep_device_plans();
   return run(command, std::span(arguments).subspan(1));
 }
 

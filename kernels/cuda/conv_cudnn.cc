@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "kernels/cuda/conv_graph.h"
+#include "kernels/cuda/cudnn_plans.h"
 #include "kernels/cuda/plan_cache.h"
 #include "kernels/cuda/queue.h"
 #include "kernels/device_plan.h"
@@ -9,11 +10,6 @@
 namespace weft::cuda {
 
 namespace {
-
-struct Plan {
-  CudnnDescriptor descriptor;  // empty if cuDNN refused
-  int64_t workspace = 0;
-};
 
 // One Library belongs to a queue. If cuDNN cannot be loaded, every shape is refused.
 struct Library {
@@ -35,27 +31,18 @@ struct Library {
   Library& operator=(const Library&) = delete;
 
   cudnnHandle_t handle = nullptr;
-  std::optional<PlanCache<ConvShape, Plan>> plans{std::in_place};
+  std::optional<PlanCache<ConvShape, CudnnPlan>> plans{std::in_place};
   std::string refusal;
 };
 
-Plan make_plan(Library& library, const ConvShape& shape) {
-  const CudnnTarget target{.handle = library.handle};
-  std::string refusal = "cuDNN has no engine within the contract for this shape";
-  try {
-    for (const CudnnDescriptor& configuration : propose_conv(shape, target)) try {
-        Plan plan{.descriptor = make_cudnn_plan(configuration, target)};
-        plan.workspace = cudnn_workspace(plan.descriptor);
-        if (plan.workspace <= static_cast<int64_t>(kConvWorkspace)) return plan;
-        refusal = "the plan needs " + std::to_string(plan.workspace) + " bytes of workspace";
-      } catch (const CudnnRefusal& reason) {  // the next configuration may work
-        refusal = reason.text;
-      }
-  } catch (const CudnnRefusal& reason) {  // conv.cu then computes it
-    refusal = reason.text;
-  }
-  library.refusal = refusal;
-  return {};
+CudnnPlan make_plan(CudaQueue& queue, Library& library, const ConvShape& s) {
+  CudnnPlan plan = make_kept_plan(
+      queue, library.handle,
+      shape_text("conv", s.dtype, s.x, s.out, s.kernel, s.stride, s.pad_front, s.pad_h, s.pad_w,
+                 s.bias),
+      kConvWorkspace, [&](const CudnnTarget& target) { return propose_conv(s, target); });
+  if (!plan.descriptor) library.refusal = plan.refusal;
+  return plan;
 }
 
 }  // namespace
@@ -69,7 +56,8 @@ bool library_conv(const Stream& stream, const LibraryConv& conv) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   WEFT_CUDA_CHECK(cudaStreamIsCapturing(queue.stream(), &status));
   if (status != cudaStreamCaptureStatusNone && !library.plans->has(shape)) return false;
-  const Plan& plan = library.plans->get(shape, [&] { return make_plan(library, shape); });
+  const CudnnPlan& plan =
+      library.plans->get(shape, [&] { return make_plan(queue, library, shape); });
   if (!plan.descriptor) return false;
   const size_t used = (conv.scratch_used + 255) / 256 * 256;
   void* workspace = nullptr;

@@ -45,6 +45,11 @@ void set_cuda_attention_path(AttentionPath path);
 // The path that the stream's last call took; kAuto before the first.
 AttentionPath last_cuda_attention_path(const Stream& stream);
 
+// Keeps the code that cuDNN compiles for convolutions and attention in a folder, from where later
+// processes read it. The folder is made when it is needed; without one, or where it cannot be
+// written, every process compiles.
+void keep_cuda_plans(const std::string& folder);
+
 // Makes a new stream on CUDA device `index`; its ops are cuda_ops(). `threads` is the number of
 // host threads that pack and convert data. Throws Error(kUsage) if there is no such device or no
 // backend.

@@ -2,18 +2,13 @@
 #include <map>
 #include <optional>
 
-#include "kernels/cuda/queue.h"
+#include "kernels/cuda/cudnn_plans.h"
 #include "kernels/cuda/sdpa_graph.h"
 #include "kernels/device_plan.h"
 
 namespace weft::cuda {
 
 namespace {
-
-struct Plan {
-  CudnnDescriptor descriptor;  // empty if cuDNN refused
-  int64_t workspace = 0;
-};
 
 struct Library {
   explicit Library(CudaQueue& queue) {
@@ -28,7 +23,7 @@ struct Library {
   Library& operator=(const Library&) = delete;
 
   cudnnHandle_t handle = nullptr;
-  std::map<SdpaShape, Plan> plans;
+  std::map<SdpaShape, CudnnPlan> plans;
 };
 
 // Belongs to a queue. If cuDNN cannot be loaded, `refusal` says why.
@@ -44,26 +39,17 @@ struct Sdpas {
   std::string refusal;
 };
 
-Plan make_plan(Sdpas& sdpas, const SdpaShape& shape) {
-  try {
-    const CudnnTarget target{.handle = sdpas.library->handle};
-    std::string refusal = "cuDNN has no engine for this shape";
-    for (const CudnnDescriptor& configuration : propose_sdpa(shape, target)) try {
-        Plan plan{.descriptor = make_cudnn_plan(configuration, target)};
-        plan.workspace = cudnn_workspace(plan.descriptor);
-        if (plan.workspace <= static_cast<int64_t>(kSdpaWorkspace)) return plan;
-        refusal = "the plan needs " + std::to_string(plan.workspace) + " bytes of workspace";
-      } catch (const CudnnRefusal& reason) {
-        refusal = reason.text;
-      }
-    sdpas.refusal = refusal;
-  } catch (const CudnnRefusal& reason) {
-    sdpas.refusal = reason.text;
-  }
-  return {};
+CudnnPlan make_plan(CudaQueue& queue, Sdpas& sdpas, const SdpaShape& s) {
+  CudnnPlan plan = make_kept_plan(
+      queue, sdpas.library->handle,
+      shape_text("sdpa", s.queries, s.keys, s.heads, s.kv_heads, s.size, s.q_row, s.q_head, s.k_row,
+                 s.k_head, s.v_row, s.v_head, s.out_row, s.out_head, s.lse),
+      kSdpaWorkspace, [&](const CudnnTarget& target) { return propose_sdpa(s, target); });
+  if (!plan.descriptor) sdpas.refusal = plan.refusal;
+  return plan;
 }
 
-void execute(CudaQueue& queue, Library& library, const Plan& plan, const Sdpa& problem) {
+void execute(CudaQueue& queue, Library& library, const CudnnPlan& plan, const Sdpa& problem) {
   float scale = problem.scale;  // passed by value: read before execute returns
   const int64_t ids[] = {kSdpaQ, kSdpaK, kSdpaV, kSdpaOut, kSdpaScale, kSdpaLse};
   void* const pointers[] = {const_cast<void*>(problem.q),
@@ -99,9 +85,9 @@ bool sdpa(const Stream& stream, const Sdpa& problem) {
   auto found = sdpas.library->plans.find(shape);
   if (found == sdpas.library->plans.end()) {
     if (capturing(queue)) return false;
-    found = sdpas.library->plans.emplace(shape, make_plan(sdpas, shape)).first;
+    found = sdpas.library->plans.emplace(shape, make_plan(queue, sdpas, shape)).first;
   }
-  const Plan& plan = found->second;
+  const CudnnPlan& plan = found->second;
   if (!plan.descriptor) return false;
   try {
     execute(queue, *sdpas.library, plan, problem);

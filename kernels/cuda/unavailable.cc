@@ -24,6 +24,7 @@ void cuda_copy_bytes(Stream&, const void*, void*, size_t) { unavailable(); }
 Stream cuda_stream(int, Determinism, int) { unavailable(); }
 const char* to_string(AttentionPath) { return ""; }
 void set_cuda_attention_path(AttentionPath) { unavailable(); }
+void keep_cuda_plans(const std::string&) {}
 AttentionPath last_cuda_attention_path(const Stream&) { unavailable(); }
 const Ops& cuda_ops() { unavailable(); }
 std::unique_ptr<GemmLimit> make_cuda_gemm_limit(Stream&, DType, int64_t, int64_t, int64_t) {
