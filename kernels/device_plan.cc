@@ -155,7 +155,8 @@ size_t attention_scratch_bytes(const AttentionShape& s, const DeviceTraits& devi
   }
   const bool sm90 = takes_sm90(s, device);
   if (large(s) && s.plain && s.format == AttentionFormat::kCompute &&
-      (s.segments == 1 || s.one_more) && !(sm90 && s.keys >= cuda::kLongAttention))
+      s.size <= cuda::kLibraryLargest && (s.segments == 1 || s.one_more) &&
+      !(sm90 && s.keys >= cuda::kLongAttention))
     return kSdpaWorkspace + (s.one_more ? cuda::attention_lse_bytes(s.queries, s.heads) : 0);
   const int64_t rows = s.queries * (s.heads / s.kv_heads);
   const int block =

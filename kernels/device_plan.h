@@ -120,7 +120,7 @@ struct AttentionShape {
   DType dtype = DType::kBF16;
   AttentionFormat format = AttentionFormat::kCompute;
   bool bias = false;
-  bool plain = true;  // no bias, no mask, no f32 state: then the library takes it
+  bool plain = true;  // no bias, mask or f32 state, a positive scale: then the library takes it
 };
 // This assumes that the library accepts every call that it is asked first (doctor says what it
 // refuses).

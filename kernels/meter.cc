@@ -96,16 +96,17 @@ size_t attention_scratch(const AttentionArgs& args) {
   const DeviceTraits* device = measured_device();
   if (!device || args.segments.empty()) return 0;
   const TensorView& q = args.q;
-  AttentionShape shape{.queries = q[0],
-                       .heads = q[1],
-                       .kv_heads = args.segments[0].k[1],
-                       .size = q[2],
-                       .segments = static_cast<int64_t>(args.segments.size()),
-                       .one_more = args.segments.size() == 2 && args.segments[1].k[0] == 1,
-                       .dtype = q.dtype,
-                       .format = args.format,
-                       .bias = static_cast<bool>(args.bias),
-                       .plain = !args.bias && !args.causal && args.out.dtype == q.dtype};
+  AttentionShape shape{
+      .queries = q[0],
+      .heads = q[1],
+      .kv_heads = args.segments[0].k[1],
+      .size = q[2],
+      .segments = static_cast<int64_t>(args.segments.size()),
+      .one_more = args.segments.size() == 2 && args.segments[1].k[0] == 1,
+      .dtype = q.dtype,
+      .format = args.format,
+      .bias = static_cast<bool>(args.bias),
+      .plain = !args.bias && !args.causal && args.scale > 0 && args.out.dtype == q.dtype};
   for (const KVSegment& segment : args.segments) shape.keys += segment.k[0];
   return attention_scratch_bytes(shape, *device);
 }

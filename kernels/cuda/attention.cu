@@ -181,7 +181,7 @@ bool library_takes(const Stream& stream, const AttentionArgs& args, const FlashA
   return args.format == AttentionFormat::kCompute && q.dtype == DType::kBF16 &&
          out.dtype == DType::kBF16 && !args.bias && flash.segment[0].shift == 0 && !args.causal &&
          flash.aligned && whole_pieces(out) && (!args.lse || args.lse.contiguous()) &&
-         q[2] <= kFlashLargest && q[0] >= kLibraryRows &&
+         args.scale > 0 && q[2] <= kLibraryLargest && q[0] >= kLibraryRows &&
          multiplications(args) >= paths.library_from &&
          (kernels_of(stream, args) != Kernels::kSm90 || keys_of(args) < paths.long_from);
 }
