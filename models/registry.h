@@ -233,7 +233,7 @@ std::optional<ComponentFacts> component_facts(const std::string& config_path);
 std::vector<ComponentFacts> held_components(const std::string& path);
 // Opens the tensors of one component of a file, under its own names: that of the class, if there is
 // one, or else the first of the kind. Of a file that holds none it opens all as they are.
-enum class PartKind : uint8_t { kTransformer, kTextEncoder, kImageEncoder, kVae };
+enum class PartKind : uint8_t { kTransformer, kTextEncoder, kImageEncoder, kAudioEncoder, kVae };
 TensorFile open_part_weights(PartKind kind, const std::string& path,
                              const char* class_name = nullptr);
 std::string known_components();  // "WanTransformer3DModel, ..."

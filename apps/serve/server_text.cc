@@ -23,11 +23,12 @@ std::string utc_text(std::chrono::system_clock::time_point time) {
 std::optional<std::string> base64_bytes(std::string_view text) {
   constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  if (text.size() % 4 != 0) return std::nullopt;
   for (int padding = 0; padding < 2 && text.ends_with('='); ++padding) text.remove_suffix(1);
   std::array<uint8_t, 256> digits;
   digits.fill(kDigits.size());
   for (size_t i = 0; i < kDigits.size(); ++i) digits[static_cast<uint8_t>(kDigits[i])] = i;
+  digits['-'] = digits['+'];
+  digits['_'] = digits['/'];
   std::string out;
   out.reserve(text.size() / 4 * 3);
   unsigned bits = 0;
@@ -40,6 +41,7 @@ std::optional<std::string> base64_bytes(std::string_view text) {
     count -= 8;
     out += static_cast<char>(bits >> count & 255);
   }
+  if (count == 6) return std::nullopt;  // a digit alone is no byte
   return out;
 }
 

@@ -9,7 +9,8 @@ namespace weft {
 
 std::string utc_text(std::chrono::system_clock::time_point time);  // "2026-01-31T09:05:00.123Z"
 
-// The bytes of standard base64 with its padding; nullopt where the text is none.
+// The bytes of base64 in the alphabet of the standard or of URLs (RFC 4648), whose padding may be
+// missing; nullopt where the text is none.
 std::optional<std::string> base64_bytes(std::string_view text);
 
 // Eight hex digits per word, which nobody can guess.

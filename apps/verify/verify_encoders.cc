@@ -191,8 +191,8 @@ NamedTensors run_audio_encoder(Case& c) {
   const std::vector<Clips> buckets = clips_of(c);
   if (!c.placement.encodes_text(split)) return {};
   const std::unique_ptr<AudioEncoder> encoder =
-      model->load(bench.stream, open_weights(c.part("audio_encoder")), c.options.dtype,
-                  c.placement.text_width(split));
+      model->load(bench.stream, open_part_weights(PartKind::kAudioEncoder, c.part("audio_encoder")),
+                  c.options.dtype, c.placement.text_width(split));
   const Tensor samples =
       on_host(bench.stream, bench.load(TensorFile::open(c.file("inputs.safetensors")), "waveform"));
   if (samples.view().rank != 1)

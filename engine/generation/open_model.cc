@@ -118,9 +118,8 @@ OpenModel::OpenModel(const std::string& path, std::vector<Lora> changes, PartFil
     : directory(open_model_directory(path, of_parts)),
       tokenizer(directory.family->tokenizer(directory)),
       vae_file(opened(PartKind::kVae, directory.vae, directory.family->vae_class)),
-      audio_file(directory.audio_model
-                     ? std::make_shared<const TensorFile>(open_weights(directory.audio_encoder))
-                     : nullptr),
+      audio_file(directory.audio_model ? opened(PartKind::kAudioEncoder, directory.audio_encoder)
+                                       : nullptr),
       image_file(directory.image_encoder.empty()
                      ? nullptr
                      : opened(PartKind::kImageEncoder, directory.image_encoder)),

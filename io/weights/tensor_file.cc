@@ -300,7 +300,7 @@ TensorFile::TensorFile(TensorFile&&) noexcept = default;
 TensorFile& TensorFile::operator=(TensorFile&&) noexcept = default;
 TensorFile::~TensorFile() = default;
 
-TensorFile TensorFile::open(const std::string& path, const Renaming& renamed) {
+TensorFile TensorFile::open(const std::string& path) {
   std::error_code error;
   const bool folder = fs::is_directory(path, error);
   const std::string file = folder ? find_in_folder(path) : path;
@@ -310,10 +310,10 @@ TensorFile TensorFile::open(const std::string& path, const Renaming& renamed) {
     impl->load_index(file);
   else
     impl->add_single(open_shard(file));
-  if (renamed) impl->rename(renamed);
   return TensorFile(std::move(impl));
 }
 
+void TensorFile::rename(const Renaming& renamed) { impl_->rename(renamed); }
 const std::vector<std::string>& TensorFile::names() const { return impl_->names; }
 bool TensorFile::contains(std::string_view name) const { return impl_->find(name) >= 0; }
 const std::map<std::string, std::string>& TensorFile::unread() const { return impl_->unread; }

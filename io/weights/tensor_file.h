@@ -15,14 +15,15 @@ namespace weft {
 
 class TensorFile {
  public:
-  // The name under which a tensor of a file appears; "" leaves it out.
-  using Renaming = std::function<std::string(const std::string& name)>;
-
   // Opens a .safetensors file, a *.safetensors.index.json, or a component folder. In a folder the
   // index comes first unless shards of it are missing and the folder has a whole file, then the
   // only .safetensors file. Hostile or truncated files throw Error(kModel) that names the file and
-  // the reason. Without `renamed` tensors keep their names.
-  static TensorFile open(const std::string& path, const Renaming& renamed = {});
+  // the reason.
+  static TensorFile open(const std::string& path);
+
+  // Gives the tensors other names; "" leaves one out. Error(kModel) names two that become one.
+  using Renaming = std::function<std::string(const std::string& name)>;
+  void rename(const Renaming& renamed);
 
   // Makes a TensorFile in memory without a file. `fill` computes a tensor's values when a view is
   // first requested, and again after its pages were dropped. So only tensors in use take memory.

@@ -105,8 +105,11 @@ std::vector<std::unique_ptr<const GgufPart>> open_gguf_parts(const std::string& 
 // A tensor file whose values are in GGUF files.
 class GgufValues final : public StoredTensors {
  public:
-  GgufValues(const std::string& path, const TensorFile::Renaming& renamed)
-      : parts_(open_gguf_parts(path)) {
+  GgufValues(const std::string& path, const NameChoice& choose) : parts_(open_gguf_parts(path)) {
+    std::vector<std::string> names;
+    for (const auto& part : parts_)
+      for (const GgufTensor& tensor : part->header.tensors) names.push_back(tensor.name);
+    const TensorFile::Renaming renamed = choose ? choose(names) : nullptr;
     for (const auto& part : parts_)
       for (const GgufTensor& tensor : part->header.tensors)
         if (const std::string name = renamed ? renamed(tensor.name) : tensor.name; !name.empty())
@@ -237,8 +240,8 @@ std::vector<std::string> weight_names(const std::string& path) {
   return (gguf.empty() ? TensorFile::open(path) : open_gguf(gguf)).names();
 }
 
-TensorFile open_gguf(const std::string& path, const TensorFile::Renaming& renamed) {
-  const auto values = std::make_shared<const GgufValues>(path, renamed);
+TensorFile open_gguf(const std::string& path, const NameChoice& choose) {
+  const auto values = std::make_shared<const GgufValues>(path, choose);
   return TensorFile::derived(
       values->tensors(),
       [values](const std::string& name, int64_t first, const TensorView& out) {
@@ -247,9 +250,12 @@ TensorFile open_gguf(const std::string& path, const TensorFile::Renaming& rename
       values->origin(), values);
 }
 
-TensorFile open_weights(const std::string& path, const TensorFile::Renaming& renamed) {
-  if (const std::string gguf = gguf_of(path); !gguf.empty()) return open_gguf(gguf, renamed);
-  return expand_scaled(TensorFile::open(path, renamed), renamed);
+TensorFile open_weights(const std::string& path, const NameChoice& choose) {
+  if (const std::string gguf = gguf_of(path); !gguf.empty()) return open_gguf(gguf, choose);
+  TensorFile file = TensorFile::open(path);
+  const TensorFile::Renaming renamed = choose ? choose(file.names()) : nullptr;
+  if (renamed) file.rename(renamed);
+  return expand_scaled(std::move(file), renamed);
 }
 
 GgufHeader read_gguf_header(const std::string& path) {

@@ -7,6 +7,7 @@
 #include "models/clip_towers/text.h"
 #include "models/clip_towers/vision.h"
 #include "models/files/components.h"
+#include "models/files/tensor_sizes.h"
 #include "models/flux/names.h"
 #include "models/flux/transformer.h"
 #include "models/qwen_image/names.h"
@@ -151,7 +152,13 @@ constexpr ComponentRow<AudioEncoderModel> kAudioEncoderRows[] = {
      [](const std::string& name, const nlohmann::json&) { return name == "wav2vec2"; },
      [](const std::string& path) -> std::shared_ptr<const AudioEncoderModel> {
        return make_wav2vec2_model(Wav2Vec2Config::from_json_file(path));
-     }}};
+     },
+     [](const TensorFile& file) -> std::shared_ptr<const AudioEncoderModel> {
+       throw Error(ErrorKind::kModel, shown_name(file) +
+                                          ": no config.json, and the strides of the "
+                                          "convolutions follow from no tensor");
+     },
+     holds_wav2vec2}};
 
 constexpr ComponentRow<VaeModel> kVaeRows[] = {
     {"AutoencoderKLWan",

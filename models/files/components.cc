@@ -93,8 +93,7 @@ template <class Model>
 std::shared_ptr<const Model> open_part(ComponentRows<Model> rows, const std::string& weights,
                                        const std::string& folder_config,
                                        const std::string& class_name) {
-  const FoundPart<Model> found = find_part(rows, PartNames(weights), class_name);
-  const TensorFile file = open_found(found, weights);
+  const auto [found, file] = open_found(rows, weights, class_name);
   for (const std::string& config : {config_beside(file), folder_config})
     if (std::shared_ptr<const Model> model = fitting(rows, config, file)) return model;
   const ComponentRow<Model>* row = found.row;
@@ -195,7 +194,7 @@ void append_held(const char* part, ComponentRows<Model> rows, const std::string&
   const std::string config = (folder / "config.json").string();
   if (found.empty() && fs::exists(config)) found.push_back({});  // which may know the file
   for (const FoundPart<Model>& each : found) {
-    const TensorFile file = open_found(each, path);
+    const TensorFile file = open_weights(path, [&](const auto&) { return each.names(); });
     std::optional<ComponentFacts> facts;
     if (fitting(rows, config, file))
       facts = component_facts(config);
@@ -221,9 +220,8 @@ std::vector<ComponentFacts> held_components(const std::string& path) {
 }
 
 TensorFile open_part_weights(PartKind kind, const std::string& path, const char* class_name) {
-  const PartNames names(path);
   const auto open = [&](const auto& rows) {
-    return open_found(find_part(rows, names, class_name ? class_name : ""), path);
+    return open_found(rows, path, class_name ? class_name : "").second;
   };
   switch (kind) {
     case PartKind::kTransformer:
@@ -232,6 +230,8 @@ TensorFile open_part_weights(PartKind kind, const std::string& path, const char*
       return open(kTextEncoders);
     case PartKind::kImageEncoder:
       return open(kImageEncoders);
+    case PartKind::kAudioEncoder:
+      return open(kAudioEncoders);
     case PartKind::kVae:
       break;
   }

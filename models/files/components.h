@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "io/weights/tensor_names.h"
@@ -84,6 +85,9 @@ template <class Model>
 struct FoundPart {
   const ComponentRow<Model>* row = nullptr;
   std::string prefix;
+
+  // Its own names. Of a file without a row's component all tensors keep theirs.
+  TensorFile::Renaming names() const { return row ? PartNames::under(prefix) : nullptr; }
 };
 
 // Finds the components of a kind, those with the shortest prefixes first.
@@ -110,11 +114,17 @@ FoundPart<Model> find_part(ComponentRows<Model> rows, const PartNames& names,
   return parts.empty() ? FoundPart<Model>{} : parts.front();
 }
 
-// Opens the tensors of such a component under its own names; of a file without a row's component
-// all tensors as they are.
+// Finds a component as find_part() does, and opens its tensors.
 template <class Model>
-TensorFile open_found(const FoundPart<Model>& part, const std::string& path) {
-  return open_weights(path, part.row ? PartNames::under(part.prefix) : TensorFile::Renaming());
+std::pair<FoundPart<Model>, TensorFile> open_found(ComponentRows<Model> rows,
+                                                   const std::string& path,
+                                                   const std::string& class_name) {
+  FoundPart<Model> part;
+  TensorFile file = open_weights(path, [&](const std::vector<std::string>& names) {
+    part = find_part(rows, PartNames(names), class_name);
+    return part.names();
+  });
+  return {part, std::move(file)};
 }
 
 // Opens the component that a config.json describes.

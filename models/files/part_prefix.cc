@@ -21,7 +21,9 @@ constexpr const char* kComponentPrefixes[] = {"diffusion_model.",
                                               "cond_stage_model.",
                                               "conditioner.embedders.*.",
                                               "image_encoder.",
-                                              "clip_vision."};
+                                              "clip_vision.",
+                                              "audio_encoder.",
+                                              "wav2vec2."};
 constexpr const char* kWrapperPrefixes[] = {"model.", "module.", "net.", "transformer."};
 constexpr const char* kWrapperParts[] = {"_orig_mod.", "_fsdp_wrapped_module."};
 constexpr size_t kMostPrefixes = 256;  // that a file may have

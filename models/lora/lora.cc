@@ -160,9 +160,10 @@ class MergedWeights final : public StoredTensors {
                      .scale = scaled ? factor : lora.scale},
                     name, meanings.*list, changes);
     }
-    if (fault.empty())
-      for (const auto& [tensor, change] : changes) changes_[tensor].push_back(change);
-    return fault;
+    if (!fault.empty()) return fault;
+    lora.check_values(module);
+    for (const auto& [tensor, change] : changes) changes_[tensor].push_back(change);
+    return "";
   }
 
   // Keeps the file whose modules were added.
@@ -250,16 +251,14 @@ class MergedWeights final : public StoredTensors {
   const TensorFile* base() const override { return base_.get(); }
 
  private:
-  // Finds the tensors of the model in the file, whatever their spelling and prefix.
+  // Finds the tensors of the model in the file, whatever their spelling.
   void place_tensors(const CheckpointModel& model) {
     for (const TensorSpec& tensor : model.tensors())
       for (const TensorPlace& place : model.spellings(tensor.name))
-        for (const char* prefix : {"", "diffusion_model.", "model.diffusion_model."})
-          if (base_->contains(prefix + place.name)) {
-            places_[tensor.name] = place;
-            places_[tensor.name].name = prefix + place.name;
-            shapes_[tensor.name] = tensor.shape;
-          }
+        if (base_->contains(place.name)) {
+          places_[tensor.name] = place;
+          shapes_[tensor.name] = tensor.shape;
+        }
   }
 
   // Finds the changes of all tensors for which a module's name stands; returns a fault or "".

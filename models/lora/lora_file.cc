@@ -21,6 +21,20 @@ bool is_float_type(DType dtype) {
 constexpr const char kLegalForms[] =
     "lora_A and lora_B, lora_down and lora_up with alpha, diff, diff_b, diff_m and set_weight";
 
+// Returns whether all values of a tensor meet the condition.
+template <class F>
+bool all_values(const TensorFile& file, const std::string& name, F&& meets) {
+  constexpr int64_t kAtOnce = 1 << 16;
+  const int64_t count = file.describe(name).count();
+  std::vector<float> values(static_cast<size_t>(std::min(kAtOnce, count)));
+  for (int64_t first = 0; first < count; first += kAtOnce) {
+    values.resize(static_cast<size_t>(std::min(kAtOnce, count - first)));
+    read_floats(file, name, first, std::ssize(values), values.data());
+    if (!std::ranges::all_of(values, meets)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 void read_floats(const TensorFile& file, const std::string& name, int64_t first, int64_t count,
@@ -58,8 +72,7 @@ void LoraFile::refuse(const std::string& reason) const {
 }
 
 bool LoraFile::is_zero(const std::string& name) const {
-  const std::vector<float> values = read_floats(file, name);
-  return std::ranges::all_of(values, [](float value) { return value == 0; });
+  return all_values(file, name, [](float value) { return value == 0; });
 }
 
 bool LoraFile::is_zero(const LoraModule& module) const {
@@ -75,10 +88,20 @@ float LoraFile::factor(const LoraModule& module) const {
   const std::string* tensor = module.find(LoraRole::kAlpha);
   if (!tensor && !module.scale.alpha) return scale;
   const double alpha = tensor ? number(*tensor) : *module.scale.alpha;
-  if (!std::isfinite(alpha))
-    refuse(quoted_name(module.name.module) + " has an alpha that is not finite");
   const auto rank = static_cast<double>(file.describe(*module.find(LoraRole::kDown))[0]);
-  return static_cast<float>(scale * alpha / (module.scale.root ? std::sqrt(rank) : rank));
+  const auto factor =
+      static_cast<float>(scale * alpha / (module.scale.root ? std::sqrt(rank) : rank));
+  if (!std::isfinite(factor))
+    refuse((tensor ? quoted_name(*tensor) : "the alpha of " + quoted_name(module.name.module)) +
+           " is " + std::to_string(static_cast<float>(alpha)) + ", must be a finite number of f32");
+  return factor;
+}
+
+void LoraFile::check_values(const LoraModule& module) const {
+  for (const auto& [role, name] : module.tensors)
+    if (role != LoraRole::kAlpha &&
+        !all_values(file, name, [](float value) { return std::isfinite(value); }))
+      refuse(quoted_name(name) + " holds NaN or infinity, must be finite numbers of f32");
 }
 
 double LoraFile::number(const std::string& name) const {

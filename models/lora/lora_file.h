@@ -39,6 +39,8 @@ class LoraFile {
   bool is_zero(const LoraModule& module) const;
   // The factor of a module's product.
   float factor(const LoraModule& module) const;
+  // Refuses a module with a value that is not finite.
+  void check_values(const LoraModule& module) const;
 
   const TensorFile file;
   const std::string path;

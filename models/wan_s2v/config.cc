@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
-#include "io/weights/tensor_file.h"
 #include "models/config_check.h"
 #include "models/files/tensor_sizes.h"
+#include "models/registry.h"
 #include "models/wan/names.h"
 #include "models/wan_s2v/transformer.h"
 
@@ -125,7 +125,8 @@ WanS2vConfig WanS2vConfig::from_json_file(const std::string& path) {
     throw Error(ErrorKind::kModel, path + ": cond_dim " + json.at("cond_dim").dump() +
                                        " (legal: in_dim, " + std::to_string(channels) + ")");
   const fs::path folder = fs::path(path).parent_path();
-  if (has_weights(folder)) read_sizes(TensorFile::open(folder.string()), config.wan);
+  if (has_weights(folder))
+    read_sizes(open_part_weights(PartKind::kTransformer, folder.string()), config.wan);
   check_sizes(config, path);
   return config;
 }

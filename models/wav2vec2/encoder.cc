@@ -20,42 +20,38 @@ constexpr float kConvEps = 1e-5f;
 // so the result does not depend on it, and their buffers do not grow with the sound.
 constexpr int64_t kPieceRows = 256;
 
-constexpr const char* kPrefix = "wav2vec2.";
 constexpr const char* kPositions = "encoder.pos_conv_embed.conv";
 
 std::string conv_name(size_t layer) {
   return "feature_extractor.conv_layers." + std::to_string(layer);
 }
 
-// Returns how a file with the prefix `before` spells a tensor of the weight norm.
-std::string spelled_in(const TensorFile& file, const std::string& before, const std::string& name) {
+// Returns how a file spells a tensor of the weight norm.
+std::string spelled_in(const TensorFile& file, const std::string& name) {
   const std::string positions = std::string(kPositions) + ".";
   for (const auto& [old_name, new_name] :
        {std::pair{"weight_g", "parametrizations.weight.original0"},
         {"weight_v", "parametrizations.weight.original1"}})
-    if (name == positions + old_name && file.contains(before + positions + new_name))
-      return before + positions + new_name;
-  return before + name;
+    if (name == positions + old_name && file.contains(positions + new_name))
+      return positions + new_name;
+  return name;
 }
 
 CheckpointPart wav2vec2_tensors_of(const TensorFile& file, const Wav2Vec2Config& config,
                                    const WidthSlice& width) {
-  const std::string before =
-      file.contains(kPrefix + std::string("feature_projection.projection.weight")) ? kPrefix : "";
   WeightBinder binder(file, "audio_encoder",
-                      [&](const std::string& name) { return spelled_in(file, before, name); });
+                      [&](const std::string& name) { return spelled_in(file, name); });
   // The vector that stands for masked rows, and the heads of CTC and of pretraining.
-  binder.ignore(before + "masked_spec_embed");
   for (const char* name :
-       {"lm_head.weight", "lm_head.bias", "quantizer.codevectors", "quantizer.weight_proj.weight",
-        "quantizer.weight_proj.bias", "project_q.weight", "project_q.bias", "project_hid.weight",
-        "project_hid.bias"})
+       {"masked_spec_embed", "lm_head.weight", "lm_head.bias", "quantizer.codevectors",
+        "quantizer.weight_proj.weight", "quantizer.weight_proj.bias", "project_q.weight",
+        "project_q.bias", "project_hid.weight", "project_hid.bias"})
     binder.ignore(name);
   CheckpointPart held(file);
   for (const TensorSpec& tensor : wav2vec2_tensors(config)) {
     binder.take(tensor.name, tensor.shape);
-    held.add(tensor.name, spelled_in(file, before, tensor.name),
-             encoder_part(config.blocks, tensor, width), tensor.shape);
+    held.add(tensor.name, spelled_in(file, tensor.name), encoder_part(config.blocks, tensor, width),
+             tensor.shape);
   }
   binder.finish();
   return held;
@@ -122,6 +118,11 @@ class Wav2Vec2Model final : public AudioEncoderModel {
 };
 
 }  // namespace
+
+bool holds_wav2vec2(const TensorNames& names) {
+  return names.contains("feature_projection.projection.weight") &&
+         names.contains(conv_name(0) + ".conv.weight");
+}
 
 std::vector<TensorSpec> wav2vec2_tensors(const Wav2Vec2Config& config) {
   std::vector<TensorSpec> tensors;

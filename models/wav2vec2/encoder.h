@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "io/weights/tensor_names.h"
 #include "kernels/conv.h"
 #include "models/audio_encoder.h"
 #include "models/pre_norm_encoder/blocks.h"
@@ -33,14 +34,16 @@ struct Wav2Vec2Config {
   static Wav2Vec2Config from_json_file(const std::string& path);
 };
 
+// Returns whether a file with these names holds such an encoder.
+bool holds_wav2vec2(const TensorNames& names);
 // Every tensor of the encoder, as Hugging Face names them, without "wav2vec2.". The weight of the
 // convolution over rows is named as weight_g and weight_v.
 std::vector<TensorSpec> wav2vec2_tensors(const Wav2Vec2Config& config);
 
 class Wav2Vec2 final : public AudioEncoder {
  public:
-  // Packs the slice `width` of the blocks' linear layers, and all of the others. Names in the file
-  // may have the prefix "wav2vec2.", and the weight norm may be spelled as a parametrization.
+  // Packs the slice `width` of the blocks' linear layers, and all of the others. The file may spell
+  // the weight norm as a parametrization.
   static Wav2Vec2 load(const TensorFile& file, const Wav2Vec2Config& config, Stream& stream,
                        DType dtype, const WidthSlice& width = {});
 

@@ -446,8 +446,21 @@ def requests():
             "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==")
 
 
+def sent_files():
+    for name, url in {
+        "wav": "data:audio/wav;base64,UklGRg==",
+        "parameters": 'DATA:Audio/X-Wav;codecs="a,b";BASE64,UklG\r\nRg',
+        "octets": "data:application/octet-stream;base64,-_%2B%2f%3D",
+        "untold": "data:;base64,",
+        "picture": "data:image/png;base64,iVBORw0KGgo=",
+        "path": "/etc/passwd",
+    }.items():
+        put("sent_file", name, url)
+
+
 if __name__ == "__main__":
     requests()
+    sent_files()
     weights()
     quantised_weights()
     part_files()

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "apps/serve/http/http_server.h"
+#include "apps/serve/jobs/sent_files.h"
 #include "apps/serve/stream_messages.h"
 #include "apps/verify/verify_stages.h"
 #include "engine/preview/preview_fit.h"
@@ -465,6 +466,20 @@ void http_request(Bytes bytes) {
   CHECK(!both);
 }
 
+// A sound inside a job becomes a file in the folder, or is refused.
+void sent_file(Bytes bytes) {
+  static const Folder folder;
+  JobSpec job;
+  job.request.audio.path = text_of(bytes);
+  refused_or_done([&] {
+    save_sent_files(job, folder / "job", "the job");
+    if (bytes.empty()) return;
+    CHECK(job.request.audio.path.starts_with(folder / "job.audio"), job.request.audio.path);
+    CHECK(fs::file_size(job.request.audio.path) <= bytes.size());
+    remove_sent_files(job);
+  });
+}
+
 // A text message, or the bytes of a packet of sound.
 void stream_message(Bytes bytes) {
   refused_or_done([&] { read_client_message(text_of(bytes)); });
@@ -497,6 +512,7 @@ constexpr Target kTargets[] = {
     {"picture", 4096, picture},
     {"sound", 16384, sound},
     {"http_request", 2048, http_request},
+    {"sent_file", 2048, sent_file},
     {"stream_message", 2048, stream_message},
 };
 

@@ -172,12 +172,13 @@ TEST(TensorFile, TensorsHaveTheNamesThatTheyAreGiven) {
   const auto under_p = [](const std::string& name) {
     return name.starts_with("p.") ? name.substr(2) : "";
   };
-  const TensorFile file = TensorFile::open(path, under_p);
+  TensorFile file = TensorFile::open(path);
+  file.rename(under_p);
   EXPECT_EQ(file.names(), std::vector<std::string>{"a"});
   EXPECT_EQ(file.unread().count("b"), 1u);
   EXPECT_EQ(std::memcmp(file.view("a").data, TensorFile::open(path).view("p.a").data, 4), 0);
   expect_error(ErrorKind::kModel, "two tensors are called \"a\"", [&] {
-    TensorFile::open(path, [](const std::string& name) { return name.substr(2); });
+    TensorFile::open(path).rename([](const std::string& name) { return name.substr(2); });
   });
 }
 

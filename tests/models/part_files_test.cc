@@ -282,6 +282,8 @@ const SourcePart kSourceParts[] = {
     {PartKind::kTextEncoder, "text_encoder", "tests/golden/umt5/model/text_encoder"},
     {PartKind::kTextEncoder, "text_encoder", "tests/golden/t5/model/text_encoder"},
     {PartKind::kTextEncoder, "text_encoder", "tests/golden/llm_qwen3_tied/model"},
+    {PartKind::kAudioEncoder, "audio_encoder",
+     "tests/golden/wav2vec2_bare_names/model/audio_encoder"},
 };
 
 // Appends the tensors of a file under a prefix.

@@ -1,11 +1,15 @@
 #include "apps/serve/jobs/sent_files.h"
 
+#include <algorithm>
 #include <array>
+#include <cctype>
+#include <charconv>
 #include <filesystem>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "apps/serve/server_text.h"
 #include "io/atomic_file.h"
@@ -13,15 +17,18 @@
 namespace weft {
 namespace {
 
-using Kind = std::pair<std::string_view, const char*>;  // how a URL begins, a file's extension
+// A media type, or all those that begin so up to a slash, and the extension of a file's name.
+using Kind = std::pair<std::string_view, const char*>;
 
-constexpr Kind kPictures[] = {{"data:image/png;base64,", ".png"},
-                              {"data:image/jpeg;base64,", ".jpg"},
-                              {"data:image/webp;base64,", ".webp"}};
+constexpr Kind kPictures[] = {{"image/png", ".png"},   {"image/x-png", ".png"},
+                              {"image/jpeg", ".jpg"},  {"image/jpg", ".jpg"},
+                              {"image/pjpeg", ".jpg"}, {"image/webp", ".webp"}};
+// Readers look at the bytes alone, so a type need not be known for the sound to be read.
 constexpr Kind kSounds[] = {
-    {"data:audio/wav;base64,", ".wav"},   {"data:audio/x-wav;base64,", ".wav"},
-    {"data:audio/flac;base64,", ".flac"}, {"data:audio/mpeg;base64,", ".mp3"},
-    {"data:audio/ogg;base64,", ".ogg"},   {"data:audio/mp4;base64,", ".m4a"}};
+    {"audio/wav", ".wav"},  {"audio/x-wav", ".wav"}, {"audio/flac", ".flac"},
+    {"audio/mpeg", ".mp3"}, {"audio/ogg", ".ogg"},   {"audio/mp4", ".m4a"},
+    {"audio/", ""},         {"video/", ""},          {"application/ogg", ""}};
+constexpr Kind kUntold[] = {{"", ""}, {"application/octet-stream", ""}};
 
 struct Sent {
   const char* field;
@@ -32,37 +39,80 @@ struct Sent {
 
 std::array<Sent, 3> sent_in(JobSpec& job) {
   constexpr const char* kPicture =
-      "the picture itself, as data:image/png;base64,... (or jpeg, webp)";
+      "the picture itself, as data:image/png;base64,... (or jpeg, webp, application/octet-stream)";
   constexpr const char* kSound =
-      "the sound itself, as data:audio/wav;base64,... (or flac, mpeg, ogg, mp4)";
+      "the sound itself, as data:audio/wav;base64,... (or another type of audio or video, "
+      "application/octet-stream)";
   Request& request = job.request;
   return {{{"image", &request.image.path, kPictures, kPicture},
            {"last_image", &request.last_image.path, kPictures, kPicture},
            {"audio", &request.audio.path, kSounds, kSound}}};
 }
 
-std::string saved(const Sent& sent, const std::string& stem, const std::string& label) {
-  const std::string& url = *sent.path;
-  for (const auto& [begin, extension] : sent.kinds) {
-    if (!url.starts_with(begin)) continue;
-    const std::optional<std::string> bytes =
-        base64_bytes(std::string_view(url).substr(begin.size()));
-    if (!bytes) break;
-    write_file(stem + extension, *bytes);
-    return stem + extension;
+// Returns the extension of a type's file, or null where it is of none of the kinds.
+const char* extension_of(std::string_view type, std::span<const Kind> kinds) {
+  for (const auto& [known, extension] : kinds)
+    if (type == known || (known.ends_with('/') && type.starts_with(known))) return extension;
+  return nullptr;
+}
+
+// A URL without white space and with characters in place of their codes, such as %2B for +.
+std::string plain_url(std::string_view url) {
+  std::string out;
+  out.reserve(url.size());
+  for (size_t i = 0; i < url.size(); ++i) {
+    char c = url[i];
+    uint8_t code = 0;
+    const char* digits = url.data() + i + 1;
+    if (c == '%' && url.size() - i > 2 &&
+        std::from_chars(digits, digits + 2, code, 16).ptr == digits + 2) {
+      c = static_cast<char>(code);
+      i += 2;
+    }
+    if (std::string_view(" \t\r\n\f").find(c) == std::string_view::npos) out += c;
+  }
+  return out;
+}
+
+// A file that is written when all of a job are read.
+struct SavedFile {
+  std::string* path;
+  std::string saved_as, bytes;
+};
+
+SavedFile read_sent(const Sent& sent, const std::string& stem, const std::string& label) {
+  constexpr std::string_view kScheme = "data:", kMark = ";base64,";
+  const std::string url = plain_url(*sent.path);
+  std::string head = url.substr(0, 256);  // longer than any media type with its parameters
+  std::ranges::transform(head, head.begin(), [](unsigned char c) { return std::tolower(c); });
+  const size_t mark = head.find(kMark);
+  std::string fault;
+  if (head.starts_with(kScheme) && mark != std::string::npos) {
+    const std::string type = head.substr(kScheme.size(), head.find(';') - kScheme.size());
+    const char* extension = extension_of(type, sent.kinds);
+    if (!extension) extension = extension_of(type, kUntold);
+    std::optional<std::string> bytes =
+        base64_bytes(std::string_view(url).substr(mark + kMark.size()));
+    if (extension && bytes) return {sent.path, stem + extension, std::move(*bytes)};
+    if (extension) fault = ", whose base64 is broken";
   }
   constexpr size_t kShown = 40;
-  throw Error(ErrorKind::kUsage, label + " is '" + url.substr(0, kShown) +
-                                     (url.size() > kShown ? "...'" : "'") +
+  throw Error(ErrorKind::kUsage, label + " is '" + sent.path->substr(0, kShown) +
+                                     (sent.path->size() > kShown ? "...'" : "'") + fault +
                                      ", legal: " + sent.legal);
 }
 
 }  // namespace
 
 void save_sent_files(JobSpec& job, const std::string& stem, const std::string& where) {
+  std::vector<SavedFile> files;
   for (const Sent& sent : sent_in(job))
     if (!sent.path->empty())
-      *sent.path = saved(sent, stem + "." + sent.field, where + ": " + sent.field);
+      files.push_back(read_sent(sent, stem + "." + sent.field, where + ": " + sent.field));
+  for (const SavedFile& file : files) {
+    write_file(file.saved_as, file.bytes);
+    *file.path = file.saved_as;
+  }
 }
 
 std::string silent_wav() {

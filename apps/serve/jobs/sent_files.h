@@ -8,7 +8,7 @@ namespace weft {
 
 // Writes the pictures and the sound of a job, which are data URLs ("data:image/png;base64,..."), to
 // files whose names begin with `stem`, and puts their paths into the job. Error(kUsage) for any
-// other text, beginning with `where`; kOutput where a file cannot be written.
+// other text, beginning with `where`, before a file is written; kOutput where one cannot be.
 void save_sent_files(JobSpec& job, const std::string& stem, const std::string& where);
 void remove_sent_files(const JobSpec& job);
 
