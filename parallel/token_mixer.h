@@ -48,7 +48,7 @@ struct Attend {
   // The positions of the first of the replicated rows, one per token of its grid. Rows behind them
   // and all rows where it is null have none.
   const Rope* replicated_rope = nullptr;
-  // What is left to be normed: of the tokens, and of the replicated rows. See norm_and_attend().
+  // The norms that are left to apply, to the tokens and to the replicated rows: norm_and_attend().
   HeadNorms norms{}, replicated_norms{};
 };
 

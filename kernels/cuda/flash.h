@@ -21,8 +21,8 @@ inline constexpr int64_t kLargeAttention = int64_t{1} << 30;
 // cuDNN 9.19, it does 578 TFLOP/s at 32,760 keys where the library does 595, and 601 at 75,600
 // where the library does 561 (tests/bench/results/gpu.jsonl).
 inline constexpr int64_t kLongAttention = 49152;
-// The largest head size that the library is asked for. With heads of 200 and a negative scale, cuDNN
-// 9.19 gave infinite sums on an H200.
+// The largest head size that the library is asked for. With heads of 200 and a negative scale,
+// cuDNN 9.19 gave infinite sums on an H200.
 inline constexpr int kLibraryLargest = 128;
 inline constexpr int kFlashLargest = 256;  // the largest head size; larger heads use attention_gemm
 

@@ -126,16 +126,22 @@ __device__ __forceinline__ void turn(const Rows<In, Out>& p, float (&x)[N], int 
   }
 }
 
+// A row's statistics, and its token's place where it is turned.
+struct RowFacts {
+  float mean, factor;
+  GridPlace place;
+};
+
 template <bool kTurned, int N, class In, class Out>
-__device__ __forceinline__ void finish(const Rows<In, Out>& p, float (&x)[N], int group, float mean,
-                                       float factor, const GridPlace& place, Out* out) {
+__device__ __forceinline__ void finish(const Rows<In, Out>& p, float (&x)[N], int group,
+                                       const RowFacts& row, Out* out) {
   const int64_t i = static_cast<int64_t>(group) * N;
   float weight[N], bias[N];
   if (p.weight) load_lanes<N>(p.weight + i, weight);
   if (p.bias) load_lanes<N>(p.bias + i, bias);
 #pragma unroll
   for (int lane = 0; lane < N; ++lane) {
-    x[lane] = (x[lane] - mean) * factor;
+    x[lane] = (x[lane] - row.mean) * row.factor;
     if (p.weight) x[lane] *= p.weight_offset + weight[lane];
     if (p.bias) x[lane] += bias[lane];
   }
@@ -143,7 +149,7 @@ __device__ __forceinline__ void finish(const Rows<In, Out>& p, float (&x)[N], in
 #pragma unroll
     for (int lane = 0; lane < N; ++lane) x[lane] = gate(x[lane], x[lane]);
   }
-  if constexpr (kTurned) turn<N>(p, x, group, place);
+  if constexpr (kTurned) turn<N>(p, x, group, row.place);
   store_lanes<N>(x, out + i);
 }
 
@@ -186,13 +192,12 @@ __global__ void __launch_bounds__(kMaxThreads, 1) norm_held(Rows<In, Out> p) {
     sum = row_sum(lane_sum<N>(squares), partial);
   }
   if (!real) return;
-  const float factor = row_factor(p, sum);
-  GridPlace place{};
-  if constexpr (kTurned) place = p.turns.place(static_cast<unsigned>(row / p.rows_of_token));
+  RowFacts facts{.mean = mean, .factor = row_factor(p, sum), .place = {}};
+  if constexpr (kTurned) facts.place = p.turns.place(static_cast<unsigned>(row / p.rows_of_token));
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const int group = static_cast<int>(threadIdx.x + k * blockDim.x);
-    if (group < p.groups) finish<kTurned, N>(p, x[k], group, mean, factor, place, out_row);
+    if (group < p.groups) finish<kTurned, N>(p, x[k], group, facts, out_row);
   }
 }
 
@@ -222,12 +227,12 @@ __global__ void __launch_bounds__(kMaxThreads) norm_read_again(Rows<In, Out> p) 
   const float mean = kCentred ? sum_row<N>(x, p.groups, 0, false, partial) / p.size : 0;
   const float sum =
       p.factor == Factor::kGiven ? p.sums[row] : sum_row<N>(x, p.groups, mean, true, partial);
-  const float factor = row_factor(p, sum);
+  const RowFacts facts{.mean = mean, .factor = row_factor(p, sum), .place = {}};
   for (int group = static_cast<int>(threadIdx.x); group < p.groups;
        group += static_cast<int>(blockDim.x)) {
     float value[N];
     load_lanes<N>(x + static_cast<int64_t>(group) * N, value);
-    finish<false, N>(p, value, group, mean, factor, {}, out);
+    finish<false, N>(p, value, group, facts, out);
   }
 }
 

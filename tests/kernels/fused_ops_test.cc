@@ -1,13 +1,25 @@
-// Tests that ops which a device fuses have the bits of the ops that they stand for.
+// Tests that gated_add_norm and rms_norm_rope, which a device fuses, have the bits of the ops that
+// they stand for, on a CPU and on a device.
+#include <gtest/gtest.h>
+
+#include "kernels/copy.h"
+#include "kernels/cuda/device.h"
 #include "kernels/meter.h"
 #include "kernels/norm.h"
 #include "kernels/pointwise.h"
 #include "kernels/rope.h"
-#include "tests/cuda/first_device.h"
 #include "tests/kernels/row_ops.h"
 
 namespace weft::test {
 namespace {
+
+// A stream of the CPU, and one of a device where there is one.
+std::vector<Stream> all_streams() {
+  std::vector<Stream> streams;
+  streams.push_back(Stream::cpu(1));
+  if (cuda_absence().empty()) streams.push_back(cuda_stream(0));
+  return streams;
+}
 
 Tensor on_the_device(Stream& stream, const Tensor& host) {
   Tensor out(host.view().dtype, host.view().shape(), stream.device());
@@ -23,9 +35,7 @@ Tensor on_the_host(Stream& stream, const TensorView& x) {
 }
 
 // The widths are one group, several per thread, a block's, unaligned, and too long for registers.
-TEST(FusedOps, AGatedSumAndItsNormHaveTheBitsOfBoth) {
-  Stream stream = cuda_stream(0);
-  ASSERT_TRUE(computes_on_device(stream));
+void check_gated_sums(Stream& stream) {
   for (int64_t width : {4, 36, 256, 1000, 1536, 2050, 5120, 8200})
     for (DType dtype : {DType::kF32, DType::kBF16})
       for (bool modulated : {false, true})
@@ -64,8 +74,11 @@ struct HeadsCase {
   RopePairs order = RopePairs::kNeighbours;
 };
 
-TEST(FusedOps, ANormOfHeadsAndRopeHaveTheBitsOfBoth) {
-  Stream stream = cuda_stream(0);
+TEST(FusedOps, AGatedSumAndItsNormHaveTheBitsOfBoth) {
+  for (Stream& stream : all_streams()) check_gated_sums(stream);
+}
+
+void check_heads(Stream& stream) {
   for (const HeadsCase& c : {HeadsCase{2, 16, false},
                              {3, 128, false},
                              {24, 128, false, 48},
@@ -103,6 +116,10 @@ TEST(FusedOps, ANormOfHeadsAndRopeHaveTheBitsOfBoth) {
       EXPECT_TRUE(bitwise_equal(before.view().slice(1, c.heads, c.others),
                                 after.view().slice(1, c.heads, c.others)));
     }
+}
+
+TEST(FusedOps, ANormOfHeadsAndRopeHaveTheBitsOfBoth) {
+  for (Stream& stream : all_streams()) check_heads(stream);
 }
 
 }  // namespace
