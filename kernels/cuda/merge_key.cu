@@ -1,6 +1,8 @@
 // The padding of a prompt may be one key with a bias. The library takes a stretch of keys without
 // biases; this adds one key after it. Reading q, and reading and writing out, takes less time than
 // our flash kernels need for a short prompt (tests/bench/results/gpu.jsonl).
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/merge_key.h"
 
 namespace weft::cuda {
