@@ -202,7 +202,7 @@ void linear_add(Stream& stream, const TensorView& x, const PackedLinear& packed,
   check_linear_views(stream, x, packed, sum);
   CHECK(sum.dtype == DType::kF32 && packed.format() == WeightFormat::kCompute && !packed.term(),
         "sum", to_string(sum.dtype));
-  stream.ops().linear.linear_add(stream, x, packed, sum);
+  stream.ops().fused.linear_add(stream, x, packed, sum);
 }
 
 void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,

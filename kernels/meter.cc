@@ -246,11 +246,12 @@ Ops make_metered() {
   Ops ops{};
   ops.name = "metered";
   constexpr auto kOfNorm = &Ops::norm;
+  constexpr auto kOfFused = &Ops::fused;
   meter<"layer_norm", kOfNorm, &NormOps::layer_norm, moved<kNorm, 0, 4>>(ops);
   meter<"modulated_layer_norm", kOfNorm, &NormOps::modulated_layer_norm, moved<kNorm, 0, 4>>(ops);
-  meter<"gated_add_norm", kOfNorm, &NormOps::gated_add_norm, moved<kNorm, 0, 0, 1, 4>>(ops);
+  meter<"gated_add_norm", kOfFused, &FusedOps::gated_add_norm, moved<kNorm, 0, 0, 1, 4>>(ops);
   meter<"rms_norm", kOfNorm, &NormOps::rms_norm, moved<kNorm, 0, 3>>(ops);
-  meter<"rms_norm_rope", kOfNorm, &NormOps::rms_norm_rope, moved<kNorm, 0, 4>>(ops);
+  meter<"rms_norm_rope", kOfFused, &FusedOps::rms_norm_rope, moved<kNorm, 0, 4>>(ops);
   meter<"sum_squares", kOfNorm, &NormOps::sum_squares, moved<kNorm, 0>>(ops);
   meter<"rms_scale", kOfNorm, &NormOps::rms_scale, moved<kNorm, 0, 5>>(ops);
   meter<"channel_rms_norm", kOfNorm, &NormOps::channel_rms_norm, moved<kNorm, 0, 3>>(ops);
@@ -260,7 +261,7 @@ Ops make_metered() {
   ops.linear.pack_linear = pack_linear_metered;
   ops.linear.pack_stored = pack_stored_metered;
   meter<"linear", &Ops::linear, &LinearOps::linear, linear_work>(ops);
-  meter<"linear_add", &Ops::linear, &LinearOps::linear_add, linear_add_work>(ops);
+  meter<"linear_add", kOfFused, &FusedOps::linear_add, linear_add_work>(ops);
   meter<"attention", &Ops::attention, &AttentionOps::attention, attention_work>(ops);
   meter<"merge_attention", &Ops::attention, &AttentionOps::merge_attention,
         moved<kPointwise, 0, 0, 0>>(ops);

@@ -54,7 +54,7 @@ void gated_add_norm(Stream& stream, const TensorView& sum, const TensorView& y,
     CHECK(vector ? is_vector(stream, vector, sum[-1]) : !modulated, "norm",
           vector.to_string_shape());
   if (sum.count() == 0) return;
-  stream.ops().norm.gated_add_norm(stream, sum, y, gate, norm, out);
+  stream.ops().fused.gated_add_norm(stream, sum, y, gate, norm, out);
 }
 
 void rms_norm(Stream& stream, const TensorView& x, const TensorView& weight, float eps,

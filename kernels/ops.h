@@ -21,9 +21,7 @@ namespace weft {
 struct NormOps {
   decltype(&weft::layer_norm) layer_norm;
   decltype(&weft::modulated_layer_norm) modulated_layer_norm;
-  decltype(&weft::gated_add_norm) gated_add_norm = nullptr;  // a device's table only
   decltype(&weft::rms_norm) rms_norm;
-  decltype(&weft::rms_norm_rope) rms_norm_rope = nullptr;  // a device's table only
   decltype(&weft::sum_squares) sum_squares;
   decltype(&weft::rms_scale) rms_scale;
   decltype(&weft::channel_rms_norm) channel_rms_norm;
@@ -36,7 +34,14 @@ struct LinearOps {
   decltype(&weft::pack_linear) pack_linear;
   decltype(&weft::pack_stored) pack_stored;
   decltype(&weft::linear) linear;
-  decltype(&weft::linear_add) linear_add = nullptr;  // a device's table only: adds_in_place()
+};
+
+// Ops that a device computes in one pass. The CPU's tables have none of them: the functions that
+// call run the parts one after the other.
+struct FusedOps {
+  decltype(&weft::linear_add) linear_add;
+  decltype(&weft::gated_add_norm) gated_add_norm;
+  decltype(&weft::rms_norm_rope) rms_norm_rope;
 };
 
 struct AttentionOps {
@@ -88,6 +93,7 @@ struct Ops {
   std::string name;  // "reference", "simd", "cpu"
   NormOps norm;
   LinearOps linear;
+  FusedOps fused{};
   AttentionOps attention;
   RopeOps rope;
   PointwiseOps pointwise;

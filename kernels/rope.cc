@@ -172,7 +172,7 @@ void rms_norm_rope(Stream& stream, const TensorView& x, const HeadNorm& norm, co
         size, "x", x.to_string_shape());
   if (x.count() == 0) return;
   if (computes_on_device(stream) && rope.order == RopePairs::kNeighbours)
-    return stream.ops().norm.rms_norm_rope(stream, x, norm, rope, first_token, out);
+    return stream.ops().fused.rms_norm_rope(stream, x, norm, rope, first_token, out);
   const bool heads = size == x[2];
   rms_norm(stream, heads ? x : head_rows(x), norm.weight, norm.eps, heads ? out : head_rows(out));
   apply_rope(stream, out, rope, first_token, out);

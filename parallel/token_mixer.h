@@ -29,8 +29,8 @@ struct HeadNorms {
 };
 
 // One self-attention. q [n + R, A, E] and k, v [n + R, Akv, E] are before rope: the mixer applies
-// rope, because only it knows whose keys it holds. out [n + R, A, E], dtype of q. q and k
-// are overwritten.
+// rope, because only it knows whose keys it holds. out [n + R, A, E], dtype of q. q and k are
+// overwritten.
 //
 // The first n rows are this rank's tokens (Context::tokens). The last R rows are replicated: they
 // are the same bits on every rank that shares the sequence (joint text, learned padding). Every
@@ -45,7 +45,7 @@ struct Attend {
   AttentionFormat format = AttentionFormat::kCompute;
   ContextKV* past = nullptr;
   int64_t replicated = 0;  // R
-  // The positions of the first of the replicated rows, one per token of its grid. Rows behind them
+  // The positions of the first of the replicated rows, one per token of its grid. Rows after them
   // and all rows where it is null have none.
   const Rope* replicated_rope = nullptr;
   // The norms that are left to apply, to the tokens and to the replicated rows: norm_and_attend().

@@ -376,10 +376,8 @@ void linear_add(Stream& stream, const TensorView& x, const PackedLinear& packed,
 }  // namespace
 
 void fill_linear(Ops& ops) {
-  ops.linear = {.pack_linear = pack_matrix,
-                .pack_stored = pack_stored,
-                .linear = linear,
-                .linear_add = linear_add};
+  ops.linear = {.pack_linear = pack_matrix, .pack_stored = pack_stored, .linear = linear};
+  ops.fused.linear_add = linear_add;
 }
 
 }  // namespace weft::cuda

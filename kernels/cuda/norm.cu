@@ -462,12 +462,12 @@ void fill_norm(Ops& ops) {
   NormOps& norm = ops.norm;
   norm.layer_norm = layer_norm;
   norm.modulated_layer_norm = modulated_layer_norm;
-  norm.gated_add_norm = gated_add_norm;
   norm.rms_norm = rms_norm;
-  norm.rms_norm_rope = rms_norm_rope;
   norm.sum_squares = sum_squares;
   norm.rms_scale = rms_scale;
   norm.channel_rms_norm = channel_rms_norm;
+  ops.fused.gated_add_norm = gated_add_norm;
+  ops.fused.rms_norm_rope = rms_norm_rope;
 }
 
 }  // namespace weft::cuda

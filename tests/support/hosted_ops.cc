@@ -231,7 +231,7 @@ void host_plain_entries(Ops& ops) {
   host<&Ops::norm, &NormOps::group_squares>(ops);
   host<&Ops::norm, &NormOps::group_norm>(ops);
   host<&Ops::linear, &LinearOps::linear>(ops);
-  host<&Ops::linear, &LinearOps::linear_add>(ops);
+  host<&Ops::fused, &FusedOps::linear_add>(ops);
   host<&Ops::pointwise, &PointwiseOps::add>(ops);
   host<&Ops::pointwise, &PointwiseOps::gated_add>(ops);
   host<&Ops::pointwise, &PointwiseOps::add_bias>(ops);
