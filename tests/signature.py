@@ -35,7 +35,7 @@ JOBS = {
     "queue": ["generate", *LONG, *BF16, "--method", "queue", "--layout", "layers=2"],
     "queue_teacache": ["generate", *LONG, *F32, "--method", "queue", "--cache", "teacache:0.1"],
     "teacache": ["generate", "--model", "models/pocket", *CLIP, *F32, "--cache", "teacache:0.1"],
-    "first_block": T2V + F32 + ["--cache", "first-block:0.1"],
+    "first_block": T2V + F32 + ["--cache", "first-block:0.7"],
     "speech_chunks": ["generate", "--model", "FOLDER/speech", *SMALL, *F32, "--steps", "2", "--guidance-scale", "1",
                       "--image", "FOLDER/face.png", "--audio", "FOLDER/talk.wav"],
     "stream": ["stream", "--model", "models/pocket_avatar", "--seed", "1", "--threads", "1", *F32,
@@ -50,7 +50,7 @@ STOPPED = {
     "cfg_and_layers": ("denoise", 4),
     "clips": ("denoise", 4),
     "queue": ("denoise", 20),
-    "speech_chunks": ("denoise", 3),
+    "speech_chunks": ("denoise", 1),
     "distrifusion": ("denoise", 6),
 }
 # A job of this method has checkpoints only where it is told to; it is another job then.
