@@ -91,7 +91,10 @@ TEST(Linear, AddsAProductToASum) {
                        before = make_normal(DType::kF32, {shape.rows, shape.out}, 24);
           const TensorView b = with_bias ? bias.view() : TensorView();
           const PackedLinear packed = pack_linear(stream, weight, b, dtype);
-          if (!table.ops->fused.linear_add || shape.rows == 0) continue;
+          if (!table.ops->fused.linear_add || shape.rows == 0) {
+            EXPECT_FALSE(adds_in_place(stream, packed, shape.rows));
+            continue;
+          }
           const Tensor wide(DType::kF32, {shape.rows, shape.out + 4});
           const TensorView sum = wide.view().slice(1, 0, shape.out);
           copy(stream, before, sum);
