@@ -169,7 +169,7 @@ void print_job(const Generator& generator, const Request& request,
       std::string(to_string(generator.options().dtype)).c_str(),
       static_cast<long long>(request.width), static_cast<long long>(request.height),
       static_cast<long long>(request.frames), request.steps, request.guidance_scale.value_or(1),
-      static_cast<long long>(generator.tokens(request)));
+      static_cast<long long>(generator.facts(request).sequence().tokens));
   std::printf("device  %s\n", printable(machine.description).c_str());
   char bandwidth[32];
   std::snprintf(bandwidth, sizeof bandwidth, "%g Gbit/s", machine.link.bytes_per_s * 8e-9);

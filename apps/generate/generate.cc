@@ -242,7 +242,7 @@ class Generation {
         first().endless ? "endless" : std::to_string(first().frames).c_str(), first().steps,
         first().guidance_scale.value_or(1), experts ? "/" : "",
         experts ? std::to_string(first().guidance_scale_2.value_or(1)).substr(0, 4).c_str() : "",
-        static_cast<long long>(generator.tokens(first())));
+        static_cast<long long>(generator.facts(first()).sequence().tokens));
     std::fprintf(out, "device  %s%s\n", device_description(generator.options().device).c_str(),
                  flags_.origin("device") == "auto" ? " (chosen by --device auto)" : "");
     const Layout& layout = drawer_.layout();
@@ -270,7 +270,7 @@ class Generation {
                 {"frames", first().frames},
                 {"steps", first().steps},
                 {"seed", first().seed},
-                {"tokens", generator.tokens(first())},
+                {"tokens", generator.facts(first()).sequence().tokens},
                 {"layout", to_string(drawer_.layout())},
                 {"ranks", drawer_.layout().ranks()},
                 {"weights_bytes", plan.weights},

@@ -71,6 +71,18 @@ Displaced displaced_of(const Case& c) {
   return method;
 }
 
+JobFacts facts_of(const Case& c, const Request& request) {
+  JobFacts facts{
+      .request = request,
+      .sampler = {SamplerConfig::from_json_file(c.part_file("scheduler", "scheduler_config.json")),
+                  c.integer("steps", kMaxSteps)},
+      .guidance = {*request.guidance_scale}};
+  const Method& method = request.method;
+  if (method.global_sigma)
+    facts.dual_scope = dual_scope_of(method, facts.sampler.steps_from(*method.global_sigma));
+  return facts;
+}
+
 // Generates with the case's guidance and the seams of its placement. `steps` are those whose
 // velocities are results.
 NamedTensors denoise(Case& c, const std::function<Request(const Sequence& all)>& request_of,
@@ -78,17 +90,15 @@ NamedTensors denoise(Case& c, const std::function<Request(const Sequence& all)>&
   Bench bench(c);
   CaseTransformer experts(c, bench.stream);
   const TransformerTraits& traits = experts.traits();
-  const Sampler sampler(
-      SamplerConfig::from_json_file(c.part_file("scheduler", "scheduler_config.json")),
-      c.integer("steps", kMaxSteps));
   const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
   const Tensor noise = bench.load(inputs, "noise");
   const auto shape = noise.view().extent;
   const auto grid = traits.grid(shape[1], shape[2], shape[3]);
   const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
-  const Request request = request_of(all);
+  const JobFacts facts = facts_of(c, request_of(all));
+  const Sampler& sampler = facts.sampler;
   const std::vector<int> steps = steps_of(sampler);
-  const int branches = guidance_branches(*request.guidance_scale);
+  const int branches = guidance_branches(facts.guidance[0]);
   const Tensor positive = bench.load(inputs, "encoder_hidden_states");
   const Tensor negative =
       branches == 2 ? bench.load(inputs, "negative_encoder_hidden_states") : Tensor();
@@ -101,13 +111,12 @@ NamedTensors denoise(Case& c, const std::function<Request(const Sequence& all)>&
   DenoisePlanConfig config = staged_config(c.placement, traits, experts.dtype(), all);
   config.steps.assign(sampler.steps(), {.model = 0, .branches = branches});
   config.blocks = {traits.blocks};
-  if (c.placement.pipefusion()) displace_steps(config, c.placement.pipefusion()->warmup);
+  if (c.placement.pipefusion()) displace_steps(config.steps, c.placement.pipefusion()->warmup);
   Stream host = host_stream(bench.stream);
   out["latents"] = Tensor(DType::kF32, split.shape);
   int64_t decoded = 0;  // latent frames
   Job job{
-      .request = request,
-      .sampler = sampler,
+      .facts = facts,
       .embeds = {positive.view(), negative.view()},
       .latent = own_frames(bench, noise, split, c.placement.rank()),
       .on_velocity =

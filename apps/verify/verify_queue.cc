@@ -87,11 +87,15 @@ class QueueRun {
         bench_(c),
         of_(c),
         experts_(bench_, c, static_cast<int>(of_.guidance.size())),
-        sampler_(SamplerConfig::from_json_file(c.part_file("scheduler", "scheduler_config.json")),
-                 of_.steps),
+        facts_{.request = {},
+               .sampler = {SamplerConfig::from_json_file(
+                               c.part_file("scheduler", "scheduler_config.json")),
+                           of_.steps},
+               .window = of_.shape,
+               .guidance = of_.guidance},
         config_(queue_config(c.placement, experts_.traits(), c.options.dtype, of_.shape,
                              of_.frames.block)) {
-    config_.steps = steps_of(sampler_, of_.boundary, of_.guidance);
+    config_.steps = steps_of(facts_.sampler, of_.boundary, of_.guidance);
     config_.blocks = of_.blocks;
     config_.prompts.assign(of_.prompts.begin(), of_.prompts.end());
     for (const auto& expert : experts_.loaded) config_.layers.push_back(expert->traits().blocks);
@@ -112,9 +116,7 @@ class QueueRun {
       return whole.view().slice(1, of_.frames.first(block), of_.frames.count(block));
     };
     QueueJob job{
-        .sampler = sampler_,
-        .shape = of_.shape,
-        .guidance = {of_.guidance.front(), of_.guidance.back()},
+        .facts = facts_,
         .prompts = prompts,
         .negative = negative,
         .noise = [&](int block, const TensorView& to) { copy(host_, frames(noise, block), to); },
@@ -177,7 +179,7 @@ class QueueRun {
   Stream host_ = host_stream(bench_.stream);
   QueueCase of_;
   CaseExperts experts_;
-  Sampler sampler_;
+  JobFacts facts_;
   QueuePlanConfig config_;
   std::map<std::pair<int, int>, Tensor> velocities_;  // guided, of this rank, by block and step
 };

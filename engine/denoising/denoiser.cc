@@ -12,52 +12,30 @@ namespace {
 constexpr int64_t kColours = 3;
 }  // namespace
 
-double guidance_of(const ModelFamily& family, const Request& request, int model) {
-  if (family.guidance == GuidanceForm::kTold) return 1;
-  return model ? *request.guidance_scale_2 : *request.guidance_scale;
+bool computes_with(const JobFacts& facts, const RankPlacement& placement, int model) {
+  return placement.computes(0) || guidance_branches(facts.guidance[model]) == 2;
 }
 
-bool computes_with(const ModelFamily& family, const Request& request,
-                   const RankPlacement& placement, int model) {
-  return placement.computes(0) || guidance_branches(guidance_of(family, request, model)) == 2;
-}
-
-DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
-                              const Components& parts, const RankPlacement& placement,
-                              const std::array<int64_t, 3>& grid, const ConditionRows& rows) {
+DenoisePlanConfig plan_config(const JobFacts& facts, const Components& parts,
+                              const RankPlacement& placement, bool motion) {
   const ModelDirectory& directory = parts.directory();
   const TransformerModel& transformer = directory.expert(0);
-  const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
+  const TransformerTraits& traits = transformer.traits();
+  const Sequence all = facts.sequence();
   int64_t shown = 0;  // joint rows of pictures
   if (directory.pictures.form == PictureForm::kReference)
-    shown =
-        transformer.traits().reference_frames / transformer.traits().patch[0] * grid[1] * grid[2];
-  if (rows.motion) shown += transformer.motion_rows(grid);
-  DenoisePlanConfig config = staged_config(placement, transformer.traits(), parts.dtype(), all);
-  for (size_t branch = 0; branch < rows.prompts.size(); ++branch)
-    if (const int64_t count = rows.prompts[branch])
+    shown = traits.reference_frames / traits.patch[0] * all.frame_tokens();
+  if (motion) shown += transformer.motion_rows(facts.grid);
+  DenoisePlanConfig config = staged_config(placement, traits, parts.dtype(), all);
+  for (size_t branch = 0; branch < facts.prompt_rows.size(); ++branch)
+    if (const int64_t count = facts.prompt_rows[branch])
       config.joint_rows[branch] = transformer.joint_rows(all.tokens, count) + shown;
-  std::vector<double> guidance;  // by expert
-  for (int model = 0; model < directory.experts(); ++model) {
+  for (int model = 0; model < directory.experts(); ++model)
     config.blocks.push_back(directory.expert(model).traits().blocks);
-    guidance.push_back(guidance_of(*directory.family, request, model));
-  }
-  config.steps = steps_of(sampler, directory.boundary_ratio.value_or(0), guidance);
-  if (request.cache.kind == StepCacheKind::kFirstBlock)
-    config.first_block_bytes = transformer.traits().width * static_cast<int64_t>(sizeof(float));
-  mark_skipped(request.cache, config.steps);
-  if (const auto& method = placement.pipefusion())
-    displace_steps(config, method->warmup, method->resync);
+  config.steps = facts.steps;
+  if (facts.request.cache.kind == StepCacheKind::kFirstBlock)
+    config.first_block_bytes = traits.width * static_cast<int64_t>(sizeof(float));
   return config;
-}
-
-void mark_skipped(const StepCache& cache, std::vector<DenoisePlanConfig::DenoiseStep>& steps) {
-  for (const int step : cache.skipped.value_or(std::vector<int>{})) steps[step].skipped = true;
-}
-
-void place_patches(RankPlacement& placement, const Request& request,
-                   const std::array<int64_t, 3>& grid) {
-  placement.set_patches(stale_patches_of(request.method, grid, request.steps));
 }
 
 Denoiser::Denoiser(Stream& stream, Arena& arena, Experts& experts, RankPlacement& placement,
@@ -76,30 +54,29 @@ void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   const TensorView latent = job.latent;
   const int64_t frames = placement_.has_clips() ? config.frames * traits_.patch[0] : latent[1];
   forwards_.begin(
-      {.sampler = job.sampler,
+      {.sampler = job.facts.sampler,
        .grid = traits_.grid(frames, latent[2], latent[3]),
        .text = [&job](const Pass& pass) { return job.embeds[pass.branch]; },
        .pooled = [&job](const Pass& pass) { return job.pooled[pass.branch]; },
-       .guidance = job.request.guidance_scale.value_or(0),
+       .guidance = job.facts.request.guidance_scale.value_or(0),
        .condition = [&job](const Pass&, Conditions& conditions) { conditions.motion = job.motion; },
        .pictures = job.pictures,
        .signal = [&job](const Pass& pass) { return job.signal[pass.branch]; }});
   clip_ = {.step = config.first_step};
-  const Method& method = job.request.method;
-  global_steps_ = method.global_sigma ? job.sampler.steps_from(*method.global_sigma) : 0;
-  placement_.set_dual_scope(dual_scope_of(method, global_steps_));
+  placement_.set_dual_scope(job.facts.dual_scope);
   forget_caches();
   changes_.clear();
   errors_.clear();
-  const bool caches = job.request.cache.kind != StepCacheKind::kNone;
-  if (caches && last_stage()) cache_.emplace(stream_, arena_, traits_.width, job.sampler.steps());
-  if (config_.first_block_bytes && first_stage() && !job.request.cache.skipped)
+  const bool caches = job.facts.request.cache.kind != StepCacheKind::kNone;
+  if (caches && last_stage())
+    cache_.emplace(stream_, arena_, traits_.width, job.facts.sampler.steps());
+  if (config_.first_block_bytes && first_stage() && !job.facts.request.cache.skipped)
     first_block_.emplace(stream_);
   preview_.reset();
-  previewed_ = {job.preview ? job.preview->every : 1, job.sampler.steps()};
+  previewed_ = {job.preview ? job.preview->every : 1, job.facts.sampler.steps()};
   if (run_from(std::move(job.latent), config_)) return;
   throw Error(ErrorKind::kStopped, "stopped in denoise after step " + std::to_string(clip_.step) +
-                                       " of " + std::to_string(job.sampler.steps()));
+                                       " of " + std::to_string(job.facts.sampler.steps()));
 }
 
 void Denoiser::begun() {
@@ -124,7 +101,7 @@ void Denoiser::begun() {
     for (size_t patch = 0; patch < clip_.history.size(); ++patch) {
       const Range& own = patches[patch];
       copy(stream_, rows.slice(0, own.begin, own.size()),
-           job_->sampler.history(clip_.history[patch])[k].second.reshape(
+           job_->facts.sampler.history(clip_.history[patch])[k].second.reshape(
                {own.size(), traits_.row()}));
     }
   }
@@ -186,15 +163,16 @@ std::vector<Range> Denoiser::patches() const {
 
 int Denoiser::zone(const Step& step) const {
   const bool own_zone = step.kind == Step::Kind::kLoad || step.kind == Step::Kind::kDecode;
-  return own_zone || step.turn == job_->sampler.steps() ? -1 : step.turn;
+  return own_zone || step.turn == job_->facts.sampler.steps() ? -1 : step.turn;
 }
 
 bool Denoiser::begin_turn(int turn) {
-  if (turn == job_->sampler.steps()) {  // what remains needs only the rows, which may be under way
+  if (turn ==
+      job_->facts.sampler.steps()) {  // what remains needs only the rows, which may be under way
     show_preview(turn);
     preview_.reset();
     placement_.finish_messages();
-    if (job_->request.cache.kind != StepCacheKind::kNone) gather_changes();
+    if (job_->facts.request.cache.kind != StepCacheKind::kNone) gather_changes();
     forget_caches();
     clip_ = {};
     given_ = {};
@@ -206,7 +184,7 @@ bool Denoiser::begin_turn(int turn) {
     return true;
   }
   clip_.step = turn;
-  if (turn == global_steps_)
+  if (const auto& scope = job_->facts.dual_scope; scope && turn == scope->global_steps)
     forwards_.forget_graphs();  // a recorded forward has the bias of its step
   const StepAction what = job_->before_step ? job_->before_step(turn) : StepAction::kContinue;
   if (keeps(what)) {
@@ -236,7 +214,7 @@ bool Denoiser::sends_latent(int rank) const {
 // Gathers the newest latent and history on the root.
 Snapshot Denoiser::gather(int done) {
   const std::vector<Range> patches = this->patches();
-  const auto history = job_->sampler.history(SamplerState(0));
+  const auto history = job_->facts.sampler.history(SamplerState(0));
   Snapshot out;
   const auto join = [&](const TensorView& rows, size_t index) {
     return gather_on_root(rows,
@@ -252,7 +230,7 @@ Snapshot Denoiser::gather(int done) {
     if (last_stage()) rows = arena_.alloc(DType::kF32, {own().size(), traits_.row()});
     for (size_t patch = 0; patch < clip_.history.size(); ++patch)
       copy(stream_,
-           job_->sampler.history(clip_.history[patch])[k].second.reshape(
+           job_->facts.sampler.history(clip_.history[patch])[k].second.reshape(
                {patches[patch].size(), traits_.row()}),
            rows.slice(0, patches[patch].begin, patches[patch].size()));
     out.history.emplace_back(history[k].first, join(rows, k + 1));
@@ -298,7 +276,7 @@ void Denoiser::gather_channels(const std::function<void(const TensorView& channe
       copy(stream_, slots[kLatentSlot].slice(1, channel * columns, columns), rows);
     }
     const Tag tag{.kind = Payload::kLatent,
-                  .pass = {.step = job_->sampler.steps()},
+                  .pass = {.step = job_->facts.sampler.steps()},
                   .hop = kFirstKeptHop + gathered_++};
     const Tensor plane = gather_on_root(rows, tag, 1);
     if (placement_.root()) see(plane.view().select(0, 0));
@@ -334,7 +312,7 @@ std::vector<int> Denoiser::skipped() const {
 }
 
 void Denoiser::decide(int turn) {
-  if (!config_.runs_ahead(turn) || job_->request.cache.skipped || is_dry_run(stream_)) return;
+  if (!config_.runs_ahead(turn) || job_->facts.request.cache.skipped || is_dry_run(stream_)) return;
   const DenoisePlanConfig::DenoiseStep& step = config_.steps[turn];
   const Arena::Scope scope(arena_);
   std::array<TensorView, 2> added{};  // by the first block, per branch
@@ -350,7 +328,7 @@ void Denoiser::decide(int turn) {
     own.as<float>()[2 * branch + 1] = static_cast<float>(change.size);
   }
   const std::array<Change, 2> sums = summed(own, turn);
-  const double threshold = job_->request.cache.threshold;
+  const double threshold = job_->facts.request.cache.threshold;
   const auto small = [&](const Change& sum) { return sum.change < threshold * sum.size; };
   if (std::ranges::all_of(std::span(sums).first(step.branches), small)) {
     if (job_->skipped) job_->skipped->push_back(turn);
@@ -456,7 +434,7 @@ void Denoiser::audit(const Step& step) {
 // Adds up the changes that the ranks of the last stage have measured, on the root.
 void Denoiser::gather_changes() {
   if (is_dry_run(stream_)) return;  // nothing was computed
-  const auto steps = static_cast<int64_t>(job_->sampler.steps());
+  const auto steps = static_cast<int64_t>(job_->facts.sampler.steps());
   changes_.resize(steps);
   errors_.resize(steps);
   const auto measured = [steps](auto& changes, auto& errors, int64_t i) -> auto& {
@@ -502,8 +480,7 @@ void Denoiser::update(const Step& step) {
                    velocity = arena_.alloc(DType::kF32, positive.shape());
   copy(stream_, positive, velocity);
   const bool guided = step.reads.size() > 2;
-  guide(stream_, arena_, experts_.family(),
-        guidance_of(experts_.family(), job_->request, step.pass.model),
+  guide(stream_, arena_, experts_.family(), job_->facts.guidance[step.pass.model],
         guided ? slots[kVelocitySlot + 1] : TensorView(), velocity);
   std::vector<Range> rows = patches();
   const Range all{0, own().size()};
@@ -512,14 +489,15 @@ void Denoiser::update(const Step& step) {
   if (job_->on_velocity)
     job_->on_velocity(step.pass.step, step.pass.micro ? rows[0] : all, velocity);
   if (preview_ && previewed_.shows(step.pass.step + 1))
-    preview_->predict(stream_, arena_, job_->sampler.sigmas()[step.pass.step], latent, velocity,
-                      step.pass.micro ? rows[0] : all);
+    preview_->predict(stream_, arena_, job_->facts.sampler.sigmas()[step.pass.step], latent,
+                      velocity, step.pass.micro ? rows[0] : all);
   if (cache_) cache_->note_velocity(step.pass.step, positive);
   // The latent and the velocity begin with the first of these rows.
   for (size_t patch = 0; patch < rows.size(); ++patch) {
     const Range own{rows[patch].begin - rows[0].begin, rows[patch].end - rows[0].begin};
-    job_->sampler.step(stream_, arena_, step.pass.step, velocity.slice(0, own.begin, own.size()),
-                       latent.slice(0, own.begin, own.size()), clip_.history[first + patch]);
+    job_->facts.sampler.step(stream_, arena_, step.pass.step,
+                             velocity.slice(0, own.begin, own.size()),
+                             latent.slice(0, own.begin, own.size()), clip_.history[first + patch]);
   }
   restore_given({rows.front().begin, rows.back().end}, latent);
   if (first_non_finite(stream_, latent) >= 0)

@@ -20,40 +20,20 @@
 #include "engine/denoising/block_cache.h"
 #include "engine/denoising/first_block.h"
 #include "engine/denoising/forwards.h"
-#include "engine/generation/request.h"
+#include "engine/job/job_facts.h"
 #include "engine/preview/preview_rows.h"
 
 namespace weft {
 
-// The rows that condition the forwards of a job: those of its encoded prompts, per branch, and
-// those of the pictures before a clip (Job::motion), where there are some.
-struct ConditionRows {
-  std::array<int64_t, 2> prompts{};
-  bool motion = false;
-};
+// Describes a job to plan_denoise: its steps, the replica's layout and the sizes of its messages.
+// `motion` says that the forwards read the pictures before a chunk (Job::motion). The placement has
+// the job's patches.
+DenoisePlanConfig plan_config(const JobFacts& facts, const Components& parts,
+                              const RankPlacement& placement, bool motion);
 
-// Describes a job to plan_denoise: the expert of every step (chosen by its timestep), the forwards
-// per step, the replica's layout and the sizes of its messages. `grid` has the tokens along frame,
-// row and column.
-DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
-                              const Components& parts, const RankPlacement& placement,
-                              const std::array<int64_t, 3>& grid, const ConditionRows& rows);
-
-// Marks the steps that a cache is known to skip.
-void mark_skipped(const StepCache& cache, std::vector<DenoisePlanConfig::DenoiseStep>& steps);
-
-// Gives every rank whole patches of a token grid (frames, rows, columns) where the request
-// displaces them, and consecutive tokens where it does not. It comes before plan_config.
-void place_patches(RankPlacement& placement, const Request& request,
-                   const std::array<int64_t, 3>& grid);
-
-// The scale with which the two velocities of expert `model` become one: 1 where the family has one
-// velocity (GuidanceForm::kTold).
-double guidance_of(const ModelFamily& family, const Request& request, int model);
 // Returns whether a rank computes with expert `model`. Under cfg=2 the rank of the negative prompt
 // has nothing to compute where the expert's guidance is off.
-bool computes_with(const ModelFamily& family, const Request& request,
-                   const RankPlacement& placement, int model);
+bool computes_with(const JobFacts& facts, const RankPlacement& placement, int model);
 
 // Says what every rank does between two steps: go on, or first gather the latent and the solver's
 // history on the root (kKeep), or stop.
@@ -85,8 +65,7 @@ struct Snapshot {
 };
 
 struct Job {
-  const Request& request;  // resolved
-  const Sampler& sampler;
+  const JobFacts& facts;
   // `embeds` are on the stream's device.
   std::array<TensorView, 2> embeds;    // per branch [length, d] f32, the prompt's rows
   std::array<TensorView, 2> pooled{};  // per branch [d] f32, its vector, where the model reads one
@@ -212,8 +191,7 @@ class Denoiser final : private StagedProgram {
   PreviewSteps previewed_{};
   int skips_ = 0;
   std::vector<Change> changes_{}, errors_{};
-  int global_steps_ = 0;  // DualScope::global_steps
-  int gathered_ = 0;      // messages of gather_channels() so far
+  int gathered_ = 0;  // messages of gather_channels() so far
 };
 
 }  // namespace weft

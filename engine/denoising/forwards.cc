@@ -3,22 +3,10 @@
 #include <chrono>
 #include <cstdio>
 
-#include "engine/sampling/guidance.h"
 #include "kernels/meter.h"
 #include "kernels/pointwise.h"
 
 namespace weft {
-
-std::vector<DenoisePlanConfig::DenoiseStep> steps_of(const Sampler& sampler, double boundary_ratio,
-                                                     std::span<const double> guidance) {
-  const double boundary = boundary_ratio * sampler.config().train_timesteps;
-  std::vector<DenoisePlanConfig::DenoiseStep> steps;
-  for (float timestep : sampler.timesteps()) {
-    const int model = guidance.size() > 1 && timestep < boundary ? 1 : 0;
-    steps.push_back({model, guidance_branches(guidance[model])});
-  }
-  return steps;
-}
 
 namespace {
 

@@ -14,11 +14,6 @@
 
 namespace weft {
 
-// The expert of every step, chosen by its timestep, and the forwards per step. `guidance` has the
-// scale of each expert.
-std::vector<DenoisePlanConfig::DenoiseStep> steps_of(const Sampler& sampler, double boundary_ratio,
-                                                     std::span<const double> guidance);
-
 // The conditions that come from pictures (engine/pictures/picture_conditions.h), on the stream's
 // device.
 struct PictureViews {

@@ -4,7 +4,6 @@
 
 #include "engine/job/checkpoint.h"
 #include "engine/job/resume.h"
-#include "engine/memory/estimate.h"
 #include "io/sha256.h"
 #include "kernels/transfer.h"
 
@@ -49,7 +48,7 @@ void Delivery::whole(const TensorView& on_device) {
 
 void Delivery::keep(const Job::Channels& each) {
   job_.meter.stage_ended(MemoryMeter::kDenoise);
-  const auto [channels, frames, height, width] = latent_shape(job_.parts, job_.request);
+  const auto [channels, frames, height, width] = job_.facts.latent;
   RunResult& result = job_.result;
   const bool root = job_.placement.root();
   Sha256 hash;
@@ -74,7 +73,7 @@ void Delivery::keep(const Job::Channels& each) {
 
 void Delivery::decode(const TensorView& latent) {
   if (!output_) {
-    const auto [channels, frames, height, width] = latent_shape(job_.parts, job_.request);
+    const auto [channels, frames, height, width] = job_.facts.latent;
     const bool decodes = job_.placement.band(height).size() > 0;
     output_.emplace(job_.stream, job_.arena, job_.placement,
                     DecoderSettings{.traits = job_.parts.vae_model().traits(),

@@ -17,7 +17,7 @@ struct DeliveredJob {
   Arena& arena;
   Components& parts;
   RankPlacement& placement;
-  const Request& request;
+  const JobFacts& facts;
   const RunOptions& options;
   FrameSink* sink;
   StageClock& clock;

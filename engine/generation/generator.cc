@@ -18,7 +18,6 @@
 #include "engine/memory/memory_meter.h"
 #include "engine/pictures/picture_conditions.h"
 #include "engine/planning/layout_limits.h"
-#include "engine/sampling/guidance.h"
 #include "engine/sound/clip_run.h"
 #include "engine/sound/sound_clips.h"
 #include "kernels/copy.h"
@@ -43,8 +42,7 @@ RankPlacement encoding_rank(RankPlacement placement, const GeneratorOptions& opt
 
 // The stages of one job share this.
 struct Generator::Run {
-  const Request& request;
-  const Sampler& sampler;
+  const JobFacts& facts;
   const RunOptions& options;
   FrameSink* sink;
   StageClock& clock;
@@ -68,7 +66,6 @@ struct Generator::Impl {
                   ? given.planned
                   : std::optional(device_traits(given.device)),
               given.text_weights),
-        sampler(parts.model()->sampler()),
         stream(stream_on(given.device, given.threads, given.determinism, given.ops)),
         available(given.planned ? available_memory(*given.planned)
                                 : available_memory(given.device)) {
@@ -117,52 +114,29 @@ struct Generator::Impl {
       refuse(to_string(device) + need + ": " + cuda_device_description(device.index));
   }
 
-  SamplerConfig sampler_for(const Request& request) const {
-    SamplerConfig config = sampler;
-    if (!request.solver.empty()) config.kind = solver_from_name(request.solver);
-    config.even_sigmas = parts.directory().family->even_sigmas;
-    if (request.flow_shift) return config.with_shift(*request.flow_shift);
-    return config.dynamic ? config.for_tokens(sequence_of(parts, request).tokens) : config;
-  }
+  JobFacts facts(const Request& request) const { return facts_of(*parts.model(), request); }
+  std::string job_record(const JobFacts& facts) const;
 
-  bool guided(const Request& request) const {
-    bool any = false;
-    for (int model = 0; model < limits.experts; ++model) {
-      any |= guidance_branches(guidance_of(parts.family(), request, model)) == 2;
-    }
-    return any;
-  }
-
-  std::string job_record(const Request& request) const;
-
-  std::array<int64_t, 2> prompt_rows(const Request& request) const {
-    const auto rows = [&](const std::string& text) { return parts.model()->prompt_rows(text); };
-    return {rows(request.prompt), guided(request) ? rows(*request.negative_prompt) : 0};
-  }
-
-  DenoisePlanConfig plan_of(const Request& request, const Sampler& sampler) {
-    place_patches(placement, request, token_grid(parts, request));
-    return plan_config(request, sampler, parts, placement, token_grid(parts, request),
-                       {prompt_rows(request), clips_of(parts.directory(), request) > 1});
+  DenoisePlanConfig plan_of(const JobFacts& facts) {
+    placement.set_patches(facts.patches);
+    return plan_config(facts, parts, placement, facts.chunks > 1);
   }
 
   int layers() const {  // of a transformer on this rank
     const BlockRange blocks = placement.blocks(parts.expert_model(0).traits().blocks);
     return blocks.end - blocks.begin;
   }
-  MemoryPlan plan(const Request& request) const {
-    return plan(request, options.mode, options.resident_blocks);
+  MemoryPlan plan(const JobFacts& facts) const {
+    return plan(facts, options.mode, options.resident_blocks);
   }
-  MemoryPlan plan(const Request& request, MemoryMode mode, int resident) const {
-    const Sampler sampler(sampler_for(request), request.steps, request.sigmas);
+  MemoryPlan plan(const JobFacts& facts, MemoryMode mode, int resident) const {
     const size_t kept = options.keeping == Keeping::kCheckpoints && placement.root()
-                            ? 1 + sampler.history(SamplerState(0)).size()
+                            ? 1 + facts.sampler.history(SamplerState(0)).size()
                             : 0;
     const auto bytes = [&](int blocks) {
       return predict_bytes(
           parts, placement,
-          {request, sampler, prompt_rows(request), kept, is_queue(request), blocks,
-           sound_of(parts.directory(), request), preview_fit ? &*preview_fit : nullptr});
+          {facts, kept, is_queue(facts.request), blocks, preview_fit ? &*preview_fit : nullptr});
     };
     const bool all = resident >= layers();  // as the user asks
     return choose_plan({.mode = mode,
@@ -172,10 +146,10 @@ struct Generator::Impl {
                         .available = available,
                         .host_available = host_available});
   }
-  LayoutLimits layout_limits(const Request& request) const {
-    return limits_of(parts, request, guided(request), options.weights);
+  LayoutLimits layout_limits(const JobFacts& facts) const {
+    return limits_of(facts, parts, options.weights);
   }
-  std::string refusal(const Request& request, const MemoryPlan& plan);
+  std::string refusal(const JobFacts& facts, const MemoryPlan& plan);
 
   RunResult run(const Request& request, FrameSink* sink, const RunOptions& run_options);
   void load_all(const Run& run, bool with_text_encoder);
@@ -191,18 +165,14 @@ struct Generator::Impl {
   Checkpoint described(const Run& run, std::span<const Prompt> prompts);
   void heed_stop(const char* stage, const Run& run) const;
   Delivery delivery(const Run& run);
-  LatentSplit latent_split(const Request& request) const {
-    return placement.split(latent_shape(parts, request), parts.traits().patch[0]);
-  }
-  bool decodes(const Request& request) const {
-    return placement.band(latent_shape(parts, request)[2]).size() > 0;
+  LatentSplit latent_split(const JobFacts& facts) const {
+    return placement.split(facts.latent, parts.traits().patch[0]);
   }
   uint64_t memory_now() const { return tensor_bytes_live(options.device.kind) + arena.used(); }
 
   GeneratorOptions options;
   RankPlacement placement;
   Components parts;
-  SamplerConfig sampler;
   ModelLimits limits;
   Stream stream;
   uint64_t available;                    // measured before anything is loaded
@@ -211,12 +181,13 @@ struct Generator::Impl {
   Arena arena{size_t{256} << 30, options.device};
 };
 
-std::string Generator::Impl::job_record(const Request& request) const {
-  const SamplerConfig config = sampler_for(request);
-  JobSpec job{.request = before_run(request), .seeded = true};
+std::string Generator::Impl::job_record(const JobFacts& facts) const {
+  const SamplerConfig& config = facts.sampler.config();
+  JobSpec job{.request = before_run(facts.request), .seeded = true};
   job.request.solver = to_string(config.kind);
-  if (request.sigmas.empty() && sampler.only_shifts()) job.request.flow_shift = config.shift;
-  if (!guided(request)) job.request.negative_prompt = "";
+  if (facts.request.sigmas.empty() && parts.model()->sampler().only_shifts())
+    job.request.flow_shift = config.shift;
+  if (!facts.guided()) job.request.negative_prompt = "";
   return Json{{"engine", engine_facts(options, parts, placement.layout())},
               {"request", to_json(job)}}
       .dump();
@@ -236,10 +207,10 @@ void Generator::Impl::load_all(const Run& run, bool with_text_encoder) {
   run.clock.step(++done);
   for (int model = 0; model < parts.experts(); ++model) {
     heed_stop("load", run);
-    if (computes_with(parts.family(), run.request, placement, model)) parts.expert(stream, model);
+    if (computes_with(run.facts, placement, model)) parts.expert(stream, model);
     run.clock.step(++done);
   }
-  if (decodes(run.request)) parts.vae(stream);
+  if (placement.band(run.facts.latent[2]).size() > 0) parts.vae(stream);
   run.clock.step(++done);
 }
 
@@ -254,7 +225,7 @@ void Generator::Impl::encode_prompts(const Run& run, PromptEncoder& encoder,
 }
 
 void Generator::Impl::encode_pictures(const Run& run) {
-  PictureEncoder encoder(stream, arena, parts, placement, run.request, run.options.image_rows);
+  PictureEncoder encoder(stream, arena, parts, placement, run.facts, run.options.image_rows);
   run.clock.enter(Zone::kEncodeImage, encoder.pieces());
   heed_stop("encode_image", run);
   run.pictures = encoder.encode([&](int done) {
@@ -266,11 +237,11 @@ void Generator::Impl::encode_pictures(const Run& run) {
 
 // Noise, behind the latent frames that are given.
 Tensor Generator::Impl::initial_latents(const Run& run) {
-  const LatentSplit split = latent_split(run.request);
+  const LatentSplit split = latent_split(run.facts);
   const auto drawn = [&](const std::array<int64_t, 4>& shape, int64_t first) {
     Tensor latent(DType::kF32, shape);
     if (!is_dry_run(stream))
-      NoiseField(run.request.rng, run.request.seed, split.shape).fill(latent, first);
+      NoiseField(run.facts.request.rng, run.facts.request.seed, split.shape).fill(latent, first);
     return latent;
   };
   if (run.options.tap) run.options.tap->tap("latents_initial", drawn(split.shape, 0));
@@ -285,30 +256,29 @@ Tensor Generator::Impl::initial_latents(const Run& run) {
 
 Start Generator::Impl::start_of(const Run& run) {
   Checkpoint* from = run.options.resume.get();
-  if (is_queue(run.request)) {
+  if (is_queue(run.facts.request)) {
     if (from)
-      check_queue_resumable(*from, job_record(run.request), run.request, run.sampler, parts);
+      check_queue_resumable(*from, job_record(run.facts), run.facts, parts.vae_model().traits());
     return {.step = agreed_step(stream, placement, from ? from->step : 0, run.options.stop)};
   }
   if (parts.directory().clips.any()) {
-    if (from)
-      check_clips_resumable(*from, job_record(run.request), run.request, run.sampler, parts);
+    if (from) check_clips_resumable(*from, job_record(run.facts), run.facts);
     return {.step = agreed_step(stream, placement, from ? from->step : 0, run.options.stop)};
   }
-  const LatentSplit split = latent_split(run.request);
-  if (from) check_resumable(*from, job_record(run.request), run.sampler, split.shape, run.request);
-  return agreed_start(stream, placement, from, run.sampler, split, run.options.stop);
+  const LatentSplit split = latent_split(run.facts);
+  if (from) check_resumable(*from, job_record(run.facts), run.facts);
+  return agreed_start(stream, placement, from, run.facts.sampler, split, run.options.stop);
 }
 
 Delivery Generator::Impl::delivery(const Run& run) {
-  return Delivery({stream, arena, parts, placement, run.request, run.options, run.sink, run.clock,
-                   run.meter, run.result, run.started, job_record(run.request)});
+  return Delivery({stream, arena, parts, placement, run.facts, run.options, run.sink, run.clock,
+                   run.meter, run.result, run.started, job_record(run.facts)});
 }
 
 // The job as its checkpoints describe it. The root alone hashes the prompts, where it may keep any.
 Checkpoint Generator::Impl::described(const Run& run, std::span<const Prompt> prompts) {
   const bool hashed = placement.root() && run.options.stop && !prompts.empty();
-  return describe_job(run.options, job_record(run.request), run.sampler.steps(),
+  return describe_job(run.options, job_record(run.facts), run.facts.sampler.steps(),
                       hashed && prompts[0].embeds ? text_hash(stream, prompts) : "");
 }
 
@@ -316,8 +286,8 @@ void Generator::Impl::denoise_queue(const Run& run, std::span<const Prompt> prom
                                     int first_turn) {
   std::vector<TensorView> texts{prompts[0].embeds};
   for (const Prompt& later : prompts.subspan(2)) texts.push_back(later.embeds);
-  run_queue({stream, arena, parts, placement, run.request, run.sampler, texts, prompts[1].embeds,
-             first_turn, described(run, prompts)},
+  run_queue({stream, arena, parts, placement, run.facts, texts, prompts[1].embeds, first_turn,
+             described(run, prompts)},
             run.sink, run.options, run.clock, run.result, run.started);
   run.meter.stage_ended(MemoryMeter::kDenoise);
 }
@@ -325,10 +295,10 @@ void Generator::Impl::denoise_queue(const Run& run, std::span<const Prompt> prom
 void Generator::Impl::denoise_clips(const Run& run, std::span<const Prompt> prompts,
                                     int first_step) {
   const std::optional<PreviewJob> preview = preview_job(run);
-  run_clips({stream, arena, parts, placement, run.request, run.sampler, views_of(prompts).embeds,
-             run.pictures.reference, options.graphs, preview ? &*preview : nullptr, first_step,
-             described(run, prompts)},
-            {run.sink, run.options, run.clock, run.meter, run.result, run.started});
+  run_clips(
+      {stream, arena, parts, placement, run.facts, views_of(prompts).embeds, run.pictures.reference,
+       options.graphs, preview ? &*preview : nullptr, first_step, described(run, prompts)},
+      {run.sink, run.options, run.clock, run.meter, run.result, run.started});
 }
 
 std::optional<PreviewJob> Generator::Impl::preview_job(const Run& run) const {
@@ -338,7 +308,7 @@ std::optional<PreviewJob> Generator::Impl::preview_job(const Run& run) const {
                         int done, const TensorView& colours) mutable {
     budget.spend([&] {
       run.options.listener->preview(preview_of(colours, parts.vae_model().traits(), done,
-                                               run.sampler.steps(), run.request.fps));
+                                               run.facts.sampler.steps(), run.facts.request.fps));
     });
   };
   return PreviewJob{*preview_fit, options.preview_every, show};
@@ -354,15 +324,14 @@ StepAction Generator::Impl::agreed_action(CheckpointPolicy& policy, int done) {
 void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, Start start) {
   const PromptViews views = views_of(prompts);
   CheckpointPolicy policy(run.options, described(run, prompts), start.step,
-                          run.result.earlier_seconds, why_not_between_steps(run.request),
-                          [&run](int done) { return goes_on_after(run.request, done); });
+                          run.result.earlier_seconds, why_not_between_steps(run.facts.request),
+                          [&run](int done) { return goes_on_after(run.facts.request, done); });
   Delivery delivered = delivery(run);
   Denoiser denoiser(stream, arena, parts, placement, options.graphs);
-  DenoisePlanConfig config = plan_of(run.request, run.sampler);
+  DenoisePlanConfig config = plan_of(run.facts);
   config.first_step = start.step;
   const std::optional<PreviewJob> preview = preview_job(run);
-  Job job{.request = run.request,
-          .sampler = run.sampler,
+  Job job{.facts = run.facts,
           .embeds = views.embeds,
           .pooled = views.pooled,
           .latent = std::move(start.latent),
@@ -371,7 +340,7 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
           .on_update =
               [&](int step) {
                 run.clock.kept(policy.kept());
-                run.clock.step(step + 1, run.sampler.sigmas()[step]);
+                run.clock.step(step + 1, run.facts.sampler.sigmas()[step]);
               },
           .finished =
               [&](const Job::Channels& each) {
@@ -387,12 +356,12 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
               },
           .preview = preview ? &*preview : nullptr};
   job.before_step = [&](int done) {
-    if (done == start.step) run.clock.enter(Zone::kDenoise, run.sampler.steps(), start.step);
+    if (done == start.step) run.clock.enter(Zone::kDenoise, run.facts.sampler.steps(), start.step);
     // A checkpoint holds nothing that a skipped step adds, so the job stops before a computed one.
     if (!run.options.stop || denoiser.skips(done)) return StepAction::kContinue;
     // The first of several stages updates nothing, so it reports the finished step here.
     if (done > start.step && placement.layout()[Axis::kLayers] > 1)
-      run.clock.step(done, run.sampler.sigmas()[done - 1]);
+      run.clock.step(done, run.facts.sampler.sigmas()[done - 1]);
     return agreed_action(policy, done);
   };
   job.cache_audit = run.options.cache_audit;
@@ -403,7 +372,7 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
   };
   try {
     denoiser.run(config, job);
-    if (placement.root()) report_cached(parts, run.sampler, denoiser, run.result);
+    if (placement.root()) report_cached(*parts.model(), run.facts, denoiser, run.result);
     delivered.finish();
     run.result.streaming = denoiser.streaming();
   } catch (...) {
@@ -412,17 +381,19 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
   }
 }
 
-std::string Generator::Impl::refusal(const Request& request, const MemoryPlan& memory) {
-  const auto of = [&](const Request& changed) {
+std::string Generator::Impl::refusal(const JobFacts& facts, const MemoryPlan& memory) {
+  const Request& request = facts.request;
+  const auto of = [&](const Request& request) {
     // A small picture may have fewer tokens than the layout has ranks, and a short video fewer
     // frames than are global.
-    const std::optional<DualScope> scope = dual_scope_of(changed.method, 0);
+    const JobFacts changed = this->facts(request);
+    const std::optional<DualScope>& scope = changed.dual_scope;
     if (!refuse(placement.layout(), layout_limits(changed)).empty() ||
-        (scope && !weft::refuse(*scope, sequence_of(parts, changed).frames).empty()))
+        (scope && !weft::refuse(*scope, changed.grid[0]).empty()))
       return MemoryPlan{.parts = {}, .high_water = UINT64_MAX};
     return plan(changed);
   };
-  const auto with_resident = [&](int layers) { return plan(request, MemoryMode::kLayers, layers); };
+  const auto with_resident = [&](int layers) { return plan(facts, MemoryMode::kLayers, layers); };
   const auto under = [&](const Layout& layout, int rank) {
     return Generator(parts.model(), options, RankPlacement(layout, rank)).plan(request);
   };
@@ -437,36 +408,37 @@ std::string Generator::Impl::refusal(const Request& request, const MemoryPlan& m
        .resident = with_resident,
        .layers = options.mode == MemoryMode::kLayers || options.resident_blocks > 0 ? layers() : 0,
        .layout = under,
-       .layouts = other_layouts(placement.layout(), layout_limits(request))});
+       .layouts = other_layouts(placement.layout(), layout_limits(facts))});
 }
 
 RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
                                const RunOptions& run_options) {
   check_image_encoder(request, parts.directory(), run_options.image_rows);
   const JobScope job(placement);
-  const Sampler steps(sampler_for(request), request.steps, request.sigmas);
-  MemoryPlan memory = plan(request);
-  if (!memory.fits()) throw Error(ErrorKind::kMemory, refusal(request, memory));
+  const JobFacts facts = this->facts(request);
+  const int steps = facts.sampler.steps();
+  MemoryPlan memory = plan(facts);
+  if (!memory.fits()) throw Error(ErrorKind::kMemory, refusal(facts, memory));
   const auto started = std::chrono::steady_clock::now();
   StageClock clock(run_options.listener, [this] { return memory_now(); });
   MemoryMeter meter(stream, arena);
   RunResult result;
   result.request = request;
   result.resident_layers = memory.resident_layers;
-  result.steps = steps.steps();
+  result.steps = steps;
   PictureConditions pictures;
-  const Run run{request, steps, run_options, sink, clock, meter, result, started, pictures};
+  const Run run{facts, run_options, sink, clock, meter, result, started, pictures};
   Start start = start_of(run);
   result.resumed_at = start.step;
   if (run_options.resume) result.earlier_seconds = run_options.resume->seconds;
-  const bool decode_only = keeps_latent(request) && start.step == steps.steps();
+  const bool decode_only = keeps_latent(request) && start.step == steps;
 
   parts.on_load = nullptr;
   parts.set_resident_blocks(memory.resident_layers);
   parts.set_residency(memory.residency);
   PromptEncoder encoder(stream, arena, parts, placement, run_options.text_cache);
   std::vector<Prompt> prompts;
-  if (!decode_only) prompts = prompts_of(request, *parts.model(), guided(request));
+  if (!decode_only) prompts = prompts_of(request, *parts.model(), facts.guided());
   const bool encodes = !decode_only && !encoder.recall(prompts);
   if (memory.residency == Residency::kAll && !decode_only) load_all(run, encodes);
   parts.on_load = [&](const std::string&, const std::function<void()>& load) {
@@ -515,19 +487,13 @@ const GeneratorOptions& Generator::options() const { return impl_->options; }
 const Layout& Generator::layout() const { return impl_->placement.layout(); }
 std::string Generator::model_name() const { return defaults().name; }
 std::string Generator::job_record(const Request& request) const {
-  return impl_->job_record(request);
+  return impl_->job_record(facts(request));
 }
 
-int64_t Generator::tokens(const Request& request) const {
-  return sequence_of(impl_->parts, request).tokens;
-}
+JobFacts Generator::facts(const Request& request) const { return impl_->facts(request); }
 
 LayoutLimits Generator::layout_limits(const Request& request) const {
-  return impl_->layout_limits(request);
-}
-
-std::array<int64_t, 3> Generator::grid(const Request& request) const {
-  return token_grid(impl_->parts, request);
+  return impl_->layout_limits(facts(request));
 }
 
 Request Generator::resolve(const Request& request) const {
@@ -536,24 +502,23 @@ Request Generator::resolve(const Request& request) const {
       with_sound_length(with_clip_size(request, directory, impl_->limits.size_multiple), directory);
   Request resolved = take_opened(*model(), weft::resolve(sized, defaults()));
   validate(resolved, impl_->limits);
-  const SamplerConfig config = impl_->sampler_for(resolved);
-  Sampler(config, resolved.steps, resolved.sigmas);  // refuses what is illegal
+  const SamplerConfig config = sampler_of(*model(), resolved);
+  const Sampler sampler(config, resolved.steps, resolved.sigmas);  // refuses what is illegal
   const VaeTraits& vae = impl_->parts.vae_model().traits();
-  const std::array<int64_t, 3> grid = token_grid(impl_->parts, resolved);
-  const int64_t latents = latent_shape(impl_->parts, resolved)[1];
+  const int64_t latents = latent_of(directory, resolved)[1];
   const int64_t trained = defaults().trained_frames.value_or(defaults().frames);
   resolved.method = resolve_method(
       resolved.method,
       {.latents = latents,
        .trained_latents = directory.clips.any() ? latents : vae.latent_frames(trained),
        .flow_shift = config.shift,
-       .grid = grid});
+       .grid = grid_of(directory, resolved)});
   validate_method(resolved, impl_->parts.expert_model(0), model_name());
   if (options().preview_every > 0 && is_queue(resolved))
     throw Error(ErrorKind::kUsage, "--preview is proj, but a queue decodes meanwhile; legal: none");
   validate_pictures(resolved, directory);
   validate_sound(resolved, directory);
-  decide_skips(impl_->parts, sampler(resolved), resolved);
+  decide_skips(*model(), sampler, resolved);
   if (resolved.endless)
     resolved.frames =
         std::min(resolved.frames, vae.frames(queue_settings(resolved.method).most_latents()));
@@ -567,24 +532,17 @@ std::optional<PromptCut> Generator::prompt_cut(const std::string& prompt) const 
   return impl_->parts.model()->tokens(prompt)->cut;
 }
 
-MemoryPlan Generator::plan(const Request& request) const { return impl_->plan(request); }
+MemoryPlan Generator::plan(const Request& request) const { return impl_->plan(facts(request)); }
 
 std::string Generator::refusal(const Request& request) {
-  return impl_->refusal(request, impl_->plan(request));
-}
-
-Sampler Generator::sampler(const Request& request) const {
-  return Sampler(impl_->sampler_for(request), request.steps, request.sigmas);
-}
-
-DenoisePlanConfig Generator::schedule(const Request& request) const {
-  return impl_->plan_of(request, sampler(request));
+  const JobFacts facts = this->facts(request);
+  return impl_->refusal(facts, impl_->plan(facts));
 }
 
 JobSchedule Generator::whole_schedule(const Request& request) const {
-  if (is_queue(request))
-    return queue_schedule(request, sampler(request), impl_->parts, impl_->placement);
-  const DenoisePlanConfig config = schedule(request);
+  const JobFacts facts = this->facts(request);
+  if (is_queue(request)) return queue_schedule(facts, impl_->parts, impl_->placement);
+  const DenoisePlanConfig config = impl_->plan_of(facts);
   return {plan_denoise(config), denoise_rules(config)};
 }
 

@@ -12,11 +12,10 @@
 
 #include "engine/generation/open_model.h"
 #include "engine/generation/rank_placement.h"
-#include "engine/generation/request.h"
 #include "engine/job/checkpoint.h"
+#include "engine/job/job_facts.h"
 #include "engine/memory/memory_mode.h"
 #include "engine/preview/preview.h"
-#include "engine/sampling/sampler.h"
 #include "io/media/video.h"
 #include "kernels/device_graph.h"
 #include "kernels/stream.h"
@@ -200,11 +199,10 @@ class Generator {
   const DefaultSettings& defaults() const;
   const ModelLimits& limits() const;
   const GeneratorOptions& options() const;
-  int64_t tokens(const Request& request) const;
+  // The facts of a resolved request.
+  JobFacts facts(const Request& request) const;
   // The sizes that limit how a resolved request can be split over ranks.
   LayoutLimits layout_limits(const Request& request) const;
-  // The tokens of a resolved request along frame, row and column.
-  std::array<int64_t, 3> grid(const Request& request) const;
   const Layout& layout() const;  // the replica's layout
   // The published model's name, for run headers and metadata.
   std::string model_name() const;
@@ -221,9 +219,6 @@ class Generator {
   // The error line for a resolved request whose plan does not fit: the memory that is missing, and
   // layouts and settings under which the job would fit.
   std::string refusal(const Request& request);
-  Sampler sampler(const Request& request) const;  // of a resolved request
-  // The schedule of a resolved request (plan_denoise). Loads nothing.
-  DenoisePlanConfig schedule(const Request& request) const;
   // The plans of all ranks, whatever the method, and the rules that they follow.
   JobSchedule whole_schedule(const Request& request) const;
 

@@ -65,16 +65,17 @@ bool goes_on_after(const Request& request, int steps) {
 }
 
 void check_resumable(const Checkpoint& checkpoint, const std::string& record,
-                     const Sampler& sampler, std::array<int64_t, 4> shape, const Request& request) {
-  NeededState needed{.total = sampler.steps(), .latent = shape};
+                     const JobFacts& facts) {
+  const Sampler& sampler = facts.sampler;
+  NeededState needed{.total = sampler.steps(), .latent = facts.latent};
   const int64_t count =
-      std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+      std::accumulate(facts.latent.begin(), facts.latent.end(), int64_t{1}, std::multiplies<>());
   if (!checkpoint.final())
     for (const auto& entry : sampler.history(SamplerState(0)))
       needed.history.emplace_back(entry.first, count);
   check_resumable(checkpoint, record, needed, sampler.config().to_string());
-  check_between_steps(checkpoint, request);
-  if (decides_while_it_runs(request.cache) && !checkpoint.written.contains(kSkips))
+  check_between_steps(checkpoint, facts.request);
+  if (decides_while_it_runs(facts.request.cache) && !checkpoint.written.contains(kSkips))
     throw Error(ErrorKind::kUsage, checkpoint.path + " cannot be resumed: it has no " + kSkips);
 }
 

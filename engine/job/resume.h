@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "engine/generation/rank_placement.h"
-#include "engine/generation/request.h"
 #include "engine/job/checkpoint.h"
-#include "engine/sampling/sampler.h"
+#include "engine/job/job_facts.h"
 
 namespace weft {
 
@@ -28,9 +27,9 @@ std::string why_not_between_steps(const Request& request);
 bool goes_on_after(const Request& request, int steps);
 
 // Throws Error(kUsage) that says why where the checkpoint cannot be resumed by the job with this
-// record, steps and latent [C, F, H, W].
+// record.
 void check_resumable(const Checkpoint& checkpoint, const std::string& record,
-                     const Sampler& sampler, std::array<int64_t, 4> shape, const Request& request);
+                     const JobFacts& facts);
 // The same where it is between two steps and why_not_between_steps() is a reason.
 void check_between_steps(const Checkpoint& checkpoint, const Request& request);
 

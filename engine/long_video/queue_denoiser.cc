@@ -66,12 +66,12 @@ QueueDenoiser::QueueDenoiser(Stream& stream, Arena& arena, Experts& experts,
 bool QueueDenoiser::run(const QueuePlanConfig& config, QueueJob& job) {
   config_ = &config;
   job_ = &job;
-  shape_ = job.shape;
+  shape_ = job.facts.window;
   grid_ = traits_.grid(shape_[1], shape_[2], shape_[3]);
   slots.clear();
   histories_.clear();
   right_positions_.clear();
-  forwards_.begin({.sampler = job.sampler,
+  forwards_.begin({.sampler = job.facts.sampler,
                    .grid = grid_,
                    .text =
                        [&job](const Pass& pass) {
@@ -152,11 +152,11 @@ Snapshot QueueDenoiser::gather(int turn) {
   out.latent = gather_blocks(kept_blocks(*config_, turn), tag,
                              [&](int block) { return slots[config_->block_slot(block, part)]; });
   const Range stepped = stepped_blocks(*config_, turn);
-  const auto names = job_->sampler.history(SamplerState(0));
+  const auto names = job_->facts.sampler.history(SamplerState(0));
   for (size_t k = 0; k < names.size() && stepped.size() > 0; ++k) {
     ++tag.hop;
     out.history.emplace_back(names[k].first, gather_blocks(stepped, tag, [&](int block) {
-                               return job_->sampler.history(histories_.at(block))[k].second;
+                               return job_->facts.sampler.history(histories_.at(block))[k].second;
                              }));
   }
   return out;
@@ -223,7 +223,7 @@ void QueueDenoiser::restore() {
                          slots.make(config_->block_slot(block, part), DType::kF32,
                                     rows_of(block, part).size(), traits_.row(), stream_.device()));
                });
-  const auto names = job_->sampler.history(SamplerState(0));
+  const auto names = job_->facts.sampler.history(SamplerState(0));
   for (size_t k = 0; k < names.size(); ++k) {
     ++tag.hop;
     Tensor whole;
@@ -237,7 +237,7 @@ void QueueDenoiser::restore() {
           auto& state =
               histories_.try_emplace(block, rows * traits_.row(), stream_.device()).first->second;
           cut_rows(latent, block, own_part,
-                   job_->sampler.history(state)[k].second.reshape({rows, traits_.row()}));
+                   job_->facts.sampler.history(state)[k].second.reshape({rows, traits_.row()}));
         });
   }
 }
@@ -460,15 +460,15 @@ void QueueDenoiser::update(const Step& step) {
   const TensorView& positive = slots[kQueueVelocitySlot];
   const TensorView velocity = arena_.alloc(DType::kF32, positive.shape());
   copy(stream_, positive, velocity);
-  guide(stream_, arena_, experts_.family(), job_->guidance[step.pass.model],
+  guide(stream_, arena_, experts_.family(), job_->facts.guidance[step.pass.model],
         step.reads.size() > 2 ? slots[kQueueVelocitySlot + 1] : TensorView(), velocity);
   const int block = step.pass.clip, part = part_of(step.reads[0].slot);
   if (job_->on_update) job_->on_update(step.pass, rows_of(block, part), velocity);
   const auto history = histories_.try_emplace(block, latent.count(), stream_.device()).first;
-  job_->sampler.step(stream_, arena_, step.pass.step, velocity, latent, history->second);
+  job_->facts.sampler.step(stream_, arena_, step.pass.step, velocity, latent, history->second);
   if (first_non_finite(stream_, latent) >= 0)
     forwards_.report_non_finite(step.pass, "the latent behind guidance and solver");
-  if (step.pass.step + 1 == job_->sampler.steps()) histories_.erase(history);
+  if (step.pass.step + 1 == job_->facts.sampler.steps()) histories_.erase(history);
 }
 
 void QueueDenoiser::decode(const Step& step) {

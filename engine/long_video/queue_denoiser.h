@@ -22,9 +22,7 @@
 namespace weft {
 
 struct QueueJob {
-  const Sampler& sampler;
-  std::array<int64_t, 4> shape;         // [C, P + C, H, W]: the latent of a forward, and of block 0
-  std::array<double, 2> guidance;       // of each expert
+  const JobFacts& facts;                // JobFacts::window is [C, P + C, H, W]
   std::span<const TensorView> prompts;  // rows [length, d] f32, by QueuePlanConfig::prompts
   TensorView negative;                  // rows of the negative prompt; not read without guidance
   // Fills in the noise of a block [C, n, H, W] f32, in host memory. Every rank draws what it needs.

@@ -10,7 +10,6 @@
 #include "engine/job/resume.h"
 #include "engine/long_video/queue_denoiser.h"
 #include "engine/long_video/queue_video.h"
-#include "engine/memory/estimate.h"
 #include "io/sha256.h"
 #include "kernels/copy.h"
 #include "kernels/transfer.h"
@@ -33,7 +32,7 @@ class BlockOutput {
               const Checkpoint* from)
       : run_(run),
         video_(video),
-        latent_(latent_shape(run.parts, run.request)),
+        latent_(run.facts.latent),
         traits_(run.parts.vae_model().traits()),
         decoder_(std::max(0, run.placement.layout().decode_rank)) {
     decodes_ = run.placement.band(latent_[2]).size() > 0;
@@ -46,7 +45,7 @@ class BlockOutput {
                     DecoderSettings{.traits = traits_,
                                     .vae = decodes_ ? &run.parts.vae(run.stream) : nullptr,
                                     .latent = {latent_[0], latent_[2], latent_[3]},
-                                    .total = run.request.endless ? 0 : latent_[1]},
+                                    .total = run.facts.request.endless ? 0 : latent_[1]},
                     receivers, before);
     if (run.first_turn > 0) resume(from, fact(kLatentHash));
   }
@@ -63,7 +62,7 @@ class BlockOutput {
   }
   // A root that does not decode expects the pictures of the block that is decoded in this turn.
   void expect(int turn) {
-    const int block = turn - run_.sampler.steps();
+    const int block = turn - run_.facts.sampler.steps();
     if (decodes_ || !output_ || block < 0) return;
     output_->push(TensorView(nullptr, DType::kF32,
                              {latent_[0], video_.frames(block).size(), latent_[2], latent_[3]}));
@@ -102,7 +101,7 @@ class BlockOutput {
     return Tensor(DType::kF32, {latent_[0], count, latent_[2], latent_[3]});
   }
   int64_t last_frames(int turn) const {
-    return std::min(video_.decoded(turn, run_.sampler.steps()), traits_.history);
+    return std::min(video_.decoded(turn, run_.facts.sampler.steps()), traits_.history);
   }
 
   void resume(const Checkpoint* from, std::string state) {
@@ -112,7 +111,7 @@ class BlockOutput {
       if (from->history[k].first == kDecoded) copy(host, from->history[k].second, last);
     state.resize(Sha256().state().size());
     move(last, state, 0, decoder_);
-    output_->resume(last, video_.decoded(run_.first_turn, run_.sampler.steps()));
+    output_->resume(last, video_.decoded(run_.first_turn, run_.facts.sampler.steps()));
     if (!decodes_) return;
     signature_.emplace(state);
     remember(std::move(last));
@@ -156,46 +155,36 @@ class BlockOutput {
 
 }  // namespace
 
-QueuePlanConfig queue_plan(const Request& request, const Sampler& sampler, const Components& parts,
+QueuePlanConfig queue_plan(const JobFacts& facts, const Components& parts,
                            const RankPlacement& placement) {
-  const QueueVideo video(request, latent_shape(parts, request), parts.vae_model().traits());
-  QueuePlanConfig config =
-      queue_config(placement, parts.traits(), parts.wire_dtype(), video.window(),
-                   queue_settings(request.method).frames.block);
-  const double guidance[] = {guidance_of(parts.family(), request, 0),
-                             guidance_of(parts.family(), request, 1)};
-  config.steps = steps_of(sampler, parts.directory().boundary_ratio.value_or(0),
-                          std::span(guidance).first(parts.experts()));
-  mark_skipped(request.cache, config.steps);
-  config.blocks = video.blocks();
-  for (int block = 0; block < config.blocks; ++block) config.prompts.push_back(video.prompt(block));
+  QueuePlanConfig config = queue_config(placement, parts.traits(), parts.wire_dtype(), facts.window,
+                                        queue_settings(facts.request.method).frames.block);
+  config.steps = facts.steps;
+  config.blocks = facts.blocks();
+  config.prompts = facts.block_prompts;
   for (int model = 0; model < parts.experts(); ++model)
     config.layers.push_back(parts.expert_model(model).traits().blocks);
   config.decoder = std::max(0, placement.layout().decode_rank);
   return config;
 }
 
-JobSchedule queue_schedule(const Request& request, const Sampler& sampler, const Components& parts,
+JobSchedule queue_schedule(const JobFacts& facts, const Components& parts,
                            const RankPlacement& placement) {
-  const auto config =
-      std::make_shared<QueuePlanConfig>(queue_plan(request, sampler, parts, placement));
+  const auto config = std::make_shared<QueuePlanConfig>(queue_plan(facts, parts, placement));
   PlanRules rules = queue_rules(*config);
   rules.bytes = [config, bytes = rules.bytes](const Step& message) { return bytes(message); };
   return {plan_queue(*config), std::move(rules)};
 }
 
 void check_queue_resumable(const Checkpoint& checkpoint, const std::string& record,
-                           const Request& request, const Sampler& sampler,
-                           const Components& parts) {
-  const VaeTraits& vae = parts.vae_model().traits();
-  const QueueVideo video(request, latent_shape(parts, request), vae);
-  const BlockFrames frames = queue_settings(request.method).frames;
-  QueuePlanConfig config;
-  config.steps.resize(sampler.steps());
-  config.blocks = video.blocks();
+                           const JobFacts& facts, const VaeTraits& vae) {
+  const QueueVideo video(facts);
+  const BlockFrames frames = queue_settings(facts.request.method).frames;
+  const Sampler& sampler = facts.sampler;
+  const QueuePlanConfig config{.steps = facts.steps, .blocks = facts.blocks()};
   const auto total = static_cast<int>(config.turns().end);
   const int turn = std::clamp(checkpoint.step, 1, total - 1);
-  std::array<int64_t, 4> shape = video.window();
+  std::array<int64_t, 4> shape = facts.window;
   const auto count = [&](int64_t of_frames) { return shape[0] * of_frames * shape[2] * shape[3]; };
   const auto between = [&](const Range& blocks) {
     return frames.first(static_cast<int>(blocks.end)) -
@@ -210,7 +199,7 @@ void check_queue_resumable(const Checkpoint& checkpoint, const std::string& reco
   if (const int64_t last = std::min(video.decoded(turn, sampler.steps()), vae.history); last > 0)
     needed.history.emplace_back(kDecoded, count(last));
   check_resumable(checkpoint, record, needed, sampler.config().to_string());
-  check_between_steps(checkpoint, request);
+  check_between_steps(checkpoint, facts.request);
   for (const char* name : {kFrames, kFrameHash, kLatentHash})
     if (!checkpoint.written.contains(name))
       throw Error(ErrorKind::kUsage, checkpoint.path + " cannot be resumed: it has no " + name);
@@ -219,21 +208,20 @@ void check_queue_resumable(const Checkpoint& checkpoint, const std::string& reco
 namespace {
 
 // The root reports what is legal but slow, or outside of the model's training.
-void warn(const QueueRun& run, const QueueVideo& video, ProgressListener& listener) {
+void warn(const QueueRun& run, ProgressListener& listener) {
   const DefaultSettings& model = run.parts.directory().defaults;
   const VaeTraits& vae = run.parts.vae_model().traits();
   const QueueFacts facts{
-      .steps = run.request.steps,
-      .blocks = video.blocks(),
+      .steps = run.facts.request.steps,
+      .blocks = run.facts.blocks(),
       .stages = run.placement.layout()[Axis::kLayers],
       .trained_frames = vae.latent_frames(model.trained_frames.value_or(model.frames))};
-  for (const std::string& line : queue_warnings(queue_settings(run.request.method), facts))
+  for (const std::string& line : queue_warnings(queue_settings(run.facts.request.method), facts))
     listener.warning(line);
-  std::vector<bool> appears(run.request.schedule.size() + 1);
-  for (int block = 0; block < video.blocks(); ++block) appears[video.prompt(block)] = true;
-  for (size_t i = 0; i < run.request.schedule.size(); ++i)
-    if (!appears[i + 1])
-      listener.warning("the prompt at " + weft::shown(run.request.schedule[i].seconds) +
+  const std::vector<ScheduledPrompt>& schedule = run.facts.request.schedule;
+  for (size_t i = 0; i < schedule.size(); ++i)
+    if (!std::ranges::count(run.facts.block_prompts, static_cast<int>(i) + 1))
+      listener.warning("the prompt at " + weft::shown(schedule[i].seconds) +
                        " s is never shown, because no block begins between it and the next prompt "
                        "or the end of the video");
 }
@@ -289,8 +277,8 @@ class QueueProgress {
 // Runs the queue. Returns the turn before which it was stopped; nullopt where it was not.
 std::optional<int> denoise(QueueRun& run, const QueueVideo& video, BlockOutput& output,
                            const RunOptions& options, StageClock& clock, RunResult& result) {
-  const Request& request = run.request;
-  QueuePlanConfig config = queue_plan(request, run.sampler, run.parts, run.placement);
+  const Request& request = run.facts.request;
+  QueuePlanConfig config = queue_plan(run.facts, run.parts, run.placement);
   config.control = options.stop != nullptr;
   config.first_turn = run.first_turn;
   const auto turns = static_cast<int>(config.turns().end);
@@ -298,10 +286,7 @@ std::optional<int> denoise(QueueRun& run, const QueueVideo& video, BlockOutput& 
   CheckpointPolicy policy(options, std::move(run.about), run.first_turn, result.earlier_seconds,
                           why_not_between_steps(request));
   QueueProgress progress(config, request.endless, run.placement, clock);
-  QueueJob job{.sampler = run.sampler,
-               .shape = video.window(),
-               .guidance = {guidance_of(run.parts.family(), request, 0),
-                            guidance_of(run.parts.family(), request, 1)},
+  QueueJob job{.facts = run.facts,
                .prompts = run.prompts,
                .negative = run.negative,
                .noise = [&](int block, const TensorView& noise) { video.fill_noise(block, noise); },
@@ -340,9 +325,8 @@ std::optional<int> denoise(QueueRun& run, const QueueVideo& video, BlockOutput& 
 
 void run_queue(QueueRun run, FrameSink* sink, const RunOptions& options, StageClock& clock,
                RunResult& result, std::chrono::steady_clock::time_point started) {
-  const QueueVideo video(run.request, latent_shape(run.parts, run.request),
-                         run.parts.vae_model().traits());
-  if (run.placement.bands(video.window()[2]) > 1)
+  const QueueVideo video(run.facts);
+  if (run.placement.bands(run.facts.window[2]) > 1)
     throw Error(ErrorKind::kUsage, "--method queue: the layout " +
                                        to_string(run.placement.layout()) +
                                        " lets several ranks decode, legal: decode_rank=N");
@@ -351,14 +335,14 @@ void run_queue(QueueRun run, FrameSink* sink, const RunOptions& options, StageCl
                 "--cache-audit is " + std::to_string(options.cache_audit) +
                     ", but the method is queue, where a step that is run again would change the "
                     "keys that the blocks beside its own read; legal with it: 0");
-  if (run.placement.root() && options.listener) warn(run, video, *options.listener);
+  if (run.placement.root() && options.listener) warn(run, *options.listener);
   BlockOutput output(run, video, {sink, options.tap, clock}, options.resume.get());
   const std::optional<int> stopped = denoise(run, video, output, options, clock, result);
-  const bool ends =
-      !stopped || (run.request.endless && video.decoded(*stopped, run.sampler.steps()) > 0);
+  const bool ends = !stopped || (run.facts.request.endless &&
+                                 video.decoded(*stopped, run.facts.sampler.steps()) > 0);
   if (!ends)
     throw Error(ErrorKind::kStopped, "stopped in denoise before turn " + std::to_string(*stopped));
-  if (run.placement.root()) report_skips(run.parts, run.sampler, result);
+  if (run.placement.root()) report_skips(*run.parts.model(), run.facts, result);
   output.finish(result, started);
 }
 

@@ -21,25 +21,24 @@ struct QueueRun {
   Arena& arena;
   Components& parts;
   RankPlacement& placement;
-  const Request& request;  // resolved
-  const Sampler& sampler;
+  const JobFacts& facts;
   std::span<const TensorView> prompts;  // Request::prompt and those of the schedule, [length, d]
   TensorView negative;
   int first_turn = 0;  // the turns before are done; RunOptions::resume is of this turn
   Checkpoint about{};  // describe_job(), with any total
 };
 
-// Describes a request's queue to plan_queue.
-QueuePlanConfig queue_plan(const Request& request, const Sampler& sampler, const Components& parts,
+// Describes a job's queue to plan_queue.
+QueuePlanConfig queue_plan(const JobFacts& facts, const Components& parts,
                            const RankPlacement& placement);
 // The plans of all ranks for it.
-JobSchedule queue_schedule(const Request& request, const Sampler& sampler, const Components& parts,
+JobSchedule queue_schedule(const JobFacts& facts, const Components& parts,
                            const RankPlacement& placement);
 
 // Throws Error(kUsage) that says why where a checkpoint cannot be resumed by the job with this
 // record.
 void check_queue_resumable(const Checkpoint& checkpoint, const std::string& record,
-                           const Request& request, const Sampler& sampler, const Components& parts);
+                           const JobFacts& facts, const VaeTraits& vae);
 
 // Every rank of the replica calls it. Fills in what `result` says of the frames. Throws
 // Error(kStopped) where the root was asked to stop, but for an endless video with frames: it ends.

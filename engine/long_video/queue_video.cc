@@ -12,31 +12,15 @@ std::array<int64_t, 4> with_frames(std::array<int64_t, 4> latent, int64_t frames
 
 }  // namespace
 
-QueueVideo::QueueVideo(const Request& request, const std::array<int64_t, 4>& latent,
-                       const VaeTraits& vae)
-    : request_(request),
-      latent_(latent),
-      vae_(vae),
-      block_frames_(queue_settings(request.method).frames),
-      blocks_(queue_settings(request.method).blocks(latent[1])),
-      noise_(request.noise, request.rng, request.seed,
-             with_frames(latent, block_frames_.first(blocks_)), block_frames_) {}
-
-std::array<int64_t, 4> QueueVideo::window() const {
-  return with_frames(latent_, block_frames_.count(0));
-}
+QueueVideo::QueueVideo(const JobFacts& facts)
+    : latent_frames_(facts.latent[1]),
+      block_frames_(queue_settings(facts.request.method).frames),
+      noise_(facts.request.noise, facts.request.rng, facts.request.seed,
+             with_frames(facts.latent, block_frames_.first(facts.blocks())), block_frames_) {}
 
 Range QueueVideo::frames(int block) const {
   const int64_t first = block_frames_.first(block);
-  return {first, std::min(first + block_frames_.count(block), latent_[1])};
-}
-
-int QueueVideo::prompt(int block) const {
-  const int64_t first = block_frames_.first(block);
-  const double begins = first ? double(vae_.frames(first)) / request_.fps : 0;
-  const auto later = std::ranges::find_if(
-      request_.schedule, [&](const ScheduledPrompt& each) { return each.seconds > begins; });
-  return static_cast<int>(later - request_.schedule.begin());
+  return {first, std::min(first + block_frames_.count(block), latent_frames_)};
 }
 
 }  // namespace weft

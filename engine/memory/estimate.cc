@@ -7,13 +7,13 @@
 #include "engine/decoding/stream_decoder.h"
 #include "engine/denoising/denoiser.h"
 #include "engine/generation/prompt_rows.h"
+#include "engine/job/shortened.h"
 #include "engine/long_video/queue_denoiser.h"
 #include "engine/long_video/queue_run.h"
-#include "engine/long_video/queue_video.h"
+#include "engine/long_video/queue_settings.h"
 #include "engine/pictures/picture_conditions.h"
 #include "engine/pictures/video_encoder.h"
 #include "engine/sound/audio_features.h"
-#include "engine/sound/sound_clips.h"
 #include "models/footprint.h"
 #include "parallel/transport/silent.h"
 
@@ -25,33 +25,6 @@ constexpr int64_t kDecodedChunks = 3;
 
 uint64_t f32_bytes(int64_t count) { return static_cast<uint64_t>(count) * sizeof(float); }
 
-}  // namespace
-
-std::array<int64_t, 4> latent_shape(const Components& parts, const Request& request) {
-  const VaeTraits& vae = parts.vae_model().traits();
-  const SoundClips& clips = parts.directory().clips;
-  return {vae.channels, clips.any() ? clips.latent_frames : vae.latent_frames(request.frames),
-          request.height / vae.spatial_factor, request.width / vae.spatial_factor};
-}
-
-std::array<int64_t, 3> token_grid(const Components& parts, const Request& request) {
-  const auto shape = latent_shape(parts, request);
-  return parts.expert_model(0).traits().grid(shape[1], shape[2], shape[3]);
-}
-
-Sequence sequence_of(const Components& parts, const Request& request) {
-  const auto grid = token_grid(parts, request);
-  return {grid[0] * grid[1] * grid[2], grid[0]};
-}
-
-namespace {
-
-std::array<int64_t, 4> held_latent(const Components& parts, const Request& request) {
-  const auto whole = latent_shape(parts, request);
-  if (!is_queue(request)) return whole;
-  return QueueVideo(request, whole, parts.vae_model().traits()).window();
-}
-
 // The ids of every prompt of the request, for the encoder that makes one vector of it.
 std::vector<int64_t> pooled_ids_of(const Components& parts, const MeasuredJob& job) {
   std::vector<int64_t> counts;
@@ -59,9 +32,9 @@ std::vector<int64_t> pooled_ids_of(const Components& parts, const MeasuredJob& j
     counts.push_back(std::ssize(parts.model()->tokens(text)->pooled_ids));
   };
   if (!parts.pooled_model()) return counts;
-  add(job.request.prompt);
-  if (job.prompt_rows[1] > 0) add(*job.request.negative_prompt);
-  for (const ScheduledPrompt& later : job.request.schedule) add(later.prompt);
+  add(job.facts.request.prompt);
+  if (job.facts.guided()) add(*job.facts.request.negative_prompt);
+  for (const ScheduledPrompt& later : job.facts.request.schedule) add(later.prompt);
   return counts;
 }
 
@@ -70,23 +43,17 @@ TransformerLoad with_resident(TransformerLoad how, int blocks) {
   return how;
 }
 
-std::vector<int64_t> rows_of_schedule(const Components& parts, const Request& request) {
-  std::vector<int64_t> rows;
-  for (const ScheduledPrompt& later : request.schedule)
-    rows.push_back(parts.model()->prompt_rows(later.prompt));
-  return rows;
-}
-
 // The dry run of a job on one rank of the replica.
 class RankRun {
  public:
   RankRun(const Components& parts, const RankPlacement& of, const MeasuredJob& job)
       : parts_(parts),
         job_(job),
-        request_(job.request),
-        prompt_rows_(job.prompt_rows),
+        facts_(job.facts),
+        request_(facts_.request),
+        prompt_rows_(facts_.prompt_rows),
         queue_(is_queue(request_)),
-        shape_(held_latent(parts, request_)),
+        shape_(facts_.window),
         latent_(f32_bytes(shape_[0] * shape_[1] * shape_[2] * shape_[3])),
         embeds_(
             f32_bytes((prompt_rows_[0] + prompt_rows_[1]) * parts.text_model().traits().columns)),
@@ -94,17 +61,16 @@ class RankRun {
                static_cast<uint64_t>(
                    of.split(shape_, parts.traits().patch[0]).frames[of.rank()].size())),
         stages_messages_(of.stages_messages()),
-        later_rows_(rows_of_schedule(parts, request_)),
         transport_(std::make_shared<SilentTransport>(of.rank(), of.ranks())),
         placement_(Communicator(transport_), of.layout()),
         run_(parts.device()),
         dry_(parts.model(), with_resident(parts.how(), job.resident_blocks), parts.vae_dtype(),
              placement_, parts.device(), parts.text_weights()) {
-    place_patches(placement_, request_, token_grid(parts, request_));
+    placement_.set_patches(facts_.patches);
     const int64_t columns = parts.text_model().traits().columns;
     for (size_t branch = 0; branch < texts_.size(); ++branch)
       texts_[branch] = run_.tensor(DType::kF32, {prompt_rows_[branch], columns});
-    for (const int64_t rows : later_rows_) {
+    for (const int64_t rows : facts_.later_rows) {
       embeds_ += f32_bytes(rows * columns);
       if (!later_ || later_.view()[0] < rows) later_ = run_.tensor(DType::kF32, {rows, columns});
     }
@@ -141,20 +107,12 @@ class RankRun {
   Stage encoding_pictures(ComponentBytes& bytes);
   Stage denoising(uint64_t held, ComponentBytes& bytes);
   void run_steps();
-  struct ShortQueue {
-    QueuePlanConfig config;
-    Sampler sampler;
-    int prompts;  // that are shown together
-  };
-  ShortQueue short_queue(int least) const;
   Footprint run_queue();
-  Footprint run_queue(ShortQueue queue);
-  Sampler shorten(std::vector<DenoisePlanConfig::DenoiseStep>& steps, int least) const;
+  Footprint run_queue(const JobFacts& few);
   uint64_t frame_bytes() const { return latent_ / static_cast<uint64_t>(shape_[1]); }
   // The latent frames that a decoder of the queue keeps.
   uint64_t last_frames() const {
-    return static_cast<uint64_t>(
-        std::min(latent_shape(parts_, request_)[1], parts_.vae_model().traits().history));
+    return static_cast<uint64_t>(std::min(facts_.latent[1], parts_.vae_model().traits().history));
   }
   Sequence sequence() const {
     const auto [frames, rows, columns] = parts_.traits().grid(shape_[1], shape_[2], shape_[3]);
@@ -171,15 +129,15 @@ class RankRun {
 
   const Components& parts_;
   const MeasuredJob& job_;
+  const JobFacts& facts_;
   const Request& request_;
   std::array<int64_t, 2> prompt_rows_;
   const bool queue_;              // the method
   std::array<int64_t, 4> shape_;  // of the latent that a forward computes
   uint64_t latent_, embeds_;      // bytes of the whole latent, and of the prompt embeddings
   uint64_t begun_;                // bytes of the latent that the rank begins with
-  uint64_t kept_ = 0;             // bytes of the sets that the short queue's cache does not have
+  uint64_t kept_ = 0;             // bytes of the sets that the sample's cache does not have
   bool stages_messages_;
-  std::vector<int64_t> later_rows_;  // of the schedule's prompts
   std::shared_ptr<SilentTransport> transport_;
   RankPlacement placement_;
   DryRun run_;
@@ -227,7 +185,7 @@ RankRun::Stage RankRun::encoding(ComponentBytes& bytes) {
   if (const auto* encoder = load(
           rows_model, [&]() -> auto& { return dry_.text_encoder(run_.stream()); })) {
     std::vector<int64_t> all(prompt_rows_.begin(), prompt_rows_.end());
-    all.insert(all.end(), later_rows_.begin(), later_rows_.end());
+    all.insert(all.end(), facts_.later_rows.begin(), facts_.later_rows.end());
     for (const int64_t rows : all) {
       if (rows == 0) continue;  // no negative prompt
       // The sums of a short prompt may take a star, which holds more than the ring of a long one.
@@ -249,7 +207,7 @@ RankRun::Stage RankRun::encoding(ComponentBytes& bytes) {
 
 // Adds the features, which stay until the job ends, to `embeds_`. On a device they are the host's.
 RankRun::Stage RankRun::hearing(ComponentBytes& bytes) {
-  const auto [samples, fps, clip_frames] = *job_.sound;
+  const auto [samples, fps, clip_frames] = *facts_.sound;
   const AudioEncoderTraits& traits = parts_.audio_model().traits();
   const TextEncoderTraits split = traits.split();
   const int64_t rows = feature_rows(traits, samples), states = traits.rows(samples);
@@ -284,7 +242,7 @@ RankRun::Stage RankRun::encoding_pictures(ComponentBytes& bytes) {
   if (image_model && placement_.encodes_text(image_model->traits().split()))
     weigh([&] { dry_.image_encoder(run_.stream()); });
   if (placement_.band(shape_[2]).size() > 0) weigh([&] { dry_.vae_encoder(run_.stream()); });
-  PictureEncoder encoder(run_.stream(), run_.arena(), dry_, placement_, request_);
+  PictureEncoder encoder(run_.stream(), run_.arena(), dry_, placement_, facts_);
   const Footprint ran = run_.measure([&] { pictures_ = encoder.encode([](int) {}); });
   pictures_.frames = {};
   if (on_device()) bytes.host.buffers += ran.host;
@@ -299,7 +257,7 @@ void RankRun::hold_clip() {
   for (size_t branch = 0; branch < signal_.size(); ++branch)
     if (prompt_rows_[branch] > 0)
       signal_[branch] = run_.tensor(DType::kF32, {frames, parts_.traits().signal_columns});
-  if (clips_of(directory, request_) > 1)
+  if (facts_.chunks > 1)
     motion_ = run_.tensor(
         DType::kF32,
         {shape_[0], parts_.vae_model().traits().latent_frames(directory.clips.motion_frames),
@@ -307,38 +265,13 @@ void RankRun::hold_clip() {
   embeds_ += signal_[0].view().bytes() + signal_[1].view().bytes() + motion_.view().bytes();
 }
 
-// Returns a sampler of a few of the steps, which `steps` is reduced to: the first one of each kind,
-// and at least so many.
-Sampler RankRun::shorten(std::vector<DenoisePlanConfig::DenoiseStep>& steps, int least) const {
-  const std::optional<double>& global_sigma = request_.method.global_sigma;
-  const int global = global_sigma ? job_.sampler.steps_from(*global_sigma) : 0;
-  std::set<std::array<int, 5>> kinds;
-  std::vector<DenoisePlanConfig::DenoiseStep> kept;
-  std::vector<double> sigmas;
-  for (int i = 0; i < job_.sampler.steps(); ++i) {
-    const auto& step = steps[i];
-    const bool fresh =
-        kinds.insert({step.model, step.branches, step.displaced, step.skipped, i < global}).second;
-    // The step behind a skipped one of the queue reads older keys.
-    const bool behind = queue_ && !kept.empty() && kept.back().skipped;
-    if (!fresh && i >= least && !behind) continue;
-    kept.push_back(steps[i]);
-    sigmas.push_back(job_.sampler.sigmas()[i]);
-  }
-  steps = std::move(kept);
-  return Sampler(job_.sampler.config(), static_cast<int>(sigmas.size()), sigmas);
-}
-
 void RankRun::run_steps() {
-  DenoisePlanConfig config =
-      plan_config(request_, job_.sampler, parts_, placement_, token_grid(parts_, request_),
-                  {prompt_rows_, static_cast<bool>(motion_)});
-  const Sampler few = shorten(config.steps, 1);
+  const JobFacts few = memory_sample(facts_).facts;
+  const DenoisePlanConfig config = plan_config(few, parts_, placement_, static_cast<bool>(motion_));
   const auto begins = placement_.split(shape_, parts_.traits().patch[0]).held(placement_.rank());
   std::optional<PreviewJob> preview;
   if (job_.preview) preview.emplace(PreviewJob{*job_.preview});
-  Job job{.request = request_,
-          .sampler = few,
+  Job job{.facts = few,
           .embeds = {texts_[0].view(), texts_[1].view()},
           .pooled = {pooled_.view(), pooled_.view()},
           .latent = Tensor(DType::kF32, begins, run_.stream().device()),
@@ -350,65 +283,26 @@ void RankRun::run_steps() {
   Denoiser(run_.stream(), run_.arena(), dry_, placement_).run(config, job);
 }
 
-// The queue of the job with a few of its steps, at least so many, and as many prompts together. Its
-// blocks are those that the queue and the block before it hold at most.
-RankRun::ShortQueue RankRun::short_queue(int least) const {
-  QueuePlanConfig config = queue_plan(request_, job_.sampler, parts_, placement_);
-  int prompts = 1;
-  for (int tail = 0; tail < config.blocks; ++tail)
-    prompts = std::max(
-        prompts, 1 + config.prompt(tail) - config.prompt(std::max(0, tail - request_.steps + 1)));
-  const bool ends_early = config.blocks <= request_.steps;
-  Sampler few = shorten(config.steps, std::max(least, prompts));
-  config.blocks = std::min(config.blocks, few.steps() + !ends_early);
-  config.prompts.resize(prompts);
-  std::iota(config.prompts.begin(), config.prompts.end(), 0);
-  return {std::move(config), std::move(few), prompts};
-}
-
-// A queue holds the more, the more blocks it has at a time. Two short ones that differ by a block
-// show what each of the others takes. From three blocks on every rank takes equally much for each.
 Footprint RankRun::run_queue() {
-  const QueuePlanConfig whole = queue_plan(request_, job_.sampler, parts_, placement_);
-  const int longest = std::min(request_.steps, whole.blocks);
-  ShortQueue first = short_queue(3);
-  for (int least = 4; least <= request_.steps; ++least) {
-    if (first.sampler.steps() >= longest) break;
-    ShortQueue second = short_queue(least);
-    const int steps = first.sampler.steps();
-    const bool follows = second.sampler.steps() == steps + 1 &&
-                         second.config.blocks == first.config.blocks + 1 &&
-                         second.config.kept_sets() == first.config.kept_sets();
-    if (follows) {
-      const Footprint less = run_queue(std::move(first));
-      Footprint more = run_queue(std::move(second));
-      const auto others = static_cast<uint64_t>(longest - steps - 1);
-      more.held += others * (more.held - less.held);
-      more.passing += others * (more.passing - less.passing);
-      return more;
-    }
-    if (second.sampler.steps() > steps) first = std::move(second);
-  }
-  return run_queue(std::move(first));
+  const MemorySample sample = memory_sample(facts_);
+  Footprint less;
+  if (sample.smaller) less = run_queue(*sample.smaller);
+  Footprint out = run_queue(sample.facts);
+  kept_ *= static_cast<uint64_t>(sample.kept_sets);
+  out.held += static_cast<uint64_t>(sample.more) * (out.held - less.held);
+  out.passing += static_cast<uint64_t>(sample.more) * (out.passing - less.passing);
+  return out;
 }
 
-Footprint RankRun::run_queue(ShortQueue queue) {
-  const QueuePlanConfig& config = queue.config;
-  std::vector<TensorView> texts(queue.prompts, later_);
+// Sets `kept_` to the bytes of one set of its cache.
+Footprint RankRun::run_queue(const JobFacts& few) {
+  std::vector<TensorView> texts(few.block_prompts.back() + 1, later_);
   texts[0] = texts_[0];
-  QueueJob job{.sampler = queue.sampler,
-               .shape = shape_,
-               .guidance = {guidance_of(parts_.family(), request_, 0),
-                            guidance_of(parts_.family(), request_, 1)},
-               .prompts = texts,
-               .negative = texts_[1],
-               .noise = {},
-               .decode = {}};
-  const int sets = queue_plan(request_, job_.sampler, parts_, placement_).kept_sets();
+  QueueJob job{.facts = few, .prompts = texts, .negative = texts_[1], .noise = {}, .decode = {}};
   return run_.measure([&] {
     QueueDenoiser denoiser(run_.stream(), run_.arena(), dry_, placement_, parts_.wire_dtype());
-    denoiser.run(config, job);
-    kept_ = static_cast<uint64_t>(sets - config.kept_sets()) * denoiser.set_bytes();
+    denoiser.run(queue_plan(few, parts_, placement_), job);
+    kept_ = denoiser.set_bytes();
   });
 }
 
@@ -419,7 +313,7 @@ RankRun::Stage RankRun::denoising(uint64_t held, ComponentBytes& bytes) {
   for (int model = 0; model < parts_.experts(); ++model) {
     Footprint weights;
     size_t streamed = 0;
-    if (computes_with(parts_.family(), request_, placement_, model)) {
+    if (computes_with(facts_, placement_, model)) {
       weights =
           run_.measure([&] { streamed = dry_.expert(run_.stream(), model).streamed_bytes(); });
       // The window's queue has scratch of its own, for conversions.
@@ -525,11 +419,9 @@ uint64_t RankRun::decoded_latent() const {
 // The bytes of a checkpoint of `kept` tensors. The queue's has the blocks of the queue and the one
 // before them, their histories, and the frames that the decoder needs. Clips are held beside it.
 uint64_t RankRun::checkpoint_bytes(uint64_t kept) const {
-  if (!queue_ || kept == 0)
-    return latent_ * kept + clip_bytes(kept, clips_of(parts_.directory(), request_) - 1);
+  if (!queue_ || kept == 0) return latent_ * kept + clip_bytes(kept, facts_.chunks - 1);
   const BlockFrames frames = queue_settings(request_.method).frames;
-  const QueueVideo video(request_, latent_shape(parts_, request_), parts_.vae_model().traits());
-  const int longest = std::min(request_.steps, video.blocks());
+  const int longest = std::min(request_.steps, facts_.blocks());
   return frame_bytes() * (kept * static_cast<uint64_t>(frames.first(longest)) +
                           static_cast<uint64_t>(frames.block) + last_frames());
 }
@@ -538,7 +430,7 @@ ComponentBytes RankRun::bytes() {
   const size_t kept = job_.kept;
   ComponentBytes bytes;
   bytes.decodes_meanwhile = job_.decodes_meanwhile;
-  bytes.decodes_between = clips_of(parts_.directory(), request_) > 1;
+  bytes.decodes_between = facts_.chunks > 1;
   bytes.streams_from_file = !on_device();
   if (on_device()) {
     const int queues = dry_.resident_blocks() > 0 ? 2 : 1;
@@ -558,13 +450,13 @@ ComponentBytes RankRun::bytes() {
   bytes.encode_image = pictures.runs.tensors > 0 ? pictures.runs.held(on_device()) : 0;
   bytes.scratch = std::max(bytes.scratch, pictures.runs.scratch);
   embeds_ += pictures_.reference.view().bytes();
-  if (job_.sound) book(bytes.load_audio, bytes.encode_audio, hearing(bytes));
+  if (facts_.sound) book(bytes.load_audio, bytes.encode_audio, hearing(bytes));
   const uint64_t given = pictures_.rows.view().bytes() + pictures_.channels.view().bytes();
   hold_clip();
   // Messages are staged in the stages' order.
   Stage denoise = denoising(embeds_ + given + copies, bytes);
   pictures_ = {};
-  if (!on_device()) embeds_ += clip_bytes(kept, clips_of(parts_.directory(), request_));
+  if (!on_device()) embeds_ += clip_bytes(kept, facts_.chunks);
   Stage decode = decoding(bytes);
   decode.loads.tensors += bytes.reading;
   decode.runs.tensors += bytes.reading;

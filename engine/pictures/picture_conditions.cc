@@ -115,17 +115,17 @@ void check_image_encoder(const Request& request, const ModelDirectory& model,
 }
 
 PictureEncoder::PictureEncoder(Stream& stream, Arena& arena, Components& parts,
-                               RankPlacement& placement, const Request& request,
+                               RankPlacement& placement, const JobFacts& facts,
                                const TensorView& given_rows)
     : stream_(stream),
       arena_(arena),
       parts_(parts),
       placement_(placement),
-      request_(request),
+      request_(facts.request),
       given_rows_(given_rows),
       form_(parts.directory().pictures),
-      pictures_(pictures_of(request)),
-      shape_(latent_shape(parts, request)) {}
+      pictures_(pictures_of(facts.request)),
+      shape_(facts.latent) {}
 
 int64_t PictureEncoder::latent_frames() const {
   return form_.form == PictureForm::kChannels ? shape_[1] : 1;

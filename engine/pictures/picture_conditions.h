@@ -5,6 +5,7 @@
 
 #include "engine/denoising/forwards.h"
 #include "engine/generation/components.h"
+#include "engine/job/job_facts.h"
 
 namespace weft {
 
@@ -47,9 +48,9 @@ std::vector<const GivenPicture*> pictures_of(const Request& request);
 class PictureEncoder {
  public:
   // `given_rows` [n, columns] f32 on the host stand in for those of the image encoder, or are
-  // empty. `request` is resolved and has pictures.
+  // empty. The job has pictures.
   PictureEncoder(Stream& stream, Arena& arena, Components& parts, RankPlacement& placement,
-                 const Request& request, const TensorView& given_rows = {});
+                 const JobFacts& facts, const TensorView& given_rows = {});
 
   int pieces() const;  // of the work: pictures for the image encoder and latent frames
   // All ranks call it; `done` is called with the number of pieces after each. Each encoder is

@@ -8,13 +8,12 @@
 #include "engine/memory/estimate.h"
 #include "engine/pictures/picture_conditions.h"
 #include "engine/planning/queue_forecast.h"
-#include "engine/sound/sound_clips.h"
 #include "models/footprint.h"
 
 namespace weft {
 namespace {
 
-constexpr int kSimulatedSteps = 2, kSimulatedChunks = 3;
+constexpr int kSimulatedChunks = 3;
 constexpr size_t kShown = 3;
 
 // The simulated times at which stages and decoded chunks began on the first rank.
@@ -103,7 +102,7 @@ void add_uploads(const PlannedJob& job, Forecast& out) {
   out.uploads = uploads_of(job, layout,
                            out.memory.empty() ? streamed_by(job, layout) : streamed_by(out.memory));
   if (out.uploads.bytes == 0) return;
-  const int steps = job.request.steps * clips_of(job.model->directory, job.request);
+  const int steps = job.request.steps * job.facts().chunks;
   out.uploads.hidden_s = std::min(out.uploads.seconds, out.stage("denoise") / steps);
   add_denoise(steps * (out.uploads.seconds - out.uploads.hidden_s), out);
 }
@@ -124,10 +123,6 @@ void add_queue_uploads(const PlannedJob& job, Forecast& out) {
 void draw_all_prompts(const PlannedJob& job, Forecast& out) {
   const int replicas = out.layout[Axis::kData];
   out.seconds *= static_cast<double>((job.requests + replicas - 1) / replicas);
-}
-
-bool guided(const DenoisePlanConfig& schedule) {
-  return std::ranges::any_of(schedule.steps, [](const auto& step) { return step.branches == 2; });
 }
 
 }  // namespace
@@ -159,8 +154,7 @@ GeneratorOptions without_limits(GeneratorOptions options) {
 Uploads uploads_of(const PlannedJob& job, const Layout& replica, int64_t forward_bytes) {
   Uploads uploads;
   if (forward_bytes == 0) return uploads;
-  const Generator generator(job.model, without_limits(job.options));
-  const bool both = guided(generator.schedule(job.request)) && replica[Axis::kCfg] == 1;
+  const bool both = job.facts().guided() && replica[Axis::kCfg] == 1;
   uploads.bytes = forward_bytes * (both ? 2 : 1);
   uploads.seconds = static_cast<double>(uploads.bytes) / job.machine.upload_bytes_per_s;
   return uploads;
@@ -171,6 +165,13 @@ int64_t streamed_by(std::span<const MemoryPlan> memory) {
   for (const MemoryPlan& plan : memory)
     for (const uint64_t bytes : plan.parts.streamed) most = std::max(most, bytes);
   return static_cast<int64_t>(most);
+}
+
+std::vector<int> blocks_of(const OpenModel& model) {
+  std::vector<int> blocks;
+  for (int expert = 0; expert < model.directory.experts(); ++expert)
+    blocks.push_back(model.directory.expert(expert).traits().blocks);
+  return blocks;
 }
 
 std::vector<MemoryPlan> memory_of(const PlannedJob& job, const Layout& layout) {
@@ -200,57 +201,11 @@ Forecast forecast_whole(const PlannedJob& job, const Layout& layout) {
 }
 
 QuickForecast::~QuickForecast() = default;
-QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), sampler_({}, 1) {
-  if (is_queue(job.request)) {
+QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), facts_(job.facts()) {
+  if (is_queue(job.request))
     queue_ = std::make_unique<QueueForecast>(job);
-    return;
-  }
-  const Generator generator(job.model, without_limits(job.options));
-  schedule_ = generator.schedule(job.request);
-  const Sampler whole = generator.sampler(job.request);
-  patches_ = stale_patches_of(job.request.method, generator.grid(job.request), job.request.steps);
-  std::optional<Displaced>& displaced = patches_.displaced;
-  // Steps that are alike, the exact ones of displaced patches first.
-  std::vector<std::pair<Kind, std::vector<int>>> kinds;
-  for (int i = 0; i < whole.steps(); ++i) {
-    const auto& step = schedule_.steps[i];
-    const bool exact = displaced ? displaced->exact(i) : !step.displaced;
-    const Kind kind{step.model, step.branches, exact, step.skipped};
-    auto found = std::ranges::find(kinds, kind, &std::pair<Kind, std::vector<int>>::first);
-    if (found == kinds.end()) found = kinds.insert(found, {kind, {}});
-    found->second.push_back(i);
-  }
-  if (displaced)
-    std::stable_partition(kinds.begin(), kinds.end(),
-                          [](const auto& kind) { return kind.first.exact; });
-  std::vector<DenoisePlanConfig::DenoiseStep> steps;
-  std::vector<double> sigmas, windows;
-  int exact = 0;
-  for (const auto& [kind, alike] : kinds) {
-    stretches_.push_back({static_cast<int>(steps.size()), static_cast<int>(alike.size())});
-    for (const int i : std::span(alike).first(std::min<size_t>(alike.size(), kSimulatedSteps))) {
-      steps.push_back(schedule_.steps[i]);
-      sigmas.push_back(whole.sigmas()[i]);
-      exact += kind.exact;
-      if (displaced && !displaced->windows.empty()) windows.push_back(displaced->windows[i]);
-    }
-  }
-  // Kinds of steps take turns where patches are exact again. No time depends on the values.
-  std::ranges::sort(sigmas, std::greater<>());
-  schedule_.steps = steps;
-  if (displaced) {
-    displaced->warmup = exact;
-    displaced->resync = displaced->steps = 0;
-    displaced->windows = windows;
-    if (!windows.empty())  // those of kinds that take turns fall like those of the job
-      std::ranges::sort(displaced->windows.begin() + exact, displaced->windows.end(),
-                        std::greater<>());
-  }
-  for (const bool negative : {false, true}) {
-    const std::string& prompt = negative ? *job.request.negative_prompt : job.request.prompt;
-    if (!negative || guided(schedule_)) prompt_rows_[negative] = job.model->prompt_rows(prompt);
-  }
-  sampler_ = Sampler(whole.config(), static_cast<int>(sigmas.size()), sigmas);
+  else
+    sample_ = time_sample(facts_);
 }
 
 std::shared_ptr<const OpenModel> QuickForecast::with_blocks(int blocks) {
@@ -263,22 +218,16 @@ const QuickForecast::Ends& QuickForecast::ends(const Layout& layout) {
   const auto [found, fresh] = ends_.try_emplace(layout.ranks());
   Ends& ends = found->second;
   if (!fresh) return ends;
-  const VaeTraits& vae = job_.model->directory.vae_model->traits();
   const std::shared_ptr<const OpenModel> model = with_blocks(layout[Axis::kLayers]);
   if (job_.model->directory.clips.any()) return ends = ends_of_clips(layout, model);
-  const int64_t latents = vae.latent_frames(job_.request.frames);
-  Request brief = job_.request;
+  const int64_t latents = facts_.latent[1];
+  Request brief =
+      ends_sample(facts_, job_.model->directory, std::min<int64_t>(latents, kSimulatedChunks));
+  // The same ranks encode and decode without displaced patches.
   Layout split = layout;
-  if (patches_) {  // the same ranks encode and decode without displaced patches
-    brief.method = {.kind = MethodKind::kFull};
-    if (patches_.displaced) split[Axis::kRing] = std::exchange(split[Axis::kPatch], 1);
-  }
-  brief.steps = 1;
-  brief.cache = {};
-  brief.sigmas.resize(std::min<size_t>(brief.sigmas.size(), 1));
-  brief.frames = vae.frames(std::min<int64_t>(latents, kSimulatedChunks));
-  const Generator generator(model, without_limits(job_.options));
+  if (facts_.patches.displaced) split[Axis::kRing] = std::exchange(split[Axis::kPatch], 1);
   // Clips may have more global frames than so short a video.
+  const Generator generator(model, without_limits(job_.options));
   if (brief.method.kind == MethodKind::kClips ||
       !refuse(split, generator.layout_limits(brief)).empty())
     brief.frames = job_.request.frames;
@@ -303,14 +252,8 @@ const QuickForecast::Ends& QuickForecast::ends(const Layout& layout) {
 // Simulates one clip and two of them, of one step each.
 QuickForecast::Ends QuickForecast::ends_of_clips(const Layout& layout,
                                                  const std::shared_ptr<const OpenModel>& model) {
-  const ModelDirectory& directory = job_.model->directory;
-  const int clips = clips_of(directory, job_.request);
-  const auto of = [&](int count) {
-    Request brief = job_.request;
-    brief.steps = 1;
-    brief.sigmas.resize(std::min<size_t>(brief.sigmas.size(), 1));
-    brief.frames = count * clip_pictures(directory) - directory.clips.dropped_frames;
-    brief.frames = std::min(brief.frames, job_.request.frames);
+  const auto of = [&](int chunks) {
+    const Request brief = ends_sample(facts_, job_.model->directory, chunks);
     StageTimes times;
     const double end = latest(simulate_run(job_, brief, model, layout, times));
     Ends ends;
@@ -323,10 +266,11 @@ QuickForecast::Ends QuickForecast::ends_of_clips(const Layout& layout,
     return ends;
   };
   Ends ends = of(1);
-  if (clips == 1) return ends;
+  const int more = facts_.chunks - 1;
+  if (more == 0) return ends;
   const Ends two = of(2);
-  ends.image += (clips - 1) * (two.image - ends.image);
-  ends.decode += (clips - 1) * (two.decode - ends.decode);
+  ends.image += more * (two.image - ends.image);
+  ends.decode += more * (two.decode - ends.decode);
   return ends;
 }
 
@@ -334,36 +278,32 @@ QuickForecast::Ends QuickForecast::ends_of_clips(const Layout& layout,
 void QuickForecast::draw(Communicator& world, const Layout& layout, int blocks,
                          std::vector<double>& updated) {
   const TransformerLoad load = how_loaded(without_limits(job_.options));
-  DenoisePlanConfig config = schedule_;
-  config.layout = layout;
-  for (int& own : config.blocks) own = std::min(own, blocks);
+  const JobFacts& few = sample_->facts;
   RankPlacement placement = RankPlacement::of(world, layout);
-  placement.set_patches(patches_);
-  config.tokens = placement.token_counts({schedule_.tokens.front(), schedule_.frames});
+  placement.set_patches(few.patches);
   Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
   Arena arena;
   Components parts(models_.at(blocks), load, job_.options.vae_dtype, placement);
   PictureConditions pictures;
   if (!pictures_of(job_.request).empty())
-    pictures = PictureEncoder(stream, arena, parts, placement, job_.request).blank();
+    pictures = PictureEncoder(stream, arena, parts, placement, few).blank();
   std::array<Tensor, 2> embeds;
   for (size_t branch = 0; branch < embeds.size(); ++branch)
-    if (prompt_rows_[branch] > 0)
+    if (few.prompt_rows[branch] > 0)
       embeds[branch] =
-          Tensor(DType::kF32, {prompt_rows_[branch], parts.text_model().traits().columns});
+          Tensor(DType::kF32, {few.prompt_rows[branch], parts.text_model().traits().columns});
   const Tensor pooled(DType::kF32, {parts.traits().pooled_columns});
-  const std::array<int64_t, 4> shape = latent_shape(parts, job_.request);
+  const std::array<int64_t, 4>& shape = few.latent;
   const SoundClips& clips = parts.directory().clips;
   Tensor signal, motion;
   if (clips.any())
     signal =
         Tensor(DType::kF32, {shape[1] / parts.traits().patch[0], parts.traits().signal_columns});
-  if (clips_of(parts.directory(), job_.request) > 1)
+  if (few.chunks > 1)
     motion = Tensor(DType::kF32,
                     {shape[0], parts.vae_model().traits().latent_frames(clips.motion_frames),
                      shape[2], shape[3]});
-  Job job{.request = job_.request,
-          .sampler = sampler_,
+  Job job{.facts = few,
           .embeds = {embeds[0].view(), embeds[1].view()},
           .pooled = {pooled.view(), pooled.view()},
           .latent = Tensor(DType::kF32,
@@ -373,13 +313,15 @@ void QuickForecast::draw(Communicator& world, const Layout& layout, int blocks,
           .motion = motion.view(),
           .on_update = [&](int step) { updated[step] = simulated_seconds(); },
           .decode = [](const TensorView&) {}};
-  Denoiser(stream, arena, parts, placement).run(config, job);
+  Denoiser(stream, arena, parts, placement)
+      .run(plan_config(few, parts, placement, few.chunks > 1), job);
 }
 
 // The seconds of all steps, where a transformer has at most so many blocks.
 double QuickForecast::denoise_with(const Layout& layout, int blocks, bool alone) {
   with_blocks(blocks);
-  std::vector<std::vector<double>> updated(layout.ranks(), std::vector<double>(sampler_.steps()));
+  std::vector<std::vector<double>> updated(layout.ranks(),
+                                           std::vector<double>(sample_->facts.sampler.steps()));
   const Machine& machine = job_.machine;
   const auto work = [&](Communicator& world) {
     draw(world, layout, blocks, updated[world.rank()]);
@@ -392,23 +334,16 @@ double QuickForecast::denoise_with(const Layout& layout, int blocks, bool alone)
     for (const std::vector<double>& times : updated) last = std::max(last, times[step]);
     return last;
   };
-  for (const Stretch& stretch : stretches_)
-    if (stretch.count > kSimulatedSteps)
-      seconds += (stretch.count - kSimulatedSteps) *
-                 (updated_at(stretch.first + 1) - updated_at(stretch.first));
+  for (const auto& [first, count] : sample_->alike)
+    if (count > kSampledSteps)
+      seconds += (count - kSampledSteps) * (updated_at(first + 1) - updated_at(first));
   return seconds;
 }
 
 double QuickForecast::denoise(const Layout& layout, bool alone) {
-  const auto [least, most] = std::ranges::minmax_element(schedule_.blocks);
-  const int blocks = *most, stages = layout[Axis::kLayers], even = blocks / stages;
-  const bool alike = *least == *most;
-  if (even <= 2 || !alike) return denoise_with(layout, blocks, alone);
-  // Stages that have a block more than others keep it.
-  const int fewest = blocks - stages * (even - 1);
-  const double one = denoise_with(layout, fewest, alone),
-               two = denoise_with(layout, fewest + stages, alone);
-  return one + (even - 1) * (two - one);
+  const auto [fewest, next, more] = layers_sample(blocks_of(*job_.model), layout[Axis::kLayers]);
+  const double seconds = denoise_with(layout, fewest, alone);
+  return more ? seconds + more * (denoise_with(layout, next, alone) - seconds) : seconds;
 }
 
 // No rank is done sooner than one that waits for no message. In a pipeline every step waits for the
@@ -416,12 +351,12 @@ double QuickForecast::denoise(const Layout& layout, bool alone) {
 double QuickForecast::least_denoise(Layout layout) {
   const int stages = std::exchange(layout[Axis::kLayers], 1);
   if (stages == 1) return denoise(layout, true);
-  if (patches_.pipefusion)
+  if (facts_.patches.pipefusion)
     return denoise(layout, true) / stages;  // patches do not wait for whole steps
   const bool both =
       layout[Axis::kCfg] == 1 &&
-      std::ranges::all_of(schedule_.steps, [](const auto& step) { return step.branches == 2; });
-  if (guided(schedule_)) layout[Axis::kCfg] = 2;
+      std::ranges::all_of(facts_.steps, [](const auto& step) { return step.branches == 2; });
+  if (facts_.guided()) layout[Axis::kCfg] = 2;
   return denoise(layout, true) * (both ? stages + 1 : stages) / stages;
 }
 
@@ -450,7 +385,7 @@ Forecast QuickForecast::with_denoise(const Layout& layout, double seconds) {
   out.stages = {{"encode_text", at_ends.text}};
   if (at_ends.audio > 0) out.stages.emplace_back("encode_audio", at_ends.audio);
   if (at_ends.image > 0) out.stages.emplace_back("encode_image", at_ends.image);
-  out.stages.emplace_back("denoise", seconds * clips_of(job_.model->directory, job_.request));
+  out.stages.emplace_back("denoise", seconds * facts_.chunks);
   out.stages.emplace_back("decode", at_ends.decode);
   for (const auto& [stage, seconds] : out.stages) out.seconds += seconds;
   add_uploads(job_, out);

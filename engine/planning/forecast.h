@@ -11,7 +11,7 @@
 
 #include "engine/generation/components.h"
 #include "engine/generation/generator.h"
-#include "engine/sampling/sampler.h"
+#include "engine/job/shortened.h"
 #include "parallel/schedule/simulate.h"
 
 namespace weft {
@@ -32,6 +32,8 @@ struct PlannedJob {
   Request request;  // resolved
   Machine machine;
   int64_t requests = 1;  // prompts, which the replicas of the data axis share
+
+  JobFacts facts() const { return facts_of(*model, request); }
 };
 
 // The copying or reading of weights that do not stay on the device, per step, on the slowest rank.
@@ -65,12 +67,15 @@ Uploads uploads_of(const PlannedJob& job, const Layout& replica, int64_t forward
 // The bytes that a forward copies or reads, on the rank with the most of them.
 int64_t streamed_by(std::span<const MemoryPlan> memory);
 
+// The blocks of each expert.
+std::vector<int> blocks_of(const OpenModel& model);
+
 // Simulates every step and every chunk.
 Forecast forecast_whole(const PlannedJob& job, const Layout& layout);
 
-// Simulates two steps of each expert and three decoded chunks of a transformer with one or two
-// blocks per stage, and extends the times to the whole job, whose schedule repeats itself. What
-// layouts have in common is simulated once. Leaves out the memory. The queue has a forecast of its
+// Simulates the few steps, blocks and frames that stand for all (engine/job/shortened.h), and
+// extends the times to the whole job, whose schedule repeats itself. What layouts have in common is
+// simulated once. Leaves out the memory. The queue has a forecast of its
 // own (engine/planning/queue_forecast.h).
 class QueueForecast;
 class QuickForecast {
@@ -83,15 +88,6 @@ class QuickForecast {
   Forecast at_least(const Layout& layout);
 
  private:
-  struct Kind {
-    int model = 0, branches = 1;
-    bool exact = false;  // of displaced patches
-    bool skipped = false;
-    bool operator==(const Kind&) const = default;
-  };
-  struct Stretch {  // of steps of one kind
-    int first = 0, count = 0;
-  };
   struct Ends {  // seconds of the stages that depend on the number of ranks alone
     double text = 0, audio = 0, image = 0, decode = 0;
   };
@@ -107,11 +103,8 @@ class QuickForecast {
 
   const PlannedJob& job_;
   std::unique_ptr<QueueForecast> queue_;  // where the method is the queue, which forecasts all
-  DenoisePlanConfig schedule_;            // of one rank, with the simulated steps alone
-  Sampler sampler_;                       // of the simulated steps
-  StalePatches patches_;                  // likewise
-  std::vector<Stretch> stretches_;
-  std::array<int64_t, 2> prompt_rows_{};                    // per branch
+  JobFacts facts_;
+  std::optional<TimeSample> sample_;                        // of other methods
   std::map<int, std::shared_ptr<const OpenModel>> models_;  // by their blocks
   std::map<int, Ends> ends_;                                // by the ranks of a replica
 };

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "engine/memory/estimate.h"
-
 namespace weft {
 
 namespace {
@@ -25,8 +23,7 @@ void limit_blocks(const TensorFile& file, const TransformerTraits& traits, Layou
 
 }  // namespace
 
-LayoutLimits limits_of(const Components& parts, const Request& request, bool guided,
-                       WeightFormat weights) {
+LayoutLimits limits_of(const JobFacts& facts, const Components& parts, WeightFormat weights) {
   LayoutLimits out;
   for (int model = 0; model < parts.experts(); ++model) {
     const TransformerTraits& traits = parts.expert_model(model).traits();
@@ -37,13 +34,14 @@ LayoutLimits limits_of(const Components& parts, const Request& request, bool gui
     least(out.layers, traits.blocks);
     least(out.ffn, traits.ffn_columns);
   }
-  const Sequence all = sequence_of(parts, request);
+  const Sequence all = facts.sequence();
   out.tokens = all.tokens;
-  if (request.method.kind == MethodKind::kClips) out.clip_frames = all.frames;
+  const Method& method = facts.request.method;
+  if (method.kind == MethodKind::kClips) out.clip_frames = all.frames;
   out.one_patch_each = parts.expert_model(0).joint_rows(out.tokens, 1) > 0;
-  limit_patches(request.method, token_grid(parts, request), out);
-  out.whole_frames = is_queue(request);
-  out.guided = guided;
+  limit_patches(method, facts.grid, out);
+  out.whole_frames = is_queue(facts.request);
+  out.guided = facts.guided();
   out.whole_width = rounds_to_8bit(weights);
   if (weights == WeightFormat::kFile)
     for (int model = 0; model < parts.experts(); ++model)

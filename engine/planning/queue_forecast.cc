@@ -6,16 +6,13 @@
 #include "engine/denoising/denoiser.h"
 #include "engine/long_video/queue_denoiser.h"
 #include "engine/long_video/queue_run.h"
-#include "engine/long_video/queue_video.h"
-#include "engine/memory/estimate.h"
+#include "engine/long_video/queue_settings.h"
 
 namespace weft {
 namespace {
 
-constexpr int kSampledSteps = 2;   // of each kind: the second one reads kept keys
-constexpr int kSampledBlocks = 2;  // the first one has more frames; the last one reads no keys
-constexpr int kSpareBlocks = 4;    // beyond a full queue and its stages
-constexpr int kDecodedLatents = 9;
+constexpr int kSpareBlocks = 4;  // beyond a full queue and its stages
+constexpr int64_t kDecodedLatents = 9;
 
 bool in_plan(Payload payload) {
   return payload == Payload::kHidden || payload == Payload::kLatent ||
@@ -62,30 +59,17 @@ std::vector<double> finished(const QueueTimeline& timeline) {
 }  // namespace
 
 QueueForecast::QueueForecast(const PlannedJob& job)
-    : job_(job), options_(without_limits(job.options)) {
-  const Generator generator(job.model, options_);
-  const DenoisePlanConfig schedule = generator.schedule(job.request);
-  std::map<std::array<int, 3>, int> alike;
-  for (int i = 0; i < static_cast<int>(schedule.steps.size()); ++i) {
-    const auto& step = schedule.steps[i];
-    if (++alike[{step.model, step.branches, step.skipped}] <= kSampledSteps) sampled_.push_back(i);
-  }
-  for (const bool negative : {false, true}) {
-    const std::string& prompt = negative ? *job.request.negative_prompt : job.request.prompt;
-    if (!negative || std::ranges::any_of(schedule.steps, [](auto& s) { return s.branches == 2; }))
-      prompt_rows_[negative] = job.model->prompt_rows(prompt);
-  }
+    : job_(job), options_(without_limits(job.options)), facts_(job.facts()) {
   // One rank encodes the text, and one decodes, like a single rank with full attention.
   const VaeTraits& vae = job.model->directory.vae_model->traits();
-  latents_ = static_cast<int>(vae.latent_frames(job.request.frames));
   PlannedJob ends = job;
   ends.options.resident_blocks = 0;
   ends.request.method = {.kind = MethodKind::kFull};
   ends.request.endless = false;
-  ends.request.frames = vae.frames(std::min(latents_, kDecodedLatents));
+  ends.request.frames = vae.frames(std::min(facts_.latent[1], kDecodedLatents));
   ends.requests = 1;
   const Forecast alone = QuickForecast(ends)({});
-  const int prompts = 1 + (prompt_rows_[1] > 0);
+  const int prompts = 1 + facts_.guided();
   text_s_ = alone.stage("encode_text") *
             static_cast<double>(prompts + std::ssize(job.request.schedule)) / prompts;
   picture_s_ = alone.stage("decode") / static_cast<double>(ends.request.frames);
@@ -95,8 +79,7 @@ QueuePlanConfig QueueForecast::config_for(const Layout& replica) const {
   const RankPlacement placement(replica, 0);
   Components parts(job_.model, {.dtype = options_.dtype}, options_.vae_dtype, placement);
   parts.set_wire_dtype(options_.wire_dtype);
-  const Sampler sampler = Generator(job_.model, options_).sampler(job_.request);
-  return queue_plan(job_.request, sampler, parts, placement);
+  return queue_plan(facts_, parts, placement);
 }
 
 std::shared_ptr<const OpenModel> QueueForecast::with_blocks(int blocks) {
@@ -146,20 +129,7 @@ QueueForecast::Costs QueueForecast::costs_of(const Layout& replica, const std::v
 // step of a class counts, because the first one prepares the prompt.
 QueueForecast::Costs QueueForecast::measured(const Layout& replica, int blocks) {
   const std::shared_ptr<const OpenModel> model = with_blocks(blocks);
-  const Sampler whole = Generator(job_.model, options_).sampler(job_.request);
-  QueuePlanConfig config = config_for(replica);
-  std::vector<DenoisePlanConfig::DenoiseStep> steps;
-  std::vector<double> sigmas;
-  for (int i : sampled_) {
-    steps.push_back(config.steps[i]);
-    sigmas.push_back(whole.sigmas()[i]);
-  }
-  const Sampler sampler(whole.config(), static_cast<int>(steps.size()), sigmas);
-  config.steps = steps;
-  config.blocks = std::min(config.blocks, kSampledBlocks);
-  config.prompts.assign(config.blocks, 0);
-  config.decoder = 0;
-  for (int& own : config.layers) own = std::min(own, blocks);
+  const JobFacts few = time_sample(facts_).facts;
 
   std::vector<Done> done(replica.ranks());
   const auto run = [&](Communicator& world) {
@@ -173,17 +143,12 @@ QueueForecast::Costs QueueForecast::measured(const Layout& replica, int blocks) 
     parts.set_wire_dtype(options_.wire_dtype);
     std::array<Tensor, 2> texts;
     for (size_t branch = 0; branch < texts.size(); ++branch)
-      if (prompt_rows_[branch] > 0)
+      if (few.prompt_rows[branch] > 0)
         texts[branch] =
-            Tensor(DType::kF32, {prompt_rows_[branch], parts.text_model().traits().columns});
+            Tensor(DType::kF32, {few.prompt_rows[branch], parts.text_model().traits().columns});
     const std::vector<TensorView> prompts{texts[0].view()};
     double before = simulated_seconds();
-    const QueueVideo video(job_.request, latent_shape(parts, job_.request),
-                           parts.vae_model().traits());
-    QueueJob job{.sampler = sampler,
-                 .shape = video.window(),
-                 .guidance = {guidance_of(parts.family(), job_.request, 0),
-                              guidance_of(parts.family(), job_.request, 1)},
+    QueueJob job{.facts = few,
                  .prompts = prompts,
                  .negative = texts[1].view(),
                  .noise = [](int, const TensorView&) {},
@@ -192,6 +157,8 @@ QueueForecast::Costs QueueForecast::measured(const Layout& replica, int blocks) 
       const double now = simulated_seconds();
       done[world.rank()].push_back({step, {std::exchange(before, now), now}});
     };
+    QueuePlanConfig config = queue_plan(few, parts, placement);
+    config.decoder = 0;
     QueueDenoiser(stream, arena, parts, placement, parts.wire_dtype()).run(config, job);
   };
   const std::vector<SimulatedRank> ranks =
@@ -201,19 +168,15 @@ QueueForecast::Costs QueueForecast::measured(const Layout& replica, int blocks) 
 
 // Forwards with one or two blocks per stage say what those with all blocks take.
 QueueForecast::Costs QueueForecast::measured_all(const Layout& replica) {
-  const std::vector<int> layers = config_for(replica).layers;
-  const int blocks = layers[0], stages = replica[Axis::kLayers], even = blocks / stages;
-  const bool alike = std::ranges::count(layers, blocks) == std::ssize(layers);
-  if (even <= 2 || !alike) return measured(replica, std::ranges::max(layers));
-  const int fewest = blocks - stages * (even - 1);  // stages with a block more keep it
+  const auto [fewest, next, more] = layers_sample(blocks_of(*job_.model), replica[Axis::kLayers]);
   Costs one = measured(replica, fewest);
-  const Costs two = measured(replica, fewest + stages);
-  for (auto& [step, seconds] : one.seconds)
-    seconds += (even - 1) * (two.seconds.at(step) - seconds);
+  if (more == 0) return one;
+  const Costs two = measured(replica, next);
+  for (auto& [step, seconds] : one.seconds) seconds += more * (two.seconds.at(step) - seconds);
   for (size_t rank = 0; rank < one.inside.size(); ++rank) {
     const CommCounters before = one.inside[rank];
-    add(one.inside[rank], two.inside[rank], even - 1);
-    add(one.inside[rank], before, 1 - even);
+    add(one.inside[rank], two.inside[rank], more);
+    add(one.inside[rank], before, -more);
   }
   return one;
 }
@@ -281,7 +244,7 @@ int64_t QueueForecast::pictures(int block) const {
   const BlockFrames frames = queue_settings(job_.request.method).frames;
   const VaeTraits& vae = job_.model->directory.vae_model->traits();
   const int64_t first = frames.first(block),
-                end = std::min<int64_t>(first + frames.count(block), latents_);
+                end = std::min<int64_t>(first + frames.count(block), facts_.latent[1]);
   return vae.frames(end) - (first > 0 ? vae.frames(first) : 0);
 }
 

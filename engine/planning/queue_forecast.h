@@ -71,9 +71,7 @@ class QueueForecast {
 
   const PlannedJob& job_;
   GeneratorOptions options_;
-  std::vector<int> sampled_;  // the steps that are simulated
-  int latents_ = 0;
-  std::array<int64_t, 2> prompt_rows_{};                    // per branch
+  const JobFacts facts_;
   double text_s_ = 0, picture_s_ = 0;                       // of one rank
   std::map<int, std::shared_ptr<const OpenModel>> models_;  // by their blocks
   std::vector<std::pair<Layout, Costs>> costs_;

@@ -7,7 +7,6 @@
 #include "engine/decoding/video_output.h"
 #include "engine/job/checkpoint_policy.h"
 #include "engine/job/resume.h"
-#include "engine/memory/estimate.h"
 #include "engine/pictures/video_encoder.h"
 #include "engine/sampling/noise.h"
 #include "engine/sound/audio_features.h"
@@ -31,8 +30,8 @@ class ClipLoop {
         to_(to),
         directory_(run.parts.directory()),
         vae_(run.parts.vae_model().traits()),
-        shape_(latent_shape(run.parts, run.request)),
-        count_(clips_of(directory_, run.request)),
+        shape_(run.facts.latent),
+        count_(run.facts.chunks),
         policy_(to.options, described(run, count_), run.first_step, to.result.earlier_seconds) {}
 
   void run() {
@@ -62,10 +61,10 @@ class ClipLoop {
 
  private:
   static Checkpoint described(ClipRun& run, int clips) {
-    run.about.total = clips * run.sampler.steps();
+    run.about.total = clips * run.facts.sampler.steps();
     return std::move(run.about);
   }
-  int first_clip() const { return run_.first_step / run_.sampler.steps(); }
+  int first_clip() const { return run_.first_step / run_.facts.sampler.steps(); }
   void encode_sound();
   Tensor kept_clip(int clip) const;
   void draw_again();
@@ -102,10 +101,10 @@ class ClipLoop {
 };
 
 void ClipLoop::encode_sound() {
-  const SoundLength sound = *sound_of(directory_, run_.request);
+  const SoundLength sound = *run_.facts.sound;
   to_.clock.enter(Zone::kEncodeAudio, 1);
   const Tensor samples = is_dry_run(run_.stream) ? Tensor(DType::kF32, {sound.samples})
-                                                 : read_given(run_.request.audio, "audio");
+                                                 : read_given(run_.facts.request.audio, "audio");
   features_ = encode_audio(run_.stream, run_.arena, run_.parts, run_.placement,
                            {samples, sound.fps, sound.clip_frames});
   run_.placement.finish_messages();
@@ -116,8 +115,8 @@ void ClipLoop::encode_sound() {
 // The noise of the clip, of this rank's frames.
 Tensor ClipLoop::noise() {
   const LatentSplit split = run_.placement.split(shape_, run_.parts.traits().patch[0]);
-  const NoiseField field(run_.request.rng, run_.request.seed + static_cast<uint64_t>(clip_),
-                         split.shape);
+  const NoiseField field(run_.facts.request.rng,
+                         run_.facts.request.seed + static_cast<uint64_t>(clip_), split.shape);
   const auto drawn = [&](const std::array<int64_t, 4>& shape, int64_t first) {
     Tensor latent(DType::kF32, shape);
     if (!is_dry_run(run_.stream)) field.fill(latent, first);
@@ -147,17 +146,17 @@ std::array<Tensor, 2> ClipLoop::signals() {
 
 // Reports the steps of the clip, of which this run's first one is `first`, and decides.
 StepAction ClipLoop::decide(int first, int done) {
-  if (done == first) to_.clock.enter(Zone::kDenoise, run_.sampler.steps(), first);
+  if (done == first) to_.clock.enter(Zone::kDenoise, run_.facts.sampler.steps(), first);
   // The first of several stages updates nothing, so it reports the finished step here.
   if (done > first && run_.placement.layout()[Axis::kLayers] > 1)
-    to_.clock.step(done, run_.sampler.sigmas()[done - 1]);
+    to_.clock.step(done, run_.facts.sampler.sigmas()[done - 1]);
   return decide(done);
 }
 
 // The root's decision after so many steps of the clip.
 StepAction ClipLoop::decide(int done) {
   if (!to_.options.stop) return StepAction::kContinue;
-  const int steps = run_.sampler.steps();
+  const int steps = run_.facts.sampler.steps();
   const Tag tag{.kind = Payload::kControl, .pass = {.step = done}, .hop = kStepDecision};
   auto own = StepAction::kContinue;
   // Decoding a clip takes a while, in which the job may be stopped.
@@ -180,7 +179,7 @@ void ClipLoop::keep(int done, Snapshot snapshot) {
   for (size_t clip = 0; clip < clips.size(); ++clip)
     copy(host, clips[clip], all.view().slice(1, static_cast<int64_t>(clip) * frames, frames));
   snapshot.latent = std::move(all);
-  policy_.keep(clip_ * run_.sampler.steps() + done, std::move(snapshot));
+  policy_.keep(clip_ * run_.facts.sampler.steps() + done, std::move(snapshot));
 }
 
 // A clip of the checkpoint, on the host of the root; elsewhere empty.
@@ -205,7 +204,7 @@ void ClipLoop::draw_again() {
 
 // The state that the clip starts from. Nothing else is read from the checkpoint.
 Start ClipLoop::start() {
-  const int done = run_.first_step % run_.sampler.steps();
+  const int done = run_.first_step % run_.facts.sampler.steps();
   Checkpoint* const from = to_.options.resume.get();
   Checkpoint own;
   if (from && clip_ == first_clip()) {
@@ -215,22 +214,16 @@ Start ClipLoop::start() {
     from->latent = {};
   }
   if (clip_ > first_clip() || done == 0) return {.step = 0, .latent = noise()};
-  return agreed_start(run_.stream, run_.placement, from ? &own : nullptr, run_.sampler,
+  return agreed_start(run_.stream, run_.placement, from ? &own : nullptr, run_.facts.sampler,
                       run_.placement.split(shape_, run_.parts.traits().patch[0]), to_.options.stop);
 }
 
 void ClipLoop::denoise() {
   const std::array<Tensor, 2> heard = signals();
-  const auto rows = [&](size_t branch) {
-    return run_.prompts[branch] ? run_.prompts[branch][0] : int64_t{0};
-  };
   Start start = this->start();
-  DenoisePlanConfig config =
-      plan_config(run_.request, run_.sampler, run_.parts, run_.placement,
-                  token_grid(run_.parts, run_.request), {{rows(0), rows(1)}, clip_ > 0});
+  DenoisePlanConfig config = plan_config(run_.facts, run_.parts, run_.placement, clip_ > 0);
   config.first_step = start.step;
-  Job job{.request = run_.request,
-          .sampler = run_.sampler,
+  Job job{.facts = run_.facts,
           .embeds = run_.prompts,
           .latent = std::move(start.latent),
           .history = std::move(start.history),
@@ -240,7 +233,7 @@ void ClipLoop::denoise() {
           .on_update =
               [&](int step) {
                 to_.clock.kept(policy_.kept());
-                to_.clock.step(step + 1, run_.sampler.sigmas()[step]);
+                to_.clock.step(step + 1, run_.facts.sampler.sigmas()[step]);
               },
           .decode = [&](const TensorView& latent) { decode(latent); },
           .before_step = [&, first = start.step](int done) { return decide(first, done); },
@@ -262,14 +255,14 @@ void ClipLoop::decode(const TensorView& on_device) {
     Stream host = host_stream(run_.stream);
     copy(host, latent, finished_.emplace_back(DType::kF32, shape_));
   }
-  if (stops(decide(run_.sampler.steps())))
+  if (stops(decide(run_.facts.sampler.steps())))
     throw Error(ErrorKind::kStopped, "stopped after clip " + std::to_string(clip_ + 1) + " of " +
                                          std::to_string(count_));
   const HostCopy before(run_.stream, motion_ ? motion_.view() : run_.reference);
   const int64_t total = before.view()[1] + shape_[1], pictures = vae_.frames(total);
   const int64_t begin =
       pictures - clip_pictures(directory_) + (clip_ == 0 ? directory_.clips.dropped_frames : 0);
-  const int64_t end = std::min(pictures, begin + run_.request.frames - written_);
+  const int64_t end = std::min(pictures, begin + run_.facts.request.frames - written_);
   written_ += end - begin;
   const VideoEncoder bands(run_.stream, run_.arena, run_.placement, vae_, shape_);
   const bool decodes = bands.rows().size() > 0;
@@ -277,11 +270,11 @@ void ClipLoop::decode(const TensorView& on_device) {
                            .vae = decodes ? &run_.parts.vae(run_.stream) : nullptr,
                            .latent = {shape_[0], shape_[2], shape_[3]},
                            .total = total,
-                           .pictures = run_.request.frames,
+                           .pictures = run_.facts.request.frames,
                            .shown = {begin, end}};
   if (clip_ + 1 < count_ && decodes) {
     const int64_t kept = directory_.clips.motion_frames;
-    last_ = Tensor(DType::kF32, {kept, 3, bands.rows().size(), run_.request.width},
+    last_ = Tensor(DType::kF32, {kept, 3, bands.rows().size(), run_.facts.request.width},
                    run_.stream.device());
     first_last_ = pictures - kept;
     settings.on_rows = [this](int64_t first, const TensorView& rows) { keep_rows(first, rows); };
@@ -323,10 +316,10 @@ void ClipLoop::encode_motion() {
 }  // namespace
 
 void check_clips_resumable(const Checkpoint& checkpoint, const std::string& record,
-                           const Request& request, const Sampler& sampler,
-                           const Components& parts) {
-  auto shape = latent_shape(parts, request);
-  const int total = clips_of(parts.directory(), request) * sampler.steps();
+                           const JobFacts& facts) {
+  const auto& shape = facts.latent;
+  const Sampler& sampler = facts.sampler;
+  const int total = facts.chunks * sampler.steps();
   const int step = std::clamp(checkpoint.step, 1, total);
   NeededState needed{.total = total, .latent = shape};
   if (step % sampler.steps() > 0)

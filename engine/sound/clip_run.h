@@ -26,8 +26,7 @@ struct ClipRun {
   Arena& arena;
   Components& parts;
   RankPlacement& placement;
-  const Request& request;  // resolved
-  const Sampler& sampler;
+  const JobFacts& facts;
   std::array<TensorView, 2> prompts;  // rows [length, d] f32 per branch, on the stream's device
   TensorView reference;               // [C, 1, h, w] f32, on the stream's device
   Graphs graphs = Graphs::kRecord;
@@ -39,7 +38,7 @@ struct ClipRun {
 // Throws Error(kUsage) that says why where the checkpoint cannot be resumed by the job with this
 // record.
 void check_clips_resumable(const Checkpoint& checkpoint, const std::string& record,
-                           const Request& request, const Sampler& sampler, const Components& parts);
+                           const JobFacts& facts);
 
 // The receivers of what the clips become.
 struct ClipReceivers {

@@ -1,8 +1,7 @@
 #pragma once
 // The clips of a video that follows a sound (SoundClips): their number, their pictures, and the
 // refusals of what does not go with them.
-#include "engine/generation/request.h"
-#include "engine/memory/estimate.h"
+#include "engine/job/job_facts.h"
 
 namespace weft {
 

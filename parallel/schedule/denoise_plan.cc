@@ -472,10 +472,10 @@ PlanRules denoise_rules(const DenoisePlanConfig& config) {
           .stale = config.patches.empty() ? 0 : 1};
 }
 
-void displace_steps(DenoisePlanConfig& config, int warmup, int resync) {
-  for (size_t step = std::max(1, warmup); step < config.steps.size(); ++step)
-    config.steps[step].displaced = config.steps[step].model == config.steps[step - 1].model &&
-                                   (resync == 0 || step % resync != 0);
+void displace_steps(std::vector<DenoisePlanConfig::DenoiseStep>& steps, int warmup, int resync) {
+  for (size_t step = std::max(1, warmup); step < steps.size(); ++step)
+    steps[step].displaced =
+        steps[step].model == steps[step - 1].model && (resync == 0 || step % resync != 0);
 }
 
 bool DenoisePlanConfig::runs_ahead(int step) const {

@@ -98,7 +98,7 @@ struct DenoisePlanConfig {
 
 // Marks the steps that are displaced: all but the first `warmup`, every resync-th (0: none) and the
 // first one of each expert.
-void displace_steps(DenoisePlanConfig& config, int warmup, int resync = 0);
+void displace_steps(std::vector<DenoisePlanConfig::DenoiseStep>& steps, int warmup, int resync = 0);
 
 // Returns whether a rank of a layout gets the final latent in order to decode it.
 bool receives_frames(const Layout& layout, int rank);

@@ -56,9 +56,9 @@ TEST(Clips, BytesAreTheFormulaForAWholeJob) {
       layout.vae_ranks = 1;
       run_ranks(count, [&](Communicator& world) {
         Generator generator(kModel, options_of(DType::kF32), RankPlacement::of(world, layout));
-        const Sequence all{generator.tokens(request), 7};
-        const ClipFrames frames(SequenceMap::clips(all, count), all,
-                                *dual_scope_of(generator.resolve(request).method, 0));
+        const JobFacts facts = generator.facts(generator.resolve(request));
+        const Sequence all = facts.sequence();
+        const ClipFrames frames(SequenceMap::clips(all, count), all, *facts.dual_scope);
         generator.run(request, nullptr);
         EXPECT_EQ(
             world.counters().sent[static_cast<size_t>(Payload::kKeyValue)].bytes,

@@ -74,8 +74,8 @@ Observed denoise(
   Observed seen;
   seen.sent.resize(layout.ranks());
   std::mutex mutex;
-  const Sampler steps = sampler();
-  const Request asked = request(guidance);
+  const JobFacts facts{.request = request(guidance), .sampler = sampler(), .guidance = {guidance}};
+  const Sampler& steps = facts.sampler;
   const auto live = static_cast<int64_t>(tensor_bytes_live());
   run_ranks(
       layout.ranks(),
@@ -88,10 +88,9 @@ Observed denoise(
         placement.set_patches({.pipefusion = pipefusion});
         DenoisePlanConfig config = staged_config(placement, experts.traits(), DType::kF32, kTokens);
         config.steps.assign(steps.steps(), {.model = 0, .branches = guidance_branches(guidance)});
-        if (pipefusion) displace_steps(config, pipefusion->warmup);
+        if (pipefusion) displace_steps(config.steps, pipefusion->warmup);
         config.blocks = {kBlocks};
-        Job job{.request = asked,
-                .sampler = steps,
+        Job job{.facts = facts,
                 .embeds = {TensorView(&prompts[0], DType::kF32, {1, 1}),
                            TensorView(&prompts[1], DType::kF32, {1, 1})},
                 .latent = noise_of(world.rank())};
@@ -322,9 +321,11 @@ Streamed stream_clips(const Layout& layout, bool measure, const LocalOptions& op
   Streamed seen;
   seen.sent.resize(layout.ranks());
   std::mutex mutex;
-  const Sampler steps = sampler();
-  Request asked = request(4);
-  asked.method = {.kind = MethodKind::kClips, .window = 1, .global = 1, .trained = 3, .bias = 1};
+  const JobFacts facts{.request = request(4),
+                       .sampler = sampler(),
+                       .guidance = {4},
+                       .dual_scope = DualScope{.window = 1, .global = 1, .trained = 3, .bias = 1}};
+  const Sampler& steps = facts.sampler;
   const auto live = static_cast<int64_t>(tensor_bytes_live());
   const auto rank = [&](Communicator& world) {
     Stream stream = Stream::cpu(1);
@@ -338,8 +339,7 @@ Streamed stream_clips(const Layout& layout, bool measure, const LocalOptions& op
     config.blocks = {kBlocks};
     const LatentSplit split = placement.split(kVideo, 1);
     const Range frames = split.frames[world.rank()];
-    Job job{.request = asked,
-            .sampler = steps,
+    Job job{.facts = facts,
             .embeds = {TensorView(&prompts[0], DType::kF32, {1, 1}),
                        TensorView(&prompts[1], DType::kF32, {1, 1})},
             .latent = Tensor(DType::kF32, split.held(world.rank()))};

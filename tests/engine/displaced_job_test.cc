@@ -122,8 +122,7 @@ TEST(DisplacedJob, BytesAreTheFormulaForAWholeJob) {
       run_ranks(count, [&](Communicator& world) {
         Generator generator(kModel, reference_options(), RankPlacement::of(world, layout));
         const Request resolved = generator.resolve(request);
-        const Displaced method =
-            *stale_patches_of(resolved.method, generator.grid(resolved), resolved.steps).displaced;
+        const Displaced method = *generator.facts(resolved).patches.displaced;
         std::vector<Range> ranks;
         for (int rank = 0; rank < count; ++rank)
           ranks.push_back(patches_of_part(method, count, rank));
@@ -260,15 +259,18 @@ TEST_P(JointText, StagesChangeNoBitAndSendTheFormula) {
     layout.text_ranks = 1;
     Generator generator(model, reference_options(), RankPlacement::of(world, layout));
     const Request resolved = generator.resolve(request);
-    const DenoisePlanConfig schedule = generator.schedule(resolved);
+    const JobFacts facts = generator.facts(resolved);
     generator.run(request, nullptr);
-    const int64_t branches = schedule.joint_rows[1] > 0 ? 2 : 1,
-                  rows = branches * generator.tokens(resolved),
-                  text = schedule.joint_rows[0] + schedule.joint_rows[1];
-    EXPECT_GT(schedule.joint_rows[0], 0);
+    const TransformerModel& transformer = generator.model()->directory.expert(0);
+    const int64_t tokens = facts.sequence().tokens, branches = facts.guided() ? 2 : 1,
+                  rows = branches * tokens;
+    int64_t text = 0;
+    for (int branch = 0; branch < branches; ++branch)
+      text += transformer.joint_rows(tokens, facts.prompt_rows[branch]);
+    EXPECT_GT(text, 0);
     const int64_t sent = 2 * (rows + text) + (request.steps - 2) * (rows + 3 * text);
     EXPECT_EQ(world.counters().sent[static_cast<size_t>(Payload::kHidden)].bytes,
-              world.rank() == 0 ? sent * schedule.hidden_bytes : 0);
+              world.rank() == 0 ? sent * transformer.traits().width * 4 : 0);
   });
 }
 

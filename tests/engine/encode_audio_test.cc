@@ -74,15 +74,15 @@ TEST_F(HearingModel, ItsMemoryIsPlanned) {
   Request request = test::job();
   const Generator generator(model, test::options_of(DType::kF32));
   request = generator.resolve(request);
-  const Sampler sampler = generator.sampler(request);
+  const JobFacts silent = generator.facts(request);
   RankPlacement alone;
   for (const DType dtype : {DType::kF32, DType::kBF16})
     for (const int64_t seconds : {1, 30}) {
       Components parts(model, {.dtype = dtype}, DType::kF32, alone);
       const SoundLength length{seconds * 16000, 16, 80};
-      const MeasuredJob job{
-          .request = request, .sampler = sampler, .prompt_rows = {0, 0}, .sound = length};
-      const ComponentBytes bytes = predict_bytes(parts, alone, job);
+      JobFacts facts = silent;
+      facts.sound = length;
+      const ComponentBytes bytes = predict_bytes(parts, alone, {facts});
       const MemoryPlan plan = memory_under(Residency::kSequential, bytes, UINT64_MAX);
       EXPECT_EQ(memory_under(Residency::kAll, bytes, UINT64_MAX).encode_audio,
                 plan.encode_audio + bytes.text_encoder + bytes.experts[0] + bytes.vae);
@@ -103,8 +103,7 @@ TEST_F(HearingModel, ItsMemoryIsPlanned) {
       // The encoder is gone, the features stay until the job ends.
       EXPECT_NEAR(static_cast<double>(tensor_bytes_live() - before),
                   static_cast<double>(samples.view().bytes() + features.view().bytes()), 256);
-      const ComponentBytes deaf = predict_bytes(
-          parts, alone, {.request = request, .sampler = sampler, .prompt_rows = {0, 0}});
+      const ComponentBytes deaf = predict_bytes(parts, alone, {silent});
       EXPECT_EQ(deaf.encode_audio, 0u);
       EXPECT_EQ(bytes.denoise - deaf.denoise, features.view().bytes());
       EXPECT_EQ(bytes.decode - deaf.decode, features.view().bytes());

@@ -218,20 +218,20 @@ TEST(FirstBlock, ACheckpointWithoutTheSkippedStepsIsRefused) {
   kept.job = generator.job_record(generator.resolve(request));
   kept.step = 3;
   kept.total = 8;
-  const Sampler sampler = generator.sampler(generator.resolve(request));
-  const std::array<int64_t, 4> shape{16, 2, 4, 4};
-  kept.latent = Tensor(DType::kF32, shape);
-  for (const auto& [name, tensor] : sampler.history(SamplerState(0)))
+  JobFacts facts = generator.facts(generator.resolve(request));
+  facts.latent = {16, 2, 4, 4};
+  kept.latent = Tensor(DType::kF32, facts.latent);
+  for (const auto& [name, tensor] : facts.sampler.history(SamplerState(0)))
     kept.history.emplace_back(name, Tensor(DType::kF32, {16 * 2 * 4 * 4}));
   try {
-    check_resumable(kept, kept.job, sampler, shape, request);
+    check_resumable(kept, kept.job, facts);
     FAIL();
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("it has no skipped_steps"), std::string::npos)
         << error.what();
   }
   kept.written["skipped_steps"] = "1,2";
-  EXPECT_NO_THROW(check_resumable(kept, kept.job, sampler, shape, request));
+  EXPECT_NO_THROW(check_resumable(kept, kept.job, facts));
 }
 
 }  // namespace

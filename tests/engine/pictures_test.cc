@@ -140,7 +140,8 @@ std::vector<PictureConditions> conditions_on(int ranks, const std::string& folde
     layout[Axis::kRing] = ranks;
     RankPlacement placement = RankPlacement::of(world, layout);
     Components parts(model, {.dtype = DType::kF32}, DType::kF32, placement);
-    PictureEncoder encoder(stream, arena, parts, placement, request);
+    const JobFacts facts = facts_of(*model, Generator(model, {}).resolve(request));
+    PictureEncoder encoder(stream, arena, parts, placement, facts);
     int pieces = 0;
     all[world.rank()] = encoder.encode([&](int done) { pieces = done; });
     if (world.rank() == 0) {  // the root reports progress

@@ -252,7 +252,7 @@ TEST(Preview, EveryLayoutShowsTheSameAndSendsWhatTheFormulaSays) {
     for (int rank = 0; rank < ranks; ++rank) {
       const RankPlacement placement(layout, rank);
       const int last = placement.rank_of(layout[Axis::kLayers] - 1, mesh.sequence_index(rank));
-      const int64_t tokens = placement.tokens_of(rank, generator.tokens(request)).size();
+      const int64_t tokens = placement.tokens_of(rank, generator.facts(request).sequence()).size();
       if (rank == last && rank > 0) expected += 2 * tokens * 4 * 3 * 4;  // patches of 2 x 2
       const auto index = static_cast<size_t>(rank);
       more += with.latent_bytes[index] - without.latent_bytes[index];

@@ -85,17 +85,14 @@ Tensor ordinary(const QueueNumbers& n, int64_t frames, const Tensor& noise) {
   Arena arena(size_t{1} << 28);
   ToyAttentionExperts experts(1, n.layers);
   RankPlacement placement;
-  const Sampler sampler = n.sampler();
-  Request request;
-  request.guidance_scale = request.guidance_scale_2 = n.guidance;
+  const JobFacts facts{.request = {}, .sampler = n.sampler(), .guidance = {n.guidance}};
   float prompts[] = {0.5f, n.negative};
   DenoisePlanConfig config =
       staged_config(placement, experts.traits(), DType::kF32, frames * n.height * n.width / 4);
   config.steps = n.step_list();
   config.blocks = {n.layers};
   Tensor result;
-  Job job{.request = request,
-          .sampler = sampler,
+  Job job{.facts = facts,
           .embeds = {TensorView(&prompts[0], DType::kF32, {1, 1}),
                      TensorView(&prompts[1], DType::kF32, {1, 1})},
           .latent = copy_of(noise)};

@@ -113,7 +113,10 @@ inline Video run_queue(const QueueNumbers& n, const Layout& layout = {},
                        const QueueHooks& hooks = {}) {
   Video video;
   std::mutex mutex;
-  const Sampler sampler = n.sampler();
+  const JobFacts facts{.request = {},
+                       .sampler = n.sampler(),
+                       .window = n.shape(0),
+                       .guidance = {n.guidance, n.guidance}};
   const auto rank = [&](Communicator* world) {
     Stream stream = Stream::cpu(1);
     Arena arena(size_t{1} << 28);
@@ -133,9 +136,7 @@ inline Video run_queue(const QueueNumbers& n, const Layout& layout = {},
     for (float& text : texts) prompts.push_back(TensorView(&text, DType::kF32, {1, 1}));
     float negative = n.negative;
     QueueJob job{
-        .sampler = sampler,
-        .shape = n.shape(0),
-        .guidance = {n.guidance, n.guidance},
+        .facts = facts,
         .prompts = prompts,
         .negative = TensorView(&negative, DType::kF32, {1, 1}),
         .noise = [&](int block, const TensorView& to) { copy(stream, n.noise(block), to); },

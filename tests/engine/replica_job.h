@@ -69,7 +69,7 @@ class Formula {
         vae_(WanVaeConfig::from_json_file(kModel + "/vae/config.json")),
         dtype_(dtype),
         element_(static_cast<int64_t>(size_of(dtype))),
-        tokens_(generator.tokens(job())) {
+        tokens_(generator.facts(generator.resolve(job())).sequence().tokens) {
     const auto tokenizer = SentencePieceTokenizer::load(kModel + "/tokenizer/spiece.model");
     const int longest = static_cast<int>(generator.limits().text_length);
     for (const std::string& prompt : {job().prompt, *job().negative_prompt}) {

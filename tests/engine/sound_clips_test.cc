@@ -102,9 +102,10 @@ TEST_F(SpeechClips, ThePublishedFolderIsRead) {
   EXPECT_EQ(generator.defaults().fps, 16);
   const Request request = generator.resolve(job());
   EXPECT_EQ(request.frames, 6 * 16 - 3);
-  EXPECT_EQ(clips_of(generator.model()->directory, request), 2);
-  EXPECT_EQ(generator.sampler(request).config().kind, SolverKind::kUniPCOriginal);
-  EXPECT_EQ(generator.sampler(request).config().shift, 3);
+  const JobFacts facts = generator.facts(request);
+  EXPECT_EQ(facts.chunks, 2);
+  EXPECT_EQ(facts.sampler.config().kind, SolverKind::kUniPCOriginal);
+  EXPECT_EQ(facts.sampler.config().shift, 3);
 }
 
 // The size has the largest scale up to 1 whose padded sides have at most the area.
@@ -282,7 +283,7 @@ TEST_F(SpeechClips, TheLoopIsThatOfTheReference) {
   ClipTap got;
   const RunResult result = generator.run(request, nullptr, tapped(got));
   EXPECT_EQ(result.frames, request.frames);
-  ClipTap wanted = Reference(folder_, request).run(generator.sampler(request));
+  ClipTap wanted = Reference(folder_, request).run(generator.facts(request).sampler);
   for (const char* name : {"latents_initial", "latents_final", "video"}) {
     ASSERT_EQ(got.tensors[name].size(), wanted.tensors[name].size()) << name;
     for (size_t i = 0; i < wanted.tensors[name].size(); ++i) {

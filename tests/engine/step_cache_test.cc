@@ -217,8 +217,9 @@ ObservedCache denoise_cached(const Layout& layout, double guidance, const std::v
                              int audit = 0, const LocalOptions& options = {}) {
   ObservedCache seen;
   std::mutex mutex;
-  const Sampler steps = Toy::sampler(kSteps);
-  const Request asked = toy_request(guidance, skipped);
+  const JobFacts facts{.request = toy_request(guidance, skipped),
+                       .sampler = Toy::sampler(kSteps),
+                       .guidance = {guidance}};
   run_ranks(
       layout.ranks(),
       [&](Communicator& world) {
@@ -235,8 +236,7 @@ ObservedCache denoise_cached(const Layout& layout, double guidance, const std::v
           config.steps[skipped[i]].audited = audit > 0 && (i + 1) % audit == 0;
         }
         config.blocks = {Toy::kBlocks};
-        Job job{.request = asked,
-                .sampler = steps,
+        Job job{.facts = facts,
                 .embeds = {TensorView(&prompts[0], DType::kF32, {1, 1}),
                            TensorView(&prompts[1], DType::kF32, {1, 1})},
                 .latent = Toy::noise()};
@@ -311,9 +311,8 @@ std::vector<std::vector<int>> first_block_skips(const Layout& layout, double thr
                                                 const std::function<void(Change&)>& alter,
                                                 const LocalOptions& options = {}) {
   std::vector<std::vector<int>> skipped(layout.ranks());
-  const Sampler steps = Toy::sampler(kSteps);
-  Request asked = toy_request(4, {});
-  asked.cache = {StepCacheKind::kFirstBlock, threshold, {}};
+  JobFacts facts{.request = toy_request(4, {}), .sampler = Toy::sampler(kSteps), .guidance = {4}};
+  facts.request.cache = {StepCacheKind::kFirstBlock, threshold, {}};
   run_ranks(
       layout.ranks(),
       [&](Communicator& world) {
@@ -327,8 +326,7 @@ std::vector<std::vector<int>> first_block_skips(const Layout& layout, double thr
         config.steps.assign(kSteps, {.model = 0, .branches = 2});
         config.blocks = {Toy::kBlocks};
         config.first_block_bytes = experts.traits().width * static_cast<int64_t>(sizeof(float));
-        Job job{.request = asked,
-                .sampler = steps,
+        Job job{.facts = facts,
                 .embeds = {TensorView(&prompts[0], DType::kF32, {1, 1}),
                            TensorView(&prompts[1], DType::kF32, {1, 1})},
                 .latent = Toy::noise(),

@@ -368,18 +368,11 @@ TEST(StreamDecoder, ItsMemoryBesideTheTransformersIsPlanned) {
   request.height = 128;
   request = generator.resolve(request);
   const Components parts(generator.model(), {.dtype = DType::kF32}, DType::kF32, alone);
-  const auto shape = latent_shape(parts, request);
-  const auto rows = [&](const std::string& prompt) {
-    return static_cast<int64_t>(generator.model()->tokens(prompt)->ids.size());
-  };
-  const Sampler sampler = generator.sampler(request);
+  const JobFacts facts = generator.facts(request);
+  const auto& shape = facts.latent;
   const auto planned = [&](Residency residency) {
     const ComponentBytes bytes =
-        predict_bytes(parts, alone,
-                      {.request = request,
-                       .sampler = sampler,
-                       .prompt_rows = {rows(request.prompt), rows(*request.negative_prompt)},
-                       .decodes_meanwhile = true});
+        predict_bytes(parts, alone, {.facts = facts, .decodes_meanwhile = true});
     return memory_under(residency, bytes, UINT64_MAX);
   };
   const MemoryPlan plan = planned(Residency::kAll);

@@ -34,7 +34,7 @@ DenoisePlanConfig patch_job(const Split& split, std::vector<int64_t> patches, in
       config.tokens[index] += partition(patch, split.sequence, index).size();
   config.hidden_bytes = 96;
   config.latent_bytes = 256;
-  displace_steps(config, warmup);
+  displace_steps(config.steps, warmup);
   return config;
 }
 
@@ -64,7 +64,7 @@ TEST(PipeFusionPlan, IsSoundWithTwoExpertsAndStepsThatAreExactAgain) {
       for (const int second : {1, 2}) {  // branches of the second expert
         DenoisePlanConfig config = patch_job({cfg, stages}, {4, 3, 5}, 9, 1);
         for (int step = 4; step < 9; ++step) config.steps[step] = {.model = 1, .branches = second};
-        displace_steps(config, 1);
+        displace_steps(config.steps, 1);
         EXPECT_FALSE(config.steps[4].displaced);
         EXPECT_TRUE(config.steps[5].displaced);
         config.steps[7].displaced = false;

@@ -86,14 +86,10 @@ class Slices final : public Experts {
 Times run_steps(const LayoutShape& shape, const Method& method, Slices& slices,
                 RankPlacement& placement, Stream& stream, const std::function<Moment()>& now) {
   slices.choose(placement);
-  Request request;
-  request.guidance_scale = request.guidance_scale_2 = 5;
-  request.method = method;
-  request.steps = shape.steps;
-  place_patches(placement, request, shape.grid());
+  placement.set_patches(stale_patches_of(method, shape.grid(), shape.steps));
   SamplerConfig solver;
   solver.kind = SolverKind::kEuler;
-  const Sampler sampler(solver, shape.steps);
+  const JobFacts facts{.request = {}, .sampler = {solver, shape.steps}, .guidance = {5}};
   Tensor latent(DType::kF32, shape.latent);
   Tensor embeds(DType::kF32, {kLayoutTextRows, shape.model->traits().text_columns});
   Tensor pooled(DType::kF32, {shape.model->traits().pooled_columns});
@@ -104,8 +100,7 @@ Times run_steps(const LayoutShape& shape, const Method& method, Slices& slices,
   embeds = on_device(stream, std::move(embeds));
   pooled = on_device(stream, std::move(pooled));
   std::vector<Moment> ended(shape.steps);
-  Job job{.request = request,
-          .sampler = sampler,
+  Job job{.facts = facts,
           .embeds = {embeds.view(), embeds.view()},
           .pooled = {pooled.view(), pooled.view()},
           .latent = std::move(latent),
@@ -120,7 +115,7 @@ Times run_steps(const LayoutShape& shape, const Method& method, Slices& slices,
   config.steps.assign(shape.steps, {.model = 0, .branches = 2});
   config.blocks = {traits.blocks};
   config.joint_rows.fill(shape.model->joint_rows(shape.tokens, kLayoutTextRows));
-  if (const auto& patches = placement.pipefusion()) displace_steps(config, patches->warmup);
+  if (const auto& patches = placement.pipefusion()) displace_steps(config.steps, patches->warmup);
   Arena arena(size_t{256} << 30, stream.device());
   const Moment begun = now();
   Denoiser(stream, arena, slices, placement).run(config, job);

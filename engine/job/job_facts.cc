@@ -1,0 +1,112 @@
+#include "engine/job/job_facts.h"
+
+#include <algorithm>
+
+#include "engine/long_video/queue_settings.h"
+#include "engine/sampling/guidance.h"
+#include "engine/sound/sound_clips.h"
+
+namespace weft {
+namespace {
+
+// The scale with which the two velocities of each expert become one: 1 where the family has one
+// velocity (GuidanceForm::kTold).
+std::vector<double> guidance_of(const ModelDirectory& model, const Request& request) {
+  std::vector<double> scales(model.experts(), 1);
+  if (model.family->guidance != GuidanceForm::kTold)
+    for (int expert = 0; expert < model.experts(); ++expert)
+      scales[expert] = expert ? *request.guidance_scale_2 : *request.guidance_scale;
+  return scales;
+}
+
+// The prompt that each block of the queue shows: that of the schedule at its first picture.
+std::vector<int> block_prompts_of(const ModelDirectory& model, const Request& request,
+                                  int64_t latent_frames) {
+  const QueueSettings queue = queue_settings(request.method);
+  const VaeTraits& vae = model.vae_model->traits();
+  std::vector<int> prompts(queue.blocks(latent_frames));
+  for (size_t block = 0; block < prompts.size(); ++block) {
+    const int64_t first = queue.frames.first(static_cast<int>(block));
+    const double begins = first ? double(vae.frames(first)) / request.fps : 0;
+    const auto later = std::ranges::find_if(
+        request.schedule, [&](const ScheduledPrompt& each) { return each.seconds > begins; });
+    prompts[block] = static_cast<int>(later - request.schedule.begin());
+  }
+  return prompts;
+}
+
+}  // namespace
+
+std::array<int64_t, 4> latent_of(const ModelDirectory& model, const Request& request) {
+  const VaeTraits& vae = model.vae_model->traits();
+  return {vae.channels,
+          model.clips.any() ? model.clips.latent_frames : vae.latent_frames(request.frames),
+          request.height / vae.spatial_factor, request.width / vae.spatial_factor};
+}
+
+std::array<int64_t, 3> grid_of(const ModelDirectory& model, const Request& request) {
+  const auto latent = latent_of(model, request);
+  return model.expert(0).traits().grid(latent[1], latent[2], latent[3]);
+}
+
+SamplerConfig sampler_of(const OpenModel& model, const Request& request) {
+  SamplerConfig config = model.sampler();
+  if (!request.solver.empty()) config.kind = solver_from_name(request.solver);
+  config.even_sigmas = model.directory.family->even_sigmas;
+  if (request.flow_shift) return config.with_shift(*request.flow_shift);
+  const auto [frames, rows, columns] = grid_of(model.directory, request);
+  return config.dynamic ? config.for_tokens(frames * rows * columns) : config;
+}
+
+std::vector<DenoiseStep> steps_of(const Sampler& sampler, double boundary_ratio,
+                                  std::span<const double> guidance) {
+  const double boundary = boundary_ratio * sampler.config().train_timesteps;
+  std::vector<DenoiseStep> steps;
+  for (const float timestep : sampler.timesteps()) {
+    const int model = guidance.size() > 1 && timestep < boundary ? 1 : 0;
+    steps.push_back({model, guidance_branches(guidance[model])});
+  }
+  return steps;
+}
+
+std::vector<DenoiseStep> steps_of(const ModelDirectory& model, const Request& request,
+                                  const Sampler& sampler) {
+  return steps_of(sampler, model.boundary_ratio.value_or(0), guidance_of(model, request));
+}
+
+bool JobFacts::guided() const {
+  return std::ranges::any_of(guidance, [](double scale) { return guidance_branches(scale) == 2; });
+}
+
+JobFacts facts_of(const OpenModel& model, const Request& resolved) {
+  const ModelDirectory& directory = model.directory;
+  JobFacts facts{.request = resolved,
+                 .sampler = {sampler_of(model, resolved), resolved.steps, resolved.sigmas},
+                 .latent = latent_of(directory, resolved),
+                 .grid = grid_of(directory, resolved),
+                 .guidance = guidance_of(directory, resolved),
+                 .steps = {},
+                 .chunks = clips_of(directory, resolved),
+                 .sound = sound_of(directory, resolved)};
+  const Method& method = resolved.method;
+  facts.window = facts.latent;
+  if (is_queue(resolved)) {
+    facts.window[1] = queue_settings(method).frames.count(0);
+    facts.block_prompts = block_prompts_of(directory, resolved, facts.latent[1]);
+  }
+  const int global = method.global_sigma ? facts.sampler.steps_from(*method.global_sigma) : 0;
+  facts.dual_scope = dual_scope_of(method, global);
+  facts.patches = stale_patches_of(method, facts.grid, resolved.steps);
+  facts.steps = steps_of(directory, resolved, facts.sampler);
+  for (const int step : resolved.cache.skipped.value_or(std::vector<int>{}))
+    facts.steps[step].skipped = true;
+  if (const auto& patches = facts.patches.pipefusion)
+    displace_steps(facts.steps, patches->warmup, patches->resync);
+  facts.prompt_rows[0] = model.prompt_rows(resolved.prompt);
+  if (facts.guided()) facts.prompt_rows[1] = model.prompt_rows(*resolved.negative_prompt);
+  for (const ScheduledPrompt& later : resolved.schedule)
+    facts.later_rows.push_back(model.prompt_rows(later.prompt));
+  return facts;
+}
+
+}  // namespace weft

@@ -1,0 +1,48 @@
+#pragma once
+// The few steps, blocks of the queue, transformer blocks and latent frames that stand for all of a
+// job's. Its memory and its time are found by running these alone.
+#include <span>
+#include <vector>
+
+#include "engine/job/job_facts.h"
+
+namespace weft {
+
+// The first step of each kind. Of the queue as many blocks as it and the block before hold at most,
+// of a few steps.
+struct MemorySample {
+  JobFacts facts;
+  // The queue's other sample, with a block and a step less. Each of `more` blocks that are left out
+  // takes the difference between the two. `kept_sets` of its step cache are left out
+  // (QueuePlanConfig::kept_sets).
+  std::optional<JobFacts> smaller{};
+  int more = 0, kept_sets = 0;
+};
+MemorySample memory_sample(const JobFacts& job);
+
+// Two steps of each kind; the exact ones of displaced patches come first. Of the queue two blocks.
+struct TimeSample {
+  JobFacts facts;
+  // The steps of each kind: the first of those that are left, and how many the job has. Those that
+  // are left out take as long as the last one. None for the queue.
+  struct Alike {
+    int first = 0, count = 0;
+  };
+  std::vector<Alike> alike{};
+};
+constexpr int kSampledSteps = 2;  // of each kind
+TimeSample time_sample(const JobFacts& job);
+
+// Forwards of so few transformer blocks, and of `next`, which has one more per stage, tell what
+// those of all blocks take: the difference between the two, `more` times. `next` is 0 where so few
+// are all of them. `blocks` are those of each expert.
+struct LayersSample {
+  int fewest = 0, next = 0, more = 0;
+};
+LayersSample layers_sample(std::span<const int> blocks, int stages);
+
+// The request with one step, and with so many latent frames, or chunks of sound. What it encodes
+// and decodes stands for all.
+Request ends_sample(const JobFacts& job, const ModelDirectory& model, int64_t pieces);
+
+}  // namespace weft
