@@ -5,7 +5,7 @@
 
 #include "apps/command_line/flags.h"
 #include "apps/model_search.h"
-#include "engine/generation/open_model.h"
+#include "engine/parts/open_model.h"
 
 namespace weft {
 

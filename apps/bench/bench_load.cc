@@ -26,7 +26,7 @@
 #include "apps/device.h"
 #include "apps/model_folder.h"
 #include "apps/scratch_folder.h"
-#include "engine/generation/components.h"
+#include "engine/parts/components.h"
 #include "io/json.h"
 #include "kernels/transfer.h"
 #include "models/random_weights/random_weights.h"

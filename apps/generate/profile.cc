@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "apps/command_line/printable.h"
-#include "engine/generation/rank_placement.h"
+#include "engine/parts/rank_placement.h"
 #include "io/trace_file.h"
 
 namespace weft {

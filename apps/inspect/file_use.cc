@@ -9,7 +9,7 @@
 
 #include "apps/command_line/printable.h"
 #include "apps/commands.h"
-#include "engine/generation/open_model.h"
+#include "engine/parts/open_model.h"
 #include "models/files/tokenizer_files.h"
 #include "models/lora/lora.h"
 

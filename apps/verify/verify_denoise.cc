@@ -85,7 +85,7 @@ JobFacts facts_of(const Case& c, const Request& request) {
 
 // Generates with the case's guidance and the seams of its placement. `steps` are those whose
 // velocities are results.
-NamedTensors denoise(Case& c, const std::function<Request(const Sequence& all)>& request_of,
+NamedTensors denoise(Case& c, const std::function<JobFacts(const Sequence& all)>& facts_of,
                      const std::function<std::vector<int>(const Sampler& sampler)>& steps_of) {
   Bench bench(c);
   CaseTransformer experts(c, bench.stream);
@@ -95,7 +95,7 @@ NamedTensors denoise(Case& c, const std::function<Request(const Sequence& all)>&
   const auto shape = noise.view().extent;
   const auto grid = traits.grid(shape[1], shape[2], shape[3]);
   const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
-  const JobFacts facts = facts_of(c, request_of(all));
+  const JobFacts facts = facts_of(all);
   const Sampler& sampler = facts.sampler;
   const std::vector<int> steps = steps_of(sampler);
   const int branches = guidance_branches(facts.guidance[0]);
@@ -105,13 +105,13 @@ NamedTensors denoise(Case& c, const std::function<Request(const Sequence& all)>&
 
   const LatentSplit split =
       c.placement.split({shape[0], shape[1], shape[2], shape[3]}, traits.patch[0]);
-
   NamedTensors out;
   std::map<int, Tensor> velocities;  // this rank's rows
-  DenoisePlanConfig config = staged_config(c.placement, traits, experts.dtype(), all);
+  DenoisePlanConfig config =
+      staged_config(c.placement, traits, experts.dtype(), all, facts.patches);
   config.steps.assign(sampler.steps(), {.model = 0, .branches = branches});
   config.blocks = {traits.blocks};
-  if (c.placement.pipefusion()) displace_steps(config.steps, c.placement.pipefusion()->warmup);
+  if (const auto& patches = facts.patches.pipefusion) displace_steps(config.steps, patches->warmup);
   Stream host = host_stream(bench.stream);
   out["latents"] = Tensor(DType::kF32, split.shape);
   int64_t decoded = 0;  // latent frames
@@ -123,18 +123,21 @@ NamedTensors denoise(Case& c, const std::function<Request(const Sequence& all)>&
           [&](int step, const Range& own, const TensorView& velocity) {
             if (std::ranges::count(steps, step) == 0) return;
             Tensor& rows = velocities[step];
-            if (!rows) rows = Tensor(DType::kF32, {c.placement.tokens(all).size(), traits.row()});
+            if (!rows)
+              rows = Tensor(DType::kF32,
+                            {c.placement.tokens(all, facts.patches).size(), traits.row()});
             const HostCopy copied(bench.stream, velocity);
             copy(host, copied.view(), rows.view().slice(0, own.begin, own.size()));
           },
       .decode = [&](const TensorView& frames) { place(bench, frames, decoded, out["latents"]); }};
-  Denoiser(bench.stream, bench.arena, experts, c.placement).run(config, job);
+  Denoiser({bench.stream, bench.arena, experts, c.placement}).run(config, job);
 
   for (const int step : steps) {
     const auto own = velocities.find(step);
     const Tensor rows =
         join_rows(bench, c.placement, own == velocities.end() ? TensorView() : own->second.view(),
-                  c.placement.layout()[Axis::kLayers] - 1, step, {all, 0, traits.row()});
+                  c.placement.layout()[Axis::kLayers] - 1, step,
+                  {.all = all, .columns = traits.row(), .patches = facts.patches});
     if (!c.placement.root()) continue;
     Tensor velocity(DType::kF32, {shape[0], shape[1], shape[2], shape[3]});
     unpatchify(host, rows, traits.patch, TokenRanges::all(all.tokens), velocity);
@@ -147,7 +150,7 @@ NamedTensors denoise(Case& c, const std::function<Request(const Sequence& all)>&
 
 NamedTensors run_clips(Case& c) {
   return denoise(
-      c, [&](const Sequence& all) { return clips_request(c, all.frames); },
+      c, [&](const Sequence& all) { return facts_of(c, clips_request(c, all.frames)); },
       [](const Sampler& sampler) {
         return std::vector{0, sampler.steps() - 1};
       });
@@ -160,11 +163,12 @@ NamedTensors run_displaced(Case& c) {
       [&](const Sequence& all) {
         if (const std::string why = refuse(method, all.tokens); !why.empty())
           throw Error(ErrorKind::kModel, c.file("case.json") + ": " + why);
+        JobFacts facts = facts_of(c, displaced_request(c));
         if (is_pipefusion(c))
-          c.placement.set_patches({.pipefusion = PipeFusion{method.patches, method.warmup}});
+          facts.patches.pipefusion = PipeFusion{method.patches, method.warmup};
         else
-          c.placement.set_patches({.displaced = method});
-        return displaced_request(c);
+          facts.patches.displaced = method;
+        return facts;
       },
       [&](const Sampler& sampler) {
         const int last = sampler.steps() - 1;

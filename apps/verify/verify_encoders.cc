@@ -133,6 +133,7 @@ NamedTensors run_text_encoder(Case& c) {
       model->load(bench.stream, *weights, c.options.dtype, c.placement.text_width(traits));
   const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
   NamedTensors out;
+  EncoderSeams seams(c.placement);
   const std::string prefix = "input_ids.";
   for (const std::string& name : inputs.names()) {
     if (!name.starts_with(prefix)) continue;
@@ -142,8 +143,7 @@ NamedTensors run_text_encoder(Case& c) {
     std::vector<int32_t> ids(static_cast<size_t>(view.count()));
     std::memcpy(ids.data(), view.data, view.bytes());
     Tensor states = bench.tensor(DType::kF32, {view.count(), traits.columns});
-    Context context =
-        c.placement.text_context(bench.stream, bench.arena, Pass{}, traits, view.count());
+    Context context = seams.context(bench.stream, bench.arena, Pass{}, traits, view.count());
     encoder->encode(context, ids, states);
     const std::string number = name.substr(prefix.size());
     states = on_host(bench.stream, std::move(states));
@@ -174,7 +174,8 @@ NamedTensors run_image_encoder(Case& c) {
                                        " (legal: [3, " + std::to_string(traits.size) + ", " +
                                        std::to_string(traits.size) + "])");
   Tensor rows = bench.tensor(DType::kF32, {traits.rows, traits.columns});
-  Context context = c.placement.text_context(bench.stream, bench.arena, Pass{}, split, traits.rows);
+  EncoderSeams seams(c.placement);
+  Context context = seams.context(bench.stream, bench.arena, Pass{}, split, traits.rows);
   encoder->encode(context, pixels, rows);
   NamedTensors out;
   out["hidden_states.-2"] = on_host(bench.stream, std::move(rows));
@@ -203,8 +204,9 @@ NamedTensors run_audio_encoder(Case& c) {
   Tensor& features = out["features.30hz"] = Tensor(DType::kF32, {traits.states, n, d});
   for (const Clips& clips : buckets)
     out[clips.name] = Tensor(DType::kF32, {traits.states, d, std::ssize(clips.rows_of(n))});
-  Context context = c.placement.text_context(bench.stream, bench.arena, Pass{}, split,
-                                             traits.rows(samples.count()));
+  EncoderSeams seams(c.placement);
+  Context context =
+      seams.context(bench.stream, bench.arena, Pass{}, split, traits.rows(samples.count()));
   encoder->encode(context, samples, [&](int64_t k, const TensorView& state) {
     const HostCopy here(bench.stream, state);
     Stream host = host_stream(bench.stream);

@@ -22,7 +22,7 @@ TensorView given_ids(const Case& c, const TensorFile& inputs) {
 }
 
 // Gives the root the rows that every rank of stage `stage` has.
-Tensor on_root(Stream& stream, RankPlacement& placement, int stage, int index,
+Tensor on_root(Stream& stream, const RankPlacement& placement, int stage, int index,
                const TensorView& own, std::array<int64_t, 2> shape) {
   const int source = placement.rank_of(stage, 0);
   Tensor whole;
@@ -63,7 +63,7 @@ class OnePass final : private TokenProgram {
 // Runs one pass over all ids through the stages; the root gets logits and hidden states under their
 // golden names.
 NamedTensors score(LanguageRank& rank, const std::vector<int32_t>& ids) {
-  RankPlacement& placement = rank.placement();
+  const RankPlacement& placement = rank.placement();
   Stream& stream = rank.stream();
   const int stages = placement.layout()[Axis::kLayers];
   const BlockRange blocks = rank.blocks();

@@ -6,7 +6,7 @@
 
 #include "apps/command_line/printable.h"
 #include "apps/verify/verify_run.h"
-#include "engine/generation/open_model.h"
+#include "engine/parts/open_model.h"
 
 namespace weft {
 namespace {

@@ -130,7 +130,7 @@ class QueueRun {
       copy(host_, copied.view(),
            velocities_[{pass.clip, pass.step}] = Tensor(DType::kF32, velocity.shape()));
     };
-    QueueDenoiser(bench_.stream, bench_.arena, experts_, case_.placement, case_.options.dtype)
+    QueueDenoiser({bench_.stream, bench_.arena, experts_, case_.placement}, case_.options.dtype)
         .run(config_, job);
     for (int block = 0; block < of_.blocks; ++block)
       for (int step = 0; step < of_.steps; ++step)
@@ -143,7 +143,7 @@ class QueueRun {
   // Returns the guided velocity of a step as [C, n, H, W] on the root, elsewhere an empty tensor.
   // Each rank of the last stage has the rows of its part.
   Tensor join_velocity(int block, int step) {
-    RankPlacement& placement = case_.placement;
+    const RankPlacement& placement = case_.placement;
     const Range all = config_.own(block);
     const int last = placement.layout()[Axis::kLayers] - 1;
     const auto rows_of = [&](int rank) {

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "apps/verify/verify_stages.h"
-#include "engine/generation/components.h"
+#include "engine/parts/rank.h"
+#include "engine/parts/seams.h"
 #include "io/json.h"
 #include "kernels/arena.h"
 #include "kernels/copy.h"
@@ -136,10 +137,11 @@ struct CaseTransformer final : Experts {
 // are those of the first sequence index; they may come first in both.
 struct JoinedRows {
   Sequence all;
-  int64_t joint, columns;
+  int64_t joint = 0, columns = 0;
   bool joint_first = false;
+  StalePatches patches{};
 };
-Tensor join_rows(Bench& bench, RankPlacement& placement, const TensorView& own, int stage,
+Tensor join_rows(Bench& bench, const RankPlacement& placement, const TensorView& own, int stage,
                  int index, const JoinedRows& shape);
 
 // The inputs of speech to video beside the latent and the prompt (verify_speech.cc). All are empty

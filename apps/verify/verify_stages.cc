@@ -21,7 +21,7 @@
 
 namespace weft {
 
-Tensor join_rows(Bench& bench, RankPlacement& placement, const TensorView& own, int stage,
+Tensor join_rows(Bench& bench, const RankPlacement& placement, const TensorView& own, int stage,
                  int index, const JoinedRows& shape) {
   const Sequence& all = shape.all;
   const int64_t joint = shape.joint, columns = shape.columns;
@@ -34,12 +34,12 @@ Tensor join_rows(Bench& bench, RankPlacement& placement, const TensorView& own, 
   };
   const auto landing = [&](int rank) {
     if (!sends(rank) || rank == 0) return rank == 0 && sends(0) ? own : TensorView();
-    const int64_t rows = placement.tokens_of(rank, all).size();
+    const int64_t rows = placement.tokens_of(rank, all, shape.patches).size();
     part = Tensor(DType::kF32, {rows + joint, columns});
     return part.view();
   };
   const auto place = [&](int rank, const TensorView& from) {
-    const TokenRanges tokens = placement.tokens_of(rank, all);
+    const TokenRanges tokens = placement.tokens_of(rank, all, shape.patches);
     const auto copy_rows = [&](int64_t at, int64_t to, int64_t count) {
       if (count == 0) return;
       const TensorView source = from.slice(0, at, count);
@@ -80,8 +80,8 @@ TensorView latent_of(const TensorView& x) {
 // the velocity for the latent.
 class OneForward final : private StagedProgram {
  public:
-  OneForward(Bench& bench, Context& context, RankPlacement& placement, const Transformer& model,
-             const Conditioning& conditioning, const Rope& rope)
+  OneForward(Bench& bench, Context& context, const RankPlacement& placement,
+             const Transformer& model, const Conditioning& conditioning, const Rope& rope)
       : StagedProgram(bench.stream, bench.arena, placement, model.traits(), model.loaded().dtype),
         context_(context),
         model_(model),
@@ -140,7 +140,7 @@ std::string observed_name(const TransformerTraits& traits, int block) {
 }
 
 // Joins on the root what the ranks' collectors saw of token rows, under the golden names.
-void join_seen(Bench& bench, RankPlacement& placement, const TransformerTraits& traits,
+void join_seen(Bench& bench, const RankPlacement& placement, const TransformerTraits& traits,
                const Sequence& all, int64_t joint, NamedTensors& seen) {
   if (placement.alone()) return;
   const int stages = placement.layout()[Axis::kLayers];
@@ -264,7 +264,8 @@ NamedTensors run_transformer(Case& c) {
   const GivenInputs given = given_inputs(bench, c, inputs, x, traits);
   const SpeechInputs speech = speech_inputs(bench, c, inputs, *described, grid[0]);
   Collector prepared, collector;
-  Context context = c.placement.context(bench.stream, bench.arena, Pass{}, all, &prepared);
+  ForwardSeams seams(c.placement, {});
+  Context context = seams.context(bench.stream, bench.arena, Pass{}, all, &prepared);
   const Tensor pooled = traits.pooled_columns ? bench.load(inputs, "pooled_projections") : Tensor();
   const std::unique_ptr<Conditioning> conditioning =
       model->prepare(context,
@@ -298,7 +299,7 @@ NamedTensors run_transformer(Case& c) {
 }
 
 // Joins bands of rows of [C, F, H, W] on the root, which may have none itself.
-void join_bands(Bench& bench, RankPlacement& placement, int64_t latent_rows,
+void join_bands(Bench& bench, const RankPlacement& placement, int64_t latent_rows,
                 const TensorView& whole) {
   const int64_t scale = whole[2] / latent_rows;
   if (placement.alone()) return;
@@ -341,7 +342,8 @@ NamedTensors run_vae(Case& c, VaeParts part) {
     const auto part_of = [&](const TensorView& view, int64_t factor) {
       return view.slice(2, band.begin * factor, band.size() * factor);
     };
-    Context context = c.placement.vae_context(bench.stream, bench.arena, Pass{}, rows);
+    BandSeams seams(c.placement, rows);
+    Context context = seams.context(bench.stream, bench.arena, Pass{});
     if (decode)
       vae_decode(context, *vae, part_of(x, 1), part_of(out, scale));
     else

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/generation/rank_placement.h"
+#include "engine/parts/rank_placement.h"
 #include "io/weights/tensor_file.h"
 #include "kernels/stream.h"
 

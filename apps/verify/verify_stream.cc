@@ -98,7 +98,7 @@ class StreamRun {
     StreamPlanConfig config = stream_config(case_.placement, traits, case_.options.dtype, job);
     config.blocks = of_.blocks;
     config.swap_block = of_.swap_block;
-    StreamDenoiser(bench_.stream, bench_.arena, experts_, case_.placement, case_.options.dtype)
+    StreamDenoiser({bench_.stream, bench_.arena, experts_, case_.placement}, case_.options.dtype)
         .run(config, job);
     if (!case_.placement.alone())
       on_root(config.decoder(), {.kind = Payload::kLatent, .hop = 1 << 10}, latents, latents);
@@ -130,7 +130,7 @@ class StreamRun {
 
   // The root takes in `to` what the rank `from` has in `own`.
   void on_root(int from, const Tag& tag, const TensorView& own, const TensorView& to) {
-    RankPlacement& placement = case_.placement;
+    const RankPlacement& placement = case_.placement;
     placement.communicator().gather_v(host_, tag, placement.rank() == from ? own : TensorView(),
                                       [&](int rank) { return rank == from ? to : TensorView(); });
   }
@@ -138,7 +138,7 @@ class StreamRun {
   // Returns the velocity of a step as [C, P, H, W] on the root, elsewhere an empty tensor. The last
   // stage of the step's group has it.
   Tensor root_velocity(const StreamPlanConfig& config, int block, int step) {
-    RankPlacement& placement = case_.placement;
+    const RankPlacement& placement = case_.placement;
     std::array<int, kAxes> at{};
     int& group = at[static_cast<int>(Axis::kStep)];
     while (step >= config.group(group).end) ++group;

@@ -37,12 +37,13 @@ void paste(const TensorView& band, int64_t index, int64_t first, Frame& frame) {
 
 }  // namespace
 
-StreamDecoder::StreamDecoder(Stream& stream, Arena& arena, RankPlacement& placement,
+StreamDecoder::StreamDecoder(Stream& stream, Arena& arena, const RankPlacement& placement,
                              const DecoderSettings& settings)
     : stream_(stream),
       arena_(arena),
       placement_(placement),
       settings_(settings),
+      seams_(placement, settings.latent[1]),
       band_(placement.band(settings.latent[1])),
       height_(settings.latent[1] * settings.traits.spatial_factor),
       width_(settings.latent[2] * settings.traits.spatial_factor) {
@@ -122,7 +123,7 @@ TensorView StreamDecoder::decode_rows(const TensorView& latents, int64_t index, 
     }
     settings_.vae->denormalize(to, to);
   });
-  Context context = placement_.vae_context(stream_, arena_, tag.pass, settings_.latent[1]);
+  Context context = seams_.context(stream_, arena_, tag.pass);
   const TensorView rows =
       arena_.alloc(DType::kF32, {decoder_->next_frames(), 3, decoder_->height(), width_});
   decoder_->decode_chunk(context, latent_, rows);

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/decoding/frame_writer.h"
-#include "engine/generation/rank_placement.h"
+#include "engine/parts/seams.h"
 #include "kernels/arena.h"
 #include "models/vae.h"
 
@@ -48,7 +48,7 @@ struct DecoderSettings {
 // rank with a band sends the root n * 3 * rows * W bytes, or 4 times as many if float_frames.
 class StreamDecoder {
  public:
-  StreamDecoder(Stream& stream, Arena& arena, RankPlacement& placement,
+  StreamDecoder(Stream& stream, Arena& arena, const RankPlacement& placement,
                 const DecoderSettings& settings);
 
   // Decodes the next latent frames [C, f, h, w] f32, normalised, in host memory. A rank without a
@@ -104,8 +104,9 @@ class StreamDecoder {
 
   Stream& stream_;
   Arena& arena_;
-  RankPlacement& placement_;
+  const RankPlacement& placement_;
   const DecoderSettings settings_;
+  BandSeams seams_;
   const Range band_;
   const int64_t height_, width_;  // pixels
   std::unique_ptr<VaeDecoder> decoder_;

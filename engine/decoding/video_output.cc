@@ -4,16 +4,15 @@
 
 namespace weft {
 
-VideoOutput::VideoOutput(Stream& stream, Arena& arena, RankPlacement& placement,
-                         DecoderSettings settings, const VideoReceivers& receivers,
-                         const FramesSoFar& before)
-    : stream_(stream),
-      arena_(arena),
-      placement_(placement),
+VideoOutput::VideoOutput(const Rank& rank, DecoderSettings settings,
+                         const VideoReceivers& receivers, const FramesSoFar& before)
+    : stream_(rank.stream),
+      arena_(rank.arena),
+      placement_(rank.placement),
       settings_(std::move(settings)),
       receivers_(receivers) {
   settings_.float_frames = receivers_.tap != nullptr;
-  if (placement.root()) {
+  if (placement_.root()) {
     if (receivers_.tap) {
       const int64_t scale = settings_.traits.spatial_factor;
       video_ = Tensor(

@@ -7,6 +7,7 @@
 
 #include "engine/decoding/stream_decoder.h"
 #include "engine/generation/stages.h"
+#include "engine/parts/rank.h"
 
 namespace weft {
 
@@ -22,8 +23,8 @@ class VideoOutput {
   // A tap receives the whole video, so settings.total or settings.pictures must then be known.
   // `settings` has no writer and no on_chunk. `before` is what the receivers have of an earlier
   // run.
-  VideoOutput(Stream& stream, Arena& arena, RankPlacement& placement, DecoderSettings settings,
-              const VideoReceivers& receivers, const FramesSoFar& before = {});
+  VideoOutput(const Rank& rank, DecoderSettings settings, const VideoReceivers& receivers,
+              const FramesSoFar& before = {});
 
   // Ends what has been pushed, and releases the decoder with it: the next latent frames are
   // another video's, whose pictures follow. No push comes before begin_part().
@@ -49,7 +50,7 @@ class VideoOutput {
 
   Stream& stream_;
   Arena& arena_;
-  RankPlacement& placement_;
+  const RankPlacement& placement_;
   DecoderSettings settings_;
   const VideoReceivers receivers_;
   int64_t pictures_before_ = 0;        // of the parts that have ended

@@ -26,7 +26,7 @@ DenoisePlanConfig plan_config(const JobFacts& facts, const Components& parts,
   if (directory.pictures.form == PictureForm::kReference)
     shown = traits.reference_frames / traits.patch[0] * all.frame_tokens();
   if (motion) shown += transformer.motion_rows(facts.grid);
-  DenoisePlanConfig config = staged_config(placement, traits, parts.dtype(), all);
+  DenoisePlanConfig config = staged_config(placement, traits, parts.dtype(), all, facts.patches);
   for (size_t branch = 0; branch < facts.prompt_rows.size(); ++branch)
     if (const int64_t count = facts.prompt_rows[branch])
       config.joint_rows[branch] = transformer.joint_rows(all.tokens, count) + shown;
@@ -38,11 +38,11 @@ DenoisePlanConfig plan_config(const JobFacts& facts, const Components& parts,
   return config;
 }
 
-Denoiser::Denoiser(Stream& stream, Arena& arena, Experts& experts, RankPlacement& placement,
-                   Graphs graphs)
-    : StagedProgram(stream, arena, placement, experts.traits(), experts.dtype()),
-      experts_(experts),
-      forwards_(stream, arena, experts, placement, graphs) {}
+Denoiser::Denoiser(const Rank& rank, Graphs graphs)
+    : StagedProgram(rank.stream, rank.arena, rank.placement, rank.experts.traits(),
+                    rank.experts.dtype()),
+      experts_(rank.experts),
+      forwards_(rank, graphs) {}
 
 void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   config_ = config;
@@ -56,6 +56,7 @@ void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   forwards_.begin(
       {.sampler = job.facts.sampler,
        .grid = traits_.grid(frames, latent[2], latent[3]),
+       .method = {.dual_scope = job.facts.dual_scope, .patches = job.facts.patches},
        .text = [&job](const Pass& pass) { return job.embeds[pass.branch]; },
        .pooled = [&job](const Pass& pass) { return job.pooled[pass.branch]; },
        .guidance = job.facts.request.guidance_scale.value_or(0),
@@ -63,7 +64,6 @@ void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
        .pictures = job.pictures,
        .signal = [&job](const Pass& pass) { return job.signal[pass.branch]; }});
   clip_ = {.step = config.first_step};
-  placement_.set_dual_scope(job.facts.dual_scope);
   forget_caches();
   changes_.clear();
   errors_.clear();
@@ -74,7 +74,7 @@ void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
     first_block_.emplace(stream_);
   preview_.reset();
   previewed_ = {job.preview ? job.preview->every : 1, job.facts.sampler.steps()};
-  if (run_from(std::move(job.latent), config_)) return;
+  if (run_from(std::move(job.latent), config_, job.facts.patches)) return;
   throw Error(ErrorKind::kStopped, "stopped in denoise after step " + std::to_string(clip_.step) +
                                        " of " + std::to_string(job.facts.sampler.steps()));
 }
@@ -171,7 +171,7 @@ bool Denoiser::begin_turn(int turn) {
       job_->facts.sampler.steps()) {  // what remains needs only the rows, which may be under way
     show_preview(turn);
     preview_.reset();
-    placement_.finish_messages();
+    forwards_.finish_messages();
     if (job_->facts.request.cache.kind != StepCacheKind::kNone) gather_changes();
     forget_caches();
     clip_ = {};
@@ -191,7 +191,7 @@ bool Denoiser::begin_turn(int turn) {
     Snapshot snapshot = gather(turn);
     if (placement_.root()) job_->keep(turn, std::move(snapshot));
   }
-  if (stops(what)) placement_.finish_messages();
+  if (stops(what)) forwards_.finish_messages();
   if (!stops(what)) show_preview(turn);
   return !stops(what);
 }
@@ -252,11 +252,11 @@ Tensor Denoiser::gather_on_root(const TensorView& own_rows, const Tag& tag, int6
   const auto landing = [&](int rank) {
     if (rank == 0 || !sends(rank)) return rank == 0 ? own : TensorView();
     scope.emplace(arena_);
-    const int64_t rows = placement_.tokens_of(rank, sequence()).size();
+    const int64_t rows = tokens_of(rank).size();
     return arena_.alloc(DType::kF32, {rows, row});
   };
   const auto place = [&](int rank, const TensorView& rows) {
-    unpatchify(stream_, rows, traits_.patch, placement_.tokens_of(rank, sequence()), whole);
+    unpatchify(stream_, rows, traits_.patch, tokens_of(rank), whole);
     scope.reset();
   };
   if (placement_.alone())

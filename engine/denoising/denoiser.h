@@ -26,8 +26,7 @@
 namespace weft {
 
 // Describes a job to plan_denoise: its steps, the replica's layout and the sizes of its messages.
-// `motion` says that the forwards read the pictures before a chunk (Job::motion). The placement has
-// the job's patches.
+// `motion` says that the forwards read the pictures before a chunk (Job::motion).
 DenoisePlanConfig plan_config(const JobFacts& facts, const Components& parts,
                               const RankPlacement& placement, bool motion);
 
@@ -110,8 +109,7 @@ struct Job {
 
 class Denoiser final : private StagedProgram {
  public:
-  Denoiser(Stream& stream, Arena& arena, Experts& experts, RankPlacement& placement,
-           Graphs graphs = Graphs::kRecord);
+  explicit Denoiser(const Rank& rank, Graphs graphs = Graphs::kRecord);
 
   // Throws Error(kNonFinite) that names stage, step and block where a velocity is not finite, and
   // Error(kStopped) where before_step says so. A checkpoint makes every rank but the root send 4

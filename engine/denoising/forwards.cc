@@ -16,12 +16,16 @@ Sequence sequence_of(const std::array<int64_t, 3>& grid) {
 
 }  // namespace
 
-Forwards::Forwards(Stream& stream, Arena& arena, Experts& experts, RankPlacement& placement,
-                   Graphs graphs)
-    : stream_(stream), arena_(arena), experts_(experts), placement_(placement), graphs_(graphs) {}
+Forwards::Forwards(const Rank& rank, Graphs graphs)
+    : stream_(rank.stream),
+      arena_(rank.arena),
+      experts_(rank.experts),
+      placement_(rank.placement),
+      graphs_(graphs) {}
 
 void Forwards::begin(ForwardJob job) {
   job_.emplace(std::move(job));
+  seams_.emplace(placement_, job_->method);
   recorded_ = {};
   streaming_ = {};
 }
@@ -61,7 +65,7 @@ const Forwards::Prepared& Forwards::prepared(const Pass& pass) {
   if (!fresh) return prepared;
   Held& held = held_.at(pass.model);
   const Arena::Scope scope(arena_);
-  Context context = placement_.context(stream_, arena_, pass, sequence_of(job_->grid));
+  Context context = seams_->context(stream_, arena_, pass, sequence_of(job_->grid));
   const WeightOffload before = held.expert->streamed();
   const TensorView text = job_->text(pass);
   Conditions conditions{.text = text,
@@ -85,7 +89,7 @@ const Forwards::Prepared& Forwards::prepared(const Pass& pass) {
 // are all resident. While a meter is attached nothing is recorded, because it must see every op.
 bool Forwards::recordable(const Step& step) const {
   return graphs_ == Graphs::kRecord && stream_.queue() && placement_.alone() &&
-         !placement_.displaces() && !thread_meter() && step.blocks.first() && step.blocks.last() &&
+         !job_->method.patches && !thread_meter() && step.blocks.first() && step.blocks.last() &&
          expert(step.pass).streamed_bytes() == 0;
 }
 
@@ -173,7 +177,7 @@ void Forwards::enqueue(const Step& step, const TensorView& embedding, const Tens
   const Prepared& prepared = this->prepared(step.pass);
   const Rope& rope = this->rope(step.pass);
   Context context =
-      placement_.context(stream_, arena_, in_tag(step.pass), sequence(step.pass), &watch_);
+      seams_->context(stream_, arena_, in_tag(step.pass), sequence(step.pass), &watch_);
   const std::vector<TimeSegment> times = times_of(step.pass);
   blocks([&](const BlockRange& range, const TensorView& in, const TensorView& out) {
     expert(step.pass).forward(context, {.blocks = range,

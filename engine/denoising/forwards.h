@@ -8,7 +8,8 @@
 
 #include "engine/denoising/finite_watch.h"
 #include "engine/denoising/staged_program.h"
-#include "engine/generation/components.h"
+#include "engine/parts/rank.h"
+#include "engine/parts/seams.h"
 #include "engine/sampling/sampler.h"
 #include "kernels/device_graph.h"
 
@@ -27,6 +28,7 @@ struct PictureViews {
 struct ForwardJob {
   const Sampler& sampler;
   std::array<int64_t, 3> grid;  // tokens of a forward along frame, row and column
+  ForwardMethod method{};
   // The rows [length, d] f32 of the prompt that a pass is conditioned on, on the stream's device.
   std::function<TensorView(const Pass& pass)> text;
   // The vector [d] f32 of that prompt, and the scale of guidance, where the model reads them.
@@ -61,7 +63,7 @@ class Forwards {
     Rope rope;
   };
 
-  Forwards(Stream& stream, Arena& arena, Experts& experts, RankPlacement& placement, Graphs graphs);
+  Forwards(const Rank& rank, Graphs graphs);
 
   void begin(ForwardJob job);
   // Makes an expert resident, alone or beside those that are.
@@ -72,6 +74,7 @@ class Forwards {
   void forget_graphs() { recorded_ = {}; }
   // Forgets all experts and prompts, which the job does not need any more.
   void end();
+  void finish_messages() { seams_->finish(); }
 
   const Transformer& expert(const Pass& pass) const { return *held_.at(pass.model).expert; }
   const Prepared& prepared(const Pass& pass);
@@ -102,9 +105,10 @@ class Forwards {
   Stream& stream_;
   Arena& arena_;
   Experts& experts_;
-  RankPlacement& placement_;
+  const RankPlacement& placement_;
   Graphs graphs_;
   std::optional<ForwardJob> job_;
+  std::optional<ForwardSeams> seams_;
   std::map<int, Held> held_;           // by expert
   std::map<Pass, Prepared> prepared_;  // by expert, branch and request, or by micro too
   // Device graphs of the forward, one per branch, for the current expert and prompts. A forward is

@@ -8,18 +8,18 @@
 namespace weft {
 
 DenoisePlanConfig staged_config(const RankPlacement& placement, const TransformerTraits& traits,
-                                DType dtype, const Sequence& all) {
+                                DType dtype, const Sequence& all, const StalePatches& patches) {
   DenoisePlanConfig config;
   config.layout = placement.layout();
-  config.tokens = placement.token_counts(all);
+  config.tokens = placement.token_counts(all, patches);
   config.frames = all.frames;
   config.hidden_bytes = traits.width * static_cast<int64_t>(size_of(dtype));
-  if (placement.pipefusion()) config.patches = placement.pipefusion()->patches;
+  if (patches.pipefusion) config.patches = patches.pipefusion->patches;
   config.latent_bytes = traits.row() * static_cast<int64_t>(sizeof(float));
   return config;
 }
 
-StagedProgram::StagedProgram(Stream& stream, Arena& arena, RankPlacement& placement,
+StagedProgram::StagedProgram(Stream& stream, Arena& arena, const RankPlacement& placement,
                              const TransformerTraits& traits, DType dtype)
     : stream_(stream), arena_(arena), placement_(placement), traits_(traits), dtype_(dtype) {}
 
@@ -29,7 +29,7 @@ bool StagedProgram::last_stage() const {
 }
 
 Range StagedProgram::own_rows() const {
-  const SequenceMap map = placement_.token_map(sequence());
+  const SequenceMap map = placement_.token_map(sequence(), patches_);
   const int index = placement_.mesh().sequence_index(placement_.rank());
   const int64_t first = index ? map.slice(0, index).rows() : 0;
   return {first, first + map.rows(index)};
@@ -51,7 +51,9 @@ void StagedProgram::enter(const Step& step) {
              slots[kLatentSlot].slice(0, step.tokens.begin - first, step.tokens.size()));
 }
 
-bool StagedProgram::run_from(Tensor latent, const DenoisePlanConfig& config) {
+bool StagedProgram::run_from(Tensor latent, const DenoisePlanConfig& config,
+                             const StalePatches& patches) {
+  patches_ = patches;
   const TensorView whole = latent;
   std::copy_n(whole.shape().begin(), shape_.size(), shape_.begin());
   if (placement_.has_clips()) shape_[1] = config.frames * traits_.patch[0];
@@ -127,7 +129,8 @@ Tensor StagedProgram::take_latent(const Step& decode) {
     copy(stream_, slots[kLatentSlot], joined_.view().slice(0, range.begin, range.size()));
   }
   Tensor latent(DType::kF32, shape_, stream_.device());
-  unpatchify(stream_, rows, traits_.patch, placement_.token_map(sequence()).joined(), latent);
+  unpatchify(stream_, rows, traits_.patch, placement_.token_map(sequence(), patches_).joined(),
+             latent);
   stream_.sync();
   slots.clear();
   joined_ = {};
@@ -144,7 +147,7 @@ Tensor StagedProgram::take_frame(const Step& decode) const {
     const bool is_own = version.slot == kLatentSlot;
     const int from =
         is_own ? placement_.rank() : placement_.rank_of(layout[Axis::kLayers] - 1, part);
-    const Range held = placement_.tokens_of(from, sequence()).ranges[0];
+    const Range held = tokens_of(from).ranges[0];
     const Range tokens{std::max(held.begin, frame.begin), std::min(held.end, frame.end)};
     if (tokens.size() <= 0) continue;
     const TensorView rows = slots[version.slot];

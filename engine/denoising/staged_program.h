@@ -7,8 +7,7 @@
 #include <array>
 #include <functional>
 
-#include "engine/generation/rank_placement.h"
-#include "kernels/arena.h"
+#include "engine/parts/rank.h"
 #include "models/transformer.h"
 #include "parallel/schedule/denoise_plan.h"
 #include "parallel/schedule/interpreter.h"
@@ -17,7 +16,7 @@ namespace weft {
 
 // Fills in the layout and the sizes of a plan's messages, for a latent of `all` tokens.
 DenoisePlanConfig staged_config(const RankPlacement& placement, const TransformerTraits& traits,
-                                DType dtype, const Sequence& all);
+                                DType dtype, const Sequence& all, const StalePatches& patches = {});
 
 class StagedProgram : public Program {
  public:
@@ -26,13 +25,13 @@ class StagedProgram : public Program {
 
  protected:
   // `dtype` is that of hidden rows in slots.
-  StagedProgram(Stream& stream, Arena& arena, RankPlacement& placement,
+  StagedProgram(Stream& stream, Arena& arena, const RankPlacement& placement,
                 const TransformerTraits& traits, DType dtype);
 
   // Runs the plan of `config` from `latent` [C, F, H, W] f32, which is released once it is cut into
   // rows. F are the frames of the rank's clip (RankPlacement::clip_of), or all of them. Returns
   // false where begin_turn stopped it.
-  bool run_from(Tensor latent, const DenoisePlanConfig& config);
+  bool run_from(Tensor latent, const DenoisePlanConfig& config, const StalePatches& patches = {});
   // Called before the plan of a turn is made, where the plan's first blocks run ahead
   // (DenoisePlanConfig::first_block_bytes): whether its step is skipped is decided here.
   virtual void decide(int /*turn*/) {}
@@ -57,7 +56,8 @@ class StagedProgram : public Program {
   bool first_stage() const { return placement_.mesh().at(Axis::kLayers, placement_.rank()) == 0; }
   bool last_stage() const;
   bool holds_latent() const { return slots.has(kLatentSlot); }
-  TokenRanges own() const { return placement_.tokens(sequence()); }
+  TokenRanges own() const { return tokens_of(placement_.rank()); }
+  TokenRanges tokens_of(int rank) const { return placement_.tokens_of(rank, sequence(), patches_); }
   // Their rows among those of all sequence indices, one index after the other.
   Range own_rows() const;
   Sequence sequence() const { return {tokens(), grid_[0]}; }
@@ -67,11 +67,12 @@ class StagedProgram : public Program {
 
   Stream& stream_;
   Arena& arena_;
-  RankPlacement& placement_;
+  const RankPlacement& placement_;
   const TransformerTraits traits_;
   const DType dtype_;
   std::array<int64_t, 4> shape_{};  // of the latent
   std::array<int64_t, 3> grid_{};   // its tokens along frame, row and column
+  StalePatches patches_{};
 
  private:
   Tensor joined_;  // rows of all ranks

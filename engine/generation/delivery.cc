@@ -11,7 +11,7 @@ namespace weft {
 
 // A job that began with the final latent has the file already.
 bool Delivery::keeps_file() const {
-  return job_.placement.root() && !job_.options.latents_path.empty() &&
+  return job_.rank.placement.root() && !job_.options.latents_path.empty() &&
          job_.result.resumed_at < job_.result.steps;
 }
 
@@ -36,7 +36,7 @@ void Delivery::tell_file() {
 
 void Delivery::whole(const TensorView& on_device) {
   job_.meter.stage_ended(MemoryMeter::kDenoise);
-  const HostCopy copied(job_.stream, on_device);
+  const HostCopy copied(job_.rank.stream, on_device);
   const TensorView& latent = copied.view();
   RunResult& result = job_.result;
   result.signature = sha256_hex({static_cast<const char*>(latent.data), latent.bytes()});
@@ -50,7 +50,7 @@ void Delivery::keep(const Job::Channels& each) {
   job_.meter.stage_ended(MemoryMeter::kDenoise);
   const auto [channels, frames, height, width] = job_.facts.latent;
   RunResult& result = job_.result;
-  const bool root = job_.placement.root();
+  const bool root = job_.rank.placement.root();
   Sha256 hash;
   Tensor whole;
   if (root && job_.options.tap) whole = Tensor(DType::kF32, {channels, frames, height, width});
@@ -64,7 +64,7 @@ void Delivery::keep(const Job::Channels& each) {
   if (whole) job_.options.tap->tap("latents_final", whole);
   tell_file();
   const Tag tag{.kind = Payload::kControl, .hop = kFileDecision};
-  if (!job_.placement.agreed(job_.stream, tag, keeps_file())) return;
+  if (!job_.rank.placement.agreed(job_.rank.stream, tag, keeps_file())) return;
   if (root)
     write_file(TensorView(nullptr, DType::kF32, {channels, frames, height, width}), each);
   else
@@ -74,16 +74,17 @@ void Delivery::keep(const Job::Channels& each) {
 void Delivery::decode(const TensorView& latent) {
   if (!output_) {
     const auto [channels, frames, height, width] = job_.facts.latent;
-    const bool decodes = job_.placement.band(height).size() > 0;
-    output_.emplace(job_.stream, job_.arena, job_.placement,
-                    DecoderSettings{.traits = job_.parts.vae_model().traits(),
-                                    .vae = decodes ? &job_.parts.vae(job_.stream) : nullptr,
-                                    .latent = {channels, height, width},
-                                    .total = frames},
-                    VideoReceivers{job_.sink, job_.options.tap, job_.clock});
+    const bool decodes = job_.rank.placement.band(height).size() > 0;
+    output_.emplace(
+        job_.rank,
+        DecoderSettings{.traits = job_.rank.parts().vae_model().traits(),
+                        .vae = decodes ? &job_.rank.parts().vae(job_.rank.stream) : nullptr,
+                        .latent = {channels, height, width},
+                        .total = frames},
+        VideoReceivers{job_.sink, job_.options.tap, job_.clock});
   }
   if (!latent.data) return output_->write(latent, job_.options.stop);
-  const HostCopy copied(job_.stream, latent);
+  const HostCopy copied(job_.rank.stream, latent);
   output_->write(copied.view(), job_.options.stop);
 }
 

@@ -13,10 +13,7 @@ namespace weft {
 
 // A job, and what it uses of its rank.
 struct DeliveredJob {
-  Stream& stream;
-  Arena& arena;
-  Components& parts;
-  RankPlacement& placement;
+  const Rank& rank;
   const JobFacts& facts;
   const RunOptions& options;
   FrameSink* sink;

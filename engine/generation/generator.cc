@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "engine/generation/cached_steps.h"
-#include "engine/generation/components.h"
 #include "engine/generation/delivery.h"
 #include "engine/generation/prompt_rows.h"
 #include "engine/generation/stages.h"
@@ -16,6 +15,7 @@
 #include "engine/memory/estimate.h"
 #include "engine/memory/memory_advice.h"
 #include "engine/memory/memory_meter.h"
+#include "engine/parts/components.h"
 #include "engine/pictures/picture_conditions.h"
 #include "engine/planning/layout_limits.h"
 #include "engine/sound/clip_run.h"
@@ -32,10 +32,9 @@ namespace {
 
 // A text encoder that is not in the compute dtype is not split over ranks: its scales or blocks
 // would be others.
-RankPlacement encoding_rank(RankPlacement placement, const GeneratorOptions& options) {
-  if (options.text_weights != WeightFormat::kCompute && !placement.alone())
-    placement.encode_on_root();
-  return placement;
+RankPlacement encoding_rank(const RankPlacement& placement, const GeneratorOptions& options) {
+  const bool whole = options.text_weights != WeightFormat::kCompute && !placement.alone();
+  return whole ? placement.encoding_on_root() : placement;
 }
 
 }  // namespace
@@ -53,9 +52,10 @@ struct Generator::Run {
 };
 
 struct Generator::Impl {
-  Impl(std::shared_ptr<const OpenModel> model, const GeneratorOptions& given, RankPlacement of)
+  Impl(std::shared_ptr<const OpenModel> model, const GeneratorOptions& given,
+       const RankPlacement& of)
       : options(given),
-        placement(encoding_rank(std::move(of), given)),
+        placement(encoding_rank(of, given)),
         parts(std::move(model),
               {.dtype = given.dtype,
                .weights = given.weights,
@@ -117,8 +117,7 @@ struct Generator::Impl {
   JobFacts facts(const Request& request) const { return facts_of(*parts.model(), request); }
   std::string job_record(const JobFacts& facts) const;
 
-  DenoisePlanConfig plan_of(const JobFacts& facts) {
-    placement.set_patches(facts.patches);
+  DenoisePlanConfig plan_of(const JobFacts& facts) const {
     return plan_config(facts, parts, placement, facts.chunks > 1);
   }
 
@@ -171,7 +170,7 @@ struct Generator::Impl {
   uint64_t memory_now() const { return tensor_bytes_live(options.device.kind) + arena.used(); }
 
   GeneratorOptions options;
-  RankPlacement placement;
+  const RankPlacement placement;
   Components parts;
   ModelLimits limits;
   Stream stream;
@@ -179,6 +178,7 @@ struct Generator::Impl {
   uint64_t host_available = UINT64_MAX;  // host memory where the job runs on a device
   std::optional<PreviewFit> preview_fit{};
   Arena arena{size_t{256} << 30, options.device};
+  const Rank rank{stream, arena, parts, placement};
 };
 
 std::string Generator::Impl::job_record(const JobFacts& facts) const {
@@ -225,7 +225,7 @@ void Generator::Impl::encode_prompts(const Run& run, PromptEncoder& encoder,
 }
 
 void Generator::Impl::encode_pictures(const Run& run) {
-  PictureEncoder encoder(stream, arena, parts, placement, run.facts, run.options.image_rows);
+  PictureEncoder encoder(rank, run.facts, run.options.image_rows);
   run.clock.enter(Zone::kEncodeImage, encoder.pieces());
   heed_stop("encode_image", run);
   run.pictures = encoder.encode([&](int done) {
@@ -271,8 +271,8 @@ Start Generator::Impl::start_of(const Run& run) {
 }
 
 Delivery Generator::Impl::delivery(const Run& run) {
-  return Delivery({stream, arena, parts, placement, run.facts, run.options, run.sink, run.clock,
-                   run.meter, run.result, run.started, job_record(run.facts)});
+  return Delivery({rank, run.facts, run.options, run.sink, run.clock, run.meter, run.result,
+                   run.started, job_record(run.facts)});
 }
 
 // The job as its checkpoints describe it. The root alone hashes the prompts, where it may keep any.
@@ -286,8 +286,7 @@ void Generator::Impl::denoise_queue(const Run& run, std::span<const Prompt> prom
                                     int first_turn) {
   std::vector<TensorView> texts{prompts[0].embeds};
   for (const Prompt& later : prompts.subspan(2)) texts.push_back(later.embeds);
-  run_queue({stream, arena, parts, placement, run.facts, texts, prompts[1].embeds, first_turn,
-             described(run, prompts)},
+  run_queue({rank, run.facts, texts, prompts[1].embeds, first_turn, described(run, prompts)},
             run.sink, run.options, run.clock, run.result, run.started);
   run.meter.stage_ended(MemoryMeter::kDenoise);
 }
@@ -295,10 +294,9 @@ void Generator::Impl::denoise_queue(const Run& run, std::span<const Prompt> prom
 void Generator::Impl::denoise_clips(const Run& run, std::span<const Prompt> prompts,
                                     int first_step) {
   const std::optional<PreviewJob> preview = preview_job(run);
-  run_clips(
-      {stream, arena, parts, placement, run.facts, views_of(prompts).embeds, run.pictures.reference,
-       options.graphs, preview ? &*preview : nullptr, first_step, described(run, prompts)},
-      {run.sink, run.options, run.clock, run.meter, run.result, run.started});
+  run_clips({rank, run.facts, views_of(prompts).embeds, run.pictures.reference, options.graphs,
+             preview ? &*preview : nullptr, first_step, described(run, prompts)},
+            {run.sink, run.options, run.clock, run.meter, run.result, run.started});
 }
 
 std::optional<PreviewJob> Generator::Impl::preview_job(const Run& run) const {
@@ -327,7 +325,7 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
                           run.result.earlier_seconds, why_not_between_steps(run.facts.request),
                           [&run](int done) { return goes_on_after(run.facts.request, done); });
   Delivery delivered = delivery(run);
-  Denoiser denoiser(stream, arena, parts, placement, options.graphs);
+  Denoiser denoiser(rank, options.graphs);
   DenoisePlanConfig config = plan_of(run.facts);
   config.first_step = start.step;
   const std::optional<PreviewJob> preview = preview_job(run);
@@ -436,7 +434,7 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   parts.on_load = nullptr;
   parts.set_resident_blocks(memory.resident_layers);
   parts.set_residency(memory.residency);
-  PromptEncoder encoder(stream, arena, parts, placement, run_options.text_cache);
+  PromptEncoder encoder(rank, run_options.text_cache);
   std::vector<Prompt> prompts;
   if (!decode_only) prompts = prompts_of(request, *parts.model(), facts.guided());
   const bool encodes = !decode_only && !encoder.recall(prompts);
@@ -473,11 +471,11 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
 }
 
 Generator::Generator(const std::string& model_directory, const GeneratorOptions& options,
-                     RankPlacement placement)
-    : Generator(std::make_shared<OpenModel>(model_directory), options, std::move(placement)) {}
+                     const RankPlacement& placement)
+    : Generator(std::make_shared<OpenModel>(model_directory), options, placement) {}
 Generator::Generator(std::shared_ptr<const OpenModel> model, const GeneratorOptions& options,
-                     RankPlacement placement)
-    : impl_(std::make_unique<Impl>(std::move(model), options, std::move(placement))) {}
+                     const RankPlacement& placement)
+    : impl_(std::make_unique<Impl>(std::move(model), options, placement)) {}
 Generator::~Generator() = default;
 
 const std::shared_ptr<const OpenModel>& Generator::model() const { return impl_->parts.model(); }

@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "engine/generation/open_model.h"
-#include "engine/generation/rank_placement.h"
 #include "engine/job/checkpoint.h"
 #include "engine/job/job_facts.h"
 #include "engine/memory/memory_mode.h"
+#include "engine/parts/open_model.h"
+#include "engine/parts/rank_placement.h"
 #include "engine/preview/preview.h"
 #include "io/media/video.h"
 #include "kernels/device_graph.h"
@@ -189,10 +189,10 @@ class Generator {
  public:
   // Weights are loaded when they are first used. Generators may share an open model.
   Generator(std::shared_ptr<const OpenModel> model, const GeneratorOptions& options,
-            RankPlacement placement = {});
+            const RankPlacement& placement = {});
   // Opens the model first.
   Generator(const std::string& model_directory, const GeneratorOptions& options,
-            RankPlacement placement = {});
+            const RankPlacement& placement = {});
   ~Generator();
 
   const std::shared_ptr<const OpenModel>& model() const;

@@ -109,18 +109,18 @@ PromptViews views_of(std::span<const Prompt> prompts) {
   return views;
 }
 
-PromptEncoder::PromptEncoder(Stream& stream, Arena& arena, Components& parts,
-                             RankPlacement& placement, const std::string& cache_folder)
-    : stream_(stream),
-      arena_(arena),
-      parts_(parts),
-      placement_(placement),
+PromptEncoder::PromptEncoder(const Rank& rank, const std::string& cache_folder)
+    : stream_(rank.stream),
+      arena_(rank.arena),
+      parts_(rank.parts()),
+      placement_(rank.placement),
+      seams_(placement_),
       caches_(!cache_folder.empty()) {
-  sources_.push_back({.pooled = false, .model = parts.text_model()});
-  if (parts.pooled_model()) sources_.push_back({.pooled = true, .model = *parts.pooled_model()});
-  if (!caches_ || !placement.root()) return;
+  sources_.push_back({.pooled = false, .model = parts_.text_model()});
+  if (parts_.pooled_model()) sources_.push_back({.pooled = true, .model = *parts_.pooled_model()});
+  if (!caches_ || !placement_.root()) return;
   for (Source& source : sources_)
-    source.cache.emplace(cache_folder, encoder_facts(stream, parts, placement, source.pooled));
+    source.cache.emplace(cache_folder, encoder_facts(stream_, parts_, placement_, source.pooled));
 }
 
 std::array<int64_t, 2> PromptEncoder::shape_of(const Source& source, const Prompt& prompt) const {
@@ -191,7 +191,7 @@ void PromptEncoder::encode(const Source& source, Prompt& prompt, int count) {
     const TextEncoder& encoder =
         source.pooled ? parts_.pooled_encoder(stream_) : parts_.text_encoder(stream_);
     const Arena::Scope scope(arena_);
-    Context context = placement_.text_context(stream_, arena_, tag.pass, traits, std::ssize(ids));
+    Context context = seams_.context(stream_, arena_, tag.pass, traits, std::ssize(ids));
     if (source.pooled)
       encode_pooled(context, encoder, ids, source.model.pooled_row(ids).value(), made);
     else

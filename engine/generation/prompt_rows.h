@@ -7,8 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/generation/components.h"
 #include "engine/generation/text_cache.h"
+#include "engine/parts/rank.h"
+#include "engine/parts/seams.h"
 
 namespace weft {
 
@@ -38,8 +39,7 @@ std::vector<Prompt> prompts_of(const Request& request, const OpenModel& model, b
 class PromptEncoder {
  public:
   // `cache_folder` is empty, or the folder of a TextCache.
-  PromptEncoder(Stream& stream, Arena& arena, Components& parts, RankPlacement& placement,
-                const std::string& cache_folder);
+  PromptEncoder(const Rank& rank, const std::string& cache_folder);
 
   // Takes the tensors from the cache. Returns false, and changes nothing, where it lacks one.
   bool recall(std::span<Prompt> prompts);
@@ -71,7 +71,8 @@ class PromptEncoder {
   Stream& stream_;
   Arena& arena_;
   Components& parts_;
-  RankPlacement& placement_;
+  const RankPlacement& placement_;
+  EncoderSeams seams_;
   const bool caches_;
   std::vector<Source> sources_;
 };

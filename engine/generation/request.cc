@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/generation/open_model.h"
 #include "engine/long_video/queue_settings.h"
+#include "engine/parts/open_model.h"
 #include "engine/sampling/sampler.h"
 
 namespace weft {

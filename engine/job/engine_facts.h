@@ -1,8 +1,8 @@
 #pragma once
 // The facts of a job's record that the engine adds to the request.
 
-#include "engine/generation/components.h"
 #include "engine/generation/generator.h"
+#include "engine/parts/components.h"
 #include "io/json.h"
 
 namespace weft {

@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "engine/generation/open_model.h"
 #include "engine/generation/request.h"
+#include "engine/parts/open_model.h"
 #include "engine/sampling/sampler.h"
 #include "parallel/schedule/denoise_plan.h"
 

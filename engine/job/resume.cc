@@ -92,8 +92,8 @@ std::optional<std::vector<int>> read_skips(const Checkpoint& from) {
   return parse_skipped_steps(found->second, from.path + ": " + kSkips);
 }
 
-std::vector<int>* agreed_skips(Stream& stream, RankPlacement& placement, const Checkpoint* from,
-                               const Start& start, Request& request) {
+std::vector<int>* agreed_skips(Stream& stream, const RankPlacement& placement,
+                               const Checkpoint* from, const Start& start, Request& request) {
   if (!decides_while_it_runs(request.cache)) return nullptr;
   std::vector<int>& skips = request.cache.skipped.emplace();
   if (start.step == 0) return &skips;
@@ -109,7 +109,8 @@ std::vector<int>* agreed_skips(Stream& stream, RankPlacement& placement, const C
   return &skips;
 }
 
-int agreed_step(Stream& stream, RankPlacement& placement, int step, const std::atomic<bool>* stop) {
+int agreed_step(Stream& stream, const RankPlacement& placement, int step,
+                const std::atomic<bool>* stop) {
   constexpr int kStopped = -1;
   if (!stop) return step;
   const Tag tag{.kind = Payload::kControl, .hop = kStartDecision};
@@ -122,8 +123,8 @@ int agreed_step(Stream& stream, RankPlacement& placement, int step, const std::a
 namespace {
 
 // Gives every rank its frames of a tensor that the root has whole.
-Tensor shared(Stream& stream, RankPlacement& placement, Tensor* kept, const LatentSplit& split,
-              const Tag& tag) {
+Tensor shared(Stream& stream, const RankPlacement& placement, Tensor* kept,
+              const LatentSplit& split, const Tag& tag) {
   Stream host = host_stream(stream);
   const auto part = [&](int rank) {
     Tensor out(DType::kF32, split.held(rank));
@@ -152,7 +153,7 @@ Tensor shared(Stream& stream, RankPlacement& placement, Tensor* kept, const Late
 
 }  // namespace
 
-Start agreed_start(Stream& stream, RankPlacement& placement, Checkpoint* from,
+Start agreed_start(Stream& stream, const RankPlacement& placement, Checkpoint* from,
                    const Sampler& sampler, const LatentSplit& split,
                    const std::atomic<bool>* stop) {
   Start start{.step = agreed_step(stream, placement, from ? from->step : 0, stop)};

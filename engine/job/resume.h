@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/generation/rank_placement.h"
 #include "engine/job/checkpoint.h"
 #include "engine/job/job_facts.h"
+#include "engine/parts/rank_placement.h"
 
 namespace weft {
 
@@ -49,17 +49,18 @@ std::optional<std::vector<int>> read_skips(const Checkpoint& from);
 // Fills in, on every rank, which steps of such a job were skipped before its start, and returns the
 // list (Job::skipped); null for other jobs. `from` is the root's checkpoint, or null. The root
 // sends every other rank a byte per step.
-std::vector<int>* agreed_skips(Stream& stream, RankPlacement& placement, const Checkpoint* from,
-                               const Start& start, Request& request);
+std::vector<int>* agreed_skips(Stream& stream, const RankPlacement& placement,
+                               const Checkpoint* from, const Start& start, Request& request);
 
 // Returns the root's `step` on every rank. Error(kStopped) where the root's `stop` is set.
-int agreed_step(Stream& stream, RankPlacement& placement, int step, const std::atomic<bool>* stop);
+int agreed_step(Stream& stream, const RankPlacement& placement, int step,
+                const std::atomic<bool>* stop);
 
 // Gives every rank the state that the root's job starts from. `from` is the root's checkpoint, or
 // null; its tensors are moved. The root sends every other rank its frames of the latent and of the
 // tensors of the solver's history, each the size of a latent. Error(kStopped) where the root's
 // `stop` is set.
-Start agreed_start(Stream& stream, RankPlacement& placement, Checkpoint* from,
+Start agreed_start(Stream& stream, const RankPlacement& placement, Checkpoint* from,
                    const Sampler& sampler, const LatentSplit& split, const std::atomic<bool>* stop);
 
 }  // namespace weft

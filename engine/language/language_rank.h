@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/generation/rank_placement.h"
+#include "engine/parts/rank_placement.h"
 #include "models/causal_decoder/decoder.h"
 #include "parallel/methods/kv_cache.h"
 #include "parallel/sequence_map.h"
@@ -48,7 +48,7 @@ class LanguageRank {
   // The sizes that limit a layout, for sequences of at least `tokens` tokens.
   static LayoutLimits limits(const DecoderConfig& config, int64_t tokens);
 
-  RankPlacement& placement() { return placement_; }
+  const RankPlacement& placement() const { return placement_; }
   Stream& stream() { return stream_; }
   const DecoderConfig& config() const { return config_; }
   const LanguageOptions& options() const { return options_; }  // defaults filled in

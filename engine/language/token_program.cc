@@ -6,7 +6,7 @@
 namespace weft {
 
 void TokenProgram::run_rounds(int micros, int rounds) {
-  RankPlacement& placement = rank_.placement();
+  const RankPlacement& placement = rank_.placement();
   const int stages = placement.layout()[Axis::kLayers];
   TokenPlanConfig config{
       .blocks = rank_.config().layers,

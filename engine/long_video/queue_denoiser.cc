@@ -57,11 +57,10 @@ QueuePlanConfig queue_config(const RankPlacement& placement, const TransformerTr
 }
 
 // Forwards are not recorded as device graphs: they read the rows of another block each.
-QueueDenoiser::QueueDenoiser(Stream& stream, Arena& arena, Experts& experts,
-                             RankPlacement& placement, DType wire)
-    : StagedProgram(stream, arena, placement, experts.traits(), wire),
-      experts_(experts),
-      forwards_(stream, arena, experts, placement, Graphs::kNone) {}
+QueueDenoiser::QueueDenoiser(const Rank& rank, DType wire)
+    : StagedProgram(rank.stream, rank.arena, rank.placement, rank.experts.traits(), wire),
+      experts_(rank.experts),
+      forwards_(rank, Graphs::kNone) {}
 
 bool QueueDenoiser::run(const QueuePlanConfig& config, QueueJob& job) {
   config_ = &config;
@@ -71,21 +70,18 @@ bool QueueDenoiser::run(const QueuePlanConfig& config, QueueJob& job) {
   slots.clear();
   histories_.clear();
   right_positions_.clear();
-  forwards_.begin({.sampler = job.facts.sampler,
-                   .grid = grid_,
-                   .text =
-                       [&job](const Pass& pass) {
-                         return pass.branch ? job.negative : job.prompts[pass.request];
-                       },
-                   .in_blocks = true});
+  forwards_.begin(
+      {.sampler = job.facts.sampler,
+       .grid = grid_,
+       .method = {.inner = [this] { return std::make_unique<BlockContextMixer>(*context_); }},
+       .text =
+           [&job](const Pass& pass) {
+             return pass.branch ? job.negative : job.prompts[pass.request];
+           },
+       .in_blocks = true});
   make_context();
   cache_.reset();
   if (last_stage() && config.longest_skip() > 0) cache_.emplace(stream_, arena_, traits_.width, 0);
-  struct InnerMixer {
-    RankPlacement& placement;
-    ~InnerMixer() { placement.set_inner_mixer({}); }
-  } const reset{placement_};
-  placement_.set_inner_mixer([this] { return std::make_unique<BlockContextMixer>(*context_); });
 
   if (placement_.root()) {
     // Later blocks repeat the schedule of these.

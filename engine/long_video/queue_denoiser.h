@@ -60,8 +60,7 @@ QueuePlanConfig queue_config(const RankPlacement& placement, const TransformerTr
 class QueueDenoiser final : private StagedProgram {
  public:
   // All experts must be able to be resident at once.
-  QueueDenoiser(Stream& stream, Arena& arena, Experts& experts, RankPlacement& placement,
-                DType wire);
+  QueueDenoiser(const Rank& rank, DType wire);
 
   // Returns false where before_turn stopped the job. Throws Error(kNonFinite) that names block,
   // step and place where a velocity is not finite. For a checkpoint each rank of the last stage

@@ -31,29 +31,31 @@ class BlockOutput {
   BlockOutput(const QueueRun& run, const QueueVideo& video, const VideoReceivers& receivers,
               const Checkpoint* from)
       : run_(run),
+        rank_(run.rank),
         video_(video),
         latent_(run.facts.latent),
-        traits_(run.parts.vae_model().traits()),
-        decoder_(std::max(0, run.placement.layout().decode_rank)) {
-    decodes_ = run.placement.band(latent_[2]).size() > 0;
-    if (!decodes_ && !run.placement.root()) return;
+        traits_(run.rank.parts().vae_model().traits()),
+        decoder_(std::max(0, run.rank.placement.layout().decode_rank)) {
+    decodes_ = run.rank.placement.band(latent_[2]).size() > 0;
+    if (!decodes_ && !run.rank.placement.root()) return;
     const auto fact = [&](const char* name) {
       return from && from->written.contains(name) ? from->written.at(name) : "";
     };
     const FramesSoFar before{from ? std::stoi(fact(kFrames)) : 0, fact(kFrameHash)};
-    output_.emplace(run.stream, run.arena, run.placement,
-                    DecoderSettings{.traits = traits_,
-                                    .vae = decodes_ ? &run.parts.vae(run.stream) : nullptr,
-                                    .latent = {latent_[0], latent_[2], latent_[3]},
-                                    .total = run.facts.request.endless ? 0 : latent_[1]},
-                    receivers, before);
+    output_.emplace(
+        run.rank,
+        DecoderSettings{.traits = traits_,
+                        .vae = decodes_ ? &run.rank.parts().vae(run.rank.stream) : nullptr,
+                        .latent = {latent_[0], latent_[2], latent_[3]},
+                        .total = run.facts.request.endless ? 0 : latent_[1]},
+        receivers, before);
     if (run.first_turn > 0) resume(from, fact(kLatentHash));
   }
 
   // Decodes the frames of a block that belong to the video.
   void decode(int block, const TensorView& latent) {
-    const HostCopy copied(run_.stream, latent);
-    Stream host = host_stream(run_.stream);
+    const HostCopy copied(rank_.stream, latent);
+    Stream host = host_stream(rank_.stream);
     Tensor kept = frames(video_.frames(block).size());
     copy(host, copied.view().slice(1, 0, kept.view()[1]), kept);
     signature_->update(kept.view().data, kept.view().bytes());
@@ -76,7 +78,7 @@ class BlockOutput {
     std::string state(Sha256().state().size(), ' ');
     if (decodes_) {
       state = signature_->state();
-      Stream host = host_stream(run_.stream);
+      Stream host = host_stream(rank_.stream);
       int64_t at = last.view()[1];
       for (auto piece = last_.rbegin(); piece != last_.rend() && at > 0; ++piece) {
         const int64_t has = piece->view()[1], taken = std::min(has, at);
@@ -85,7 +87,7 @@ class BlockOutput {
       }
     }
     move(last, state, decoder_, 0);
-    if (!run_.placement.root()) return {};
+    if (!rank_.placement.root()) return {};
     if (last.count() > 0) snapshot.history.emplace_back(kDecoded, std::move(last));
     return {{kFrames, std::to_string(written.frames)},
             {kFrameHash, written.hash},
@@ -106,7 +108,7 @@ class BlockOutput {
 
   void resume(const Checkpoint* from, std::string state) {
     Tensor last = frames(last_frames(run_.first_turn));
-    Stream host = host_stream(run_.stream);
+    Stream host = host_stream(rank_.stream);
     for (size_t k = 0; from && k < from->history.size(); ++k)
       if (from->history[k].first == kDecoded) copy(host, from->history[k].second, last);
     state.resize(Sha256().state().size());
@@ -125,10 +127,10 @@ class BlockOutput {
          {std::pair<TensorView, int>{last, kLastFrames}, {text, kSignature}}) {
       const Tag tag{.kind = Payload::kLatent, .hop = hop};
       if (view.count() == 0) continue;
-      if (run_.placement.rank() == from)
-        run_.placement.communicator().send(run_.stream, to, tag, view);
+      if (rank_.placement.rank() == from)
+        rank_.placement.communicator().send(rank_.stream, to, tag, view);
       else
-        run_.placement.communicator().receive(run_.stream, from, tag, view);
+        rank_.placement.communicator().receive(rank_.stream, from, tag, view);
     }
   }
 
@@ -142,6 +144,7 @@ class BlockOutput {
   }
 
   const QueueRun& run_;
+  const Rank& rank_;
   const QueueVideo& video_;
   const std::array<int64_t, 4> latent_;
   const VaeTraits& traits_;
@@ -209,12 +212,12 @@ namespace {
 
 // The root reports what is legal but slow, or outside of the model's training.
 void warn(const QueueRun& run, ProgressListener& listener) {
-  const DefaultSettings& model = run.parts.directory().defaults;
-  const VaeTraits& vae = run.parts.vae_model().traits();
+  const DefaultSettings& model = run.rank.parts().directory().defaults;
+  const VaeTraits& vae = run.rank.parts().vae_model().traits();
   const QueueFacts facts{
       .steps = run.facts.request.steps,
       .blocks = run.facts.blocks(),
-      .stages = run.placement.layout()[Axis::kLayers],
+      .stages = run.rank.placement.layout()[Axis::kLayers],
       .trained_frames = vae.latent_frames(model.trained_frames.value_or(model.frames))};
   for (const std::string& line : queue_warnings(queue_settings(run.facts.request.method), facts))
     listener.warning(line);
@@ -278,14 +281,14 @@ class QueueProgress {
 std::optional<int> denoise(QueueRun& run, const QueueVideo& video, BlockOutput& output,
                            const RunOptions& options, StageClock& clock, RunResult& result) {
   const Request& request = run.facts.request;
-  QueuePlanConfig config = queue_plan(run.facts, run.parts, run.placement);
+  QueuePlanConfig config = queue_plan(run.facts, run.rank.parts(), run.rank.placement);
   config.control = options.stop != nullptr;
   config.first_turn = run.first_turn;
   const auto turns = static_cast<int>(config.turns().end);
   run.about.total = turns;
   CheckpointPolicy policy(options, std::move(run.about), run.first_turn, result.earlier_seconds,
                           why_not_between_steps(request));
-  QueueProgress progress(config, request.endless, run.placement, clock);
+  QueueProgress progress(config, request.endless, run.rank.placement, clock);
   QueueJob job{.facts = run.facts,
                .prompts = run.prompts,
                .negative = run.negative,
@@ -307,13 +310,13 @@ std::optional<int> denoise(QueueRun& run, const QueueVideo& video, BlockOutput& 
   };
   job.keep = [&](int now, Snapshot snapshot) {
     auto written = output.keep(now, snapshot);
-    if (run.placement.root()) policy.keep(now, std::move(snapshot), std::move(written));
+    if (run.rank.placement.root()) policy.keep(now, std::move(snapshot), std::move(written));
   };
   if (options.resume) {
     job.start.latent = std::move(options.resume->latent);
     job.start.history = std::move(options.resume->history);
   }
-  QueueDenoiser denoiser(run.stream, run.arena, run.parts, run.placement, run.parts.wire_dtype());
+  QueueDenoiser denoiser(run.rank, run.rank.parts().wire_dtype());
   const bool done = denoiser.run(config, job);
   policy.finish(result);
   result.streaming = denoiser.streaming();
@@ -326,23 +329,23 @@ std::optional<int> denoise(QueueRun& run, const QueueVideo& video, BlockOutput& 
 void run_queue(QueueRun run, FrameSink* sink, const RunOptions& options, StageClock& clock,
                RunResult& result, std::chrono::steady_clock::time_point started) {
   const QueueVideo video(run.facts);
-  if (run.placement.bands(run.facts.window[2]) > 1)
+  if (run.rank.placement.bands(run.facts.window[2]) > 1)
     throw Error(ErrorKind::kUsage, "--method queue: the layout " +
-                                       to_string(run.placement.layout()) +
+                                       to_string(run.rank.placement.layout()) +
                                        " lets several ranks decode, legal: decode_rank=N");
   if (options.cache_audit > 0)
     throw Error(ErrorKind::kUsage,
                 "--cache-audit is " + std::to_string(options.cache_audit) +
                     ", but the method is queue, where a step that is run again would change the "
                     "keys that the blocks beside its own read; legal with it: 0");
-  if (run.placement.root() && options.listener) warn(run, *options.listener);
+  if (run.rank.placement.root() && options.listener) warn(run, *options.listener);
   BlockOutput output(run, video, {sink, options.tap, clock}, options.resume.get());
   const std::optional<int> stopped = denoise(run, video, output, options, clock, result);
   const bool ends = !stopped || (run.facts.request.endless &&
                                  video.decoded(*stopped, run.facts.sampler.steps()) > 0);
   if (!ends)
     throw Error(ErrorKind::kStopped, "stopped in denoise before turn " + std::to_string(*stopped));
-  if (run.placement.root()) report_skips(*run.parts.model(), run.facts, result);
+  if (run.rank.placement.root()) report_skips(*run.rank.parts().model(), run.facts, result);
   output.finish(result, started);
 }
 

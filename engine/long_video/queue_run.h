@@ -8,19 +8,16 @@
 #include <chrono>
 #include <span>
 
-#include "engine/generation/components.h"
 #include "engine/generation/generator.h"
 #include "engine/generation/stages.h"
+#include "engine/parts/rank.h"
 #include "engine/sampling/sampler.h"
 #include "parallel/schedule/block_queue.h"
 
 namespace weft {
 
 struct QueueRun {
-  Stream& stream;
-  Arena& arena;
-  Components& parts;
-  RankPlacement& placement;
+  const Rank& rank;
   const JobFacts& facts;
   std::span<const TensorView> prompts;  // Request::prompt and those of the schedule, [length, d]
   TensorView negative;

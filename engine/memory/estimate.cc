@@ -65,8 +65,9 @@ class RankRun {
         placement_(Communicator(transport_), of.layout()),
         run_(parts.device()),
         dry_(parts.model(), with_resident(parts.how(), job.resident_blocks), parts.vae_dtype(),
-             placement_, parts.device(), parts.text_weights()) {
-    placement_.set_patches(facts_.patches);
+             placement_, parts.device(), parts.text_weights()),
+        rank_(run_.stream(), run_.arena(), dry_, placement_),
+        seams_(placement_) {
     const int64_t columns = parts.text_model().traits().columns;
     for (size_t branch = 0; branch < texts_.size(); ++branch)
       texts_[branch] = run_.tensor(DType::kF32, {prompt_rows_[branch], columns});
@@ -120,7 +121,7 @@ class RankRun {
   }
   // The rows of a forward's latent that the rank owns.
   uint64_t own_rows() const {
-    return f32_bytes(placement_.tokens(sequence()).size() * parts_.traits().row());
+    return f32_bytes(placement_.tokens(sequence(), facts_.patches).size() * parts_.traits().row());
   }
   uint64_t compared_bytes() const;
   Stage decoding(ComponentBytes& bytes);
@@ -139,9 +140,11 @@ class RankRun {
   uint64_t kept_ = 0;             // bytes of the sets that the sample's cache does not have
   bool stages_messages_;
   std::shared_ptr<SilentTransport> transport_;
-  RankPlacement placement_;
+  const RankPlacement placement_;
   DryRun run_;
-  Components dry_;               // loaded in the dry run
+  Components dry_;  // loaded in the dry run
+  const Rank rank_;
+  EncoderSeams seams_;
   std::array<Tensor, 2> texts_;  // embeddings of the prompts
   Tensor later_;                 // those of the longest prompt of the schedule
   PictureConditions pictures_;
@@ -180,7 +183,7 @@ RankRun::Stage RankRun::encoding(ComponentBytes& bytes) {
   const TextEncoderModel& rows_model = parts_.text_model();
   const TextEncoderModel* pooled_model = parts_.pooled_model();
   const auto context_of = [&](const TextEncoderModel& model, int64_t rows) {
-    return placement_.text_context(run_.stream(), run_.arena(), {}, model.traits(), rows);
+    return seams_.context(run_.stream(), run_.arena(), {}, model.traits(), rows);
   };
   if (const auto* encoder = load(
           rows_model, [&]() -> auto& { return dry_.text_encoder(run_.stream()); })) {
@@ -226,7 +229,7 @@ RankRun::Stage RankRun::hearing(ComponentBytes& bytes) {
   std::unique_ptr<AudioEncoder> encoder;
   const Footprint weights = run_.measure([&] { encoder = dry_.audio_encoder(run_.stream()); });
   bytes.audio_encoder = weights.held;
-  Context context = placement_.text_context(run_.stream(), run_.arena(), {}, split, states);
+  Context context = seams_.context(run_.stream(), run_.arena(), {}, split, states);
   return stage(tensors, weights, dry_encode(run_, *encoder, context, samples));
 }
 
@@ -242,7 +245,7 @@ RankRun::Stage RankRun::encoding_pictures(ComponentBytes& bytes) {
   if (image_model && placement_.encodes_text(image_model->traits().split()))
     weigh([&] { dry_.image_encoder(run_.stream()); });
   if (placement_.band(shape_[2]).size() > 0) weigh([&] { dry_.vae_encoder(run_.stream()); });
-  PictureEncoder encoder(run_.stream(), run_.arena(), dry_, placement_, facts_);
+  PictureEncoder encoder(rank_, facts_);
   const Footprint ran = run_.measure([&] { pictures_ = encoder.encode([](int) {}); });
   pictures_.frames = {};
   if (on_device()) bytes.host.buffers += ran.host;
@@ -280,7 +283,7 @@ void RankRun::run_steps() {
           .motion = motion_.view(),
           .decode = [](const TensorView&) {},
           .preview = preview ? &*preview : nullptr};
-  Denoiser(run_.stream(), run_.arena(), dry_, placement_).run(config, job);
+  Denoiser(rank_).run(config, job);
 }
 
 Footprint RankRun::run_queue() {
@@ -300,7 +303,7 @@ Footprint RankRun::run_queue(const JobFacts& few) {
   texts[0] = texts_[0];
   QueueJob job{.facts = few, .prompts = texts, .negative = texts_[1], .noise = {}, .decode = {}};
   return run_.measure([&] {
-    QueueDenoiser denoiser(run_.stream(), run_.arena(), dry_, placement_, parts_.wire_dtype());
+    QueueDenoiser denoiser(rank_, parts_.wire_dtype());
     denoiser.run(queue_plan(few, parts_, placement_), job);
     kept_ = denoiser.set_bytes();
   });
@@ -338,7 +341,7 @@ uint64_t RankRun::compared_bytes() const {
   if (kind == StepCacheKind::kFirstBlock && blocks.first()) {
     const int64_t joint = parts_.expert_model(0).joint_rows(
         sequence().tokens, std::max(prompt_rows_[0], prompt_rows_[1]));
-    const int64_t rows = placement_.tokens(sequence()).size() + joint;
+    const int64_t rows = placement_.tokens(sequence(), facts_.patches).size() + joint;
     bytes = std::max(bytes, f32_bytes(rows * parts_.traits().width));
   }
   return 2 * bytes;

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/generation/components.h"
 #include "engine/job/job_facts.h"
 #include "engine/memory/memory_plan.h"
+#include "engine/parts/components.h"
 #include "engine/preview/preview_fit.h"
 
 namespace weft {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/memory/estimate.h"
+#include "engine/parts/seams.h"
 #include "engine/pictures/video_encoder.h"
 #include "io/picture/picture_pixels.h"
 #include "kernels/copy.h"
@@ -114,16 +115,15 @@ void check_image_encoder(const Request& request, const ModelDirectory& model,
                     "the transformer reads");
 }
 
-PictureEncoder::PictureEncoder(Stream& stream, Arena& arena, Components& parts,
-                               RankPlacement& placement, const JobFacts& facts,
+PictureEncoder::PictureEncoder(const Rank& rank, const JobFacts& facts,
                                const TensorView& given_rows)
-    : stream_(stream),
-      arena_(arena),
-      parts_(parts),
-      placement_(placement),
+    : stream_(rank.stream),
+      arena_(rank.arena),
+      parts_(rank.parts()),
+      placement_(rank.placement),
       request_(facts.request),
       given_rows_(given_rows),
-      form_(parts.directory().pictures),
+      form_(parts_.directory().pictures),
       pictures_(pictures_of(facts.request)),
       shape_(facts.latent) {}
 
@@ -164,7 +164,6 @@ PictureConditions PictureEncoder::encode(const std::function<void(int pieces)>& 
   const auto next = [&] { done(++count); };
   PictureConditions out{.rows = encode_rows(next)};
   Tensor encoded = on_host(stream_, encode_video(next));
-  placement_.finish_messages();
   if (form_.form == PictureForm::kFirstFrame) {
     out.frames = std::move(encoded);
     out.given_frames = latent_frames();
@@ -206,6 +205,7 @@ Tensor PictureEncoder::encode_rows(const std::function<void()>& next) {
   const ClipPreprocessing preprocessing = read_clip_preprocessing(
       parts_.directory().image_processor + "/preprocessor_config.json", static_cast<int>(size));
   const ImageEncoder& encoder = parts_.image_encoder(stream_);
+  EncoderSeams seams(placement_);
   for (int64_t i = 0; i < std::ssize(pictures_); ++i) {
     const Arena::Scope scope(arena_);
     const TensorView pixels = arena_.alloc(DType::kF32, {3, size, size});
@@ -213,7 +213,7 @@ Tensor PictureEncoder::encode_rows(const std::function<void()>& next) {
       clip_pixels(whole_picture(*pictures_[i]), preprocessing, to);
     });
     const Pass pass{.branch = static_cast<int>(i), .clip = 1};
-    Context context = placement_.text_context(stream_, arena_, pass, split, per_picture);
+    Context context = seams.context(stream_, arena_, pass, split, per_picture);
     encoder.encode(context, pixels, rows.view().slice(0, i * per_picture, per_picture));
     next();
   }

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "engine/denoising/forwards.h"
-#include "engine/generation/components.h"
 #include "engine/job/job_facts.h"
+#include "engine/parts/rank.h"
 
 namespace weft {
 
@@ -49,8 +49,7 @@ class PictureEncoder {
  public:
   // `given_rows` [n, columns] f32 on the host stand in for those of the image encoder, or are
   // empty. The job has pictures.
-  PictureEncoder(Stream& stream, Arena& arena, Components& parts, RankPlacement& placement,
-                 const JobFacts& facts, const TensorView& given_rows = {});
+  PictureEncoder(const Rank& rank, const JobFacts& facts, const TensorView& given_rows = {});
 
   int pieces() const;  // of the work: pictures for the image encoder and latent frames
   // All ranks call it; `done` is called with the number of pieces after each. Each encoder is
@@ -68,7 +67,7 @@ class PictureEncoder {
   Stream& stream_;
   Arena& arena_;
   Components& parts_;
-  RankPlacement& placement_;
+  const RankPlacement& placement_;
   const Request& request_;
   const TensorView given_rows_;
   const PictureConditioning& form_;

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "engine/parts/seams.h"
 #include "kernels/copy.h"
 #include "kernels/meter.h"
 #include "kernels/pointwise.h"
@@ -9,7 +10,7 @@
 
 namespace weft {
 
-VideoEncoder::VideoEncoder(Stream& stream, Arena& arena, RankPlacement& placement,
+VideoEncoder::VideoEncoder(Stream& stream, Arena& arena, const RankPlacement& placement,
                            const VaeTraits& traits, const std::array<int64_t, 4>& latent)
     : stream_(stream),
       arena_(arena),
@@ -26,6 +27,7 @@ Tensor VideoEncoder::encode_rows(const Vae& vae, const char* what, const Fill& f
                                  const std::function<void()>& next) {
   const auto [channels, frames, height, width] = shape_;
   const Range band = placement_.band(height);
+  BandSeams seams(placement_, height);
   const std::unique_ptr<VaeEncoder> encoder = vae.encoder(band.size(), width);
   Tensor mean(DType::kF32, {channels, frames, band.size(), width}, stream_.device());
   int64_t first = 0;  // picture of the chunk
@@ -35,12 +37,13 @@ Tensor VideoEncoder::encode_rows(const Vae& vae, const char* what, const Fill& f
     const TensorView pictures =
         arena_.alloc(DType::kF32, {count, 3, band.size() * scale_, width * scale_});
     fill(first, pictures);
-    Context context = placement_.vae_context(
-        stream_, arena_, {.clip = 1, .micro = static_cast<int>(chunk % (1 << 16))}, height);
+    Context context =
+        seams.context(stream_, arena_, {.clip = 1, .micro = static_cast<int>(chunk % (1 << 16))});
     encoder->encode_chunk(context, pictures, mean.view().select(1, chunk));
     first += count;
     next();
   }
+  seams.finish();
   mean = on_host(stream_, std::move(mean));
   if (!is_dry_run(stream_)) vae.normalize(mean, mean);
   mean = on_device(stream_, std::move(mean));

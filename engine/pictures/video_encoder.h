@@ -3,7 +3,7 @@
 #include <array>
 #include <functional>
 
-#include "engine/generation/rank_placement.h"
+#include "engine/parts/rank_placement.h"
 #include "kernels/arena.h"
 #include "models/vae.h"
 
@@ -14,8 +14,8 @@ namespace weft {
 class VideoEncoder {
  public:
   // `latent` is the shape [C, F, h, w] of the result.
-  VideoEncoder(Stream& stream, Arena& arena, RankPlacement& placement, const VaeTraits& traits,
-               const std::array<int64_t, 4>& latent);
+  VideoEncoder(Stream& stream, Arena& arena, const RankPlacement& placement,
+               const VaeTraits& traits, const std::array<int64_t, 4>& latent);
 
   // Writes this rank's rows of the pictures from `first` on to `pictures` [n, 3, rows, W] f32 in
   // [-1, 1], on the stream's device.
@@ -36,7 +36,7 @@ class VideoEncoder {
  private:
   Stream& stream_;
   Arena& arena_;
-  RankPlacement& placement_;
+  const RankPlacement& placement_;
   const int64_t scale_;  // pixels per latent row
   const std::array<int64_t, 4> shape_;
 };

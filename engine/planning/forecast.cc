@@ -279,14 +279,13 @@ void QuickForecast::draw(Communicator& world, const Layout& layout, int blocks,
                          std::vector<double>& updated) {
   const TransformerLoad load = how_loaded(without_limits(job_.options));
   const JobFacts& few = sample_->facts;
-  RankPlacement placement = RankPlacement::of(world, layout);
-  placement.set_patches(few.patches);
+  const RankPlacement placement = RankPlacement::of(world, layout);
   Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
   Arena arena;
   Components parts(models_.at(blocks), load, job_.options.vae_dtype, placement);
+  const Rank rank(stream, arena, parts, placement);
   PictureConditions pictures;
-  if (!pictures_of(job_.request).empty())
-    pictures = PictureEncoder(stream, arena, parts, placement, few).blank();
+  if (!pictures_of(job_.request).empty()) pictures = PictureEncoder(rank, few).blank();
   std::array<Tensor, 2> embeds;
   for (size_t branch = 0; branch < embeds.size(); ++branch)
     if (few.prompt_rows[branch] > 0)
@@ -313,8 +312,7 @@ void QuickForecast::draw(Communicator& world, const Layout& layout, int blocks,
           .motion = motion.view(),
           .on_update = [&](int step) { updated[step] = simulated_seconds(); },
           .decode = [](const TensorView&) {}};
-  Denoiser(stream, arena, parts, placement)
-      .run(plan_config(few, parts, placement, few.chunks > 1), job);
+  Denoiser(rank).run(plan_config(few, parts, placement, few.chunks > 1), job);
 }
 
 // The seconds of all steps, where a transformer has at most so many blocks.

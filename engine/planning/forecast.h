@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/generation/components.h"
 #include "engine/generation/generator.h"
 #include "engine/job/shortened.h"
+#include "engine/parts/components.h"
 #include "parallel/schedule/simulate.h"
 
 namespace weft {

@@ -1,8 +1,8 @@
 #pragma once
 // The sizes of a model that limit its jobs, and those of a job that limit how it can be split over
 // ranks.
-#include "engine/generation/components.h"
 #include "engine/job/job_facts.h"
+#include "engine/parts/components.h"
 
 namespace weft {
 

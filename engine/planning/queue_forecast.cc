@@ -159,7 +159,7 @@ QueueForecast::Costs QueueForecast::measured(const Layout& replica, int blocks) 
     };
     QueuePlanConfig config = queue_plan(few, parts, placement);
     config.decoder = 0;
-    QueueDenoiser(stream, arena, parts, placement, parts.wire_dtype()).run(config, job);
+    QueueDenoiser({stream, arena, parts, placement}, parts.wire_dtype()).run(config, job);
   };
   const std::vector<SimulatedRank> ranks =
       simulate(replica.ranks(), job_.machine.device, job_.machine.link, run);

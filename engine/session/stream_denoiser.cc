@@ -48,12 +48,11 @@ StreamPlanConfig stream_config(const RankPlacement& placement, const Transformer
 }
 
 // Forwards are not recorded as device graphs: each writes other slots of the window.
-StreamDenoiser::StreamDenoiser(Stream& stream, Arena& arena, Experts& experts,
-                               RankPlacement& placement, DType wire, Communicator* world)
-    : StagedProgram(stream, arena, placement, experts.traits(), wire),
-      experts_(experts),
-      forwards_(stream, arena, experts, placement, Graphs::kNone),
-      world_(world) {}
+StreamDenoiser::StreamDenoiser(const Rank& rank, DType wire)
+    : StagedProgram(rank.stream, rank.arena, rank.placement, rank.experts.traits(), wire),
+      experts_(rank.experts),
+      forwards_(rank, Graphs::kNone),
+      world_(rank.world) {}
 
 CausalWindowShape StreamDenoiser::window_shape() const {
   return {.layers = placement_.blocks(config_.layers),
@@ -85,34 +84,30 @@ void StreamDenoiser::run(const StreamPlanConfig& config, StreamJob& job) {
   CHECK(!job.state || config.layout[Axis::kUlysses] * config.layout[Axis::kTensor] == 1,
         to_string(config.layout));
   for (Tensor* const tensor : {&drawn_, &decoded_, &silence_}) *tensor = {};
-  forwards_.begin({.sampler = job.sampler,
-                   .grid = grid_,
-                   .text = [&job](const Pass&) { return job.prompt; },
-                   .in_blocks = true,
-                   .condition =
-                       [this](const Pass& pass, Conditions& conditions) {
-                         conditions.tokens_are_reference = is_sink(pass);
-                         if (is_sink(pass)) conditions.motion = job_->motion;
-                       },
-                   .by_micro = traits_.reference_frames > 0,
-                   .rope = [this](const Pass&) -> const Rope& { return queries_; },
-                   .timestep =
-                       [this](const Pass& pass) {
-                         return is_sink(pass) ? kSinkTimestep
-                                              : job_->sampler.timesteps()[pass.step];
-                       },
-                   .signal = [this](const Pass& pass) { return signal_of(pass); }});
+  forwards_.begin(
+      {.sampler = job.sampler,
+       .grid = grid_,
+       .method = {.inner = [this] { return std::make_unique<CausalWindowMixer>(*window_); }},
+       .text = [&job](const Pass&) { return job.prompt; },
+       .in_blocks = true,
+       .condition =
+           [this](const Pass& pass, Conditions& conditions) {
+             conditions.tokens_are_reference = is_sink(pass);
+             if (is_sink(pass)) conditions.motion = job_->motion;
+           },
+       .by_micro = traits_.reference_frames > 0,
+       .rope = [this](const Pass&) -> const Rope& { return queries_; },
+       .timestep =
+           [this](const Pass& pass) {
+             return is_sink(pass) ? kSinkTimestep : job_->sampler.timesteps()[pass.step];
+           },
+       .signal = [this](const Pass& pass) { return signal_of(pass); }});
   ulysses_group_.reset();
   if (computes() && config_.layout[Axis::kUlysses] > 1)
     ulysses_group_ = placement_.group(placement_.mesh().along({Axis::kUlysses}, placement_.rank()),
                                       kUlyssesGroup);
   if (computes()) window_.emplace(window_shape());
   if (window_ && job.state) window_->take(job.state->keys);
-  struct InnerMixer {
-    RankPlacement& placement;
-    ~InnerMixer() { placement.set_inner_mixer({}); }
-  } const reset{placement_};
-  placement_.set_inner_mixer([this] { return std::make_unique<CausalWindowMixer>(*window_); });
 
   Communicator* const own = placement_.alone() ? nullptr : &placement_.communicator();
   Interpreter interpreter(stream_, world_ ? world_ : own);

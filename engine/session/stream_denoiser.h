@@ -83,10 +83,7 @@ StreamPlanConfig stream_config(const RankPlacement& placement, const Transformer
 
 class StreamDenoiser final : private StagedProgram {
  public:
-  // `world` are the ranks of a plan whose decoder is apart, the placement's and that one behind
-  // them, which has a placement of its own; else null.
-  StreamDenoiser(Stream& stream, Arena& arena, Experts& experts, RankPlacement& placement,
-                 DType wire, Communicator* world = nullptr);
+  StreamDenoiser(const Rank& rank, DType wire);
 
   // Throws Error(kNonFinite) that names block, step and place where a velocity is not finite.
   void run(const StreamPlanConfig& config, StreamJob& job);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/decoding/stream_decoder.h"
+#include "engine/parts/seams.h"
 #include "io/media/video.h"
 #include "kernels/copy.h"
 #include "kernels/pointwise.h"
@@ -88,8 +89,8 @@ std::array<int64_t, 2> stream_size_multiples(const ModelDirectory& model) {
           std::lcm(scale * patch[1], model.clips.size_multiple)};
 }
 
-struct StreamEngine::Rank {
-  Rank(const StreamEngine& engine, int index)
+struct StreamEngine::KeptRank {
+  KeptRank(const StreamEngine& engine, int index)
       : stream(stream_on(engine.device(index), engine.settings_.threads)),
         parts(engine.components(placement)) {}
 
@@ -218,7 +219,8 @@ const Tensor& StreamEngine::encoded(const std::string& caption) {
   const std::vector<int32_t>& ids = model_->tokens(caption)->ids;
   const TextEncoderTraits& traits = parts.text_model().traits();
   Tensor rows(DType::kF32, {model_->prompt_rows(caption), traits.columns}, stream.device());
-  Context context = placement.text_context(stream, arena, {}, traits, std::ssize(ids));
+  EncoderSeams seams(placement);
+  Context context = seams.context(stream, arena, {}, traits, std::ssize(ids));
   parts.text_encoder(stream).encode(context, ids, rows);
   if (first_non_finite(stream, rows) >= 0)
     throw Error(ErrorKind::kNonFinite,
@@ -300,20 +302,22 @@ void StreamEngine::rank(Communicator* world, const Tensor& prompt,
                         const std::function<StreamSignal(int64_t)>& next,
                         const std::function<void(StreamPictures&&)>& take) {
   const int index = world ? world->rank() : 0;
-  if (!ranks_[index]) ranks_[index] = std::make_unique<Rank>(*this, index);
+  if (!ranks_[index]) ranks_[index] = std::make_unique<KeptRank>(*this, index);
   auto& [stream, arena, placement, parts] = *ranks_[index];
   placement = this->placement(world);
-  draw({stream, arena, parts, placement, world, prompt, still_}, plan(), next, take);
+  Rank rank(stream, arena, parts, placement);
+  if (settings_.decodes_apart) rank.world = world;
+  draw({rank, index, prompt, still_}, plan(), next, take);
 }
 
 void StreamEngine::draw(const Part& part, const StreamPlanConfig& config,
                         const std::function<StreamSignal(int64_t)>& next,
                         const std::function<void(StreamPictures&&)>& take) {
-  Stream& stream = part.stream;
+  Stream& stream = part.rank.stream;
   std::optional<BlockDecoder> decoder;
-  if ((part.world ? part.world->rank() : 0) == config.decoder())
-    decoder.emplace(stream, part.arena, part.parts, shape(), shown() ? *shown() : StreamPicture(),
-                    part.still.video);
+  if (part.index == config.decoder())
+    decoder.emplace(stream, part.rank.arena, part.rank.parts(), shape(),
+                    shown() ? *shown() : StreamPicture(), part.still.video);
   const auto on_own_device = [&](const TensorView& host) {
     Tensor out;
     if (!host) return out;
@@ -341,21 +345,20 @@ void StreamEngine::draw(const Part& part, const StreamPlanConfig& config,
     pictures.muted = block.epoch != epoch_;
     take(std::move(pictures));
   };
-  StreamDenoiser(stream, part.arena, part.parts, part.placement, settings_.dtype,
-                 settings_.decodes_apart ? part.world : nullptr)
-      .run(config, job);
+  StreamDenoiser(part.rank, settings_.dtype).run(config, job);
 }
 
 // The most that the text encoder and the picture's take, one after the other.
 uint64_t StreamEngine::encoding_bytes(DryRun& dry, Components& parts, int64_t ids) const {
-  RankPlacement alone;
+  const RankPlacement alone;
+  EncoderSeams seams(alone);
   const auto taken = [](const Footprint& weights, const Footprint& ran) {
     return weights.held + std::max(weights.passing, ran.held + ran.passing + ran.arena);
   };
   const TextEncoderTraits& traits = parts.text_model().traits();
   const TextEncoder* text = nullptr;
   const Footprint text_weights = dry.measure([&] { text = &parts.text_encoder(dry.stream()); });
-  Context context = alone.text_context(dry.stream(), dry.arena(), {}, traits, ids);
+  Context context = seams.context(dry.stream(), dry.arena(), {}, traits, ids);
   uint64_t most = taken(text_weights, dry_encode(dry, *text, context, ids, traits.columns));
   parts.done_with_text_encoders();
   if (!shown()) return most;
@@ -374,7 +377,7 @@ StreamBytes StreamEngine::bytes(const std::string& caption, int rank) {
   DryRun dry(own == Device() ? std::nullopt : std::optional(device_traits(own)));
   Communicator world(std::make_shared<SilentTransport>(rank, ranks()));
   Communicator* const several = ranks() > 1 ? &world : nullptr;
-  RankPlacement placement = this->placement(several);
+  const RankPlacement placement = this->placement(several);
   StreamPlanConfig config = plan();
   config.blocks =
       static_cast<int>(settings_.window_frames / settings_.block_frames) + config.swap_block + 1;
@@ -399,8 +402,9 @@ StreamBytes StreamEngine::bytes(const std::string& caption, int rank) {
     still.video = dry.tensor(DType::kF32, {channels, traits().motion_frames, height, width});
   }
   const Footprint ran = dry.measure([&] {
-    draw({dry.stream(), dry.arena(), parts, placement, several, prompt, still}, config, {},
-         [](StreamPictures&&) {});
+    Rank on(dry.stream(), dry.arena(), parts, placement);
+    if (settings_.decodes_apart) on.world = several;
+    draw({on, rank, prompt, still}, config, {}, [](StreamPictures&&) {});
   });
   out.weights = weights.held;
   out.running = std::max(weights.passing, ran.held + ran.passing + ran.arena + ran.scratch) +

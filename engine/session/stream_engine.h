@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/generation/components.h"
+#include "engine/parts/components.h"
 #include "engine/pictures/given_picture.h"
 #include "engine/sampling/noise.h"
 #include "engine/session/stream_denoiser.h"
@@ -117,7 +117,7 @@ class StreamEngine {
     std::vector<float> rows;
     int takers;  // ranks that have not copied it yet
   };
-  struct Rank;  // what a rank keeps from one stream to the next
+  struct KeptRank;  // what a rank keeps from one stream to the next
   const TransformerTraits& traits() const { return model_->directory.expert(0).traits(); }
   const StreamPicture* shown() const;  // null: streams show no picture
   void check_picture() const;
@@ -129,13 +129,10 @@ class StreamEngine {
   const Tensor& encoded(const std::string& caption);
   void encode_picture();
   StreamJob job(const Sampler& sampler) const;
-  // A rank's means, and what it draws from, in host memory.
+  // A rank, and what it draws from, in host memory.
   struct Part {
-    Stream& stream;
-    Arena& arena;
-    Components& parts;
-    RankPlacement& placement;
-    Communicator* world;  // null: one rank
+    Rank rank;
+    int index;  // among all ranks of the stream
     TensorView prompt;
     const StillLatents& still;
   };
@@ -152,10 +149,10 @@ class StreamEngine {
 
   const std::shared_ptr<const OpenModel> model_;
   const StreamSettings settings_;
-  std::vector<std::unique_ptr<Rank>> ranks_;  // each is made by its thread
-  std::map<std::string, Tensor> prompts_;     // encoded captions
-  StillLatents still_;                        // of the picture, in host memory
-  std::optional<StreamHearing> hearing_;      // used by the first rank's thread
+  std::vector<std::unique_ptr<KeptRank>> ranks_;  // each is made by its thread
+  std::map<std::string, Tensor> prompts_;         // encoded captions
+  StillLatents still_;                            // of the picture, in host memory
+  std::optional<StreamHearing> hearing_;          // used by the first rank's thread
   std::atomic<uint32_t> epoch_ = 0;
   std::mutex mutex_;                   // guards the member below
   std::map<int64_t, Signal> signals_;  // of blocks under way, by number

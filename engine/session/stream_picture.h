@@ -2,7 +2,7 @@
 // The latents of a picture that a stream shows.
 #include <array>
 
-#include "engine/generation/components.h"
+#include "engine/parts/components.h"
 #include "engine/pictures/given_picture.h"
 #include "kernels/arena.h"
 

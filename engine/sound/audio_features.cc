@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 
+#include "engine/parts/seams.h"
 #include "io/sound/audio.h"
 #include "kernels/meter.h"
 #include "kernels/pointwise.h"
@@ -106,8 +107,10 @@ void encode_frames(Context& context, const AudioEncoder& encoder, const HeardRow
   });
 }
 
-Tensor encode_audio(Stream& stream, Arena& arena, Components& parts, RankPlacement& placement,
-                    const HeardSound& sound) {
+Tensor encode_audio(const Rank& rank, const HeardSound& sound) {
+  Components& parts = rank.parts();
+  Stream& stream = rank.stream;
+  const RankPlacement& placement = rank.placement;
   const AudioEncoderTraits& traits = parts.audio_model().traits();
   const int64_t rows = feature_rows(traits, sound.samples[0]);
   const std::vector<int64_t> taken = rows_of_frames(rows, sound.fps, sound.clip_frames);
@@ -119,8 +122,8 @@ Tensor encode_audio(Stream& stream, Arena& arena, Components& parts, RankPlaceme
     return features;
   }
   const std::unique_ptr<AudioEncoder> encoder = parts.audio_encoder(stream);
-  Context context =
-      placement.text_context(stream, arena, Pass{}, split, traits.rows(sound.samples[0]));
+  EncoderSeams seams(placement);
+  Context context = seams.context(stream, rank.arena, Pass{}, split, traits.rows(sound.samples[0]));
   encode_frames(context, *encoder, {sound.samples, rows, taken}, features);
   if (placement.root())
     for (int rank = placement.text_parts(split); rank < placement.ranks(); ++rank)

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/generation/components.h"
+#include "engine/parts/rank.h"
 #include "models/audio_encoder.h"
 
 namespace weft {
@@ -57,7 +57,6 @@ struct HeardSound {
 // rank. The ranks that hold a part of the encoder compute them together, and the root sends them to
 // the others. The encoder is loaded for it and released. All ranks call it. Throws
 // Error(kNonFinite).
-Tensor encode_audio(Stream& stream, Arena& arena, Components& parts, RankPlacement& placement,
-                    const HeardSound& sound);
+Tensor encode_audio(const Rank& rank, const HeardSound& sound);
 
 }  // namespace weft

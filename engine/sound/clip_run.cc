@@ -27,9 +27,10 @@ class ClipLoop {
  public:
   ClipLoop(ClipRun& run, const ClipReceivers& to)
       : run_(run),
+        rank_(run.rank),
         to_(to),
-        directory_(run.parts.directory()),
-        vae_(run.parts.vae_model().traits()),
+        directory_(run.rank.parts().directory()),
+        vae_(run.rank.parts().vae_model().traits()),
         shape_(run.facts.latent),
         count_(run.facts.chunks),
         policy_(to.options, described(run, count_), run.first_step, to.result.earlier_seconds) {}
@@ -46,11 +47,11 @@ class ClipLoop {
         motion_ = {};
         if (clip_ + 1 < count_) encode_motion();
         output_->end_part();
-        run_.parts.done_with_vae();
+        rank_.parts().done_with_vae();
         to_.result.decode_high_water = std::max<uint64_t>(
             to_.result.decode_high_water, to_.meter.stage_ended(MemoryMeter::kDecode));
       }
-      if (run_.placement.root()) to_.result.signature = hash_.hex();
+      if (rank_.placement.root()) to_.result.signature = hash_.hex();
       output_->finish(to_.result, to_.started);
       policy_.finish(to_.result);
     } catch (...) {
@@ -80,6 +81,7 @@ class ClipLoop {
   void encode_motion();
 
   const ClipRun& run_;
+  const Rank& rank_;
   const ClipReceivers& to_;
   const ModelDirectory& directory_;
   const VaeTraits& vae_;
@@ -103,40 +105,38 @@ class ClipLoop {
 void ClipLoop::encode_sound() {
   const SoundLength sound = *run_.facts.sound;
   to_.clock.enter(Zone::kEncodeAudio, 1);
-  const Tensor samples = is_dry_run(run_.stream) ? Tensor(DType::kF32, {sound.samples})
-                                                 : read_given(run_.facts.request.audio, "audio");
-  features_ = encode_audio(run_.stream, run_.arena, run_.parts, run_.placement,
-                           {samples, sound.fps, sound.clip_frames});
-  run_.placement.finish_messages();
+  const Tensor samples = is_dry_run(rank_.stream) ? Tensor(DType::kF32, {sound.samples})
+                                                  : read_given(run_.facts.request.audio, "audio");
+  features_ = encode_audio(rank_, {samples, sound.fps, sound.clip_frames});
   to_.clock.step(1);
   to_.meter.stage_ended(MemoryMeter::kEncodeAudio);
 }
 
 // The noise of the clip, of this rank's frames.
 Tensor ClipLoop::noise() {
-  const LatentSplit split = run_.placement.split(shape_, run_.parts.traits().patch[0]);
+  const LatentSplit split = rank_.placement.split(shape_, rank_.parts().traits().patch[0]);
   const NoiseField field(run_.facts.request.rng,
                          run_.facts.request.seed + static_cast<uint64_t>(clip_), split.shape);
   const auto drawn = [&](const std::array<int64_t, 4>& shape, int64_t first) {
     Tensor latent(DType::kF32, shape);
-    if (!is_dry_run(run_.stream)) field.fill(latent, first);
+    if (!is_dry_run(rank_.stream)) field.fill(latent, first);
     return latent;
   };
   if (to_.options.tap) to_.options.tap->tap("latents_initial", drawn(split.shape, 0));
-  const int rank = run_.placement.rank();
-  return on_device(run_.stream, drawn(split.held(rank), split.frames[rank].begin));
+  const int rank = rank_.placement.rank();
+  return on_device(rank_.stream, drawn(split.held(rank), split.frames[rank].begin));
 }
 
 // Returns what the clip's frames hear, per branch: silence for the negative prompt.
 std::array<Tensor, 2> ClipLoop::signals() {
-  const TransformerModel& model = run_.parts.expert_model(0);
+  const TransformerModel& model = rank_.parts().expert_model(0);
   const int64_t each = clip_pictures(directory_), frames = shape_[1] / model.traits().patch[0];
   std::array<Tensor, 2> signals;
   for (size_t branch = 0; branch < signals.size(); ++branch) {
     if (!run_.prompts[branch]) continue;
     signals[branch] =
-        Tensor(DType::kF32, {frames, model.traits().signal_columns}, run_.stream.device());
-    make_on_host(run_.stream, signals[branch], [&](const TensorView& rows) {
+        Tensor(DType::kF32, {frames, model.traits().signal_columns}, rank_.stream.device());
+    make_on_host(rank_.stream, signals[branch], [&](const TensorView& rows) {
       std::fill_n(rows.as<float>(), rows.count(), 0.0f);
       if (branch == 0) model.signal_rows(features_.view().slice(2, clip_ * each, each), rows);
     });
@@ -148,7 +148,7 @@ std::array<Tensor, 2> ClipLoop::signals() {
 StepAction ClipLoop::decide(int first, int done) {
   if (done == first) to_.clock.enter(Zone::kDenoise, run_.facts.sampler.steps(), first);
   // The first of several stages updates nothing, so it reports the finished step here.
-  if (done > first && run_.placement.layout()[Axis::kLayers] > 1)
+  if (done > first && rank_.placement.layout()[Axis::kLayers] > 1)
     to_.clock.step(done, run_.facts.sampler.sigmas()[done - 1]);
   return decide(done);
 }
@@ -160,13 +160,13 @@ StepAction ClipLoop::decide(int done) {
   const Tag tag{.kind = Payload::kControl, .pass = {.step = done}, .hop = kStepDecision};
   auto own = StepAction::kContinue;
   // Decoding a clip takes a while, in which the job may be stopped.
-  if (run_.placement.root()) own = policy_.decide(clip_ * steps + done, done < steps);
+  if (rank_.placement.root()) own = policy_.decide(clip_ * steps + done, done < steps);
   if (keeps(own) && done % steps == 0) {  // there are only whole clips to keep
     keep(done, {});
     own = stops(own) ? StepAction::kStop : StepAction::kContinue;
   }
   return static_cast<StepAction>(
-      run_.placement.agreed(run_.stream, tag, static_cast<int64_t>(own)));
+      rank_.placement.agreed(rank_.stream, tag, static_cast<int64_t>(own)));
 }
 
 // Writes a checkpoint of the clips before and, where there are steps of it, of the present one.
@@ -175,7 +175,7 @@ void ClipLoop::keep(int done, Snapshot snapshot) {
   if (snapshot.latent) clips.push_back(snapshot.latent);
   const auto [channels, frames, height, width] = shape_;
   Tensor all(DType::kF32, {channels, std::ssize(clips) * frames, height, width});
-  Stream host = host_stream(run_.stream);
+  Stream host = host_stream(rank_.stream);
   for (size_t clip = 0; clip < clips.size(); ++clip)
     copy(host, clips[clip], all.view().slice(1, static_cast<int64_t>(clip) * frames, frames));
   snapshot.latent = std::move(all);
@@ -187,7 +187,7 @@ Tensor ClipLoop::kept_clip(int clip) const {
   const Checkpoint* const from = to_.options.resume.get();
   if (!from) return {};
   Tensor latent(DType::kF32, shape_);
-  Stream host = host_stream(run_.stream);
+  Stream host = host_stream(rank_.stream);
   copy(host, from->latent.view().slice(1, clip * shape_[1], shape_[1]), latent);
   return latent;
 }
@@ -196,9 +196,10 @@ Tensor ClipLoop::kept_clip(int clip) const {
 void ClipLoop::draw_again() {
   Tensor latent = kept_clip(clip_);
   if (!latent) latent = Tensor(DType::kF32, shape_);
-  latent = on_device(run_.stream, std::move(latent));
+  latent = on_device(rank_.stream, std::move(latent));
   const Tag tag{.kind = Payload::kLatent, .pass = {.clip = clip_ % (1 << 16)}, .hop = kKeptClip};
-  if (!run_.placement.alone()) run_.placement.communicator().broadcast(run_.stream, tag, latent, 0);
+  if (!rank_.placement.alone())
+    rank_.placement.communicator().broadcast(rank_.stream, tag, latent, 0);
   decode(latent);
 }
 
@@ -214,14 +215,15 @@ Start ClipLoop::start() {
     from->latent = {};
   }
   if (clip_ > first_clip() || done == 0) return {.step = 0, .latent = noise()};
-  return agreed_start(run_.stream, run_.placement, from ? &own : nullptr, run_.facts.sampler,
-                      run_.placement.split(shape_, run_.parts.traits().patch[0]), to_.options.stop);
+  return agreed_start(rank_.stream, rank_.placement, from ? &own : nullptr, run_.facts.sampler,
+                      rank_.placement.split(shape_, rank_.parts().traits().patch[0]),
+                      to_.options.stop);
 }
 
 void ClipLoop::denoise() {
   const std::array<Tensor, 2> heard = signals();
   Start start = this->start();
-  DenoisePlanConfig config = plan_config(run_.facts, run_.parts, run_.placement, clip_ > 0);
+  DenoisePlanConfig config = plan_config(run_.facts, rank_.parts(), rank_.placement, clip_ > 0);
   config.first_step = start.step;
   Job job{.facts = run_.facts,
           .embeds = run_.prompts,
@@ -239,7 +241,7 @@ void ClipLoop::denoise() {
           .before_step = [&, first = start.step](int done) { return decide(first, done); },
           .preview = run_.preview};
   job.keep = [&](int done, Snapshot snapshot) { keep(done, std::move(snapshot)); };
-  Denoiser denoiser(run_.stream, run_.arena, run_.parts, run_.placement, run_.graphs);
+  Denoiser denoiser(rank_, run_.graphs);
   denoiser.run(config, job);
   to_.result.streaming += denoiser.streaming();
 }
@@ -247,27 +249,27 @@ void ClipLoop::denoise() {
 // Decodes the clip behind the latents that it goes on from, whose pictures are there already.
 void ClipLoop::decode(const TensorView& on_device) {
   to_.meter.stage_ended(MemoryMeter::kDenoise);
-  const HostCopy copied(run_.stream, on_device);
+  const HostCopy copied(rank_.stream, on_device);
   const TensorView& latent = copied.view();
-  if (run_.placement.root()) hash_.update(latent.data, latent.bytes());
+  if (rank_.placement.root()) hash_.update(latent.data, latent.bytes());
   if (to_.options.tap) to_.options.tap->tap("latents_final", latent);
-  if (run_.placement.root() && policy_.keeps_any()) {
-    Stream host = host_stream(run_.stream);
+  if (rank_.placement.root() && policy_.keeps_any()) {
+    Stream host = host_stream(rank_.stream);
     copy(host, latent, finished_.emplace_back(DType::kF32, shape_));
   }
   if (stops(decide(run_.facts.sampler.steps())))
     throw Error(ErrorKind::kStopped, "stopped after clip " + std::to_string(clip_ + 1) + " of " +
                                          std::to_string(count_));
-  const HostCopy before(run_.stream, motion_ ? motion_.view() : run_.reference);
+  const HostCopy before(rank_.stream, motion_ ? motion_.view() : run_.reference);
   const int64_t total = before.view()[1] + shape_[1], pictures = vae_.frames(total);
   const int64_t begin =
       pictures - clip_pictures(directory_) + (clip_ == 0 ? directory_.clips.dropped_frames : 0);
   const int64_t end = std::min(pictures, begin + run_.facts.request.frames - written_);
   written_ += end - begin;
-  const VideoEncoder bands(run_.stream, run_.arena, run_.placement, vae_, shape_);
+  const VideoEncoder bands(rank_.stream, rank_.arena, rank_.placement, vae_, shape_);
   const bool decodes = bands.rows().size() > 0;
   DecoderSettings settings{.traits = vae_,
-                           .vae = decodes ? &run_.parts.vae(run_.stream) : nullptr,
+                           .vae = decodes ? &rank_.parts().vae(rank_.stream) : nullptr,
                            .latent = {shape_[0], shape_[2], shape_[3]},
                            .total = total,
                            .pictures = run_.facts.request.frames,
@@ -275,15 +277,14 @@ void ClipLoop::decode(const TensorView& on_device) {
   if (clip_ + 1 < count_ && decodes) {
     const int64_t kept = directory_.clips.motion_frames;
     last_ = Tensor(DType::kF32, {kept, 3, bands.rows().size(), run_.facts.request.width},
-                   run_.stream.device());
+                   rank_.stream.device());
     first_last_ = pictures - kept;
     settings.on_rows = [this](int64_t first, const TensorView& rows) { keep_rows(first, rows); };
   }
   if (output_)
     output_->begin_part(settings);
   else
-    output_.emplace(run_.stream, run_.arena, run_.placement, settings,
-                    VideoReceivers{to_.sink, to_.options.tap, to_.clock});
+    output_.emplace(rank_, settings, VideoReceivers{to_.sink, to_.options.tap, to_.clock});
   output_->write(before.view(), to_.options.stop);
   output_->write(latent, to_.options.stop);
 }
@@ -291,26 +292,25 @@ void ClipLoop::decode(const TensorView& on_device) {
 // Keeps the rows of pictures that end the clip.
 void ClipLoop::keep_rows(int64_t first, const TensorView& rows) {
   for (int64_t i = std::max<int64_t>(0, first_last_ - first); i < rows[0]; ++i)
-    clamp(run_.stream, rows.select(0, i), -1, 1, last_.view().select(0, first + i - first_last_));
+    clamp(rank_.stream, rows.select(0, i), -1, 1, last_.view().select(0, first + i - first_last_));
 }
 
 void ClipLoop::encode_motion() {
   const std::array<int64_t, 4> shape{shape_[0], vae_.latent_frames(directory_.clips.motion_frames),
                                      shape_[2], shape_[3]};
-  VideoEncoder encoder(run_.stream, run_.arena, run_.placement, vae_, shape);
+  VideoEncoder encoder(rank_.stream, rank_.arena, rank_.placement, vae_, shape);
   int done = 0;
   to_.clock.clip(clip_ + 1, count_);
   to_.clock.enter(Zone::kEncodeImage, static_cast<int>(shape[1]));
   const auto fill = [&](int64_t first, const TensorView& pictures) {
-    copy(run_.stream, last_.view().slice(0, first, pictures[0]), pictures);
+    copy(rank_.stream, last_.view().slice(0, first, pictures[0]), pictures);
   };
   Tensor own;
   if (encoder.rows().size() > 0)
-    own = encoder.encode_rows(run_.parts.vae(run_.stream), "the end of a clip", fill,
+    own = encoder.encode_rows(rank_.parts().vae(rank_.stream), "the end of a clip", fill,
                               [&] { to_.clock.step(++done); });
   last_ = {};
   motion_ = encoder.join(std::move(own));
-  run_.placement.finish_messages();
 }
 
 }  // namespace

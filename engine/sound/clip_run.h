@@ -22,10 +22,7 @@
 namespace weft {
 
 struct ClipRun {
-  Stream& stream;
-  Arena& arena;
-  Components& parts;
-  RankPlacement& placement;
+  const Rank& rank;
   const JobFacts& facts;
   std::array<TensorView, 2> prompts;  // rows [length, d] f32 per branch, on the stream's device
   TensorView reference;               // [C, 1, h, w] f32, on the stream's device

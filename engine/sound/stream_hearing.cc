@@ -29,7 +29,7 @@ uint64_t StreamHearing::bytes(DryRun& dry, const AudioEncoder& encoder, int64_t 
   const int64_t past = kPastSeconds * traits.rate / samples_of_frame(), all = past + frames;
   const int64_t samples = all * samples_of_frame();
   Context context =
-      alone_.text_context(dry.stream(), dry.arena(), Pass{}, traits.split(), traits.rows(samples));
+      seams_.context(dry.stream(), dry.arena(), Pass{}, traits.split(), traits.rows(samples));
   const Footprint ran = dry_encode(dry, encoder, context, samples);
   const int64_t of_features = traits.states * traits.columns * all *
                               parts_.vae_model().traits().temporal_factor,
@@ -57,8 +57,7 @@ std::vector<float> StreamHearing::rows(std::span<const float> samples) {
   }
   if (!encoder_) encoder_ = parts_.audio_encoder(stream_);
   const Tensor features(DType::kF32, {traits.states, traits.columns, pictures});
-  Context context =
-      alone_.text_context(stream_, arena_, Pass{}, traits.split(), traits.rows(count));
+  Context context = seams_.context(stream_, arena_, Pass{}, traits.split(), traits.rows(count));
   encode_frames(context, *encoder_, {TensorView(heard_.data(), DType::kF32, {count}), rows, taken},
                 features);
 

@@ -9,7 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "engine/generation/components.h"
+#include "engine/parts/components.h"
+#include "engine/parts/seams.h"
 #include "kernels/arena.h"
 #include "kernels/dry_run.h"
 
@@ -34,7 +35,8 @@ class StreamHearing {
   std::vector<float> rows(std::span<const float> samples);
 
  private:
-  RankPlacement alone_{};
+  const RankPlacement alone_{};
+  EncoderSeams seams_{alone_};
   const int64_t fps_;
   Stream stream_;
   Arena arena_;

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <thread>
 
-#include "engine/generation/components.h"
+#include "engine/parts/components.h"
 #include "tests/apps/live_testing.h"
 #include "tests/support/voice.h"
 

@@ -74,7 +74,10 @@ Observed denoise(
   Observed seen;
   seen.sent.resize(layout.ranks());
   std::mutex mutex;
-  const JobFacts facts{.request = request(guidance), .sampler = sampler(), .guidance = {guidance}};
+  const JobFacts facts{.request = request(guidance),
+                       .sampler = sampler(),
+                       .guidance = {guidance},
+                       .patches = {.pipefusion = pipefusion}};
   const Sampler& steps = facts.sampler;
   const auto live = static_cast<int64_t>(tensor_bytes_live());
   run_ranks(
@@ -85,8 +88,8 @@ Observed denoise(
         ToyExperts experts;
         RankPlacement placement = RankPlacement::of(world, layout);
         float prompts[] = {0.5f, -0.5f};
-        placement.set_patches({.pipefusion = pipefusion});
-        DenoisePlanConfig config = staged_config(placement, experts.traits(), DType::kF32, kTokens);
+        DenoisePlanConfig config =
+            staged_config(placement, experts.traits(), DType::kF32, kTokens, facts.patches);
         config.steps.assign(steps.steps(), {.model = 0, .branches = guidance_branches(guidance)});
         if (pipefusion) displace_steps(config.steps, pipefusion->warmup);
         config.blocks = {kBlocks};
@@ -117,7 +120,7 @@ Observed denoise(
           EXPECT_EQ(snapshot.history.size(), 3u);
           seen.kept = std::move(snapshot);
         };
-        Denoiser(stream, arena, experts, placement).run(config, job);
+        Denoiser({stream, arena, experts, placement}).run(config, job);
         seen.sent[world.rank()] = world.counters().sent[static_cast<size_t>(Payload::kLatent)];
       },
       options);
@@ -371,7 +374,7 @@ Streamed stream_clips(const Layout& layout, bool measure, const LocalOptions& op
       if (latent.data) copy(stream, latent, seen.latent.view().slice(1, frame, 1));
       ++frame;
     };
-    Denoiser(stream, arena, experts, placement).run(config, job);
+    Denoiser({stream, arena, experts, placement}).run(config, job);
     EXPECT_EQ(frame, kVideo[1]);
     seen.sent[world.rank()].frames = sent() - before;
   };

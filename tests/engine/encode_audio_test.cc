@@ -60,7 +60,7 @@ TEST_F(HearingModel, EveryRankHasTheGoldenFeatures) {
             Stream stream = Stream::cpu(1);
             Arena arena;
             Components parts(model, {.dtype = dtype}, DType::kF32, placement);
-            const Tensor features = encode_audio(stream, arena, parts, placement, sound);
+            const Tensor features = encode_audio({stream, arena, parts, placement}, sound);
             EXPECT_TRUE(golden.matches(expected, features, dtype))
                 << ranks << " ranks, rank " << world.rank();
             EXPECT_EQ(arena.used(), 0u);
@@ -97,7 +97,7 @@ TEST_F(HearingModel, ItsMemoryIsPlanned) {
         samples.as<float>()[i] = static_cast<float>(i * 7919 % 1000) / 1000;
       parts.set_residency(Residency::kSequential);
       const Tensor features =
-          encode_audio(stream, arena, parts, alone, {samples, length.fps, length.clip_frames});
+          encode_audio({stream, arena, parts, alone}, {samples, length.fps, length.clip_frames});
       const auto measured = static_cast<double>(tensor_bytes_peak() - before + arena.high_water());
       EXPECT_NEAR(static_cast<double>(plan.encode_audio) / measured, 1.0, 0.05) << plan.to_string();
       // The encoder is gone, the features stay until the job ends.
@@ -141,7 +141,7 @@ TEST_F(HearingModel, FaultsAreErrors) {
     Components parts(model, {.dtype = DType::kF32}, DType::kF32, alone);
     const Tensor samples(DType::kF32, {16000});
     try {
-      encode_audio(stream, arena, parts, alone, {samples, 16, 80});
+      encode_audio({stream, arena, parts, alone}, {samples, 16, 80});
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), kind);
       return std::string(error.what());

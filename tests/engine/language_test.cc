@@ -59,7 +59,7 @@ std::vector<int32_t> some_ids(int64_t count, int32_t vocab, int32_t first = 3) {
 // logits on the last stage, and an empty tensor on the others.
 Tensor logits_in_passes(LanguageRank& rank, const std::vector<int32_t>& ids,
                         const std::vector<int64_t>& sizes) {
-  RankPlacement& placement = rank.placement();
+  const RankPlacement& placement = rank.placement();
   const int64_t vocab = rank.config().vocab;
   Tensor all;
   if (rank.blocks().last()) all = Tensor(DType::kF32, {static_cast<int64_t>(ids.size()), vocab});

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "engine/generation/rank_placement.h"
+#include "engine/parts/rank_placement.h"
 #include "models/random_weights/random_weights.h"
 #include "tests/models/footprint_testing.h"
 #include "tests/support/mpi_rank.h"

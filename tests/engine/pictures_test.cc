@@ -113,7 +113,8 @@ std::vector<float> reference_latent(const std::string& folder, const Request& re
   const int64_t latents = traits.latent_frames(frames);
   Tensor mean(DType::kF32, {traits.channels, latents, request.height / traits.spatial_factor,
                             request.width / traits.spatial_factor});
-  Context context = one.vae_context(stream, arena, Pass{}, mean.view()[2]);
+  BandSeams seams(one, mean.view()[2]);
+  Context context = seams.context(stream, arena, Pass{});
   vae_encode(context, *vae, video, mean);
   const nlohmann::json config = read_json_file(folder + "/vae/config.json");
   std::vector<float> out;
@@ -140,8 +141,10 @@ std::vector<PictureConditions> conditions_on(int ranks, const std::string& folde
     layout[Axis::kRing] = ranks;
     RankPlacement placement = RankPlacement::of(world, layout);
     Components parts(model, {.dtype = DType::kF32}, DType::kF32, placement);
-    const JobFacts facts = facts_of(*model, Generator(model, {}).resolve(request));
-    PictureEncoder encoder(stream, arena, parts, placement, facts);
+    const JobFacts facts{.request = request,
+                         .sampler = {SamplerConfig(), 1},
+                         .latent = latent_of(model->directory, request)};
+    PictureEncoder encoder({stream, arena, parts, placement}, facts);
     int pieces = 0;
     all[world.rank()] = encoder.encode([&](int done) { pieces = done; });
     if (world.rank() == 0) {  // the root reports progress
@@ -381,7 +384,8 @@ TEST(Pictures, AnImageEncoderReadsTheWholePicture) {
   Tensor pixels(DType::kF32, {3, traits.size, traits.size}),
       rows(DType::kF32, {traits.rows, traits.columns});
   clip_pixels(frame, default_clip_preprocessing(static_cast<int>(traits.size)), pixels);
-  Context context = one.text_context(stream, arena, {}, traits.split(), traits.rows);
+  EncoderSeams seams(one);
+  Context context = seams.context(stream, arena, {}, traits.split(), traits.rows);
   encoder->encode(context, pixels, rows);
   for (const int ranks : {1, 2, 3})
     for (const PictureConditions& on_rank : conditions_on(ranks, folder.path, c.request))

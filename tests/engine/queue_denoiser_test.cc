@@ -97,7 +97,7 @@ Tensor ordinary(const QueueNumbers& n, int64_t frames, const Tensor& noise) {
                      TensorView(&prompts[1], DType::kF32, {1, 1})},
           .latent = copy_of(noise)};
   job.decode = [&](const TensorView& latent) { result = copy_of(latent); };
-  Denoiser(stream, arena, experts, placement).run(config, job);
+  Denoiser({stream, arena, experts, placement}).run(config, job);
   return result;
 }
 

@@ -172,7 +172,7 @@ inline Video run_queue(const QueueNumbers& n, const Layout& layout = {},
     job.keep = [&](int turn, Snapshot snapshot) {
       if (placement.root()) hooks.kept(turn, std::move(snapshot));
     };
-    QueueDenoiser denoiser(stream, arena, experts, placement, hooks.wire);
+    QueueDenoiser denoiser({stream, arena, experts, placement}, hooks.wire);
     const bool done = denoiser.run(config, job);
     if (done && hooks.kept_keys) hooks.kept_keys(placement, denoiser.context_bytes());
     const int last = n.blocks + n.steps - 1;

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "engine/generation/rank_placement.h"
+#include "engine/parts/rank_placement.h"
 #include "models/footprint.h"
 #include "models/umt5/encoder.h"
 #include "models/wan/transformer.h"
@@ -88,25 +88,25 @@ TEST(RankPlacement, AForwardTakesThePredictedArena) {
       const Layout& layout = given;
       const std::optional<DualScope>& attention = dual_scope;
       run_ranks(layout.ranks(), [&](Communicator& world) {
-        RankPlacement placement = RankPlacement::of(world, layout);
-        placement.set_dual_scope(attention);
+        const RankPlacement placement = RankPlacement::of(world, layout);
+        ForwardSeams seams(placement, {.dual_scope = attention});
         Stream stream = Stream::cpu(1);
         Arena arena;
         const TransformerLoad load = placement.load(config.traits(), {.dtype = dtype});
         const WanTransformer wan = WanTransformer::load(stream, file, config, load);
         const Tensor in(DType::kF32, latent), out(DType::kF32, latent);
         const Tensor embeds(DType::kF32, {5, config.text_dim});
-        Context context = placement.context(stream, arena, Pass{}, all);
+        Context context = seams.context(stream, arena, Pass{}, all);
         const WanText text = test::prepare_text(wan, context, embeds, 9);
         const TimeSegment time{{0, tokens}, 500};
         test::forward(wan, context, load.blocks, in, {&time, 1}, text, test::rope_of(wan, grid),
                       out);
         DryRun run;
-        RankPlacement silent(
+        const RankPlacement silent(
             Communicator(std::make_shared<SilentTransport>(world.rank(), world.size())), layout);
-        silent.set_dual_scope(attention);
+        ForwardSeams silent_seams(silent, {.dual_scope = attention});
         const DryTransformer dry = dry_load(run, *make_wan_model(config), file, load);
-        Context dry_context = silent.context(run.stream(), run.arena(), Pass{}, all);
+        Context dry_context = silent_seams.context(run.stream(), run.arena(), Pass{}, all);
         const Footprint forward = dry_forward(run, *dry.model, dry_context, grid, 5, 9);
         EXPECT_EQ(arena.high_water(), forward.arena)
             << to_string(layout) << ", rank " << world.rank();

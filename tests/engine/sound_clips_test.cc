@@ -144,7 +144,7 @@ class Reference {
     const VaeTraits& traits = vae->traits();
     const int64_t h = request_.height / 8, w = request_.width / 8, planes = traits.channels;
     const Tensor sound = read_sound(request_.audio.path, 16000);
-    const Tensor features = encode_audio(stream_, arena_, parts_, one_, {sound, 16, 80});
+    const Tensor features = encode_audio({stream_, arena_, parts_, one_}, {sound, 16, 80});
     const Tensor texts[2] = {encoded(request_.prompt), encoded(*request_.negative_prompt)};
     Tensor shown(DType::kF32, {3, 1, request_.height, request_.width});
     for (int64_t i = 0; i < shown.view().count(); ++i)
@@ -165,7 +165,7 @@ class Reference {
       copy(stream_, latent, whole.view().slice(1, before[1], 20));
       vae->denormalize(whole, whole);
       Tensor video(DType::kF32, {3, frames, request_.height, request_.width});
-      Context context = context_of(whole.view()[2]);
+      Context context = bands_.context(stream_, arena_, Pass{});
       vae_decode(context, *vae, whole, video);
       for (int64_t i = 0; i < video.view().count(); ++i)
         video.as<float>()[i] = std::clamp(video.as<float>()[i], -1.0f, 1.0f);
@@ -182,19 +182,18 @@ class Reference {
   }
 
  private:
-  Context context_of(int64_t rows) { return one_.vae_context(stream_, arena_, Pass{}, rows); }
   Tensor encoded(const std::string& prompt) {
     const std::vector<int32_t>& ids = model_->tokens(prompt)->ids;
     Tensor rows(DType::kF32, {std::ssize(ids), parts_.text_model().traits().columns});
     Context context =
-        one_.text_context(stream_, arena_, Pass{}, parts_.text_model().traits(), std::ssize(ids));
+        text_.context(stream_, arena_, Pass{}, parts_.text_model().traits(), std::ssize(ids));
     parts_.text_encoder(stream_).encode(context, ids, rows);
     return rows;
   }
   Tensor latent_of(const Vae& vae, const TensorView& video) {
     Tensor mean(DType::kF32, {vae.traits().channels, vae.traits().latent_frames(video[1]),
                               video[2] / 8, video[3] / 8});
-    Context context = context_of(video[2] / 8);
+    Context context = bands_.context(stream_, arena_, Pass{});
     vae_encode(context, vae, video, mean);
     vae.normalize(mean, mean);
     return mean;
@@ -212,7 +211,7 @@ class Reference {
     std::unique_ptr<Conditioning> prepared[2];
     Tensor signal[2];
     for (int branch = 0; branch < 2; ++branch) {
-      Context context = one_.context(stream_, arena_, {.branch = branch}, {tokens, grid[0]});
+      Context context = forward_.context(stream_, arena_, {.branch = branch}, {tokens, grid[0]});
       const Conditions given{.text = texts[branch],
                              .text_length = parts_.text_length(texts[branch].view()[0]),
                              .reference = reference,
@@ -228,7 +227,7 @@ class Reference {
       for (int branch = 0; branch < 2; ++branch) {
         of[branch] = Tensor(DType::kF32, rows.view().shape());
         Context context =
-            one_.context(stream_, arena_, {.branch = branch, .step = step}, {tokens, grid[0]});
+            forward_.context(stream_, arena_, {.branch = branch, .step = step}, {tokens, grid[0]});
         std::vector<TimeSegment> times;
         for (int64_t frame = 0; frame < grid[0]; ++frame)
           times.push_back({{frame * tokens / grid[0], (frame + 1) * tokens / grid[0]},
@@ -271,6 +270,9 @@ class Reference {
   Stream stream_ = Stream::cpu(1);
   Arena arena_{size_t{1} << 34};
   RankPlacement one_;
+  BandSeams bands_{one_, 1};
+  EncoderSeams text_{one_};
+  ForwardSeams forward_{one_, {}};
   std::shared_ptr<const OpenModel> model_;
   Components parts_;
   const SoundClips clips_;

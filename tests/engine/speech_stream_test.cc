@@ -83,7 +83,8 @@ class SpeechStream : public testing::Test {
     const int64_t count = std::ssize(samples), pictures = count / kOfPicture;
     const int64_t rows = feature_rows(traits, count);
     Tensor features(DType::kF32, {traits.states, traits.columns, pictures});
-    Context context = one.text_context(stream, arena, Pass{}, traits.split(), traits.rows(count));
+    EncoderSeams seams(one);
+    Context context = seams.context(stream, arena, Pass{}, traits.split(), traits.rows(count));
     parts.audio_encoder(stream)->encode(
         context, TensorView(const_cast<float*>(samples.data()), DType::kF32, {count}),
         [&](int64_t k, const TensorView& state) {
@@ -169,7 +170,8 @@ TEST_F(SpeechStream, ShowsThePictureAsTheReferenceDoes) {
   RankPlacement one;
   Components parts(model_, {.dtype = DType::kF32}, DType::kF32, one);
   const auto vae = parts.vae_model().load(stream, *model_->vae_file, DType::kF32, VaeParts::kBoth);
-  const auto vae_context = [&] { return one.vae_context(stream, arena, Pass{}, 8); };
+  BandSeams bands(one, 8);
+  const auto vae_context = [&] { return bands.context(stream, arena, Pass{}); };
   const auto encoded = [&](int64_t frames) {
     Tensor video(DType::kF32, {3, frames, 64, 64});
     for (int64_t c = 0; c < 3; ++c)
@@ -188,8 +190,8 @@ TEST_F(SpeechStream, ShowsThePictureAsTheReferenceDoes) {
 
   const std::vector<int32_t>& ids = model_->tokens("a face")->ids;
   Tensor prompt(DType::kF32, {std::ssize(ids), parts.text_model().traits().columns});
-  Context text =
-      one.text_context(stream, arena, Pass{}, parts.text_model().traits(), std::ssize(ids));
+  EncoderSeams seams(one);
+  Context text = seams.context(stream, arena, Pass{}, parts.text_model().traits(), std::ssize(ids));
   parts.text_encoder(stream).encode(text, ids, prompt);
 
   SamplerConfig solver = model_->sampler();
@@ -220,7 +222,7 @@ TEST_F(SpeechStream, ShowsThePictureAsTheReferenceDoes) {
   StreamPlanConfig plan = stream_config(one, parts.traits(), DType::kF32, job);
   plan.blocks = kBlocks;
   plan.swap_block = 4;
-  StreamDenoiser(stream, arena, parts, one, DType::kF32).run(plan, job);
+  StreamDenoiser({stream, arena, parts, one}, DType::kF32).run(plan, job);
 
   vae->denormalize(all, all);
   const int64_t frames = vae->traits().frames(7 + 3 * kBlocks);

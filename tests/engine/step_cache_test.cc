@@ -250,7 +250,7 @@ ObservedCache denoise_cached(const Layout& layout, double guidance, const std::v
           }
           seen.latent = std::move(copied);
         };
-        Denoiser denoiser(stream, arena, experts, placement);
+        Denoiser denoiser({stream, arena, experts, placement});
         denoiser.run(config, job);
         if (world.rank() == 0) {
           seen.changes = denoiser.changes();
@@ -334,7 +334,7 @@ std::vector<std::vector<int>> first_block_skips(const Layout& layout, double thr
         job.on_first_block = [&](const Pass&, Change& change) {
           if (world.rank() == faulty) alter(change);
         };
-        Denoiser denoiser(stream, arena, experts, placement);
+        Denoiser denoiser({stream, arena, experts, placement});
         denoiser.run(config, job);
         skipped[world.rank()] = denoiser.skipped();
       },

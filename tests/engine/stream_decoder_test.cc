@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/generation/components.h"
 #include "engine/generation/stages.h"
 #include "engine/memory/estimate.h"
+#include "engine/parts/components.h"
 #include "io/media/frame.h"
 #include "kernels/copy.h"
 #include "models/registry.h"
@@ -87,7 +87,8 @@ std::string reference_hash(const TensorView& latents) {
   const int64_t height = kRows * scale, width = kColumns * scale;
   Tensor video(DType::kF32, {3, frames, height, width});
   RankPlacement alone;
-  Context context = alone.vae_context(stream, arena, {}, kRows);
+  BandSeams seams(alone, kRows);
+  Context context = seams.context(stream, arena, {});
   vae_decode(context, *vae, plain, video);
   FrameHash hash;
   for (int64_t f = 0; f < frames; ++f) {
@@ -111,13 +112,14 @@ std::string hash_behind(const TensorView& latents, int64_t first, int64_t seen) 
   Arena arena(size_t{1} << 30);
   const std::unique_ptr<Vae> vae = load_vae(stream);
   const auto decoder = vae->decoder(kRows, kColumns);
-  RankPlacement alone;
+  const RankPlacement alone;
+  BandSeams seams(alone, kRows);
   Sha256 hash;
   for (int64_t f = first - seen; f < latents[1]; ++f) {
     const Arena::Scope scope(arena);
     Tensor latent(DType::kF32, {latents[0], kRows, kColumns});
     copy(stream, latents.select(1, f), latent);
-    Context context = alone.vae_context(stream, arena, {}, kRows);
+    Context context = seams.context(stream, arena, {});
     const TensorView frames =
         arena.alloc(DType::kF32, {decoder->next_frames(), 3, decoder->height(), decoder->width()});
     decoder->decode_chunk(context, latent, frames);

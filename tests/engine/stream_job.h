@@ -132,8 +132,9 @@ struct StreamRun {
     config.credits = credits;
     config.swap_block = swap_block;
     config.decodes_apart = decodes_apart;
-    StreamDenoiser denoiser(stream, arena, experts, placement, wire,
-                            decodes_apart ? world : nullptr);
+    Rank on(stream, arena, experts, placement);
+    if (decodes_apart) on.world = world;
+    StreamDenoiser denoiser(on, wire);
     denoiser.run(config, job);
     if (done) done(rank, denoiser.window_bytes());
   }

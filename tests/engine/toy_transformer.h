@@ -4,7 +4,7 @@
 #include <cstring>
 #include <memory>
 
-#include "engine/generation/components.h"
+#include "engine/parts/components.h"
 #include "models/transformer.h"
 
 namespace weft::test {

@@ -86,10 +86,12 @@ class Slices final : public Experts {
 Times run_steps(const LayoutShape& shape, const Method& method, Slices& slices,
                 RankPlacement& placement, Stream& stream, const std::function<Moment()>& now) {
   slices.choose(placement);
-  placement.set_patches(stale_patches_of(method, shape.grid(), shape.steps));
   SamplerConfig solver;
   solver.kind = SolverKind::kEuler;
-  const JobFacts facts{.request = {}, .sampler = {solver, shape.steps}, .guidance = {5}};
+  const JobFacts facts{.request = {},
+                       .sampler = {solver, shape.steps},
+                       .guidance = {5},
+                       .patches = stale_patches_of(method, shape.grid(), shape.steps)};
   Tensor latent(DType::kF32, shape.latent);
   Tensor embeds(DType::kF32, {kLayoutTextRows, shape.model->traits().text_columns});
   Tensor pooled(DType::kF32, {shape.model->traits().pooled_columns});
@@ -111,14 +113,15 @@ Times run_steps(const LayoutShape& shape, const Method& method, Slices& slices,
               },
           .decode = [](const TensorView&) {}};
   const TransformerTraits& traits = shape.model->traits();
-  DenoisePlanConfig config = staged_config(placement, traits, shape.dtype, shape.tokens);
+  DenoisePlanConfig config =
+      staged_config(placement, traits, shape.dtype, shape.tokens, facts.patches);
   config.steps.assign(shape.steps, {.model = 0, .branches = 2});
   config.blocks = {traits.blocks};
   config.joint_rows.fill(shape.model->joint_rows(shape.tokens, kLayoutTextRows));
-  if (const auto& patches = placement.pipefusion()) displace_steps(config.steps, patches->warmup);
+  if (const auto& patches = facts.patches.pipefusion) displace_steps(config.steps, patches->warmup);
   Arena arena(size_t{256} << 30, stream.device());
   const Moment begun = now();
-  Denoiser(stream, arena, slices, placement).run(config, job);
+  Denoiser({stream, arena, slices, placement}).run(config, job);
   const Moment &last = ended.back(), &first = ended[shape.steps > 2];
   if (last.at == 0) return {};
   const double counted = last.at - first.at;

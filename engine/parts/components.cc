@@ -1,4 +1,4 @@
-#include "engine/generation/components.h"
+#include "engine/parts/components.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "engine/generation/open_model.h"
+#include "engine/parts/open_model.h"
 
 #include <algorithm>
 #include <iterator>

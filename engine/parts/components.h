@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/generation/open_model.h"
-#include "engine/generation/rank_placement.h"
 #include "engine/generation/request.h"
 #include "engine/memory/memory_plan.h"
+#include "engine/parts/open_model.h"
+#include "engine/parts/rank_placement.h"
 
 namespace weft {
 

@@ -1,14 +1,13 @@
 #pragma once
 // RankPlacement: the ranks that make one result together, as seen from one of them. It says which
-// weights, tokens, branches and picture rows belong to this rank, and provides the seams (mixer,
-// reducer, halo) that connect it to the others. A single rank is a replica, too.
+// weights, tokens, branches and picture rows belong to this rank, and never changes. The seams to
+// the other ranks are made from it (seams.h). A single rank is a replica, too.
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "models/text_encoder.h"
 #include "models/transformer.h"
-#include "parallel/context.h"
 #include "parallel/mesh.h"
 #include "parallel/methods/mixer_factory.h"
 #include "parallel/schedule/denoise_plan.h"
@@ -48,9 +47,8 @@ class RankPlacement {
   static RankPlacement of(const Communicator& world, const Layout& layout);
   // One rank's position in a layout, for planning only: it has no communicator.
   RankPlacement(const Layout& layout, int rank);
-  ~RankPlacement();
-  RankPlacement(RankPlacement&&) noexcept;
-  RankPlacement& operator=(RankPlacement&&) noexcept;
+  // The same position where the root alone encodes text (Layout::text_ranks).
+  RankPlacement encoding_on_root() const;
 
   const Mesh& mesh() const { return mesh_; }
   const Layout& layout() const { return mesh_.layout(); }
@@ -58,7 +56,8 @@ class RankPlacement {
   int ranks() const { return layout().ranks(); }
   bool root() const { return rank() == 0; }  // the root delivers frames and reports
   bool alone() const { return ranks() == 1; }
-  Communicator& communicator() { return *communicator_; }  // only where there are several ranks
+  // Only where there are several ranks.
+  Communicator& communicator() const { return *communicator_; }
   // True if messages of device memory go through pinned host memory.
   bool stages_messages() const {
     return communicator_ && !communicator_->transport().takes_device_memory();
@@ -77,23 +76,25 @@ class RankPlacement {
   int text_parts(const TextEncoderTraits& traits) const;
   bool encodes_text(const TextEncoderTraits& traits) const { return rank() < text_parts(traits); }
   WidthSlice text_width(const TextEncoderTraits& traits) const;
-  // Says that the root alone encodes text (Layout::text_ranks). All ranks call it.
-  void encode_on_root();
 
   // Returns the root's value on all ranks. All of them must call it with the same tag; the root
   // sends 8 bytes to each.
-  int64_t agreed(Stream& stream, const Tag& tag, int64_t value);
+  int64_t agreed(Stream& stream, const Tag& tag, int64_t value) const;
 
   // The rank that is `stages` pipeline stages further and has the same coordinates on other axes.
   int stage_peer(int stages) const;
   // The rank with this stage and sequence index, and coordinate 0 along every other axis.
   int rank_of(int stage, int sequence) const;
 
-  // This rank's tokens of a forward, those of another rank, and the count per sequence index.
-  TokenRanges tokens(const Sequence& all) const { return tokens_of(rank_, all); }
-  TokenRanges tokens_of(int rank, const Sequence& all) const;
-  std::vector<int64_t> token_counts(const Sequence& all) const;
-  SequenceMap token_map(const Sequence& all) const;  // by sequence index
+  // This rank's tokens of a forward, those of another rank, and the count per sequence index. They
+  // are whole patches where these are stale, or with PipeFusion a part of each.
+  TokenRanges tokens(const Sequence& all, const StalePatches& patches = {}) const {
+    return tokens_of(rank_, all, patches);
+  }
+  TokenRanges tokens_of(int rank, const Sequence& all, const StalePatches& patches = {}) const;
+  std::vector<int64_t> token_counts(const Sequence& all, const StalePatches& patches = {}) const;
+  // By sequence index.
+  SequenceMap token_map(const Sequence& all, const StalePatches& patches = {}) const;
   // The frames of a video of so many that the rank's clip has: all of them without clips.
   Range clip_of(int rank, int64_t frames) const {
     return partition(frames, layout()[Axis::kClip], mesh_.at(Axis::kClip, rank));
@@ -111,50 +112,23 @@ class RankPlacement {
   Range band(int64_t latent_rows) const { return band_of(rank(), latent_rows); }
   Range band_of(int rank, int64_t latent_rows) const;
 
-  // Contexts with the seams of a DiT forward over `all` tokens, of the text encoder over `rows`,
-  // and of the VAE over bands of `latent_rows`. Each is valid until the next call of the same
-  // function.
-  Context context(Stream& stream, Arena& arena, const Pass& pass, const Sequence& all,
-                  Observer* observer = nullptr);
-  Context text_context(Stream& stream, Arena& arena, const Pass& pass,
-                       const TextEncoderTraits& traits, int64_t rows);
-  Context vae_context(Stream& stream, Arena& arena, const Pass& pass, int64_t latent_rows);
-  // Forwards from now on have dual-scope attention, or full attention. A job begins, so that no
-  // frame of an earlier one is seen.
-  void set_dual_scope(const std::optional<DualScope>& scope);
-  // The same for stale patches. The tokens of a rank are then whole patches, or with PipeFusion a
-  // part of each; forwards of a patch (Pass::micro) are of that part.
-  void set_patches(const StalePatches& patches);
-  const std::optional<PipeFusion>& pipefusion() const { return patches_.pipefusion; }
-  bool displaces() const { return bool(patches_); }
-  // Sets what makes the mixer of forwards that sees all tokens (MixerDescription::inner).
-  void set_inner_mixer(std::function<std::unique_ptr<TokenMixer>()> make);
-  // Returns when no message of a forward is under way any more. Messages of a step may travel
-  // while the next one computes.
-  void finish_messages();
-
  private:
-  struct Seams;
   static constexpr int kReplicaGroup = 255;
-  MixerDescription mixer(const Sequence& all) const;
 
-  std::optional<Communicator> communicator_;
+  std::shared_ptr<Communicator> communicator_;
   Mesh mesh_{Layout{}};
   int rank_ = 0;
-  std::optional<DualScope> dual_scope_;
-  StalePatches patches_;
-  std::unique_ptr<Seams> seams_;
 };
 
 // A job of the placement's ranks, begun and ended on all of them (Communicator::begin_job).
 class JobScope {
  public:
-  explicit JobScope(RankPlacement& placement);
+  explicit JobScope(const RankPlacement& placement);
   ~JobScope();
   JobScope(const JobScope&) = delete;
 
  private:
-  RankPlacement& placement_;
+  const RankPlacement& placement_;
 };
 
 }  // namespace weft

@@ -1,0 +1,35 @@
+#pragma once
+// Rank: the equipment of one rank of a job.
+#include "engine/parts/components.h"
+#include "engine/parts/rank_placement.h"
+#include "kernels/arena.h"
+#include "kernels/check.h"
+#include "kernels/stream.h"
+
+namespace weft {
+
+struct Rank {
+  Rank(Stream& on, Arena& workspace, Components& of, const RankPlacement& at)
+      : Rank(on, workspace, static_cast<Experts&>(of), at) {
+    components = &of;
+  }
+  // Without encoders and decoders: of a case that has the experts alone.
+  Rank(Stream& on, Arena& workspace, Experts& of, const RankPlacement& at)
+      : stream(on), arena(workspace), experts(of), placement(at) {}
+
+  Components& parts() const {
+    CHECK(components, "this rank has experts alone");
+    return *components;
+  }
+
+  Stream& stream;
+  Arena& arena;
+  Experts& experts;
+  const RankPlacement& placement;
+  Components* components = nullptr;
+  // The ranks of a stream whose decoder is no rank of the placement: those of the placement, and
+  // the decoder after them, which has a placement of its own.
+  Communicator* world = nullptr;
+};
+
+}  // namespace weft
