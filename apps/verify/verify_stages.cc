@@ -120,7 +120,7 @@ class OneForward final : private StagedProgram {
     });
   }
   void update(const Step&) override {
-    copy(stream_, slots[kVelocitySlot],
+    copy(stream_, slots[velocity_slot(0)],
          slots.make(kLatentSlot, DType::kF32, own().size(), traits_.row(), stream_.device()));
   }
   void decode(const Step& step) override { velocity_ = on_host(stream_, take_latent(step)); }

@@ -367,7 +367,7 @@ Change Denoiser::measure_first_block(const Pass& pass, const TensorView& before)
   forwards_.run({.pass = pass}, latent,
                 [&](const Forward& forward) { forward(embedding, latent, before); },
                 {.repeats = false});
-  const TensorView& behind = slots[config_.first_block_slot(pass.branch)];
+  const TensorView& behind = slots[first_block_slot(pass.branch)];
   return first_block_->difference(pass.branch, behind, before);
 }
 
@@ -410,8 +410,7 @@ void Denoiser::run_first_block(const Step& step) {
 }
 
 void Denoiser::compute(const Step& step) {
-  const int first_slot = config_.first_block_slot(step.pass.branch);
-  if (config_.first_block_bytes && step.writes[0].slot == first_slot) return run_first_block(step);
+  if (step.writes[0].slot.kind == SlotKind::kFirstBlock) return run_first_block(step);
   if (cache_ && step.reuses) return reuse(step);
   const auto plain = [&](const Forward& forward) { run_blocks(step, forward); };
   if (!cache_) return forwards_.run(step, latent(), plain);
@@ -427,7 +426,7 @@ void Denoiser::compute(const Step& step) {
 // Writes the hidden rows before the blocks that can be skipped to `x`.
 void Denoiser::write_before(const Step& step, const Forward& forward, const TensorView& x) {
   if (config_.first_block_bytes)
-    copy(stream_, slots[config_.first_block_slot(step.pass.branch)], x);
+    copy(stream_, slots[first_block_slot(step.pass.branch)], x);
   else
     forward({0, 0, step.blocks.total}, latent(), x);
 }
@@ -498,13 +497,13 @@ void Denoiser::gather_changes() {
 void Denoiser::update(const Step& step) {
   const Arena::Scope scope(arena_);
   const TensorView& latent = slots[step.reads[0].slot];
-  const TensorView &positive = slots[kVelocitySlot],
+  const TensorView &positive = slots[velocity_slot(0)],
                    velocity = arena_.alloc(DType::kF32, positive.shape());
   copy(stream_, positive, velocity);
   const bool guided = step.reads.size() > 2;
   guide(stream_, arena_, experts_.family(),
         guidance_of(experts_.family(), job_->request, step.pass.model),
-        guided ? slots[kVelocitySlot + 1] : TensorView(), velocity);
+        guided ? slots[velocity_slot(1)] : TensorView(), velocity);
   std::vector<Range> rows = patches();
   const Range all{0, own().size()};
   const int first = std::max(step.pass.micro - 1, 0);
@@ -530,7 +529,7 @@ void Denoiser::update(const Step& step) {
 
 // The rows of a patch are a part of the latent's.
 void Denoiser::enter(const Step& step) {
-  if (step.writes[0].slot == kHiddenSlot + step.pass.branch) {  // the stage has one block only
+  if (step.writes[0].slot.kind == SlotKind::kHidden) {  // the stage has one block only
     const TensorView& rows = slots[step.reads[0].slot];
     copy(stream_, rows,
          slots.make(step.writes[0].slot, dtype_, rows[0], traits_.width, stream_.device()));
@@ -539,7 +538,7 @@ void Denoiser::enter(const Step& step) {
   if (placement_.has_clips()) return StagedProgram::enter(step);
   const std::vector<Range> rows = patches();
   for (size_t patch = 0; patch < rows.size() && step.writes.size() == rows.size(); ++patch)
-    if (step.writes[patch].slot != kLatentSlot)
+    if (step.writes[patch].slot.kind == SlotKind::kPatch)
       slots.lend(step.writes[patch].slot,
                  slots[kLatentSlot].slice(0, rows[patch].begin, rows[patch].size()));
 }

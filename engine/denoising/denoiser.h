@@ -180,7 +180,7 @@ class Denoiser final : private StagedProgram {
   void write_before(const Step& step, const Forward& forward, const TensorView& x);
   BlockCache::Rows kept_rows(const Pass& pass) {
     const int64_t all = hidden_rows(pass);
-    return {pass.branch, all, {0, all}};
+    return {added_slot(0, pass.branch), all, {0, all}};
   }
   void reuse(const Step& step);
   void audit(const Step& step);
