@@ -56,8 +56,9 @@ Tensor join_rows(Bench& bench, RankPlacement& placement, const TensorView& own, 
   if (placement.alone())
     place(0, own);
   else
-    placement.communicator().gather_v(bench.stream, {.kind = Payload::kControl, .hop = index},
-                                      sends(placement.rank()) ? own : TensorView(), landing, place);
+    placement.communicator().gather_v(
+        bench.stream, {.kind = Payload::kControl, .topic = Topic::kCheck, .hop = index},
+        sends(placement.rank()) ? own : TensorView(), landing, place);
   return whole;
 }
 
@@ -316,7 +317,8 @@ void join_bands(Bench& bench, RankPlacement& placement, int64_t latent_rows,
   if (const TensorView own = landing(placement.rank()))
     copy(bench.stream, rows_of(placement.rank()), own);
   placement.communicator().gather_v(
-      bench.stream, {.kind = Payload::kFrames}, dense ? dense.view() : TensorView(), landing,
+      bench.stream, {.kind = Payload::kFrames, .topic = Topic::kCheck},
+      dense ? dense.view() : TensorView(), landing,
       [&](int rank, const TensorView& rows) { copy(bench.stream, rows, rows_of(rank)); });
 }
 

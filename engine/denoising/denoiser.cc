@@ -69,7 +69,7 @@ Denoiser::Denoiser(Stream& stream, Arena& arena, Experts& experts, RankPlacement
 void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   config_ = config;
   job_ = &job;
-  skips_ = 0;
+  skips_ = gathered_ = 0;
   for (size_t step = 0; step < config_.steps.size(); ++step)
     if (config_.steps[step].skipped) skip(static_cast<int>(step));
   if (job.skipped) std::ranges::for_each(*job.skipped, [this](int step) { skip(step); });
@@ -221,7 +221,7 @@ bool Denoiser::begin_turn(int turn) {
 // Gathers the colours of the last step's prediction on the root, which shows them.
 void Denoiser::show_preview(int done) {
   if (!job_->preview || done == config_.first_step || !previewed_.shows(done)) return;
-  const Tag tag{.kind = Payload::kLatent, .pass = {.step = done}, .hop = kPreviewHop};
+  const Tag tag{.kind = Payload::kLatent, .pass = {.step = done}, .topic = Topic::kPreview};
   const Tensor colours =
       gather_on_root(preview_ ? preview_->colours() : TensorView(), tag, kColours);
   if (placement_.root() && job_->preview->show) job_->preview->show(done, colours);
@@ -242,7 +242,8 @@ Snapshot Denoiser::gather(int done) {
     return gather_on_root(rows,
                           {.kind = Payload::kLatent,
                            .pass = {.step = done},
-                           .hop = kFirstKeptHop + static_cast<int>(index)},
+                           .topic = Topic::kKept,
+                           .hop = static_cast<int>(index)},
                           shape_[0]);
   };
   out.latent = join(latent(), 0);
@@ -299,7 +300,8 @@ void Denoiser::gather_channels(const std::function<void(const TensorView& channe
     }
     const Tag tag{.kind = Payload::kLatent,
                   .pass = {.step = job_->sampler.steps()},
-                  .hop = kFirstKeptHop + gathered_++};
+                  .topic = Topic::kChannels,
+                  .hop = gathered_++};
     const Tensor plane = gather_on_root(rows, tag, 1);
     if (placement_.root()) see(plane.view().select(0, 0));
   }
@@ -389,7 +391,7 @@ std::array<Change, 2> Denoiser::summed(const Tensor& own, int turn) {
   const Tensor all(DType::kF32, {ranks, 2, 2});
   std::vector<TensorView> parts;
   for (int rank = 0; rank < ranks; ++rank) parts.push_back(all.view().select(0, rank));
-  const Tag tag{.kind = Payload::kControl, .pass = {.step = turn}, .hop = kSkipDecision};
+  const Tag tag{.kind = Payload::kControl, .pass = {.step = turn}, .topic = Topic::kSkip};
   placement_.communicator().all_gather_v(stream_, tag, own, parts);
   for (const TensorView& part : parts) add(part);
   return sums;
@@ -483,7 +485,8 @@ void Denoiser::gather_changes() {
   }
   if (placement_.alone()) return take(own);
   placement_.communicator().gather_v(
-      stream_, {.kind = Payload::kControl, .hop = kChangesReport}, own ? own.view() : TensorView(),
+      stream_, {.kind = Payload::kControl, .topic = Topic::kChanges},
+      own ? own.view() : TensorView(),
       [&](int rank) {
         if (!sends(rank)) return TensorView();
         landed = on_device(stream_, new_rows());

@@ -63,12 +63,6 @@ inline bool keeps(StepAction action) {
 }
 inline bool stops(StepAction action) { return action >= StepAction::kStop; }
 
-// Tag::hop of a checkpoint's messages, one per tensor. The plan's messages have hop 0.
-inline constexpr int kFirstKeptHop = 1;
-
-// Tag::hop of the colours of previews.
-inline constexpr int kPreviewHop = (1 << 20) - 1;
-
 // The previews of a job: how they are made, and who sees them. It must be the same on all ranks.
 struct PreviewJob {
   const PreviewFit& fit;
@@ -213,7 +207,7 @@ class Denoiser final : private StagedProgram {
   int skips_ = 0;
   std::vector<Change> changes_{}, errors_{};
   int global_steps_ = 0;  // DualScope::global_steps
-  int gathered_ = 0;      // messages of gather_channels() so far
+  int gathered_ = 0;      // messages of gather_channels() in this run
 };
 
 }  // namespace weft

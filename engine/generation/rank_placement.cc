@@ -16,8 +16,6 @@ constexpr AllReduce kTextSums = AllReduce::kBySize;
 // The seams in use. Each is made when it is first needed and kept until its size changes.
 struct RankPlacement::Seams {
   // Communicator group ids, one per kind of exchange.
-  enum Group : int { kMixer = 1, kTensor = kMixer + kMixerGroups, kText, kBands, kBandSums };
-
   FullMixer full;
   IdentityReducer whole;
   IdentityHalo one_band;
@@ -113,7 +111,7 @@ Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, c
   if (layout().sequence() > 1 || dual_scope_ || patches_ || seams.inner) {
     if (!seams.mixer || seams.mixer_tokens != all)
       seams.mixer = make_mixer(this->mixer(all), [this](const std::vector<int>& ranks, int number) {
-        return group(ranks, Seams::kMixer + number);
+        return group(ranks, kMixerGroup + number);
       });
     seams.mixer_tokens = all;
     mixer = seams.mixer.get();
@@ -121,7 +119,7 @@ Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, c
   if (layout()[Axis::kTensor] > 1) {
     if (!seams.tensor)
       seams.tensor = std::make_unique<TensorReducer>(
-          group(mesh_.along({Axis::kTensor}, rank()), Seams::kTensor));
+          group(mesh_.along({Axis::kTensor}, rank()), kTensorGroup));
     reducer = seams.tensor.get();
   }
   mixer->begin(pass);
@@ -141,7 +139,7 @@ Context RankPlacement::text_context(Stream& stream, Arena& arena, const Pass& pa
     std::vector<int> ranks;
     for (int rank = 0; rank < parts; ++rank) ranks.push_back(rank);
     if (seams.text_ranks != parts)
-      seams.text = std::make_unique<TensorReducer>(group(ranks, Seams::kText), kTextSums);
+      seams.text = std::make_unique<TensorReducer>(group(ranks, kTextGroup), kTextSums);
     seams.text_ranks = parts;
     reducer = seams.text.get();
   }
@@ -160,10 +158,10 @@ Context RankPlacement::vae_context(Stream& stream, Arena& arena, const Pass& pas
       ranks.push_back(rank);
       rows.push_back(band_of(rank, latent_rows).size());
     }
-    seams.halo = std::make_unique<BandHalo>(group(ranks, Seams::kBands));
-    seams.band_mixer = std::make_unique<BandMixer>(group(ranks, Seams::kBands), std::move(rows));
+    seams.halo = std::make_unique<BandHalo>(group(ranks, kBandsGroup));
+    seams.band_mixer = std::make_unique<BandMixer>(group(ranks, kBandsGroup), std::move(rows));
     seams.band_sums =
-        std::make_unique<TensorReducer>(group(ranks, Seams::kBandSums), AllReduce::kBySize);
+        std::make_unique<TensorReducer>(group(ranks, kBandSumsGroup), AllReduce::kBySize);
     seams.band_rows = latent_rows;
   }
   seams.band_mixer->begin(pass);

@@ -102,7 +102,7 @@ bool QueueDenoiser::run(const QueuePlanConfig& config, QueueJob& job) {
     // The receives that the others have taken back must not take what this rank sends from now on.
     if (!placement_.alone())
       placement_.communicator().barrier(
-          stream_, {.kind = Payload::kControl, .pass = {.step = turn_}, .hop = kFirstKeptHop});
+          stream_, {.kind = Payload::kControl, .pass = {.step = turn_}, .topic = Topic::kKept});
     done = run_turns(turn_);
   }
   forwards_.end();
@@ -146,7 +146,7 @@ int QueueDenoiser::updater(int part) const {
 
 Snapshot QueueDenoiser::gather(int turn) {
   const int part = placement_.mesh().sequence_index(placement_.rank());
-  Tag tag{.kind = Payload::kLatent, .pass = {.step = turn}, .hop = kFirstKeptHop};
+  Tag tag{.kind = Payload::kLatent, .pass = {.step = turn}, .topic = Topic::kKept};
   Snapshot out;
   out.latent = gather_blocks(kept_blocks(*config_, turn), tag,
                              [&](int block) { return slots[config_->block_slot(block, part)]; });
@@ -212,7 +212,7 @@ void QueueDenoiser::restore() {
     return std::ranges::count(plan.begins, config_->block_slot(block, part), &SlotVersion::slot) >
            0;
   };
-  Tag tag{.kind = Payload::kLatent, .pass = {.step = turn}, .hop = kFirstKeptHop};
+  Tag tag{.kind = Payload::kLatent, .pass = {.step = turn}, .topic = Topic::kKept};
   share_blocks(kept_blocks(*config_, turn), tag, std::move(job_->start.latent),
                [&](int block, const TensorView& latent) {
                  for (int part = 0; part < parts; ++part)

@@ -12,7 +12,6 @@ namespace weft {
 namespace {
 
 constexpr float kSinkTimestep = 0;
-constexpr int kUlyssesGroup = 253;
 
 // The row behind those of a block, from its first byte on.
 struct Header {
@@ -166,7 +165,7 @@ void StreamDenoiser::decide(int block) {
 NextBlock StreamDenoiser::agreed(int block, NextBlock next) {
   if (!ulysses_group_) return next;
   std::array<int64_t, 3> words{next.frames, next.epoch, next.last};
-  const Tag tag{.kind = Payload::kControl, .pass = in_tag({.clip = block}), .hop = kBlockDecision};
+  const Tag tag{.kind = Payload::kControl, .pass = in_tag({.clip = block}), .topic = Topic::kBlock};
   ulysses_group_->broadcast(stream_, tag,
                             TensorView(words.data(), DType::kI64, {std::ssize(words)}), 0);
   return {words[0], static_cast<uint32_t>(words[1]), words[2] != 0};
