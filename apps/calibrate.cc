@@ -133,9 +133,10 @@ Link measure_link(Communicator& world) {
     for (int round = 0; round < kRounds; ++round) {
       const auto begun = std::chrono::steady_clock::now();
       const bool asks = world.rank() == 0;
-      if (asks) world.send(stream, peer, {.hop = 2 * round}, message);
-      world.receive(stream, asks ? peer : 0, {.hop = 2 * round + asks}, message);
-      if (!asks) world.send(stream, 0, {.hop = 2 * round + 1}, message);
+      if (asks) world.send(stream, peer, {.topic = Topic::kCheck, .hop = 2 * round}, message);
+      world.receive(stream, asks ? peer : 0, {.topic = Topic::kCheck, .hop = 2 * round + asks},
+                    message);
+      if (!asks) world.send(stream, 0, {.topic = Topic::kCheck, .hop = 2 * round + 1}, message);
       const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun;
       least = std::min(least, taken.count() / 2);
     }

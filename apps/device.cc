@@ -57,12 +57,12 @@ std::vector<VisibleDevices> gather_devices(const Ranks& ranks, int rank_here) {
     std::vector<TensorView> views;
     sizes[world.rank()] = static_cast<int64_t>(own.size());
     for (int64_t& size : sizes) views.push_back({&size, DType::kI64, {1}});
-    world.all_gather_v(stream, {.hop = 0}, views[world.rank()], views);
+    world.all_gather_v(stream, {.topic = Topic::kCheck}, views[world.rank()], views);
     for (int rank = 0; rank < ranks.count; ++rank) {
       texts[rank] = rank == world.rank() ? own : std::string(sizes[rank], '\0');
       views[rank] = {texts[rank].data(), DType::kU8, {sizes[rank]}};
     }
-    world.all_gather_v(stream, {.hop = 1}, views[world.rank()], views);
+    world.all_gather_v(stream, {.topic = Topic::kCheck, .hop = 1}, views[world.rank()], views);
   });
   std::vector<VisibleDevices> all;
   for (const std::string& text : texts) {

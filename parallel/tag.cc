@@ -12,11 +12,19 @@ constexpr const char* kPayloadNames[] = {"control",  "text",      "hidden",    "
                                          "velocity", "latent",    "halo",      "frames"};
 static_assert(std::size(kPayloadNames) == static_cast<size_t>(Payload::kCount));
 
+// In the order of Topic.
+constexpr const char* kTopicNames[] = {"pass",     "share", "job",     "start",   "step",
+                                       "skip",     "block", "text",    "audio",   "pictures",
+                                       "decode",   "file",  "changes", "preview", "kept",
+                                       "channels", "clip",  "output",  "check"};
+static_assert(std::size(kTopicNames) == static_cast<size_t>(Topic::kCount) &&
+              std::size(kTopicNames) <= 1 << 5);  // the bits of a topic
+
 constexpr int kJobs = 1 << 16;  // job numbers, 0 included
 
 struct Fields {
   Tag tag;
-  int kind = 0, group = 0, job = 0;
+  int kind = 0, topic = 0, group = 0, job = 0;
 };
 
 // Calls visit(word, field, its width in bits, its name) for every field of a tag. The fields of a
@@ -34,7 +42,8 @@ void for_each_field(Fields& fields, Visit&& visit) {
   visit(1, pass.branch, 2, "branch");
   visit(1, pass.step, 16, "step");
   visit(1, fields.tag.layer, 12, "layer");
-  visit(1, fields.tag.hop, 20, "hop");
+  visit(1, fields.topic, 5, "topic");
+  visit(1, fields.tag.hop, 15, "hop");
 }
 
 Fields fields_of(const TagBits& bits) {
@@ -53,7 +62,11 @@ Fields fields_of(const TagBits& bits) {
 std::string_view to_string(Payload kind) { return kPayloadNames[static_cast<int>(kind)]; }
 
 TagBits Tag::bits(int group, int job) const {
-  Fields fields{.tag = *this, .kind = static_cast<int>(kind), .group = group, .job = job};
+  Fields fields{.tag = *this,
+                .kind = static_cast<int>(kind),
+                .topic = static_cast<int>(topic),
+                .group = group,
+                .job = job};
   TagBits bits;
   for_each_field(fields, [&](int word, int value, int width, const char* name) {
     CHECK(value >= 0 && value < (1 << width), name, value);
@@ -67,9 +80,12 @@ std::string to_string(const Tag& tag) { return tag_text(tag.bits(0)); }
 
 std::string tag_text(const TagBits& bits) {
   const Fields fields = fields_of(bits);
-  return std::string(fields.kind < static_cast<int>(Payload::kCount) ? kPayloadNames[fields.kind]
-                                                                     : "?") +
-         " " + to_string(fields.tag.pass) + " layer " + std::to_string(fields.tag.layer) + " hop " +
+  const auto name = [](const auto& names, int index) {
+    return std::string(index < static_cast<int>(std::size(names)) ? names[index] : "?");
+  };
+  return name(kPayloadNames, fields.kind) +
+         (fields.topic ? " of " + name(kTopicNames, fields.topic) : "") + " " +
+         to_string(fields.tag.pass) + " layer " + std::to_string(fields.tag.layer) + " hop " +
          std::to_string(fields.tag.hop) + " group " + std::to_string(fields.group) +
          (fields.job ? " job " + std::to_string(fields.job) : "");
 }

@@ -33,6 +33,30 @@ enum class Payload : uint8_t {
 };
 std::string_view to_string(Payload kind);  // ends with a 0 in memory
 
+// A topic is what a message is for. No message is taken for one of another topic.
+enum class Topic : uint8_t {
+  kPass,      // it is part of a plan or a forward
+  kShare,     // what ranks tell each other before the first job
+  kJob,       // the root's next job
+  kStart,     // where a job begins: the decision, and a checkpoint's tensors
+  kStep,      // whether a job goes on
+  kSkip,      // whether a step is skipped; all ranks have a part in it
+  kBlock,     // the next block of a stream, by the first of the ranks that read it
+  kText,      // rows of prompts, and whether the root has kept them
+  kAudio,     // rows of a sound
+  kPictures,  // rows and latents of pictures
+  kDecode,    // decoded rows, and whether decoding goes on
+  kFile,      // whether the root could write
+  kChanges,   // what a step cache has measured, for the root
+  kPreview,   // colours
+  kKept,      // tensors of a checkpoint, for the root and from it
+  kChannels,  // channels of a final latent
+  kClip,      // a finished clip of a checkpoint
+  kOutput,    // what the decoder of a queue keeps
+  kCheck,     // of commands that verify and measure
+  kCount
+};
+
 constexpr int kMaxGroup = 255;  // ids of groups of ranks
 
 // A tag on the wire. It is compared as a whole.
@@ -46,8 +70,9 @@ struct TagBits {
 struct Tag {
   Payload kind = Payload::kControl;
   Pass pass{};
-  int layer = 0;                               // < 2^12
-  int hop = 0;                                 // < 2^20: ring hop, chunk, decision
+  int layer = 0;  // < 2^12
+  Topic topic = Topic::kPass;
+  int hop = 0;                                 // < 2^15: ring hop, chunk, number
   TagBits bits(int group, int job = 0) const;  // group < 2^8, job < 2^16; CHECKs every range
 };
 std::string to_string(const Tag& tag);

@@ -158,7 +158,7 @@ Profiling::RankLine Profiling::line_of(const Recorder& recorder) {
 
 void Profiling::gather(Communicator& world) {
   if (!profile_ || !processes_) return;
-  const Tag tag{.kind = Payload::kControl, .hop = kJobDecision};
+  const Tag tag{.kind = Payload::kControl, .topic = Topic::kJob};
   Stream stream = Stream::cpu(1);
   RankLine line = line_of(*current());
   const auto view = [](RankLine& of) { return TensorView(&of, DType::kF64, {3}); };

@@ -31,7 +31,7 @@ Tensor on_root(Stream& stream, const RankPlacement& placement, int stage, int in
     copy(stream, own, whole);
   else
     placement.communicator().gather_v(
-        stream, {.kind = Payload::kControl, .hop = index},
+        stream, {.kind = Payload::kControl, .topic = Topic::kCheck, .hop = index},
         source == placement.rank() ? own : TensorView(),
         [&](int rank) { return rank == source ? whole.view() : TensorView(); });
   return whole;

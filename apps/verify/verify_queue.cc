@@ -161,7 +161,8 @@ class QueueRun {
     };
     TensorView own;
     if (rows_of(placement.rank()).size() > 0) own = velocities_.at({block, step});
-    const Tag tag{.kind = Payload::kControl, .pass = {.clip = block, .step = step}, .hop = 1 << 10};
+    const Tag tag{
+        .kind = Payload::kControl, .pass = {.clip = block, .step = step}, .topic = Topic::kCheck};
     if (placement.alone())
       copy(host_, own, rows);
     else

@@ -56,8 +56,9 @@ Tensor join_rows(Bench& bench, const RankPlacement& placement, const TensorView&
   if (placement.alone())
     place(0, own);
   else
-    placement.communicator().gather_v(bench.stream, {.kind = Payload::kControl, .hop = index},
-                                      sends(placement.rank()) ? own : TensorView(), landing, place);
+    placement.communicator().gather_v(
+        bench.stream, {.kind = Payload::kControl, .topic = Topic::kCheck, .hop = index},
+        sends(placement.rank()) ? own : TensorView(), landing, place);
   return whole;
 }
 
@@ -120,7 +121,7 @@ class OneForward final : private StagedProgram {
     });
   }
   void update(const Step&) override {
-    copy(stream_, slots[kVelocitySlot],
+    copy(stream_, slots[velocity_slot(0)],
          slots.make(kLatentSlot, DType::kF32, own().size(), traits_.row(), stream_.device()));
   }
   void decode(const Step& step) override { velocity_ = on_host(stream_, take_latent(step)); }
@@ -317,7 +318,8 @@ void join_bands(Bench& bench, const RankPlacement& placement, int64_t latent_row
   if (const TensorView own = landing(placement.rank()))
     copy(bench.stream, rows_of(placement.rank()), own);
   placement.communicator().gather_v(
-      bench.stream, {.kind = Payload::kFrames}, dense ? dense.view() : TensorView(), landing,
+      bench.stream, {.kind = Payload::kFrames, .topic = Topic::kCheck},
+      dense ? dense.view() : TensorView(), landing,
       [&](int rank, const TensorView& rows) { copy(bench.stream, rows, rows_of(rank)); });
 }
 

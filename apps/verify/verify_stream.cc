@@ -101,7 +101,8 @@ class StreamRun {
     StreamDenoiser({bench_.stream, bench_.arena, experts_, case_.placement}, case_.options.dtype)
         .run(config, job);
     if (!case_.placement.alone())
-      on_root(config.decoder(), {.kind = Payload::kLatent, .hop = 1 << 10}, latents, latents);
+      on_root(config.decoder(), {.kind = Payload::kLatent, .topic = Topic::kCheck}, latents,
+              latents);
     for (int block = 0; block < of_.blocks; ++block)
       for (int step = 0; step < of_.steps; ++step)
         if (Tensor whole = root_velocity(config, block, step))
@@ -152,7 +153,11 @@ class StreamRun {
     if (placement.alone())
       copy(host_, own, rows);
     else
-      on_root(from, {.kind = Payload::kVelocity, .pass = {.clip = block, .step = step}}, own, rows);
+      on_root(from,
+              {.kind = Payload::kVelocity,
+               .pass = {.clip = block, .step = step},
+               .topic = Topic::kCheck},
+              own, rows);
     if (!placement.root()) return {};
     Tensor velocity(DType::kF32, of_.shape);
     unpatchify(host_, rows, experts_.traits().patch, TokenRanges::all(config.tokens().size()),

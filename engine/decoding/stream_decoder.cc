@@ -63,7 +63,8 @@ void StreamDecoder::push(const TensorView& latents) {
     const int64_t first = pushed_ == 0 ? 0 : settings_.traits.frames(pushed_);
     const int64_t frames = pushed_ == 0 ? 1 : settings_.traits.temporal_factor;
     const bool shown = shows(first, frames);
-    const Tag tag{.kind = Payload::kFrames, .pass = {.micro = number_of(pushed_)}};
+    const Tag tag{
+        .kind = Payload::kFrames, .pass = {.micro = number_of(pushed_)}, .topic = Topic::kDecode};
     const ZoneScope zone(Zone::kChunk, tag.pass.micro);
     const Arena::Scope scope(arena_);
     if (shown) expect(first, frames, tag);
@@ -81,7 +82,9 @@ void StreamDecoder::resume(const TensorView& last, int64_t latent_frames) {
         latent_frames);
   for (int64_t i = 0; decoder_ && i < last[1]; ++i) {
     const Arena::Scope scope(arena_);
-    decode_rows(last, i, {.kind = Payload::kFrames, .pass = {.micro = number_of(i)}});
+    decode_rows(
+        last, i,
+        {.kind = Payload::kFrames, .pass = {.micro = number_of(i)}, .topic = Topic::kDecode});
   }
   pushed_ = latent_frames;
   if (latent_frames > 0) pictures_ = settings_.traits.frames(latent_frames);
@@ -238,7 +241,7 @@ void StreamDecoder::heed_stop(const std::atomic<bool>& asked, double seconds) {
   const auto done = static_cast<double>(pushed_), total = static_cast<double>(settings_.total);
   const double left = pushed_ ? seconds / done * (total - done) : HUGE_VAL;
   const Tag tag{
-      .kind = Payload::kControl, .pass = {.micro = number_of(pushed_)}, .hop = kDecodeDecision};
+      .kind = Payload::kControl, .pass = {.micro = number_of(pushed_)}, .topic = Topic::kDecode};
   if (!placement_.agreed(stream_, tag, asked.load() && left > kFinishSeconds)) return;
   throw Error(ErrorKind::kStopped, "stopped in decode after chunk " + std::to_string(pushed_) +
                                        " of " + std::to_string(settings_.total));

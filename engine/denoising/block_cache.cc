@@ -25,7 +25,7 @@ BlockCache::BlockCache(Stream& stream, Arena& arena, int64_t width, int steps)
     : changes(steps), errors(steps), stream_(stream), arena_(arena), width_(width) {}
 
 void BlockCache::watch(const Rows& rows, Before before) {
-  Tensor& added = added_[rows.key];
+  Tensor& added = added_[rows.slot];
   if (!added || added.view()[0] != rows.kept.size())
     added = Tensor(DType::kF32, {rows.kept.size(), width_}, stream_.device());
   watched_ = {rows, std::move(before)};
@@ -37,13 +37,13 @@ void BlockCache::before_head(Context&, const TensorView& x) {
   watched_.before(before);
   const Range& kept = watched_.rows.kept;
   axpby(stream_, 1, x.slice(0, kept.begin, kept.size()), -1,
-        before.slice(0, kept.begin, kept.size()), added_.at(watched_.rows.key));
+        before.slice(0, kept.begin, kept.size()), added_.at(watched_.rows.slot));
 }
 
 void BlockCache::reuse(const Rows& rows, int blocks, const Before& before,
                        const TensorView& velocity, const Forward& forward) {
-  const auto added = added_.find(rows.key);
-  CHECK(added != added_.end() && added->second.view()[0] == rows.kept.size(), "key", rows.key,
+  const auto added = added_.find(rows.slot);
+  CHECK(added != added_.end() && added->second.view()[0] == rows.kept.size(), to_string(rows.slot),
         "rows", rows.kept.size(), "are reused before they are kept");
   const Arena::Scope scope(arena_);
   const TensorView x = arena_.alloc(DType::kF32, {rows.all, width_});

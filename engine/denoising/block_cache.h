@@ -31,9 +31,9 @@ class BlockCache final : public HiddenHook {
 
   BlockCache(Stream& stream, Arena& arena, int64_t width, int steps);
 
-  // A forward's hidden rows, and those among them that are kept, under a key.
+  // A forward's hidden rows, and those among them that are kept, under a slot.
   struct Rows {
-    int key = 0;
+    SlotId slot{};
     int64_t all = 0;
     Range kept{};
   };
@@ -65,8 +65,8 @@ class BlockCache final : public HiddenHook {
   Arena& arena_;
   const int64_t width_;
   Watched watched_{};
-  std::map<int, Tensor> added_{};  // by the blocks that can be skipped, per key
-  Tensor velocity_{};              // of the step before
+  std::map<SlotId, Tensor> added_{};  // by the blocks that can be skipped
+  Tensor velocity_{};                 // of the step before
 };
 
 }  // namespace weft

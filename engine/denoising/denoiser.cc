@@ -47,7 +47,7 @@ Denoiser::Denoiser(const Rank& rank, Graphs graphs)
 void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   config_ = config;
   job_ = &job;
-  skips_ = 0;
+  skips_ = gathered_ = 0;
   for (size_t step = 0; step < config_.steps.size(); ++step)
     if (config_.steps[step].skipped) skip(static_cast<int>(step));
   if (job.skipped) std::ranges::for_each(*job.skipped, [this](int step) { skip(step); });
@@ -199,7 +199,7 @@ bool Denoiser::begin_turn(int turn) {
 // Gathers the colours of the last step's prediction on the root, which shows them.
 void Denoiser::show_preview(int done) {
   if (!job_->preview || done == config_.first_step || !previewed_.shows(done)) return;
-  const Tag tag{.kind = Payload::kLatent, .pass = {.step = done}, .hop = kPreviewHop};
+  const Tag tag{.kind = Payload::kLatent, .pass = {.step = done}, .topic = Topic::kPreview};
   const Tensor colours =
       gather_on_root(preview_ ? preview_->colours() : TensorView(), tag, kColours);
   if (placement_.root() && job_->preview->show) job_->preview->show(done, colours);
@@ -220,7 +220,8 @@ Snapshot Denoiser::gather(int done) {
     return gather_on_root(rows,
                           {.kind = Payload::kLatent,
                            .pass = {.step = done},
-                           .hop = kFirstKeptHop + static_cast<int>(index)},
+                           .topic = Topic::kKept,
+                           .hop = static_cast<int>(index)},
                           shape_[0]);
   };
   out.latent = join(latent(), 0);
@@ -277,7 +278,8 @@ void Denoiser::gather_channels(const std::function<void(const TensorView& channe
     }
     const Tag tag{.kind = Payload::kLatent,
                   .pass = {.step = job_->facts.sampler.steps()},
-                  .hop = kFirstKeptHop + gathered_++};
+                  .topic = Topic::kChannels,
+                  .hop = gathered_++};
     const Tensor plane = gather_on_root(rows, tag, 1);
     if (placement_.root()) see(plane.view().select(0, 0));
   }
@@ -345,7 +347,7 @@ Change Denoiser::measure_first_block(const Pass& pass, const TensorView& before)
   forwards_.run({.pass = pass}, latent,
                 [&](const Forward& forward) { forward(embedding, latent, before); },
                 {.repeats = false});
-  const TensorView& behind = slots[config_.first_block_slot(pass.branch)];
+  const TensorView& behind = slots[first_block_slot(pass.branch)];
   return first_block_->difference(pass.branch, behind, before);
 }
 
@@ -367,7 +369,7 @@ std::array<Change, 2> Denoiser::summed(const Tensor& own, int turn) {
   const Tensor all(DType::kF32, {ranks, 2, 2});
   std::vector<TensorView> parts;
   for (int rank = 0; rank < ranks; ++rank) parts.push_back(all.view().select(0, rank));
-  const Tag tag{.kind = Payload::kControl, .pass = {.step = turn}, .hop = kSkipDecision};
+  const Tag tag{.kind = Payload::kControl, .pass = {.step = turn}, .topic = Topic::kSkip};
   placement_.communicator().all_gather_v(stream_, tag, own, parts);
   for (const TensorView& part : parts) add(part);
   return sums;
@@ -388,8 +390,7 @@ void Denoiser::run_first_block(const Step& step) {
 }
 
 void Denoiser::compute(const Step& step) {
-  const int first_slot = config_.first_block_slot(step.pass.branch);
-  if (config_.first_block_bytes && step.writes[0].slot == first_slot) return run_first_block(step);
+  if (step.writes[0].slot.kind == SlotKind::kFirstBlock) return run_first_block(step);
   if (cache_ && step.reuses) return reuse(step);
   const auto plain = [&](const Forward& forward) { run_blocks(step, forward); };
   if (!cache_) return forwards_.run(step, latent(), plain);
@@ -405,7 +406,7 @@ void Denoiser::compute(const Step& step) {
 // Writes the hidden rows before the blocks that can be skipped to `x`.
 void Denoiser::write_before(const Step& step, const Forward& forward, const TensorView& x) {
   if (config_.first_block_bytes)
-    copy(stream_, slots[config_.first_block_slot(step.pass.branch)], x);
+    copy(stream_, slots[first_block_slot(step.pass.branch)], x);
   else
     forward({0, 0, step.blocks.total}, latent(), x);
 }
@@ -462,7 +463,8 @@ void Denoiser::gather_changes() {
   }
   if (placement_.alone()) return take(own);
   placement_.communicator().gather_v(
-      stream_, {.kind = Payload::kControl, .hop = kChangesReport}, own ? own.view() : TensorView(),
+      stream_, {.kind = Payload::kControl, .topic = Topic::kChanges},
+      own ? own.view() : TensorView(),
       [&](int rank) {
         if (!sends(rank)) return TensorView();
         landed = on_device(stream_, new_rows());
@@ -476,12 +478,12 @@ void Denoiser::gather_changes() {
 void Denoiser::update(const Step& step) {
   const Arena::Scope scope(arena_);
   const TensorView& latent = slots[step.reads[0].slot];
-  const TensorView &positive = slots[kVelocitySlot],
+  const TensorView &positive = slots[velocity_slot(0)],
                    velocity = arena_.alloc(DType::kF32, positive.shape());
   copy(stream_, positive, velocity);
   const bool guided = step.reads.size() > 2;
   guide(stream_, arena_, experts_.family(), job_->facts.guidance[step.pass.model],
-        guided ? slots[kVelocitySlot + 1] : TensorView(), velocity);
+        guided ? slots[velocity_slot(1)] : TensorView(), velocity);
   std::vector<Range> rows = patches();
   const Range all{0, own().size()};
   const int first = std::max(step.pass.micro - 1, 0);
@@ -508,7 +510,7 @@ void Denoiser::update(const Step& step) {
 
 // The rows of a patch are a part of the latent's.
 void Denoiser::enter(const Step& step) {
-  if (step.writes[0].slot == kHiddenSlot + step.pass.branch) {  // the stage has one block only
+  if (step.writes[0].slot.kind == SlotKind::kHidden) {  // the stage has one block only
     const TensorView& rows = slots[step.reads[0].slot];
     copy(stream_, rows,
          slots.make(step.writes[0].slot, dtype_, rows[0], traits_.width, stream_.device()));
@@ -517,7 +519,7 @@ void Denoiser::enter(const Step& step) {
   if (placement_.has_clips()) return StagedProgram::enter(step);
   const std::vector<Range> rows = patches();
   for (size_t patch = 0; patch < rows.size() && step.writes.size() == rows.size(); ++patch)
-    if (step.writes[patch].slot != kLatentSlot)
+    if (step.writes[patch].slot.kind == SlotKind::kPatch)
       slots.lend(step.writes[patch].slot,
                  slots[kLatentSlot].slice(0, rows[patch].begin, rows[patch].size()));
 }

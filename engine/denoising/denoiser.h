@@ -42,12 +42,6 @@ inline bool keeps(StepAction action) {
 }
 inline bool stops(StepAction action) { return action >= StepAction::kStop; }
 
-// Tag::hop of a checkpoint's messages, one per tensor. The plan's messages have hop 0.
-inline constexpr int kFirstKeptHop = 1;
-
-// Tag::hop of the colours of previews.
-inline constexpr int kPreviewHop = (1 << 20) - 1;
-
 // The previews of a job: how they are made, and who sees them. It must be the same on all ranks.
 struct PreviewJob {
   const PreviewFit& fit;
@@ -157,7 +151,7 @@ class Denoiser final : private StagedProgram {
   void write_before(const Step& step, const Forward& forward, const TensorView& x);
   BlockCache::Rows kept_rows(const Pass& pass) {
     const int64_t all = hidden_rows(pass);
-    return {pass.branch, all, {0, all}};
+    return {added_slot(0, pass.branch), all, {0, all}};
   }
   void reuse(const Step& step);
   void audit(const Step& step);
@@ -189,7 +183,7 @@ class Denoiser final : private StagedProgram {
   PreviewSteps previewed_{};
   int skips_ = 0;
   std::vector<Change> changes_{}, errors_{};
-  int gathered_ = 0;  // messages of gather_channels() so far
+  int gathered_ = 0;  // messages of gather_channels() in this run
 };
 
 }  // namespace weft

@@ -79,7 +79,7 @@ bool StagedProgram::run_from(Tensor latent, const DenoisePlanConfig& config,
 
 void StagedProgram::prepare(const Step& message) {
   if (message.kind == Step::Kind::kSend) return;
-  const int slot = message.writes[0].slot;
+  const SlotId& slot = message.writes[0].slot;
   const Device device = stream_.device();
   if (message.payload == Payload::kHidden) {
     slots.make(slot, dtype_, message.tokens.size() + joint_rows(message.pass), traits_.width,
@@ -87,13 +87,11 @@ void StagedProgram::prepare(const Step& message) {
   } else if (message.payload == Payload::kFirstBlock) {
     slots.make(slot, DType::kF32, message.tokens.size() + joint_rows(message.pass), traits_.width,
                device);
-  } else if (message.payload == Payload::kLatent && message.pass.micro > 0 && slots.has(slot)) {
-    return;  // rows of a patch
-  } else if (slot < kWholeSlot || placement_.has_clips()) {
-    slots.make(slot, DType::kF32, message.tokens.size(), traits_.row(), device);
-  } else {
+  } else if (slot.kind == SlotKind::kWhole) {
     if (!joined_) joined_ = Tensor(DType::kF32, {tokens(), traits_.row()}, device);
     slots.lend(slot, joined_.view().slice(0, message.tokens.begin, message.tokens.size()));
+  } else if (slot.kind != SlotKind::kPatch) {  // its rows are lent
+    slots.make(slot, DType::kF32, message.tokens.size(), traits_.row(), device);
   }
 }
 
@@ -138,15 +136,13 @@ Tensor StagedProgram::take_latent(const Step& decode) {
 }
 
 Tensor StagedProgram::take_frame(const Step& decode) const {
-  const Layout& layout = placement_.layout();
+  const int last = placement_.layout()[Axis::kLayers] - 1;
   const Range& frame = decode.tokens;
   Tensor latent(DType::kF32, {shape_[0], traits_.patch[0], shape_[2], shape_[3]}, stream_.device());
   for (const SlotVersion& version : decode.reads) {
     if (version.slot == kFramesSlot) continue;
-    const int part = (version.slot - kFramePartSlot) % layout.sequence();
     const bool is_own = version.slot == kLatentSlot;
-    const int from =
-        is_own ? placement_.rank() : placement_.rank_of(layout[Axis::kLayers] - 1, part);
+    const int from = is_own ? placement_.rank() : placement_.rank_of(last, version.slot.part);
     const Range held = tokens_of(from).ranges[0];
     const Range tokens{std::max(held.begin, frame.begin), std::min(held.end, frame.end)};
     if (tokens.size() <= 0) continue;

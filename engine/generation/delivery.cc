@@ -63,7 +63,7 @@ void Delivery::keep(const Job::Channels& each) {
   if (root) result.signature = hash.hex();
   if (whole) job_.options.tap->tap("latents_final", whole);
   tell_file();
-  const Tag tag{.kind = Payload::kControl, .hop = kFileDecision};
+  const Tag tag{.kind = Payload::kControl, .topic = Topic::kFile};
   if (!job_.rank.placement.agreed(job_.rank.stream, tag, keeps_file())) return;
   if (root)
     write_file(TensorView(nullptr, DType::kF32, {channels, frames, height, width}), each);

@@ -314,7 +314,7 @@ std::optional<PreviewJob> Generator::Impl::preview_job(const Run& run) const {
 
 // Returns the root's decision about a step that comes next.
 StepAction Generator::Impl::agreed_action(CheckpointPolicy& policy, int done) {
-  const Tag tag{.kind = Payload::kControl, .pass = {.step = done}, .hop = kStepDecision};
+  const Tag tag{.kind = Payload::kControl, .pass = {.step = done}, .topic = Topic::kStep};
   const auto own = placement.root() ? policy.decide(done) : StepAction::kContinue;
   return static_cast<StepAction>(placement.agreed(stream, tag, static_cast<int64_t>(own)));
 }
@@ -545,7 +545,7 @@ JobSchedule Generator::whole_schedule(const Request& request) const {
 }
 
 bool Generator::agreed(bool value) {
-  const Tag tag{.kind = Payload::kControl, .hop = kJobDecision};
+  const Tag tag{.kind = Payload::kControl, .topic = Topic::kJob};
   return impl_->placement.agreed(impl_->stream, tag, value);
 }
 

@@ -148,7 +148,7 @@ bool PromptEncoder::recall(std::span<Prompt> prompts) {
       kept.push_back(source.cache->find(source.ids(prompt), shape_of(source, prompt)));
       has_all = static_cast<bool>(kept.back());
     }
-  const Tag decision{.kind = Payload::kControl, .hop = kTextDecision};
+  const Tag decision{.kind = Payload::kControl, .topic = Topic::kText};
   if (!placement_.agreed(stream_, decision, has_all)) return false;
   auto next = kept.begin();
   for (size_t i = 0; i < prompts.size(); ++i)

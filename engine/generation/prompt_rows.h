@@ -60,7 +60,8 @@ class PromptEncoder {
     }
     Tensor& made(Prompt& prompt) const { return pooled ? prompt.pooled : prompt.embeds; }
     Tag tag(int prompt) const {
-      return {.kind = Payload::kText, .pass = {.branch = prompt}, .hop = pooled ? 1 : 0};
+      return {
+          .kind = Payload::kText, .pass = {.branch = prompt}, .topic = Topic::kText, .hop = pooled};
     }
   };
   std::array<int64_t, 2> shape_of(const Source& source, const Prompt& prompt) const;

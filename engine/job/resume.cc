@@ -102,7 +102,7 @@ std::vector<int>* agreed_skips(Stream& stream, const RankPlacement& placement,
   if (from)
     for (const int step : read_skips(*from).value_or(std::vector<int>{}))
       if (step < start.step) skipped.as<uint8_t>()[step] = 1;
-  const Tag tag{.kind = Payload::kControl, .pass = {.step = start.step}, .hop = kStartDecision};
+  const Tag tag{.kind = Payload::kControl, .pass = {.step = start.step}, .topic = Topic::kStart};
   if (!placement.alone()) placement.communicator().broadcast(stream, tag, skipped, 0);
   for (int step = 0; step < start.step; ++step)
     if (skipped.as<uint8_t>()[step]) skips.push_back(step);
@@ -113,7 +113,7 @@ int agreed_step(Stream& stream, const RankPlacement& placement, int step,
                 const std::atomic<bool>* stop) {
   constexpr int kStopped = -1;
   if (!stop) return step;
-  const Tag tag{.kind = Payload::kControl, .hop = kStartDecision};
+  const Tag tag{.kind = Payload::kControl, .topic = Topic::kStart};
   const int64_t own = stop->load() ? kStopped : step;
   const auto agreed = static_cast<int>(placement.agreed(stream, tag, own));
   if (agreed == kStopped) throw Error(ErrorKind::kStopped, "stopped before the first step");
@@ -158,8 +158,11 @@ Start agreed_start(Stream& stream, const RankPlacement& placement, Checkpoint* f
                    const std::atomic<bool>* stop) {
   Start start{.step = agreed_step(stream, placement, from ? from->step : 0, stop)};
   if (start.step == 0) return start;
-  const auto share = [&](Tensor* kept, int hop) {
-    const Tag tag{.kind = Payload::kLatent, .pass = {.step = start.step}, .hop = hop};
+  const auto share = [&](Tensor* kept, int number) {
+    const Tag tag{.kind = Payload::kLatent,
+                  .pass = {.step = start.step},
+                  .topic = Topic::kStart,
+                  .hop = number};
     return shared(stream, placement, kept, split, tag);
   };
   start.latent = share(from ? &from->latent : nullptr, 0);

@@ -90,7 +90,7 @@ class Run final : private TokenProgram {
   bool stopped() {
     if (!options_.stop) return false;
     return rank_.placement().agreed(rank_.stream(),
-                                    {.kind = Payload::kControl, .hop = kStepDecision},
+                                    {.kind = Payload::kControl, .topic = Topic::kStep},
                                     options_.stop->load()) != 0;
   }
 

@@ -11,14 +11,6 @@ namespace weft {
 
 namespace {
 
-// Communicator group ids of this class. They differ from those that RankPlacement uses.
-enum Group : int {
-  kMixerGroup = 32,
-  kWidthGroup = kMixerGroup + kMixerGroups,
-  kStageGroup,
-  kSequenceGroup
-};
-
 Range offset(const Range& range, int64_t by) { return {range.begin + by, range.end + by}; }
 
 // Returns part `index` of `parts` of a range of heads. Query groups stay whole if there are enough.
@@ -264,7 +256,7 @@ std::unique_ptr<TokenMixer> LanguageRank::mixer_for(const SequenceMap& tokens,
                      .balance = options_.balance,
                      .held = sequence.held},
                     [this](const std::vector<int>& ranks, int number) {
-                      return placement_.group(ranks, kMixerGroup + number);
+                      return placement_.group(ranks, kLanguageMixerGroup + number);
                     });
 }
 

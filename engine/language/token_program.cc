@@ -66,7 +66,7 @@ void TokenProgram::received(const Step& message) {
 void TokenProgram::compute(const Step& step) {
   Micro& each = begin_round(step.pass);
   if (each.parts.empty()) return;
-  const int slot = hidden_slot(step.pass.micro);
+  const SlotId slot = hidden_slot(step.pass.micro);
   Stream& stream = rank_.stream();
   each.share = rank_.share(each.parts, each.split);
   if (!each.hidden || each.hidden.view()[0] != each.share.rows)

@@ -20,12 +20,11 @@ int version_number(const QueuePlanConfig& config, const SlotVersion& keys) {
   return keys.turn * per_turn + keys.order;
 }
 
-// The version that has a slot of a kind, if any.
-std::optional<SlotVersion> among(const std::vector<SlotVersion>& versions, bool (*is)(int slot)) {
-  const auto found =
-      std::ranges::find_if(versions, [is](const SlotVersion& version) { return is(version.slot); });
-  if (found == versions.end()) return std::nullopt;
-  return *found;
+// The version that has a slot of a kind, or null.
+const SlotVersion* among(const std::vector<SlotVersion>& versions, SlotKind kind) {
+  const auto found = std::ranges::find(
+      versions, kind, [](const SlotVersion& version) { return version.slot.kind; });
+  return found == versions.end() ? nullptr : &*found;
 }
 
 }  // namespace
@@ -99,7 +98,7 @@ bool QueueDenoiser::run(const QueuePlanConfig& config, QueueJob& job) {
     // The receives that the others have taken back must not take what this rank sends from now on.
     if (!placement_.alone())
       placement_.communicator().barrier(
-          stream_, {.kind = Payload::kControl, .pass = {.step = turn_}, .hop = kFirstKeptHop});
+          stream_, {.kind = Payload::kControl, .pass = {.step = turn_}, .topic = Topic::kKept});
     done = run_turns(turn_);
   }
   forwards_.end();
@@ -143,7 +142,7 @@ int QueueDenoiser::updater(int part) const {
 
 Snapshot QueueDenoiser::gather(int turn) {
   const int part = placement_.mesh().sequence_index(placement_.rank());
-  Tag tag{.kind = Payload::kLatent, .pass = {.step = turn}, .hop = kFirstKeptHop};
+  Tag tag{.kind = Payload::kLatent, .pass = {.step = turn}, .topic = Topic::kKept};
   Snapshot out;
   out.latent = gather_blocks(kept_blocks(*config_, turn), tag,
                              [&](int block) { return slots[config_->block_slot(block, part)]; });
@@ -209,7 +208,7 @@ void QueueDenoiser::restore() {
     return std::ranges::count(plan.begins, config_->block_slot(block, part), &SlotVersion::slot) >
            0;
   };
-  Tag tag{.kind = Payload::kLatent, .pass = {.step = turn}, .hop = kFirstKeptHop};
+  Tag tag{.kind = Payload::kLatent, .pass = {.step = turn}, .topic = Topic::kKept};
   share_blocks(kept_blocks(*config_, turn), tag, std::move(job_->start.latent),
                [&](int block, const TensorView& latent) {
                  for (int part = 0; part < parts; ++part)
@@ -294,7 +293,7 @@ bool QueueDenoiser::begin_turn(int turn) {
     return prompt.branch == 0;
   });
   const bool told = config_->control && turn > config_->first_turn;
-  const int64_t word = told ? *static_cast<int64_t*>(slots[kQueueControlSlot].data) : 0;
+  const int64_t word = told ? *static_cast<int64_t*>(slots[kWordSlot].data) : 0;
   turn_ = turn;
   action_ = job_->before_turn ? job_->before_turn(turn, word) : StepAction::kContinue;
   return action_ == StepAction::kContinue;
@@ -326,7 +325,7 @@ void QueueDenoiser::enter(const Step& step) {
   if (!is_dry_run(stream_)) job_->noise(block, noise);
   noise = on_device(stream_, std::move(noise));
   for (const SlotVersion& made : step.writes) {
-    const int part = part_of(made.slot);
+    const int part = made.slot.part;
     cut_rows(noise, block, part,
              slots.make(made.slot, DType::kF32, rows_of(block, part).size(), traits_.row(),
                         stream_.device()));
@@ -336,7 +335,7 @@ void QueueDenoiser::enter(const Step& step) {
 
 void QueueDenoiser::prepare(const Step& message) {
   if (message.kind == Step::Kind::kSend) return;
-  const int slot = message.writes[0].slot;
+  const SlotId& slot = message.writes[0].slot;
   if (message.payload == Payload::kControl)
     slots.make(slot, DType::kI64, 1, 1);
   else if (message.payload == Payload::kHidden)
@@ -358,13 +357,13 @@ const Rope& QueueDenoiser::right_positions(const Pass& pass) {
 void QueueDenoiser::compute(const Step& step) {
   if (step.reuses) return reuse(step);
   BlockContext::Use use;
-  if (const auto read = among(step.reads, is_queue_keys)) {
+  if (const SlotVersion* const read = among(step.reads, SlotKind::kKeys)) {
     use.reads = version_number(*config_, *read);
-    use.reads_set = queue_set(read->slot);
+    use.reads_set = read->slot.part;
   }
-  if (const auto kept = among(step.writes, is_queue_keys)) {
+  if (const SlotVersion* const kept = among(step.writes, SlotKind::kKeys)) {
     use.keeps = version_number(*config_, *kept);
-    use.keeps_set = queue_set(kept->slot);
+    use.keeps_set = kept->slot.part;
   }
   if (forwards_.prepared(step.pass).conditioning->joint_rows() > 0)
     throw Error(ErrorKind::kUsage,
@@ -372,7 +371,7 @@ void QueueDenoiser::compute(const Step& step) {
                 "are models of video, which do not");
   if (use.reads) use.rope = &right_positions(step.pass);
   context_->begin(use);
-  const auto kept = among(step.writes, is_queue_added);
+  const SlotVersion* const kept = among(step.writes, SlotKind::kAdded);
   const auto blocks = [&](const Forward& forward) {
     if (kept)
       cache_->watch(kept_rows(step.pass, kept->slot),
@@ -383,7 +382,7 @@ void QueueDenoiser::compute(const Step& step) {
 }
 
 void QueueDenoiser::reuse(const Step& step) {
-  const BlockCache::Rows rows = kept_rows(step.pass, among(step.reads, is_queue_added)->slot);
+  const BlockCache::Rows rows = kept_rows(step.pass, among(step.reads, SlotKind::kAdded)->slot);
   context_->begin({});
   forwards_.run(step, {}, [&](const Forward& forward) {
     cache_->reuse(
@@ -392,7 +391,7 @@ void QueueDenoiser::reuse(const Step& step) {
   });
 }
 
-BlockCache::Rows QueueDenoiser::kept_rows(const Pass& pass, int slot) const {
+BlockCache::Rows QueueDenoiser::kept_rows(const Pass& pass, const SlotId& slot) const {
   const int part = placement_.mesh().sequence_index(placement_.rank());
   const Range rows = config_->part(part), own = config_->own(pass.clip, part);
   return {slot, rows.size(), {own.begin - rows.begin, own.end - rows.begin}};
@@ -402,7 +401,7 @@ BlockCache::Rows QueueDenoiser::kept_rows(const Pass& pass, int slot) const {
 // ends of a transformer compute every row alone: zeros take their place.
 void QueueDenoiser::embed(const Step& step, const Forward& forward, const TensorView& x) {
   const int part = placement_.mesh().sequence_index(placement_.rank());
-  const Range own = kept_rows(step.pass, 0).kept;
+  const Range own = kept_rows(step.pass, {}).kept;
   const Arena::Scope scope(arena_);
   const TensorView in = arena_.alloc(DType::kF32, {x[0], traits_.row()});
   if (own.begin > 0) fill_zero(stream_, in.slice(0, 0, own.begin));
@@ -417,8 +416,8 @@ TensorView QueueDenoiser::latent_rows(const Step& step) {
   const Range rows = config_->part(own_part), before = prefix_tokens(*config_, own_part);
   const TensorView in = arena_.alloc(DType::kF32, {rows.size(), traits_.row()});
   for (const SlotVersion& version : step.reads) {
-    if (!is_queue_block(version.slot)) continue;
-    const int part = part_of(version.slot);
+    if (version.slot.kind != SlotKind::kBlock) continue;
+    const int part = version.slot.part;
     const bool own = version.slot == config_->block_slot(block, part);
     const Range held = config_->own(own ? block : block - 1, part);
     const Range taken =
@@ -437,28 +436,26 @@ TensorView QueueDenoiser::velocity_rows(const Step& step) {
   const Range rows = config_->part(part), own = config_->own(step.pass.clip, part);
   if (!velocity) velocity = Tensor(DType::kF32, {rows.size(), traits_.row()}, stream_.device());
   for (const SlotVersion& made : step.writes)
-    if (made.slot < kQueueContextSlot)
+    if (made.slot.kind == SlotKind::kVelocity)
       slots.lend(made.slot, velocity.view().slice(0, own.begin - rows.begin, own.size()));
   return velocity;
 }
 
-void QueueDenoiser::decide(const Step& step) {
+void QueueDenoiser::word(const Step& step) {
   if (step.writes.empty()) return;
   const int64_t word = job_->decide ? job_->decide(step.turn) : 0;
-  *static_cast<int64_t*>(slots.make(kQueueControlSlot, DType::kI64, 1, 1).data) = word;
+  *static_cast<int64_t*>(slots.make(kWordSlot, DType::kI64, 1, 1).data) = word;
 }
 
 void QueueDenoiser::update(const Step& step) {
-  const auto& touched = step.writes.empty() ? step.reads : step.writes;
-  if (touched[0].slot == kQueueControlSlot) return decide(step);
   const Arena::Scope scope(arena_);
   const TensorView& latent = slots[step.reads[0].slot];
-  const TensorView& positive = slots[kQueueVelocitySlot];
+  const TensorView& positive = slots[velocity_slot(0)];
   const TensorView velocity = arena_.alloc(DType::kF32, positive.shape());
   copy(stream_, positive, velocity);
   guide(stream_, arena_, experts_.family(), job_->facts.guidance[step.pass.model],
-        step.reads.size() > 2 ? slots[kQueueVelocitySlot + 1] : TensorView(), velocity);
-  const int block = step.pass.clip, part = part_of(step.reads[0].slot);
+        step.reads.size() > 2 ? slots[velocity_slot(1)] : TensorView(), velocity);
+  const int block = step.pass.clip, part = step.reads[0].slot.part;
   if (job_->on_update) job_->on_update(step.pass, rows_of(block, part), velocity);
   const auto history = histories_.try_emplace(block, latent.count(), stream_.device()).first;
   job_->facts.sampler.step(stream_, arena_, step.pass.step, velocity, latent, history->second);
@@ -472,7 +469,7 @@ void QueueDenoiser::decode(const Step& step) {
   const Tensor latent = block_tensor(block, stream_.device());
   for (const SlotVersion& version : step.reads)
     unpatchify(stream_, slots[version.slot], traits_.patch,
-               {{rows_of(block, part_of(version.slot))}, config_->own(block).size()}, latent);
+               {{rows_of(block, version.slot.part)}, config_->own(block).size()}, latent);
   stream_.sync();
   if (job_->decode) job_->decode(block, latent);
 }

@@ -96,10 +96,10 @@ class QueueDenoiser final : private StagedProgram {
   void prepare(const Step& message) override;
   void compute(const Step& step) override;
   void reuse(const Step& step);
-  BlockCache::Rows kept_rows(const Pass& pass, int slot) const;
+  BlockCache::Rows kept_rows(const Pass& pass, const SlotId& slot) const;
   void embed(const Step& step, const Forward& forward, const TensorView& x);
   void update(const Step& step) override;
-  void decide(const Step& step);
+  void word(const Step& step) override;
   void decode(const Step& step) override;
   int zone(const Step& step) const override;
   void taken(const Step& step) override {
@@ -109,7 +109,6 @@ class QueueDenoiser final : private StagedProgram {
   TensorView latent_rows(const Step& step) override;
   TensorView velocity_rows(const Step& step) override;
 
-  int part_of(int slot) const { return (slot - kQueueBlockSlot) % config_->layout.sequence(); }
   // The rows of a part of a block among those of its own frames.
   Range rows_of(int block, int part) const;
   int64_t frames_of(int block) const;  // latent frames

@@ -17,9 +17,6 @@
 namespace weft {
 namespace {
 
-// Tag::hop of a checkpoint's messages between the root and the decoder, behind the denoiser's.
-enum OutputHop : int { kLastFrames = 64, kSignature };
-
 // Names of Checkpoint::written, and of the tensor of the latent frames that were decoded last.
 constexpr const char *kFrames = "frames", *kFrameHash = "framehash", *kLatentHash = "signature",
                      *kDecoded = "decoded";
@@ -123,9 +120,8 @@ class BlockOutput {
   void move(Tensor& last, std::string& state, int from, int to) {
     if (from == to) return;
     const TensorView text(state.data(), DType::kU8, {static_cast<int64_t>(state.size())});
-    for (const auto& [view, hop] :
-         {std::pair<TensorView, int>{last, kLastFrames}, {text, kSignature}}) {
-      const Tag tag{.kind = Payload::kLatent, .hop = hop};
+    for (const auto& [view, number] : {std::pair<TensorView, int>{last, 0}, {text, 1}}) {
+      const Tag tag{.kind = Payload::kLatent, .topic = Topic::kOutput, .hop = number};
       if (view.count() == 0) continue;
       if (rank_.placement.rank() == from)
         rank_.placement.communicator().send(rank_.stream, to, tag, view);

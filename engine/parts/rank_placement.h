@@ -14,19 +14,20 @@
 
 namespace weft {
 
-// The root broadcasts its decisions as Payload::kControl messages. Tag::hop holds one of these,
-// so that no decision is taken for another.
-enum Decision : int {
-  kStepDecision = 0,
-  kStartDecision = 1,
-  kDecodeDecision = 2,
-  kJobDecision = 3,
-  kTokenDecision = 4,
-  kFileDecision = 5,
-  kChangesReport = 6,  // goes to the root
-  kSkipDecision = 7,   // all ranks have a part in it
-  kBlockDecision = 8,  // of the next block of a stream, by the first of the ranks that read it
-  kTextDecision = 9
+// Ids of the groups of ranks. A mixer has as many as kMixerGroups.
+enum Group : int {
+  kMixerGroup = 1,
+  kTensorGroup = kMixerGroup + kMixerGroups,
+  kTextGroup,
+  kBandsGroup,
+  kBandSumsGroup,
+  kLanguageMixerGroup,  // and the next three: of a LanguageRank
+  kWidthGroup = kLanguageMixerGroup + kMixerGroups,
+  kStageGroup,
+  kSequenceGroup,
+  kUlyssesGroup,    // ranks that split the tokens of a stream
+  kComputingGroup,  // the ranks before one that only decodes
+  kReplicaGroup
 };
 
 // The latent frames of a video, split over clips.
@@ -113,8 +114,6 @@ class RankPlacement {
   Range band_of(int rank, int64_t latent_rows) const;
 
  private:
-  static constexpr int kReplicaGroup = 255;
-
   std::shared_ptr<Communicator> communicator_;
   Mesh mesh_{Layout{}};
   int rank_ = 0;

@@ -6,9 +6,6 @@ namespace {
 // The sums over a short prompt are small: a star takes two hops where a ring takes 2 (P - 1).
 constexpr AllReduce kTextSums = AllReduce::kBySize;
 
-// Ids of communicator groups, one per kind of exchange.
-enum Group : int { kMixer = 1, kTensor = kMixer + kMixerGroups, kText, kBands, kBandSums };
-
 std::vector<int> first_ranks(int count) {
   std::vector<int> ranks;
   for (int rank = 0; rank < count; ++rank) ranks.push_back(rank);
@@ -36,15 +33,15 @@ Context ForwardSeams::context(Stream& stream, Arena& arena, const Pass& pass, co
                            .patches = patches,
                            .inner = inner},
                           [this](const std::vector<int>& ranks, int number) {
-                            return placement_.group(ranks, kMixer + number);
+                            return placement_.group(ranks, kMixerGroup + number);
                           });
     mixer_tokens_ = all;
     mixer = mixer_.get();
   }
   if (layout[Axis::kTensor] > 1) {
     if (!tensor_)
-      tensor_ = std::make_unique<TensorReducer>(
-          placement_.group(placement_.mesh().along({Axis::kTensor}, placement_.rank()), kTensor));
+      tensor_ = std::make_unique<TensorReducer>(placement_.group(
+          placement_.mesh().along({Axis::kTensor}, placement_.rank()), kTensorGroup));
     reducer = tensor_.get();
   }
   mixer->begin(pass);
@@ -65,8 +62,8 @@ Context EncoderSeams::context(Stream& stream, Arena& arena, const Pass& pass,
   Reducer* reducer = &whole_;
   if (parts > 1) {
     if (ranks_ != parts)
-      sums_ =
-          std::make_unique<TensorReducer>(placement_.group(first_ranks(parts), kText), kTextSums);
+      sums_ = std::make_unique<TensorReducer>(placement_.group(first_ranks(parts), kTextGroup),
+                                              kTextSums);
     ranks_ = parts;
     reducer = sums_.get();
   }
@@ -80,9 +77,10 @@ BandSeams::BandSeams(const RankPlacement& placement, int64_t latent_rows) {
   for (int rank = 0; rank < count; ++rank)
     rows.push_back(placement.band_of(rank, latent_rows).size());
   const std::vector<int> ranks = first_ranks(count);
-  halo_ = std::make_unique<BandHalo>(placement.group(ranks, kBands));
-  mixer_ = std::make_unique<BandMixer>(placement.group(ranks, kBands), std::move(rows));
-  sums_ = std::make_unique<TensorReducer>(placement.group(ranks, kBandSums), AllReduce::kBySize);
+  halo_ = std::make_unique<BandHalo>(placement.group(ranks, kBandsGroup));
+  mixer_ = std::make_unique<BandMixer>(placement.group(ranks, kBandsGroup), std::move(rows));
+  sums_ =
+      std::make_unique<TensorReducer>(placement.group(ranks, kBandSumsGroup), AllReduce::kBySize);
 }
 
 Context BandSeams::context(Stream& stream, Arena& arena, const Pass& pass) {

@@ -193,7 +193,7 @@ Tensor PictureEncoder::encode_rows(const std::function<void()>& next) {
   }
   if (!parts_.directory().image_model) return rows;  // of a plan
   const TextEncoderTraits split = parts_.directory().image_model->traits().split();
-  const Tag tag{.kind = Payload::kText, .pass = {.clip = 1}};
+  const Tag tag{.kind = Payload::kText, .topic = Topic::kPictures};
   if (!placement_.encodes_text(split)) {
     placement_.communicator().receive(stream_, 0, tag, rows);
     return rows;

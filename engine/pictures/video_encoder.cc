@@ -65,7 +65,7 @@ Tensor VideoEncoder::join(Tensor own) {
     if (rank != placement_.rank())
       other = Tensor(DType::kF32, {channels, frames, band.size(), width}, stream_.device());
     const TensorView rows = other ? other.view() : own.view();
-    const Tag tag{.kind = Payload::kLatent, .pass = {.clip = 1, .micro = rank}};
+    const Tag tag{.kind = Payload::kLatent, .pass = {.micro = rank}, .topic = Topic::kPictures};
     placement_.communicator().broadcast(stream_, tag, rows, rank);
     copy(stream_, rows, whole.view().slice(2, band.begin, band.size()));
   }

@@ -50,8 +50,7 @@ std::vector<double> finished(const QueueTimeline& timeline) {
   std::vector<double> ends(timeline.config.blocks);
   for (size_t rank = 0; rank < timeline.plans.size(); ++rank)
     for (size_t i = 0; i < timeline.times[rank].size(); ++i)
-      if (const Step& step = timeline.plans[rank].steps[i];
-          step.kind == Step::Kind::kUpdate && step.tokens.size() > 0)
+      if (const Step& step = timeline.plans[rank].steps[i]; step.kind == Step::Kind::kUpdate)
         ends[step.pass.clip] = std::max(ends[step.pass.clip], timeline.times[rank][i].end_s);
   return ends;
 }
@@ -95,7 +94,7 @@ QueueForecast::StepClass QueueForecast::class_of(const Step& step, int rank) {
                 .branch = step.pass.branch,
                 .first_block = step.pass.clip == 0 && step.kind != Step::Kind::kCompute,
                 .reuses = step.reuses};
-  for (const SlotVersion& read : step.reads) out.reads_keys |= is_queue_keys(read.slot);
+  for (const SlotVersion& read : step.reads) out.reads_keys |= read.slot.kind == SlotKind::kKeys;
   return out;
 }
 

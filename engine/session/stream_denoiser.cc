@@ -12,7 +12,6 @@ namespace weft {
 namespace {
 
 constexpr float kSinkTimestep = 0;
-constexpr int kUlyssesGroup = 253;
 
 // The row behind those of a block, from its first byte on.
 struct Header {
@@ -161,7 +160,7 @@ void StreamDenoiser::decide(int block) {
 NextBlock StreamDenoiser::agreed(int block, NextBlock next) {
   if (!ulysses_group_) return next;
   std::array<int64_t, 3> words{next.frames, next.epoch, next.last};
-  const Tag tag{.kind = Payload::kControl, .pass = in_tag({.clip = block}), .hop = kBlockDecision};
+  const Tag tag{.kind = Payload::kControl, .pass = in_tag({.clip = block}), .topic = Topic::kBlock};
   ulysses_group_->broadcast(stream_, tag,
                             TensorView(words.data(), DType::kI64, {std::ssize(words)}), 0);
   return {words[0], static_cast<uint32_t>(words[1]), words[2] != 0};
@@ -228,14 +227,10 @@ int64_t StreamDenoiser::rows_of(const Pass& pass) {
 }
 
 void StreamDenoiser::enter(const Step& step) {
-  const int slot = step.writes[0].slot, block = step.pass.clip;
-  if (slot >= config_.permit_slot(0, 0) && slot < config_.block_slot(0)) {
-    slots.make(slot, DType::kI64, 1, 1);
-    return;
-  }
+  const int block = step.pass.clip;
   if (is_sink(step.pass)) return enter_sinks(step);
   if (block == learned_) decide(block);
-  const TensorView& rows = latent_slot(slot, tokens() + 1);
+  const TensorView& rows = latent_slot(step.writes[0].slot, tokens() + 1);
   write_header(block, rows);
   const int64_t frames = known(block).of.frames.size();
   if (frames == 0) return;
@@ -258,7 +253,7 @@ void StreamDenoiser::enter_sinks(const Step& step) {
 
 void StreamDenoiser::prepare(const Step& message) {
   if (message.kind == Step::Kind::kSend) return;
-  const int slot = message.writes[0].slot;
+  const SlotId& slot = message.writes[0].slot;
   const int64_t rows = config_.rows(message.pass, message.tokens, message.payload);
   if (message.payload == Payload::kControl)
     slots.make(slot, DType::kI64, 1, 1);
@@ -392,7 +387,7 @@ void StreamDenoiser::update(const Step& step) {
   const int64_t count = rows_of(step.pass);
   if (count == 0) return;
   const TensorView before = slots[step.reads[0].slot].slice(0, 0, count);
-  const TensorView velocity = slots[config_.velocity_slot()].slice(0, 0, count);
+  const TensorView velocity = slots[velocity_slot(0)].slice(0, 0, count);
   if (job_->on_update) job_->on_update(step.pass, velocity);
   SamplerState state(before.count(), stream_.device());
   job_->sampler.step(stream_, arena_, step.pass.step, velocity, before, state);

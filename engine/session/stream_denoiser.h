@@ -117,6 +117,7 @@ class StreamDenoiser final : private StagedProgram {
   void begin_block(const Pass& pass);
   void load(const Step& step) override { forwards_.load(step.pass.model, false); }
   void enter(const Step& step) override;
+  void word(const Step& step) override { slots.make(step.writes[0].slot, DType::kI64, 1, 1); }
   void enter_sinks(const Step& step);
   void prepare(const Step& message) override;
   void received(const Step& message) override;
@@ -129,7 +130,7 @@ class StreamDenoiser final : private StagedProgram {
     return is_sink(pass) ? config_.sink_joint_rows : 0;
   }
   TensorView signal_of(const Pass& pass);
-  const TensorView& latent_slot(int slot, int64_t rows) {
+  const TensorView& latent_slot(const SlotId& slot, int64_t rows) {
     return slots.make(slot, DType::kF32, rows, traits_.row(), stream_.device());
   }
   bool is_sink(const Pass& pass) const { return pass.micro == StreamPlanConfig::kSinkPass; }

@@ -20,7 +20,6 @@ namespace weft {
 namespace {
 
 constexpr int64_t kMostFrames = int64_t{1} << 32;
-constexpr int kComputingGroup = 254;  // the ranks before one that only decodes
 constexpr size_t kMostPrompts = 64;
 
 [[noreturn]] void refuse(const std::string& name, int64_t value, const std::string& legal) {

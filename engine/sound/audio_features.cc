@@ -11,11 +11,6 @@
 #include "kernels/transfer.h"
 
 namespace weft {
-namespace {
-
-constexpr int kAudioRows = 1;  // Tag::hop; prompts have 0
-
-}  // namespace
 
 int64_t feature_rows(const AudioEncoderTraits& traits, int64_t samples) {
   const double states_per_second =
@@ -115,7 +110,7 @@ Tensor encode_audio(const Rank& rank, const HeardSound& sound) {
   const int64_t rows = feature_rows(traits, sound.samples[0]);
   const std::vector<int64_t> taken = rows_of_frames(rows, sound.fps, sound.clip_frames);
   Tensor features(DType::kF32, {traits.states, traits.columns, std::ssize(taken)});
-  const Tag tag{.kind = Payload::kText, .hop = kAudioRows};
+  const Tag tag{.kind = Payload::kText, .topic = Topic::kAudio};
   const TextEncoderTraits split = traits.split();
   if (!placement.encodes_text(split)) {
     placement.communicator().receive(stream, 0, tag, features);

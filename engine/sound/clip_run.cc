@@ -21,8 +21,6 @@ namespace weft {
 
 namespace {
 
-constexpr int kKeptClip = 64;  // Tag::hop, behind the denoiser's
-
 class ClipLoop {
  public:
   ClipLoop(ClipRun& run, const ClipReceivers& to)
@@ -157,7 +155,7 @@ StepAction ClipLoop::decide(int first, int done) {
 StepAction ClipLoop::decide(int done) {
   if (!to_.options.stop) return StepAction::kContinue;
   const int steps = run_.facts.sampler.steps();
-  const Tag tag{.kind = Payload::kControl, .pass = {.step = done}, .hop = kStepDecision};
+  const Tag tag{.kind = Payload::kControl, .pass = {.step = done}, .topic = Topic::kStep};
   auto own = StepAction::kContinue;
   // Decoding a clip takes a while, in which the job may be stopped.
   if (rank_.placement.root()) own = policy_.decide(clip_ * steps + done, done < steps);
@@ -197,7 +195,8 @@ void ClipLoop::draw_again() {
   Tensor latent = kept_clip(clip_);
   if (!latent) latent = Tensor(DType::kF32, shape_);
   latent = on_device(rank_.stream, std::move(latent));
-  const Tag tag{.kind = Payload::kLatent, .pass = {.clip = clip_ % (1 << 16)}, .hop = kKeptClip};
+  const Tag tag{
+      .kind = Payload::kLatent, .pass = {.clip = clip_ % (1 << 16)}, .topic = Topic::kClip};
   if (!rank_.placement.alone())
     rank_.placement.communicator().broadcast(rank_.stream, tag, latent, 0);
   decode(latent);

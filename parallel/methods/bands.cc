@@ -13,7 +13,7 @@ namespace {
 int next(const Pass& now, Pass& pass, int& calls) {
   if (now != pass) calls = 0;
   pass = now;
-  constexpr int kSegments = 1 << 20;
+  constexpr int kSegments = 1 << 15;
   return calls++ % kSegments;
 }
 

@@ -237,18 +237,18 @@ class QueueWriter final : public PlanWriter {
     return stage_blocks(config_.layers[pass.model], stages_, stage_);
   }
 
-  SlotVersion word(int turn) const { return {kQueueControlSlot, turn}; }
+  SlotVersion word(int turn) const { return {kWordSlot, turn}; }
   Step control_message(int turn, int peer) const {
     return {
         .pass = {.step = turn}, .peer = peer, .payload = Payload::kControl, .bytes = kWordBytes};
   }
   // Makes the word of the next turn on the root. It travels while the turn computes.
   void make_word(int turn) {
-    Step step{.kind = Kind::kUpdate, .pass = {.step = turn}};
+    Step step{.kind = Kind::kWord, .pass = {.step = turn}};
     sends_word_ = rank() == 0 && turn + 1 < config_.turns().end;
     if (turn > config_.first_turn) step.reads = {word(turn)};
     if (sends_word_) step.writes = {word(turn + 1)};
-    wait_for_send(step.pass, kQueueControlSlot);
+    wait_for_send(step.pass, kWordSlot);
     if (!step.reads.empty() || !step.writes.empty()) add(std::move(step));
   }
   // The root sends it behind its first pass, whose hidden rows another rank has awaited before, or
@@ -303,8 +303,7 @@ class QueueWriter final : public PlanWriter {
   // one can be filled while the second one is in use.
   SlotVersion hidden(const Pass& pass, int64_t number, int blocks) const {
     const int buffers = 1 + !first() + !last();
-    return {kQueueHiddenSlot + static_cast<int>(number % buffers), pass.clip + pass.step, blocks,
-            order(pass)};
+    return {buffer_slot(number % buffers), pass.clip + pass.step, blocks, order(pass)};
   }
   Step hidden_message(const Pass& pass, int stage) const {
     return message(pass, rank_at(branch_, stage, part_), Payload::kHidden, config_.part(part_));
@@ -318,18 +317,18 @@ class QueueWriter final : public PlanWriter {
   }
 
   SlotVersion velocity(const Pass& pass) const {
-    return {kQueueVelocitySlot + pass.branch, pass.clip + pass.step, config_.layers[pass.model],
+    return {velocity_slot(pass.branch), pass.clip + pass.step, config_.layers[pass.model],
             order(pass)};
   }
   // The keys that a pass leaves for one of the block before it.
   SlotVersion keys(const Pass& pass) const {
-    return {queue_keys_slot(config_.kept_set(pass.clip, pass.step), pass.branch),
-            pass.clip + pass.step, layers(pass).end, order(pass)};
+    return {keys_slot(config_.kept_set(pass.clip, pass.step), pass.branch), pass.clip + pass.step,
+            layers(pass).end, order(pass)};
   }
   // The rows that the transformer blocks add in a pass before a skipped one.
   SlotVersion added(const Pass& pass) const {
-    return {queue_added_slot(config_.kept_set(pass.clip, pass.step), pass.branch),
-            pass.clip + pass.step, config_.layers[pass.model], order(pass)};
+    return {added_slot(config_.kept_set(pass.clip, pass.step), pass.branch), pass.clip + pass.step,
+            config_.layers[pass.model], order(pass)};
   }
   // The step whose keys pass (k, i) reads of block k + 1, if any. Another expert's keys are
   // dropped.
@@ -482,9 +481,9 @@ Range QueuePlanConfig::own(int block, int part) const {
   return intersection(own(block), this->part(part));
 }
 
-int QueuePlanConfig::block_slot(int block, int part) const {
+SlotId QueuePlanConfig::block_slot(int block, int part) const {
   const int live = std::min(static_cast<int>(steps.size()), blocks) + 1;
-  return kQueueBlockSlot + block % live * layout.sequence() + part;
+  return {.kind = SlotKind::kBlock, .block = block % live, .part = part};
 }
 
 int QueuePlanConfig::prompt(int block) const {

@@ -45,38 +45,6 @@
 
 namespace weft {
 
-// Slots of a plan: velocities and keys of the right context, one each per branch; then hidden rows;
-// the word of control; the rows of blocks (QueuePlanConfig::block_slot); then what passes before
-// skipped ones keep: set by set the keys and the added rows of both branches.
-enum QueueSlot : int {
-  kQueueVelocitySlot = 0,
-  kQueueContextSlot = 2,
-  kQueueHiddenSlot = 4,
-  kQueueControlSlot = 7,
-  kQueueBlockSlot = 8,
-  kQueueKeptSlot = 1 << 20
-};
-// Sets are numbered from 0. Set 0 is that of the keys that the next pass reads; it has no added
-// rows.
-constexpr int queue_keys_slot(int set, int branch) {
-  return set == 0 ? kQueueContextSlot + branch : kQueueKeptSlot + 4 * (set - 1) + branch;
-}
-constexpr int queue_added_slot(int set, int branch) {
-  return kQueueKeptSlot + 4 * (set - 1) + 2 + branch;
-}
-constexpr bool is_queue_added(int slot) {
-  return slot >= kQueueKeptSlot && (slot - kQueueKeptSlot) % 4 >= 2;
-}
-constexpr bool is_queue_keys(int slot) {
-  return (slot >= kQueueContextSlot && slot < kQueueHiddenSlot) ||
-         (slot >= kQueueKeptSlot && !is_queue_added(slot));
-}
-constexpr bool is_queue_block(int slot) { return slot >= kQueueBlockSlot && slot < kQueueKeptSlot; }
-// The set of such keys or added rows.
-constexpr int queue_set(int slot) {
-  return slot >= kQueueKeptSlot ? 1 + (slot - kQueueKeptSlot) / 4 : 0;
-}
-
 struct QueuePlanConfig {
   std::vector<DenoisePlanConfig::DenoiseStep> steps{};  // T
   int blocks = 1;                                       // B
@@ -103,12 +71,13 @@ struct QueuePlanConfig {
   Range own(int block) const { return {block ? context_frames * frame_tokens : 0, tokens()}; }
   Range own(int block, int part) const;
   // The slot of those rows. Blocks that are in the queue together have different slots.
-  int block_slot(int block, int part) const;
+  SlotId block_slot(int block, int part) const;
   int prompt(int block) const;
   // The last step up to `step` that is not skipped. Step 0 never is.
   int computed(int step) const;
-  // The sets of keys and of added rows, and the one that pass (block, step) writes: 0 where the
-  // next step is not skipped. Passes of which both are still read have different ones.
+  // The sets of keys and of added rows, and the one that pass (block, step) writes: 0, which has no
+  // added rows, where the next step is not skipped. Passes of which both are still read have
+  // different ones.
   int kept_sets() const;
   int kept_set(int block, int step) const;
   int longest_skip() const;  // steps

@@ -212,25 +212,23 @@ class DenoiseWriter final : public PlanWriter {
     return pass.micro ? config_.rows_of(index_, pass.micro) : tokens_;
   }
   SlotVersion latent(const Pass& pass, int later = 0) const {
-    return {pass.micro ? config_.latent_patch_slot(pass.micro) : static_cast<int>(kLatentSlot),
-            pass.step + later};
+    return {pass.micro ? patch_slot(pass.micro) : kLatentSlot, pass.step + later};
   }
   SlotVersion velocity(const Pass& pass) const {
-    return {kVelocitySlot + pass.branch, pass.step, config_.blocks[pass.model], pass.micro};
+    return {velocity_slot(pass.branch), pass.step, config_.blocks[pass.model], pass.micro};
   }
   // A stage sends the buffer that it has received, because hidden rows change in place; so in
   // displaced steps a third one can be filled while the second one is in use.
   SlotVersion hidden(const Pass& pass, int blocks) const {
     const int buffers = 1 + !first() + !last();
-    const int slot = pass.micro ? config_.hidden_patch_slot(static_cast<int>(number_ % buffers))
-                                : kHiddenSlot + pass.branch;
+    const SlotId slot = pass.micro ? buffer_slot(number_ % buffers) : hidden_slot(pass.branch);
     return {slot, pass.step, blocks, pass.micro ? 2 * pass.micro + pass.branch : 0};
   }
   Step hidden_message(const Pass& pass, int stage) const {
     return message(pass, peer(branch_, stage), Payload::kHidden, rows(pass));
   }
   SlotVersion behind_first_block(const Pass& pass) const {
-    return {config_.first_block_slot(pass.branch), pass.step, 1};
+    return {first_block_slot(pass.branch), pass.step, 1};
   }
   Step first_block_message(const Pass& pass, int stage) const {
     return message(pass, peer(branch_, stage), Payload::kFirstBlock, tokens_);
@@ -290,7 +288,7 @@ class DenoiseWriter final : public PlanWriter {
   void use_keys(Step& step) const {
     const Pass& pass = step.pass;
     const auto keys = [&](int patch, int turn) {
-      return SlotVersion{config_.keys_patch_slot(pass.branch, patch), turn, step.blocks.end};
+      return SlotVersion{keys_slot(patch, pass.branch), turn, step.blocks.end};
     };
     const bool again = displaced(pass.step + 1);
     step.stale = pass.micro > 0;
@@ -344,7 +342,7 @@ class DenoiseWriter final : public PlanWriter {
       for (int from : group_) {
         if (from == rank() || mesh_.at(Axis::kLayers, from) != stages_ - 1) continue;
         const int index = mesh_.sequence_index(from);
-        const SlotVersion part{kWholeSlot + index, turn};
+        const SlotVersion part{{.kind = SlotKind::kWhole, .part = index}, turn};
         receive(kind, message(pass, from, Payload::kLatent, config_.rows_of(index)), part);
         if (kind == Kind::kAwait) reads.push_back(part);
       }
@@ -380,7 +378,7 @@ class DenoiseWriter final : public PlanWriter {
       const int index = mesh_.sequence_index(from);
       const Range part = intersection(config_.rows_of(index), frame_tokens(to.order));
       if (part.size() == 0) continue;
-      to.slot = kFramePartSlot + to.order % 2 * mesh_.layout().sequence() + index;
+      to.slot = {.kind = SlotKind::kFramePart, .block = to.order % 2, .part = index};
       receive(kind, message(of_frame(pass, to.order), from, Payload::kLatent, part), to);
       if (parts) parts->push_back(to);
     }
@@ -406,11 +404,11 @@ class DenoiseWriter final : public PlanWriter {
 
   // Decodes frame by frame, in order; a frame is under way while the one before is decoded.
   void decode_frames(const Pass& pass, int turn) {
-    const auto version = [&](int slot, int64_t frame) {
+    const auto version = [&](const SlotId& slot, int64_t frame) {
       return SlotVersion{slot, turn, 0, static_cast<int>(frame)};
     };
     const auto start = [&](int64_t frame) {
-      receive_frame(Kind::kPost, pass, version(0, frame), nullptr);
+      receive_frame(Kind::kPost, pass, version({}, frame), nullptr);
       send_frame(pass, version(kSentFrameSlot, frame));
     };
     wait_for_sends(pass);
@@ -420,7 +418,7 @@ class DenoiseWriter final : public PlanWriter {
       std::vector<SlotVersion> reads;
       if (last()) reads.push_back({kLatentSlot, turn});
       if (frame > 0) reads.push_back(version(kFramesSlot, frame - 1));
-      receive_frame(Kind::kAwait, pass, version(0, frame), &reads);
+      receive_frame(Kind::kAwait, pass, version({}, frame), &reads);
       add({.kind = Kind::kDecode,
            .pass = of_frame(pass, frame),
            .tokens = frame_tokens(frame),

@@ -40,19 +40,6 @@
 
 namespace weft {
 
-// Slots of a plan. Those of velocity and hidden rows are numbered from here, one per branch, and
-// those of the gathered latent one per sequence index. Clips have in their place one slot with the
-// own part of the frame that is sent, and one per sequence index of each of two frames.
-enum Slot : int {
-  kLatentSlot = 0,
-  kVelocitySlot = 1,
-  kFramesSlot = 3,
-  kHiddenSlot = 4,
-  kWholeSlot = 6,
-  kSentFrameSlot = 6,
-  kFramePartSlot = 7
-};
-
 struct DenoisePlanConfig {
   struct DenoiseStep {
     int model = 0;
@@ -82,18 +69,9 @@ struct DenoisePlanConfig {
   // ... (Pass::micro).
   Range rows_of(int index) const;
   Range rows_of(int index, int patch) const;
-  // Slots of displaced steps: three for hidden rows, one per patch with its rows of the latent, and
-  // one per branch and patch for the keys that the patch leaves for others, which are no rows.
-  int hidden_patch_slot(int number) const { return kWholeSlot + layout.sequence() + number; }
-  // The rows behind the first block.
-  int first_block_slot(int branch) const { return kFramePartSlot + 2 * layout.sequence() + branch; }
   // Returns whether the first block of a step runs in the turn before. It runs in its own turn
   // where the step is always computed: it is the first one of the run or of an expert, or the last.
   bool runs_ahead(int step) const;
-  int latent_patch_slot(int patch) const { return hidden_patch_slot(2) + patch; }
-  int keys_patch_slot(int branch, int patch) const {
-    return latent_patch_slot((branch + 1) * static_cast<int>(patches.size()) + patch);
-  }
 };
 
 // Marks the steps that are displaced: all but the first `warmup`, every resync-th (0: none) and the

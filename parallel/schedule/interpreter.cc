@@ -7,7 +7,8 @@
 
 namespace weft {
 
-const TensorView& Slots::make(int slot, DType dtype, int64_t rows, int64_t columns, Device device) {
+const TensorView& Slots::make(const SlotId& slot, DType dtype, int64_t rows, int64_t columns,
+                              Device device) {
   Slot& made = slots_[slot];
   const TensorView& have = made.rows;
   const bool same = (made.owned || rows == 0) && have.rank == 2 && have.dtype == dtype &&
@@ -23,29 +24,29 @@ const TensorView& Slots::make(int slot, DType dtype, int64_t rows, int64_t colum
   return made.rows;
 }
 
-void Slots::lend(int slot, const TensorView& rows) {
+void Slots::lend(const SlotId& slot, const TensorView& rows) {
   check_idle(slot);
   slots_[slot] = {{}, rows};
 }
 
 void Slots::clear() {
-  CHECK(pending_.empty(), "a message of slot", *pending_.begin(), "is pending");
+  CHECK(pending_.empty(), "a message of slot", to_string(*pending_.begin()), "is pending");
   slots_.clear();
 }
 
-void Slots::clear_but(int slot) {
+void Slots::clear_but(const SlotId& slot) {
   std::erase_if(slots_, [&](const auto& entry) {
     return entry.first != slot && !pending_.count(entry.first);
   });
 }
 
-void Slots::check_idle(int slot) const {
-  CHECK(!pending_.count(slot), "a message of slot", slot, "is pending");
+void Slots::check_idle(const SlotId& slot) const {
+  CHECK(!pending_.count(slot), "a message of slot", to_string(slot), "is pending");
 }
 
-const TensorView& Slots::operator[](int slot) const {
+const TensorView& Slots::operator[](const SlotId& slot) const {
   const auto found = slots_.find(slot);
-  CHECK(found != slots_.end(), "slot", slot, "has no memory");
+  CHECK(found != slots_.end(), "slot", to_string(slot), "has no memory");
   return found->second.rows;
 }
 
@@ -54,12 +55,12 @@ struct Interpreter::Run {
   const Interpreter& of;
   Program& program;
   bool upper_bounds = false;
-  std::map<int, std::vector<Communicator::Pending>> sends{};  // by slot
+  std::map<SlotId, std::vector<Communicator::Pending>> sends{};
   struct Receive {
     SlotVersion version{};
     Communicator::Pending pending{};
   };
-  std::map<int, Receive> receives{};  // by slot
+  std::map<SlotId, Receive> receives{};
 
   ~Run() { program.slots.pending_.clear(); }
 
@@ -113,6 +114,8 @@ struct Interpreter::Run {
         return program.decode(step);
       case Step::Kind::kEnter:
         return program.enter(step);
+      case Step::Kind::kWord:
+        return program.word(step);
       case Step::Kind::kSend:
         return send(step);
       case Step::Kind::kPost:
@@ -128,7 +131,7 @@ struct Interpreter::Run {
   }
 
   void wait(const Step& step) {
-    const int slot = step.reads[0].slot;
+    const SlotId& slot = step.reads[0].slot;
     wait(sends[slot]);
     sends.erase(slot);
     program.slots.pending_.erase(slot);
@@ -160,7 +163,7 @@ struct Interpreter::Run {
   }
 
   void await(const Step& step) {
-    const int slot = step.writes[0].slot;
+    const SlotId& slot = step.writes[0].slot;
     of.communicator_->wait(receives[slot].pending);
     receives.erase(slot);
     program.slots.pending_.erase(slot);

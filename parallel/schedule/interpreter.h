@@ -20,13 +20,14 @@ class Slots {
  public:
   // Makes the slot's rows. Keeps them where the slot has rows of this shape, dtype and device, and
   // its memory where they fit into it.
-  const TensorView& make(int slot, DType dtype, int64_t rows, int64_t columns, Device device = {});
+  const TensorView& make(const SlotId& slot, DType dtype, int64_t rows, int64_t columns,
+                         Device device = {});
   // Lets the slot be `rows`, which somebody else owns.
-  void lend(int slot, const TensorView& rows);
-  const TensorView& operator[](int slot) const;
-  bool has(int slot) const { return slots_.count(slot) > 0; }
+  void lend(const SlotId& slot, const TensorView& rows);
+  const TensorView& operator[](const SlotId& slot) const;
+  bool has(const SlotId& slot) const { return slots_.count(slot) > 0; }
   void clear();
-  void clear_but(int slot);  // forgets all other slots that no message uses
+  void clear_but(const SlotId& slot);  // forgets all other slots that no message uses
 
  private:
   friend class Interpreter;  // notes the slots of pending messages; their memory may not change
@@ -34,10 +35,10 @@ class Slots {
     Tensor owned{};
     TensorView rows{};
   };
-  void check_idle(int slot) const;
+  void check_idle(const SlotId& slot) const;
 
-  std::map<int, Slot> slots_;
-  std::set<int> pending_;
+  std::map<SlotId, Slot> slots_;
+  std::set<SlotId> pending_;
 };
 
 // The steps of a schedule as one rank carries them out.
@@ -54,6 +55,7 @@ struct Program {
   virtual void update(const Step&) {}
   virtual void decode(const Step&) {}
   virtual void enter(const Step&) {}
+  virtual void word(const Step&) {}
   // Called before a message: its slot must have rows of the plan's bytes, or of fewer where these
   // are upper bounds. Messages of no rows are neither sent nor received.
   virtual void prepare(const Step& message) = 0;

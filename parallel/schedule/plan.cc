@@ -9,8 +9,15 @@ namespace weft {
 namespace {
 
 // In the order of Step::Kind.
-constexpr const char* kKinds[] = {"load",    "compute", "send",   "post",   "await",
-                                  "receive", "wait",    "update", "decode", "enter"};
+constexpr const char* kKinds[] = {"load", "compute", "send",   "post",  "await", "receive",
+                                  "wait", "update",  "decode", "enter", "word"};
+
+// In the order of SlotKind.
+constexpr const char* kSlots[] = {"latent",      "patch",   "velocity", "hidden", "buffer",
+                                  "first-block", "keys",    "added",    "whole",  "sent-frame",
+                                  "frame-part",  "frames",  "block",    "sink",   "word",
+                                  "permit",      "granted", "prompt",   "results"};
+static_assert(std::size(kSlots) == static_cast<size_t>(SlotKind::kCount));
 
 std::string list(const std::vector<SlotVersion>& versions) {
   std::string text = "[";
@@ -56,8 +63,14 @@ std::vector<TurnSummary> summarize_turns(std::span<const Plan> plans) {
   return summary;
 }
 
+std::string to_string(const SlotId& slot) {
+  return kSlots[static_cast<int>(slot.kind)] + (slot.block < 0 ? "" : std::to_string(slot.block)) +
+         (slot.part < 0 ? "" : "." + std::to_string(slot.part)) +
+         (slot.branch < 0 ? "" : "." + std::to_string(slot.branch));
+}
+
 std::string to_string(const SlotVersion& version) {
-  return std::to_string(version.slot) + "@" + std::to_string(version.turn) +
+  return to_string(version.slot) + "@" + std::to_string(version.turn) +
          (version.order ? "." + std::to_string(version.order) : "") +
          (version.blocks ? "/" + std::to_string(version.blocks) : "");
 }

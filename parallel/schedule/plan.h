@@ -14,11 +14,64 @@
 
 namespace weft {
 
+// A kind says what a slot holds, and means the same in the plans of all programs.
+enum class SlotKind : uint8_t {
+  kLatent,      // the rank's rows of the latent
+  kPatch,       // those of a patch
+  kVelocity,    // of a branch
+  kHidden,      // hidden rows of a branch or a micro-batch
+  kBuffer,      // hidden rows of any forward: those of a stage take its buffers in turn
+  kFirstBlock,  // rows that have passed the first block, of a branch
+  kKeys,        // that a pass leaves for others, of a branch and a patch or set
+  kAdded,       // what transformer blocks added to the rows, of a branch and set
+  kWhole,       // a sequence index's part of the gathered latent
+  kSentFrame,   // the own part of a frame
+  kFramePart,   // a sequence index's part of a frame; frames take two (`block`) in turn
+  kFrames,      // what was decoded
+  kBlock,       // a part of the rows of a block of the video
+  kSink,        // the sink's rows, of a group of steps
+  kWord,        // the root's word
+  kPermit,      // of a block, as its receiver `part` has sent it
+  kGranted,     // a permit that is sent
+  kPrompt,      // what every stage has before the first round of tokens
+  kResults,     // of a micro-batch
+  kCount
+};
+
+// A slot is a buffer of one rank. The numbers say which of its kind, and are -1 where that does not
+// ask for them.
+struct SlotId {
+  SlotKind kind = SlotKind::kLatent;
+  int block = -1, part = -1, branch = -1;
+  auto operator<=>(const SlotId&) const = default;
+};
+inline constexpr SlotId kLatentSlot{SlotKind::kLatent}, kFramesSlot{SlotKind::kFrames},
+    kSentFrameSlot{SlotKind::kSentFrame}, kWordSlot{SlotKind::kWord},
+    kPromptSlot{SlotKind::kPrompt};
+constexpr SlotId velocity_slot(int branch) {
+  return {.kind = SlotKind::kVelocity, .branch = branch};
+}
+constexpr SlotId first_block_slot(int branch) {
+  return {.kind = SlotKind::kFirstBlock, .branch = branch};
+}
+constexpr SlotId patch_slot(int patch) { return {.kind = SlotKind::kPatch, .part = patch}; }
+constexpr SlotId hidden_slot(int part) { return {.kind = SlotKind::kHidden, .part = part}; }
+constexpr SlotId result_slot(int micro) { return {.kind = SlotKind::kResults, .part = micro}; }
+constexpr SlotId buffer_slot(int64_t number) {
+  return {.kind = SlotKind::kBuffer, .part = static_cast<int>(number)};
+}
+constexpr SlotId keys_slot(int part, int branch) {
+  return {.kind = SlotKind::kKeys, .part = part, .branch = branch};
+}
+constexpr SlotId added_slot(int set, int branch) {
+  return {.kind = SlotKind::kAdded, .part = set, .branch = branch};
+}
+
 // The content of a slot: the rows that belong to turn `turn`, after the first `blocks` of the
-// model's blocks. Where a slot serves several passes of a turn, `order` counts them. A slot is a
-// buffer of one rank.
+// model's blocks. Where a slot serves several passes of a turn, `order` counts them.
 struct SlotVersion {
-  int slot = 0, turn = 0, blocks = 0, order = 0;
+  SlotId slot{};
+  int turn = 0, blocks = 0, order = 0;
   bool operator==(const SlotVersion&) const = default;
   auto operator<=>(const SlotVersion& other) const {  // by age
     return std::tie(slot, turn, order, blocks) <=>
@@ -39,6 +92,7 @@ struct Step {
     kDecode,
     kEnter,  // makes rows that enter in this turn or are for a later one: the first ones of clip
              // `pass.clip`, or a part of others that is about to be sent
+    kWord,   // makes or takes a word of control: the root's, or a permit
   };
   Kind kind = Kind::kCompute;
   int turn = 0;  // a denoise step, a round of tokens; decoding is a turn after the last step
@@ -75,6 +129,8 @@ struct TurnSummary {
 };
 std::vector<TurnSummary> summarize_turns(std::span<const Plan> plans);
 
+// The kind's name, the block without a blank, and ".part" and ".branch": "latent", "block3.1".
+std::string to_string(const SlotId& slot);
 // "slot@turn.order/blocks", without an order or a block count of 0.
 std::string to_string(const SlotVersion& version);
 std::string to_string(const Step& step);

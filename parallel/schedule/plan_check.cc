@@ -32,12 +32,12 @@ class RankCheck {
       take(step);
       if (!fault_.empty()) return place(plan_, step) + fault_;
     }
-    for (const auto& [number, slot] : slots_) {
+    for (const auto& [id, slot] : slots_) {
       if (slot.sending) fault("ends while a send may still read " + to_string(*slot.sending));
-      if (slot.posted) fault("ends while a receive is posted into slot " + std::to_string(number));
+      if (slot.posted) fault("ends while a receive is posted into slot " + to_string(id));
     }
     for (const SlotVersion& version : plan_.ends) read(version);
-    for (const auto& [number, slot] : slots_)
+    for (const auto& [id, slot] : slots_)
       if (!slot.read) fault("ends, and nothing has read " + to_string(*slot.held));
     if (fault_.empty()) return std::nullopt;
     return "rank " + std::to_string(plan_.rank) + " " + fault_;
@@ -70,7 +70,7 @@ class RankCheck {
     }
     if (step.kind == Kind::kLoad) load(step);
     if (step.kind == Kind::kCompute || step.kind == Kind::kUpdate || step.kind == Kind::kDecode ||
-        step.kind == Kind::kEnter)
+        step.kind == Kind::kEnter || step.kind == Kind::kWord)
       check_turns(step);
     if (step.kind == Kind::kCompute) check_blocks(step);
   }
@@ -85,7 +85,8 @@ class RankCheck {
   }
 
   void wait(const Step& step) {
-    const SlotVersion version = step.reads.empty() ? SlotVersion{-1} : step.reads[0];
+    if (step.reads.empty()) return fault("waits for no slot");
+    const SlotVersion& version = step.reads[0];
     if (slots_[version.slot].sending != version)
       fault("waits, but no send reads " + to_string(version));
     slots_[version.slot].sending.reset();
@@ -107,19 +108,17 @@ class RankCheck {
 
   void read(const SlotVersion& version) {
     Slot& slot = slots_[version.slot];
-    if (slot.posted)
-      fault("uses slot " + std::to_string(version.slot) + " while a receive is posted");
-    if (!slot.held) return fault("reads slot " + std::to_string(version.slot) + " unwritten");
+    if (slot.posted) fault("uses slot " + to_string(version.slot) + " while a receive is posted");
+    if (!slot.held) return fault("reads slot " + to_string(version.slot) + " unwritten");
     if (slot.held != version)
       fault("reads " + to_string(version) + ", but it holds " + to_string(*slot.held));
     slot.read = true;
   }
 
-  Slot& check_unused(int number) {
-    Slot& slot = slots_[number];
-    if (slot.sending)
-      fault("writes slot " + std::to_string(number) + " while a send may still read it");
-    if (slot.posted) fault("uses slot " + std::to_string(number) + " while a receive is posted");
+  Slot& check_unused(const SlotId& id) {
+    Slot& slot = slots_[id];
+    if (slot.sending) fault("writes slot " + to_string(id) + " while a send may still read it");
+    if (slot.posted) fault("uses slot " + to_string(id) + " while a receive is posted");
     return slot;
   }
 
@@ -147,12 +146,13 @@ class RankCheck {
       if (version.turn > turn || version.turn < turn - step.stale)
         fault("reads " + to_string(version) + ", which is too old or too new");
       if (std::ranges::count(step.reads, version.slot, &SlotVersion::slot) > 1)
-        fault("reads slot " + std::to_string(version.slot) + " twice");
+        fault("reads slot " + to_string(version.slot) + " twice");
     }
     const int made = turn + (step.kind == Kind::kUpdate);
-    // Rows that enter may be for a later turn.
+    // Rows that enter and permits may be for a later turn.
+    const bool later = step.kind == Kind::kEnter || step.kind == Kind::kWord;
     for (const SlotVersion& version : step.writes)
-      if (version.turn < made || (version.turn > made && step.kind != Kind::kEnter))
+      if (version.turn < made || (version.turn > made && !later))
         fault("writes " + to_string(version) + ", a wrong turn");
   }
 
@@ -169,7 +169,7 @@ class RankCheck {
 
   const Plan& plan_;
   const PlanRules& rules_;
-  std::map<int, Slot> slots_;
+  std::map<SlotId, Slot> slots_;
   std::vector<int> models_;  // the experts that are loaded
   int turn_ = 0;
   std::string fault_;
@@ -215,8 +215,8 @@ class Rendezvous {
   };
   struct Rank {
     size_t next = 0;
-    std::map<int, std::vector<Message>> sends;  // by slot, those not waited for
-    std::map<int, Message> posts;               // by slot
+    std::map<SlotId, std::vector<Message>> sends;  // those not waited for
+    std::map<SlotId, Message> posts;
   };
 
   bool passes(const Plan& plan, Rank& rank, const Step& step) {
@@ -232,7 +232,7 @@ class Rendezvous {
       rank.sends.erase(step.reads[0].slot);
     }
     if (step.kind != Kind::kAwait && !receives(step)) return true;
-    const int slot = step.writes[0].slot;
+    const SlotId& slot = step.writes[0].slot;
     if (!rank.posts.count(slot)) {  // a receive that is met again has posted before
       Link& link = links_[{step.peer, plan.rank}];
       rank.posts[slot] = {&link, link.posted++};

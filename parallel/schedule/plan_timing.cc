@@ -16,8 +16,8 @@ struct Rank {
   Rank(const DeviceModel& device, const Link& link) : messages(device, link) {}
   double now_s = 0;
   MessageClock messages;
-  std::map<int, size_t> posts{};     // by slot: the number of a receive among those of its wire
-  std::map<int, double> copied_s{};  // by slot: when what was sent from it has been copied
+  std::map<SlotId, size_t> posts{};     // the number of a receive among those of its wire
+  std::map<SlotId, double> copied_s{};  // when what was sent from the slot has been copied
   std::vector<StepTime> done{};
   size_t forwards = 0;
   bool waits = false;  // for the others of its group

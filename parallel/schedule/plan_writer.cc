@@ -43,7 +43,7 @@ void PlanWriter::receive(Step::Kind kind, Step message, const SlotVersion& to) {
   add(std::move(message));
 }
 
-void PlanWriter::wait_for_send(const Pass& pass, int slot) {
+void PlanWriter::wait_for_send(const Pass& pass, const SlotId& slot) {
   const auto sent =
       std::ranges::find_if(sending_, [&](const auto& send) { return send.first.slot == slot; });
   if (sent == sending_.end()) return;

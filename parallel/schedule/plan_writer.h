@@ -28,7 +28,7 @@ class PlanWriter {
   // `kind` is kPost, kAwait or kReceive.
   void receive(Step::Kind kind, Step message, const SlotVersion& to);
   // Waits until the slot is no longer sent, so that it may be written again.
-  void wait_for_send(const Pass& pass, int slot);
+  void wait_for_send(const Pass& pass, const SlotId& slot);
   void wait_for_sends(const Pass& pass);
 
  private:

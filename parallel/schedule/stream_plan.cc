@@ -53,7 +53,7 @@ class StreamWriter final : public PlanWriter {
   }
 
   SlotVersion rows(int block, int step) const {
-    return {config_.block_slot(block), config_.turn(block, step)};
+    return {{.kind = SlotKind::kBlock, .block = block % config_.live()}, config_.turn(block, step)};
   }
   Step message(Pass pass, int peer, Payload payload, const Range& tokens) const {
     Step step{.pass = pass, .tokens = tokens, .peer = peer, .payload = payload};
@@ -85,8 +85,12 @@ class StreamWriter final : public PlanWriter {
             .payload = Payload::kControl,
             .bytes = kPermitBytes};
   }
-  SlotVersion permit(int slot, int block, int step) const {
-    return {slot, config_.turn(block, step) - 1};
+  SlotVersion permit(SlotKind kind, int block, int step, int receiver = -1) const {
+    return {{.kind = kind, .block = block % config_.credits, .part = receiver},
+            config_.turn(block, step) - 1};
+  }
+  SlotVersion permit_of(int receiver, int block, int step) const {
+    return permit(SlotKind::kPermit, block, step, receiver);
   }
   void receive_rows(Kind kind, int block) {
     const SlotVersion to = rows(block, arrival_step());
@@ -174,7 +178,7 @@ class StreamWriter final : public PlanWriter {
   // A stage sends the buffer that it has received, because hidden rows change in place; so another
   // one can be filled while that one is in use.
   SlotVersion hidden(const Forward& forward, int order, int64_t number, int blocks) const {
-    return {config_.hidden_slot(number, 1 + !first() + !last()),
+    return {buffer_slot(number % (1 + !first() + !last())),
             config_.turn(forward.block, forward.step), blocks, order};
   }
   Pass pass(const Forward& forward) const {
@@ -222,7 +226,7 @@ class StreamWriter final : public PlanWriter {
 
   // The sink of a group, for use at `block`.
   SlotVersion sink_rows(int group, int block) const {
-    return {config_.sink_slot(group),
+    return {{.kind = SlotKind::kSink, .part = group},
             config_.turn(block, static_cast<int>(config_.group(group).begin))};
   }
   Step sink_message(int peer) const {
@@ -265,7 +269,7 @@ class StreamWriter final : public PlanWriter {
   void denoise(const Forward& forward, int order, PostNext&& post_next) {
     const auto [block, step, is_sink] = forward;
     const SlotVersion in = rows(block, step),
-                      velocity{config_.velocity_slot(), in.turn, config_.layers, order};
+                      velocity{velocity_slot(0), in.turn, config_.layers, order};
     const bool enters = step == begin();
     const auto enter = [&] {
       if (enters && group_ == 0 && (first() || last()))
@@ -298,7 +302,7 @@ class StreamWriter final : public PlanWriter {
   }
   std::vector<SlotVersion> await_last_stage(int block) {
     if (!first() || !is_one_way() || block < config_.credits) return {};
-    const SlotVersion word = permit(config_.permit_slot(block, 0), block, 1);
+    const SlotVersion word = permit_of(0, block, 1);
     receive(Kind::kAwait, permit_message(block, 1, peer(group_, stages_ - 1)), word);
     return {word};
   }
@@ -307,14 +311,14 @@ class StreamWriter final : public PlanWriter {
     if (later >= config_.blocks) return;
     if (first())
       return receive(Kind::kPost, permit_message(later, 1, peer(group_, stages_ - 1)),
-                     permit(config_.permit_slot(later, 0), later, 1));
+                     permit_of(0, later, 1));
     send_permit(later, 1, peer(group_, 0));
   }
   void send_permit(int block, int step, int peer) {
-    const SlotVersion word = permit(config_.granted_slot(block), block, step);
+    const SlotVersion word = permit(SlotKind::kGranted, block, step);
     const Step message = permit_message(block, step, peer);
     wait_for_send(message.pass, word.slot);
-    add({.kind = Kind::kEnter, .pass = message.pass, .writes = {word}});
+    add({.kind = Kind::kWord, .pass = message.pass, .writes = {word}});
     send(message, word);
   }
 
@@ -330,7 +334,7 @@ class StreamWriter final : public PlanWriter {
     if (!leaves || !to.empty() || decodes() || (config_.swaps() && block == 0))
       update.writes = {made};
     for (int i = 0; i < std::ssize(to) && block >= config_.credits; ++i) {
-      update.reads.push_back(permit(config_.permit_slot(block, i), block, step + 1));
+      update.reads.push_back(permit_of(i, block, step + 1));
       receive(Kind::kAwait, permit_message(block, step + 1, to[i]), update.reads.back());
     }
     wait_for_send(update.pass, made.slot);
@@ -340,8 +344,7 @@ class StreamWriter final : public PlanWriter {
     for (int i = 0; i < std::ssize(to); ++i) {
       send(rows_message(block, step + 1, to[i]), made);
       if (later < config_.blocks)
-        receive(Kind::kPost, permit_message(later, step + 1, to[i]),
-                permit(config_.permit_slot(later, i), later, step + 1));
+        receive(Kind::kPost, permit_message(later, step + 1, to[i]), permit_of(i, later, step + 1));
     }
   }
 

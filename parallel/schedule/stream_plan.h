@@ -98,16 +98,6 @@ struct StreamPlanConfig {
   }
   Range sink_tokens() const { return {0, sink_frames * frame_tokens}; }
 
-  // The slots: the velocity; hidden rows; permits that arrive (of each receiver) and that are sent;
-  // rows of blocks; sinks of each group.
-  int velocity_slot() const { return 0; }
-  int hidden_slot(int64_t pass, int buffers) const { return 1 + static_cast<int>(pass % buffers); }
-  int permit_slot(int block, int receiver) const {
-    return 4 + receiver * credits + block % credits;
-  }
-  int granted_slot(int block) const { return permit_slot(block, 2); }
-  int block_slot(int block) const { return 4 + 3 * credits + block % live(); }
-  int sink_slot(int group) const { return 4 + 3 * credits + live() + group; }
   // A rank has at most so many blocks at a time.
   int live() const { return credits + layout[Axis::kLayers] + 1; }
   // A sink's pass has this Pass::micro; a block's has 0.

@@ -22,7 +22,7 @@ class TokenWriter final : public PlanWriter {
   bool last() const { return rank() == ranks() - 1; }
   int micros() const { return static_cast<int>(config_.micros.size()); }
 
-  std::vector<SlotVersion> begins() const override { return {{}}; }
+  std::vector<SlotVersion> begins() const override { return {{kPromptSlot}}; }
   std::vector<SlotVersion> ends() const override {
     std::vector<SlotVersion> results;
     for (int micro = 0; micro < micros(); ++micro)
@@ -69,11 +69,12 @@ class TokenWriter final : public PlanWriter {
   }
 
   void pass(const Pass& pass) {
-    const int slot = hidden_slot(pass.micro);
+    const SlotId slot = hidden_slot(pass.micro);
     const SlotVersion out{slot, pass.step, blocks_.end};
     const SlotVersion results{result_slot(pass.micro), pass.step + 1};
     wait_for_send(pass, slot);
-    std::vector<SlotVersion> reads{{pass.step == 0 ? 0 : result_slot(pass.micro), pass.step}};
+    std::vector<SlotVersion> reads{
+        {pass.step == 0 ? kPromptSlot : result_slot(pass.micro), pass.step}};
     if (!first()) reads.push_back({slot, pass.step, blocks_.begin});
     // Later rounds cannot post receives: the size of a pass follows from the results before it.
     if (pass.step == 0) {

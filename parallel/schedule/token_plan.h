@@ -30,10 +30,6 @@ struct TokenPlanConfig {
   int64_t result_bytes = 0;     // bytes of a result
 };
 
-// Slots of micro-batch m. Slot 0 holds what every stage has before the first round.
-constexpr int result_slot(int micro) { return 1 + 2 * micro; }
-constexpr int hidden_slot(int micro) { return 2 + 2 * micro; }
-
 // One plan per stage, of all turns or of a window of them: peers are stages. A turn is a round; the
 // turn after the last round receives its results. Pass::step is the round, Pass::micro the
 // micro-batch; kUpdate makes the results of a pass on the last stage.

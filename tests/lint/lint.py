@@ -70,8 +70,8 @@ OLD_NAMES = {
     "device_words": "device_description", "linear_numbers": "linear_quantized",
     "knock": "connect", "Knock": "PeerConnection", "Guest": "Peer", "MessageBoard": "Matchmaker",
     "message_board": "matchmaker", "TensorFile::made": "TensorFile::generated",
-    "kStepWord": "kStepDecision", "kStartWord": "kStartDecision",
-    "kDecodeWord": "kDecodeDecision", "kJobWord": "kJobDecision",
+    "kStepWord": "Topic::kStep", "kStartWord": "Topic::kStart",
+    "kDecodeWord": "Topic::kDecode", "kJobWord": "Topic::kJob",
     "Replica": "RankPlacement", "Keeper": "CheckpointPolicy", "StreamedWeights": "WeightOffload",
     "VaeStream": "NetworkVaeDecoder or NetworkVaeEncoder", "QwenDecoder": "CausalDecoder", "Traffic": "Payload",
 }

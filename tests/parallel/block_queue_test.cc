@@ -80,36 +80,36 @@ TEST(BlockQueue, GoldenSlots) {
 
 constexpr const char* kLastOfTwo = R"(rank 1 of 2, 27 steps
  turn 0
-  enter step 0 writes [8@0]
+  enter step 0 writes [block0.0@0]
   load step 0
-  post step 0 tokens [0, 36) peer 0 hidden 3456 bytes writes [4@0/4]
-  await step 0 tokens [0, 36) peer 0 hidden 3456 bytes writes [4@0/4]
-  post step 0 clip 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [5@1/4]
-  compute step 0 blocks [4, 7) of 7 tokens [0, 36) reads [4@0/4] writes [0@0/7]
-  update step 0 tokens [0, 36) reads [8@0 0@0/7] writes [8@1]
-  send step 0 tokens [0, 36) peer 0 latent 9216 bytes reads [8@1]
+  post step 0 tokens [0, 36) peer 0 hidden 3456 bytes writes [buffer.0@0/4]
+  await step 0 tokens [0, 36) peer 0 hidden 3456 bytes writes [buffer.0@0/4]
+  post step 0 clip 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [buffer.1@1/4]
+  compute step 0 blocks [4, 7) of 7 tokens [0, 36) reads [buffer.0@0/4] writes [velocity.0@0/7]
+  update step 0 tokens [0, 36) reads [block0.0@0 velocity.0@0/7] writes [block0.0@1]
+  send step 0 tokens [0, 36) peer 0 latent 9216 bytes reads [block0.0@1]
  turn 1
-  enter step 0 clip 1 writes [9@1]
-  await step 0 clip 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [5@1/4]
-  post step 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [4@1.2/4]
-  compute step 0 clip 1 blocks [4, 7) of 7 tokens [0, 36) reads [5@1/4] writes [0@1/7 2@1/7]
-  update step 0 clip 1 tokens [12, 36) reads [9@1 0@1/7] writes [9@2]
-  send step 0 clip 1 tokens [12, 36) peer 0 latent 6144 bytes reads [9@2]
-  await step 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [4@1.2/4]
-  post step 1 clip 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [5@2/4]
-  compute step 1 blocks [4, 7) of 7 tokens [0, 36) reads [4@1.2/4 2@1/7] writes [0@1.2/7]
-  wait step 1 reads [8@1]
-  update step 1 tokens [0, 36) reads [8@1 0@1.2/7] writes [8@2]
-  send step 1 tokens [0, 36) peer 0 latent 9216 bytes reads [8@2]
+  enter step 0 clip 1 writes [block1.0@1]
+  await step 0 clip 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [buffer.1@1/4]
+  post step 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [buffer.0@1.2/4]
+  compute step 0 clip 1 blocks [4, 7) of 7 tokens [0, 36) reads [buffer.1@1/4] writes [velocity.0@1/7 keys.0.0@1/7]
+  update step 0 clip 1 tokens [12, 36) reads [block1.0@1 velocity.0@1/7] writes [block1.0@2]
+  send step 0 clip 1 tokens [12, 36) peer 0 latent 6144 bytes reads [block1.0@2]
+  await step 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [buffer.0@1.2/4]
+  post step 1 clip 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [buffer.1@2/4]
+  compute step 1 blocks [4, 7) of 7 tokens [0, 36) reads [buffer.0@1.2/4 keys.0.0@1/7] writes [velocity.0@1.2/7]
+  wait step 1 reads [block0.0@1]
+  update step 1 tokens [0, 36) reads [block0.0@1 velocity.0@1.2/7] writes [block0.0@2]
+  send step 1 tokens [0, 36) peer 0 latent 9216 bytes reads [block0.0@2]
  turn 2
-  await step 1 clip 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [5@2/4]
-  compute step 1 clip 1 blocks [4, 7) of 7 tokens [0, 36) reads [5@2/4] writes [0@2/7]
-  wait step 1 clip 1 reads [9@2]
-  update step 1 clip 1 tokens [12, 36) reads [9@2 0@2/7] writes [9@3]
-  send step 1 clip 1 tokens [12, 36) peer 0 latent 6144 bytes reads [9@3]
-  wait step 2 reads [8@2]
+  await step 1 clip 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [buffer.1@2/4]
+  compute step 1 clip 1 blocks [4, 7) of 7 tokens [0, 36) reads [buffer.1@2/4] writes [velocity.0@2/7]
+  wait step 1 clip 1 reads [block1.0@2]
+  update step 1 clip 1 tokens [12, 36) reads [block1.0@2 velocity.0@2/7] writes [block1.0@3]
+  send step 1 clip 1 tokens [12, 36) peer 0 latent 6144 bytes reads [block1.0@3]
+  wait step 2 reads [block0.0@2]
  turn 3
-  wait step 3 reads [9@3]
+  wait step 3 reads [block1.0@3]
 )";
 
 // A change of this text is a change of the schedule.
@@ -327,7 +327,7 @@ TEST(CachedBlockQueue, ASkippedPassBelongsToTheLastStageAndTheNewestKeysAreRead)
         EXPECT_TRUE(last || !skipped);
         int newest = -1;
         for (const SlotVersion& v : step.reads)
-          if (is_queue_keys(v.slot)) newest = v.turn - block - 1;
+          if (v.slot.kind == SlotKind::kKeys) newest = v.turn - block - 1;
         const auto found = left.find({block + 1, branch, step.pass.model});
         if (!skipped) {
           ASSERT_EQ(newest, found == left.end() ? -1 : found->second)
@@ -350,11 +350,11 @@ TEST(CachedBlockQueue, SetsDoNotGrowWithTheVideo) {
   EXPECT_EQ(config.kept_set(8, 4), 4 + 8 % 2);
   EXPECT_EQ(config.computed(3), 1);
   for (const Plan& plan : plan_queue(config)) {
-    std::set<int> keys, added;
+    std::set<SlotId> keys, added;
     for (const Step& step : plan.steps)
       for (const SlotVersion& v : step.writes) {
-        if (is_queue_keys(v.slot)) keys.insert(v.slot);
-        if (is_queue_added(v.slot)) added.insert(v.slot);
+        if (v.slot.kind == SlotKind::kKeys) keys.insert(v.slot);
+        if (v.slot.kind == SlotKind::kAdded) added.insert(v.slot);
       }
     EXPECT_EQ(std::ssize(keys), 2 * config.kept_sets());
     EXPECT_EQ(std::ssize(added), plan.rank == 1 ? 2 * (config.kept_sets() - 1) : 0);
@@ -378,9 +378,8 @@ TEST(BlockQueue, EveryPassOnceInOrderWithItsContexts) {
         const int k = step.pass.clip, i = step.pass.step;
         EXPECT_EQ(step.turn, k + i);
         done.push_back({k + i, -k, step.pass.branch});
-        const bool right = std::ranges::any_of(step.reads, [&](const SlotVersion& v) {
-          return v.slot >= kQueueContextSlot && v.slot < kQueueHiddenSlot;
-        });
+        const bool right = std::ranges::any_of(
+            step.reads, [&](const SlotVersion& v) { return v.slot.kind == SlotKind::kKeys; });
         EXPECT_EQ(right, i >= 1 && k + 1 < config.blocks && config.context_frames > 0 &&
                              config.steps[i].model == config.steps[i - 1].model)
             << described(config) << " " << to_string(step);
@@ -442,17 +441,14 @@ TEST(BlockQueue, SlotsDoNotGrowWithTheVideo) {
         const QueuePlanConfig config =
             queue({.steps = steps, .blocks = blocks, .stages = stages, .branches = 2});
         for (const Plan& plan : plan_queue(config)) {
-          std::set<int> context, hidden, rows;
+          std::map<SlotKind, std::set<SlotId>> slots;
           for (const Step& step : plan.steps)
-            for (const SlotVersion& v : step.writes)
-              (v.slot >= kQueueBlockSlot     ? rows
-               : v.slot >= kQueueHiddenSlot  ? hidden
-               : v.slot >= kQueueContextSlot ? context
-                                             : rows)
-                  .insert(v.slot);
-          EXPECT_LE(context.size(), 2u);
-          EXPECT_LE(hidden.size(), 3u);
-          EXPECT_LE(std::ssize(rows), std::min(steps, blocks) + 1 + 2);  // and two velocities
+            for (const SlotVersion& v : step.writes) slots[v.slot.kind].insert(v.slot);
+          EXPECT_LE(slots[SlotKind::kKeys].size(), 2u);
+          EXPECT_LE(slots[SlotKind::kBuffer].size(), 3u);
+          EXPECT_LE(slots[SlotKind::kVelocity].size(), 2u);
+          EXPECT_LE(std::ssize(slots[SlotKind::kBlock]), std::min(steps, blocks) + 1);
+          EXPECT_LE(slots.size(), 4u);
         }
       }
 }
@@ -467,7 +463,7 @@ TEST(CachedBlockQueueFaults, KeysOfAnOlderPass) {
     for (Step& step : plan.steps)
       for (auto* list : {&step.reads, &step.writes})
         for (SlotVersion& v : *list)
-          if (v.slot >= kQueueKeptSlot && queue_set(v.slot) == 3) v.slot -= 4;
+          if (v.slot.kind != SlotKind::kBlock && v.slot.part == 3) v.slot.part = 2;
   EXPECT_NE(queue_fault(config, plans), std::nullopt);
 }
 
@@ -526,9 +522,9 @@ TEST(BlockQueueFaults, RowsOfTheStepBeforeInTheDrain) {
 TEST(BlockQueueFaults, KeysOfTheTurnBefore) {
   Planted p({.stages = 2});
   Step& tail = p.find(1, Kind::kCompute, 2, 0);
-  tail.reads.push_back({kQueueContextSlot, 1, 7, 0});
+  tail.reads.push_back({keys_slot(0, 0), 1, 7, 0});
   EXPECT_NE(p.found(), "");
-  tail.reads.back() = {kQueueContextSlot, 2, 7, 0};
+  tail.reads.back() = {keys_slot(0, 0), 2, 7, 0};
   EXPECT_NE(p.found(), "");
 }
 
@@ -536,7 +532,7 @@ TEST(BlockQueueFaults, KeysOfTheTurnBefore) {
 TEST(BlockQueueFaults, KeysOfAnotherBlock) {
   Planted p({.stages = 1});
   for (SlotVersion& v : p.find(0, Kind::kCompute, 1, 2).reads)
-    if (v.slot == kQueueContextSlot) v.order -= 2;
+    if (v.slot == keys_slot(0, 0)) v.order -= 2;
   EXPECT_NE(p.found().find("but it holds"), std::string::npos) << p.found();
 }
 
@@ -546,8 +542,30 @@ TEST(BlockQueueFaults, HiddenRowsWithoutASecondBuffer) {
   for (Step& step : p.plans[1].steps)
     for (auto* list : {&step.reads, &step.writes})
       for (SlotVersion& v : *list)
-        if (v.slot > kQueueHiddenSlot && v.slot < kQueueBlockSlot) v.slot = kQueueHiddenSlot;
+        if (v.slot.kind == SlotKind::kBuffer) v.slot = buffer_slot(0);
   EXPECT_NE(p.found(), "");
+}
+
+// Both ends agree on a word, but it is not that of the next turn.
+TEST(BlockQueueFaults, AWordOfAnotherTurn) {
+  for (const int by : {-1, 1}) {
+    Planted p({.stages = 2});
+    p.config.control = true;
+    p.plans = plan_queue(p.config);
+    ASSERT_EQ(p.found(), "");
+    int words = 0;
+    for (Plan& plan : p.plans)
+      for (Step& step : plan.steps)
+        for (auto* list : {&step.reads, &step.writes})
+          for (SlotVersion& v : *list) {
+            if (v.slot != kWordSlot || step.turn != 1) continue;
+            EXPECT_TRUE(step.kind == Kind::kWord || step.payload == Payload::kControl);
+            words += v.turn == 2;
+            if (v.turn == 2) v.turn += by;
+          }
+    EXPECT_GE(words, 4);  // made, sent, posted and awaited
+    EXPECT_NE(p.found(), "") << by;
+  }
 }
 
 TEST(BlockQueueFaults, AnExpertThatIsNotLoaded) {

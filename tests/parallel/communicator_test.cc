@@ -45,6 +45,7 @@ TEST(Tag, BitsTellEveryFieldApart) {
   };
   with([](Tag& tag) { tag.kind = Payload::kFrames; });
   with([](Tag& tag) { tag.layer = 6; });
+  with([](Tag& tag) { tag.topic = Topic::kText; });
   with([](Tag& tag) { tag.hop = 8; });
   for (int Pass::*field :
        {&Pass::request, &Pass::model, &Pass::branch, &Pass::clip, &Pass::step, &Pass::micro})
@@ -54,6 +55,7 @@ TEST(Tag, BitsTellEveryFieldApart) {
   EXPECT_EQ(tag_text(base.bits(2)), "halo step 3 branch 1 layer 5 hop 7 group 2");
   EXPECT_EQ(tag_text(Tag{.pass = {.request = 4, .clip = 9}}.bits(0, 7)),
             "control step 0 request 4 clip 9 layer 0 hop 0 group 0 job 7");
+  EXPECT_EQ(to_string(Tag{.topic = Topic::kJob}), "control of job step 0 layer 0 hop 0 group 0");
   EXPECT_EQ(payload_of(base.bits(255, 65535)), Payload::kHalo);
 }
 
@@ -61,11 +63,14 @@ TEST(Tag, TheLargestValueOfEveryFieldIsCarriedAndTheNextOneIsRefused) {
   const Tag largest{.kind = Payload::kFrames,
                     .pass = {65535, 1, 3, 65535, 65535, 65535},
                     .layer = (1 << 12) - 1,
-                    .hop = (1 << 20) - 1};
-  EXPECT_EQ(tag_text(largest.bits(kMaxGroup, 65535)),
-            "frames step 65535 request 65535 model 1 branch 3 clip 65535 micro 65535 layer 4095 "
-            "hop 1048575 group 255 job 65535");
-  EXPECT_DEATH((Tag{.hop = 1 << 20}.bits(0)), "hop");
+                    .topic = static_cast<Topic>((1 << 5) - 1),
+                    .hop = (1 << 15) - 1};
+  EXPECT_EQ(
+      tag_text(largest.bits(kMaxGroup, 65535)),
+      "frames of ? step 65535 request 65535 model 1 branch 3 clip 65535 micro 65535 layer 4095 "
+      "hop 32767 group 255 job 65535");
+  EXPECT_DEATH((Tag{.hop = 1 << 15}.bits(0)), "hop");
+  EXPECT_DEATH((Tag{.topic = static_cast<Topic>(1 << 5)}.bits(0)), "topic");
   EXPECT_DEATH((Tag{.layer = 1 << 12}.bits(0)), "layer");
   EXPECT_DEATH((Tag{}.bits(256)), "group");
   EXPECT_DEATH((Tag{}.bits(0, 1 << 16)), "job");
@@ -81,6 +86,20 @@ TEST(Tag, TheLargestValueOfEveryFieldIsCarriedAndTheNextOneIsRefused) {
     EXPECT_DEATH(negative.bits(0), names[at]);
     ++at;
   }
+}
+
+// Whatever the hops that a collective counts, they are not those of another topic or of a plan.
+TEST(Tag, MessagesOfTwoTopicsNeverMeet) {
+  std::set<TagBits> bits;
+  std::set<std::string> texts;
+  for (int topic = 0; topic < static_cast<int>(Topic::kCount); ++topic)
+    for (int hop = 0; hop < 1 << 15; hop = 2 * hop + 1) {
+      const Tag tag{.topic = static_cast<Topic>(topic), .hop = hop};
+      bits.insert(tag.bits(1));
+      texts.insert(to_string(tag));
+    }
+  EXPECT_EQ(bits.size(), static_cast<size_t>(Topic::kCount) * 16);
+  EXPECT_EQ(texts.size(), bits.size());
 }
 
 TEST(Tag, JobsAreNumberedInACircle) {

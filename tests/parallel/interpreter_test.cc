@@ -29,8 +29,8 @@ struct Arithmetic final : Program {
     for (int before = 0; before < index; ++before) begin += config.tokens[before];
     return {begin, begin + config.tokens[index]};
   }
-  float value(int slot) const { return slots[slot].as<float>()[0]; }
-  void fill(int slot, const Range& rows, float with) {
+  float value(const SlotId& slot) const { return slots[slot].as<float>()[0]; }
+  void fill(const SlotId& slot, const Range& rows, float with) {
     const TensorView& view = slots.make(slot, DType::kF32, rows.size(), kColumns);
     for (int64_t i = 0; i < view.count(); ++i) view.as<float>()[i] = with;
   }
@@ -127,19 +127,22 @@ TEST(Interpreter, StopsEveryRankBetweenTurns) {
 // A program that releases a slot while its rows are under way.
 TEST(InterpreterDeathTest, RefusesToReleaseWhatIsBeingSent) {
   struct Hasty final : Program {
-    void prepare(const Step&) override { slots.make(0, DType::kF32, 1, 1); }
+    void prepare(const Step&) override { slots.make(kLatentSlot, DType::kF32, 1, 1); }
     void compute(const Step&) override { slots.clear(); }
   };
-  const Step load{.kind = Step::Kind::kLoad}, wait{.kind = Step::Kind::kWait, .reads = {{0, 0}}},
-      send{.kind = Step::Kind::kSend, .peer = 1, .bytes = 4, .reads = {{0, 0}}},
-      receive{.kind = Step::Kind::kReceive, .peer = 0, .bytes = 4, .writes = {{0, 0}}},
-      compute{.blocks = {0, 1, 1}, .reads = {{0, 0}}, .writes = {{1, 0, 1}}};
-  const std::vector<Plan> plans{{.rank = 0,
-                                 .ranks = 2,
-                                 .begins = {{0, 0}},
-                                 .ends = {{1, 0, 1}},
-                                 .steps = {load, send, compute, wait}},
-                                {.rank = 1, .ranks = 2, .ends = {{0, 0}}, .steps = {receive}}};
+  const Step load{.kind = Step::Kind::kLoad},
+      wait{.kind = Step::Kind::kWait, .reads = {{kLatentSlot, 0}}},
+      send{.kind = Step::Kind::kSend, .peer = 1, .bytes = 4, .reads = {{kLatentSlot, 0}}},
+      receive{.kind = Step::Kind::kReceive, .peer = 0, .bytes = 4, .writes = {{kLatentSlot, 0}}},
+      compute{
+          .blocks = {0, 1, 1}, .reads = {{kLatentSlot, 0}}, .writes = {{velocity_slot(0), 0, 1}}};
+  const std::vector<Plan> plans{
+      {.rank = 0,
+       .ranks = 2,
+       .begins = {{kLatentSlot, 0}},
+       .ends = {{velocity_slot(0), 0, 1}},
+       .steps = {load, send, compute, wait}},
+      {.rank = 1, .ranks = 2, .ends = {{kLatentSlot, 0}}, .steps = {receive}}};
   EXPECT_DEATH(run_ranks(2,
                          [&](Communicator& world) {
                            Stream stream = Stream::cpu(1);
@@ -156,13 +159,13 @@ struct Shrinking final : Program {
     return std::max(0, 3 - step.pass.step - step.pass.micro);
   }
   void prepare(const Step& message) override {
-    const int slot = (message.reads.empty() ? message.writes : message.reads)[0].slot;
+    const SlotId slot = (message.reads.empty() ? message.writes : message.reads)[0].slot;
     if (message.kind != Step::Kind::kSend || rows_of(message) == 0)
       slots.make(slot, DType::kI32, rows_of(message), 1);
   }
   void compute(const Step& step) override {
     const int64_t n = rows_of(step);
-    const int slot = hidden_slot(step.pass.micro);
+    const SlotId slot = hidden_slot(step.pass.micro);
     const TensorView& rows = slots.make(slot, DType::kI32, n, 1);
     for (int64_t i = 0; i < n; ++i) {
       if (stage == 0) rows.as<int32_t>()[i] = 10 * step.pass.step;

@@ -103,7 +103,7 @@ TEST(PipeFusionPlan, APatchReadsTheKeysOfItsDefinition) {
       std::vector<SlotVersion> expected;
       for (int patch = 1; patch <= 3; ++patch)
         if (patch != step.pass.micro)
-          expected.push_back({config.keys_patch_slot(step.pass.branch, patch),
+          expected.push_back({keys_slot(patch, step.pass.branch),
                               step.turn - (patch > step.pass.micro), step.blocks.end});
       EXPECT_EQ(std::vector(step.reads.begin() + 1, step.reads.end()), expected) << to_string(step);
     }
@@ -176,8 +176,7 @@ TEST(PipeFusionPlan, PlantedFaultsAreFound) {
                     for (Step& step : steps)
                       for (auto* versions : {&step.reads, &step.writes})
                         for (SlotVersion& version : *versions)
-                          if (version.slot == config.hidden_patch_slot(1))
-                            version.slot = config.hidden_patch_slot(0);
+                          if (version.slot == buffer_slot(1)) version.slot = buffer_slot(0);
                   })
                 .find("which nothing has read"),
             std::string::npos);

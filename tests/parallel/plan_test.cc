@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "parallel/schedule/denoise_plan.h"
 #include "parallel/schedule/plan_check.h"
@@ -10,6 +11,21 @@
 
 namespace weft {
 namespace {
+
+TEST(SlotId, IsNamedByKindAndPlace) {
+  EXPECT_EQ(to_string(kLatentSlot), "latent");
+  EXPECT_EQ(to_string(velocity_slot(1)), "velocity.1");
+  EXPECT_EQ(to_string(keys_slot(2, 1)), "keys.2.1");
+  EXPECT_EQ(to_string(SlotId{SlotKind::kBlock, 3, 1}), "block3.1");
+  EXPECT_EQ(to_string(SlotId{.kind = SlotKind::kGranted, .block = 12}), "granted12");
+  std::set<std::string> names;
+  for (int kind = 0; kind < static_cast<int>(SlotKind::kCount); ++kind)
+    for (const int block : {-1, 0, 12})
+      for (const int part : {0, 1, 12})
+        for (const int branch : {0, 1})
+          names.insert(to_string(SlotId{static_cast<SlotKind>(kind), block, part, branch}));
+  EXPECT_EQ(std::ssize(names), static_cast<int>(SlotKind::kCount) * 3 * 3 * 2);
+}
 
 Plan serial(const DenoisePlanConfig& config) { return plan_denoise(config)[0]; }
 
@@ -20,23 +36,24 @@ PlanRules rules_of(const DenoisePlanConfig& config) {
 // Two experts, guidance on the first alone. A change of this text is a change of the schedule.
 TEST(PlanSerial, GoldenText) {
   const Plan plan = serial({.steps = {{0, 2}, {0, 2}, {1, 1}}, .blocks = {30, 40}});
-  EXPECT_EQ(to_string(plan),
-            "rank 0 of 1, 11 steps\n"
-            " turn 0\n"
-            "  load step 0\n"
-            "  compute step 0 blocks [0, 30) of 30 reads [0@0] writes [1@0/30]\n"
-            "  compute step 0 branch 1 blocks [0, 30) of 30 reads [0@0] writes [2@0/30]\n"
-            "  update step 0 reads [0@0 1@0/30 2@0/30] writes [0@1]\n"
-            " turn 1\n"
-            "  compute step 1 blocks [0, 30) of 30 reads [0@1] writes [1@1/30]\n"
-            "  compute step 1 branch 1 blocks [0, 30) of 30 reads [0@1] writes [2@1/30]\n"
-            "  update step 1 reads [0@1 1@1/30 2@1/30] writes [0@2]\n"
-            " turn 2\n"
-            "  load step 2 model 1\n"
-            "  compute step 2 model 1 blocks [0, 40) of 40 reads [0@2] writes [1@2/40]\n"
-            "  update step 2 model 1 reads [0@2 1@2/40] writes [0@3]\n"
-            " turn 3\n"
-            "  decode step 2 reads [0@3] writes [3@3]\n");
+  EXPECT_EQ(
+      to_string(plan),
+      "rank 0 of 1, 11 steps\n"
+      " turn 0\n"
+      "  load step 0\n"
+      "  compute step 0 blocks [0, 30) of 30 reads [latent@0] writes [velocity.0@0/30]\n"
+      "  compute step 0 branch 1 blocks [0, 30) of 30 reads [latent@0] writes [velocity.1@0/30]\n"
+      "  update step 0 reads [latent@0 velocity.0@0/30 velocity.1@0/30] writes [latent@1]\n"
+      " turn 1\n"
+      "  compute step 1 blocks [0, 30) of 30 reads [latent@1] writes [velocity.0@1/30]\n"
+      "  compute step 1 branch 1 blocks [0, 30) of 30 reads [latent@1] writes [velocity.1@1/30]\n"
+      "  update step 1 reads [latent@1 velocity.0@1/30 velocity.1@1/30] writes [latent@2]\n"
+      " turn 2\n"
+      "  load step 2 model 1\n"
+      "  compute step 2 model 1 blocks [0, 40) of 40 reads [latent@2] writes [velocity.0@2/40]\n"
+      "  update step 2 model 1 reads [latent@2 velocity.0@2/40] writes [latent@3]\n"
+      " turn 3\n"
+      "  decode step 2 reads [latent@3] writes [frames@3]\n");
 }
 
 TEST(PlanSerial, IsSoundForEveryMix) {
@@ -74,29 +91,29 @@ DenoisePlanConfig planned_job(const Layout& layout,
 constexpr const char* kLastOfFour = R"(rank 3 of 4, 22 steps
  turn 0
   load step 0
-  post step 0 branch 1 tokens [0, 10) peer 2 hidden 960 bytes writes [5@0/4]
-  post step 0 tokens [0, 10) peer 1 velocity 2560 bytes writes [1@0/7]
-  await step 0 branch 1 tokens [0, 10) peer 2 hidden 960 bytes writes [5@0/4]
-  compute step 0 branch 1 blocks [4, 7) of 7 tokens [0, 10) reads [5@0/4] writes [2@0/7]
-  send step 0 branch 1 tokens [0, 10) peer 1 velocity 2560 bytes reads [2@0/7]
-  await step 0 tokens [0, 10) peer 1 velocity 2560 bytes writes [1@0/7]
-  update step 0 tokens [0, 10) reads [0@0 1@0/7 2@0/7] writes [0@1]
-  send step 0 tokens [0, 10) peer 2 latent 2560 bytes reads [0@1]
+  post step 0 branch 1 tokens [0, 10) peer 2 hidden 960 bytes writes [hidden.1@0/4]
+  post step 0 tokens [0, 10) peer 1 velocity 2560 bytes writes [velocity.0@0/7]
+  await step 0 branch 1 tokens [0, 10) peer 2 hidden 960 bytes writes [hidden.1@0/4]
+  compute step 0 branch 1 blocks [4, 7) of 7 tokens [0, 10) reads [hidden.1@0/4] writes [velocity.1@0/7]
+  send step 0 branch 1 tokens [0, 10) peer 1 velocity 2560 bytes reads [velocity.1@0/7]
+  await step 0 tokens [0, 10) peer 1 velocity 2560 bytes writes [velocity.0@0/7]
+  update step 0 tokens [0, 10) reads [latent@0 velocity.0@0/7 velocity.1@0/7] writes [latent@1]
+  send step 0 tokens [0, 10) peer 2 latent 2560 bytes reads [latent@1]
  turn 1
-  post step 1 branch 1 tokens [0, 10) peer 2 hidden 960 bytes writes [5@1/4]
-  post step 1 tokens [0, 10) peer 1 velocity 2560 bytes writes [1@1/7]
-  await step 1 branch 1 tokens [0, 10) peer 2 hidden 960 bytes writes [5@1/4]
-  wait step 1 branch 1 reads [2@0/7]
-  compute step 1 branch 1 blocks [4, 7) of 7 tokens [0, 10) reads [5@1/4] writes [2@1/7]
-  send step 1 branch 1 tokens [0, 10) peer 1 velocity 2560 bytes reads [2@1/7]
-  await step 1 tokens [0, 10) peer 1 velocity 2560 bytes writes [1@1/7]
-  wait step 1 reads [0@1]
-  update step 1 tokens [0, 10) reads [0@1 1@1/7 2@1/7] writes [0@2]
+  post step 1 branch 1 tokens [0, 10) peer 2 hidden 960 bytes writes [hidden.1@1/4]
+  post step 1 tokens [0, 10) peer 1 velocity 2560 bytes writes [velocity.0@1/7]
+  await step 1 branch 1 tokens [0, 10) peer 2 hidden 960 bytes writes [hidden.1@1/4]
+  wait step 1 branch 1 reads [velocity.1@0/7]
+  compute step 1 branch 1 blocks [4, 7) of 7 tokens [0, 10) reads [hidden.1@1/4] writes [velocity.1@1/7]
+  send step 1 branch 1 tokens [0, 10) peer 1 velocity 2560 bytes reads [velocity.1@1/7]
+  await step 1 tokens [0, 10) peer 1 velocity 2560 bytes writes [velocity.0@1/7]
+  wait step 1 reads [latent@1]
+  update step 1 tokens [0, 10) reads [latent@1 velocity.0@1/7 velocity.1@1/7] writes [latent@2]
  turn 2
-  send step 1 tokens [0, 10) peer 2 latent 2560 bytes reads [0@2]
-  wait step 1 reads [2@1/7]
-  wait step 1 reads [0@2]
-  decode step 1 tokens [0, 10) reads [0@2] writes [3@2]
+  send step 1 tokens [0, 10) peer 2 latent 2560 bytes reads [latent@2]
+  wait step 1 reads [velocity.1@1/7]
+  wait step 1 reads [latent@2]
+  decode step 1 tokens [0, 10) reads [latent@2] writes [frames@2]
 )";
 
 TEST(PlanDenoise, GoldenText) {
@@ -261,7 +278,7 @@ TEST(PlanDenoise, FramesOfClipsGoToTheDecodersInOrder) {
             EXPECT_EQ(step.tokens, (Range{next * kSize, (next + 1) * kSize}));
             ++next;
             for (const SlotVersion& read : step.reads)
-              if (read.slot >= kFramePartSlot)
+              if (read.slot.kind == SlotKind::kFramePart)
                 ahead -= std::min<int64_t>(ahead, kSize);  // at most a frame of parts
           }
           EXPECT_EQ(next, kFrames);

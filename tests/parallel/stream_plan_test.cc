@@ -321,13 +321,14 @@ std::vector<Plan> published_order(int blocks, bool receives_first) {
   std::vector<Plan> plans;
   for (int rank = 0; rank <= kSteps; ++rank) {
     Plan plan{.rank = rank, .ranks = kSteps + 1, .turns = {0, 1}};
-    int slot = 0;
+    SlotId slot{.kind = SlotKind::kBlock};
     const auto message = [](Kind kind, int block, int peer, Payload payload) {
       return Step{
           .kind = kind, .pass = {.clip = block}, .peer = peer, .payload = payload, .bytes = 8};
     };
     const auto send = [&](int block, int peer, Payload payload) {
-      const SlotVersion made{++slot};
+      ++slot.block;
+      const SlotVersion made{slot};
       plan.steps.push_back({.kind = Kind::kEnter, .writes = {made}});
       plan.steps.push_back(message(Kind::kSend, block, peer, payload));
       plan.steps.back().reads = {made};
@@ -335,7 +336,8 @@ std::vector<Plan> published_order(int blocks, bool receives_first) {
     };
     const auto receive = [&](int block, int peer, Payload payload) {
       plan.steps.push_back(message(Kind::kReceive, block, peer, payload));
-      plan.steps.back().writes = {{++slot}};
+      ++slot.block;
+      plan.steps.back().writes = {{slot}};
       plan.steps.push_back({.kind = Kind::kDecode, .reads = {{slot}}});
     };
     for (int block = 0; block < blocks; ++block) {
@@ -371,22 +373,22 @@ TEST(StreamPlan, TheTextOfAPlan) {
   EXPECT_EQ(to_string(plan_stream(config)[1]), R"(rank 1 of 2, 14 steps
  turn 0
   load step 0
-  post step 1 tokens [0, 15) peer 0 latent 1024 bytes writes [7@1]
+  post step 1 tokens [0, 15) peer 0 latent 1024 bytes writes [block0@1]
  turn 1
-  await step 1 tokens [0, 15) peer 0 latent 1024 bytes writes [7@1]
-  compute step 1 blocks [0, 4) of 4 tokens [0, 15) reads [7@1] writes [0@1/4]
-  update step 1 tokens [0, 15) reads [7@1 0@1/4] writes [7@2]
-  post step 1 clip 1 tokens [0, 15) peer 0 latent 1024 bytes writes [8@2]
-  enter step 1 clip 1 writes [6@1]
-  send step 1 clip 1 peer 0 control 8 bytes reads [6@1]
+  await step 1 tokens [0, 15) peer 0 latent 1024 bytes writes [block0@1]
+  compute step 1 blocks [0, 4) of 4 tokens [0, 15) reads [block0@1] writes [velocity.0@1/4]
+  update step 1 tokens [0, 15) reads [block0@1 velocity.0@1/4] writes [block0@2]
+  post step 1 clip 1 tokens [0, 15) peer 0 latent 1024 bytes writes [block1@2]
+  word step 1 clip 1 writes [granted0@1]
+  send step 1 clip 1 peer 0 control 8 bytes reads [granted0@1]
  turn 2
-  decode step 1 tokens [0, 15) reads [7@2]
-  await step 1 clip 1 tokens [0, 15) peer 0 latent 1024 bytes writes [8@2]
-  compute step 1 clip 1 blocks [0, 4) of 4 tokens [0, 15) reads [8@2] writes [0@2/4]
-  update step 1 clip 1 tokens [0, 15) reads [8@2 0@2/4] writes [8@3]
-  wait step 2 reads [6@1]
+  decode step 1 tokens [0, 15) reads [block0@2]
+  await step 1 clip 1 tokens [0, 15) peer 0 latent 1024 bytes writes [block1@2]
+  compute step 1 clip 1 blocks [0, 4) of 4 tokens [0, 15) reads [block1@2] writes [velocity.0@2/4]
+  update step 1 clip 1 tokens [0, 15) reads [block1@2 velocity.0@2/4] writes [block1@3]
+  wait step 2 reads [granted0@1]
  turn 3
-  decode step 1 clip 1 tokens [0, 15) reads [8@3]
+  decode step 1 clip 1 tokens [0, 15) reads [block1@3]
 )");
 }
 

@@ -16,37 +16,41 @@ TEST(TokenPlan, GoldenText) {
                                                .micros = {{5, 3}},
                                                .hidden_bytes = 8,
                                                .result_bytes = 4});
-  EXPECT_EQ(to_string(plans[0]),
-            "rank 0 of 2, 9 steps\n"
-            " turn 0\n"
-            "  load step 0\n"
-            "  compute step 0 blocks [0, 2) of 3 tokens [0, 5) reads [0@0] writes [2@0/2]\n"
-            "  send step 0 tokens [0, 5) peer 1 hidden 40 bytes reads [2@0/2]\n"
-            " turn 1\n"
-            "  receive step 0 tokens [0, 3) peer 1 control 12 bytes writes [1@1]\n"
-            "  wait step 1 reads [2@0/2]\n"
-            "  compute step 1 blocks [0, 2) of 3 tokens [0, 5) reads [1@1] writes [2@1/2]\n"
-            "  send step 1 tokens [0, 5) peer 1 hidden 40 bytes reads [2@1/2]\n"
-            " turn 2\n"
-            "  receive step 1 tokens [0, 3) peer 1 control 12 bytes writes [1@2]\n"
-            "  wait step 2 reads [2@1/2]\n");
+  EXPECT_EQ(
+      to_string(plans[0]),
+      "rank 0 of 2, 9 steps\n"
+      " turn 0\n"
+      "  load step 0\n"
+      "  compute step 0 blocks [0, 2) of 3 tokens [0, 5) reads [prompt@0] writes [hidden.0@0/2]\n"
+      "  send step 0 tokens [0, 5) peer 1 hidden 40 bytes reads [hidden.0@0/2]\n"
+      " turn 1\n"
+      "  receive step 0 tokens [0, 3) peer 1 control 12 bytes writes [results.0@1]\n"
+      "  wait step 1 reads [hidden.0@0/2]\n"
+      "  compute step 1 blocks [0, 2) of 3 tokens [0, 5) reads [results.0@1] writes "
+      "[hidden.0@1/2]\n"
+      "  send step 1 tokens [0, 5) peer 1 hidden 40 bytes reads [hidden.0@1/2]\n"
+      " turn 2\n"
+      "  receive step 1 tokens [0, 3) peer 1 control 12 bytes writes [results.0@2]\n"
+      "  wait step 2 reads [hidden.0@1/2]\n");
   EXPECT_EQ(to_string(plans[1]),
             "rank 1 of 2, 12 steps\n"
             " turn 0\n"
             "  load step 0\n"
-            "  post step 0 tokens [0, 5) peer 0 hidden 40 bytes writes [2@0/2]\n"
-            "  await step 0 tokens [0, 5) peer 0 hidden 40 bytes writes [2@0/2]\n"
-            "  compute step 0 blocks [2, 3) of 3 tokens [0, 5) reads [0@0 2@0/2] writes [2@0/3]\n"
-            "  update step 0 tokens [0, 3) reads [2@0/3] writes [1@1]\n"
-            "  send step 0 tokens [0, 3) peer 0 control 12 bytes reads [1@1]\n"
+            "  post step 0 tokens [0, 5) peer 0 hidden 40 bytes writes [hidden.0@0/2]\n"
+            "  await step 0 tokens [0, 5) peer 0 hidden 40 bytes writes [hidden.0@0/2]\n"
+            "  compute step 0 blocks [2, 3) of 3 tokens [0, 5) reads [prompt@0 hidden.0@0/2] "
+            "writes [hidden.0@0/3]\n"
+            "  update step 0 tokens [0, 3) reads [hidden.0@0/3] writes [results.0@1]\n"
+            "  send step 0 tokens [0, 3) peer 0 control 12 bytes reads [results.0@1]\n"
             " turn 1\n"
-            "  receive step 1 tokens [0, 5) peer 0 hidden 40 bytes writes [2@1/2]\n"
-            "  compute step 1 blocks [2, 3) of 3 tokens [0, 5) reads [1@1 2@1/2] writes [2@1/3]\n"
-            "  wait step 1 reads [1@1]\n"
-            "  update step 1 tokens [0, 3) reads [2@1/3] writes [1@2]\n"
-            "  send step 1 tokens [0, 3) peer 0 control 12 bytes reads [1@2]\n"
+            "  receive step 1 tokens [0, 5) peer 0 hidden 40 bytes writes [hidden.0@1/2]\n"
+            "  compute step 1 blocks [2, 3) of 3 tokens [0, 5) reads [results.0@1 hidden.0@1/2] "
+            "writes [hidden.0@1/3]\n"
+            "  wait step 1 reads [results.0@1]\n"
+            "  update step 1 tokens [0, 3) reads [hidden.0@1/3] writes [results.0@2]\n"
+            "  send step 1 tokens [0, 3) peer 0 control 12 bytes reads [results.0@2]\n"
             " turn 2\n"
-            "  wait step 2 reads [1@2]\n");
+            "  wait step 2 reads [results.0@2]\n");
 }
 
 TEST(TokenPlan, IsSoundForEverySizeWithTheBytesOfTheFormula) {
