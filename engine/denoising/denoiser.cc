@@ -57,7 +57,7 @@ void mark_skipped(const StepCache& cache, std::vector<DenoisePlanConfig::Denoise
 
 void place_patches(RankPlacement& placement, const Request& request,
                    const std::array<int64_t, 3>& grid) {
-  placement.set_patches(stale_patches_of(request.method, grid, request.steps));
+  placement.set_patches(request.method->stale_patches(grid, request.steps));
 }
 
 Denoiser::Denoiser(Stream& stream, Arena& arena, Experts& experts, RankPlacement& placement,
@@ -85,9 +85,9 @@ void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
        .pictures = job.pictures,
        .signal = [&job](const Pass& pass) { return job.signal[pass.branch]; }});
   clip_ = {.step = config.first_step};
-  const Method& method = job.request.method;
-  global_steps_ = method.global_sigma ? job.sampler.steps_from(*method.global_sigma) : 0;
-  placement_.set_dual_scope(dual_scope_of(method, global_steps_));
+  const std::optional<DualScope> scope = job.request.method->dual_scope(job.sampler);
+  global_steps_ = scope ? scope->global_steps : 0;
+  placement_.set_dual_scope(scope);
   forget_caches();
   changes_.clear();
   errors_.clear();

@@ -12,7 +12,6 @@
 #include "engine/job/job_spec.h"
 #include "engine/job/resume.h"
 #include "engine/long_video/queue_run.h"
-#include "engine/long_video/queue_settings.h"
 #include "engine/memory/estimate.h"
 #include "engine/memory/memory_advice.h"
 #include "engine/memory/memory_meter.h"
@@ -161,7 +160,7 @@ struct Generator::Impl {
     const auto bytes = [&](int blocks) {
       return predict_bytes(
           parts, placement,
-          {request, sampler, prompt_rows(request), kept, is_queue(request), blocks,
+          {request, sampler, prompt_rows(request), kept, request.method->in_blocks(), blocks,
            sound_of(parts.directory(), request), preview_fit ? &*preview_fit : nullptr});
     };
     const bool all = resident >= layers();  // as the user asks
@@ -285,7 +284,7 @@ Tensor Generator::Impl::initial_latents(const Run& run) {
 
 Start Generator::Impl::start_of(const Run& run) {
   Checkpoint* from = run.options.resume.get();
-  if (is_queue(run.request)) {
+  if (run.request.method->in_blocks()) {
     if (from)
       check_queue_resumable(*from, job_record(run.request), run.request, run.sampler, parts);
     return {.step = agreed_step(stream, placement, from ? from->step : 0, run.options.stop)};
@@ -355,7 +354,7 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
   const PromptViews views = views_of(prompts);
   CheckpointPolicy policy(run.options, described(run, prompts), start.step,
                           run.result.earlier_seconds, why_not_between_steps(run.request),
-                          [&run](int done) { return goes_on_after(run.request, done); });
+                          [&run](int done) { return run.request.method->goes_on_after(done); });
   Delivery delivered = delivery(run);
   Denoiser denoiser(stream, arena, parts, placement, options.graphs);
   DenoisePlanConfig config = plan_of(run.request, run.sampler);
@@ -416,9 +415,8 @@ std::string Generator::Impl::refusal(const Request& request, const MemoryPlan& m
   const auto of = [&](const Request& changed) {
     // A small picture may have fewer tokens than the layout has ranks, and a short video fewer
     // frames than are global.
-    const std::optional<DualScope> scope = dual_scope_of(changed.method, 0);
     if (!refuse(placement.layout(), layout_limits(changed)).empty() ||
-        (scope && !weft::refuse(*scope, sequence_of(parts, changed).frames).empty()))
+        !changed.method->refuse_frames(sequence_of(parts, changed).frames).empty())
       return MemoryPlan{.parts = {}, .high_water = UINT64_MAX};
     return plan(changed);
   };
@@ -479,7 +477,7 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
 
   if (start.step == 0 && keeps_latent(request)) start.latent = initial_latents(run);
   pictures.frames = {};
-  if (is_queue(request))
+  if (request.method->in_blocks())
     denoise_queue(run, prompts, start.step);
   else if (parts.directory().clips.any())
     denoise_clips(run, prompts, start.step);
@@ -549,15 +547,15 @@ Request Generator::resolve(const Request& request) const {
        .flow_shift = config.shift,
        .grid = grid});
   validate_method(resolved, impl_->parts.expert_model(0), model_name());
-  if (options().preview_every > 0 && is_queue(resolved))
+  if (options().preview_every > 0 && resolved.method->in_blocks())
     throw Error(ErrorKind::kUsage, "--preview is proj, but a queue decodes meanwhile; legal: none");
   validate_pictures(resolved, directory);
   validate_sound(resolved, directory);
   decide_skips(impl_->parts, sampler(resolved), resolved);
   if (resolved.endless)
     resolved.frames =
-        std::min(resolved.frames, vae.frames(queue_settings(resolved.method).most_latents()));
-  if (impl_->options.wire_dtype && !is_queue(resolved))
+        std::min(resolved.frames, vae.frames(std::get<Queue>(resolved.method).most_latents()));
+  if (impl_->options.wire_dtype && !resolved.method->in_blocks())
     throw Error(ErrorKind::kUsage, "--wire-dtype is given, but the method is " +
                                        to_string(resolved.method) + "; legal with it: none");
   return resolved;
@@ -582,7 +580,7 @@ DenoisePlanConfig Generator::schedule(const Request& request) const {
 }
 
 JobSchedule Generator::whole_schedule(const Request& request) const {
-  if (is_queue(request))
+  if (request.method->in_blocks())
     return queue_schedule(request, sampler(request), impl_->parts, impl_->placement);
   const DenoisePlanConfig config = schedule(request);
   return {plan_denoise(config), denoise_rules(config)};

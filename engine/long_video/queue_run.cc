@@ -161,7 +161,7 @@ QueuePlanConfig queue_plan(const Request& request, const Sampler& sampler, const
   const QueueVideo video(request, latent_shape(parts, request), parts.vae_model().traits());
   QueuePlanConfig config =
       queue_config(placement, parts.traits(), parts.wire_dtype(), video.window(),
-                   queue_settings(request.method).frames.block);
+                   std::get<Queue>(request.method).frames().block);
   const double guidance[] = {guidance_of(parts.family(), request, 0),
                              guidance_of(parts.family(), request, 1)};
   config.steps = steps_of(sampler, parts.directory().boundary_ratio.value_or(0),
@@ -189,7 +189,7 @@ void check_queue_resumable(const Checkpoint& checkpoint, const std::string& reco
                            const Components& parts) {
   const VaeTraits& vae = parts.vae_model().traits();
   const QueueVideo video(request, latent_shape(parts, request), vae);
-  const BlockFrames frames = queue_settings(request.method).frames;
+  const BlockFrames frames = std::get<Queue>(request.method).frames();
   QueuePlanConfig config;
   config.steps.resize(sampler.steps());
   config.blocks = video.blocks();
@@ -227,7 +227,7 @@ void warn(const QueueRun& run, const QueueVideo& video, ProgressListener& listen
       .blocks = video.blocks(),
       .stages = run.placement.layout()[Axis::kLayers],
       .trained_frames = vae.latent_frames(model.trained_frames.value_or(model.frames))};
-  for (const std::string& line : queue_warnings(queue_settings(run.request.method), facts))
+  for (const std::string& line : std::get<Queue>(run.request.method).warnings(facts))
     listener.warning(line);
   std::vector<bool> appears(run.request.schedule.size() + 1);
   for (int block = 0; block < video.blocks(); ++block) appears[video.prompt(block)] = true;

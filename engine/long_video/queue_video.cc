@@ -17,8 +17,8 @@ QueueVideo::QueueVideo(const Request& request, const std::array<int64_t, 4>& lat
     : request_(request),
       latent_(latent),
       vae_(vae),
-      block_frames_(queue_settings(request.method).frames),
-      blocks_(queue_settings(request.method).blocks(latent[1])),
+      block_frames_(std::get<Queue>(request.method).frames()),
+      blocks_(std::get<Queue>(request.method).blocks(latent[1])),
       noise_(request.noise, request.rng, request.seed,
              with_frames(latent, block_frames_.first(blocks_)), block_frames_) {}
 

@@ -5,7 +5,6 @@
 #include <array>
 
 #include "engine/generation/request.h"
-#include "engine/long_video/queue_settings.h"
 #include "models/vae.h"
 
 namespace weft {

@@ -48,7 +48,7 @@ namespace {
 
 std::array<int64_t, 4> held_latent(const Components& parts, const Request& request) {
   const auto whole = latent_shape(parts, request);
-  if (!is_queue(request)) return whole;
+  if (!request.method->in_blocks()) return whole;
   return QueueVideo(request, whole, parts.vae_model().traits()).window();
 }
 
@@ -85,7 +85,7 @@ class RankRun {
         job_(job),
         request_(job.request),
         prompt_rows_(job.prompt_rows),
-        queue_(is_queue(request_)),
+        queue_(request_.method->in_blocks()),
         shape_(held_latent(parts, request_)),
         latent_(f32_bytes(shape_[0] * shape_[1] * shape_[2] * shape_[3])),
         embeds_(
@@ -310,8 +310,8 @@ void RankRun::hold_clip() {
 // Returns a sampler of a few of the steps, which `steps` is reduced to: the first one of each kind,
 // and at least so many.
 Sampler RankRun::shorten(std::vector<DenoisePlanConfig::DenoiseStep>& steps, int least) const {
-  const std::optional<double>& global_sigma = request_.method.global_sigma;
-  const int global = global_sigma ? job_.sampler.steps_from(*global_sigma) : 0;
+  const std::optional<DualScope> scope = request_.method->dual_scope(job_.sampler);
+  const int global = scope ? scope->global_steps : 0;
   std::set<std::array<int, 5>> kinds;
   std::vector<DenoisePlanConfig::DenoiseStep> kept;
   std::vector<double> sigmas;
@@ -527,7 +527,7 @@ uint64_t RankRun::decoded_latent() const {
 uint64_t RankRun::checkpoint_bytes(uint64_t kept) const {
   if (!queue_ || kept == 0)
     return latent_ * kept + clip_bytes(kept, clips_of(parts_.directory(), request_) - 1);
-  const BlockFrames frames = queue_settings(request_.method).frames;
+  const BlockFrames frames = std::get<Queue>(request_.method).frames();
   const QueueVideo video(request_, latent_shape(parts_, request_), parts_.vae_model().traits());
   const int longest = std::min(request_.steps, video.blocks());
   return frame_bytes() * (kept * static_cast<uint64_t>(frames.first(longest)) +

@@ -194,21 +194,21 @@ Forecast forecast_whole(const PlannedJob& job, const Layout& layout) {
   out.ranks = simulate_run(job, job.request, job.model, replica_of(layout), times);
   out.seconds = latest(out.ranks);
   out.stages = times.stages(out.seconds);
-  (is_queue(job.request) ? add_queue_uploads : add_uploads)(job, out);
+  (job.request.method->in_blocks() ? add_queue_uploads : add_uploads)(job, out);
   draw_all_prompts(job, out);
   return out;
 }
 
 QuickForecast::~QuickForecast() = default;
 QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), sampler_({}, 1) {
-  if (is_queue(job.request)) {
+  if (job.request.method->in_blocks()) {
     queue_ = std::make_unique<QueueForecast>(job);
     return;
   }
   const Generator generator(job.model, without_limits(job.options));
   schedule_ = generator.schedule(job.request);
   const Sampler whole = generator.sampler(job.request);
-  patches_ = stale_patches_of(job.request.method, generator.grid(job.request), job.request.steps);
+  patches_ = job.request.method->stale_patches(generator.grid(job.request), job.request.steps);
   std::optional<Displaced>& displaced = patches_.displaced;
   // Steps that are alike, the exact ones of displaced patches first.
   std::vector<std::pair<Kind, std::vector<int>>> kinds;
@@ -270,7 +270,7 @@ const QuickForecast::Ends& QuickForecast::ends(const Layout& layout) {
   Request brief = job_.request;
   Layout split = layout;
   if (patches_) {  // the same ranks encode and decode without displaced patches
-    brief.method = {.kind = MethodKind::kFull};
+    brief.method = Full();
     if (patches_.displaced) split[Axis::kRing] = std::exchange(split[Axis::kPatch], 1);
   }
   brief.steps = 1;
@@ -279,8 +279,7 @@ const QuickForecast::Ends& QuickForecast::ends(const Layout& layout) {
   brief.frames = vae.frames(std::min<int64_t>(latents, kSimulatedChunks));
   const Generator generator(model, without_limits(job_.options));
   // Clips may have more global frames than so short a video.
-  if (brief.method.kind == MethodKind::kClips ||
-      !refuse(split, generator.layout_limits(brief)).empty())
+  if (brief.method->dual_scope(sampler_) || !refuse(split, generator.layout_limits(brief)).empty())
     brief.frames = job_.request.frames;
   StageTimes times;
   const double end = latest(simulate_run(job_, brief, model, split, times));

@@ -12,14 +12,15 @@ namespace {
 // Notes the blocks in which a file stores the matrices whose columns are those of heads or of the
 // feed-forward.
 void limit_blocks(const TensorFile& file, const TransformerTraits& traits, LayoutLimits& out) {
-  out.head_size = traits.head_dim;
+  out.stored.head_size = traits.head_dim;
   for (const std::string& name : file.names()) {
     const TensorView like = file.describe(name);
     const std::optional<BlockType> type = like.rank == 2 ? file.blocks(name) : std::nullopt;
     if (!type) continue;
     const int64_t block = shape_of(*type).values;
-    if (like[1] == traits.heads * traits.head_dim) out.head_block = std::lcm(out.head_block, block);
-    if (like[1] == traits.ffn_columns) out.ffn_block = std::lcm(out.ffn_block, block);
+    const auto stored = [&](int64_t& columns) { columns = std::lcm(columns, block); };
+    if (like[1] == traits.heads * traits.head_dim) stored(out.stored.head_block);
+    if (like[1] == traits.ffn_columns) stored(out.stored.ffn_block);
   }
 }
 
@@ -37,12 +38,9 @@ LayoutLimits limits_of(const Components& parts, const Request& request, bool gui
     least(out.layers, traits.blocks);
     least(out.ffn, traits.ffn_columns);
   }
-  const Sequence all = sequence_of(parts, request);
-  out.tokens = all.tokens;
-  if (request.method.kind == MethodKind::kClips) out.clip_frames = all.frames;
-  out.one_patch_each = parts.expert_model(0).joint_rows(out.tokens, 1) > 0;
-  limit_patches(request.method, token_grid(parts, request), out);
-  out.whole_frames = is_queue(request);
+  out.tokens = sequence_of(parts, request).tokens;
+  out.method = request.method->limit(token_grid(parts, request),
+                                     parts.expert_model(0).joint_rows(out.tokens, 1) > 0);
   out.guided = guided;
   out.whole_width = rounds_to_8bit(weights);
   if (weights == WeightFormat::kFile)

@@ -80,7 +80,7 @@ QueueForecast::QueueForecast(const PlannedJob& job)
   latents_ = static_cast<int>(vae.latent_frames(job.request.frames));
   PlannedJob ends = job;
   ends.options.resident_blocks = 0;
-  ends.request.method = {.kind = MethodKind::kFull};
+  ends.request.method = Full();
   ends.request.endless = false;
   ends.request.frames = vae.frames(std::min(latents_, kDecodedLatents));
   ends.requests = 1;
@@ -278,7 +278,7 @@ Uploads QueueForecast::uploads(const QueueTimeline& timeline, const Layout& repl
 
 // The pictures that a block is decoded to.
 int64_t QueueForecast::pictures(int block) const {
-  const BlockFrames frames = queue_settings(job_.request.method).frames;
+  const BlockFrames frames = std::get<Queue>(job_.request.method).frames();
   const VaeTraits& vae = job_.model->directory.vae_model->traits();
   const int64_t first = frames.first(block),
                 end = std::min<int64_t>(first + frames.count(block), latents_);

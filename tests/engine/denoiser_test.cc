@@ -189,13 +189,13 @@ TEST(Denoiser, PatchByPatchGivesTheLatentOfOneLoop) {
     for (const PipeFusion& method : {PipeFusion{{6, 6, 6}, 1}, PipeFusion{{5, 4, 9}, 2},
                                      PipeFusion{{18}, 0}, PipeFusion{{4, 2, 3, 3, 6}, 1}})
       for (int ranks = 1; ranks <= 4; ++ranks)
-        for (const Layout& layout :
-             legal_layouts(ranks, {.heads = 6,
-                                  .layers = kBlocks,
-                                  .tokens = kTokens,
-                                  .ffn = 6,
-                                  .patch_tokens = std::ranges::min(method.patches),
-                                  .guided = guidance > 1})) {
+        for (const Layout& layout : legal_layouts(
+                 ranks, {.heads = 6,
+                        .layers = kBlocks,
+                        .tokens = kTokens,
+                        .ffn = 6,
+                        .method = {SplitRule::kStagedPatches, std::ranges::min(method.patches)},
+                        .guided = guidance > 1})) {
           EXPECT_TRUE(same_bits(denoise(layout, guidance, false, {}, method).latent, expected))
               << to_string(layout);
           if (guidance == 1) continue;
@@ -324,7 +324,8 @@ Streamed stream_clips(const Layout& layout, bool measure, const LocalOptions& op
   std::mutex mutex;
   const Sampler steps = sampler();
   Request asked = request(4);
-  asked.method = {.kind = MethodKind::kClips, .window = 1, .global = 1, .trained = 3, .bias = 1};
+  asked.method = resolve_method(
+      parse_method("clips:window=1,global=1,trained=3,bias=1,global_sigma=2", ""), {.latents = 3});
   const auto live = static_cast<int64_t>(tensor_bytes_live());
   const auto rank = [&](Communicator& world) {
     Stream stream = Stream::cpu(1);
@@ -386,7 +387,7 @@ std::vector<Layout> clip_layouts() {
                                               .layers = kBlocks,
                                               .tokens = kVideoTokens,
                                               .ffn = 6,
-                                              .clip_frames = kVideo[1]})) {
+                                              .method = {SplitRule::kClips, kVideo[1]}})) {
       if (layout[Axis::kClip] == 1 || layout[Axis::kData] > 1) continue;
       all.push_back(layout);
       layout.vae_ranks = 1;

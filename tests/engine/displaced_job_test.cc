@@ -30,7 +30,7 @@ Request displaced_job(const std::string& method) {
 Layout patches(int count) { return along(Axis::kPatch, count); }
 
 // PipeFusion's ranks are stages, others' hold patches.
-bool staged(const Request& request) { return is_pipefusion(request.method); }
+bool staged(const Request& request) { return std::holds_alternative<Pipefusion>(request.method); }
 Layout split_of(const Request& request, int count) {
   return staged(request) ? along(Axis::kLayers, count) : patches(count);
 }
@@ -123,7 +123,7 @@ TEST(DisplacedJob, BytesAreTheFormulaForAWholeJob) {
         Generator generator(kModel, reference_options(), RankPlacement::of(world, layout));
         const Request resolved = generator.resolve(request);
         const Displaced method =
-            *stale_patches_of(resolved.method, generator.grid(resolved), resolved.steps).displaced;
+            *resolved.method->stale_patches(generator.grid(resolved), resolved.steps).displaced;
         std::vector<Range> ranks;
         for (int rank = 0; rank < count; ++rank)
           ranks.push_back(patches_of_part(method, count, rank));
@@ -317,7 +317,7 @@ TEST(DisplacedJob, RefusesWhatCannotWork) {
   const auto why = [&](const std::string& method, int steps = 9, int resync = 0) {
     Request request = displaced_job(method);
     request.steps = steps;
-    if (resync > 0) request.method.resync = resync;
+    if (resync > 0) request.method->resync = resync;
     return refusal([&] { generator.resolve(request); });
   };
   for (const auto& [method, text] :

@@ -227,8 +227,7 @@ class LayoutBench {
       world.barrier(stream_, {});
       {
         const MeterScope scope(meter);
-        run_steps(brief, {MethodKind::kFull}, slices, alone, stream,
-                  [] { return Moment{wall_seconds()}; });
+        run_steps(brief, Full(), slices, alone, stream, [] { return Moment{wall_seconds()}; });
       }
       const auto [copy_rate, message_s] = measure_messages(world);
       if (world.rank() != 0) return;
