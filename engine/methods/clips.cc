@@ -26,8 +26,6 @@ std::string Clips::resolve(const MethodFacts& facts) {
   return why.empty() ? "" : ": " + why;
 }
 
-std::string Clips::refuse_frames(int64_t frames) const { return weft::refuse(scope(0), frames); }
-
 std::pair<std::string, std::string> Clips::refuse_cache(const StepCache& cache) const {
   if (*stale == 0) return {};
   return {", which reads the frames of the step before, and a skipped step makes none",
@@ -37,14 +35,6 @@ std::pair<std::string, std::string> Clips::refuse_cache(const StepCache& cache) 
 std::string Clips::why_not_between_steps(const StepCache& cache) const {
   if (*stale == 0) return "";
   return "the method has stale=1, and checkpoints do not hold the frames of the step before";
-}
-
-MethodLimit Clips::limit(const TokenGrid& grid, bool joint) const {
-  return {SplitRule::kClips, grid[0]};
-}
-
-std::optional<DualScope> Clips::dual_scope(const Sampler& sampler) const {
-  return scope(sampler.steps_from(*global_sigma));
 }
 
 DualScope Clips::scope(int global_steps) const {

@@ -20,11 +20,17 @@ struct Clips final : AnyMethod {
   std::string resolve(const MethodFacts& facts) override;
   bool long_videos() const override { return true; }
   bool takes_joint_text() const override { return false; }
-  std::string refuse_frames(int64_t frames) const override;
+  std::string refuse_frames(int64_t frames) const override {
+    return weft::refuse(scope(0), frames);
+  }
   std::pair<std::string, std::string> refuse_cache(const StepCache& cache) const override;
   std::string why_not_between_steps(const StepCache& cache) const override;
-  MethodLimit limit(const TokenGrid& grid, bool joint) const override;
-  std::optional<DualScope> dual_scope(const Sampler& sampler) const override;
+  MethodLimit limit(const TokenGrid& grid, bool joint) const override {
+    return {SplitRule::kClips, grid[0]};
+  }
+  std::optional<DualScope> dual_scope(const Sampler& sampler) const override {
+    return scope(sampler.steps_from(*global_sigma));
+  }
 
  private:
   DualScope scope(int global_steps) const;

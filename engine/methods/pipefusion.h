@@ -2,7 +2,7 @@
 // Pipefusion: patches go through the pipeline stages one after the other. They see those that
 // follow as they were in the step before, and those before them as they are (PipeFusion,
 // arXiv 2405.14430; parallel/methods/patches/pipefusion.h).
-#include "engine/methods/patched.h"
+#include "engine/methods/displaced.h"
 
 namespace weft {
 

@@ -14,10 +14,6 @@ constexpr int kFewSteps = 8;
 
 }  // namespace
 
-std::vector<MethodNumber> Queue::numbers() {
-  return {{"block", "1 ... 4096", &block}, {"context", "0 ... 4096", &context}};
-}
-
 // Block and both contexts fill the trained length: 9 and 6 of 21, 8 and 4 of 16.
 std::string Queue::resolve(const MethodFacts& facts) {
   const int64_t trained = facts.trained_latents;
@@ -54,8 +50,6 @@ std::string Queue::why_not_between_steps(const StepCache& cache) const {
   return "the method is queue with a step cache, and checkpoints do not hold what the skipped "
          "steps of its blocks reuse";
 }
-
-MethodLimit Queue::limit(const TokenGrid& grid, bool joint) const { return {SplitRule::kBlocks}; }
 
 int Queue::blocks(int64_t latent_frames) const {
   const int64_t rest = latent_frames - *context;

@@ -21,7 +21,9 @@ struct Queue final : AnyMethod {
 
   bool operator==(const Queue&) const = default;
   const char* name() const override { return "queue"; }
-  std::vector<MethodNumber> numbers() override;
+  std::vector<MethodNumber> numbers() override {
+    return {{"block", "1 ... 4096", &block}, {"context", "0 ... 4096", &context}};
+  }
   std::string resolve(const MethodFacts& facts) override;
   bool in_blocks() const override { return true; }
   bool long_videos() const override { return true; }
@@ -30,7 +32,9 @@ struct Queue final : AnyMethod {
   std::string refuse(const MethodJob& job) const override;
   std::pair<std::string, std::string> refuse_cache(const StepCache& cache) const override;
   std::string why_not_between_steps(const StepCache& cache) const override;
-  MethodLimit limit(const TokenGrid& grid, bool joint) const override;
+  MethodLimit limit(const TokenGrid& grid, bool joint) const override {
+    return {SplitRule::kBlocks};
+  }
 
   BlockFrames frames() const { return {*block, *context}; }
   // The blocks of a video of so many latent frames. The last one may have more frames than needed.
