@@ -76,7 +76,7 @@ Json to_json(const PlannedJob& job, const Forecast& out, const SimulatedMachine&
               {"speed_up", alone_s / out.seconds},
               {"high_water_bytes", out.high_water()}};
   for (const auto& [stage, seconds] : out.stages) object["stages"][stage] = seconds;
-  if (is_queue(job.request))
+  if (job.request.method->in_blocks())
     object["queue"] = to_json(QueueForecast(job).timeline(out.layout), out);
   else
     object["turns"] = schedule_json(job, out.layout);
@@ -203,7 +203,7 @@ void check_memory(const PlannedJob& job, const Forecast& out) {
 
 // A queue of many blocks is never simulated whole.
 Forecast forecast_of(const PlannedJob& job, const Layout& layout) {
-  if (!is_queue(job.request)) return forecast_whole(job, layout);
+  if (!job.request.method->in_blocks()) return forecast_whole(job, layout);
   Forecast out = QuickForecast(job)(layout);
   out.memory = memory_of(job, layout);
   return out;
@@ -223,14 +223,14 @@ LayoutTimes compare(const PlannedJob& job, const std::string& text, int ranks, b
   std::vector<Layout> layouts = parse_layouts(text, ranks, limits);
   // One rank computes exactly where it cannot have all patches.
   PlannedJob alone = job;
-  if (!refuse({}, limits).empty()) alone.request.method = {.kind = MethodKind::kFull};
+  if (!refuse({}, limits).empty()) alone.request.method = Full();
   LayoutTimes out;
   if (chooses_layout(text) && layouts.size() > 1) {
     out.choice = choose_layout(job, layouts);
     layouts = {out.choice->best.front().layout};
     out.forecasts = out.choice->best;
     out.alone_s = QuickForecast(alone)({}).seconds;
-    if (!whole && !is_queue(job.request)) return out;
+    if (!whole && !job.request.method->in_blocks()) return out;
     out.forecasts.clear();
   }
   out.alone_s = forecast_of(alone, {}).seconds;
@@ -248,7 +248,7 @@ void print_comparison(const PlannedJob& job, const SimulatedMachine& machine,
                 to_string(*all.choice).c_str());
   if (all.forecasts.size() > 1 || first.ranks.empty()) return print_all(all.forecasts, all.alone_s);
   print_one(job, first, machine, all.alone_s);
-  if (is_queue(job.request) && !rank)
+  if (job.request.method->in_blocks() && !rank)
     return print_queue(QueueForecast(job).timeline(first.layout), first);
   print_schedule(job, first.layout, rank);
 }
@@ -295,8 +295,9 @@ int run_plan(const Flags& flags) {
   }
   if (!svg.empty()) {
     const std::string title = generator.model_name() + ", " + to_string(first.layout);
-    write_file(svg, is_queue(job.request) ? svg_of(QueueForecast(job).timeline(first.layout), title)
-                                          : timeline_svg(first.ranks, title));
+    write_file(svg, job.request.method->in_blocks()
+                        ? svg_of(QueueForecast(job).timeline(first.layout), title)
+                        : timeline_svg(first.ranks, title));
     if (!flags.on("json")) std::printf("drawn   %s\n", svg.c_str());
   }
   check_memory(job, first);

@@ -48,7 +48,7 @@ void collect(Layout& layout, int axis, int left, const LayoutLimits& limits,
 std::string legal_counts(int ranks, const LayoutLimits& limits) {
   const auto legal = [&](int count) { return !legal_layouts(count, limits).empty(); };
   int fewer = ranks - 1, more = ranks + 1;
-  const int most = std::max(2 * ranks, static_cast<int>(limits.patches));
+  const int most = std::max(2 * ranks, static_cast<int>(limits.method.patches()));
   while (fewer > 0 && !legal(fewer)) --fewer;
   while (more < most && !legal(more)) ++more;
   const std::string below = fewer > 0 ? std::to_string(fewer) : "";
@@ -141,10 +141,11 @@ std::string refuse_stages(const Layout& layout, bool language) {
 
 std::string refuse_clips(const Layout& layout, const LayoutLimits& limits) {
   const int clips = layout[Axis::kClip], shares = layout[Axis::kUlysses];
+  const int64_t frames = limits.method.of(SplitRule::kClips);
   const auto is = [](Axis axis, int parts) {
     return std::string(to_string(axis)) + "=" + std::to_string(parts);
   };
-  if (limits.clip_frames == 0)
+  if (frames == 0)
     return clips == 1 ? ""
                       : is(Axis::kClip, clips) +
                             " where attention sees all frames: clips need --method clips";
@@ -153,10 +154,10 @@ std::string refuse_clips(const Layout& layout, const LayoutLimits& limits) {
       return is(axis, layout[axis]) +
              " under --method clips, whose attention sees some frames alone: nothing goes around; "
              "clip and ulysses split its tokens";
-  if (clips > limits.clip_frames)
-    return "clip is " + std::to_string(clips) + ", but there are " +
-           std::to_string(limits.clip_frames) + " latent frames";
-  const int64_t least = limits.clip_frames / clips * (limits.tokens / limits.clip_frames);
+  if (clips > frames)
+    return "clip is " + std::to_string(clips) + ", but there are " + std::to_string(frames) +
+           " latent frames";
+  const int64_t least = frames / clips * (limits.tokens / frames);
   if (limits.tokens > 0 && shares > least)
     return "ulysses is " + std::to_string(shares) + ", but the shortest clip has " +
            std::to_string(least) + " tokens";
@@ -165,14 +166,16 @@ std::string refuse_clips(const Layout& layout, const LayoutLimits& limits) {
 
 std::string refuse_patches(const Layout& layout, const LayoutLimits& limits) {
   const int parts = layout[Axis::kPatch];
-  if (limits.patch_tokens > 0 && layout[Axis::kTokenRing] > 1)
+  const int64_t patches = limits.method.patches(),
+                tokens = limits.method.of(SplitRule::kStagedPatches);
+  if (tokens > 0 && layout[Axis::kTokenRing] > 1)
     return "token_ring=" + std::to_string(layout[Axis::kTokenRing]) +
            " under --method pipefusion, whose patches see kept keys; legal: 1 (ring and ulysses "
            "split a patch)";
-  if (limits.patch_tokens > 0 && layout.sequence() > limits.patch_tokens)
+  if (tokens > 0 && layout.sequence() > tokens)
     return "ring * ulysses is " + std::to_string(layout.sequence()) +
-           ", but the smallest patch has " + std::to_string(limits.patch_tokens) + " tokens";
-  if (limits.patches == 0)
+           ", but the smallest patch has " + std::to_string(tokens) + " tokens";
+  if (patches == 0)
     return parts == 1 ? ""
                       : "patch=" + std::to_string(parts) +
                             " where attention sees the present keys of all tokens: there are no "
@@ -181,21 +184,20 @@ std::string refuse_patches(const Layout& layout, const LayoutLimits& limits) {
     if (axis != Axis::kPatch && layout[axis] > 1)
       return std::string(to_string(axis)) + "=" + std::to_string(layout[axis]) +
              " beside displaced patches, whose tokens the patch axis alone splits; legal: 1";
-  if (limits.one_patch_each && parts != limits.patches)
-    return "patch is " + std::to_string(parts) + ", but each of the " +
-           std::to_string(limits.patches) +
-           " patches has text rows of its own, which takes a rank "
-           "each; legal: " +
-           std::to_string(limits.patches);
-  if (parts > limits.patches)
-    return "patch is " + std::to_string(parts) + ", but there are " +
-           std::to_string(limits.patches) + " patches";
+  if (limits.method.rule == SplitRule::kPatchEach && parts != patches)
+    return "patch is " + std::to_string(parts) + ", but each of the " + std::to_string(patches) +
+           " patches has text rows of its own, which takes a rank each; legal: " +
+           std::to_string(patches);
+  if (parts > patches)
+    return "patch is " + std::to_string(parts) + ", but there are " + std::to_string(patches) +
+           " patches";
   return "";
 }
 
 std::string refuse_steps(const Layout& layout, const LayoutLimits& limits) {
   const int parts = layout[Axis::kStep];
-  if (limits.stream_steps == 0)
+  const int64_t steps = limits.method.of(SplitRule::kStream);
+  if (steps == 0)
     return parts == 1 ? ""
                       : "step=" + std::to_string(parts) +
                             " where every step waits for the one before: steps side by side need "
@@ -209,9 +211,9 @@ std::string refuse_steps(const Layout& layout, const LayoutLimits& limits) {
     return "ulysses=" + std::to_string(layout[Axis::kUlysses]) +
            " beside layers=" + std::to_string(layout[Axis::kLayers]) +
            ": the stages of a stream pass on the hidden rows of whole blocks; legal: one of them";
-  if (parts > limits.stream_steps)
-    return "step is " + std::to_string(parts) + ", but there are " +
-           std::to_string(limits.stream_steps) + " steps";
+  if (parts > steps)
+    return "step is " + std::to_string(parts) + ", but there are " + std::to_string(steps) +
+           " steps";
   return "";
 }
 
@@ -225,6 +227,7 @@ void take_one_rank_stages(Layout& layout) {
 // Why the layout cuts blocks in which weights are stored, or "".
 std::string refuse_blocks(const Layout& layout, const LayoutLimits& limits) {
   const int parts = layout[Axis::kTensor];
+  const LayoutLimits::Stored& stored = limits.stored;
   const auto cut = [&](const char* what, int64_t count, int64_t size, int64_t block) {
     for (int part = 0; part < parts && count >= parts; ++part)
       if (const int64_t end = partition(count, parts, part).end * size; end % block)
@@ -233,8 +236,8 @@ std::string refuse_blocks(const Layout& layout, const LayoutLimits& limits) {
                std::to_string(block) + " columns";
     return std::string();
   };
-  const std::string heads = cut("heads", limits.heads, limits.head_size, limits.head_block);
-  return heads.empty() ? cut("feed-forward", limits.ffn, 1, limits.ffn_block) : heads;
+  const std::string heads = cut("heads", limits.heads, stored.head_size, stored.head_block);
+  return heads.empty() ? cut("feed-forward", limits.ffn, 1, stored.ffn_block) : heads;
 }
 
 // Why the layout splits what the job does not let be split, or "".
@@ -251,11 +254,12 @@ std::string refuse_split(const Layout& layout, const LayoutLimits& limits) {
   if (const std::string why = refuse_clips(layout, limits); !why.empty()) return why;
   if (const std::string why = refuse_patches(layout, limits); !why.empty()) return why;
   if (const std::string why = refuse_steps(layout, limits); !why.empty()) return why;
+  if (limits.method.rule != SplitRule::kBlocks) return "";
   for (const Axis ring : {Axis::kRing, Axis::kTokenRing})
-    if (layout[ring] > 1 && limits.whole_frames)
+    if (layout[ring] > 1)
       return std::string(to_string(ring)) + "=" + std::to_string(layout[ring]) +
              " splits the frames of a block, whose keys other blocks need whole; legal: 1";
-  if (limits.whole_frames && layout.vae_ranks > 1)
+  if (layout.vae_ranks > 1)
     return "vae_ranks is " + std::to_string(layout.vae_ranks) +
            ", but one rank decodes the blocks as they are done; legal: 1";
   return "";
@@ -273,8 +277,8 @@ std::string refuse(const Layout& layout, const LayoutLimits& limits) {
   };
   std::string sequence;  // "ring * token_ring * ulysses"
   for (const Axis axis : kSequenceAxes) {
-    if (axis == Axis::kClip && limits.clip_frames == 0) continue;
-    if (axis == Axis::kPatch && limits.patches == 0) continue;
+    if (axis == Axis::kClip && limits.method.of(SplitRule::kClips) == 0) continue;
+    if (axis == Axis::kPatch && limits.method.patches() == 0) continue;
     sequence += (sequence.empty() ? "" : " * ") + std::string(to_string(axis));
     for (const Axis other : kSequenceAxes)
       if (axis < other && other < Axis::kUlysses && layout[axis] > 1 && layout[other] > 1)
@@ -373,11 +377,12 @@ std::vector<Layout> parse_layouts(const std::string& text, int ranks, const Layo
                          ", there are " + std::to_string(ranks) + " ranks",
                      ranks, limits);
   std::vector<Layout> layouts{given};
+  const bool blocks = limits.method.rule == SplitRule::kBlocks;
   if (!chosen) layouts = legal_layouts(ranks, limits);
   std::string why = ranks == 1 ? refuse(Layout{}, limits) : "nothing fits";
   std::erase_if(layouts, [&](Layout& layout) {
     layout.take_stages(given);
-    if (limits.whole_frames && ranks > 1) take_one_rank_stages(layout);
+    if (blocks && ranks > 1) take_one_rank_stages(layout);
     const std::string fault = refuse(layout, limits);
     if (!fault.empty()) why = fault;
     return !fault.empty();
@@ -385,7 +390,7 @@ std::vector<Layout> parse_layouts(const std::string& text, int ranks, const Layo
   if (layouts.empty()) refuse_with_list(text, why, ranks, limits);
   sort_by_preference(layouts);
   // Blocks of whole frames go through the stages one behind the other, so these cost the least.
-  if (limits.whole_frames)
+  if (blocks)
     std::ranges::stable_sort(layouts, std::greater(),
                              [](const Layout& layout) { return layout[Axis::kLayers]; });
   return layouts;

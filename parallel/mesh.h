@@ -53,29 +53,41 @@ struct Layout {
 };
 std::string to_string(const Layout& layout);  // "cfg=2,ulysses=2,text_ranks=1"; "one rank"
 
+// A rule of a job's method for the split of its tokens. The axes clip, patch and step have no
+// meaning under rules that do not name them, and must be 1.
+enum class SplitRule : uint8_t {
+  kAllTokens,  // attention sees all tokens
+  kClips,      // it is cut into clips of `count` latent frames, which rings cannot serve
+  kPatches,    // it is displaced among `count` patches, which the patch axis alone splits
+  kPatchEach,  // the same, and a rank holds one of them, because each has text of its own
+  // Patches are computed one after the other, and `count` is the tokens of the smallest, whose rows
+  // Ulysses and rings split. Their keys stay, so a token ring does not serve.
+  kStagedPatches,
+  kBlocks,  // of whole frames: ring and token_ring must be 1, and one rank decodes
+  // A stream's `count` denoising steps, which the step axis splits; nothing but layers, tensor and
+  // ulysses may stand beside it.
+  kStream
+};
+struct MethodLimit {
+  SplitRule rule = SplitRule::kAllTokens;
+  int64_t count = 0;
+
+  int64_t of(SplitRule one) const { return rule == one ? count : 0; }  // 0 under another rule
+  int64_t patches() const { return of(SplitRule::kPatches) + of(SplitRule::kPatchEach); }
+};
+
 // The sizes that bound how a job can be split; 0 sets no bound.
 struct LayoutLimits {
   int64_t heads = 0, layers = 0, tokens = 0, ffn = 0;
   int64_t requests = 1;  // bounds the data axis
-  // Not 0: attention is cut into clips of these latent frames, which rings cannot serve. 0: the
-  // clip axis has no meaning and must be 1.
-  int64_t clip_frames = 0;
-  // Not 0: attention is displaced among so many patches, which the patch axis alone splits. 0: that
-  // axis has no meaning and must be 1.
-  int64_t patches = 0;
-  // Not 0: a stream's denoising steps, which the step axis splits; nothing but layers, tensor and
-  // ulysses may stand beside it. 0: that axis has no meaning and must be 1.
-  int64_t stream_steps = 0;
-  bool one_patch_each = false;  // true: a rank holds one of them, because each has text of its own
-  // Not 0: patches are computed one after the other, and this is the number of tokens of the
-  // smallest, whose rows Ulysses and rings split. Their keys stay, so a token ring does not serve.
-  int64_t patch_tokens = 0;
+  MethodLimit method{};
   bool guided = true;        // false: cfg must be 1
   bool whole_width = false;  // true: tensor must be 1
   // The columns at whose multiples alone the width may be cut, because weights are stored in blocks
   // of so many: those of the heads, of `head_size` columns each, and those of the feed-forward.
-  int64_t head_size = 1, head_block = 1, ffn_block = 1;
-  bool whole_frames = false;  // true: ring and token_ring must be 1
+  struct Stored {
+    int64_t head_size = 1, head_block = 1, ffn_block = 1;
+  } stored{};
   // Not 0: the ranks that split a long pass by tokens split a pass of one token by heads; this is
   // the number of key/value heads then.
   int64_t decode_kv_heads = 0;

@@ -17,7 +17,6 @@
 #include "apps/inspect/memory.h"
 #include "apps/model_folder.h"
 #include "apps/preview/preview_file.h"
-#include "engine/long_video/queue_settings.h"
 #include "engine/sound/sound_clips.h"
 #include "io/media/segments.h"
 #include "io/media_time.h"
@@ -105,7 +104,7 @@ std::string job_name(const std::string& path) {
 // Refuses to keep the latents of a job that decodes them as they are done.
 void check_kept_latents(const Flags& flags, const Request& request) {
   const std::string given = flags.label("keep-latents") + " is given, but ";
-  if (is_queue(request))
+  if (request.method->in_blocks())
     throw Error(ErrorKind::kUsage, given + "the method " + to_string(request.method) +
                                        " decodes latents as they are done and keeps none; legal "
                                        "with it: full, clips");
@@ -266,19 +265,18 @@ void Drawer::arrange(const std::vector<Drawing>& drawings) {
     const LayoutLimits other = generator_.layout_limits(drawing.spec.request);
     limits.tokens = std::min(limits.tokens, other.tokens);
     limits.guided &= other.guided;
-    if (ranks_.count > 1 && ((limits.clip_frames > 0) != (other.clip_frames > 0) ||
-                             (limits.patches > 0) != (other.patches > 0) ||
-                             (limits.patch_tokens > 0) != (other.patch_tokens > 0) ||
-                             (limits.one_patch_each && limits.patches != other.patches) ||
-                             limits.whole_frames != other.whole_frames))
+    MethodLimit& method = limits.method;
+    const bool each = other.method.rule == SplitRule::kPatchEach;
+    if (ranks_.count > 1 &&
+        (method.rule != other.method.rule || (each && method.count != other.method.count)))
       throw Error(ErrorKind::kUsage,
                   "the jobs have different methods (--method), which need other layouts; legal for "
                   "several ranks: one method for all of a batch");
-    limits.clip_frames = std::min(limits.clip_frames, other.clip_frames);
-    limits.patch_tokens = std::min(limits.patch_tokens, other.patch_tokens);
-    // One rank holds all patches of every job; several hold those of jobs of one method.
-    limits.patches = ranks_.count > 1 ? std::min(limits.patches, other.patches)
-                                      : std::max(limits.patches, other.patches);
+    // Several ranks split jobs of one method. One rank splits none, and holds all patches of each.
+    if (ranks_.count > 1)
+      method.count = std::min(method.count, other.method.count);
+    else if (each && method.patches() < other.method.count)
+      method = other.method;
     if (drawing.spec.request.endless && drawings.size() > 1)
       throw Error(ErrorKind::kUsage,
                   "one of " + std::to_string(drawings.size()) +
@@ -438,15 +436,15 @@ std::unique_ptr<FrameSink> Drawer::sink_of(const Generator& generator, const Dra
   const Overwrite overwrite = flags_.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
   const std::optional<int64_t> length = segment_frames(flags_, drawing.spec.request.fps);
   const Request& request = drawing.spec.request;
-  if (!length && left && (left->final() || is_queue(request)) && with_sidecar &&
+  if (!length && left && (left->final() || request.method->in_blocks()) && with_sidecar &&
       overwrite == Overwrite::kRefuse && fs::exists(drawing.path) && !fs::is_empty(drawing.path)) {
     drop_parts(drawing.path);
     return nullptr;
   }
   VideoSettings settings = video_settings(flags_, request, generator.options().threads);
-  if (is_queue(request)) {
+  if (const auto* const queue = std::get_if<Queue>(&request.method)) {
     const VaeTraits& vae = generator.model()->directory.vae_model->traits();
-    const BlockFrames frames = queue_settings(request.method).frames;
+    const BlockFrames frames = queue->frames();
     settings.first_cut = vae.frames(frames.first(1));
     settings.cut = frames.block * vae.temporal_factor;
   }

@@ -129,10 +129,8 @@ class Generation {
       print_header(stderr);
       std::fprintf(stderr, "seed    %llu (%s)\n", static_cast<unsigned long long>(first().seed),
                    jobs_.front().spec.seeded ? "given" : "random");
-      const Method& method = first().method;
-      if (is_displaced(method) && *method.warmup >= first().steps)
-        std::fprintf(stderr, "weft: warmup=%lld of %d steps: every step is exact, as with full\n",
-                     static_cast<long long>(*method.warmup), first().steps);
+      if (const std::string remark = first().method->remark(first().steps); !remark.empty())
+        std::fprintf(stderr, "weft: %s\n", remark.c_str());
     }
     drawer_.draw(drawings_, on_result);
     return 0;

@@ -269,8 +269,8 @@ std::vector<GivenJob> jobs_of(const Flags& flags) {
 
 Request request_of(const Flags& flags, const GivenJob& job, const Generator& generator) {
   Request request = request_of(job.spec, generator.defaults(), generator.limits(), job.label);
-  if (is_displaced(request.method) && !is_pipefusion(request.method) && !request.method.patches)
-    request.method.patches = parts_along(Axis::kPatch, flags);
+  if (std::optional<int64_t>* const patches = request.method->open_patches())
+    *patches = parts_along(Axis::kPatch, flags);
   if (job.spec.seconds > 0 && informative(flags)) {
     const double fps = request.fps > 0 ? request.fps : generator.defaults().fps;
     std::fprintf(stderr, "weft: --seconds %g at %g fps is %lld frames, the nearest legal number\n",

@@ -188,7 +188,7 @@ StreamSettings stream_settings(const Flags& flags, Ranks& ranks, const OpenModel
   const LayoutLimits limits{.heads = traits.heads,
                             .layers = traits.blocks,
                             .tokens = grid[1] * grid[2],
-                            .stream_steps = settings.steps,
+                            .method = {SplitRule::kStream, settings.steps},
                             .guided = false,
                             .whole_width = true};
   if (const std::optional<Split> split = split_of(flags, limits)) {

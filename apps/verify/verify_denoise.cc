@@ -19,16 +19,16 @@ Request clips_request(const Case& c, int64_t frames) {
   Request request;
   request.guidance_scale = json_number(c.spec, "guidance_scale", what);
   request.guidance_scale_2 = request.guidance_scale;
-  request.method = {.kind = MethodKind::kClips,
-                    .window = json_int(c.spec, "window", what, kFrames),
-                    .global = json_int(c.spec, "global_frames", what, kFrames),
-                    .trained = json_int(c.spec, "trained_frames", what, kFrames),
-                    .bias = json_number(c.spec, "bias", what),
-                    .global_sigma = json_number(c.spec, "global_sigma", what),
-                    .stale = 0,
-                    .warmup = 0};
-  if (const std::string why = refuse(*dual_scope_of(request.method, 0), frames); !why.empty())
+  Clips clips;
+  clips.window = json_int(c.spec, "window", what, kFrames);
+  clips.global = json_int(c.spec, "global_frames", what, kFrames);
+  clips.trained = json_int(c.spec, "trained_frames", what, kFrames);
+  clips.bias = json_number(c.spec, "bias", what);
+  clips.global_sigma = json_number(c.spec, "global_sigma", what);
+  clips.stale = clips.warmup = 0;
+  if (const std::string why = clips.refuse_frames(frames); !why.empty())
     throw Error(ErrorKind::kModel, what + ": " + why);
+  request.method = clips;
   return request;
 }
 
@@ -36,7 +36,7 @@ Request displaced_request(const Case& c) {
   Request request;
   request.guidance_scale = json_number(c.spec, "guidance_scale", c.file("case.json"));
   request.guidance_scale_2 = request.guidance_scale;
-  request.method = {.kind = MethodKind::kFull};
+  request.method = Full();
   return request;
 }
 
@@ -77,9 +77,7 @@ JobFacts facts_of(const Case& c, const Request& request) {
       .sampler = {SamplerConfig::from_json_file(c.part_file("scheduler", "scheduler_config.json")),
                   c.integer("steps", kMaxSteps)},
       .guidance = {*request.guidance_scale}};
-  const Method& method = request.method;
-  if (method.global_sigma)
-    facts.dual_scope = dual_scope_of(method, facts.sampler.steps_from(*method.global_sigma));
+  facts.dual_scope = request.method->dual_scope(facts.sampler);
   return facts;
 }
 
@@ -176,12 +174,11 @@ NamedTensors run_displaced(Case& c) {
       });
 }
 
-void limit_displaced(const Case& c, LayoutLimits& limits) {
+MethodLimit limit_displaced(const Case& c) {
   const std::vector<int64_t> patches = displaced_of(c).patches;
   if (is_pipefusion(c) && !patches.empty())
-    limits.patch_tokens = std::ranges::min(patches);
-  else
-    limits.patches = std::ssize(patches);
+    return {SplitRule::kStagedPatches, std::ranges::min(patches)};
+  return {SplitRule::kPatches, std::ssize(patches)};
 }
 
 }  // namespace weft

@@ -194,7 +194,7 @@ NamedTensors run_queue(Case& c) {
 
 LayoutLimits queue_limits(const Case& c) {
   const QueueCase of(c);
-  LayoutLimits limits{.requests = 0, .guided = guided(of), .whole_frames = true};
+  LayoutLimits limits{.requests = 0, .method = {SplitRule::kBlocks}, .guided = guided(of)};
   for (int model = 0; model < std::ssize(of.guidance); ++model) {
     const TransformerTraits traits = model_of(c, model)->traits();
     const auto grid = traits.grid(of.shape[1], of.shape[2], of.shape[3]);

@@ -160,7 +160,7 @@ Tensor signal_of(Bench& bench, const TransformerModel& model, const TensorView& 
 // Stages clips and displaced (verify_denoise.cc).
 NamedTensors run_clips(Case& c);
 NamedTensors run_displaced(Case& c);
-void limit_displaced(const Case& c, LayoutLimits& limits);
+MethodLimit limit_displaced(const Case& c);
 
 // Stages tokenizer, text_clean, text_encoder, image_encoder and audio_encoder
 // (verify_encoders.cc).

@@ -526,8 +526,8 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
     limits.layers = traits.blocks;
     limits.ffn = traits.ffn_columns;
     limits.tokens = grid[0] * grid[1] * grid[2];
-    if (clips) limits.clip_frames = grid[0];
-    if (displaced) limit_displaced(c, limits);
+    if (clips) limits.method = {SplitRule::kClips, grid[0]};
+    if (displaced) limits.method = limit_displaced(c);
   }
   if (clips || displaced)
     limits.guided =

@@ -192,7 +192,7 @@ LayoutLimits stream_limits(const Case& c) {
           .tokens = frame[1] * frame[2],
           .ffn = traits.ffn_columns,
           .requests = 0,
-          .stream_steps = of.steps,
+          .method = {SplitRule::kStream, of.steps},
           .guided = false};
 }
 

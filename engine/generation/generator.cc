@@ -11,7 +11,6 @@
 #include "engine/job/job_spec.h"
 #include "engine/job/resume.h"
 #include "engine/long_video/queue_run.h"
-#include "engine/long_video/queue_settings.h"
 #include "engine/memory/estimate.h"
 #include "engine/memory/memory_advice.h"
 #include "engine/memory/memory_meter.h"
@@ -133,9 +132,9 @@ struct Generator::Impl {
                             ? 1 + facts.sampler.history(SamplerState(0)).size()
                             : 0;
     const auto bytes = [&](int blocks) {
-      return predict_bytes(
-          parts, placement,
-          {facts, kept, is_queue(facts.request), blocks, preview_fit ? &*preview_fit : nullptr});
+      return predict_bytes(parts, placement,
+                           {facts, kept, facts.request.method->in_blocks(), blocks,
+                            preview_fit ? &*preview_fit : nullptr});
     };
     const bool all = resident >= layers();  // as the user asks
     return choose_plan({.mode = mode,
@@ -256,7 +255,7 @@ Tensor Generator::Impl::initial_latents(const Run& run) {
 
 Start Generator::Impl::start_of(const Run& run) {
   Checkpoint* from = run.options.resume.get();
-  if (is_queue(run.facts.request)) {
+  if (run.facts.request.method->in_blocks()) {
     if (from)
       check_queue_resumable(*from, job_record(run.facts), run.facts, parts.vae_model().traits());
     return {.step = agreed_step(stream, placement, from ? from->step : 0, run.options.stop)};
@@ -321,9 +320,10 @@ StepAction Generator::Impl::agreed_action(CheckpointPolicy& policy, int done) {
 
 void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, Start start) {
   const PromptViews views = views_of(prompts);
-  CheckpointPolicy policy(run.options, described(run, prompts), start.step,
-                          run.result.earlier_seconds, why_not_between_steps(run.facts.request),
-                          [&run](int done) { return goes_on_after(run.facts.request, done); });
+  CheckpointPolicy policy(
+      run.options, described(run, prompts), start.step, run.result.earlier_seconds,
+      why_not_between_steps(run.facts.request),
+      [&run](int done) { return run.facts.request.method->goes_on_after(done); });
   Delivery delivered = delivery(run);
   Denoiser denoiser(rank, options.graphs);
   DenoisePlanConfig config = plan_of(run.facts);
@@ -385,9 +385,8 @@ std::string Generator::Impl::refusal(const JobFacts& facts, const MemoryPlan& me
     // A small picture may have fewer tokens than the layout has ranks, and a short video fewer
     // frames than are global.
     const JobFacts changed = this->facts(request);
-    const std::optional<DualScope>& scope = changed.dual_scope;
     if (!refuse(placement.layout(), layout_limits(changed)).empty() ||
-        (scope && !weft::refuse(*scope, changed.grid[0]).empty()))
+        !request.method->refuse_frames(changed.grid[0]).empty())
       return MemoryPlan{.parts = {}, .high_water = UINT64_MAX};
     return plan(changed);
   };
@@ -449,7 +448,7 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
 
   if (start.step == 0 && keeps_latent(request)) start.latent = initial_latents(run);
   pictures.frames = {};
-  if (is_queue(request))
+  if (request.method->in_blocks())
     denoise_queue(run, prompts, start.step);
   else if (parts.directory().clips.any())
     denoise_clips(run, prompts, start.step);
@@ -512,15 +511,15 @@ Request Generator::resolve(const Request& request) const {
        .flow_shift = config.shift,
        .grid = grid_of(directory, resolved)});
   validate_method(resolved, impl_->parts.expert_model(0), model_name());
-  if (options().preview_every > 0 && is_queue(resolved))
+  if (options().preview_every > 0 && resolved.method->in_blocks())
     throw Error(ErrorKind::kUsage, "--preview is proj, but a queue decodes meanwhile; legal: none");
   validate_pictures(resolved, directory);
   validate_sound(resolved, directory);
   decide_skips(*model(), sampler, resolved);
   if (resolved.endless)
     resolved.frames =
-        std::min(resolved.frames, vae.frames(queue_settings(resolved.method).most_latents()));
-  if (impl_->options.wire_dtype && !is_queue(resolved))
+        std::min(resolved.frames, vae.frames(std::get<Queue>(resolved.method).most_latents()));
+  if (impl_->options.wire_dtype && !resolved.method->in_blocks())
     throw Error(ErrorKind::kUsage, "--wire-dtype is given, but the method is " +
                                        to_string(resolved.method) + "; legal with it: none");
   return resolved;
@@ -539,7 +538,7 @@ std::string Generator::refusal(const Request& request) {
 
 JobSchedule Generator::whole_schedule(const Request& request) const {
   const JobFacts facts = this->facts(request);
-  if (is_queue(request)) return queue_schedule(facts, impl_->parts, impl_->placement);
+  if (request.method->in_blocks()) return queue_schedule(facts, impl_->parts, impl_->placement);
   const DenoisePlanConfig config = impl_->plan_of(facts);
   return {plan_denoise(config), denoise_rules(config)};
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/long_video/queue_settings.h"
 #include "engine/parts/open_model.h"
 #include "engine/sampling/sampler.h"
 
@@ -132,17 +131,8 @@ void validate_cache(const Request& request, const DefaultSettings& defaults) {
     if (any) refuse("skipped_steps lists steps", "a cache that skips them");
     return;
   }
-  const std::string method = "the method is " + to_string(request.method);
-  if (is_queue(request) && cache.kind == StepCacheKind::kFirstBlock)
-    refuse(
-        method + ", whose blocks are planned turns ahead, and this cache decides while a step runs",
-        "none, or teacache:0.1");
-  if (is_displaced(request.method))
-    refuse(method + ", which reads the keys of the step before, and a skipped step makes none",
-           "none");
-  if (request.method.stale.value_or(0) > 0)
-    refuse(method + ", which reads the frames of the step before, and a skipped step makes none",
-           "none, or stale=0");
+  if (const auto [why, legal] = request.method->refuse_cache(cache); !why.empty())
+    refuse("the method is " + to_string(request.method) + why, legal);
   if (any && cache.skipped->back() >= request.steps - 1)
     refuse("skipped_steps has step " + std::to_string(cache.skipped->back()) + " of " +
                std::to_string(request.steps) + " counted from 0",
@@ -157,31 +147,11 @@ void validate_cache(const Request& request, const DefaultSettings& defaults) {
 
 void validate_method(const Request& request, const TransformerModel& model,
                      const std::string& name) {
-  const Method& method = request.method;
-  const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorKind::kUsage, "--method is '" + to_string(method) + "', but " + why);
-  };
-  if (method.resync && !is_displaced(method))
-    refuse("--resync-every is " + std::to_string(*method.resync) +
-           ", and no patches are a step old; legal with it: distrifusion, pcpp, pipefusion");
-  if (!request.schedule.empty() && method.kind != MethodKind::kQueue)
-    refuse("a prompt schedule needs blocks that follow each other; legal with it: queue");
-  if (request.endless && method.kind != MethodKind::kQueue)
-    refuse("an endless video needs blocks that follow each other; legal with it: queue");
-  if (method.kind == MethodKind::kFull) return;
-  if (is_displaced(method)) {
-    if (request.steps < kFewestDisplaced)
-      refuse("a job of " + std::to_string(request.steps) +
-             " steps changes too much from one step to the next for patches that are a step old; "
-             "legal: " +
-             std::to_string(kFewestDisplaced) + " steps or more, or an exact method: full");
-    return;
-  }
-  if (model.joint_rows(1, 1) > 0)
-    refuse(name + " has its text among the tokens, which this method cannot split; legal: full");
-  if (method.kind != MethodKind::kQueue) return;
-  validate(queue_settings(method), model.traits().patch[0]);
-  check_queue_steps(request.steps);
+  validate(request.method, {.steps = request.steps,
+                            .token_frames = model.traits().patch[0],
+                            .scheduled = !request.schedule.empty(),
+                            .endless = request.endless,
+                            .joint = model.joint_rows(1, 1) > 0 ? name : ""});
 }
 
 }  // namespace weft

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/generation/method.h"
 #include "engine/generation/step_cache.h"
+#include "engine/methods/method.h"
 #include "engine/pictures/given_picture.h"
 #include "engine/sampling/noise_pool.h"
 #include "engine/sound/given_sound.h"
@@ -57,12 +57,10 @@ struct Request {
   GivenSound audio{};                       // that the video follows
 };
 
-inline bool is_queue(const Request& request) { return request.method.kind == MethodKind::kQueue; }
-
 // Returns whether the job keeps its final latent in a file until it is decoded. Others decode one
 // part after the other.
 inline bool keeps_latent(const Request& request) {
-  return !is_queue(request) && !request.audio.given();
+  return !request.method->in_blocks() && !request.audio.given();
 }
 
 // The limits that a request is checked against.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "engine/long_video/queue_settings.h"
 #include "engine/sampling/guidance.h"
 #include "engine/sound/sound_clips.h"
 
@@ -22,11 +21,11 @@ std::vector<double> guidance_of(const ModelDirectory& model, const Request& requ
 // The prompt that each block of the queue shows: that of the schedule at its first picture.
 std::vector<int> block_prompts_of(const ModelDirectory& model, const Request& request,
                                   int64_t latent_frames) {
-  const QueueSettings queue = queue_settings(request.method);
+  const Queue& queue = std::get<Queue>(request.method);
   const VaeTraits& vae = model.vae_model->traits();
   std::vector<int> prompts(queue.blocks(latent_frames));
   for (size_t block = 0; block < prompts.size(); ++block) {
-    const int64_t first = queue.frames.first(static_cast<int>(block));
+    const int64_t first = queue.frames().first(static_cast<int>(block));
     const double begins = first ? double(vae.frames(first)) / request.fps : 0;
     const auto later = std::ranges::find_if(
         request.schedule, [&](const ScheduledPrompt& each) { return each.seconds > begins; });
@@ -90,13 +89,12 @@ JobFacts facts_of(const OpenModel& model, const Request& resolved) {
                  .sound = sound_of(directory, resolved)};
   const Method& method = resolved.method;
   facts.window = facts.latent;
-  if (is_queue(resolved)) {
-    facts.window[1] = queue_settings(method).frames.count(0);
+  if (method->in_blocks()) {
+    facts.window[1] = std::get<Queue>(method).frames().count(0);
     facts.block_prompts = block_prompts_of(directory, resolved, facts.latent[1]);
   }
-  const int global = method.global_sigma ? facts.sampler.steps_from(*method.global_sigma) : 0;
-  facts.dual_scope = dual_scope_of(method, global);
-  facts.patches = stale_patches_of(method, facts.grid, resolved.steps);
+  facts.dual_scope = method->dual_scope(facts.sampler);
+  facts.patches = method->stale_patches(facts.grid, resolved.steps);
   facts.steps = steps_of(directory, resolved, facts.sampler);
   for (const int step : resolved.cache.skipped.value_or(std::vector<int>{}))
     facts.steps[step].skipped = true;

@@ -185,7 +185,7 @@ constexpr Rule kRules[] = {
     {{"method", nullptr},
      [](JobSpec& job, const GivenText& v) { job.request.method = parse_method(v.text, v.label); }},
     {{"resync_every", "1 ... 1000", FieldForm::kNumber},
-     [](JobSpec& job, const GivenText& v) { job.request.method.resync = v.whole_number(); }},
+     [](JobSpec& job, const GivenText& v) { job.request.method->resync = v.whole_number(); }},
     {{"cache", nullptr},
      [](JobSpec& job, const GivenText& v) {
        job.request.cache = parse_step_cache(v.text, v.label);
@@ -389,7 +389,7 @@ Json to_json(const JobSpec& job) {
   set("sigmas", !request.sigmas.empty(), request.sigmas);
   set("seed", job.seeded, request.seed);
   out["rng"] = to_string(request.rng);
-  set("method", request.method.kind != MethodKind::kAuto, to_string(request.method));
+  set("method", !std::holds_alternative<Auto>(request.method), to_string(request.method));
   const StepCache& cache = request.cache;
   set("cache", cache.kind != StepCacheKind::kNone, to_string(cache));
   if (cache.skipped && cache.kind != StepCacheKind::kNone) out["skipped_steps"] = *cache.skipped;

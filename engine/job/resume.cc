@@ -40,17 +40,7 @@ void check_resumable(const Checkpoint& checkpoint, const std::string& record,
 }
 
 std::string why_not_between_steps(const Request& request) {
-  if (request.method.stale.value_or(0) > 0)
-    return "the method has stale=1, and checkpoints do not hold the frames of the step before";
-  if (is_displaced(request.method) && !request.method.resync)
-    return "the method is " + std::string(to_string(request.method.kind)) +
-           ", and checkpoints do not hold the patches of the step before (--resync-every K keeps "
-           "one "
-           "every K steps)";
-  if (is_queue(request) && request.cache.skipped && !request.cache.skipped->empty())
-    return "the method is queue with a step cache, and checkpoints do not hold what the skipped "
-           "steps of its blocks reuse";
-  return "";
+  return request.method->why_not_between_steps(request.cache);
 }
 
 void check_between_steps(const Checkpoint& checkpoint, const Request& request) {
@@ -58,10 +48,6 @@ void check_between_steps(const Checkpoint& checkpoint, const Request& request) {
       !checkpoint.final() && !why_not.empty())
     throw Error(ErrorKind::kUsage,
                 checkpoint.path + " cannot be resumed: " + why_not + "; legal: --resume never");
-}
-
-bool goes_on_after(const Request& request, int steps) {
-  return !is_displaced(request.method) || steps % *request.method.resync == 0;
 }
 
 void check_resumable(const Checkpoint& checkpoint, const std::string& record,

@@ -22,9 +22,6 @@ struct Start {
 
 // The reason why no checkpoint between two steps is enough to go on from, or "".
 std::string why_not_between_steps(const Request& request);
-// Returns whether a job can go on from a checkpoint after so many steps. One with displaced patches
-// does before an exact step.
-bool goes_on_after(const Request& request, int steps);
 
 // Throws Error(kUsage) that says why where the checkpoint cannot be resumed by the job with this
 // record.

@@ -26,8 +26,7 @@ JobFacts with_steps(const JobFacts& job, const std::vector<int>& indices) {
   // Steps may be in another order than the job's. Neither time nor memory depends on the values.
   std::ranges::sort(sigmas, std::greater<>());
   out.sampler = Sampler(job.sampler.config(), static_cast<int>(sigmas.size()), sigmas);
-  if (out.dual_scope)
-    out.dual_scope->global_steps = out.sampler.steps_from(*job.request.method.global_sigma);
+  out.dual_scope = job.request.method->dual_scope(out.sampler);
   return out;
 }
 
@@ -162,7 +161,7 @@ LayersSample layers_sample(std::span<const int> blocks, int stages) {
 
 Request ends_sample(const JobFacts& job, const ModelDirectory& model, int64_t pieces) {
   Request brief = job.request;
-  if (job.patches) brief.method = {.kind = MethodKind::kFull};
+  if (job.patches) brief.method = Full();
   brief.steps = 1;
   brief.cache = {};
   brief.sigmas.resize(std::min<size_t>(brief.sigmas.size(), 1));

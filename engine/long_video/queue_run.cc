@@ -157,7 +157,7 @@ class BlockOutput {
 QueuePlanConfig queue_plan(const JobFacts& facts, const Components& parts,
                            const RankPlacement& placement) {
   QueuePlanConfig config = queue_config(placement, parts.traits(), parts.wire_dtype(), facts.window,
-                                        queue_settings(facts.request.method).frames.block);
+                                        std::get<Queue>(facts.request.method).frames().block);
   config.steps = facts.steps;
   config.blocks = facts.blocks();
   config.prompts = facts.block_prompts;
@@ -178,7 +178,7 @@ JobSchedule queue_schedule(const JobFacts& facts, const Components& parts,
 void check_queue_resumable(const Checkpoint& checkpoint, const std::string& record,
                            const JobFacts& facts, const VaeTraits& vae) {
   const QueueVideo video(facts);
-  const BlockFrames frames = queue_settings(facts.request.method).frames;
+  const BlockFrames frames = std::get<Queue>(facts.request.method).frames();
   const Sampler& sampler = facts.sampler;
   const QueuePlanConfig config{.steps = facts.steps, .blocks = facts.blocks()};
   const auto total = static_cast<int>(config.turns().end);
@@ -215,7 +215,7 @@ void warn(const QueueRun& run, ProgressListener& listener) {
       .blocks = run.facts.blocks(),
       .stages = run.rank.placement.layout()[Axis::kLayers],
       .trained_frames = vae.latent_frames(model.trained_frames.value_or(model.frames))};
-  for (const std::string& line : queue_warnings(queue_settings(run.facts.request.method), facts))
+  for (const std::string& line : std::get<Queue>(run.facts.request.method).warnings(facts))
     listener.warning(line);
   const std::vector<ScheduledPrompt>& schedule = run.facts.request.schedule;
   for (size_t i = 0; i < schedule.size(); ++i)

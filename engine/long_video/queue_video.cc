@@ -14,7 +14,7 @@ std::array<int64_t, 4> with_frames(std::array<int64_t, 4> latent, int64_t frames
 
 QueueVideo::QueueVideo(const JobFacts& facts)
     : latent_frames_(facts.latent[1]),
-      block_frames_(queue_settings(facts.request.method).frames),
+      block_frames_(std::get<Queue>(facts.request.method).frames()),
       noise_(facts.request.noise, facts.request.rng, facts.request.seed,
              with_frames(facts.latent, block_frames_.first(facts.blocks())), block_frames_) {}
 

@@ -4,7 +4,6 @@
 #include <array>
 
 #include "engine/job/job_facts.h"
-#include "engine/long_video/queue_settings.h"
 
 namespace weft {
 

@@ -10,7 +10,6 @@
 #include "engine/job/shortened.h"
 #include "engine/long_video/queue_denoiser.h"
 #include "engine/long_video/queue_run.h"
-#include "engine/long_video/queue_settings.h"
 #include "engine/pictures/picture_conditions.h"
 #include "engine/pictures/video_encoder.h"
 #include "engine/sound/audio_features.h"
@@ -52,7 +51,7 @@ class RankRun {
         facts_(job.facts),
         request_(facts_.request),
         prompt_rows_(facts_.prompt_rows),
-        queue_(is_queue(request_)),
+        queue_(request_.method->in_blocks()),
         shape_(facts_.window),
         latent_(f32_bytes(shape_[0] * shape_[1] * shape_[2] * shape_[3])),
         embeds_(
@@ -423,7 +422,7 @@ uint64_t RankRun::decoded_latent() const {
 // before them, their histories, and the frames that the decoder needs. Clips are held beside it.
 uint64_t RankRun::checkpoint_bytes(uint64_t kept) const {
   if (!queue_ || kept == 0) return latent_ * kept + clip_bytes(kept, facts_.chunks - 1);
-  const BlockFrames frames = queue_settings(request_.method).frames;
+  const BlockFrames frames = std::get<Queue>(request_.method).frames();
   const int longest = std::min(request_.steps, facts_.blocks());
   return frame_bytes() * (kept * static_cast<uint64_t>(frames.first(longest)) +
                           static_cast<uint64_t>(frames.block) + last_frames());

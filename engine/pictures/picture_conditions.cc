@@ -99,7 +99,7 @@ void validate_pictures(const Request& request, const ModelDirectory& model) {
   if (given > 1 && request.frames < 2)
     refuse("last_image is " + described(request.last_image) +
            ", and a clip of one frame has no last one; legal: more frames");
-  if (given > 0 && (is_queue(request) || request.method.kind == MethodKind::kClips))
+  if (given > 0 && request.method->long_videos())
     refuse("--method is '" + to_string(request.method) +
            "', whose videos are longer than a clip, and " + name +
            " was trained with a picture at the beginning of a clip; legal with pictures: full");

@@ -195,14 +195,14 @@ Forecast forecast_whole(const PlannedJob& job, const Layout& layout) {
   out.ranks = simulate_run(job, job.request, job.model, replica_of(layout), times);
   out.seconds = latest(out.ranks);
   out.stages = times.stages(out.seconds);
-  (is_queue(job.request) ? add_queue_uploads : add_uploads)(job, out);
+  (job.request.method->in_blocks() ? add_queue_uploads : add_uploads)(job, out);
   draw_all_prompts(job, out);
   return out;
 }
 
 QuickForecast::~QuickForecast() = default;
 QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), facts_(job.facts()) {
-  if (is_queue(job.request))
+  if (job.request.method->in_blocks())
     queue_ = std::make_unique<QueueForecast>(job);
   else
     sample_ = time_sample(facts_);
@@ -228,8 +228,7 @@ const QuickForecast::Ends& QuickForecast::ends(const Layout& layout) {
   if (facts_.patches.displaced) split[Axis::kRing] = std::exchange(split[Axis::kPatch], 1);
   // Clips may have more global frames than so short a video.
   const Generator generator(model, without_limits(job_.options));
-  if (brief.method.kind == MethodKind::kClips ||
-      !refuse(split, generator.layout_limits(brief)).empty())
+  if (facts_.dual_scope || !refuse(split, generator.layout_limits(brief)).empty())
     brief.frames = job_.request.frames;
   StageTimes times;
   const double end = latest(simulate_run(job_, brief, model, split, times));

@@ -10,14 +10,15 @@ namespace {
 // Notes the blocks in which a file stores the matrices whose columns are those of heads or of the
 // feed-forward.
 void limit_blocks(const TensorFile& file, const TransformerTraits& traits, LayoutLimits& out) {
-  out.head_size = traits.head_dim;
+  out.stored.head_size = traits.head_dim;
   for (const std::string& name : file.names()) {
     const TensorView like = file.describe(name);
     const std::optional<BlockType> type = like.rank == 2 ? file.blocks(name) : std::nullopt;
     if (!type) continue;
     const int64_t block = shape_of(*type).values;
-    if (like[1] == traits.heads * traits.head_dim) out.head_block = std::lcm(out.head_block, block);
-    if (like[1] == traits.ffn_columns) out.ffn_block = std::lcm(out.ffn_block, block);
+    const auto stored = [&](int64_t& columns) { columns = std::lcm(columns, block); };
+    if (like[1] == traits.heads * traits.head_dim) stored(out.stored.head_block);
+    if (like[1] == traits.ffn_columns) stored(out.stored.ffn_block);
   }
 }
 
@@ -34,13 +35,9 @@ LayoutLimits limits_of(const JobFacts& facts, const Components& parts, WeightFor
     least(out.layers, traits.blocks);
     least(out.ffn, traits.ffn_columns);
   }
-  const Sequence all = facts.sequence();
-  out.tokens = all.tokens;
-  const Method& method = facts.request.method;
-  if (method.kind == MethodKind::kClips) out.clip_frames = all.frames;
-  out.one_patch_each = parts.expert_model(0).joint_rows(out.tokens, 1) > 0;
-  limit_patches(method, facts.grid, out);
-  out.whole_frames = is_queue(facts.request);
+  out.tokens = facts.sequence().tokens;
+  out.method =
+      facts.request.method->limit(facts.grid, parts.expert_model(0).joint_rows(out.tokens, 1) > 0);
   out.guided = facts.guided();
   out.whole_width = rounds_to_8bit(weights);
   if (weights == WeightFormat::kFile)

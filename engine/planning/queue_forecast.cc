@@ -6,7 +6,6 @@
 #include "engine/denoising/denoiser.h"
 #include "engine/long_video/queue_denoiser.h"
 #include "engine/long_video/queue_run.h"
-#include "engine/long_video/queue_settings.h"
 
 namespace weft {
 namespace {
@@ -63,7 +62,7 @@ QueueForecast::QueueForecast(const PlannedJob& job)
   const VaeTraits& vae = job.model->directory.vae_model->traits();
   PlannedJob ends = job;
   ends.options.resident_blocks = 0;
-  ends.request.method = {.kind = MethodKind::kFull};
+  ends.request.method = Full();
   ends.request.endless = false;
   ends.request.frames = vae.frames(std::min(facts_.latent[1], kDecodedLatents));
   ends.requests = 1;
@@ -240,7 +239,7 @@ Uploads QueueForecast::uploads(const QueueTimeline& timeline, const Layout& repl
 
 // The pictures that a block is decoded to.
 int64_t QueueForecast::pictures(int block) const {
-  const BlockFrames frames = queue_settings(job_.request.method).frames;
+  const BlockFrames frames = std::get<Queue>(job_.request.method).frames();
   const VaeTraits& vae = job_.model->directory.vae_model->traits();
   const int64_t first = frames.first(block),
                 end = std::min<int64_t>(first + frames.count(block), facts_.latent[1]);

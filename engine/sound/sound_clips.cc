@@ -71,7 +71,7 @@ void validate_sound(const Request& request, const ModelDirectory& model) {
     refuse("frames is " + std::to_string(request.frames) + ", and '" + request.audio.path +
            "' lasts " + shown(request.audio.seconds()) + " s; legal: 1 ... " +
            std::to_string(most));
-  if (request.method.kind != MethodKind::kFull)
+  if (!std::holds_alternative<Full>(request.method))
     refuse("--method is '" + to_string(request.method) + "', but the clips of " + name +
            " follow one another; legal: full");
   if (request.cache.kind != StepCacheKind::kNone)

@@ -40,7 +40,7 @@ TEST(Clips, EveryLayoutGivesOneRanksLatents) {
   EXPECT_GE(rel_l2(latents_of_clips(clips_job("full"), {}, DType::kF32), one), 1e-3);
   const GeneratorOptions options = options_of(DType::kF32);
   const Generator generator(kModel, options);
-  EXPECT_EQ(generator.layout_limits(generator.resolve(request)).clip_frames, 7);
+  EXPECT_EQ(generator.layout_limits(generator.resolve(request)).method.of(SplitRule::kClips), 7);
   EXPECT_GE(expect_latents_of_one_rank(request, options).size(), 15u);
 }
 

@@ -191,13 +191,13 @@ TEST(Denoiser, PatchByPatchGivesTheLatentOfOneLoop) {
     for (const PipeFusion& method : {PipeFusion{{6, 6, 6}, 1}, PipeFusion{{5, 4, 9}, 2},
                                      PipeFusion{{18}, 0}, PipeFusion{{4, 2, 3, 3, 6}, 1}})
       for (int ranks = 1; ranks <= 4; ++ranks)
-        for (const Layout& layout :
-             legal_layouts(ranks, {.heads = 6,
-                                  .layers = kBlocks,
-                                  .tokens = kTokens,
-                                  .ffn = 6,
-                                  .patch_tokens = std::ranges::min(method.patches),
-                                  .guided = guidance > 1})) {
+        for (const Layout& layout : legal_layouts(
+                 ranks, {.heads = 6,
+                        .layers = kBlocks,
+                        .tokens = kTokens,
+                        .ffn = 6,
+                        .method = {SplitRule::kStagedPatches, std::ranges::min(method.patches)},
+                        .guided = guidance > 1})) {
           EXPECT_TRUE(same_bits(denoise(layout, guidance, false, {}, method).latent, expected))
               << to_string(layout);
           if (guidance == 1) continue;
@@ -389,7 +389,7 @@ std::vector<Layout> clip_layouts() {
                                               .layers = kBlocks,
                                               .tokens = kVideoTokens,
                                               .ffn = 6,
-                                              .clip_frames = kVideo[1]})) {
+                                              .method = {SplitRule::kClips, kVideo[1]}})) {
       if (layout[Axis::kClip] == 1 || layout[Axis::kData] > 1) continue;
       all.push_back(layout);
       layout.vae_ranks = 1;

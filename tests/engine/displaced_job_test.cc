@@ -30,7 +30,7 @@ Request displaced_job(const std::string& method) {
 Layout patches(int count) { return along(Axis::kPatch, count); }
 
 // PipeFusion's ranks are stages, others' hold patches.
-bool staged(const Request& request) { return is_pipefusion(request.method); }
+bool staged(const Request& request) { return std::holds_alternative<Pipefusion>(request.method); }
 Layout split_of(const Request& request, int count) {
   return staged(request) ? along(Axis::kLayers, count) : patches(count);
 }
@@ -319,7 +319,7 @@ TEST(DisplacedJob, RefusesWhatCannotWork) {
   const auto why = [&](const std::string& method, int steps = 9, int resync = 0) {
     Request request = displaced_job(method);
     request.steps = steps;
-    if (resync > 0) request.method.resync = resync;
+    if (resync > 0) request.method->resync = resync;
     return refusal([&] { generator.resolve(request); });
   };
   for (const auto& [method, text] :

@@ -1,16 +1,18 @@
 // Method: its text form, its defaults and what it refuses.
-#include "engine/generation/method.h"
+#include "engine/methods/method.h"
 
 #include <gtest/gtest.h>
+
+#include <functional>
 
 #include "kernels/check.h"
 
 namespace weft {
 namespace {
 
-std::string method_refusal(const std::string& text) {
+std::string refused_usage(const std::function<void()>& act) {
   try {
-    parse_method(text, "--method");
+    act();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);
     return error.what();
@@ -23,6 +25,10 @@ Method resolved(const std::string& text, int64_t latents, int64_t trained, doubl
                         {.latents = latents, .trained_latents = trained, .flow_shift = shift});
 }
 
+std::string method_refusal(const std::string& text) {
+  return refused_usage([&] { parse_method(text, "--method"); });
+}
+
 TEST(Method, ItsTextIsReadAsItIsWritten) {
   for (const char* text :
        {"auto", "full", "clips", "queue", "clips:window=8,global=4", "queue:block=9,context=6",
@@ -32,7 +38,7 @@ TEST(Method, ItsTextIsReadAsItIsWritten) {
         "distrifusion:patches=2,code=residual-fp8"})
     EXPECT_EQ(to_string(parse_method(text, "--method")), text);
   EXPECT_EQ(to_string(parse_method("queue:context=6,block=9", "")), "queue:block=9,context=6");
-  const Method clips = parse_method("clips:window=8,bias=1e1", "");
+  const Clips clips = std::get<Clips>(parse_method("clips:window=8,bias=1e1", ""));
   EXPECT_EQ(clips.window, 8);
   EXPECT_EQ(clips.bias, 10.0);
   EXPECT_FALSE(clips.global);
@@ -68,9 +74,9 @@ TEST(Method, FaultsNameTheValueAndTheLegalOnes) {
 }
 
 TEST(Method, AutoGoesByTheTrainedLengthAlone) {
-  EXPECT_EQ(resolved("auto", 16, 16).kind, MethodKind::kFull);
-  EXPECT_EQ(resolved("auto", 17, 16).kind, MethodKind::kQueue);
-  EXPECT_EQ(resolved("full", 400, 16).kind, MethodKind::kFull);
+  EXPECT_TRUE(std::holds_alternative<Full>(resolved("auto", 16, 16)));
+  EXPECT_TRUE(std::holds_alternative<Queue>(resolved("auto", 17, 16)));
+  EXPECT_TRUE(std::holds_alternative<Full>(resolved("full", 400, 16)));
 }
 
 TEST(Method, DefaultsOfTheQueueFillTheTrainedLength) {
@@ -79,14 +85,14 @@ TEST(Method, DefaultsOfTheQueueFillTheTrainedLength) {
   EXPECT_EQ(to_string(resolved("queue:context=3", 100, 21)), "queue:block=15,context=3");
   EXPECT_EQ(to_string(resolved("queue:block=4", 100, 21)), "queue:block=4,context=4");
   for (int64_t trained = 1; trained < 64; ++trained) {
-    const Method queue = resolved("queue", 100, trained);
+    const Queue queue = std::get<Queue>(resolved("queue", 100, trained));
     EXPECT_LE(*queue.block + 2 * *queue.context, trained);
     EXPECT_LE(*queue.context, *queue.block);
   }
 }
 
 TEST(Method, DefaultsOfClipsFollowTheShift) {
-  const Method clips = resolved("clips", 60, 21);
+  const Clips clips = std::get<Clips>(resolved("clips", 60, 21));
   EXPECT_EQ(clips.window, 10);
   EXPECT_EQ(clips.global, 4);
   EXPECT_EQ(clips.trained, 21);
@@ -94,8 +100,8 @@ TEST(Method, DefaultsOfClipsFollowTheShift) {
   EXPECT_EQ(clips.stale, 0);
   EXPECT_EQ(clips.warmup, 0);
   EXPECT_NEAR(*clips.global_sigma, 0.909, 5e-4);
-  EXPECT_NEAR(*resolved("clips", 60, 21, 5).global_sigma, 0.944, 5e-4);
-  EXPECT_EQ(resolved("clips:stale=1", 60, 21).warmup, 2);
+  EXPECT_NEAR(*std::get<Clips>(resolved("clips", 60, 21, 5)).global_sigma, 0.944, 5e-4);
+  EXPECT_EQ(std::get<Clips>(resolved("clips:stale=1", 60, 21)).warmup, 2);
   EXPECT_THROW(resolved("clips:global=61", 60, 21), Error);
 }
 
@@ -103,7 +109,7 @@ TEST(Method, PatchesAreAsEvenAsTheirUnitsAllow) {
   const std::array<int64_t, 3> grid{3, 5, 4};
   const auto displaced = [&](const std::string& text) {
     const Method method = resolve_method(parse_method(text, ""), {.latents = 3, .grid = grid});
-    return *stale_patches_of(method, grid, 12).displaced;
+    return *method->stale_patches(grid, 12).displaced;
   };
   EXPECT_EQ(displaced("distrifusion:patches=4").patches, (std::vector<int64_t>{16, 16, 16, 12}));
   EXPECT_EQ(displaced("pcpp:patches=2,split=frames").patches, (std::vector<int64_t>{40, 20}));
@@ -118,6 +124,74 @@ TEST(Method, PatchesAreAsEvenAsTheirUnitsAllow) {
   EXPECT_EQ(falling.window_of(2), 1.0);
   EXPECT_NEAR(*falling.window_of(5), 0.7, 1e-12);
   EXPECT_NEAR(*falling.window_of(11), 0.1, 1e-12);
+}
+
+TEST(Method, TheQueueNamesTheNumberItsValueAndTheLegalOnes) {
+  const auto why = [](int64_t block, int64_t context, int64_t unit = 1, int steps = 9) {
+    Queue queue;
+    queue.block = block, queue.context = context;
+    return refused_usage([&] { validate(queue, {.steps = steps, .token_frames = unit}); });
+  };
+  EXPECT_EQ(why(9, 6), "");
+  EXPECT_EQ(why(9, 0), "");
+  EXPECT_EQ(why(4, 5),
+            "--method queue: context is 5; legal are 0 to 4, the latent frames of a block");
+  EXPECT_EQ(why(0, 0), "--method queue: block is 0; legal are from 1 on");
+  EXPECT_EQ(why(5, 2, 2), "--method queue: block is 5; legal are multiples of 2 from 2 on");
+  EXPECT_NE(why(9, 6, 1, 8).find("steps is 8; legal are values from 9 on"), std::string::npos);
+}
+
+TEST(Method, TheQueueCountsBlocksAndWarns) {
+  Queue queue;
+  queue.block = 8, queue.context = 4;
+  EXPECT_EQ(queue.blocks(1), 1);
+  EXPECT_EQ(queue.blocks(12), 1);
+  EXPECT_EQ(queue.blocks(13), 2);
+  EXPECT_EQ(queue.blocks(257), 32);
+  EXPECT_TRUE(
+      queue.warnings({.steps = 12, .blocks = 5, .stages = 4, .trained_frames = 16}).empty());
+  EXPECT_TRUE(queue.warnings({.steps = 12, .blocks = 1, .stages = 1}).empty());
+  const auto lines = queue.warnings({.steps = 12, .blocks = 4, .stages = 4, .trained_frames = 15});
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_NE(lines[0].find("sees 16 latent frames"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[1].find("never longer than 4 blocks"), std::string::npos) << lines[1];
+}
+
+// Refusals name the method, and those that go with the job.
+TEST(Method, SaysWhatItDoesNotGoWith) {
+  const auto why = [](const std::string& text, const MethodJob& job, int64_t resync = 0) {
+    Method method = resolve_method(parse_method(text, ""),
+                                   {.latents = 9, .trained_latents = 9, .grid = {9, 4, 4}});
+    if (resync) method->resync = resync;
+    return refused_usage([&] { validate(method, job); });
+  };
+  const MethodJob long_enough{.steps = 9};
+  for (const char* text : {"full", "clips", "queue"})
+    EXPECT_NE(why(text, long_enough, 4)
+                  .find("', but --resync-every is 4, and no patches are a step old; legal with it: "
+                        "distrifusion, pcpp, pipefusion"),
+              std::string::npos);
+  for (const char* text : {"distrifusion:patches=2", "pcpp:patches=2", "pipefusion"}) {
+    EXPECT_EQ(why(text, long_enough, 4), "");
+    EXPECT_EQ(why(text, {.steps = 9, .joint = "flux"}), "");
+    EXPECT_NE(why(text, {.steps = 8}).find("9 steps or more, or an exact method: full"),
+              std::string::npos);
+  }
+  for (const char* text : {"full", "clips", "pipefusion"}) {
+    EXPECT_NE(why(text, {.steps = 9, .scheduled = true})
+                  .find("', but a prompt schedule needs blocks that follow each other; legal with "
+                        "it: queue"),
+              std::string::npos);
+    EXPECT_NE(why(text, {.steps = 9, .endless = true}).find("but an endless video needs blocks"),
+              std::string::npos);
+  }
+  EXPECT_EQ(why("queue", {.steps = 9, .scheduled = true, .endless = true}), "");
+  EXPECT_EQ(why("full", {.steps = 1, .joint = "flux"}), "");
+  for (const char* text : {"clips", "queue"})
+    EXPECT_NE(why(text, {.steps = 9, .joint = "flux"})
+                  .find("flux has its text among the tokens, which this method cannot split; "
+                        "legal: full"),
+              std::string::npos);
 }
 
 }  // namespace

@@ -298,7 +298,8 @@ TEST(Pictures, DisplacedPatchesThatAreNeverStaleAreExact) {
           "pipefusion:patches=3,warmup=9"}) {
       c.request.method = parse_method(method, "method");
       Layout layout;
-      layout[is_pipefusion(c.request.method) ? Axis::kLayers : Axis::kPatch] = 2;
+      layout[std::holds_alternative<Pipefusion>(c.request.method) ? Axis::kLayers : Axis::kPatch] =
+          2;
       EXPECT_LE(rel_l2(drawn_pictures(c, name, layout).latents, one.latents), 1e-5)
           << name << " " << method;
     }

@@ -4,7 +4,6 @@
 
 #include <set>
 
-#include "engine/long_video/queue_settings.h"
 #include "tests/engine/queue_reference.h"
 #include "tests/parallel/byte_formulas.h"
 
@@ -498,54 +497,6 @@ TEST(QueueDenoiser, NamesTheBlockAndTheStepOfWhatIsNotFinite) {
     EXPECT_NE(std::string(error.what()).find("block 2, step 3 of 3"), std::string::npos)
         << error.what();
   }
-}
-
-std::string refused_usage(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    return error.what();
-  }
-  return "";
-}
-
-TEST(QueueSettings, NamesTheSettingItsValueAndTheLegalOnes) {
-  EXPECT_EQ(refused_usage([] { validate({.frames = {9, 6}}, 1); }), "");
-  EXPECT_EQ(refused_usage([] { validate({.frames = {9, 0}}, 1); }), "");
-  EXPECT_EQ(refused_usage([] {
-              validate({.frames = {4, 5}}, 1);
-            }),
-            "--method queue: context is 5; legal are 0 to 4, the latent frames of a block");
-  EXPECT_EQ(refused_usage([] {
-              validate({.frames = {0, 0}}, 1);
-            }),
-            "--method queue: block is 0; legal are from 1 on");
-  EXPECT_EQ(refused_usage([] {
-              validate({.frames = {5, 2}}, 2);
-            }),
-            "--method queue: block is 5; legal are multiples of 2 from 2 on");
-  EXPECT_EQ(refused_usage([] { check_queue_steps(9); }), "");
-  EXPECT_NE(
-      refused_usage([] { check_queue_steps(8); }).find("steps is 8; legal are values from 9 on"),
-      std::string::npos);
-}
-
-TEST(QueueSettings, CountsBlocksAndWarns) {
-  const QueueSettings settings{.frames = {8, 4}};
-  EXPECT_EQ(settings.blocks(1), 1);
-  EXPECT_EQ(settings.blocks(12), 1);
-  EXPECT_EQ(settings.blocks(13), 2);
-  EXPECT_EQ(settings.blocks(257), 32);
-  EXPECT_TRUE(
-      queue_warnings(settings, {.steps = 12, .blocks = 5, .stages = 4, .trained_frames = 16})
-          .empty());
-  EXPECT_TRUE(queue_warnings(settings, {.steps = 12, .blocks = 1, .stages = 1}).empty());
-  const auto lines =
-      queue_warnings(settings, {.steps = 12, .blocks = 4, .stages = 4, .trained_frames = 15});
-  ASSERT_EQ(lines.size(), 2u);
-  EXPECT_NE(lines[0].find("sees 16 latent frames"), std::string::npos) << lines[0];
-  EXPECT_NE(lines[1].find("never longer than 4 blocks"), std::string::npos) << lines[1];
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ TEST(QueueForecast, IsTheTimeOfTheWholeJob) {
 TEST(QueueForecast, CountsTheDecodingBesideTheForwards) {
   const PlannedJob job = planned_queue("models/pocket", kQueueFast, 81, 12);
   PlannedJob at_once = job;
-  at_once.request.method = {.kind = MethodKind::kFull};
+  at_once.request.method = Full();
   const double decode_s = QuickForecast(at_once)({}).stage("decode");
   QueueForecast quick(job);
   for (const auto& [text, decoder] : {std::pair{"layers=2", 0}, {"layers=2,decode_rank=1", 1}}) {
@@ -176,7 +176,7 @@ TEST(QueueForecast, ReadsLikeOtherMethods) {
   job.options.resident_blocks = 2;
   job.machine.upload_bytes_per_s = static_cast<double>(bytes_of_a_forward(job, {})) / 2;
   PlannedJob at_once = job;
-  at_once.request.method = {.kind = MethodKind::kFull};
+  at_once.request.method = Full();
   QueueForecast quick(job);
   QuickForecast full(at_once);
   for (const int ranks : {1, 2})

@@ -77,7 +77,7 @@ TEST(RankPlacement, AForwardTakesThePredictedArena) {
   std::vector<std::pair<Layout, std::optional<DualScope>>> jobs;
   for (int ranks = 1; ranks <= 6; ++ranks)
     for (const bool clips : {false, true}) {
-      limits.clip_frames = clips ? grid[0] : 0;
+      limits.method = clips ? MethodLimit{SplitRule::kClips, grid[0]} : MethodLimit{};
       for (const Layout& layout : legal_layouts(ranks, limits))
         jobs.emplace_back(layout, clips ? std::optional(scope) : std::nullopt);
     }

@@ -89,8 +89,8 @@ TEST_F(StoredJob, ALayoutThatCutsBlocksIsRefusedBeforeTheJob) {
   const std::string model = folder("transformer", BlockType::kQ4_K);
   Generator generator(model, stored_options(DType::kF32, WeightFormat::kFile));
   const LayoutLimits limits = generator.layout_limits(generator.resolve(pocket_job()));
-  EXPECT_EQ(limits.head_block, 1);  // matrices of 128 columns are expanded
-  EXPECT_EQ(limits.ffn_block, 256);
+  EXPECT_EQ(limits.stored.head_block, 1);  // matrices of 128 columns are expanded
+  EXPECT_EQ(limits.stored.ffn_block, 256);
   Layout layout;
   layout[Axis::kTensor] = 2;
   EXPECT_EQ(refuse(layout, limits), "");

@@ -52,7 +52,8 @@ TEST(Mesh, RankAndCoordinatesAreABijection) {
 }
 
 TEST(Layout, WholeFramesAllowNoRing) {
-  const LayoutLimits limits{.heads = 12, .layers = 30, .tokens = 1560, .whole_frames = true};
+  const LayoutLimits limits{
+      .heads = 12, .layers = 30, .tokens = 1560, .method = {SplitRule::kBlocks}};
   for (const char* ring : {"ring=2", "token_ring=2"})
     EXPECT_NE(layout_fault(ring, 2, limits).find("splits the frames of a block"),
               std::string::npos);
@@ -168,7 +169,7 @@ TEST(Layout, ClipsNeedTheMethodAndNoRing) {
   for (const Layout& layout : legal_layouts(8, kWan)) EXPECT_EQ(layout[Axis::kClip], 1);
 
   LayoutLimits limits = kWan;
-  limits.clip_frames = 7;
+  limits.method = {SplitRule::kClips, 7};
   limits.tokens = 7 * 3;
   EXPECT_EQ(to_string(parse_layout("cfg=2,clip=3", 6, limits)), "cfg=2,clip=3");
   EXPECT_EQ(to_string(parse_layout("auto", 8, limits)), "cfg=2,clip=4");
@@ -199,7 +200,7 @@ TEST(Layout, PatchesNeedDisplacedAttentionAndNoOtherSplitOfTokens) {
   for (const Layout& layout : legal_layouts(8, kWan)) EXPECT_EQ(layout[Axis::kPatch], 1);
 
   LayoutLimits limits = kWan;
-  limits.patches = 3;
+  limits.method = {SplitRule::kPatches, 3};
   EXPECT_EQ(to_string(parse_layout("cfg=2,patch=3,tensor=2", 12, limits)),
             "cfg=2,patch=3,tensor=2");
   EXPECT_NE(layout_fault("patch=4", 4, limits).find("patch is 4, but there are 3 patches"),
@@ -214,7 +215,7 @@ TEST(Layout, StepsNeedAStreamAndNoSplitOfItsKeys) {
   for (const Layout& layout : legal_layouts(8, kWan)) EXPECT_EQ(layout[Axis::kStep], 1);
 
   LayoutLimits limits = kWan;
-  limits.stream_steps = 3;
+  limits.method = {SplitRule::kStream, 3};
   EXPECT_EQ(to_string(parse_layout("step=3,layers=2,tensor=2", 12, limits)),
             "step=3,layers=2,tensor=2");
   EXPECT_NE(layout_fault("step=4", 4, limits).find("step is 4, but there are 3 steps"),

@@ -211,7 +211,8 @@ TEST(PipeFusion, SettingsThatCannotWorkAreRefused) {
   EXPECT_EQ(refuse(PipeFusion{.patches = {12, 11}}, 24), "the patches have 23 tokens, legal: 24");
   EXPECT_EQ(refuse(PipeFusion{.patches = {24}, .warmup = -1}, 24),
             "warmup is -1, legal: 0 or more steps");
-  const LayoutLimits limits{.heads = 8, .layers = 4, .tokens = 24, .patch_tokens = 3};
+  const LayoutLimits limits{
+      .heads = 8, .layers = 4, .tokens = 24, .method = {SplitRule::kStagedPatches, 3}};
   EXPECT_EQ(refuse(split(1, 3), limits), "");
   EXPECT_EQ(refuse(split(2, 2), limits),
             "ring * ulysses is 4, but the smallest patch has 3 tokens");

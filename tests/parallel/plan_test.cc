@@ -244,8 +244,11 @@ TEST(PlanDenoise, IsSoundUnderEveryLayoutAndHasTheBytesOfItsFormula) {
 // rendezvous sends, and a rank sends what the header says.
 TEST(PlanDenoise, FramesOfClipsGoToTheDecodersInOrder) {
   constexpr int64_t kFrames = 7, kSize = 5;
-  const LayoutLimits limits{
-      .heads = 6, .layers = 5, .tokens = kFrames * kSize, .ffn = 64, .clip_frames = kFrames};
+  const LayoutLimits limits{.heads = 6,
+                            .layers = 5,
+                            .tokens = kFrames * kSize,
+                            .ffn = 64,
+                            .method = {SplitRule::kClips, kFrames}};
   int checked = 0;
   for (int ranks = 2; ranks <= 6; ++ranks)
     for (Layout layout : legal_layouts(ranks, limits))

@@ -10,7 +10,7 @@ namespace weft {
 
 // A method, or full attention with a step cache.
 struct Approximation {
-  Method method{MethodKind::kFull};
+  Method method = Full();
   StepCache cache{};
 
   std::string name() const {

@@ -91,7 +91,7 @@ Times run_steps(const LayoutShape& shape, const Method& method, Slices& slices,
   const JobFacts facts{.request = {},
                        .sampler = {solver, shape.steps},
                        .guidance = {5},
-                       .patches = stale_patches_of(method, shape.grid(), shape.steps)};
+                       .patches = method->stale_patches(shape.grid(), shape.steps)};
   Tensor latent(DType::kF32, shape.latent);
   Tensor embeds(DType::kF32, {kLayoutTextRows, shape.model->traits().text_columns});
   Tensor pooled(DType::kF32, {shape.model->traits().pooled_columns});
@@ -225,8 +225,7 @@ class LayoutBench {
       world.barrier(stream_, {});
       {
         const MeterScope scope(meter);
-        run_steps(brief, {MethodKind::kFull}, slices, alone, stream,
-                  [] { return Moment{wall_seconds()}; });
+        run_steps(brief, Full(), slices, alone, stream, [] { return Moment{wall_seconds()}; });
       }
       const auto [copy_rate, message_s] = measure_messages(world);
       if (world.rank() != 0) return;

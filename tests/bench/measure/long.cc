@@ -12,7 +12,6 @@
 #include "apps/model_folder.h"
 #include "engine/generation/generator.h"
 #include "engine/job/job_spec.h"
-#include "engine/long_video/queue_settings.h"
 #include "io/media/frame_metrics.h"
 #include "tests/bench/measure/cases.h"
 #include "tests/bench/measure/drawn_video.h"
@@ -174,12 +173,13 @@ class LongBench {
   }
   // The borders of a queue; any other method is measured by those of the default queue.
   Borders borders(const Request& measured) const {
-    const Request request = is_queue(measured) ? measured : resolved({MethodKind::kQueue});
-    const QueueSettings settings = queue_settings(request.method);
+    const Request request =
+        std::holds_alternative<Queue>(measured.method) ? measured : resolved(Queue());
+    const Queue& queue = std::get<Queue>(request.method);
     const VaeTraits& vae = model_->directory.vae_model->traits();
     Borders borders{.frames = {}, .latent_frames = vae.temporal_factor};
-    for (int block = 1; block < settings.blocks(vae.latent_frames(request.frames)); ++block)
-      borders.frames.push_back(vae.frames(settings.frames.first(block)));
+    for (int block = 1; block < queue.blocks(vae.latent_frames(request.frames)); ++block)
+      borders.frames.push_back(vae.frames(queue.frames().first(block)));
     return borders;
   }
 
@@ -213,26 +213,26 @@ class LongBench {
             label + " is '" + one.text + "', legal: a method; weft_measure truth has step caches");
     std::vector<MeasuredCase> cases = given;
     std::ranges::stable_sort(cases, {}, [&](const MeasuredCase& one) {
-      const bool full = one.way.method.kind == MethodKind::kFull;
+      const bool full = std::holds_alternative<Full>(one.way.method);
       const auto same = [&](const MeasuredCase& other) {
         return other.way.method == one.way.method;
       };
       return full ? -1 : std::ranges::find_if(given, same) - given.begin();
     });
     if (!cases.empty()) return cases;
-    const Method queue = resolved({MethodKind::kQueue}).method;
-    Method wide = queue;
+    const Queue queue = std::get<Queue>(resolved(Queue()).method);
+    Queue wide = queue;
     wide.context = *queue.context / 2;
     wide.block = *queue.block + 2 * (*queue.context - *wide.context);
-    for (const Method& method : {Method{MethodKind::kFull}, queue, wide, {MethodKind::kClips}})
-      if (method != wide || (!flags_.on("quick") && wide != queue))
+    for (const Method& method : {Method(Full()), Method(queue), Method(wide), Method(Clips())})
+      if (method != Method(wide) || (!flags_.on("quick") && wide != queue))
         cases.push_back({.text = to_string(method), .way = {method}, .axis = {}});
     return cases;
   }
   Row row_of(const MeasuredCase& one, int ranks) const {
     Row row{.name = to_string(one.way.method), .request = resolved(one.way.method), .layout = {}};
-    if (is_queue(row.request)) row.name = to_string(row.request.method);
-    const bool clips = row.request.method.kind == MethodKind::kClips;
+    if (std::holds_alternative<Queue>(row.request.method)) row.name = to_string(row.request.method);
+    const bool clips = std::holds_alternative<Clips>(row.request.method);
     const Generator generator(model_, options_);
     if (ranks > 1 && !one.axis.empty()) {
       row.name += "@" + one.axis;
@@ -281,7 +281,8 @@ void draw_clip(const LongBench& bench, std::span<Row> rows, int index) {
     DrawnVideo video = bench.draw(row, index);
     const std::vector<Frame> frames = std::move(video.frames);
     if (row.layout.ranks() == 1) alone = &row;
-    if (&row == &rows.front() && row.request.method.kind == MethodKind::kFull) reference = frames;
+    if (&row == &rows.front() && std::holds_alternative<Full>(row.request.method))
+      reference = frames;
     const Borders borders = bench.borders(row.request);
     if (alone != &row && video.hash == alone->videos.back().hash) {
       row.qualities.push_back(alone->qualities.back());

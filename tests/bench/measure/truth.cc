@@ -188,7 +188,7 @@ class TruthBench {
     const LayoutLimits limits = generator.layout_limits(generator.resolve(request));
     Layout layout;
     if (!refuse(layout, limits).empty()) {
-      layout[Axis::kPatch] = static_cast<int>(limits.patches);
+      layout[Axis::kPatch] = static_cast<int>(limits.method.patches());
       layout.text_ranks = 1;
       layout.decode_rank = 0;
     }
@@ -360,7 +360,7 @@ int simulate_cases(const Flags& flags) {
                 "high-water");
   std::vector<double> alone_s;  // a step of full attention on one rank, by link
   for (const NamedLink& link : kLinks) {
-    asked.method = {MethodKind::kFull};
+    asked.method = Full();
     PlannedJob job = planned_job(generator, options, generator.resolve(asked), machine);
     job.machine.link = link.link;
     alone_s.push_back(QuickForecast(job)({}).stage("denoise") / job.request.steps);
