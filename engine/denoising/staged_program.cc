@@ -1,6 +1,7 @@
 #include "engine/denoising/staged_program.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/copy.h"
 #include "models/blocks.h"
@@ -67,6 +68,13 @@ bool StagedProgram::run_from(Tensor latent, const DenoisePlanConfig& config,
   Interpreter interpreter(stream_, placement_.alone() ? nullptr : &placement_.communicator());
   if (config.first_block_bytes == 0)
     return interpreter.run(plan_denoise(config), placement_.rank(), denoise_rules(config), *this);
+  if (placement_.root()) {
+    DenoisePlanConfig fewest = config;  // all steps are skipped that may be
+    for (size_t step = 0; step < fewest.steps.size(); ++step)
+      fewest.steps[step].skipped |= config.runs_ahead(static_cast<int>(step));
+    for (const DenoisePlanConfig* each : {&config, &std::as_const(fewest)})
+      require_sound(plan_denoise(*each), denoise_rules(*each));
+  }
   Range turn{config.first_step, config.first_step};
   const auto next = [&]() -> std::optional<Plan> {
     if (turn.end == denoise_turns(config).end) return std::nullopt;

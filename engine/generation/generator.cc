@@ -234,18 +234,9 @@ void Generator::Impl::encode_pictures(const Run& run) {
   run.meter.stage_ended(MemoryMeter::kEncodeImage);
 }
 
-// Noise, behind the latent frames that are given.
+// Noise, after the latent frames that are given.
 Tensor Generator::Impl::initial_latents(const Run& run) {
-  const LatentSplit split = latent_split(run.facts);
-  const auto drawn = [&](const std::array<int64_t, 4>& shape, int64_t first) {
-    Tensor latent(DType::kF32, shape);
-    if (!is_dry_run(stream))
-      NoiseField(run.facts.request.rng, run.facts.request.seed, split.shape).fill(latent, first);
-    return latent;
-  };
-  if (run.options.tap) run.options.tap->tap("latents_initial", drawn(split.shape, 0));
-  const int rank = placement.rank();
-  Tensor latent = drawn(split.held(rank), split.frames[rank].begin);
+  Tensor latent = initial_noise(rank, run.facts, 0, run.options.tap);
   if (const TensorView given = run.pictures.frames; given) {
     Stream host = host_stream(stream);
     copy(host, given, latent.view().slice(1, 0, given[1]));

@@ -4,8 +4,11 @@
 #include <functional>
 #include <numeric>
 
+#include "engine/generation/generator.h"
 #include "engine/job/job_spec.h"
+#include "engine/sampling/noise.h"
 #include "kernels/copy.h"
+#include "kernels/meter.h"
 #include "kernels/transfer.h"
 
 namespace weft {
@@ -37,6 +40,20 @@ void check_resumable(const Checkpoint& checkpoint, const std::string& record,
       return kept.first == of && kept.second.count() == n;
     });
   if (!whole) refuse("it does not hold the history that " + solver + " needs");
+}
+
+Tensor initial_noise(const Rank& rank, const JobFacts& facts, int chunk, PipelineTap* tap) {
+  const LatentSplit split = rank.placement.split(facts.latent, rank.experts.traits().patch[0]);
+  const NoiseField field(facts.request.rng, facts.request.seed + static_cast<uint64_t>(chunk),
+                         split.shape);
+  const auto drawn = [&](const std::array<int64_t, 4>& shape, int64_t first) {
+    Tensor latent(DType::kF32, shape);
+    if (!is_dry_run(rank.stream)) field.fill(latent, first);
+    return latent;
+  };
+  if (tap) tap->tap("latents_initial", drawn(split.shape, 0));
+  const int own = rank.placement.rank();
+  return drawn(split.held(own), split.frames[own].begin);
 }
 
 std::string why_not_between_steps(const Request& request) {

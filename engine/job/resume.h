@@ -9,9 +9,11 @@
 
 #include "engine/job/checkpoint.h"
 #include "engine/job/job_facts.h"
-#include "engine/parts/rank_placement.h"
+#include "engine/parts/rank.h"
 
 namespace weft {
+
+struct PipelineTap;
 
 // The step at which a job starts, and its state at that step.
 struct Start {
@@ -19,6 +21,10 @@ struct Start {
   Tensor latent{};  // of the rank's own frames; empty at step 0
   std::vector<Tensor> history{};
 };
+
+// The noise that the job's chunk of this number starts from, in host memory: of the rank's own
+// frames. The seed of chunk r is the job's + r. `tap` may be null; it sees all of it.
+Tensor initial_noise(const Rank& rank, const JobFacts& facts, int chunk, PipelineTap* tap);
 
 // The reason why no checkpoint between two steps is enough to go on from, or "".
 std::string why_not_between_steps(const Request& request);

@@ -87,8 +87,7 @@ bool QueueDenoiser::run(const QueuePlanConfig& config, QueueJob& job) {
     QueuePlanConfig some = config;
     some.blocks = std::min(
         config.blocks, std::max(config.first_turn, 1) + static_cast<int>(config.steps.size()) + 2);
-    const std::optional<std::string> fault = check_plans(plan_queue(some), queue_rules(some));
-    CHECK(!fault, *fault);
+    require_sound(plan_queue(some), queue_rules(some));
   }
   if (config.first_turn > 0) restore();
   bool done = run_turns(config.first_turn);

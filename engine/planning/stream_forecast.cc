@@ -12,11 +12,6 @@
 namespace weft {
 namespace {
 
-// Between these blocks the pipeline is full, and the gaps repeat.
-int settled_block(const StreamPlanConfig& config) {
-  return 2 * (config.steps + config.ranks()) + config.swap_block;
-}
-
 std::string text(const char* format, double value) {
   char out[32];
   std::snprintf(out, sizeof out, format, value);
@@ -47,7 +42,7 @@ StreamForecast clean_forecast(const StreamPlanConfig& config, const StreamTimes&
 StreamForecast stream_forecast(const StreamPlanConfig& given, const StreamTimes& times) {
   if (given.clean_pass) return clean_forecast(given, times);
   StreamPlanConfig config = given;
-  const int settled = settled_block(config), spread = 2 * config.layout[Axis::kLayers] * 12;
+  const int settled = config.settled_block(), spread = 2 * config.layout[Axis::kLayers] * 12;
   config.blocks = settled + spread + config.credits + 2;
   const std::vector<Plan> plans = plan_stream(config);
   const auto ends = time_plans(plans, {}, times.hop, [&](const Step& step, int) {

@@ -109,6 +109,10 @@ void StreamDenoiser::run(const StreamPlanConfig& config, StreamJob& job) {
   if (window_ && job.state) window_->take(job.state->keys);
 
   Communicator* const own = placement_.alone() ? nullptr : &placement_.communicator();
+  if (rank() == 0) {
+    const StreamPlanConfig brief = config.brief();
+    require_sound(plan_stream(brief), stream_rules(brief));
+  }
   Interpreter interpreter(stream_, world_ ? world_ : own);
   int64_t planned = 0;
   interpreter.run([&] { return next_window(planned); }, *this);

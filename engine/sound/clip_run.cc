@@ -8,7 +8,6 @@
 #include "engine/job/checkpoint_policy.h"
 #include "engine/job/resume.h"
 #include "engine/pictures/video_encoder.h"
-#include "engine/sampling/noise.h"
 #include "engine/sound/audio_features.h"
 #include "engine/sound/sound_clips.h"
 #include "io/sha256.h"
@@ -69,7 +68,6 @@ class ClipLoop {
   void draw_again();
   Start start();
   void denoise();
-  Tensor noise();
   std::array<Tensor, 2> signals();
   StepAction decide(int first, int done);
   StepAction decide(int done);
@@ -108,21 +106,6 @@ void ClipLoop::encode_sound() {
   features_ = encode_audio(rank_, {samples, sound.fps, sound.clip_frames});
   to_.clock.step(1);
   to_.meter.stage_ended(MemoryMeter::kEncodeAudio);
-}
-
-// The noise of the clip, of this rank's frames.
-Tensor ClipLoop::noise() {
-  const LatentSplit split = rank_.placement.split(shape_, rank_.parts().traits().patch[0]);
-  const NoiseField field(run_.facts.request.rng,
-                         run_.facts.request.seed + static_cast<uint64_t>(clip_), split.shape);
-  const auto drawn = [&](const std::array<int64_t, 4>& shape, int64_t first) {
-    Tensor latent(DType::kF32, shape);
-    if (!is_dry_run(rank_.stream)) field.fill(latent, first);
-    return latent;
-  };
-  if (to_.options.tap) to_.options.tap->tap("latents_initial", drawn(split.shape, 0));
-  const int rank = rank_.placement.rank();
-  return on_device(rank_.stream, drawn(split.held(rank), split.frames[rank].begin));
 }
 
 // Returns what the clip's frames hear, per branch: silence for the negative prompt.
@@ -213,7 +196,10 @@ Start ClipLoop::start() {
     own.history = std::move(from->history);
     from->latent = {};
   }
-  if (clip_ > first_clip() || done == 0) return {.step = 0, .latent = noise()};
+  if (clip_ > first_clip() || done == 0)
+    return {.step = 0,
+            .latent =
+                on_device(rank_.stream, initial_noise(rank_, run_.facts, clip_, to_.options.tap))};
   return agreed_start(rank_.stream, rank_.placement, from ? &own : nullptr, run_.facts.sampler,
                       rank_.placement.split(shape_, rank_.parts().traits().patch[0]),
                       to_.options.stop);

@@ -176,10 +176,7 @@ Interpreter::Interpreter(Stream& stream, Communicator* communicator, std::vector
 
 bool Interpreter::run(std::span<const Plan> plans, int rank, const PlanRules& rules,
                       Program& program) {
-  if (rank == 0) {
-    const std::optional<std::string> fault = check_plans(plans, rules);
-    CHECK(!fault, *fault);
-  }
+  if (rank == 0) require_sound(plans, rules);
   int given = 0;
   return run([&] { return given++ ? std::nullopt : std::optional(plans[rank]); }, program);
 }

@@ -75,7 +75,8 @@ class Interpreter {
   // stopped the run; no message is pending then, nor after the last step.
   bool run(std::span<const Plan> plans, int rank, const PlanRules& rules, Program& program);
   // Runs the windows of a rank's plan that `next` returns one after the other, until it returns
-  // none. Messages may be pending from one to the next.
+  // none. Messages may be pending from one to the next. The caller has checked a plan of the same
+  // configuration (require_sound).
   bool run(const std::function<std::optional<Plan>()>& next, Program& program);
 
  private:

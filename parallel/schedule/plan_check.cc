@@ -270,6 +270,11 @@ std::optional<std::string> check_plans(std::span<const Plan> plans, const PlanRu
   return Rendezvous(plans).check();
 }
 
+void require_sound(std::span<const Plan> plans, const PlanRules& rules) {
+  const std::optional<std::string> fault = check_plans(plans, rules);
+  CHECK(!fault, *fault);
+}
+
 std::string proof_of(std::span<const Plan> plans, const PlanRules& rules) {
   size_t steps = 0, messages = 0;
   for (const Plan& plan : plans) {

@@ -25,6 +25,9 @@ struct PlanRules {
 
 // Returns a description of the first fault, or nullopt where the plans are sound.
 std::optional<std::string> check_plans(std::span<const Plan> plans, const PlanRules& rules = {});
+// Throws an internal error with that description. Where a run plans window by window, its plans are
+// those of a run of the same configuration that ends, and is long enough to fill the ranks.
+void require_sound(std::span<const Plan> plans, const PlanRules& rules);
 
 // Says in one line what check_plans proves of sound plans.
 std::string proof_of(std::span<const Plan> plans, const PlanRules& rules = {});

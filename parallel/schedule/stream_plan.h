@@ -71,6 +71,14 @@ struct StreamPlanConfig {
   int finisher() const;  // the rank that has the final rows of every block
   int decoder() const { return decodes_apart ? layout.ranks() : finisher(); }
   int interval() const;
+  // From this block on the ranks are full, and the stream repeats itself.
+  int settled_block() const { return 2 * (steps + ranks()) + swap_block; }
+  // A stream of this kind that ends once it has repeated itself, if this one is longer.
+  StreamPlanConfig brief() const {
+    StreamPlanConfig out = *this;
+    out.blocks = std::min(blocks, settled_block() + under_way() + credits + 4);
+    return out;
+  }
   bool swaps() const { return sink_frames > 0 && swap_block > 0 && swap_block < blocks; }
   int turn(int block, int step) const { return block * interval() + step; }
   Range turns() const { return {0, int64_t{blocks - 1} * interval() + steps + 1}; }

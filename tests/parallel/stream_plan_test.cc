@@ -180,6 +180,51 @@ TEST(StreamPlan, WindowsJoinToThePlan) {
   }
 }
 
+// The steps of so many turns, with blocks and turns counted from these.
+std::vector<std::string> steps_from(const StreamPlanConfig& config, int rank, int block,
+                                    int turns) {
+  const int first = config.turn(block, 0);
+  std::vector<std::string> out;
+  for (Step step : plan_stream(config, {first, first + turns}, rank).steps) {
+    step.turn -= first;
+    if (step.kind == Kind::kWait)
+      step.pass = {};  // it belongs to none
+    else
+      step.pass.clip -= block;
+    for (auto* versions : {&step.reads, &step.writes})
+      for (SlotVersion& version : *versions) version.turn -= first;
+    out.push_back(to_string(step));
+  }
+  return out;
+}
+
+// A run checks the plan of a brief stream in place of its own, which may be endless. The brief one
+// is the same until it ends, and what it has by then is repeated for ever.
+TEST(StreamPlan, ABriefStreamHasWhatALongOneRepeats) {
+  for (const Layout& layout :
+       {stream_split(1), stream_split(3), stream_split(1, 2), stream_split(2, 2)})
+    for (const int credits : {1, 2, 3})
+      for (const bool apart : {false, true}) {
+        StreamPlanConfig endless = stream_of(layout);
+        endless.blocks = StreamPlanConfig::kEndless;
+        endless.swap_block = 4;
+        endless.credits = credits;
+        endless.decodes_apart = apart;
+        const StreamPlanConfig brief = endless.brief();
+        EXPECT_FALSE(check_plans(plan_stream(brief), stream_rules(brief)));
+        // Slots are used in turn, by as many blocks as these.
+        const int settled = brief.settled_block(), later = settled + credits * endless.live();
+        const int turns = brief.interval() * (brief.blocks - settled - brief.under_way() - credits);
+        ASSERT_GT(turns, 0);
+        for (int rank = 0; rank < brief.ranks(); ++rank) {
+          EXPECT_EQ(steps_from(brief, rank, 0, brief.turn(settled, 0) + turns),
+                    steps_from(endless, rank, 0, brief.turn(settled, 0) + turns));
+          EXPECT_EQ(steps_from(endless, rank, settled, turns),
+                    steps_from(endless, rank, later, turns));
+        }
+      }
+}
+
 // A rank that learns of the last block with its rows has planned nothing by then that the plan of
 // all blocks would not have.
 TEST(StreamPlan, TheEndIsKnownEarlyEnough) {
