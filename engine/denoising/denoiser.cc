@@ -167,8 +167,8 @@ int Denoiser::zone(const Step& step) const {
 }
 
 bool Denoiser::begin_turn(int turn) {
-  if (turn ==
-      job_->facts.sampler.steps()) {  // what remains needs only the rows, which may be under way
+  if (turn == job_->facts.sampler.steps()) {
+    // The rest needs only the rows, which may be under way.
     show_preview(turn);
     preview_.reset();
     forwards_.finish_messages();
@@ -242,29 +242,10 @@ Snapshot Denoiser::gather(int done) {
 // Returns so many channels of the whole latent on the host of the root, of the rows that the first
 // rank of the last pipeline stage has for each sequence index.
 Tensor Denoiser::gather_on_root(const TensorView& own_rows, const Tag& tag, int64_t channels) {
-  const int64_t row = traits_.row() / shape_[0] * channels;
-  const auto sends = [&](int rank) { return sends_latent(rank); };
-  TensorView own;
-  if (sends(placement_.rank())) own = own_rows.reshape({this->own().size(), row});
-  Tensor whole;
-  if (placement_.root())
-    whole = Tensor(DType::kF32, {channels, shape_[1], shape_[2], shape_[3]}, stream_.device());
-  std::optional<Arena::Scope> scope;  // of the rows that arrive
-  const auto landing = [&](int rank) {
-    if (rank == 0 || !sends(rank)) return rank == 0 ? own : TensorView();
-    scope.emplace(arena_);
-    const int64_t rows = tokens_of(rank).size();
-    return arena_.alloc(DType::kF32, {rows, row});
-  };
-  const auto place = [&](int rank, const TensorView& rows) {
-    unpatchify(stream_, rows, traits_.patch, tokens_of(rank), whole);
-    scope.reset();
-  };
-  if (placement_.alone())
-    place(0, own);
-  else
-    placement_.communicator().gather_v(stream_, tag, own, landing, place);
-  return on_host(stream_, std::move(whole));
+  const TokenRanges none{{}, tokens()};
+  return on_host(
+      stream_, join_on_root(tag, own_rows, {channels, shape_[1], shape_[2], shape_[3]},
+                            [&](int rank) { return sends_latent(rank) ? tokens_of(rank) : none; }));
 }
 
 void Denoiser::gather_channels(const std::function<void(const TensorView& channel)>& see) {

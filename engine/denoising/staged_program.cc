@@ -1,6 +1,7 @@
 #include "engine/denoising/staged_program.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "kernels/copy.h"
@@ -141,6 +142,33 @@ Tensor StagedProgram::take_latent(const Step& decode) {
   slots.clear();
   joined_ = {};
   return latent;
+}
+
+Tensor StagedProgram::join_on_root(const Tag& tag, const TensorView& own_rows,
+                                   const std::array<int64_t, 4>& shape,
+                                   const std::function<TokenRanges(int rank)>& tokens) {
+  const int64_t row = traits_.row() / shape_[0] * shape[0];
+  TensorView own;
+  if (const int64_t rows = tokens(placement_.rank()).size(); rows > 0)
+    own = own_rows.reshape({rows, row});
+  Tensor whole;
+  if (placement_.root()) whole = Tensor(DType::kF32, shape, stream_.device());
+  std::optional<Arena::Scope> scope;  // of the rows that arrive
+  const auto landing = [&](int rank) {
+    const int64_t rows = rank == 0 ? 0 : tokens(rank).size();
+    if (rows == 0) return rank == 0 ? own : TensorView();
+    scope.emplace(arena_);
+    return arena_.alloc(DType::kF32, {rows, row});
+  };
+  const auto place = [&](int rank, const TensorView& rows) {
+    if (rows) unpatchify(stream_, rows, traits_.patch, tokens(rank), whole);
+    scope.reset();
+  };
+  if (placement_.alone())
+    place(0, own);
+  else
+    placement_.communicator().gather_v(stream_, tag, own, landing, place);
+  return whole;
 }
 
 Tensor StagedProgram::take_frame(const Step& decode) const {

@@ -49,6 +49,11 @@ class StagedProgram : public Program {
   void run_blocks(const Step& step, const Forward& forward);
   // Makes the latent whole from the rows that a decode reads, and forgets all rows.
   Tensor take_latent(const Step& decode);
+  // Makes a latent [c, f, H, W] of the rows that ranks send the root, on its device; elsewhere the
+  // result is empty. A rank sends its own rows of the tokens that `tokens` says, which may be none.
+  // The rows have c of the latent's channels.
+  Tensor join_on_root(const Tag& tag, const TensorView& own, const std::array<int64_t, 4>& shape,
+                      const std::function<TokenRanges(int rank)>& tokens);
   // The frames [C, f, H, W] of the tokens that a decode of clips reads.
   Tensor take_frame(const Step& decode) const;
   void enter(const Step& step) override;  // lends the part of the own rows that is sent

@@ -158,8 +158,6 @@ Snapshot QueueDenoiser::gather(int turn) {
 
 Tensor QueueDenoiser::gather_blocks(const Range& blocks, const Tag& tag,
                                     const std::function<TensorView(int block)>& rows) {
-  const Mesh& mesh = placement_.mesh();
-  const auto part_of = [&](int rank) { return mesh.sequence_index(rank); };
   int64_t frames = 0;
   for (int64_t block = blocks.begin; block < blocks.end; ++block) frames += frames_of(block);
   Tensor whole;
@@ -167,30 +165,15 @@ Tensor QueueDenoiser::gather_blocks(const Range& blocks, const Tag& tag,
   Stream host = host_stream(stream_);
   int64_t first = 0;
   for (auto block = static_cast<int>(blocks.begin); block < blocks.end; ++block) {
-    const auto held = [&](int rank) {
-      return updater(part_of(rank)) == rank ? rows_of(block, part_of(rank)).size() : 0;
+    const auto sent = [&](int rank) {
+      const int part = placement_.mesh().sequence_index(rank);
+      TokenRanges tokens{{}, config_->own(block).size()};
+      if (updater(part) == rank) tokens.append(rows_of(block, part));
+      return tokens;
     };
-    TensorView own;
-    if (const int64_t count = held(placement_.rank()))
-      own = rows(block).reshape({count, traits_.row()});
-    Tensor latent;
-    if (placement_.root()) latent = block_tensor(block, stream_.device());
-    std::optional<Arena::Scope> scope;  // of the rows that arrive
-    const auto landing = [&](int rank) {
-      if (rank == 0 || held(rank) == 0) return rank == 0 ? own : TensorView();
-      scope.emplace(arena_);
-      return arena_.alloc(DType::kF32, {held(rank), traits_.row()});
-    };
-    const auto place = [&](int rank, const TensorView& arrived) {
-      if (held(rank) > 0)
-        unpatchify(stream_, arrived, traits_.patch,
-                   {{rows_of(block, part_of(rank))}, config_->own(block).size()}, latent);
-      scope.reset();
-    };
-    if (placement_.alone())
-      place(0, own);
-    else
-      placement_.communicator().gather_v(stream_, tag, own, landing, place);
+    const bool sends = sent(placement_.rank()).size() > 0;
+    const Tensor latent = join_on_root(tag, sends ? rows(block) : TensorView(),
+                                       {shape_[0], frames_of(block), shape_[2], shape_[3]}, sent);
     if (!placement_.root()) continue;
     copy(host, HostCopy(stream_, latent), whole.view().slice(1, first, frames_of(block)));
     first += frames_of(block);
