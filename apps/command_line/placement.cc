@@ -63,6 +63,16 @@ void resolve_device(Flags& flags) {
     flags.imply("device", gpus_here().count > 0 ? "cuda" : "cpu", "auto");
 }
 
+}  // namespace
+
+std::string chosen_by_auto(const Flags& flags) {
+  if (flags.origin("device") != "auto") return "";
+  const bool falls_back = flags.text("device") == "cpu" && !cuda_versions().empty();
+  return " (chosen by --device auto" + (falls_back ? ": " + gpus_here().absence : "") + ")";
+}
+
+namespace {
+
 // The keys of --layout that are no axes. The flags have the same names.
 constexpr const char* kStageKeys[] = {"text_ranks", "vae_ranks", "decode_rank"};
 

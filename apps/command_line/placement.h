@@ -15,6 +15,10 @@ namespace weft {
 // contradict each other and where --gpus finds no GPU.
 void resolve_placement(Flags& flags);
 
+// A header's words on a device that --device auto chose: " (chosen by --device auto)", with the
+// reason where a build for GPUs takes the CPU; "" where the user chose it.
+std::string chosen_by_auto(const Flags& flags);
+
 // The text of --layout, or the one that --ulysses N and the like put together ("auto" without
 // either), followed by --text-ranks, --vae-ranks and --decode-rank. Error(kUsage) where the layout
 // is given twice.

@@ -156,7 +156,7 @@ void print_header(const Flags& flags, const Job& job, const Ranks& ranks, uint64
                job.options.weights != WeightFormat::kCompute ? ", 8-bit weights" : "",
                job.requests.size(), static_cast<long long>(tokens));
   std::fprintf(stderr, "device  %s%s\n", device_description(job.options.device).c_str(),
-               flags.origin("device") == "auto" ? " (chosen by --device auto)" : "");
+               chosen_by_auto(flags).c_str());
   std::fprintf(stderr, "layout  %s (%s)\n", to_string(job.layout).c_str(),
                ranks.description.c_str());
   std::fprintf(

@@ -242,7 +242,7 @@ class Generation {
         experts ? std::to_string(first().guidance_scale_2.value_or(1)).substr(0, 4).c_str() : "",
         static_cast<long long>(generator.facts(first()).sequence().tokens));
     std::fprintf(out, "device  %s%s\n", device_description(generator.options().device).c_str(),
-                 flags_.origin("device") == "auto" ? " (chosen by --device auto)" : "");
+                 chosen_by_auto(flags_).c_str());
     const Layout& layout = drawer_.layout();
     const std::optional<LayoutChoice>& choice = drawer_.choice();
     std::fprintf(out, "layout  %s (%s)%s%s\n", to_string(layout).c_str(),

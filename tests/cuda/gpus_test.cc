@@ -51,7 +51,7 @@ struct Absence {
 };
 
 // Without a usable device, a command that needs one ends in one line that says why; --device auto
-// takes the CPU, and the doctor fails only where --device asks for a GPU.
+// takes the CPU and gives the reason, and the doctor fails only where --device asks for a GPU.
 TEST_F(Cli, AnAbsentDeviceHasAReason) {
   const std::string job = "generate --model " + kModel + kJob + "-p x --dry-run ";
   for (const auto& [environment, reason] : {
@@ -68,7 +68,11 @@ TEST_F(Cli, AnAbsentDeviceHasAReason) {
       EXPECT_EQ(refused.code, 2) << environment;
       EXPECT_NE(error_line(refused).find(reason), std::string::npos) << refused.err;
     }
-    EXPECT_EQ(run(job, program).code, 0) << environment;
+    const Outcome falls_back = run(job, program);
+    EXPECT_EQ(falls_back.code, 0) << environment;
+    EXPECT_NE(falls_back.out.find("(chosen by --device auto: "), std::string::npos)
+        << falls_back.out;
+    EXPECT_NE(falls_back.out.find(reason), std::string::npos) << falls_back.out;
     EXPECT_EQ(run("doctor", program).code, 0) << environment;
     const Outcome doctor = run("doctor --device cuda", program);
     EXPECT_EQ(doctor.code, 1) << doctor.err;
