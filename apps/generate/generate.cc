@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <set>
 
+#include "apps/command_line/placement.h"
 #include "apps/commands.h"
 #include "apps/generate/expand.h"
 #include "apps/generate/output_name.h"

@@ -459,12 +459,8 @@ void Denoiser::gather_changes() {
 void Denoiser::update(const Step& step) {
   const Arena::Scope scope(arena_);
   const TensorView& latent = slots[step.reads[0].slot];
-  const TensorView &positive = slots[velocity_slot(0)],
-                   velocity = arena_.alloc(DType::kF32, positive.shape());
-  copy(stream_, positive, velocity);
-  const bool guided = step.reads.size() > 2;
-  guide(stream_, arena_, experts_.family(), job_->facts.guidance[step.pass.model],
-        guided ? slots[velocity_slot(1)] : TensorView(), velocity);
+  const TensorView velocity =
+      guided(step, experts_.family(), job_->facts.guidance[step.pass.model]);
   std::vector<Range> rows = patches();
   const Range all{0, own().size()};
   const int first = std::max(step.pass.micro - 1, 0);
@@ -474,7 +470,7 @@ void Denoiser::update(const Step& step) {
   if (preview_ && previewed_.shows(step.pass.step + 1))
     preview_->predict(stream_, arena_, job_->facts.sampler.sigmas()[step.pass.step], latent,
                       velocity, step.pass.micro ? rows[0] : all);
-  if (cache_) cache_->note_velocity(step.pass.step, positive);
+  if (cache_) cache_->note_velocity(step.pass.step, slots[velocity_slot(0)]);
   // The latent and the velocity begin with the first of these rows.
   for (size_t patch = 0; patch < rows.size(); ++patch) {
     const Range own{rows[patch].begin - rows[0].begin, rows[patch].end - rows[0].begin};
@@ -483,8 +479,7 @@ void Denoiser::update(const Step& step) {
                              latent.slice(0, own.begin, own.size()), clip_.history[first + patch]);
   }
   restore_given({rows.front().begin, rows.back().end}, latent);
-  if (first_non_finite(stream_, latent) >= 0)
-    forwards_.report_non_finite(step.pass, "the latent behind guidance and solver");
+  forwards_.check_latent(step.pass, latent);
   const bool ends = step.pass.micro == 0 || step.pass.micro == std::ssize(config_.patches);
   if (ends && job_->on_update) job_->on_update(step.pass.step);
 }

@@ -83,12 +83,14 @@ class Forwards {
   using Blocks = std::function<void(const StagedProgram::Forward& forward)>;
   void run(const Step& step, const TensorView& latent, const Blocks& blocks,
            const ForwardOptions& options = {});
-  [[noreturn]] void report_non_finite(const Pass& pass, const std::string& where) const;
+  // Throws Error(kNonFinite) where an updated latent has NaN or infinity.
+  void check_latent(const Pass& pass, const TensorView& latent) const;
 
   // Weight offload of this job's forwards.
   const OffloadTotals& streaming() const { return streaming_; }
 
  private:
+  [[noreturn]] void report_non_finite(const Pass& pass, const std::string& where) const;
   struct Held {
     const Transformer* expert = nullptr;
     WeightOffload outside{};  // offload outside of this job's forwards

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/sampling/guidance.h"
 #include "kernels/copy.h"
 #include "models/blocks.h"
 
@@ -89,19 +90,26 @@ bool StagedProgram::run_from(Tensor latent, const DenoisePlanConfig& config,
 void StagedProgram::prepare(const Step& message) {
   if (message.kind == Step::Kind::kSend) return;
   const SlotId& slot = message.writes[0].slot;
+  const int64_t rows = message_rows(message);
   const Device device = stream_.device();
-  if (message.payload == Payload::kHidden) {
-    slots.make(slot, dtype_, message.tokens.size() + joint_rows(message.pass), traits_.width,
-               device);
+  if (message.payload == Payload::kControl) {
+    slots.make(slot, DType::kI64, 1, 1);
+  } else if (message.payload == Payload::kHidden) {
+    slots.make(slot, dtype_, rows, traits_.width, device);
   } else if (message.payload == Payload::kFirstBlock) {
-    slots.make(slot, DType::kF32, message.tokens.size() + joint_rows(message.pass), traits_.width,
-               device);
+    slots.make(slot, DType::kF32, rows, traits_.width, device);
   } else if (slot.kind == SlotKind::kWhole) {
     if (!joined_) joined_ = Tensor(DType::kF32, {tokens(), traits_.row()}, device);
     slots.lend(slot, joined_.view().slice(0, message.tokens.begin, message.tokens.size()));
   } else if (slot.kind != SlotKind::kPatch) {  // its rows are lent
-    slots.make(slot, DType::kF32, message.tokens.size(), traits_.row(), device);
+    slots.make(slot, DType::kF32, rows, traits_.row(), device);
   }
+}
+
+int64_t StagedProgram::message_rows(const Step& message) {
+  const bool hidden =
+      message.payload == Payload::kHidden || message.payload == Payload::kFirstBlock;
+  return message.tokens.size() + (hidden ? joint_rows(message.pass) : 0);
 }
 
 void StagedProgram::run_blocks(const Step& step, const Forward& forward) {
@@ -127,6 +135,15 @@ void StagedProgram::run_blocks(const Step& step, const Forward& forward) {
 TensorView StagedProgram::velocity_rows(const Step& step) {
   return slots.make(step.writes[0].slot, DType::kF32, step.tokens.size(), traits_.row(),
                     stream_.device());
+}
+
+TensorView StagedProgram::guided(const Step& update, const ModelFamily& family, double scale) {
+  const TensorView& positive = slots[velocity_slot(0)];
+  const TensorView velocity = arena_.alloc(DType::kF32, positive.shape());
+  copy(stream_, positive, velocity);
+  const bool both = update.reads.size() > 2;
+  guide(stream_, arena_, family, scale, both ? slots[velocity_slot(1)] : TensorView(), velocity);
+  return velocity;
 }
 
 Tensor StagedProgram::take_latent(const Step& decode) {

@@ -40,6 +40,8 @@ class StagedProgram : public Program {
   // The rows of hidden state beside this rank's tokens (Conditioning::joint_rows).
   virtual int64_t joint_rows(const Pass& pass) = 0;
   void prepare(const Step& message) override;
+  // The rows of a message, which are at most those of its plan.
+  virtual int64_t message_rows(const Step& message);
   // The rows of the latent that a step of the first stage reads, and those of the velocity that one
   // of the last stage writes.
   virtual TensorView latent_rows(const Step& step) { return slots[step.reads[0].slot]; }
@@ -47,6 +49,8 @@ class StagedProgram : public Program {
   // Calls forward(blocks, in, out) with the rows that the step reads and writes, as
   // Transformer::forward takes them.
   void run_blocks(const Step& step, const Forward& forward);
+  // The velocity that an update steps along: that of both branches, in the arena.
+  TensorView guided(const Step& update, const ModelFamily& family, double scale);
   // Makes the latent whole from the rows that a decode reads, and forgets all rows.
   Tensor take_latent(const Step& decode);
   // Makes a latent [c, f, H, W] of the rows that ranks send the root, on its device; elsewhere the

@@ -315,17 +315,6 @@ void QueueDenoiser::enter(const Step& step) {
   stream_.sync();
 }
 
-void QueueDenoiser::prepare(const Step& message) {
-  if (message.kind == Step::Kind::kSend) return;
-  const SlotId& slot = message.writes[0].slot;
-  if (message.payload == Payload::kControl)
-    slots.make(slot, DType::kI64, 1, 1);
-  else if (message.payload == Payload::kHidden)
-    slots.make(slot, dtype_, message.tokens.size(), traits_.width, stream_.device());
-  else
-    slots.make(slot, DType::kF32, message.tokens.size(), traits_.row(), stream_.device());
-}
-
 const Rope& QueueDenoiser::right_positions(const Pass& pass) {
   const auto [found, fresh] = right_positions_.try_emplace(pass.model);
   if (fresh)
@@ -432,17 +421,13 @@ void QueueDenoiser::word(const Step& step) {
 void QueueDenoiser::update(const Step& step) {
   const Arena::Scope scope(arena_);
   const TensorView& latent = slots[step.reads[0].slot];
-  const TensorView& positive = slots[velocity_slot(0)];
-  const TensorView velocity = arena_.alloc(DType::kF32, positive.shape());
-  copy(stream_, positive, velocity);
-  guide(stream_, arena_, experts_.family(), job_->facts.guidance[step.pass.model],
-        step.reads.size() > 2 ? slots[velocity_slot(1)] : TensorView(), velocity);
+  const TensorView velocity =
+      guided(step, experts_.family(), job_->facts.guidance[step.pass.model]);
   const int block = step.pass.clip, part = step.reads[0].slot.part;
   if (job_->on_update) job_->on_update(step.pass, rows_of(block, part), velocity);
   const auto history = histories_.try_emplace(block, latent.count(), stream_.device()).first;
   job_->facts.sampler.step(stream_, arena_, step.pass.step, velocity, latent, history->second);
-  if (first_non_finite(stream_, latent) >= 0)
-    forwards_.report_non_finite(step.pass, "the latent behind guidance and solver");
+  forwards_.check_latent(step.pass, latent);
   if (step.pass.step + 1 == job_->facts.sampler.steps()) histories_.erase(history);
 }
 

@@ -93,7 +93,6 @@ class QueueDenoiser final : private StagedProgram {
   bool begin_turn(int turn) override;
   void load(const Step& step) override { forwards_.load(step.pass.model, false); }
   void enter(const Step& step) override;
-  void prepare(const Step& message) override;
   void compute(const Step& step) override;
   void reuse(const Step& step);
   BlockCache::Rows kept_rows(const Pass& pass, const SlotId& slot) const;

@@ -255,18 +255,6 @@ void StreamDenoiser::enter_sinks(const Step& step) {
   }
 }
 
-void StreamDenoiser::prepare(const Step& message) {
-  if (message.kind == Step::Kind::kSend) return;
-  const SlotId& slot = message.writes[0].slot;
-  const int64_t rows = config_.rows(message.pass, message.tokens, message.payload);
-  if (message.payload == Payload::kControl)
-    slots.make(slot, DType::kI64, 1, 1);
-  else if (message.payload == Payload::kHidden)
-    slots.make(slot, dtype_, rows, traits_.width, stream_.device());
-  else
-    latent_slot(slot, rows);
-}
-
 void StreamDenoiser::received(const Step& message) {
   if (message.payload != Payload::kControl && !is_sink(message.pass))
     read_header(message.pass.clip, slots[message.writes[0].slot]);
@@ -395,8 +383,7 @@ void StreamDenoiser::update(const Step& step) {
   if (job_->on_update) job_->on_update(step.pass, velocity);
   SamplerState state(before.count(), stream_.device());
   job_->sampler.step(stream_, arena_, step.pass.step, velocity, before, state);
-  if (first_non_finite(stream_, before) >= 0)
-    forwards_.report_non_finite(step.pass, "the latent behind the solver");
+  forwards_.check_latent(step.pass, before);
 }
 
 void StreamDenoiser::decode(const Step& step) {

@@ -119,7 +119,9 @@ class StreamDenoiser final : private StagedProgram {
   void enter(const Step& step) override;
   void word(const Step& step) override { slots.make(step.writes[0].slot, DType::kI64, 1, 1); }
   void enter_sinks(const Step& step);
-  void prepare(const Step& message) override;
+  int64_t message_rows(const Step& message) override {
+    return config_.rows(message.pass, message.tokens, message.payload);
+  }
   void received(const Step& message) override;
   void compute(const Step& step) override;
   void run_rows(const Step& step, const Forward& forward);

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "engine/decoding/stream_decoder.h"
+#include "engine/generation/prompt_rows.h"
 #include "engine/parts/seams.h"
 #include "io/media/video.h"
 #include "kernels/copy.h"
-#include "kernels/pointwise.h"
 #include "kernels/transfer.h"
 #include "models/footprint.h"
 #include "parallel/transport/local.h"
@@ -211,21 +211,13 @@ StreamPlanConfig StreamEngine::plan() const {
 const Tensor& StreamEngine::encoded(const std::string& caption) {
   if (const auto found = prompts_.find(caption); found != prompts_.end()) return found->second;
   if (prompts_.size() == kMostPrompts) prompts_.clear();
-  RankPlacement placement;
+  const RankPlacement alone;
   Stream stream = stream_on(device(0), settings_.threads);
   Arena arena{size_t{256} << 30, stream.device()};
-  Components parts = components(placement);
-  const std::vector<int32_t>& ids = model_->tokens(caption)->ids;
-  const TextEncoderTraits& traits = parts.text_model().traits();
-  Tensor rows(DType::kF32, {model_->prompt_rows(caption), traits.columns}, stream.device());
-  EncoderSeams seams(placement);
-  Context context = seams.context(stream, arena, {}, traits, std::ssize(ids));
-  parts.text_encoder(stream).encode(context, ids, rows);
-  if (first_non_finite(stream, rows) >= 0)
-    throw Error(ErrorKind::kNonFinite,
-                "NaN or infinity in encode_text. Try --dtype f32, or check the weights with weft "
-                "inspect");
-  return prompts_[caption] = on_host(stream, std::move(rows));
+  Components parts = components(alone);
+  Prompt prompt{.ids = model_->tokens(caption)->ids};
+  PromptEncoder({stream, arena, parts, alone}, "").encode({&prompt, 1}, [] {}, [](int) {});
+  return prompts_[caption] = on_host(stream, std::move(prompt.embeds));
 }
 
 // Encodes the picture.
