@@ -216,7 +216,9 @@ const Tensor& StreamEngine::encoded(const std::string& caption) {
   Arena arena{size_t{256} << 30, stream.device()};
   Components parts = components(alone);
   Prompt prompt{.ids = model_->tokens(caption)->ids};
-  PromptEncoder({stream, arena, parts, alone}, "").encode({&prompt, 1}, [] {}, [](int) {});
+  PromptEncoder({stream, arena, parts, alone}, "")
+      .encode(
+          {&prompt, 1}, [] {}, [](int) {});
   return prompts_[caption] = on_host(stream, std::move(prompt.embeds));
 }
 
