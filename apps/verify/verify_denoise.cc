@@ -83,7 +83,7 @@ JobFacts facts_of(const Case& c, const Request& request) {
 
 // Generates with the case's guidance and the seams of its placement. `steps` are those whose
 // velocities are results.
-NamedTensors denoise(Case& c, const std::function<JobFacts(const Sequence& all)>& facts_of,
+NamedTensors denoise(Case& c, const std::function<JobFacts(const Sequence& all)>& facts_on,
                      const std::function<std::vector<int>(const Sampler& sampler)>& steps_of) {
   Bench bench(c);
   CaseTransformer experts(c, bench.stream);
@@ -93,7 +93,7 @@ NamedTensors denoise(Case& c, const std::function<JobFacts(const Sequence& all)>
   const auto shape = noise.view().extent;
   const auto grid = traits.grid(shape[1], shape[2], shape[3]);
   const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
-  const JobFacts facts = facts_of(all);
+  const JobFacts facts = facts_on(all);
   const Sampler& sampler = facts.sampler;
   const std::vector<int> steps = steps_of(sampler);
   const int branches = guidance_branches(facts.guidance[0]);

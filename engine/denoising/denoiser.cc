@@ -328,8 +328,8 @@ Change Denoiser::measure_first_block(const Pass& pass, const TensorView& before)
   forwards_.run({.pass = pass}, latent,
                 [&](const Forward& forward) { forward(embedding, latent, before); },
                 {.repeats = false});
-  const TensorView& behind = slots[first_block_slot(pass.branch)];
-  return first_block_->difference(pass.branch, behind, before);
+  const TensorView& after = slots[first_block_slot(pass.branch)];
+  return first_block_->difference(pass.branch, after, before);
 }
 
 // The sum of all ranks' changes of each branch, in the ranks' order.

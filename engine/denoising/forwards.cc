@@ -194,7 +194,7 @@ void Forwards::enqueue(const Step& step, const TensorView& embedding, const Tens
 
 void Forwards::check_latent(const Pass& pass, const TensorView& latent) const {
   if (first_non_finite(stream_, latent) >= 0)
-    report_non_finite(pass, "the latent behind guidance and solver");
+    report_non_finite(pass, "the latent after guidance and solver");
 }
 
 void Forwards::report_non_finite(const Pass& pass, const std::string& where) const {

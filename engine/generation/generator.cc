@@ -163,9 +163,6 @@ struct Generator::Impl {
   Checkpoint described(const Run& run, std::span<const Prompt> prompts);
   void heed_stop(const char* stage, const Run& run) const;
   Delivery delivery(const Run& run);
-  LatentSplit latent_split(const JobFacts& facts) const {
-    return placement.split(facts.latent, parts.traits().patch[0]);
-  }
   uint64_t memory_now() const { return tensor_bytes_live(options.device.kind) + arena.used(); }
 
   GeneratorOptions options;
@@ -255,7 +252,7 @@ Start Generator::Impl::start_of(const Run& run) {
     if (from) check_clips_resumable(*from, job_record(run.facts), run.facts);
     return {.step = agreed_step(stream, placement, from ? from->step : 0, run.options.stop)};
   }
-  const LatentSplit split = latent_split(run.facts);
+  const LatentSplit split = placement.split(run.facts.latent, parts.traits().patch[0]);
   if (from) check_resumable(*from, job_record(run.facts), run.facts);
   return agreed_start(stream, placement, from, run.facts.sampler, split, run.options.stop);
 }

@@ -2,8 +2,8 @@
 // JobFacts: what a job is, as one value. It is made once from the opened model and the resolved
 // request, or from a conformance case. Nothing recomputes what it says.
 #include <array>
-#include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "engine/generation/request.h"

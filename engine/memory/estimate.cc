@@ -1,8 +1,6 @@
 #include "engine/memory/estimate.h"
 
 #include <algorithm>
-#include <numeric>
-#include <set>
 
 #include "engine/decoding/stream_decoder.h"
 #include "engine/denoising/denoiser.h"

@@ -6,6 +6,13 @@
 
 namespace weft {
 
+std::vector<MethodNumber> Patched::numbers() {
+  return {{"patches", "1 ... 4096", &patches},
+          {"warmup", "0 ... 1000", &warmup},
+          {"split", "rows|frames", &split},
+          {"resync", "1 ... 1000", &resync}};
+}
+
 std::string Patched::resolve(const MethodFacts& facts) {
   split = split.value_or(PatchSplit::kRows);
   const int64_t most = most_patches(facts.grid);
@@ -53,11 +60,9 @@ std::vector<int64_t> Patched::tokens_of_patches(const TokenGrid& grid) const {
 }
 
 std::vector<MethodNumber> Distrifusion::numbers() {
-  return {{"patches", "1 ... 4096", &patches},
-          {"warmup", "0 ... 1000", &warmup},
-          {"split", "rows|frames", &split},
-          {"code", "none|fp8|residual-fp8", &code},
-          {"resync", "1 ... 1000", &resync}};
+  std::vector<MethodNumber> all = Patched::numbers();
+  all.insert(all.end() - 1, {"code", "none|fp8|residual-fp8", &code});
+  return all;
 }
 
 std::string Distrifusion::resolve(const MethodFacts& facts) {

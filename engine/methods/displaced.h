@@ -15,6 +15,7 @@ struct Patched : AnyMethod {
   std::optional<PatchSplit> split{};
 
   bool operator==(const Patched&) const = default;
+  std::vector<MethodNumber> numbers() override;
   std::string resolve(const MethodFacts& facts) override;
   bool has_old_patches() const override { return true; }
   std::string refuse(const MethodJob& job) const override;

@@ -4,13 +4,6 @@
 
 namespace weft {
 
-std::vector<MethodNumber> Pipefusion::numbers() {
-  return {{"patches", "1 ... 4096", &patches},
-          {"warmup", "0 ... 1000", &warmup},
-          {"split", "rows|frames", &split},
-          {"resync", "1 ... 1000", &resync}};
-}
-
 std::string Pipefusion::resolve(const MethodFacts& facts) {
   warmup = warmup.value_or(1);
   split = split.value_or(PatchSplit::kRows);

@@ -9,7 +9,6 @@ namespace weft {
 struct Pipefusion final : Patched {
   bool operator==(const Pipefusion&) const = default;
   const char* name() const override { return "pipefusion"; }
-  std::vector<MethodNumber> numbers() override;
   std::string resolve(const MethodFacts& facts) override;
   MethodLimit limit(const TokenGrid& grid, bool joint) const override;
   StalePatches stale_patches(const TokenGrid& grid, int steps) const override;

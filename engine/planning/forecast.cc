@@ -1,7 +1,6 @@
 #include "engine/planning/forecast.h"
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 
 #include "engine/denoising/denoiser.h"

@@ -417,7 +417,7 @@ TEST(NonFinite, IsFoundInTheTextEncoderAndBehindTheSolver) {
   const std::string text =
       message_of([&] { large.run(small_request(), nullptr); }, ErrorKind::kNonFinite);
   EXPECT_NE(text.find("denoise, step "), std::string::npos) << text;
-  EXPECT_NE(text.find("behind guidance and solver"), std::string::npos) << text;
+  EXPECT_NE(text.find("after guidance and solver"), std::string::npos) << text;
 }
 
 TEST(NonFinite, IsFoundInTheDecoderToo) {
