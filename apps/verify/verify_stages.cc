@@ -124,7 +124,7 @@ class OneForward final : private StagedProgram {
     copy(stream_, slots[velocity_slot(0)],
          slots.make(kLatentSlot, DType::kF32, own().size(), traits_.row(), stream_.device()));
   }
-  void decode(const Step& step) override { velocity_ = on_host(stream_, take_latent(step)); }
+  void decode(const Step& step) override { velocity_ = on_host(stream_, joined(step)); }
 
   Context& context_;
   const Transformer& model_;

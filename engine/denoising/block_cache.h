@@ -10,10 +10,13 @@
 //
 // Memory: (n + j) D 4 bytes per branch for n tokens and j rows of joint text, and n C p 4 for the
 // velocity of the step before.
+#include <functional>
 #include <map>
 #include <vector>
 
-#include "engine/denoising/staged_program.h"
+#include "kernels/arena.h"
+#include "models/transformer.h"
+#include "parallel/schedule/plan.h"
 
 namespace weft {
 

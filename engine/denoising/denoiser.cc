@@ -39,10 +39,7 @@ DenoisePlanConfig plan_config(const JobFacts& facts, const Components& parts,
 }
 
 Denoiser::Denoiser(const Rank& rank, Graphs graphs)
-    : StagedProgram(rank.stream, rank.arena, rank.placement, rank.experts.traits(),
-                    rank.experts.dtype()),
-      experts_(rank.experts),
-      forwards_(rank, graphs) {}
+    : LatentProgram(rank, rank.experts.dtype(), graphs) {}
 
 void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   config_ = config;
@@ -53,18 +50,18 @@ void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   if (job.skipped) std::ranges::for_each(*job.skipped, [this](int step) { skip(step); });
   const TensorView latent = job.latent;
   const int64_t frames = placement_.has_clips() ? config.frames * traits_.patch[0] : latent[1];
-  forwards_.begin(
-      {.sampler = job.facts.sampler,
-       .grid = traits_.grid(frames, latent[2], latent[3]),
-       .method = {.dual_scope = job.facts.dual_scope, .patches = job.facts.patches},
-       .text = [&job](const Pass& pass) { return job.embeds[pass.branch]; },
-       .pooled = [&job](const Pass& pass) { return job.pooled[pass.branch]; },
-       .guidance = job.facts.request.guidance_scale.value_or(0),
-       .condition = [&job](const Pass&, Conditions& conditions) { conditions.motion = job.motion; },
-       .pictures = job.pictures,
-       .signal = [&job](const Pass& pass) { return job.signal[pass.branch]; }});
-  clip_ = {.step = config.first_step};
-  forget_caches();
+  begin({latent[0], frames, latent[2], latent[3]}, job.facts.guidance,
+        {.sampler = job.facts.sampler,
+         .method = {.dual_scope = job.facts.dual_scope, .patches = job.facts.patches},
+         .text = [&job](const Pass& pass) { return job.embeds[pass.branch]; },
+         .pooled = [&job](const Pass& pass) { return job.pooled[pass.branch]; },
+         .guidance = job.facts.request.guidance_scale.value_or(0),
+         .condition = [&job](const Pass&,
+                             Conditions& conditions) { conditions.motion = job.motion; },
+         .pictures = job.pictures,
+         .signal = [&job](const Pass& pass) { return job.signal[pass.branch]; }});
+  done_ = config.first_step;
+  first_block_.reset();
   changes_.clear();
   errors_.clear();
   const bool caches = job.facts.request.cache.kind != StepCacheKind::kNone;
@@ -75,7 +72,7 @@ void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   preview_.reset();
   previewed_ = {job.preview ? job.preview->every : 1, job.facts.sampler.steps()};
   if (run_from(std::move(job.latent), config_, job.facts.patches)) return;
-  throw Error(ErrorKind::kStopped, "stopped in denoise after step " + std::to_string(clip_.step) +
+  throw Error(ErrorKind::kStopped, "stopped in denoise after step " + std::to_string(done_) +
                                        " of " + std::to_string(job.facts.sampler.steps()));
 }
 
@@ -85,27 +82,13 @@ void Denoiser::begun() {
                      LatentRows{.frame_tokens = sequence().frame_tokens(),
                                 .row = traits_.row(),
                                 .frames = traits_.patch[0]});
-  if (!last_stage()) {
-    job_->history.clear();
-    return;
+  if (last_stage()) {
+    const TensorView latent = slots[kLatentSlot];
+    keep_given(latent);
+    if (done_ < sampler().steps()) solver(0, latent);
+    for (size_t k = 0; k < job_->history.size(); ++k) restore_history(0, k, job_->history[k]);
+    stream_.sync();
   }
-  const TensorView latent = slots[kLatentSlot];
-  keep_given(latent);
-  const std::vector<Range> patches = this->patches();
-  for (const Range& patch : patches)
-    clip_.history.emplace_back(patch.size() * traits_.row(), stream_.device());
-  for (size_t k = 0; k < job_->history.size(); ++k) {
-    const Arena::Scope scope(arena_);
-    const TensorView rows = arena_.alloc(DType::kF32, latent.shape());
-    cut(job_->history[k], rows);
-    for (size_t patch = 0; patch < clip_.history.size(); ++patch) {
-      const Range& own = patches[patch];
-      copy(stream_, rows.slice(0, own.begin, own.size()),
-           job_->facts.sampler.history(clip_.history[patch])[k].second.reshape(
-               {own.size(), traits_.row()}));
-    }
-  }
-  stream_.sync();
   job_->history.clear();
 }
 
@@ -136,8 +119,8 @@ void Denoiser::keep_given(const TensorView& latent) {
   }
 }
 
-// Undoes an update of given rows. `latent` are the own rows `updated`.
-void Denoiser::restore_given(const Range& updated, const TensorView& latent) {
+// Given rows stay as they were.
+void Denoiser::moved(const Range& updated, const TensorView& latent) {
   int64_t at = 0;
   for (const Range& rows : given_rows()) {
     const int64_t begin = std::max(rows.begin, updated.begin),
@@ -174,7 +157,6 @@ bool Denoiser::begin_turn(int turn) {
     forwards_.finish_messages();
     if (job_->facts.request.cache.kind != StepCacheKind::kNone) gather_changes();
     forget_caches();
-    clip_ = {};
     given_ = {};
     forwards_.end();
     if (placement_.has_clips()) {
@@ -183,12 +165,12 @@ bool Denoiser::begin_turn(int turn) {
     }
     return true;
   }
-  clip_.step = turn;
+  done_ = turn;
   if (const auto& scope = job_->facts.dual_scope; scope && turn == scope->global_steps)
     forwards_.forget_graphs();  // a recorded forward has the bias of its step
   const StepAction what = job_->before_step ? job_->before_step(turn) : StepAction::kContinue;
   if (keeps(what)) {
-    Snapshot snapshot = gather(turn);
+    Snapshot snapshot = gather(turn, {0, 1}, {0, 1});
     if (placement_.root()) job_->keep(turn, std::move(snapshot));
   }
   if (stops(what)) forwards_.finish_messages();
@@ -211,41 +193,11 @@ bool Denoiser::sends_latent(int rank) const {
   return placement_.rank_of(last_stage, placement_.mesh().sequence_index(rank)) == rank;
 }
 
-// Gathers the newest latent and history on the root.
-Snapshot Denoiser::gather(int done) {
-  const std::vector<Range> patches = this->patches();
-  const auto history = job_->facts.sampler.history(SamplerState(0));
-  Snapshot out;
-  const auto join = [&](const TensorView& rows, size_t index) {
-    return gather_on_root(rows,
-                          {.kind = Payload::kLatent,
-                           .pass = {.step = done},
-                           .topic = Topic::kKept,
-                           .hop = static_cast<int>(index)},
-                          shape_[0]);
-  };
-  out.latent = join(latent(), 0);
-  for (size_t k = 0; k < history.size(); ++k) {
-    const Arena::Scope scope(arena_);
-    TensorView rows;
-    if (last_stage()) rows = arena_.alloc(DType::kF32, {own().size(), traits_.row()});
-    for (size_t patch = 0; patch < clip_.history.size(); ++patch)
-      copy(stream_,
-           job_->facts.sampler.history(clip_.history[patch])[k].second.reshape(
-               {patches[patch].size(), traits_.row()}),
-           rows.slice(0, patches[patch].begin, patches[patch].size()));
-    out.history.emplace_back(history[k].first, join(rows, k + 1));
-  }
-  return out;
-}
-
 // Returns so many channels of the whole latent on the host of the root, of the rows that the first
 // rank of the last pipeline stage has for each sequence index.
 Tensor Denoiser::gather_on_root(const TensorView& own_rows, const Tag& tag, int64_t channels) {
-  const TokenRanges none{{}, tokens()};
-  return on_host(
-      stream_, join_on_root(tag, own_rows, {channels, shape_[1], shape_[2], shape_[3]},
-                            [&](int rank) { return sends_latent(rank) ? tokens_of(rank) : none; }));
+  return on_host(stream_, join_on_root(tag, own_rows, {channels, shape_[1], shape_[2], shape_[3]},
+                                       [&](int rank) { return reported(0, rank); }));
 }
 
 void Denoiser::gather_channels(const std::function<void(const TensorView& channel)>& see) {
@@ -264,12 +216,6 @@ void Denoiser::gather_channels(const std::function<void(const TensorView& channe
     const Tensor plane = gather_on_root(rows, tag, 1);
     if (placement_.root()) see(plane.view().select(0, 0));
   }
-}
-
-void Denoiser::load(const Step& step) { forwards_.load(step.pass.model, true); }
-
-int64_t Denoiser::joint_rows(const Pass& pass) {
-  return forwards_.prepared(pass).conditioning->joint_rows();
 }
 
 void Denoiser::forget_caches() {
@@ -372,44 +318,32 @@ void Denoiser::run_first_block(const Step& step) {
 
 void Denoiser::compute(const Step& step) {
   if (step.writes[0].slot.kind == SlotKind::kFirstBlock) return run_first_block(step);
-  if (cache_ && step.reuses) return reuse(step);
-  const auto plain = [&](const Forward& forward) { run_blocks(step, forward); };
-  if (!cache_) return forwards_.run(step, latent(), plain);
-  if (config_.steps[step.pass.step].skipped) return audit(step);
-  const auto watched = [&](const Forward& forward) {
-    cache_->watch(kept_rows(step.pass),
-                  [&](const TensorView& x) { write_before(step, forward, x); });
-    run_blocks(step, forward);
-  };
-  forwards_.run(step, latent(), watched, {.hook = &*cache_});
+  const bool skipped = config_.steps[step.pass.step].skipped;
+  if (cache_ && skipped && !step.reuses) return audit(step);
+  run_forward(step, cache_ && step.reuses);
 }
 
-// Writes the hidden rows before the blocks that can be skipped to `x`.
+std::optional<BlockCache::Rows> Denoiser::added_rows(const Step& step) {
+  if (!cache_) return std::nullopt;
+  const int64_t all = hidden_rows(step.pass);
+  return BlockCache::Rows{added_slot(0, step.pass.branch), all, {0, all}};
+}
+
 void Denoiser::write_before(const Step& step, const Forward& forward, const TensorView& x) {
   if (config_.first_block_bytes)
     copy(stream_, slots[first_block_slot(step.pass.branch)], x);
   else
-    forward({0, 0, step.blocks.total}, latent(), x);
-}
-
-// Computes the velocity from what the skipped blocks added in an earlier step.
-void Denoiser::reuse(const Step& step) {
-  const auto blocks = [&](const Forward& forward) {
-    cache_->reuse(
-        kept_rows(step.pass), step.blocks.total,
-        [&](const TensorView& x) { write_before(step, forward, x); }, velocity_rows(step), forward);
-  };
-  forwards_.run(step, latent(), blocks, {.repeats = false});
+    forward({0, 0, step.blocks.total}, slots[kLatentSlot], x);
 }
 
 // Runs a skipped step both ways, notes the difference and goes on with the cache's velocity.
 void Denoiser::audit(const Step& step) {
-  forwards_.run(step, latent(), [&](const Forward& forward) { run_blocks(step, forward); },
-                {.repeats = false});
+  forwards_.run(step, slots[kLatentSlot],
+                [&](const Forward& forward) { run_blocks(step, forward); }, {.repeats = false});
   const Arena::Scope scope(arena_);
   const TensorView computed = arena_.alloc(DType::kF32, {own().size(), traits_.row()});
   copy(stream_, slots[step.writes[0].slot], computed);
-  reuse(step);
+  run_forward(step, true);
   cache_->note_audit(step.pass.step, slots[step.writes[0].slot], computed);
 }
 
@@ -456,32 +390,19 @@ void Denoiser::gather_changes() {
       });
 }
 
-void Denoiser::update(const Step& step) {
-  const Arena::Scope scope(arena_);
-  const TensorView& latent = slots[step.reads[0].slot];
-  const TensorView velocity =
-      guided(step, experts_.family(), job_->facts.guidance[step.pass.model]);
-  std::vector<Range> rows = patches();
-  const Range all{0, own().size()};
-  const int first = std::max(step.pass.micro - 1, 0);
-  if (step.pass.micro > 0) rows = {rows[first]};
-  if (job_->on_velocity)
-    job_->on_velocity(step.pass.step, step.pass.micro ? rows[0] : all, velocity);
-  if (preview_ && previewed_.shows(step.pass.step + 1))
-    preview_->predict(stream_, arena_, job_->facts.sampler.sigmas()[step.pass.step], latent,
-                      velocity, step.pass.micro ? rows[0] : all);
-  if (cache_) cache_->note_velocity(step.pass.step, slots[velocity_slot(0)]);
-  // The latent and the velocity begin with the first of these rows.
-  for (size_t patch = 0; patch < rows.size(); ++patch) {
-    const Range own{rows[patch].begin - rows[0].begin, rows[patch].end - rows[0].begin};
-    job_->facts.sampler.step(stream_, arena_, step.pass.step,
-                             velocity.slice(0, own.begin, own.size()),
-                             latent.slice(0, own.begin, own.size()), clip_.history[first + patch]);
-  }
-  restore_given({rows.front().begin, rows.back().end}, latent);
-  forwards_.check_latent(step.pass, latent);
-  const bool ends = step.pass.micro == 0 || step.pass.micro == std::ssize(config_.patches);
-  if (ends && job_->on_update) job_->on_update(step.pass.step);
+void Denoiser::moves(const Step& step, const Range& rows, const TensorView& latent,
+                     const TensorView& velocity) {
+  const int index = step.pass.step;
+  if (job_->on_velocity) job_->on_velocity(index, rows, velocity);
+  if (preview_ && previewed_.shows(index + 1))
+    preview_->predict(stream_, arena_, sampler().sigmas()[index], latent, velocity, rows);
+  if (cache_) cache_->note_velocity(index, slots[velocity_slot(0)]);
+}
+
+void Denoiser::taken(const Step& step) {
+  if (step.kind != Step::Kind::kUpdate || !job_->on_update) return;
+  if (step.pass.micro == 0 || step.pass.micro == std::ssize(config_.patches))
+    job_->on_update(step.pass.step);
 }
 
 // The rows of a patch are a part of the latent's.
@@ -501,13 +422,16 @@ void Denoiser::enter(const Step& step) {
 }
 
 void Denoiser::decode(const Step& step) {
-  if (!placement_.has_clips()) return job_->decode(take_latent(step));
-  Tensor frame;
-  if (receives_frames(placement_.layout(), placement_.rank())) frame = take_frame(step);
-  slots.clear_but(kLatentSlot);
-  job_->decode(frame ? frame.view()
-                     : TensorView(nullptr, DType::kF32,
-                                  {shape_[0], traits_.patch[0], shape_[2], shape_[3]}));
+  const bool clips = placement_.has_clips();
+  Tensor latent;
+  if (!clips || receives_frames(placement_.layout(), placement_.rank())) latent = joined(step);
+  if (clips)
+    slots.clear_but(kLatentSlot);
+  else
+    slots.clear();
+  job_->decode(latent ? latent.view()
+                      : TensorView(nullptr, DType::kF32,
+                                   {shape_[0], traits_.patch[0], shape_[2], shape_[3]}));
 }
 
 }  // namespace weft

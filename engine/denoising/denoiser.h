@@ -17,9 +17,8 @@
 #include <functional>
 #include <optional>
 
-#include "engine/denoising/block_cache.h"
 #include "engine/denoising/first_block.h"
-#include "engine/denoising/forwards.h"
+#include "engine/denoising/latent_program.h"
 #include "engine/job/job_facts.h"
 #include "engine/preview/preview_rows.h"
 
@@ -34,14 +33,6 @@ DenoisePlanConfig plan_config(const JobFacts& facts, const Components& parts,
 // has nothing to compute where the expert's guidance is off.
 bool computes_with(const JobFacts& facts, const RankPlacement& placement, int model);
 
-// Says what every rank does between two steps: go on, or first gather the latent and the solver's
-// history on the root (kKeep), or stop.
-enum class StepAction : uint8_t { kContinue, kKeep, kStop, kKeepAndStop };
-inline bool keeps(StepAction action) {
-  return action == StepAction::kKeep || action == StepAction::kKeepAndStop;
-}
-inline bool stops(StepAction action) { return action >= StepAction::kStop; }
-
 // The previews of a job: how they are made, and who sees them. It must be the same on all ranks.
 struct PreviewJob {
   const PreviewFit& fit;
@@ -49,12 +40,6 @@ struct PreviewJob {
   // Called on the root with the steps done and the colours [3, F, h, w] f32 of the latent that they
   // predict, in host memory, in [-1, 1] but for overshoot.
   std::function<void(int done, const TensorView& colours)> show{};
-};
-
-// A host copy of the latent [C, F, H, W] f32 and of the tensors of Sampler::history.
-struct Snapshot {
-  Tensor latent{};
-  std::vector<std::pair<std::string, Tensor>> history{};
 };
 
 struct Job {
@@ -101,7 +86,7 @@ struct Job {
   std::function<void(int done, Snapshot)> keep{};  // called on the root when the answer is kKeep
 };
 
-class Denoiser final : private StagedProgram {
+class Denoiser final : private LatentProgram {
  public:
   explicit Denoiser(const Rank& rank, Graphs graphs = Graphs::kRecord);
 
@@ -123,22 +108,30 @@ class Denoiser final : private StagedProgram {
   const OffloadTotals& streaming() const { return forwards_.streaming(); }
 
  private:
-  // A clip between two steps is this and the rows of its latent (kLatentSlot).
-  struct ClipState {
-    int step = 0;                         // steps done
-    std::vector<SamplerState> history{};  // of each of patches(); on the last stage alone
-  };
-
   void begun() override;
   void decide(int turn) override;
   bool begin_turn(int turn) override;
-  void load(const Step& step) override;
+  void load(const Step& step) override { forwards_.load(step.pass.model, true); }
   void compute(const Step& step) override;
-  void update(const Step& step) override;
+  void moves(const Step& step, const Range& rows, const TensorView& latent,
+             const TensorView& velocity) override;
+  void moved(const Range& rows, const TensorView& latent) override;
+  void taken(const Step& step) override;
   void decode(const Step& step) override;
   void enter(const Step& step) override;
   int zone(const Step& step) const override;
-  int64_t joint_rows(const Pass& pass) override;
+  int64_t joint_rows(const Pass& pass) override {
+    return forwards_.prepared(pass).conditioning->joint_rows();
+  }
+  std::optional<BlockCache::Rows> added_rows(const Step& step) override;
+  void write_before(const Step& step, const Forward& forward, const TensorView& x) override;
+  TokenRanges reported(int /*segment*/, int rank) override {
+    return sends_latent(rank) ? tokens_of(rank) : TokenRanges{{}, tokens()};
+  }
+  void cut_segment(int /*segment*/, const TensorView& latent, const TensorView& rows) override {
+    cut(latent, rows);
+  }
+  std::vector<Range> solver_parts(const TensorView& /*rows*/) override { return patches(); }
 
   bool computes(int branch) const;
   int64_t hidden_rows(const Pass& pass) { return own().size() + joint_rows(pass); }
@@ -146,14 +139,6 @@ class Denoiser final : private StagedProgram {
     return arena_.alloc(DType::kF32, {hidden_rows(pass), traits_.width});
   }
   void skip(int step);
-  // The rows of the latent that a forward embeds, empty on a stage that embeds none.
-  TensorView latent() const { return holds_latent() ? slots[kLatentSlot] : TensorView(); }
-  void write_before(const Step& step, const Forward& forward, const TensorView& x);
-  BlockCache::Rows kept_rows(const Pass& pass) {
-    const int64_t all = hidden_rows(pass);
-    return {added_slot(0, pass.branch), all, {0, all}};
-  }
-  void reuse(const Step& step);
   void audit(const Step& step);
   void run_first_block(const Step& step);
   Change measure_first_block(const Pass& pass, const TensorView& before);
@@ -166,18 +151,13 @@ class Denoiser final : private StagedProgram {
   void show_preview(int done);
   std::vector<Range> given_rows() const;
   void keep_given(const TensorView& latent);
-  void restore_given(const Range& rows, const TensorView& latent);
-  Snapshot gather(int done);
   Tensor gather_on_root(const TensorView& own_rows, const Tag& tag, int64_t channels);
   void gather_channels(const std::function<void(const TensorView& channel)>& see);
 
-  Experts& experts_;
-  Forwards forwards_;
   DenoisePlanConfig config_{};  // that of the run; decide() marks its skipped steps
   Job* job_ = nullptr;
-  ClipState clip_;
+  int done_ = 0;   // steps
   Tensor given_;  // the rows of given_rows() as they begin; on the last stage alone
-  std::optional<BlockCache> cache_{};        // on the last stage of a job with a step cache
   std::optional<FirstBlock> first_block_{};  // on the first stage of one that decides by it
   std::optional<PreviewRows> preview_{};     // on the last stage of a job with previews
   PreviewSteps previewed_{};

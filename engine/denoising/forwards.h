@@ -6,8 +6,8 @@
 #include <map>
 #include <memory>
 
+#include "engine/denoising/block_cache.h"
 #include "engine/denoising/finite_watch.h"
-#include "engine/denoising/staged_program.h"
 #include "engine/parts/rank.h"
 #include "engine/parts/seams.h"
 #include "engine/sampling/sampler.h"
@@ -27,7 +27,7 @@ struct PictureViews {
 // The part of a job that its forwards need.
 struct ForwardJob {
   const Sampler& sampler;
-  std::array<int64_t, 3> grid;  // tokens of a forward along frame, row and column
+  std::array<int64_t, 3> grid{};  // tokens of a forward along frame, row and column
   ForwardMethod method{};
   // The rows [length, d] f32 of the prompt that a pass is conditioned on, on the stream's device.
   std::function<TensorView(const Pass& pass)> text;
@@ -80,12 +80,13 @@ class Forwards {
   const Prepared& prepared(const Pass& pass);
   // Runs blocks(forward), where forward(blocks, in, out) enqueues blocks of the transformer.
   // `latent` is where the step's rows came from, or empty: an error says if it was not finite.
-  using Blocks = std::function<void(const StagedProgram::Forward& forward)>;
+  using Blocks = std::function<void(const BlockCache::Forward& forward)>;
   void run(const Step& step, const TensorView& latent, const Blocks& blocks,
            const ForwardOptions& options = {});
   // Throws Error(kNonFinite) where an updated latent has NaN or infinity.
   void check_latent(const Pass& pass, const TensorView& latent) const;
 
+  const Sampler& sampler() const { return job_->sampler; }
   // Weight offload of this job's forwards.
   const OffloadTotals& streaming() const { return streaming_; }
 

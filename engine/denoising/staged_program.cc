@@ -98,9 +98,6 @@ void StagedProgram::prepare(const Step& message) {
     slots.make(slot, dtype_, rows, traits_.width, device);
   } else if (message.payload == Payload::kFirstBlock) {
     slots.make(slot, DType::kF32, rows, traits_.width, device);
-  } else if (slot.kind == SlotKind::kWhole) {
-    if (!joined_) joined_ = Tensor(DType::kF32, {tokens(), traits_.row()}, device);
-    slots.lend(slot, joined_.view().slice(0, message.tokens.begin, message.tokens.size()));
   } else if (slot.kind != SlotKind::kPatch) {  // its rows are lent
     slots.make(slot, DType::kF32, rows, traits_.row(), device);
   }
@@ -114,13 +111,13 @@ int64_t StagedProgram::message_rows(const Step& message) {
 
 void StagedProgram::run_blocks(const Step& step, const Forward& forward) {
   const Arena::Scope scope(arena_);
-  const int64_t rows = step.tokens.size() + joint_rows(step.pass);
+  const int64_t rows = forward_rows(step) + joint_rows(step.pass);
   TensorView in;
   if (step.blocks.first()) {
     in = latent_rows(step);
   } else {
     in = arena_.alloc(DType::kF32, {rows, traits_.width});
-    copy(stream_, slots[step.reads[0].slot], in);
+    copy(stream_, slots[step.reads[0].slot].slice(0, 0, rows), in);
   }
   if (step.blocks.last()) {
     forward(step.blocks, in, velocity_rows(step));
@@ -128,8 +125,10 @@ void StagedProgram::run_blocks(const Step& step, const Forward& forward) {
   }
   const TensorView out = arena_.alloc(DType::kF32, {rows, traits_.width});
   forward(step.blocks, in, out);
-  copy(stream_, out,
-       slots.make(step.writes[0].slot, dtype_, rows, traits_.width, stream_.device()));
+  Step sent{.pass = step.pass, .tokens = step.tokens, .payload = Payload::kHidden};
+  const TensorView& hidden = slots.make(step.writes[0].slot, dtype_, message_rows(sent),
+                                        traits_.width, stream_.device());
+  copy(stream_, out, hidden.slice(0, 0, rows));
 }
 
 TensorView StagedProgram::velocity_rows(const Step& step) {
@@ -144,21 +143,6 @@ TensorView StagedProgram::guided(const Step& update, const ModelFamily& family, 
   const bool both = update.reads.size() > 2;
   guide(stream_, arena_, family, scale, both ? slots[velocity_slot(1)] : TensorView(), velocity);
   return velocity;
-}
-
-Tensor StagedProgram::take_latent(const Step& decode) {
-  TensorView rows = decode.reads.size() == 1 ? slots[decode.reads[0].slot] : joined_.view();
-  if (joined_ && last_stage()) {
-    const Range range = own_rows();
-    copy(stream_, slots[kLatentSlot], joined_.view().slice(0, range.begin, range.size()));
-  }
-  Tensor latent(DType::kF32, shape_, stream_.device());
-  unpatchify(stream_, rows, traits_.patch, placement_.token_map(sequence(), patches_).joined(),
-             latent);
-  stream_.sync();
-  slots.clear();
-  joined_ = {};
-  return latent;
 }
 
 Tensor StagedProgram::join_on_root(const Tag& tag, const TensorView& own_rows,
@@ -188,21 +172,31 @@ Tensor StagedProgram::join_on_root(const Tag& tag, const TensorView& own_rows,
   return whole;
 }
 
-Tensor StagedProgram::take_frame(const Step& decode) const {
+StagedProgram::Part StagedProgram::part_of(const SlotId& slot, const Step& decode) {
+  const bool is_own = slot == kLatentSlot;
   const int last = placement_.layout()[Axis::kLayers] - 1;
-  const Range& frame = decode.tokens;
-  Tensor latent(DType::kF32, {shape_[0], traits_.patch[0], shape_[2], shape_[3]}, stream_.device());
+  const TokenRanges held =
+      tokens_of(is_own ? placement_.rank() : placement_.rank_of(last, slot.part));
+  if (!placement_.has_clips()) return {slots[slot], held};
+  // Of one frame.
+  const Range &frame = decode.tokens, &all = held.ranges[0];
+  const Range tokens{std::max(all.begin, frame.begin), std::min(all.end, frame.end)};
+  if (tokens.size() <= 0) return {};
+  const TensorView rows = slots[slot];
+  return {is_own ? rows.slice(0, tokens.begin - all.begin, tokens.size()) : rows,
+          {{{tokens.begin - frame.begin, tokens.end - frame.begin}}, frame.size()}};
+}
+
+Tensor StagedProgram::joined(const Step& decode) {
+  Tensor latent;
   for (const SlotVersion& version : decode.reads) {
     if (version.slot == kFramesSlot) continue;
-    const bool is_own = version.slot == kLatentSlot;
-    const int from = is_own ? placement_.rank() : placement_.rank_of(last, version.slot.part);
-    const Range held = tokens_of(from).ranges[0];
-    const Range tokens{std::max(held.begin, frame.begin), std::min(held.end, frame.end)};
-    if (tokens.size() <= 0) continue;
-    const TensorView rows = slots[version.slot];
-    unpatchify(stream_, is_own ? rows.slice(0, tokens.begin - held.begin, tokens.size()) : rows,
-               traits_.patch,
-               {{{tokens.begin - frame.begin, tokens.end - frame.begin}}, frame.size()}, latent);
+    const auto [rows, tokens] = part_of(version.slot, decode);
+    if (!rows) continue;
+    const int64_t frames = tokens.total / (grid_[1] * grid_[2]) * traits_.patch[0];
+    if (!latent)
+      latent = Tensor(DType::kF32, {shape_[0], frames, shape_[2], shape_[3]}, stream_.device());
+    unpatchify(stream_, rows, traits_.patch, tokens, latent);
   }
   stream_.sync();
   return latent;

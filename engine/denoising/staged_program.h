@@ -1,14 +1,13 @@
 #pragma once
 // StagedProgram: what all plans of a diffusion transformer (plan_denoise) have in common. A rank
 // keeps the rows of the latent, the velocities and the hidden states that it owns in slots. The
-// latent is cut into rows once, at the beginning, and made whole once, before it is decoded. With
-// clips no rank has the whole latent: it begins with the frames of its clip, and frame after frame
-// is decoded.
+// latent is cut into rows at the beginning, and made whole before it is decoded. With clips no rank
+// has the whole latent: it begins with the frames of its clip, and frame after frame is decoded.
 #include <array>
 #include <functional>
 
+#include "engine/denoising/block_cache.h"
 #include "engine/parts/rank.h"
-#include "models/transformer.h"
 #include "parallel/schedule/denoise_plan.h"
 #include "parallel/schedule/interpreter.h"
 
@@ -20,8 +19,7 @@ DenoisePlanConfig staged_config(const RankPlacement& placement, const Transforme
 
 class StagedProgram : public Program {
  public:
-  using Forward =
-      std::function<void(const BlockRange& blocks, const TensorView& in, const TensorView& out)>;
+  using Forward = BlockCache::Forward;
 
  protected:
   // `dtype` is that of hidden rows in slots.
@@ -42,24 +40,30 @@ class StagedProgram : public Program {
   void prepare(const Step& message) override;
   // The rows of a message, which are at most those of its plan.
   virtual int64_t message_rows(const Step& message);
+  // The tokens of a forward that this rank computes.
+  virtual int64_t forward_rows(const Step& step) { return step.tokens.size(); }
   // The rows of the latent that a step of the first stage reads, and those of the velocity that one
   // of the last stage writes.
   virtual TensorView latent_rows(const Step& step) { return slots[step.reads[0].slot]; }
   virtual TensorView velocity_rows(const Step& step);
   // Calls forward(blocks, in, out) with the rows that the step reads and writes, as
   // Transformer::forward takes them.
-  void run_blocks(const Step& step, const Forward& forward);
+  virtual void run_blocks(const Step& step, const Forward& forward);
   // The velocity that an update steps along: that of both branches, in the arena.
   TensorView guided(const Step& update, const ModelFamily& family, double scale);
-  // Makes the latent whole from the rows that a decode reads, and forgets all rows.
-  Tensor take_latent(const Step& decode);
+  // The rows of a slot that a decode reads, and their tokens among those that it decodes.
+  struct Part {
+    TensorView rows{};
+    TokenRanges tokens{};
+  };
+  virtual Part part_of(const SlotId& slot, const Step& decode);
+  // Makes a latent [C, f, H, W] of the parts that a decode reads.
+  Tensor joined(const Step& decode);
   // Makes a latent [c, f, H, W] of the rows that ranks send the root, on its device; elsewhere the
   // result is empty. A rank sends its own rows of the tokens that `tokens` says, which may be none.
   // The rows have c of the latent's channels.
   Tensor join_on_root(const Tag& tag, const TensorView& own, const std::array<int64_t, 4>& shape,
                       const std::function<TokenRanges(int rank)>& tokens);
-  // The frames [C, f, H, W] of the tokens that a decode of clips reads.
-  Tensor take_frame(const Step& decode) const;
   void enter(const Step& step) override;  // lends the part of the own rows that is sent
 
   bool first_stage() const { return placement_.mesh().at(Axis::kLayers, placement_.rank()) == 0; }
@@ -82,9 +86,6 @@ class StagedProgram : public Program {
   std::array<int64_t, 4> shape_{};  // of the latent
   std::array<int64_t, 3> grid_{};   // its tokens along frame, row and column
   StalePatches patches_{};
-
- private:
-  Tensor joined_;  // rows of all ranks
 };
 
 }  // namespace weft

@@ -57,29 +57,21 @@ QueuePlanConfig queue_config(const RankPlacement& placement, const TransformerTr
 
 // Forwards are not recorded as device graphs: they read the rows of another block each.
 QueueDenoiser::QueueDenoiser(const Rank& rank, DType wire)
-    : StagedProgram(rank.stream, rank.arena, rank.placement, rank.experts.traits(), wire),
-      experts_(rank.experts),
-      forwards_(rank, Graphs::kNone) {}
+    : LatentProgram(rank, wire, Graphs::kNone) {}
 
 bool QueueDenoiser::run(const QueuePlanConfig& config, QueueJob& job) {
   config_ = &config;
   job_ = &job;
-  shape_ = job.facts.window;
-  grid_ = traits_.grid(shape_[1], shape_[2], shape_[3]);
-  slots.clear();
-  histories_.clear();
   right_positions_.clear();
-  forwards_.begin(
-      {.sampler = job.facts.sampler,
-       .grid = grid_,
-       .method = {.inner = [this] { return std::make_unique<BlockContextMixer>(*context_); }},
-       .text =
-           [&job](const Pass& pass) {
-             return pass.branch ? job.negative : job.prompts[pass.request];
-           },
-       .in_blocks = true});
+  begin(job.facts.window, job.facts.guidance,
+        {.sampler = job.facts.sampler,
+         .method = {.inner = [this] { return std::make_unique<BlockContextMixer>(*context_); }},
+         .text =
+             [&job](const Pass& pass) {
+               return pass.branch ? job.negative : job.prompts[pass.request];
+             },
+         .in_blocks = true});
   make_context();
-  cache_.reset();
   if (last_stage() && config.longest_skip() > 0) cache_.emplace(stream_, arena_, traits_.width, 0);
 
   if (placement_.root()) {
@@ -92,7 +84,8 @@ bool QueueDenoiser::run(const QueuePlanConfig& config, QueueJob& job) {
   if (config.first_turn > 0) restore();
   bool done = run_turns(config.first_turn);
   while (!done) {
-    if (keeps(action_)) job.keep(turn_, gather(turn_));
+    if (keeps(action_))
+      job.keep(turn_, gather(turn_, kept_blocks(config, turn_), stepped_blocks(config, turn_)));
     if (stops(action_)) break;
     // The receives that the others have taken back must not take what this rank sends from now on.
     if (!placement_.alone())
@@ -139,52 +132,15 @@ int QueueDenoiser::updater(int part) const {
   return mesh.rank_at(at);
 }
 
-Snapshot QueueDenoiser::gather(int turn) {
-  const int part = placement_.mesh().sequence_index(placement_.rank());
-  Tag tag{.kind = Payload::kLatent, .pass = {.step = turn}, .topic = Topic::kKept};
-  Snapshot out;
-  out.latent = gather_blocks(kept_blocks(*config_, turn), tag,
-                             [&](int block) { return slots[config_->block_slot(block, part)]; });
-  const Range stepped = stepped_blocks(*config_, turn);
-  const auto names = job_->facts.sampler.history(SamplerState(0));
-  for (size_t k = 0; k < names.size() && stepped.size() > 0; ++k) {
-    ++tag.hop;
-    out.history.emplace_back(names[k].first, gather_blocks(stepped, tag, [&](int block) {
-                               return job_->facts.sampler.history(histories_.at(block))[k].second;
-                             }));
-  }
-  return out;
-}
-
-Tensor QueueDenoiser::gather_blocks(const Range& blocks, const Tag& tag,
-                                    const std::function<TensorView(int block)>& rows) {
-  int64_t frames = 0;
-  for (int64_t block = blocks.begin; block < blocks.end; ++block) frames += frames_of(block);
-  Tensor whole;
-  if (placement_.root()) whole = Tensor(DType::kF32, {shape_[0], frames, shape_[2], shape_[3]});
-  Stream host = host_stream(stream_);
-  int64_t first = 0;
-  for (auto block = static_cast<int>(blocks.begin); block < blocks.end; ++block) {
-    const auto sent = [&](int rank) {
-      const int part = placement_.mesh().sequence_index(rank);
-      TokenRanges tokens{{}, config_->own(block).size()};
-      if (updater(part) == rank) tokens.append(rows_of(block, part));
-      return tokens;
-    };
-    const bool sends = sent(placement_.rank()).size() > 0;
-    const Tensor latent = join_on_root(tag, sends ? rows(block) : TensorView(),
-                                       {shape_[0], frames_of(block), shape_[2], shape_[3]}, sent);
-    if (!placement_.root()) continue;
-    copy(host, HostCopy(stream_, latent), whole.view().slice(1, first, frames_of(block)));
-    first += frames_of(block);
-  }
-  return whole;
+TokenRanges QueueDenoiser::reported(int block, int rank) {
+  const int part = placement_.mesh().sequence_index(rank);
+  return updater(part) == rank ? tokens_of_part(block, part)
+                               : TokenRanges{{}, config_->own(block).size()};
 }
 
 // Every rank takes the rows that its plan begins with, and the history of those that it updates.
 void QueueDenoiser::restore() {
-  const int turn = config_->first_turn, parts = config_->layout.sequence(),
-            own_part = placement_.mesh().sequence_index(placement_.rank());
+  const int turn = config_->first_turn;
   const Plan plan = plan_queue(*config_, {turn, turn + 1}, placement_.rank());
   const auto begins_with = [&](int block, int part) {
     return std::ranges::count(plan.begins, config_->block_slot(block, part), &SlotVersion::slot) >
@@ -193,12 +149,8 @@ void QueueDenoiser::restore() {
   Tag tag{.kind = Payload::kLatent, .pass = {.step = turn}, .topic = Topic::kKept};
   share_blocks(kept_blocks(*config_, turn), tag, std::move(job_->start.latent),
                [&](int block, const TensorView& latent) {
-                 for (int part = 0; part < parts; ++part)
-                   if (begins_with(block, part))
-                     cut_rows(
-                         latent, block, part,
-                         slots.make(config_->block_slot(block, part), DType::kF32,
-                                    rows_of(block, part).size(), traits_.row(), stream_.device()));
+                 for (int part = 0; part < config_->layout.sequence(); ++part)
+                   if (begins_with(block, part)) cut_rows(latent, block, part, rows(block, part));
                });
   const auto names = job_->facts.sampler.history(SamplerState(0));
   for (size_t k = 0; k < names.size(); ++k) {
@@ -206,17 +158,19 @@ void QueueDenoiser::restore() {
     Tensor whole;
     for (auto& [name, tensor] : job_->start.history)
       if (name == names[k].first) whole = std::move(tensor);
-    share_blocks(
-        stepped_blocks(*config_, turn), tag, std::move(whole),
-        [&](int block, const TensorView& latent) {
-          if (!last_stage() || !begins_with(block, own_part)) return;
-          const int64_t rows = rows_of(block, own_part).size();
-          auto& state =
-              histories_.try_emplace(block, rows * traits_.row(), stream_.device()).first->second;
-          cut_rows(latent, block, own_part,
-                   job_->facts.sampler.history(state)[k].second.reshape({rows, traits_.row()}));
-        });
+    share_blocks(stepped_blocks(*config_, turn), tag, std::move(whole),
+                 [&](int block, const TensorView& latent) {
+                   if (!last_stage() || !begins_with(block, own_part())) return;
+                   solver(block, slots[segment_slot(block)]);
+                   restore_history(block, k, latent);
+                 });
   }
+}
+
+// The slot of a part of a block, with room for its rows.
+const TensorView& QueueDenoiser::rows(int block, int part) {
+  return slots.make(config_->block_slot(block, part), DType::kF32, rows_of(block, part).size(),
+                    traits_.row(), stream_.device());
 }
 
 void QueueDenoiser::share_blocks(
@@ -246,8 +200,7 @@ std::vector<int> QueueDenoiser::branches() const {
 }
 
 size_t QueueDenoiser::added_bytes() const {
-  const int part = placement_.mesh().sequence_index(placement_.rank());
-  return branches().size() * static_cast<size_t>(rows_of(0, part).size() * traits_.width) *
+  return branches().size() * static_cast<size_t>(rows_of(0, own_part()).size() * traits_.width) *
          sizeof(float);
 }
 
@@ -297,8 +250,7 @@ Tensor QueueDenoiser::block_tensor(int block, Device device) const {
 
 void QueueDenoiser::cut_rows(const TensorView& latent, int block, int part,
                              const TensorView& rows) {
-  patchify(stream_, latent, traits_.patch, {{rows_of(block, part)}, config_->own(block).size()},
-           rows);
+  patchify(stream_, latent, traits_.patch, tokens_of_part(block, part), rows);
 }
 
 void QueueDenoiser::enter(const Step& step) {
@@ -306,12 +258,8 @@ void QueueDenoiser::enter(const Step& step) {
   Tensor noise = block_tensor(block, {});
   if (!is_dry_run(stream_)) job_->noise(block, noise);
   noise = on_device(stream_, std::move(noise));
-  for (const SlotVersion& made : step.writes) {
-    const int part = made.slot.part;
-    cut_rows(noise, block, part,
-             slots.make(made.slot, DType::kF32, rows_of(block, part).size(), traits_.row(),
-                        stream_.device()));
-  }
+  for (const SlotVersion& made : step.writes)
+    cut_rows(noise, block, made.slot.part, rows(block, made.slot.part));
   stream_.sync();
 }
 
@@ -325,8 +273,7 @@ const Rope& QueueDenoiser::right_positions(const Pass& pass) {
   return found->second;
 }
 
-void QueueDenoiser::compute(const Step& step) {
-  if (step.reuses) return reuse(step);
+bool QueueDenoiser::begin_pass(const Step& step) {
   BlockContext::Use use;
   if (const SlotVersion* const read = among(step.reads, SlotKind::kKeys)) {
     use.reads = version_number(*config_, *read);
@@ -342,49 +289,34 @@ void QueueDenoiser::compute(const Step& step) {
                 "are models of video, which do not");
   if (use.reads) use.rope = &right_positions(step.pass);
   context_->begin(use);
-  const SlotVersion* const kept = among(step.writes, SlotKind::kAdded);
-  const auto blocks = [&](const Forward& forward) {
-    if (kept)
-      cache_->watch(kept_rows(step.pass, kept->slot),
-                    [&](const TensorView& x) { embed(step, forward, x); });
-    run_blocks(step, forward);
-  };
-  forwards_.run(step, {}, blocks, {.hook = kept ? &*cache_ : nullptr});
+  return true;
 }
 
-void QueueDenoiser::reuse(const Step& step) {
-  const BlockCache::Rows rows = kept_rows(step.pass, among(step.reads, SlotKind::kAdded)->slot);
-  context_->begin({});
-  forwards_.run(step, {}, [&](const Forward& forward) {
-    cache_->reuse(
-        rows, step.blocks.total, [&](const TensorView& x) { embed(step, forward, x); },
-        velocity_rows(step), forward);
-  });
-}
-
-BlockCache::Rows QueueDenoiser::kept_rows(const Pass& pass, const SlotId& slot) const {
-  const int part = placement_.mesh().sequence_index(placement_.rank());
-  const Range rows = config_->part(part), own = config_->own(pass.clip, part);
-  return {slot, rows.size(), {own.begin - rows.begin, own.end - rows.begin}};
+std::optional<BlockCache::Rows> QueueDenoiser::added_rows(const Step& step) {
+  const SlotVersion* const added =
+      among(step.reuses ? step.reads : step.writes, SlotKind::kAdded);
+  if (!added) return std::nullopt;
+  const Range rows = config_->part(own_part()), own = config_->own(step.pass.clip, own_part());
+  return BlockCache::Rows{
+      added->slot, rows.size(), {own.begin - rows.begin, own.end - rows.begin}};
 }
 
 // Embeds this rank's own rows of a block. The last stage has no rows of the block before, and the
 // ends of a transformer compute every row alone: zeros take their place.
-void QueueDenoiser::embed(const Step& step, const Forward& forward, const TensorView& x) {
-  const int part = placement_.mesh().sequence_index(placement_.rank());
-  const Range own = kept_rows(step.pass, {}).kept;
+void QueueDenoiser::write_before(const Step& step, const Forward& forward, const TensorView& x) {
+  const TensorView own = slots[segment_slot(step.pass.clip)];
+  const int64_t before = x[0] - own[0];
   const Arena::Scope scope(arena_);
   const TensorView in = arena_.alloc(DType::kF32, {x[0], traits_.row()});
-  if (own.begin > 0) fill_zero(stream_, in.slice(0, 0, own.begin));
-  copy(stream_, slots[config_->block_slot(step.pass.clip, part)],
-       in.slice(0, own.begin, own.size()));
+  if (before > 0) fill_zero(stream_, in.slice(0, 0, before));
+  copy(stream_, own, in.slice(0, before, own[0]));
   forward({0, 0, step.blocks.total}, in, x);
 }
 
 // The rows of a forward: the last frames of the block before, then the block's own.
 TensorView QueueDenoiser::latent_rows(const Step& step) {
-  const int block = step.pass.clip, own_part = placement_.mesh().sequence_index(placement_.rank());
-  const Range rows = config_->part(own_part), before = prefix_tokens(*config_, own_part);
+  const int block = step.pass.clip;
+  const Range rows = config_->part(own_part()), before = prefix_tokens(*config_, own_part());
   const TensorView in = arena_.alloc(DType::kF32, {rows.size(), traits_.row()});
   for (const SlotVersion& version : step.reads) {
     if (version.slot.kind != SlotKind::kBlock) continue;
@@ -403,8 +335,7 @@ TensorView QueueDenoiser::latent_rows(const Step& step) {
 // A forward predicts the velocity of the frames before, too; nobody reads it.
 TensorView QueueDenoiser::velocity_rows(const Step& step) {
   Tensor& velocity = velocities_[step.pass.branch];
-  const int part = placement_.mesh().sequence_index(placement_.rank());
-  const Range rows = config_->part(part), own = config_->own(step.pass.clip, part);
+  const Range rows = config_->part(own_part()), own = config_->own(step.pass.clip, own_part());
   if (!velocity) velocity = Tensor(DType::kF32, {rows.size(), traits_.row()}, stream_.device());
   for (const SlotVersion& made : step.writes)
     if (made.slot.kind == SlotKind::kVelocity)
@@ -418,27 +349,15 @@ void QueueDenoiser::word(const Step& step) {
   *static_cast<int64_t*>(slots.make(kWordSlot, DType::kI64, 1, 1).data) = word;
 }
 
-void QueueDenoiser::update(const Step& step) {
-  const Arena::Scope scope(arena_);
-  const TensorView& latent = slots[step.reads[0].slot];
-  const TensorView velocity =
-      guided(step, experts_.family(), job_->facts.guidance[step.pass.model]);
-  const int block = step.pass.clip, part = step.reads[0].slot.part;
-  if (job_->on_update) job_->on_update(step.pass, rows_of(block, part), velocity);
-  const auto history = histories_.try_emplace(block, latent.count(), stream_.device()).first;
-  job_->facts.sampler.step(stream_, arena_, step.pass.step, velocity, latent, history->second);
-  forwards_.check_latent(step.pass, latent);
-  if (step.pass.step + 1 == job_->facts.sampler.steps()) histories_.erase(history);
+void QueueDenoiser::moves(const Step& step, const Range&, const TensorView&,
+                          const TensorView& velocity) {
+  if (job_->on_update)
+    job_->on_update(step.pass, rows_of(step.pass.clip, step.reads[0].slot.part), velocity);
 }
 
 void QueueDenoiser::decode(const Step& step) {
-  const int block = step.pass.clip;
-  const Tensor latent = block_tensor(block, stream_.device());
-  for (const SlotVersion& version : step.reads)
-    unpatchify(stream_, slots[version.slot], traits_.patch,
-               {{rows_of(block, version.slot.part)}, config_->own(block).size()}, latent);
-  stream_.sync();
-  if (job_->decode) job_->decode(block, latent);
+  const Tensor latent = joined(step);
+  if (job_->decode) job_->decode(step.pass.clip, latent);
 }
 
 }  // namespace weft

@@ -14,8 +14,8 @@
 #include <optional>
 #include <span>
 
-#include "engine/denoising/block_cache.h"
-#include "engine/denoising/denoiser.h"
+#include "engine/denoising/latent_program.h"
+#include "engine/job/job_facts.h"
 #include "parallel/methods/block_context.h"
 #include "parallel/schedule/block_queue.h"
 
@@ -57,7 +57,7 @@ Range stepped_blocks(const QueuePlanConfig& config, int turn);
 QueuePlanConfig queue_config(const RankPlacement& placement, const TransformerTraits& traits,
                              DType wire, const std::array<int64_t, 4>& shape, int64_t block_frames);
 
-class QueueDenoiser final : private StagedProgram {
+class QueueDenoiser final : private LatentProgram {
  public:
   // All experts must be able to be resident at once.
   QueueDenoiser(const Rank& rank, DType wire);
@@ -81,23 +81,18 @@ class QueueDenoiser final : private StagedProgram {
   // Runs the turns from `first` on. Returns false at a turn before which before_turn says
   // otherwise.
   bool run_turns(int first);
-  Snapshot gather(int turn);
-  // Joins the rows that the updating ranks have of these blocks, [C, F, H, W] on the root's host.
-  Tensor gather_blocks(const Range& blocks, const Tag& tag,
-                       const std::function<TensorView(int block)>& rows);
   void restore();
   // Cuts a tensor that the root has of these blocks into blocks, on the device of every rank.
   void share_blocks(const Range& blocks, const Tag& tag, Tensor whole,
                     const std::function<void(int block, const TensorView& latent)>& take);
   int updater(int part) const;
   bool begin_turn(int turn) override;
-  void load(const Step& step) override { forwards_.load(step.pass.model, false); }
   void enter(const Step& step) override;
-  void compute(const Step& step) override;
-  void reuse(const Step& step);
-  BlockCache::Rows kept_rows(const Pass& pass, const SlotId& slot) const;
-  void embed(const Step& step, const Forward& forward, const TensorView& x);
-  void update(const Step& step) override;
+  bool begin_pass(const Step& step) override;
+  std::optional<BlockCache::Rows> added_rows(const Step& step) override;
+  void write_before(const Step& step, const Forward& forward, const TensorView& x) override;
+  void moves(const Step& step, const Range& rows, const TensorView& latent,
+             const TensorView& velocity) override;
   void word(const Step& step) override;
   void decode(const Step& step) override;
   int zone(const Step& step) const override;
@@ -107,26 +102,36 @@ class QueueDenoiser final : private StagedProgram {
   int64_t joint_rows(const Pass&) override { return 0; }
   TensorView latent_rows(const Step& step) override;
   TensorView velocity_rows(const Step& step) override;
+  Part part_of(const SlotId& slot, const Step& decode) override {
+    return {slots[slot], tokens_of_part(decode.pass.clip, slot.part)};
+  }
+  SlotId segment_slot(int block) override { return config_->block_slot(block, own_part()); }
+  int64_t segment_frames(int block) override { return frames_of(block); }
+  TokenRanges reported(int block, int rank) override;
+  void cut_segment(int block, const TensorView& latent, const TensorView& rows) override {
+    cut_rows(latent, block, own_part(), rows);
+  }
 
+  int own_part() const { return placement_.mesh().sequence_index(placement_.rank()); }
   // The rows of a part of a block among those of its own frames.
   Range rows_of(int block, int part) const;
+  TokenRanges tokens_of_part(int block, int part) const {
+    return {{rows_of(block, part)}, config_->own(block).size()};
+  }
   int64_t frames_of(int block) const;  // latent frames
+  const TensorView& rows(int block, int part);
   void cut_rows(const TensorView& latent, int block, int part, const TensorView& rows);
   Tensor block_tensor(int block, Device device) const;
   const Rope& right_positions(const Pass& pass);
 
-  Experts& experts_;
-  Forwards forwards_;
   const QueuePlanConfig* config_ = nullptr;
   QueueJob* job_ = nullptr;
   int turn_ = 0;  // the turn that began last, and what before_turn said
   StepAction action_ = StepAction::kContinue;
   std::optional<BlockContext> context_;
   size_t context_bytes_ = 0, set_bytes_ = 0;
-  std::optional<BlockCache> cache_;        // on the last stage, where steps are skipped
-  std::map<int, SamplerState> histories_;  // by block, of this rank's rows; on the last stage alone
-  std::array<Tensor, 2> velocities_;       // of a whole forward, by branch
-  std::map<int, Rope> right_positions_;    // by expert
+  std::array<Tensor, 2> velocities_;     // of a whole forward, by branch
+  std::map<int, Rope> right_positions_;  // by expert
 };
 
 }  // namespace weft

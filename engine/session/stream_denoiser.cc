@@ -48,10 +48,7 @@ StreamPlanConfig stream_config(const RankPlacement& placement, const Transformer
 
 // Forwards are not recorded as device graphs: each writes other slots of the window.
 StreamDenoiser::StreamDenoiser(const Rank& rank, DType wire)
-    : StagedProgram(rank.stream, rank.arena, rank.placement, rank.experts.traits(), wire),
-      experts_(rank.experts),
-      forwards_(rank, Graphs::kNone),
-      world_(rank.world) {}
+    : LatentProgram(rank, wire, Graphs::kNone), world_(rank.world) {}
 
 CausalWindowShape StreamDenoiser::window_shape() const {
   return {.layers = placement_.blocks(config_.layers),
@@ -70,9 +67,6 @@ void StreamDenoiser::run(const StreamPlanConfig& config, StreamJob& job) {
                     ", which steps with what earlier steps have left; legal for a stream: euler");
   config_ = config;
   job_ = &job;
-  shape_ = job.shape;
-  grid_ = traits_.grid(shape_[1], shape_[2], shape_[3]);
-  slots.clear();
   known_.clear();
   known_.resize(config.live());
   learned_ = 0;
@@ -82,10 +76,11 @@ void StreamDenoiser::run(const StreamPlanConfig& config, StreamJob& job) {
         config.swap_block);
   CHECK(!job.state || config.layout[Axis::kUlysses] * config.layout[Axis::kTensor] == 1,
         to_string(config.layout));
-  for (Tensor* const tensor : {&drawn_, &decoded_, &silence_}) *tensor = {};
-  forwards_.begin(
+  drawn_ = {};
+  silence_ = {};
+  begin(
+      job.shape, {},
       {.sampler = job.sampler,
-       .grid = grid_,
        .method = {.inner = [this] { return std::make_unique<CausalWindowMixer>(*window_); }},
        .text = [&job](const Pass&) { return job.prompt; },
        .in_blocks = true,
@@ -294,8 +289,7 @@ void StreamDenoiser::begin_block(const Pass& pass) {
                   .sink_replicated = sink_joint});
 }
 
-void StreamDenoiser::begin_pass(const Pass& pass) {
-  if (!is_sink(pass)) return begin_block(pass);
+void StreamDenoiser::begin_sink(const Pass& pass) {
   queries_ =
       on_device(stream_, forwards_.expert(pass).rope({config_.sink_frames, grid_[1], grid_[2]},
                                                      {job_->sink_position.start, 0, 0},
@@ -303,68 +297,51 @@ void StreamDenoiser::begin_pass(const Pass& pass) {
   window_->begin_sink(pass.clip > 0);
 }
 
-void StreamDenoiser::compute(const Step& step) {
-  if (forwards_.prepared(step.pass).conditioning->joint_rows() != joint_rows(step.pass))
+bool StreamDenoiser::begin_pass(const Step& step) {
+  const Pass& pass = step.pass;
+  if (forwards_.prepared(pass).conditioning->joint_rows() != joint_rows(pass))
     throw Error(ErrorKind::kUsage,
                 "a stream: this model joins the prompt's rows to those of the latent; legal are "
                 "models of video, which do not");
-  const bool passes_on = !step.blocks.last();
-  if (passes_on)
-    slots.make(step.writes[0].slot, dtype_, config_.rows(step.pass, step.tokens, Payload::kHidden),
-               traits_.width, stream_.device());
-  if (passes_on && !is_sink(step.pass)) write_header(step.pass.clip, slots[step.writes[0].slot]);
-  if (rows_of(step.pass) == 0) return;
-  begin_pass(step.pass);
-  forwards_.run(step, {}, [&](const Forward& forward) {
-    if (ulysses_group_)
-      run_own_tokens(step, forward);
-    else
-      run_rows(step, forward);
-  });
+  if (!step.blocks.last()) {
+    const TensorView& sent = slots.make(step.writes[0].slot, dtype_,
+                                        config_.rows(pass, step.tokens, Payload::kHidden),
+                                        traits_.width, stream_.device());
+    if (!is_sink(pass)) write_header(pass.clip, sent);
+  }
+  if (rows_of(pass) == 0) return false;
+  if (is_sink(pass))
+    begin_sink(pass);
+  else
+    begin_block(pass);
+  return true;
 }
 
-// Computes this rank's tokens, and gets the velocity of the others.
-void StreamDenoiser::run_own_tokens(const Step& step, const Forward& forward) {
+// Under ulysses it computes this rank's tokens, and gets the velocity of the others.
+void StreamDenoiser::run_blocks(const Step& step, const Forward& forward) {
+  if (!ulysses_group_) return LatentProgram::run_blocks(step, forward);
   const Arena::Scope scope(arena_);
   const int64_t count = rows_of(step.pass);
-  const SequenceMap map = placement_.token_map({count, count / config_.frame_tokens});
+  const Sequence all{count, count / config_.frame_tokens};
+  const SequenceMap map = placement_.token_map(all);
   const int own = ulysses_group_->rank();
   std::vector<TensorView> parts;
-  const TensorView all = step.writes.empty()
-                             ? arena_.alloc(DType::kF32, {count, traits_.row()})
-                             : latent_slot(step.writes[0].slot, tokens()).slice(0, 0, count);
+  const TensorView velocity = velocity_rows(step);
   int64_t first = 0;
   for (int rank = 0; rank < map.size(); first += map.rows(rank++))
-    parts.push_back(all.slice(0, first, map.rows(rank)));
-  const int64_t begin = placement_.tokens({count, count / config_.frame_tokens}).ranges[0].begin;
-  const TensorView in = slots[step.reads[0].slot].slice(0, begin, map.rows(own));
-  forward(step.blocks, in, parts[own]);
+    parts.push_back(velocity.slice(0, first, map.rows(rank)));
+  const int64_t begin = placement_.tokens(all).ranges[0].begin;
+  forward(step.blocks, slots[step.reads[0].slot].slice(0, begin, map.rows(own)), parts[own]);
   if (is_sink(step.pass)) return;
   const Tag tag{.kind = Payload::kVelocity, .pass = in_tag(step.pass)};
   ulysses_group_->all_gather_v(stream_, tag, parts[own], parts);
 }
 
 // Nobody reads the velocity of a sink.
-void StreamDenoiser::run_rows(const Step& step, const Forward& forward) {
-  const Arena::Scope scope(arena_);
-  const int64_t count = rows_of(step.pass), width = traits_.width;
-  const int64_t hidden = count + joint_rows(step.pass);
-  TensorView in;
-  if (step.blocks.first()) {
-    in = slots[step.reads[0].slot].slice(0, 0, count);
-  } else {
-    in = arena_.alloc(DType::kF32, {hidden, width});
-    copy(stream_, slots[step.reads[0].slot].slice(0, 0, hidden), in);
-  }
-  if (step.blocks.last()) {
-    const TensorView out = step.writes.empty()
-                               ? arena_.alloc(DType::kF32, {count, traits_.row()})
-                               : latent_slot(step.writes[0].slot, tokens()).slice(0, 0, count);
-    return forward(step.blocks, in, out);
-  }
-  const TensorView out = arena_.alloc(DType::kF32, {hidden, width});
-  forward(step.blocks, in, out);
-  copy(stream_, out, slots[step.writes[0].slot].slice(0, 0, hidden));
+TensorView StreamDenoiser::velocity_rows(const Step& step) {
+  const int64_t count = rows_of(step.pass);
+  return step.writes.empty() ? arena_.alloc(DType::kF32, {count, traits_.row()})
+                             : latent_slot(step.writes[0].slot, tokens()).slice(0, 0, count);
 }
 
 TensorView StreamDenoiser::signal_of(const Pass& pass) {
@@ -375,26 +352,17 @@ TensorView StreamDenoiser::signal_of(const Pass& pass) {
   return silence_;
 }
 
+// A solver without a history keeps nothing for the next step.
 void StreamDenoiser::update(const Step& step) {
-  const int64_t count = rows_of(step.pass);
-  if (count == 0) return;
-  const TensorView before = slots[step.reads[0].slot].slice(0, 0, count);
-  const TensorView velocity = slots[velocity_slot(0)].slice(0, 0, count);
-  if (job_->on_update) job_->on_update(step.pass, velocity);
-  SamplerState state(before.count(), stream_.device());
-  job_->sampler.step(stream_, arena_, step.pass.step, velocity, before, state);
-  forwards_.check_latent(step.pass, before);
+  if (rows_of(step.pass) == 0) return;
+  LatentProgram::update(step);
+  forget_solver(step.pass.clip);
 }
 
 void StreamDenoiser::decode(const Step& step) {
   const StreamBlock& block = known(step.pass.clip).of;
   if (block.frames.size() == 0) return;
-  if (!decoded_) decoded_ = Tensor(DType::kF32, shape_, stream_.device());
-  const TensorView latent = part(decoded_, block.frames.size());
-  const int64_t count = rows_of(step.pass);
-  unpatchify(stream_, slots[step.reads[0].slot].slice(0, 0, count), traits_.patch,
-             TokenRanges::all(count), latent);
-  stream_.sync();
+  const Tensor latent = joined(step);
   if (job_->decode) job_->decode(block, latent);
 }
 

@@ -15,7 +15,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/denoising/forwards.h"
+#include "engine/denoising/latent_program.h"
 #include "parallel/methods/causal_window.h"
 #include "parallel/schedule/stream_plan.h"
 
@@ -81,7 +81,7 @@ struct StreamJob {
 StreamPlanConfig stream_config(const RankPlacement& placement, const TransformerTraits& traits,
                                DType wire, const StreamJob& job);
 
-class StreamDenoiser final : private StagedProgram {
+class StreamDenoiser final : private LatentProgram {
  public:
   StreamDenoiser(const Rank& rank, DType wire);
 
@@ -113,9 +113,9 @@ class StreamDenoiser final : private StagedProgram {
   // The rows that a pass has.
   int64_t rows_of(const Pass& pass);
 
-  void begin_pass(const Pass& pass);
+  bool begin_pass(const Step& step) override;
+  void begin_sink(const Pass& pass);
   void begin_block(const Pass& pass);
-  void load(const Step& step) override { forwards_.load(step.pass.model, false); }
   void enter(const Step& step) override;
   void word(const Step& step) override { slots.make(step.writes[0].slot, DType::kI64, 1, 1); }
   void enter_sinks(const Step& step);
@@ -123,10 +123,25 @@ class StreamDenoiser final : private StagedProgram {
     return config_.rows(message.pass, message.tokens, message.payload);
   }
   void received(const Step& message) override;
-  void compute(const Step& step) override;
-  void run_rows(const Step& step, const Forward& forward);
-  void run_own_tokens(const Step& step, const Forward& forward);
+  void run_blocks(const Step& step, const Forward& forward) override;
+  int64_t forward_rows(const Step& step) override { return rows_of(step.pass); }
+  TensorView latent_rows(const Step& step) override {
+    return slots[step.reads[0].slot].slice(0, 0, rows_of(step.pass));
+  }
+  TensorView velocity_rows(const Step& step) override;
   void update(const Step& step) override;
+  Part part_of(const SlotId& slot, const Step& decode) override {
+    const int64_t count = rows_of(decode.pass);
+    return {slots[slot].slice(0, 0, count), TokenRanges::all(count)};
+  }
+  TensorView updated_rows(const Step& step) override { return latent_rows(step); }
+  TensorView velocity_of(const Step& step) override {
+    return slots[velocity_slot(0)].slice(0, 0, rows_of(step.pass));
+  }
+  void moves(const Step& step, const Range&, const TensorView&,
+             const TensorView& velocity) override {
+    if (job_->on_update) job_->on_update(step.pass, velocity);
+  }
   void decode(const Step& step) override;
   int64_t joint_rows(const Pass& pass) override {
     return is_sink(pass) ? config_.sink_joint_rows : 0;
@@ -140,8 +155,6 @@ class StreamDenoiser final : private StagedProgram {
     return config_.swaps() && number >= config_.swap_block;
   }
 
-  Experts& experts_;
-  Forwards forwards_;
   Communicator* const world_;
   std::optional<Communicator> ulysses_group_;  // the ranks that split the tokens of its forwards
   StreamPlanConfig config_;
@@ -150,7 +163,7 @@ class StreamDenoiser final : private StagedProgram {
   int learned_ = 0;         // blocks of the plan
   int last_ = 0;            // all blocks from this one on are hollow
   StreamBlock following_;   // the next one with frames
-  Tensor drawn_, decoded_;  // [C, P, H, W] each, of one block at a time
+  Tensor drawn_;            // [C, P, H, W], of one block at a time
   Tensor silence_;          // the signal of a sink
   std::optional<CausalWindow> window_;
   size_t window_bytes_ = 0;
