@@ -4,7 +4,7 @@
 
 #include "apps/command_line/flags.h"
 #include "apps/command_line/printable.h"
-#include "engine/generation/request.h"
+#include "engine/job/request.h"
 
 namespace weft {
 

@@ -45,7 +45,7 @@ install(CODE [[
     file(GLOB libraries $ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/lib*/libweft_*.a)
     execute_process(COMMAND strip --strip-debug ${libraries} COMMAND_ERROR_IS_FATAL ANY)
   endif()]] COMPONENT development)
-# Programs include <weft/engine/generation/generator.h>; the headers name each other as "engine/generation/request.h".
+# Programs include <weft/engine/generation/generator.h>; the headers name each other as "engine/job/request.h".
 target_include_directories(weft_kernels INTERFACE
   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}> $<INSTALL_INTERFACE:${weft_headers}>)
 target_compile_features(weft_kernels INTERFACE cxx_std_20)

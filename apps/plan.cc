@@ -11,7 +11,7 @@
 #include "apps/layout_choice.h"
 #include "apps/model_folder.h"
 #include "apps/plan_queue.h"
-#include "engine/sound/sound_clips.h"
+#include "engine/job/sound_clips.h"
 #include "io/atomic_file.h"
 #include "io/json.h"
 #include "parallel/schedule/plan_check.h"
@@ -19,11 +19,6 @@
 
 namespace weft {
 namespace {
-
-int64_t streamed_by(const MemoryPlan& plan) {
-  const std::vector<uint64_t>& all = plan.parts.streamed;
-  return all.empty() ? 0 : static_cast<int64_t>(*std::max_element(all.begin(), all.end()));
-}
 
 int64_t most_sent(const Forecast& out) {
   int64_t most = 0;
@@ -76,8 +71,8 @@ Json to_json(const PlannedJob& job, const Forecast& out, const SimulatedMachine&
               {"speed_up", alone_s / out.seconds},
               {"high_water_bytes", out.high_water()}};
   for (const auto& [stage, seconds] : out.stages) object["stages"][stage] = seconds;
-  if (job.request.method->in_blocks())
-    object["queue"] = to_json(QueueForecast(job).timeline(out.layout), out);
+  if (out.queue)
+    object["queue"] = to_json(*out.queue, out);
   else
     object["turns"] = schedule_json(job, out.layout);
   object["fits"] = out.fits();
@@ -101,8 +96,8 @@ Json to_json(const PlannedJob& job, const Forecast& out, const SimulatedMachine&
       line["sent"] = sent_json(out.ranks[rank].counters);
     }
     describe_device_memory(out.memory[rank], line);
-    if (machine.planned || streamed_by(out.memory[rank]) > 0)
-      line["streamed_bytes_per_forward"] = streamed_by(out.memory[rank]);
+    const uint64_t streamed = most_streamed({&out.memory[rank], 1});
+    if (machine.planned || streamed > 0) line["streamed_bytes_per_forward"] = streamed;
     object["per_rank"].push_back(std::move(line));
   }
   return object;
@@ -248,8 +243,7 @@ void print_comparison(const PlannedJob& job, const SimulatedMachine& machine,
                 to_string(*all.choice).c_str());
   if (all.forecasts.size() > 1 || first.ranks.empty()) return print_all(all.forecasts, all.alone_s);
   print_one(job, first, machine, all.alone_s);
-  if (job.request.method->in_blocks() && !rank)
-    return print_queue(QueueForecast(job).timeline(first.layout), first);
+  if (first.queue && !rank) return print_queue(*first.queue, first);
   print_schedule(job, first.layout, rank);
 }
 
@@ -295,9 +289,7 @@ int run_plan(const Flags& flags) {
   }
   if (!svg.empty()) {
     const std::string title = generator.model_name() + ", " + to_string(first.layout);
-    write_file(svg, job.request.method->in_blocks()
-                        ? svg_of(QueueForecast(job).timeline(first.layout), title)
-                        : timeline_svg(first.ranks, title));
+    write_file(svg, first.queue ? svg_of(*first.queue, title) : timeline_svg(first.ranks, title));
     if (!flags.on("json")) std::printf("drawn   %s\n", svg.c_str());
   }
   check_memory(job, first);

@@ -2,7 +2,7 @@
 // The part of `weft plan` that is about the block queue: slots, idle slots, links and frames.
 #include <string>
 
-#include "engine/planning/queue_forecast.h"
+#include "engine/planning/forecast.h"
 #include "io/json.h"
 
 namespace weft {

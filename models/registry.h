@@ -58,7 +58,7 @@ struct DefaultSettings {
   double guidance_scale = 5;               // for the high-noise expert where there are two
   std::optional<double> guidance_scale_2;  // for the low-noise expert
   std::optional<double> flow_shift;        // unset: scheduler_config.json
-  // The polynomial of TeaCache, highest power first (engine/generation/step_cache.h). Empty: none
+  // The polynomial of TeaCache, highest power first (engine/methods/step_cache.h). Empty: none
   // is known.
   std::vector<double> teacache;
   std::optional<StreamDefaults> stream;  // unset: the model draws no streams

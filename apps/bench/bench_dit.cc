@@ -9,7 +9,7 @@
 #include "apps/device.h"
 #include "apps/generate/offload_report.h"
 #include "apps/scratch_folder.h"
-#include "engine/denoising/finite_watch.h"
+#include "engine/latents/finite_watch.h"
 #include "engine/memory/memory_plan.h"
 #include "io/json.h"
 #include "kernels/copy.h"

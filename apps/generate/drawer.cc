@@ -17,7 +17,7 @@
 #include "apps/inspect/memory.h"
 #include "apps/model_folder.h"
 #include "apps/preview/preview_file.h"
-#include "engine/sound/sound_clips.h"
+#include "engine/job/sound_clips.h"
 #include "io/media/segments.h"
 #include "io/media_time.h"
 #include "io/sound/sounded_sink.h"

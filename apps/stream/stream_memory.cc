@@ -6,15 +6,15 @@
 
 namespace weft {
 
-std::vector<StreamMemory> stream_memory(StreamEngine& engine, const std::string& caption) {
-  std::vector<StreamMemory> devices;
+std::vector<StreamBytes> stream_memory(StreamEngine& engine, const std::string& caption) {
+  std::vector<StreamBytes> devices;
   for (int rank = 0; rank < engine.ranks(); ++rank) {
     const StreamBytes bytes = engine.bytes(caption, rank);
-    auto at = std::ranges::find(devices, engine.device(rank), &StreamMemory::device);
-    if (at == devices.end()) at = devices.insert(at, StreamMemory{engine.device(rank)});
-    at->bytes.encoding = std::max(at->bytes.encoding, bytes.encoding);
-    at->bytes.weights += bytes.weights;
-    at->bytes.running += bytes.running;
+    auto at = std::ranges::find(devices, bytes.device, &StreamBytes::device);
+    if (at == devices.end()) at = devices.insert(at, StreamBytes{bytes.device});
+    at->encoding = std::max(at->encoding, bytes.encoding);
+    at->weights += bytes.weights;
+    at->running += bytes.running;
   }
   return devices;
 }
@@ -32,23 +32,23 @@ uint64_t FreeMemory::of(Device device) const {
   return found == free_.end() ? available_memory(device) : found->second;
 }
 
-bool FreeMemory::has(const std::vector<StreamMemory>& needed) const {
-  return std::ranges::all_of(needed,
-                             [&](const StreamMemory& one) { return one.fits(of(one.device)); });
+bool FreeMemory::has(const std::vector<StreamBytes>& needed) const {
+  return std::ranges::all_of(
+      needed, [&](const StreamBytes& one) { return one.high_water() <= of(one.device); });
 }
 
-std::string FreeMemory::shown(const std::vector<StreamMemory>& needed) const {
+std::string FreeMemory::shown(const std::vector<StreamBytes>& needed) const {
   std::string text;
-  for (const auto& [device, bytes] : needed)
+  for (const StreamBytes& bytes : needed)
     text += (text.empty() ? "" : "; ") + format_bytes(bytes.high_water()) + " of " +
-            format_bytes(of(device)) + ": weights " + format_bytes(bytes.weights) +
+            format_bytes(of(bytes.device)) + ": weights " + format_bytes(bytes.weights) +
             ", keys and workspace " + format_bytes(bytes.running);
   return text;
 }
 
-void FreeMemory::check(const std::vector<StreamMemory>& needed) const {
-  for (const StreamMemory& one : needed)
-    if (!one.fits(of(one.device)))
+void FreeMemory::check(const std::vector<StreamBytes>& needed) const {
+  for (const StreamBytes& one : needed)
+    if (one.high_water() > of(one.device))
       throw Error(ErrorKind::kMemory,
                   "the stream does not fit: it needs " + shown({one}) +
                       "; legal: a smaller --size, --kv-dtype int8, --weights int8 (fp8 on a GPU), "

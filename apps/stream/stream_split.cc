@@ -21,7 +21,7 @@ StreamSplit choose_split(const Flags& flags, int ranks,
     StreamEngine engine(model, other);
     return stream_memory(engine, caption);
   };
-  const std::vector<StreamMemory> needs = stream_memory(*out.engine, caption);
+  const std::vector<StreamBytes> needs = stream_memory(*out.engine, caption);
   free.check(needs);
   out.memory = free.shown(needs);
   if (!live && !is_open && !flags.on("dry-run")) return out;

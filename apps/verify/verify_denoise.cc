@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "apps/verify/verify_run.h"
-#include "engine/denoising/denoiser.h"
 #include "engine/sampling/guidance.h"
+#include "engine/schedules/denoiser.h"
 #include "kernels/transfer.h"
 #include "models/blocks.h"
 
@@ -40,23 +41,6 @@ Request displaced_request(const Case& c) {
   return request;
 }
 
-Tensor own_frames(Bench& bench, const Tensor& noise, const LatentSplit& split, int rank) {
-  Tensor own = bench.tensor(DType::kF32, split.held(rank));
-  const Range& frames = split.frames[rank];
-  copy(bench.stream, noise.view().slice(1, frames.begin, frames.size()), own);
-  return own;
-}
-
-// Puts the next frames of a latent, if the rank has them, into `whole`.
-void place(Bench& bench, const TensorView& frames, int64_t& at, const Tensor& whole) {
-  if (frames.data) {
-    Stream host = host_stream(bench.stream);
-    const HostCopy copied(bench.stream, frames);
-    copy(host, copied.view(), whole.view().slice(1, at, frames[1]));
-  }
-  at += frames[1];
-}
-
 bool is_pipefusion(const Case& c) { return c.text("method") == "pipefusion"; }
 
 Displaced displaced_of(const Case& c) {
@@ -71,107 +55,264 @@ Displaced displaced_of(const Case& c) {
   return method;
 }
 
-JobFacts facts_of(const Case& c, const Request& request) {
-  JobFacts facts{
-      .request = request,
-      .sampler = {SamplerConfig::from_json_file(c.part_file("scheduler", "scheduler_config.json")),
-                  c.integer("steps", kMaxSteps)},
-      .guidance = {*request.guidance_scale}};
+// The facts of a case, for a latent of `shape`.
+JobFacts facts_of(const Case& c, const Request& request, const std::array<int64_t, 4>& shape) {
+  JobFacts facts{.request = request,
+                 .sampler = sampler_of(c, c.integer("steps", kMaxSteps)),
+                 .latent = shape,
+                 .window = shape,
+                 .guidance = {*request.guidance_scale}};
   facts.dual_scope = request.method->dual_scope(facts.sampler);
   return facts;
 }
 
-// Generates with the case's guidance and the seams of its placement. `steps` are those whose
-// velocities are results.
-NamedTensors denoise(Case& c, const std::function<JobFacts(const Sequence& all)>& facts_on,
-                     const std::function<std::vector<int>(const Sampler& sampler)>& steps_of) {
-  Bench bench(c);
-  CaseTransformer experts(c, bench.stream);
+DenoisePlanConfig plan_of(const Case& c, const CaseExperts& experts, const JobFacts& facts,
+                          const Sequence& all) {
   const TransformerTraits& traits = experts.traits();
-  const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
-  const Tensor noise = bench.load(inputs, "noise");
-  const auto shape = noise.view().extent;
-  const auto grid = traits.grid(shape[1], shape[2], shape[3]);
-  const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
-  const JobFacts facts = facts_on(all);
-  const Sampler& sampler = facts.sampler;
-  const std::vector<int> steps = steps_of(sampler);
-  const int branches = guidance_branches(facts.guidance[0]);
-  const Tensor positive = bench.load(inputs, "encoder_hidden_states");
-  const Tensor negative =
-      branches == 2 ? bench.load(inputs, "negative_encoder_hidden_states") : Tensor();
-
-  const LatentSplit split =
-      c.placement.split({shape[0], shape[1], shape[2], shape[3]}, traits.patch[0]);
-  NamedTensors out;
-  std::map<int, Tensor> velocities;  // this rank's rows
   DenoisePlanConfig config =
       staged_config(c.placement, traits, experts.dtype(), all, facts.patches);
-  config.steps.assign(sampler.steps(), {.model = 0, .branches = branches});
+  config.steps.assign(facts.sampler.steps(),
+                      {.model = 0, .branches = guidance_branches(facts.guidance[0])});
   config.blocks = {traits.blocks};
   if (const auto& patches = facts.patches.pipefusion) displace_steps(config.steps, patches->warmup);
-  Stream host = host_stream(bench.stream);
-  out["latents"] = Tensor(DType::kF32, split.shape);
-  int64_t decoded = 0;  // latent frames
-  Job job{
-      .facts = facts,
-      .embeds = {positive.view(), negative.view()},
-      .latent = own_frames(bench, noise, split, c.placement.rank()),
-      .on_velocity =
-          [&](int step, const Range& own, const TensorView& velocity) {
-            if (std::ranges::count(steps, step) == 0) return;
-            Tensor& rows = velocities[step];
-            if (!rows)
-              rows = Tensor(DType::kF32,
-                            {c.placement.tokens(all, facts.patches).size(), traits.row()});
-            const HostCopy copied(bench.stream, velocity);
-            copy(host, copied.view(), rows.view().slice(0, own.begin, own.size()));
-          },
-      .decode = [&](const TensorView& frames) { place(bench, frames, decoded, out["latents"]); }};
-  Denoiser({bench.stream, bench.arena, experts, c.placement}).run(config, job);
+  return config;
+}
 
-  for (const int step : steps) {
-    const auto own = velocities.find(step);
-    const Tensor rows =
-        join_rows(bench, c.placement, own == velocities.end() ? TensorView() : own->second.view(),
-                  c.placement.layout()[Axis::kLayers] - 1, step,
-                  {.all = all, .columns = traits.row(), .patches = facts.patches});
-    if (!c.placement.root()) continue;
-    Tensor velocity(DType::kF32, {shape[0], shape[1], shape[2], shape[3]});
-    unpatchify(host, rows, traits.patch, TokenRanges::all(all.tokens), velocity);
-    out["velocity." + std::to_string(step)] = std::move(velocity);
+// The tokens whose velocity a rank reports: the first rank of the last stage that has them.
+CaseRun::Reported own_tokens(const RankPlacement& placement, const Sequence& all,
+                             const StalePatches& patches) {
+  return [=, &placement](const Pass&, int rank) {
+    const int last = placement.layout()[Axis::kLayers] - 1;
+    return placement.rank_of(last, placement.mesh().sequence_index(rank)) == rank
+               ? placement.tokens_of(rank, all, patches)
+               : TokenRanges{{}, all.tokens};
+  };
+}
+
+// Generates with the case's guidance and the seams of its placement. The velocities of the first
+// displaced step, of `first`, and of the last one are results.
+NamedTensors denoise(Case& c,
+                     const std::function<JobFacts(const std::array<int64_t, 4>& shape,
+                                                  const Sequence& all)>& facts_on,
+                     int first) {
+  Bench bench(c);
+  CaseExperts experts(c, bench.stream);
+  const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
+  const TensorView noise = inputs.view("noise");
+  const std::array<int64_t, 4> shape{noise[0], noise[1], noise[2], noise[3]};
+  const auto grid = experts.traits().grid(shape[1], shape[2], shape[3]);
+  const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
+  const JobFacts facts = facts_on(shape, all);
+  const DenoisePlanConfig config = plan_of(c, experts, facts, all);
+  CaseRun run(c, bench, experts, facts, own_tokens(c.placement, all, facts.patches));
+  const Tensor positive = bench.load(inputs, "encoder_hidden_states");
+  Tensor negative;
+  if (config.steps[0].branches == 2)
+    negative = bench.load(inputs, "negative_encoder_hidden_states");
+  run.job.prompts = {positive.view()};
+  run.job.negative = negative;
+  Denoiser(run.rank()).run(config, run.job);
+  NamedTensors out;
+  const int last = facts.sampler.steps() - 1;
+  for (const int step : std::set{std::min(first, last), last})
+    if (Tensor velocity = run.velocity({.step = step}, shape[1]))
+      out["velocity." + std::to_string(step)] = std::move(velocity);
+  out["latents"] = std::move(run.latents);
+  return out;
+}
+
+std::string observed_name(const TransformerTraits& traits, int block) {
+  const auto [name, number] = traits.observed_block(block);
+  return std::string(name) + "." + std::to_string(number);
+}
+
+// Joins on the root what the ranks' collectors saw of token rows, under the golden names.
+void join_seen(Bench& bench, const RankPlacement& placement, const TransformerTraits& traits,
+               const Sequence& all, int64_t joint, NamedTensors& seen) {
+  if (placement.alone()) return;
+  const int stages = placement.layout()[Axis::kLayers];
+  int message = 0;
+  const auto join = [&](const std::string& name, int stage, int64_t extra) {
+    const auto own = seen.find(name);
+    Tensor whole =
+        join_rows(bench, placement, own == seen.end() ? TensorView() : own->second.view(), stage,
+                  message++, {all, extra, traits.width, traits.joint_first});
+    if (whole) seen[name] = std::move(whole);
+  };
+  // Only the first stage sees rows that no block made. The root is one of its ranks, so all of them
+  // have seen the same.
+  std::set<std::string> blocks_seen;
+  for (int i = 0; i < traits.blocks; ++i) blocks_seen.insert(observed_name(traits, i));
+  std::vector<std::pair<std::string, int64_t>> before;
+  const int64_t own = placement.tokens(all).size();
+  for (const auto& [name, tensor] : seen)
+    if (!blocks_seen.count(name) && tensor.view().rank == 2 &&
+        (name == "patch_embedding" || name.find('.') != std::string::npos))
+      before.emplace_back(name, tensor.view()[0] - own);
+  const bool first = placement.blocks(traits.blocks).first();
+  for (const auto& [name, extra] : before)
+    if (first) join(name, 0, extra);
+  message = 1 << 10;
+  for (int stage = 0; stage < stages; ++stage) {
+    const BlockRange blocks = stage_blocks(traits.blocks, stages, stage);
+    for (int i = blocks.begin; i < blocks.end; ++i) join(observed_name(traits, i), stage, joint);
+  }
+}
+
+// The timesteps of a case as segments: of all tokens, or one per token. A segment is a latent frame
+// at most where each frame follows its own signal.
+std::vector<TimeSegment> segments_of(const Case& c, const Tensor& timestep, const Sequence& all,
+                                     bool of_frames) {
+  const int64_t count = timestep.count(), tokens = all.tokens;
+  if (count != 1 && count != tokens)
+    throw Error(ErrorKind::kModel, c.folder + ": timestep has " + std::to_string(count) +
+                                       " values (legal: 1, or one for each of " +
+                                       std::to_string(tokens) + " tokens)");
+  const float* t = timestep.as<float>();
+  std::vector<TimeSegment> out;
+  const int64_t segments = of_frames ? all.frames : 1, each = tokens / segments;
+  if (count == 1) {
+    for (int64_t i = 0; i < segments; ++i) out.push_back({{i * each, (i + 1) * each}, t[0]});
+    return out;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    if (out.empty() || t[i] != out.back().timestep) out.push_back({{i, i}, t[i]});
+    out.back().tokens.end = i + 1;
   }
   return out;
 }
 
+// Repeats the rows that a forward has per segment of equal timesteps: a row per token.
+void give_each_token_its_time(std::span<const TimeSegment> times, NamedTensors& seen) {
+  for (const auto& [name, columns] : {std::pair{"temb", 1}, {"timestep_proj", 2}}) {
+    const auto found = seen.find(name);
+    if (found == seen.end()) continue;
+    const TensorView from = found->second.view();
+    const int64_t row = from.count() / static_cast<int64_t>(times.size());
+    const int64_t tokens = times.back().tokens.end, d = from[-1];
+    Tensor all =
+        columns == 1 ? Tensor(DType::kF32, {tokens, d}) : Tensor(DType::kF32, {tokens, row / d, d});
+    for (size_t i = 0; i < times.size(); ++i)
+      for (int64_t token = times[i].tokens.begin; token < times[i].tokens.end; ++token)
+        std::copy_n(from.as<float>() + static_cast<int64_t>(i) * row, row,
+                    all.as<float>() + token * row);
+    found->second = std::move(all);
+  }
+}
+
+// The inputs of a transformer beside the latent and the prompt.
+struct GivenInputs {
+  Tensor image, channels;
+};
+GivenInputs given_inputs(Bench& bench, const Case& c, const TensorFile& inputs, const TensorView& x,
+                         const TransformerTraits& traits) {
+  if (x[0] != traits.in_channels)
+    throw Error(ErrorKind::kModel, c.folder + ": hidden_states has " + std::to_string(x[0]) +
+                                       " channels (legal: " + std::to_string(traits.in_channels) +
+                                       ")");
+  GivenInputs given;
+  const std::string image = "encoder_hidden_states_image";
+  if (inputs.contains(image)) {
+    given.image = bench.load(inputs, image);
+    if (given.image.view().rank != 2)
+      throw Error(ErrorKind::kModel, c.folder + ": " + image + " is " +
+                                         given.image.view().to_string_shape() + " (legal: [N, d])");
+  }
+  if (const int64_t channels = traits.given_channels()) {
+    given.channels = bench.tensor(DType::kF32, {channels, x[1], x[2], x[3]});
+    copy(bench.stream, x.slice(0, traits.out_channels, channels), given.channels);
+  }
+  return given;
+}
+
 }  // namespace
+
+// A generation of one step, of which the velocity is the result.
+NamedTensors run_transformer(Case& c) {
+  const ZoneScope zone(Zone::kDenoise);
+  Bench bench(c);
+  CaseExperts experts(c, bench.stream);
+  const TransformerTraits& traits = experts.traits();
+  const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
+  const Tensor latent = bench.load(inputs, "hidden_states");
+  const Tensor timestep = on_host(bench.stream, bench.load(inputs, "timestep"));
+  const Tensor embeds = bench.load(inputs, "encoder_hidden_states");
+  const TensorView x = as_video(latent);
+  if (x.rank != 4 || embeds.view().rank != 2)
+    throw Error(ErrorKind::kModel, c.folder +
+                                       ": hidden_states is [C, F, H, W] or [C, H, W], and "
+                                       "encoder_hidden_states [T, d]");
+  const auto grid = traits.grid(x[1], x[2], x[3]);
+  const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
+  const GivenInputs given = given_inputs(bench, c, inputs, x, traits);
+  const SpeechInputs speech = speech_inputs(bench, c, inputs, *experts.models[0], grid[0]);
+  const Tensor pooled = traits.pooled_columns ? bench.load(inputs, "pooled_projections") : Tensor();
+  const std::array<int64_t, 4> shape{traits.out_channels, x[1], x[2], x[3]};
+  const JobFacts facts{.request = {},
+                       .sampler = {{.kind = SolverKind::kEuler}, 1},
+                       .latent = shape,
+                       .window = shape,
+                       .guidance = {1}};
+  Collector prepared, collector;
+  NamedTensors& seen = collector.tensors;
+  CaseRun run(c, bench, experts, facts, own_tokens(c.placement, all, {}));
+  Job& job = run.job;
+  job.prompts = {embeds.view()};
+  if (pooled) job.pooled[0] = pooled;
+  job.conditions = {.image = given.image,
+                    .channels = given.channels,
+                    .guidance = json_number_or(c.spec, "guidance_scale", c.file("case.json"), 0),
+                    .reference = speech.reference,
+                    .motion = speech.motion,
+                    .motion_scales = speech.motion_scales,
+                    .pose = speech.pose};
+  job.signal = {speech.signal.view()};
+  job.noise = [&](const Segment&, const TensorView& to) {
+    Stream host = host_stream(bench.stream);
+    copy(host, HostCopy(bench.stream, x).view().slice(0, 0, traits.out_channels), to);
+  };
+  job.decode = {};
+  job.times = segments_of(c, timestep, all, traits.signal_columns > 0);
+  job.prompt_observer = &prepared;
+  job.observer = &collector;
+  DenoisePlanConfig config = plan_of(c, experts, facts, all);
+  const int64_t joint = config.joint_rows[0] = joint_rows_of(
+      *experts.models[0], grid, embeds.view()[0], bool(speech.reference), bool(speech.motion));
+  Denoiser(run.rank()).run(config, job);
+  join_seen(bench, c.placement, traits, all, joint, seen);
+  Tensor out = run.velocity({}, x[1]);
+  if (timestep.count() > 1) give_each_token_its_time(job.times, seen);
+  if (out && latent.view().rank == 3)
+    out = f32_copy(bench.stream, out, {x.extent[0], x.extent[2], x.extent[3]});
+  if (out) seen["output"] = std::move(out);
+  seen.merge(prepared.tensors);
+  return std::move(seen);
+}
 
 NamedTensors run_clips(Case& c) {
   return denoise(
-      c, [&](const Sequence& all) { return facts_of(c, clips_request(c, all.frames)); },
-      [](const Sampler& sampler) {
-        return std::vector{0, sampler.steps() - 1};
-      });
+      c,
+      [&](const auto& shape, const Sequence& all) {
+        return facts_of(c, clips_request(c, all.frames), shape);
+      },
+      0);
 }
 
 NamedTensors run_displaced(Case& c) {
   const Displaced method = displaced_of(c);
   return denoise(
       c,
-      [&](const Sequence& all) {
+      [&](const auto& shape, const Sequence& all) {
         if (const std::string why = refuse(method, all.tokens); !why.empty())
           throw Error(ErrorKind::kModel, c.file("case.json") + ": " + why);
-        JobFacts facts = facts_of(c, displaced_request(c));
+        JobFacts facts = facts_of(c, displaced_request(c), shape);
         if (is_pipefusion(c))
           facts.patches.pipefusion = PipeFusion{method.patches, method.warmup};
         else
           facts.patches.displaced = method;
         return facts;
       },
-      [&](const Sampler& sampler) {
-        const int last = sampler.steps() - 1;
-        return std::vector{std::min(method.warmup, last), last};
-      });
+      method.warmup);
 }
 
 MethodLimit limit_displaced(const Case& c) {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/verify/verify_run.h"
-#include "engine/sound/audio_features.h"
+#include "engine/parts/audio_features.h"
 #include "io/json.h"
 #include "io/text/text_clean.h"
 #include "io/weights/weights_file.h"

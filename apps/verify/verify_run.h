@@ -1,12 +1,15 @@
 #pragma once
 // Shared by the stages of `weft verify`: the case that runs, and a collector of intermediate
 // results.
+#include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "apps/verify/verify_stages.h"
+#include "engine/latents/job.h"
 #include "engine/parts/rank.h"
 #include "engine/parts/seams.h"
 #include "io/json.h"
@@ -112,24 +115,55 @@ struct Collector final : Observer {
   }
 };
 
-// The transformer of a case. All rows of its prompts are given.
-struct CaseTransformer final : Experts {
-  CaseTransformer(const Case& c, Stream& stream)
-      : weights(open_part_weights(PartKind::kTransformer, c.part("transformer"))),
-        model(c.transformer_model(weights)),
-        transformer(model->load(stream, weights,
-                                c.placement.load(model->traits(), {.dtype = c.options.dtype}))) {}
+// The experts of a case, all resident, with its LoRA files merged into them. All rows of its
+// prompts are given.
+struct CaseExperts final : Experts {
+  CaseExperts(const Case& c, Stream& stream);
   const ModelFamily& family() const override { return row; }
-  const TransformerTraits& traits() const override { return model->traits(); }
-  DType dtype() const override { return transformer->loaded().dtype; }
+  const TransformerTraits& traits() const override { return models[0]->traits(); }
+  DType dtype() const override { return loaded[0]->loaded().dtype; }
   int64_t text_length(int64_t rows) const override { return rows; }
-  const Transformer& expert(Stream&, int) override { return *transformer; }
+  const Transformer& expert(Stream&, int model) override { return *loaded[model]; }
   void done_with_experts() override {}
 
   const ModelFamily row{};
-  const TensorFile weights;
-  const std::shared_ptr<const TransformerModel> model;
-  const std::unique_ptr<Transformer> transformer;
+  std::vector<std::shared_ptr<const TransformerModel>> models;
+  std::vector<std::unique_ptr<Transformer>> loaded;
+};
+// Their number in a case, and the description of one.
+int experts_of(const Case& c);
+std::shared_ptr<const TransformerModel> expert_model(const Case& c, int model);
+Sampler sampler_of(const Case& c, int steps);
+
+// The run of a case's job on one rank. It reads the noise of segments from the case's `noise`
+// [C, F, H, W], whose frames are those of the video, and keeps their latents and velocities.
+class CaseRun {
+ public:
+  // `reported` are the tokens of a pass that a rank reports, of which one has each token.
+  using Reported = std::function<TokenRanges(const Pass& pass, int rank)>;
+  CaseRun(Case& c, Bench& bench, CaseExperts& experts, const JobFacts& facts, Reported reported);
+
+  Rank rank() const { return {bench_.stream, bench_.arena, experts_, case_.placement}; }
+  // Returns the guided velocity of a pass [C, frames, H, W] on the root, elsewhere an empty tensor.
+  Tensor velocity(const Pass& pass, int64_t frames);
+  // The root takes in `latents` what the rank `from` has.
+  void latents_from(int from);
+  // The latents, and the velocities of all steps of `blocks`, which begin where the first of them
+  // says and have the frames after it.
+  NamedTensors results(std::span<const Range> blocks, int steps);
+
+  TensorFile inputs;
+  Job job;
+  Tensor latents;  // [C, F, H, W], on the host
+
+ private:
+  Case& case_;
+  Bench& bench_;
+  CaseExperts& experts_;
+  const Reported reported_;
+  Stream host_;
+  Tensor noise_;
+  std::map<Pass, Tensor> velocities_;  // this rank's rows, on the host
 };
 
 // Joins the rows [n + joint, columns] of every sequence index, which stage `stage` holds on the
@@ -157,10 +191,15 @@ SpeechInputs speech_inputs(Bench& bench, const Case& c, const TensorFile& inputs
 Tensor signal_of(Bench& bench, const TransformerModel& model, const TensorView& features,
                  int64_t frames);
 
-// Stages clips and displaced (verify_denoise.cc).
+// Stages transformer, clips and displaced (verify_denoise.cc).
+NamedTensors run_transformer(Case& c);
 NamedTensors run_clips(Case& c);
 NamedTensors run_displaced(Case& c);
 MethodLimit limit_displaced(const Case& c);
+// A latent [C, F, H, W], or a picture's [C, H, W] as one of a frame.
+inline TensorView as_video(const TensorView& x) {
+  return x.rank == 3 ? x.reshape({x[0], 1, x[1], x[2]}) : x;
+}
 
 // Stages tokenizer, text_clean, text_encoder, image_encoder and audio_encoder
 // (verify_encoders.cc).

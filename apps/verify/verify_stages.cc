@@ -2,11 +2,9 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "apps/generate/request_flags.h"
 #include "apps/verify/verify_run.h"
-#include "engine/denoising/staged_program.h"
 #include "engine/generation/generator.h"
 #include "engine/sampling/guidance.h"
 #include "engine/sampling/noise.h"
@@ -72,233 +70,6 @@ uint64_t json_seed(const nlohmann::json& object, const std::string& what) {
   return value.get<uint64_t>();
 }
 
-// A latent [C, F, H, W], or a picture's [C, H, W] as one of a frame.
-TensorView latent_of(const TensorView& x) {
-  return x.rank == 3 ? x.reshape({x[0], 1, x[1], x[2]}) : x;
-}
-
-// One forward in the pipeline stages of the replica: a generation of one step, whose update takes
-// the velocity for the latent.
-class OneForward final : private StagedProgram {
- public:
-  OneForward(Bench& bench, Context& context, const RankPlacement& placement,
-             const Transformer& model, const Conditioning& conditioning, const Rope& rope)
-      : StagedProgram(bench.stream, bench.arena, placement, model.traits(), model.loaded().dtype),
-        context_(context),
-        model_(model),
-        conditioning_(conditioning),
-        rope_(rope) {}
-
-  // Returns the velocity of `latent` [C, F, H, W], on the host. `signal` is as in ForwardArgs.
-  Tensor run(Tensor latent, std::span<const TimeSegment> times, const TensorView& signal) {
-    const int64_t tokens = context_.tokens.total, frames = latent.view()[1] / traits_.patch[0];
-    DenoisePlanConfig config = staged_config(placement_, traits_, dtype_, {tokens, frames});
-    config.steps = {{.model = 0, .branches = 1}};
-    config.blocks = {traits_.blocks};
-    config.joint_rows = {conditioning_.joint_rows(), 0};
-    times_ = times;
-    signal_ = signal;
-    run_from(std::move(latent), config);
-    return std::move(velocity_);
-  }
-
- private:
-  int64_t joint_rows(const Pass&) override { return conditioning_.joint_rows(); }
-  void compute(const Step& step) override {
-    const Arena::Scope scope(arena_);
-    const auto segments = static_cast<int64_t>(times_.size());
-    const TensorView embedding = arena_.alloc(DType::kF32, {segments, traits_.time_columns});
-    model_.timestep_embedding(stream_, times_, embedding);
-    run_blocks(step, [&](const BlockRange&, const TensorView& in, const TensorView& out) {
-      model_.forward(context_, {.blocks = step.blocks,
-                                .in = in,
-                                .times = times_,
-                                .embedding = embedding,
-                                .conditioning = conditioning_,
-                                .rope = rope_,
-                                .out = out,
-                                .signal = signal_});
-    });
-  }
-  void update(const Step&) override {
-    copy(stream_, slots[velocity_slot(0)],
-         slots.make(kLatentSlot, DType::kF32, own().size(), traits_.row(), stream_.device()));
-  }
-  void decode(const Step& step) override { velocity_ = on_host(stream_, joined(step)); }
-
-  Context& context_;
-  const Transformer& model_;
-  const Conditioning& conditioning_;
-  const Rope& rope_;
-  std::span<const TimeSegment> times_;
-  TensorView signal_;
-  Tensor velocity_;
-};
-
-std::string observed_name(const TransformerTraits& traits, int block) {
-  const auto [name, number] = traits.observed_block(block);
-  return std::string(name) + "." + std::to_string(number);
-}
-
-// Joins on the root what the ranks' collectors saw of token rows, under the golden names.
-void join_seen(Bench& bench, const RankPlacement& placement, const TransformerTraits& traits,
-               const Sequence& all, int64_t joint, NamedTensors& seen) {
-  if (placement.alone()) return;
-  const int stages = placement.layout()[Axis::kLayers];
-  int message = 0;
-  const auto join = [&](const std::string& name, int stage, int64_t extra) {
-    const auto own = seen.find(name);
-    Tensor whole =
-        join_rows(bench, placement, own == seen.end() ? TensorView() : own->second.view(), stage,
-                  message++, {all, extra, traits.width, traits.joint_first});
-    if (whole) seen[name] = std::move(whole);
-  };
-  // Only the first stage sees rows that no block made. The root is one of its ranks, so all of them
-  // have seen the same.
-  std::set<std::string> blocks_seen;
-  for (int i = 0; i < traits.blocks; ++i) blocks_seen.insert(observed_name(traits, i));
-  std::vector<std::pair<std::string, int64_t>> before;
-  const int64_t own = placement.tokens(all).size();
-  for (const auto& [name, tensor] : seen)
-    if (!blocks_seen.count(name) && tensor.view().rank == 2 &&
-        (name == "patch_embedding" || name.find('.') != std::string::npos))
-      before.emplace_back(name, tensor.view()[0] - own);
-  const bool first = placement.blocks(traits.blocks).first();
-  for (const auto& [name, extra] : before)
-    if (first) join(name, 0, extra);
-  message = 1 << 10;
-  for (int stage = 0; stage < stages; ++stage) {
-    const BlockRange blocks = stage_blocks(traits.blocks, stages, stage);
-    for (int i = blocks.begin; i < blocks.end; ++i) join(observed_name(traits, i), stage, joint);
-  }
-}
-
-// The timesteps of a case as segments: of all tokens, or one per token. A segment is a latent frame
-// at most where each frame follows its own signal.
-std::vector<TimeSegment> segments_of(const Case& c, const Tensor& timestep, const Sequence& all,
-                                     bool of_frames) {
-  const int64_t count = timestep.count(), tokens = all.tokens;
-  if (count != 1 && count != tokens)
-    throw Error(ErrorKind::kModel, c.folder + ": timestep has " + std::to_string(count) +
-                                       " values (legal: 1, or one for each of " +
-                                       std::to_string(tokens) + " tokens)");
-  const float* t = timestep.as<float>();
-  std::vector<TimeSegment> out;
-  const int64_t segments = of_frames ? all.frames : 1, each = tokens / segments;
-  if (count == 1) {
-    for (int64_t i = 0; i < segments; ++i) out.push_back({{i * each, (i + 1) * each}, t[0]});
-    return out;
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    if (out.empty() || t[i] != out.back().timestep) out.push_back({{i, i}, t[i]});
-    out.back().tokens.end = i + 1;
-  }
-  return out;
-}
-
-// Repeats the rows that a forward has per segment of equal timesteps: a row per token.
-void give_each_token_its_time(std::span<const TimeSegment> times, NamedTensors& seen) {
-  for (const auto& [name, columns] : {std::pair{"temb", 1}, {"timestep_proj", 2}}) {
-    const auto found = seen.find(name);
-    if (found == seen.end()) continue;
-    const TensorView from = found->second.view();
-    const int64_t row = from.count() / static_cast<int64_t>(times.size());
-    const int64_t tokens = times.back().tokens.end, d = from[-1];
-    Tensor all =
-        columns == 1 ? Tensor(DType::kF32, {tokens, d}) : Tensor(DType::kF32, {tokens, row / d, d});
-    for (size_t i = 0; i < times.size(); ++i)
-      for (int64_t token = times[i].tokens.begin; token < times[i].tokens.end; ++token)
-        std::copy_n(from.as<float>() + static_cast<int64_t>(i) * row, row,
-                    all.as<float>() + token * row);
-    found->second = std::move(all);
-  }
-}
-
-// The inputs of a transformer beside the latent and the prompt.
-struct GivenInputs {
-  Tensor image, channels;
-};
-GivenInputs given_inputs(Bench& bench, const Case& c, const TensorFile& inputs, const TensorView& x,
-                         const TransformerTraits& traits) {
-  if (x[0] != traits.in_channels)
-    throw Error(ErrorKind::kModel, c.folder + ": hidden_states has " + std::to_string(x[0]) +
-                                       " channels (legal: " + std::to_string(traits.in_channels) +
-                                       ")");
-  GivenInputs given;
-  const std::string image = "encoder_hidden_states_image";
-  if (inputs.contains(image)) {
-    given.image = bench.load(inputs, image);
-    if (given.image.view().rank != 2)
-      throw Error(ErrorKind::kModel, c.folder + ": " + image + " is " +
-                                         given.image.view().to_string_shape() + " (legal: [N, d])");
-  }
-  if (const int64_t channels = traits.given_channels()) {
-    given.channels = bench.tensor(DType::kF32, {channels, x[1], x[2], x[3]});
-    copy(bench.stream, x.slice(0, traits.out_channels, channels), given.channels);
-  }
-  return given;
-}
-
-NamedTensors run_transformer(Case& c) {
-  const ZoneScope zone(Zone::kDenoise);
-  Bench bench(c);
-  auto weights = std::make_shared<const TensorFile>(
-      open_part_weights(PartKind::kTransformer, c.transformer_path()));
-  const std::shared_ptr<const TransformerModel> described = c.transformer_model(*weights);
-  weights = merge_loras(c, std::move(weights), described.get(), nullptr);
-  const TransformerTraits& traits = described->traits();
-  const std::unique_ptr<Transformer> model =
-      described->load(bench.stream, *weights, c.placement.load(traits, {.dtype = c.options.dtype}));
-
-  const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
-  const Tensor latent = bench.load(inputs, "hidden_states");
-  const Tensor timestep = on_host(bench.stream, bench.load(inputs, "timestep"));
-  const Tensor embeds = bench.load(inputs, "encoder_hidden_states");
-  const TensorView x = latent_of(latent);
-  if (x.rank != 4 || embeds.view().rank != 2)
-    throw Error(ErrorKind::kModel, c.folder +
-                                       ": hidden_states is [C, F, H, W] or [C, H, W], and "
-                                       "encoder_hidden_states [T, d]");
-  const auto grid = traits.grid(x[1], x[2], x[3]);
-  const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
-  const std::vector<TimeSegment> times = segments_of(c, timestep, all, traits.signal_columns > 0);
-  const GivenInputs given = given_inputs(bench, c, inputs, x, traits);
-  const SpeechInputs speech = speech_inputs(bench, c, inputs, *described, grid[0]);
-  Collector prepared, collector;
-  ForwardSeams seams(c.placement, {});
-  Context context = seams.context(bench.stream, bench.arena, Pass{}, all, &prepared);
-  const Tensor pooled = traits.pooled_columns ? bench.load(inputs, "pooled_projections") : Tensor();
-  const std::unique_ptr<Conditioning> conditioning =
-      model->prepare(context,
-                     {.text = embeds,
-                      .text_length = embeds.view()[0],
-                      .image = given.image,
-                      .channels = given.channels,
-                      .pooled = pooled ? pooled.view() : TensorView(),
-                      .guidance = json_number_or(c.spec, "guidance_scale", c.file("case.json"), 0),
-                      .reference = speech.reference,
-                      .motion = speech.motion,
-                      .motion_scales = speech.motion_scales,
-                      .pose = speech.pose},
-                     grid);
-  const Rope rope = on_device(bench.stream, model->rope(grid, {}, *conditioning));
-  context.observer = &collector;
-  Tensor clip = bench.tensor(DType::kF32, {traits.out_channels, x[1], x[2], x[3]});
-  copy(bench.stream, x.slice(0, 0, traits.out_channels), clip);
-  Tensor out = OneForward(bench, context, c.placement, *model, *conditioning, rope)
-                   .run(std::move(clip), times, speech.signal);
-
-  join_seen(bench, c.placement, traits, all, conditioning->joint_rows(), collector.tensors);
-  Stream host = host_stream(bench.stream);
-  NamedTensors& seen = collector.tensors;
-  if (timestep.count() > 1) give_each_token_its_time(times, seen);
-  seen["output"] = latent.view().rank == 3
-                       ? f32_copy(host, out, {x.extent[0], x.extent[2], x.extent[3]})
-                       : std::move(out);
-  seen.merge(prepared.tensors);
-  return std::move(seen);
-}
-
 // Joins bands of rows of [C, F, H, W] on the root, which may have none itself.
 void join_bands(Bench& bench, const RankPlacement& placement, int64_t latent_rows,
                 const TensorView& whole) {
@@ -333,7 +104,7 @@ NamedTensors run_vae(Case& c, VaeParts part) {
   const bool decode = part == VaeParts::kDecoder;
   const Tensor input =
       bench.load(TensorFile::open(c.file("inputs.safetensors")), decode ? "latents" : "video");
-  const TensorView x = latent_of(input);
+  const TensorView x = as_video(input);
   const int64_t scale = traits.spatial_factor, rows = decode ? x[2] : x[2] / scale;
   Tensor out = decode
                    ? bench.tensor(DType::kF32, {3, traits.frames(x[1]), x[2] * scale, x[3] * scale})
@@ -517,7 +288,7 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
     const TransformerTraits& traits = model->traits();
     const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
     const std::string latent = clips || displaced ? "noise" : "hidden_states";
-    const TensorView x = inputs.contains(latent) ? latent_of(inputs.view(latent)) : TensorView();
+    const TensorView x = inputs.contains(latent) ? as_video(inputs.view(latent)) : TensorView();
     if (x.rank != 4)
       throw Error(ErrorKind::kModel,
                   folder + ": " + latent + " is missing or not [C, F, H, W] or [C, H, W]");

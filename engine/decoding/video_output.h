@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "engine/decoding/stream_decoder.h"
-#include "engine/generation/stages.h"
+#include "engine/job/stages.h"
 #include "engine/parts/rank.h"
 
 namespace weft {

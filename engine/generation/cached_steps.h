@@ -3,8 +3,8 @@
 // timesteps alone (TeaCache), and reported after it.
 #include <vector>
 
-#include "engine/denoising/denoiser.h"
 #include "engine/generation/generator.h"
+#include "engine/schedules/denoiser.h"
 
 namespace weft {
 

@@ -3,22 +3,19 @@
 #include <algorithm>
 
 #include "engine/generation/cached_steps.h"
-#include "engine/generation/delivery.h"
-#include "engine/generation/prompt_rows.h"
-#include "engine/generation/stages.h"
-#include "engine/job/checkpoint_policy.h"
-#include "engine/job/engine_facts.h"
+#include "engine/generation/checkpoint_policy.h"
+#include "engine/generation/engine_facts.h"
+#include "engine/generation/job_run.h"
+#include "engine/generation/layout_limits.h"
 #include "engine/job/job_spec.h"
 #include "engine/job/resume.h"
-#include "engine/long_video/queue_run.h"
+#include "engine/job/sound_clips.h"
 #include "engine/memory/estimate.h"
 #include "engine/memory/memory_advice.h"
 #include "engine/memory/memory_meter.h"
+#include "engine/memory/memory_mode.h"
 #include "engine/parts/components.h"
-#include "engine/pictures/picture_conditions.h"
-#include "engine/planning/layout_limits.h"
-#include "engine/sound/clip_run.h"
-#include "engine/sound/sound_clips.h"
+#include "engine/schedules/queue_denoiser.h"
 #include "kernels/copy.h"
 #include "kernels/cuda/device.h"
 #include "kernels/meter.h"
@@ -37,18 +34,6 @@ RankPlacement encoding_rank(const RankPlacement& placement, const GeneratorOptio
 }
 
 }  // namespace
-
-// The stages of one job share this.
-struct Generator::Run {
-  const JobFacts& facts;
-  const RunOptions& options;
-  FrameSink* sink;
-  StageClock& clock;
-  MemoryMeter& meter;
-  RunResult& result;
-  std::chrono::steady_clock::time_point started;
-  PictureConditions& pictures;
-};
 
 struct Generator::Impl {
   Impl(std::shared_ptr<const OpenModel> model, const GeneratorOptions& given,
@@ -150,19 +135,13 @@ struct Generator::Impl {
   std::string refusal(const JobFacts& facts, const MemoryPlan& plan);
 
   RunResult run(const Request& request, FrameSink* sink, const RunOptions& run_options);
-  void load_all(const Run& run, bool with_text_encoder);
-  void encode_prompts(const Run& run, PromptEncoder& encoder, std::span<Prompt> prompts);
-  void encode_pictures(const Run& run);
-  void denoise_clips(const Run& run, std::span<const Prompt> prompts, int first_step);
-  Tensor initial_latents(const Run& run);
-  Start start_of(const Run& run);
-  StepAction agreed_action(CheckpointPolicy& policy, int done);
-  void denoise(const Run& run, std::span<const Prompt> prompts, Start start);
-  std::optional<PreviewJob> preview_job(const Run& run) const;
-  void denoise_queue(const Run& run, std::span<const Prompt> prompts, int first_turn);
-  Checkpoint described(const Run& run, std::span<const Prompt> prompts);
-  void heed_stop(const char* stage, const Run& run) const;
-  Delivery delivery(const Run& run);
+  void load_all(JobRun& run, bool with_text_encoder);
+  void encode_prompts(JobRun& run, PromptEncoder& encoder);
+  void encode_pictures(JobRun& run);
+  int first_step(const JobFacts& facts, const RunOptions& options);
+  void add_preview(JobRun& run) const;
+  void encode(JobRun& run, const MemoryPlan& memory);
+  void heed_stop(const char* stage, const JobRun& run) const;
   uint64_t memory_now() const { return tensor_bytes_live(options.device.kind) + arena.used(); }
 
   GeneratorOptions options;
@@ -190,12 +169,12 @@ std::string Generator::Impl::job_record(const JobFacts& facts) const {
 }
 
 // A single rank stops here. Several ranks stop together, between steps, when the root decides it.
-void Generator::Impl::heed_stop(const char* stage, const Run& run) const {
+void Generator::Impl::heed_stop(const char* stage, const JobRun& run) const {
   if (placement.alone() && run.options.stop && run.options.stop->load())
     throw Error(ErrorKind::kStopped, std::string("stopped in ") + stage);
 }
 
-void Generator::Impl::load_all(const Run& run, bool with_text_encoder) {
+void Generator::Impl::load_all(JobRun& run, bool with_text_encoder) {
   run.clock.enter(Zone::kLoad, 2 + parts.experts());
   int done = 0;
   heed_stop("load", run);
@@ -211,16 +190,15 @@ void Generator::Impl::load_all(const Run& run, bool with_text_encoder) {
 }
 
 // Fills in the rows that the encoder has not recalled.
-void Generator::Impl::encode_prompts(const Run& run, PromptEncoder& encoder,
-                                     std::span<Prompt> prompts) {
+void Generator::Impl::encode_prompts(JobRun& run, PromptEncoder& encoder) {
   const auto given = [](const Prompt& prompt) { return !prompt.ids.empty(); };
-  run.clock.enter(Zone::kEncodeText, static_cast<int>(std::ranges::count_if(prompts, given)));
+  run.clock.enter(Zone::kEncodeText, static_cast<int>(std::ranges::count_if(run.prompts, given)));
   encoder.encode(
-      prompts, [&] { heed_stop("encode_text", run); }, [&](int done) { run.clock.step(done); });
+      run.prompts, [&] { heed_stop("encode_text", run); }, [&](int done) { run.clock.step(done); });
   parts.done_with_text_encoders();
 }
 
-void Generator::Impl::encode_pictures(const Run& run) {
+void Generator::Impl::encode_pictures(JobRun& run) {
   PictureEncoder encoder(rank, run.facts, run.options.image_rows);
   run.clock.enter(Zone::kEncodeImage, encoder.pieces());
   heed_stop("encode_image", run);
@@ -231,140 +209,40 @@ void Generator::Impl::encode_pictures(const Run& run) {
   run.meter.stage_ended(MemoryMeter::kEncodeImage);
 }
 
-// Noise, after the latent frames that are given.
-Tensor Generator::Impl::initial_latents(const Run& run) {
-  Tensor latent = initial_noise(rank, run.facts, 0, run.options.tap);
-  if (const TensorView given = run.pictures.frames; given) {
-    Stream host = host_stream(stream);
-    copy(host, given, latent.view().slice(1, 0, given[1]));
-  }
-  return on_device(stream, std::move(latent));
+// The step, or turn of the queue, that the job goes on with.
+int Generator::Impl::first_step(const JobFacts& facts, const RunOptions& options) {
+  const Checkpoint* const from = options.resume.get();
+  if (from) check_resumable(*from, job_record(facts), facts, parts.vae_model().traits());
+  return agreed_step(stream, placement, from ? from->step : 0, options.stop);
 }
 
-Start Generator::Impl::start_of(const Run& run) {
-  Checkpoint* from = run.options.resume.get();
-  if (run.facts.request.method->in_blocks()) {
-    if (from)
-      check_queue_resumable(*from, job_record(run.facts), run.facts, parts.vae_model().traits());
-    return {.step = agreed_step(stream, placement, from ? from->step : 0, run.options.stop)};
-  }
-  if (parts.directory().clips.any()) {
-    if (from) check_clips_resumable(*from, job_record(run.facts), run.facts);
-    return {.step = agreed_step(stream, placement, from ? from->step : 0, run.options.stop)};
-  }
-  const LatentSplit split = placement.split(run.facts.latent, parts.traits().patch[0]);
-  if (from) check_resumable(*from, job_record(run.facts), run.facts);
-  return agreed_start(stream, placement, from, run.facts.sampler, split, run.options.stop);
-}
-
-Delivery Generator::Impl::delivery(const Run& run) {
-  return Delivery({rank, run.facts, run.options, run.sink, run.clock, run.meter, run.result,
-                   run.started, job_record(run.facts)});
-}
-
-// The job as its checkpoints describe it. The root alone hashes the prompts, where it may keep any.
-Checkpoint Generator::Impl::described(const Run& run, std::span<const Prompt> prompts) {
-  const bool hashed = placement.root() && run.options.stop && !prompts.empty();
-  return describe_job(run.options, job_record(run.facts), run.facts.sampler.steps(),
-                      hashed && prompts[0].embeds ? text_hash(stream, prompts) : "");
-}
-
-void Generator::Impl::denoise_queue(const Run& run, std::span<const Prompt> prompts,
-                                    int first_turn) {
-  std::vector<TensorView> texts{prompts[0].embeds};
-  for (const Prompt& later : prompts.subspan(2)) texts.push_back(later.embeds);
-  run_queue({rank, run.facts, texts, prompts[1].embeds, first_turn, described(run, prompts)},
-            run.sink, run.options, run.clock, run.result, run.started);
-  run.meter.stage_ended(MemoryMeter::kDenoise);
-}
-
-void Generator::Impl::denoise_clips(const Run& run, std::span<const Prompt> prompts,
-                                    int first_step) {
-  const std::optional<PreviewJob> preview = preview_job(run);
-  run_clips({rank, run.facts, views_of(prompts).embeds, run.pictures.reference, options.graphs,
-             preview ? &*preview : nullptr, first_step, described(run, prompts)},
-            {run.sink, run.options, run.clock, run.meter, run.result, run.started});
-}
-
-std::optional<PreviewJob> Generator::Impl::preview_job(const Run& run) const {
-  if (!preview_fit) return std::nullopt;
-  if (!run.options.listener) return PreviewJob{*preview_fit, options.preview_every};
-  const auto show = [this, &run, budget = PreviewBudget(options.preview_share)](
-                        int done, const TensorView& colours) mutable {
+void Generator::Impl::add_preview(JobRun& run) const {
+  if (!preview_fit) return;
+  PreviewJob& preview = run.preview.emplace(PreviewJob{*preview_fit, options.preview_every});
+  if (!run.options.listener) return;
+  preview.show = [this, &run, budget = PreviewBudget(options.preview_share)](
+                     int done, const TensorView& colours) mutable {
     budget.spend([&] {
       run.options.listener->preview(preview_of(colours, parts.vae_model().traits(), done,
                                                run.facts.sampler.steps(), run.facts.request.fps));
     });
   };
-  return PreviewJob{*preview_fit, options.preview_every, show};
 }
 
-// Returns the root's decision about a step that comes next.
-StepAction Generator::Impl::agreed_action(CheckpointPolicy& policy, int done) {
-  const Tag tag{.kind = Payload::kControl, .pass = {.step = done}, .topic = Topic::kStep};
-  const auto own = placement.root() ? policy.decide(done) : StepAction::kContinue;
-  return static_cast<StepAction>(placement.agreed(stream, tag, static_cast<int64_t>(own)));
-}
-
-void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, Start start) {
-  const PromptViews views = views_of(prompts);
-  CheckpointPolicy policy(
-      run.options, described(run, prompts), start.step, run.result.earlier_seconds,
-      why_not_between_steps(run.facts.request),
-      [&run](int done) { return run.facts.request.method->goes_on_after(done); });
-  Delivery delivered = delivery(run);
-  Denoiser denoiser(rank, options.graphs);
-  DenoisePlanConfig config = plan_of(run.facts);
-  config.first_step = start.step;
-  const std::optional<PreviewJob> preview = preview_job(run);
-  Job job{.facts = run.facts,
-          .embeds = views.embeds,
-          .pooled = views.pooled,
-          .latent = std::move(start.latent),
-          .history = std::move(start.history),
-          .pictures = run.pictures.views(),
-          .on_update =
-              [&](int step) {
-                run.clock.kept(policy.kept());
-                run.clock.step(step + 1, run.facts.sampler.sigmas()[step]);
-              },
-          .finished =
-              [&](const Job::Channels& each) {
-                policy.finish(run.result);
-                delivered.keep(each);
-              },
-          .decode =
-              [&](const TensorView& latent) {
-                if (placement.has_clips()) return delivered.decode(latent);
-                run.pictures = {};
-                policy.finish(run.result);
-                delivered.whole(latent);
-              },
-          .preview = preview ? &*preview : nullptr};
-  job.before_step = [&](int done) {
-    if (done == start.step) run.clock.enter(Zone::kDenoise, run.facts.sampler.steps(), start.step);
-    // A checkpoint holds nothing that a skipped step adds, so the job stops before a computed one.
-    if (!run.options.stop || denoiser.skips(done)) return StepAction::kContinue;
-    // The first of several stages updates nothing, so it reports the finished step here.
-    if (done > start.step && placement.layout()[Axis::kLayers] > 1)
-      run.clock.step(done, run.facts.sampler.sigmas()[done - 1]);
-    return agreed_action(policy, done);
+// Makes the prompts and the pictures of a job.
+void Generator::Impl::encode(JobRun& run, const MemoryPlan& memory) {
+  const Request& request = run.facts.request;
+  PromptEncoder encoder(rank, run.options.text_cache);
+  run.prompts = prompts_of(request, *parts.model(), run.facts.guided());
+  const bool encodes = !encoder.recall(run.prompts);
+  if (memory.residency == Residency::kAll) load_all(run, encodes);
+  parts.on_load = [&run](const std::string&, const std::function<void()>& load) {
+    run.clock.inside(Zone::kLoad, 1, load);
   };
-  job.cache_audit = run.options.cache_audit;
-  job.skipped =
-      agreed_skips(stream, placement, run.options.resume.get(), start, run.result.request);
-  job.keep = [&](int done, Snapshot snapshot) {
-    policy.keep(done, std::move(snapshot), written_skips(run.result.request.cache));
-  };
-  try {
-    denoiser.run(config, job);
-    if (placement.root()) report_cached(*parts.model(), run.facts, denoiser, run.result);
-    delivered.finish();
-    run.result.streaming = denoiser.streaming();
-  } catch (...) {
-    policy.finish(run.result);
-    throw;
-  }
+  if (encodes) encode_prompts(run, encoder);
+  if (run.options.tap) tap_prompt(stream, run.prompts[0], parts, *run.options.tap);
+  run.meter.stage_ended(MemoryMeter::kEncodeText);
+  if (!pictures_of(request).empty()) encode_pictures(run);
 }
 
 std::string Generator::Impl::refusal(const JobFacts& facts, const MemoryPlan& memory) {
@@ -411,39 +289,32 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   result.request = request;
   result.resident_layers = memory.resident_layers;
   result.steps = steps;
-  PictureConditions pictures;
-  const Run run{facts, run_options, sink, clock, meter, result, started, pictures};
-  Start start = start_of(run);
-  result.resumed_at = start.step;
+  JobRun run{.rank = rank,
+             .facts = facts,
+             .options = run_options,
+             .sink = sink,
+             .clock = clock,
+             .meter = meter,
+             .result = result,
+             .started = started,
+             .graphs = options.graphs,
+             .first = first_step(facts, run_options)};
+  result.resumed_at = run.first;
   if (run_options.resume) result.earlier_seconds = run_options.resume->seconds;
-  const bool decode_only = keeps_latent(request) && start.step == steps;
-
   parts.on_load = nullptr;
   parts.set_resident_blocks(memory.resident_layers);
   parts.set_residency(memory.residency);
-  PromptEncoder encoder(rank, run_options.text_cache);
-  std::vector<Prompt> prompts;
-  if (!decode_only) prompts = prompts_of(request, *parts.model(), facts.guided());
-  const bool encodes = !decode_only && !encoder.recall(prompts);
-  if (memory.residency == Residency::kAll && !decode_only) load_all(run, encodes);
-  parts.on_load = [&](const std::string&, const std::function<void()>& load) {
-    clock.inside(Zone::kLoad, 1, load);
-  };
-  if (encodes) encode_prompts(run, encoder, prompts);
-  if (run_options.tap && !decode_only) tap_prompt(stream, prompts[0], parts, *run_options.tap);
-  meter.stage_ended(MemoryMeter::kEncodeText);
-  if (!decode_only && !pictures_of(request).empty()) encode_pictures(run);
-
-  if (start.step == 0 && keeps_latent(request)) start.latent = initial_latents(run);
-  pictures.frames = {};
-  if (request.method->in_blocks())
-    denoise_queue(run, prompts, start.step);
-  else if (parts.directory().clips.any())
-    denoise_clips(run, prompts, start.step);
-  else if (Delivery decoded = delivery(run); decode_only && !placement.has_clips())
-    decoded.whole(start.latent), decoded.finish();
+  const int total = facts.chunks * steps;
+  if (!keeps_latent(request) || run.first < total)  // else it is decoded alone
+    encode(run, memory);
   else
-    denoise(run, prompts, std::move(start));
+    meter.stage_ended(MemoryMeter::kEncodeText);
+  // The root alone hashes the prompts, where it may keep a checkpoint.
+  const bool hashed = placement.root() && run_options.stop && !run.prompts.empty();
+  run.about = describe_job(run_options, job_record(facts), total,
+                           hashed && run.prompts[0].embeds ? text_hash(stream, run.prompts) : "");
+  add_preview(run);
+  (request.method->in_blocks() ? run_queue : run_chunks)(run);
   clock.leave();
 
   parts.on_load = nullptr;
@@ -526,7 +397,13 @@ std::string Generator::refusal(const Request& request) {
 
 JobSchedule Generator::whole_schedule(const Request& request) const {
   const JobFacts facts = this->facts(request);
-  if (request.method->in_blocks()) return queue_schedule(facts, impl_->parts, impl_->placement);
+  if (request.method->in_blocks()) {
+    const auto config =
+        std::make_shared<QueuePlanConfig>(queue_plan(facts, impl_->parts, impl_->placement));
+    PlanRules rules = queue_rules(*config);
+    rules.bytes = [config, bytes = rules.bytes](const Step& message) { return bytes(message); };
+    return {plan_queue(*config), std::move(rules)};
+  }
   const DenoisePlanConfig config = impl_->plan_of(facts);
   return {plan_denoise(config), denoise_rules(config)};
 }

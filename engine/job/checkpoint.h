@@ -24,7 +24,7 @@ struct Checkpoint {
   double seconds = 0;                        // time that the job has taken so far
   std::string text_hash{};                   // SHA-256 of the prompts' embeddings; empty: no step
   std::string signature{};                   // SHA-256 of final latents; empty before the last step
-  // [C, F, H, W] f32, as kept between steps; of the queue kept_blocks() (queue_denoiser.h)
+  // [C, F, H, W] f32, as kept between steps; of the queue QueuePlanConfig::kept_blocks()
   Tensor latent{};
   std::vector<std::pair<std::string, Tensor>> history{};  // Sampler::history, f32 [count]
   // The queue's facts of the frames that are written already, by name. The last latent frames of

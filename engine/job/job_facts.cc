@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/job/sound_clips.h"
 #include "engine/sampling/guidance.h"
-#include "engine/sound/sound_clips.h"
 
 namespace weft {
 namespace {

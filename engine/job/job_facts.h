@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/generation/request.h"
+#include "engine/job/request.h"
 #include "engine/parts/open_model.h"
 #include "engine/sampling/sampler.h"
 #include "parallel/schedule/denoise_plan.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/generation/request.h"
+#include "engine/job/request.h"
 #include "io/json.h"
 
 namespace weft {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/generation/request.h"
+#include "engine/job/request.h"
 #include "io/json.h"
 
 namespace weft {

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <map>
 #include <set>
 
-#include "engine/sound/sound_clips.h"
+#include "engine/job/sound_clips.h"
 #include "parallel/schedule/block_queue.h"
 
 namespace weft {
@@ -88,24 +87,6 @@ MemorySample queue_sample(const JobFacts& job) {
   return out;
 }
 
-TimeSample queue_time_sample(const JobFacts& job) {
-  std::map<std::array<int, 3>, int> alike;
-  std::vector<int> kept;
-  for (int i = 0; i < std::ssize(job.steps); ++i) {
-    const DenoiseStep& step = job.steps[i];
-    if (++alike[{step.model, step.branches, step.skipped}] <= kSampledSteps) kept.push_back(i);
-  }
-  TimeSample out{with_steps(job, kept)};
-  out.facts.block_prompts.assign(std::min(job.blocks(), kSampledBlocks), 0);
-  return out;
-}
-
-struct StepKind {
-  int model = 0, branches = 1;
-  bool exact = false, skipped = false;  // exact: of displaced patches
-  bool operator==(const StepKind&) const = default;
-};
-
 }  // namespace
 
 MemorySample memory_sample(const JobFacts& job) {
@@ -113,20 +94,20 @@ MemorySample memory_sample(const JobFacts& job) {
 }
 
 TimeSample time_sample(const JobFacts& job) {
-  if (job.blocks() > 0) return queue_time_sample(job);
   const std::optional<Displaced>& displaced = job.patches.displaced;
-  std::vector<std::pair<StepKind, std::vector<int>>> kinds;
+  // Expert, branches, exact (of displaced patches), skipped; and the steps of this kind.
+  std::vector<std::pair<std::array<int, 4>, std::vector<int>>> kinds;
   for (int i = 0; i < std::ssize(job.steps); ++i) {
     const DenoiseStep& step = job.steps[i];
     const bool exact = displaced ? displaced->exact(i) : !step.displaced;
-    const StepKind kind{step.model, step.branches, exact, step.skipped};
-    auto found = std::ranges::find(kinds, kind, &std::pair<StepKind, std::vector<int>>::first);
+    const std::array<int, 4> kind{step.model, step.branches, exact, step.skipped};
+    auto found = std::ranges::find_if(kinds, [&](const auto& one) { return one.first == kind; });
     if (found == kinds.end()) found = kinds.insert(found, {kind, {}});
     found->second.push_back(i);
   }
   if (displaced)
     std::stable_partition(kinds.begin(), kinds.end(),
-                          [](const auto& kind) { return kind.first.exact; });
+                          [](const auto& kind) { return kind.first[2] != 0; });
   std::vector<int> kept;
   std::vector<TimeSample::Alike> alike;
   std::vector<double> windows;
@@ -135,9 +116,15 @@ TimeSample time_sample(const JobFacts& job) {
     alike.push_back({static_cast<int>(kept.size()), static_cast<int>(steps.size())});
     for (const int i : std::span(steps).first(std::min<size_t>(steps.size(), kSampledSteps))) {
       kept.push_back(i);
-      exact += kind.exact;
+      exact += kind[2];
       if (displaced && !displaced->windows.empty()) windows.push_back(displaced->windows[i]);
     }
+  }
+  if (job.blocks() > 0) {
+    std::ranges::sort(kept);
+    TimeSample queue{with_steps(job, kept)};
+    queue.facts.block_prompts.assign(std::min(job.blocks(), kSampledBlocks), 0);
+    return queue;
   }
   TimeSample out{with_steps(job, kept), std::move(alike)};
   if (std::optional<Displaced>& few = out.facts.patches.displaced) {
@@ -150,8 +137,11 @@ TimeSample time_sample(const JobFacts& job) {
   return out;
 }
 
-LayersSample layers_sample(std::span<const int> blocks, int stages) {
-  const auto [least, most] = std::ranges::minmax(blocks);
+LayersSample layers_sample(const ModelDirectory& model, int stages) {
+  std::set<int> blocks;
+  for (int expert = 0; expert < model.experts(); ++expert)
+    blocks.insert(model.expert(expert).traits().blocks);
+  const int least = *blocks.begin(), most = *blocks.rbegin();
   const int even = most / stages;
   if (even <= 2 || least != most) return {.fewest = most};
   // Stages that have a block more than others keep it.

@@ -1,7 +1,6 @@
 #pragma once
 // The few steps, blocks of the queue, transformer blocks and latent frames that stand for all of a
 // job's. Its memory and its time are found by running these alone.
-#include <span>
 #include <vector>
 
 #include "engine/job/job_facts.h"
@@ -35,11 +34,11 @@ TimeSample time_sample(const JobFacts& job);
 
 // Forwards of so few transformer blocks, and of `next`, which has one more per stage, tell what
 // those of all blocks take: the difference between the two, `more` times. `next` is 0 where so few
-// are all of them. `blocks` are those of each expert.
+// are all of them.
 struct LayersSample {
   int fewest = 0, next = 0, more = 0;
 };
-LayersSample layers_sample(std::span<const int> blocks, int stages);
+LayersSample layers_sample(const ModelDirectory& model, int stages);
 
 // The request with one step, and with so many latent frames, or chunks of sound. What it encodes
 // and decodes stands for all.

@@ -1,17 +1,15 @@
 #include "engine/memory/estimate.h"
 
 #include <algorithm>
+#include <numeric>
 
+#include "engine/conditions/prompt_rows.h"
+#include "engine/conditions/video_encoder.h"
 #include "engine/decoding/stream_decoder.h"
-#include "engine/denoising/denoiser.h"
-#include "engine/generation/prompt_rows.h"
 #include "engine/job/shortened.h"
-#include "engine/long_video/queue_denoiser.h"
-#include "engine/long_video/queue_run.h"
-#include "engine/pictures/picture_conditions.h"
-#include "engine/pictures/video_encoder.h"
-#include "engine/sound/audio_features.h"
-#include "models/footprint.h"
+#include "engine/memory/blank_job.h"
+#include "engine/parts/audio_features.h"
+#include "engine/schedules/denoiser.h"
 #include "parallel/transport/silent.h"
 
 namespace weft {
@@ -22,22 +20,11 @@ constexpr int64_t kDecodedChunks = 3;
 
 uint64_t f32_bytes(int64_t count) { return static_cast<uint64_t>(count) * sizeof(float); }
 
-// The ids of every prompt of the request, for the encoder that makes one vector of it.
-std::vector<int64_t> pooled_ids_of(const Components& parts, const MeasuredJob& job) {
-  std::vector<int64_t> counts;
-  const auto add = [&](const std::string& text) {
-    counts.push_back(std::ssize(parts.model()->tokens(text)->pooled_ids));
-  };
-  if (!parts.pooled_model()) return counts;
-  add(job.facts.request.prompt);
-  if (job.facts.guided()) add(*job.facts.request.negative_prompt);
-  for (const ScheduledPrompt& later : job.facts.request.schedule) add(later.prompt);
-  return counts;
-}
-
-TransformerLoad with_resident(TransformerLoad how, int blocks) {
-  how.resident = blocks;
-  return how;
+// The largest of what two parts of a program take when one follows the other.
+void take_most(Footprint& most, const Footprint& footprint) {
+  most.passing = std::max(most.passing, footprint.passing);
+  most.arena = std::max(most.arena, footprint.arena);
+  most.scratch = std::max(most.scratch, footprint.scratch);
 }
 
 // The dry run of a job on one rank of the replica.
@@ -48,65 +35,48 @@ class RankRun {
         job_(job),
         facts_(job.facts),
         request_(facts_.request),
-        prompt_rows_(facts_.prompt_rows),
         queue_(request_.method->in_blocks()),
         shape_(facts_.window),
         latent_(f32_bytes(shape_[0] * shape_[1] * shape_[2] * shape_[3])),
-        embeds_(
-            f32_bytes((prompt_rows_[0] + prompt_rows_[1]) * parts.text_model().traits().columns)),
-        begun_(latent_ / static_cast<uint64_t>(shape_[1]) *
-               static_cast<uint64_t>(
-                   of.split(shape_, parts.traits().patch[0]).frames[of.rank()].size())),
         stages_messages_(of.stages_messages()),
         transport_(std::make_shared<SilentTransport>(of.rank(), of.ranks())),
         placement_(Communicator(transport_), of.layout()),
         run_(parts.device()),
-        dry_(parts.model(), with_resident(parts.how(), job.resident_blocks), parts.vae_dtype(),
-             placement_, parts.device(), parts.text_weights()),
+        dry_(parts.model(), parts.how(), parts.vae_dtype(), placement_, parts.device(),
+             parts.text_weights()),
         rank_(run_.stream(), run_.arena(), dry_, placement_),
-        seams_(placement_) {
-    const int64_t columns = parts.text_model().traits().columns;
-    for (size_t branch = 0; branch < texts_.size(); ++branch)
-      texts_[branch] = run_.tensor(DType::kF32, {prompt_rows_[branch], columns});
-    for (const int64_t rows : facts_.later_rows) {
-      embeds_ += f32_bytes(rows * columns);
-      if (!later_ || later_.view()[0] < rows) later_ = run_.tensor(DType::kF32, {rows, columns});
-    }
-    if (!parts.pooled_model()) return;
-    const int64_t vector = parts.pooled_model()->traits().columns;
-    pooled_ = run_.tensor(DType::kF32, {1, vector});
-    embeds_ += f32_bytes(std::ssize(pooled_ids_of(parts, job)) * vector);
+        seams_(placement_),
+        blank_(rank_, facts_) {
+    dry_.set_resident_blocks(job.resident_blocks);
+    dry_.set_wire_dtype(parts.wire_dtype());
   }
 
   ComponentBytes bytes();
+
+ private:
   uint64_t checkpoint_bytes(uint64_t kept) const;
   // The latents of the clips that are denoised, twice, where checkpoints are kept of them.
   uint64_t clip_bytes(uint64_t kept, int clips) const {
     return kept > 0 && parts_.directory().clips.any() ? 2 * latent_ * static_cast<uint64_t>(clips)
                                                       : 0;
   }
-
- private:
-  // The bytes of a stage while its weights are loaded, when it holds little else, and after that.
-  struct Stage {
-    StageBytes loads, runs;
-  };
   // `tensors` counts what is not in the footprint of the ops.
-  Stage stage(uint64_t tensors, const Footprint& load, const Footprint& ran) const {
-    return {.loads = {.loading = load.passing},
-            .runs = {.tensors = tensors + ran.held + ran.passing,
-                     .arena = ran.arena,
-                     .scratch = on_device() ? std::max(kTransferPiece, ran.scratch) : 0}};
+  StageBytes stage(uint64_t tensors, const Footprint& load, const Footprint& ran) const {
+    return {.tensors = tensors + ran.held + ran.passing,
+            .arena = ran.arena,
+            .scratch = on_device() ? std::max(kTransferPiece, ran.scratch) : 0,
+            .loading = load.passing};
+  }
+  uint64_t running(StageBytes stage) const {  // when its weights are loaded
+    stage.loading = 0;
+    return stage.held(on_device());
   }
   bool on_device() const { return parts_.device().has_value(); }
-  Stage encoding(ComponentBytes& bytes);
-  Stage hearing(ComponentBytes& bytes);
-  void hold_clip();
-  Stage encoding_pictures(ComponentBytes& bytes);
-  Stage denoising(uint64_t held, ComponentBytes& bytes);
-  void run_steps();
-  Footprint run_queue();
-  Footprint run_queue(const JobFacts& few);
+  StageBytes encoding(ComponentBytes& bytes);
+  StageBytes hearing(ComponentBytes& bytes);
+  StageBytes encoding_pictures(ComponentBytes& bytes);
+  StageBytes denoising(uint64_t held, ComponentBytes& bytes);
+  Footprint run_steps();
   uint64_t frame_bytes() const { return latent_ / static_cast<uint64_t>(shape_[1]); }
   // The latent frames that a decoder of the queue keeps.
   uint64_t last_frames() const {
@@ -121,19 +91,17 @@ class RankRun {
     return f32_bytes(placement_.tokens(sequence(), facts_.patches).size() * parts_.traits().row());
   }
   uint64_t compared_bytes() const;
-  Stage decoding(ComponentBytes& bytes);
+  StageBytes decoding(ComponentBytes& bytes);
   uint64_t decoded_latent() const;
-  Stage encoding_motion(const Vae* vae, uint64_t held);
+  StageBytes encoding_motion(const Vae* vae, uint64_t held);
 
   const Components& parts_;
   const MeasuredJob& job_;
   const JobFacts& facts_;
   const Request& request_;
-  std::array<int64_t, 2> prompt_rows_;
   const bool queue_;              // the method
   std::array<int64_t, 4> shape_;  // of the latent that a forward computes
-  uint64_t latent_, embeds_;      // bytes of the whole latent, and of the prompt embeddings
-  uint64_t begun_;                // bytes of the latent that the rank begins with
+  uint64_t latent_;               // bytes of the whole latent
   uint64_t kept_ = 0;             // bytes of the sets that the sample's cache does not have
   bool stages_messages_;
   std::shared_ptr<SilentTransport> transport_;
@@ -142,71 +110,26 @@ class RankRun {
   Components dry_;  // loaded in the dry run
   const Rank rank_;
   EncoderSeams seams_;
-  std::array<Tensor, 2> texts_;  // embeddings of the prompts
-  Tensor later_;                 // those of the longest prompt of the schedule
-  PictureConditions pictures_;
-  // The signal of a clip that follows a sound, and the latents before it where it has some.
-  std::array<Tensor, 2> signal_;
-  Tensor motion_;
-  Tensor pooled_;  // the vector of a prompt, where the model reads one
+  const BlankJob blank_;
+  uint64_t embeds_ = 0;  // bytes of the prompts' embeddings, and of what stays like them
 };
 
-// The largest of what two parts of a program take when one follows the other.
-void take_most(Footprint& most, const Footprint& footprint) {
-  most.passing = std::max(most.passing, footprint.passing);
-  most.arena = std::max(most.arena, footprint.arena);
-  most.scratch = std::max(most.scratch, footprint.scratch);
-}
-
-// Two stages that take turns: both hold their tensors, and they share the arena and the ops'
-// scratch. `shared` counts tensors that are in both.
-StageBytes together(const StageBytes& a, const StageBytes& b, uint64_t shared) {
-  return {.tensors = a.tensors + b.tensors - shared,
-          .arena = std::max(a.arena, b.arena),
-          .scratch = std::max(a.scratch, b.scratch),
-          .loading = std::max(a.loading, b.loading)};
-}
-
-RankRun::Stage RankRun::encoding(ComponentBytes& bytes) {
-  Footprint weights, most;
-  const auto load = [&](const TextEncoderModel& model, auto&& get) -> const TextEncoder* {
-    if (!placement_.encodes_text(model.traits())) return nullptr;
-    const TextEncoder* encoder = nullptr;
-    const Footprint own = run_.measure([&] { encoder = &get(); });
-    bytes.text_encoder += own.held;
-    take_most(weights, own);
-    return encoder;
-  };
-  const TextEncoderModel& rows_model = parts_.text_model();
-  const TextEncoderModel* pooled_model = parts_.pooled_model();
-  const auto context_of = [&](const TextEncoderModel& model, int64_t rows) {
-    return seams_.context(run_.stream(), run_.arena(), {}, model.traits(), rows);
-  };
-  if (const auto* encoder = load(
-          rows_model, [&]() -> auto& { return dry_.text_encoder(run_.stream()); })) {
-    std::vector<int64_t> all(prompt_rows_.begin(), prompt_rows_.end());
-    all.insert(all.end(), facts_.later_rows.begin(), facts_.later_rows.end());
-    for (const int64_t rows : all) {
-      if (rows == 0) continue;  // no negative prompt
-      // The sums of a short prompt may take a star, which holds more than the ring of a long one.
-      Context context = context_of(rows_model, rows);
-      take_most(most, dry_encode(run_, *encoder, context, rows, rows_model.traits().columns));
-    }
-  }
-  if (!pooled_model) return stage(embeds_, weights, most);
-  if (const auto* encoder = load(
-          *pooled_model, [&]() -> auto& { return dry_.pooled_encoder(run_.stream()); })) {
-    for (const int64_t count : pooled_ids_of(parts_, job_)) {
-      const std::vector<int32_t> ids(static_cast<size_t>(count));
-      Context context = context_of(*pooled_model, count);
-      take_most(most, run_.measure([&] { encode_pooled(context, *encoder, ids, 0, pooled_); }));
-    }
-  }
-  return stage(embeds_, weights, most);
+// Sets `embeds_`.
+StageBytes RankRun::encoding(ComponentBytes& bytes) {
+  std::vector<int64_t> rows(facts_.prompt_rows.begin(), facts_.prompt_rows.end()), vectors;
+  rows.insert(rows.end(), facts_.later_rows.begin(), facts_.later_rows.end());
+  for (const Prompt& prompt : prompts_of(request_, *parts_.model(), facts_.guided()))
+    if (!prompt.pooled_ids.empty()) vectors.push_back(std::ssize(prompt.pooled_ids));
+  embeds_ = f32_bytes(std::accumulate(rows.begin(), rows.end(), int64_t{0}) *
+                          parts_.text_model().traits().columns +
+                      std::ssize(vectors) * parts_.traits().pooled_columns);
+  const DryEncoding text = dry_encode_text(run_, rank_, seams_, rows, vectors);
+  bytes.text_encoder = text.weights.held;
+  return stage(embeds_, text.weights, text.ran);
 }
 
 // Adds the features, which stay until the job ends, to `embeds_`. On a device they are the host's.
-RankRun::Stage RankRun::hearing(ComponentBytes& bytes) {
+StageBytes RankRun::hearing(ComponentBytes& bytes) {
   const auto [samples, fps, clip_frames] = *facts_.sound;
   const AudioEncoderTraits& traits = parts_.audio_model().traits();
   const TextEncoderTraits split = traits.split();
@@ -230,8 +153,8 @@ RankRun::Stage RankRun::hearing(ComponentBytes& bytes) {
   return stage(tensors, weights, dry_encode(run_, *encoder, context, samples));
 }
 
-// The encoders' weights are tensors of the stage. Afterwards the conditions are left.
-RankRun::Stage RankRun::encoding_pictures(ComponentBytes& bytes) {
+// The encoders' weights are tensors of the stage.
+StageBytes RankRun::encoding_pictures(ComponentBytes& bytes) {
   if (pictures_of(request_).empty()) return {};
   const auto weigh = [&](const std::function<void()>& load) {
     const Footprint weights = run_.measure(load);
@@ -243,72 +166,29 @@ RankRun::Stage RankRun::encoding_pictures(ComponentBytes& bytes) {
     weigh([&] { dry_.image_encoder(run_.stream()); });
   if (placement_.band(shape_[2]).size() > 0) weigh([&] { dry_.vae_encoder(run_.stream()); });
   PictureEncoder encoder(rank_, facts_);
-  const Footprint ran = run_.measure([&] { pictures_ = encoder.encode([](int) {}); });
-  pictures_.frames = {};
+  const Footprint ran = run_.measure([&] { encoder.encode([](int) {}); });
   if (on_device()) bytes.host.buffers += ran.host;
   return stage(embeds_, {}, ran);
 }
 
-// Makes what a clip has from its encoded sound to its pictures.
-void RankRun::hold_clip() {
-  const ModelDirectory& directory = parts_.directory();
-  if (!directory.clips.any()) return;
-  const int64_t frames = shape_[1] / parts_.traits().patch[0];
-  for (size_t branch = 0; branch < signal_.size(); ++branch)
-    if (prompt_rows_[branch] > 0)
-      signal_[branch] = run_.tensor(DType::kF32, {frames, parts_.traits().signal_columns});
-  if (facts_.chunks > 1)
-    motion_ = run_.tensor(
-        DType::kF32,
-        {shape_[0], parts_.vae_model().traits().latent_frames(directory.clips.motion_frames),
-         shape_[2], shape_[3]});
-  embeds_ += signal_[0].view().bytes() + signal_[1].view().bytes() + motion_.view().bytes();
-}
-
-void RankRun::run_steps() {
-  const JobFacts few = memory_sample(facts_).facts;
-  const DenoisePlanConfig config = plan_config(few, parts_, placement_, static_cast<bool>(motion_));
-  const auto begins = placement_.split(shape_, parts_.traits().patch[0]).held(placement_.rank());
-  std::optional<PreviewJob> preview;
-  if (job_.preview) preview.emplace(PreviewJob{*job_.preview});
-  Job job{.facts = few,
-          .embeds = {texts_[0].view(), texts_[1].view()},
-          .pooled = {pooled_.view(), pooled_.view()},
-          .latent = Tensor(DType::kF32, begins, run_.stream().device()),
-          .pictures = pictures_.views(),
-          .signal = {signal_[0].view(), signal_[1].view()},
-          .motion = motion_.view(),
-          .decode = [](const TensorView&) {},
-          .preview = preview ? &*preview : nullptr};
-  Denoiser(rank_).run(config, job);
-}
-
-Footprint RankRun::run_queue() {
+// The steps that stand for all. Sets `kept_` to the sets of a cache that they do not have.
+Footprint RankRun::run_steps() {
   const MemorySample sample = memory_sample(facts_);
-  Footprint less;
-  if (sample.smaller) less = run_queue(*sample.smaller);
-  Footprint out = run_queue(sample.facts);
-  kept_ *= static_cast<uint64_t>(sample.kept_sets);
+  uint64_t set = 0;
+  const auto run = [&](const JobFacts& few) {
+    return run_.measure([&] { set = blank_.run(few, {}, job_.preview); });
+  };
+  const Footprint less = sample.smaller ? run(*sample.smaller) : Footprint();
+  Footprint out = run(sample.facts);
+  kept_ = set * static_cast<uint64_t>(sample.kept_sets);
   out.held += static_cast<uint64_t>(sample.more) * (out.held - less.held);
   out.passing += static_cast<uint64_t>(sample.more) * (out.passing - less.passing);
   return out;
 }
 
-// Sets `kept_` to the bytes of one set of its cache.
-Footprint RankRun::run_queue(const JobFacts& few) {
-  std::vector<TensorView> texts(few.block_prompts.back() + 1, later_);
-  texts[0] = texts_[0];
-  QueueJob job{.facts = few, .prompts = texts, .negative = texts_[1], .noise = {}, .decode = {}};
-  return run_.measure([&] {
-    QueueDenoiser denoiser(rank_, parts_.wire_dtype());
-    denoiser.run(queue_plan(few, parts_, placement_), job);
-    kept_ = denoiser.set_bytes();
-  });
-}
-
 // `held` is the size of what stays from stage to stage: prompt embeddings and copies of latents for
 // checkpoints.
-RankRun::Stage RankRun::denoising(uint64_t held, ComponentBytes& bytes) {
+StageBytes RankRun::denoising(uint64_t held, ComponentBytes& bytes) {
   Footprint loads;
   for (int model = 0; model < parts_.experts(); ++model) {
     Footprint weights;
@@ -325,7 +205,7 @@ RankRun::Stage RankRun::denoising(uint64_t held, ComponentBytes& bytes) {
     take_most(loads, weights);
   }
   if (on_device()) bytes.host.buffers += compared_bytes();
-  const Footprint ran = queue_ ? run_queue() : run_.measure([&] { run_steps(); });
+  const Footprint ran = run_steps();
   return stage(held + kept_, loads, ran);
 }
 
@@ -336,8 +216,8 @@ uint64_t RankRun::compared_bytes() const {
   const StepCacheKind kind = request_.cache.kind;
   uint64_t bytes = kind != StepCacheKind::kNone && !queue_ && blocks.last() ? own_rows() : 0;
   if (kind == StepCacheKind::kFirstBlock && blocks.first()) {
-    const int64_t joint = parts_.expert_model(0).joint_rows(
-        sequence().tokens, std::max(prompt_rows_[0], prompt_rows_[1]));
+    const int64_t joint =
+        parts_.expert_model(0).joint_rows(sequence().tokens, std::ranges::max(facts_.prompt_rows));
     const int64_t rows = placement_.tokens(sequence(), facts_.patches).size() + joint;
     bytes = std::max(bytes, f32_bytes(rows * parts_.traits().width));
   }
@@ -346,7 +226,7 @@ uint64_t RankRun::compared_bytes() const {
 
 // Decodes a few frames, or a block of the queue. The latent is not of it, and neither are the
 // frames that wait for the writer.
-RankRun::Stage RankRun::decoding(ComponentBytes& bytes) {
+StageBytes RankRun::decoding(ComponentBytes& bytes) {
   const bool decodes = placement_.band(shape_[2]).size() > 0;
   const Vae* vae = nullptr;
   Footprint weights;
@@ -372,7 +252,7 @@ RankRun::Stage RankRun::decoding(ComponentBytes& bytes) {
   // A queue's blocks reach the rank that decodes them, and no other.
   const uint64_t latent = decodes || !queue_ ? decoded_latent() : 0;
   uint64_t held = embeds_;
-  if (motion_ && decodes)  // the rows of the pictures that end the clip
+  if (blank_.motion && decodes)  // the rows of the pictures that end the clip
     held +=
         f32_bytes(parts_.directory().clips.motion_frames * 3 * request_.width *
                   placement_.band(shape_[2]).size() * parts_.vae_model().traits().spatial_factor);
@@ -382,26 +262,23 @@ RankRun::Stage RankRun::decoding(ComponentBytes& bytes) {
   } else {
     held += pictures;
   }
-  const Stage decodes_clip = stage(held + latent, weights, ran);
-  if (!motion_) return decodes_clip;
-  const Stage encodes = encoding_motion(vae, held + ran.held);
-  return encodes.runs.held(on_device()) > decodes_clip.runs.held(on_device())
-             ? Stage{.loads = decodes_clip.loads, .runs = encodes.runs}
-             : decodes_clip;
+  const StageBytes decodes_clip = stage(held + latent, weights, ran);
+  if (!blank_.motion) return decodes_clip;
+  StageBytes encodes = encoding_motion(vae, held + ran.held);
+  encodes.loading = decodes_clip.loading;
+  return running(encodes) > running(decodes_clip) ? encodes : decodes_clip;
 }
 
 // Encodes the pictures that end a clip. Then its latent and its signal are gone.
-RankRun::Stage RankRun::encoding_motion(const Vae* vae, uint64_t held) {
+StageBytes RankRun::encoding_motion(const Vae* vae, uint64_t held) {
   VideoEncoder encoder(run_.stream(), run_.arena(), placement_, parts_.vae_model().traits(),
-                       {shape_[0], motion_.view()[1], shape_[2], shape_[3]});
+                       {shape_[0], blank_.motion.view()[1], shape_[2], shape_[3]});
   const Footprint ran = run_.measure([&] {
     Tensor own;
     if (vae) own = encoder.encode_rows(*vae, "the end of a clip", [](auto...) {});
     encoder.join(std::move(own));
   });
-  const uint64_t gone =
-      signal_[0].view().bytes() + signal_[1].view().bytes() + motion_.view().bytes();
-  return stage(held - gone, {}, ran);
+  return stage(held - blank_.clip_bytes(), {}, ran);
 }
 
 // The bytes of the latent while it is decoded: all of it, or with clips the own rows of it on the
@@ -435,39 +312,74 @@ ComponentBytes RankRun::bytes() {
   if (on_device()) {
     const int queues = dry_.resident_blocks() > 0 ? 2 : 1;
     bytes.host.copies = queues * kTransferSlots * kTransferPiece;
-    bytes.host.buffers = 2 * begun_ + checkpoint_bytes(kept);
+    const LatentSplit begins = placement_.split(shape_, parts_.traits().patch[0]);
+    bytes.host.buffers =
+        2 * frame_bytes() * begins.frames[placement_.rank()].size() + checkpoint_bytes(kept);
   }
-  const auto book = [&](uint64_t& loading, uint64_t& running, const Stage& stage) {
-    loading = std::max(loading, stage.loads.held(on_device()));
-    running = std::max(running, stage.runs.held(on_device()));
-    bytes.scratch = std::max(bytes.scratch, stage.runs.scratch);
+  // While weights are loaded a stage holds little else: `beside`.
+  const auto book = [&](uint64_t& loads, uint64_t& runs, const StageBytes& stage,
+                        uint64_t beside = 0) {
+    loads = StageBytes{.tensors = beside, .loading = stage.loading}.held(on_device());
+    runs = running(stage);
+    bytes.scratch = std::max(bytes.scratch, stage.scratch);
   };
   book(bytes.load_text, bytes.encode_text, encoding(bytes));
   // On a device the tensors of a checkpoint are copied to the host one at a time.
   const uint64_t copies =
       on_device() ? latent_ * std::min<uint64_t>(kept, 1) : checkpoint_bytes(kept);
-  const Stage pictures = encoding_pictures(bytes);
-  bytes.encode_image = pictures.runs.tensors > 0 ? pictures.runs.held(on_device()) : 0;
-  bytes.scratch = std::max(bytes.scratch, pictures.runs.scratch);
-  embeds_ += pictures_.reference.view().bytes();
+  const StageBytes pictures = encoding_pictures(bytes);
+  bytes.encode_image = pictures.tensors > 0 ? running(pictures) : 0;
+  bytes.scratch = std::max(bytes.scratch, pictures.scratch);
+  embeds_ += blank_.pictures.reference.view().bytes();
   if (facts_.sound) book(bytes.load_audio, bytes.encode_audio, hearing(bytes));
-  const uint64_t given = pictures_.rows.view().bytes() + pictures_.channels.view().bytes();
-  hold_clip();
+  const uint64_t given =
+      blank_.pictures.rows.view().bytes() + blank_.pictures.channels.view().bytes();
+  embeds_ += blank_.clip_bytes();
   // Messages are staged in the stages' order.
-  Stage denoise = denoising(embeds_ + given + copies, bytes);
-  pictures_ = {};
+  StageBytes denoise = denoising(embeds_ + given + copies, bytes);
   if (!on_device()) embeds_ += clip_bytes(kept, facts_.chunks);
-  Stage decode = decoding(bytes);
-  decode.loads.tensors += bytes.reading;
-  decode.runs.tensors += bytes.reading;
-  if (bytes.decodes_meanwhile) denoise.runs = together(denoise.runs, decode.runs, embeds_);
+  StageBytes decode = decoding(bytes);
+  decode.tensors += bytes.reading;
+  if (bytes.decodes_meanwhile) {  // they take turns, and share the embeddings and the workspace
+    denoise.tensors += decode.tensors - embeds_;
+    denoise.arena = std::max(denoise.arena, decode.arena);
+    denoise.scratch = std::max(denoise.scratch, decode.scratch);
+  }
   book(bytes.load_expert, bytes.denoise, denoise);
-  book(bytes.load_vae, bytes.decode, decode);
+  book(bytes.load_vae, bytes.decode, decode, bytes.reading);
   if (stages_messages_) bytes.host.copies += static_cast<uint64_t>(transport_->staged());
   return bytes;
 }
 
 }  // namespace
+
+DryEncoding dry_encode_text(DryRun& run, const Rank& rank, EncoderSeams& seams,
+                            std::span<const int64_t> rows, std::span<const int64_t> vectors) {
+  DryEncoding out;
+  Components& parts = rank.parts();
+  for (const bool pooled : {false, true}) {
+    const TextEncoderModel* model = pooled ? parts.pooled_model() : &parts.text_model();
+    if (!model || !rank.placement.encodes_text(model->traits())) continue;
+    const TextEncoder* encoder = nullptr;
+    const Footprint weights = run.measure([&] {
+      encoder = &(pooled ? parts.pooled_encoder(run.stream()) : parts.text_encoder(run.stream()));
+    });
+    out.weights.held += weights.held;
+    take_most(out.weights, weights);
+    const int64_t columns = model->traits().columns;
+    const Tensor vector = run.tensor(DType::kF32, {1, columns});
+    for (const int64_t count : pooled ? vectors : rows) {
+      if (count == 0) continue;
+      // The sums of a short prompt may take a star, which holds more than the ring of a long one.
+      Context context = seams.context(run.stream(), run.arena(), {}, model->traits(), count);
+      const std::vector<int32_t> ids(static_cast<size_t>(count));
+      take_most(out.ran,
+                pooled ? run.measure([&] { encode_pooled(context, *encoder, ids, 0, vector); })
+                       : dry_encode(run, *encoder, context, count, columns));
+    }
+  }
+  return out;
+}
 
 ComponentBytes predict_bytes(const Components& parts, const RankPlacement& placement,
                              const MeasuredJob& job) {

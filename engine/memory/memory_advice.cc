@@ -9,18 +9,15 @@ namespace {
 // smallest one instead that leaves the host enough. Empty where no number fits.
 std::string fitting_layers(const MemoryPlan& plan, const Changes& changes) {
   constexpr int kLeast = 2;
-  const auto offer = [&](int layers) {
+  const int last = plan.fits_host() ? changes.layers - 1 : changes.layers;
+  for (int i = kLeast; i <= last; ++i) {
+    const int layers = plan.fits_host() ? last + kLeast - i : i;
     const MemoryPlan changed = changes.resident(layers);
     const std::string host =
         plan.fits_host() ? "" : " and " + format_bytes(changed.host.total()) + " of the host";
-    return changed.fits() ? "--resident-layers " + std::to_string(layers) + " (" +
-                                format_bytes(changed.high_water) + host + ")"
-                          : std::string();
-  };
-  const int last = plan.fits_host() ? changes.layers - 1 : changes.layers;
-  for (int i = kLeast; i <= last; ++i) {
-    const std::string line = offer(plan.fits_host() ? last + kLeast - i : i);
-    if (!line.empty()) return line;
+    if (changed.fits())
+      return "--resident-layers " + std::to_string(layers) + " (" +
+             format_bytes(changed.high_water) + host + ")";
   }
   return {};
 }

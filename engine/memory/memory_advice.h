@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/generation/generator.h"
-#include "engine/generation/request.h"
+#include "engine/job/options.h"
+#include "engine/job/request.h"
 #include "engine/memory/memory_plan.h"
 #include "parallel/mesh.h"
 

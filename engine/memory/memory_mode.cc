@@ -17,25 +17,25 @@ class Plans {
  public:
   explicit Plans(const MemoryChoices& choices) : choices_(choices) {}
 
-  // The fastest residency that fits with so many layers in memory, else the smallest.
-  MemoryPlan fastest(int resident) {
-    return named(plan_memory(bytes(resident), choices_.available, choices_.host_available),
+  // The plan with so many layers in memory.
+  MemoryPlan under(Residency residency, int resident) {
+    MemoryPlan plan =
+        memory_under(residency, bytes(resident), choices_.available, choices_.host_available);
+    plan.resident_layers = resident;
+    return plan;
+  }
+  // The residency with the lowest high-water mark. Forwards between decoded frames need every
+  // expert.
+  MemoryPlan smallest(int resident) {
+    return under(bytes(resident).decodes_meanwhile ? Residency::kStaged : Residency::kSequential,
                  resident);
   }
-  MemoryPlan under(Residency residency, int resident) {
-    return named(
-        memory_under(residency, bytes(resident), choices_.available, choices_.host_available),
-        resident);
-  }
-  // The residency with the lowest high-water mark.
-  MemoryPlan smallest(int resident) { return under(last(resident), resident); }
-  // The fastest residency whose high-water mark is at most so high.
-  MemoryPlan within(uint64_t high_water, int resident) {
-    for (int k = 0; k < static_cast<int>(last(resident)); ++k) {
-      MemoryPlan plan = under(static_cast<Residency>(k), resident);
-      if (plan.high_water <= high_water) return plan;
-    }
-    return smallest(resident);
+  // The fastest residency whose plan suits, else the smallest.
+  MemoryPlan fastest(int resident, const std::function<bool(const MemoryPlan&)>& suits) {
+    MemoryPlan last = smallest(resident);
+    for (int k = 0; k < static_cast<int>(last.residency); ++k)
+      if (MemoryPlan plan = under(static_cast<Residency>(k), resident); suits(plan)) return plan;
+    return last;
   }
 
  private:
@@ -43,11 +43,6 @@ class Plans {
     const auto [found, fresh] = bytes_.try_emplace(resident);
     if (fresh) found->second = choices_.bytes(resident);
     return found->second;
-  }
-  Residency last(int resident) { return smallest_residency(bytes(resident)); }
-  static MemoryPlan named(MemoryPlan plan, int resident) {
-    plan.resident_layers = resident;
-    return plan;
   }
 
   const MemoryChoices& choices_;
@@ -105,16 +100,18 @@ MemoryPlan choose_plan(const MemoryChoices& choices) {
                                .high_water;
     const auto suits = [&](int resident) { return plans.smallest(resident).high_water <= least; };
     const int resident = given ? given : suits(0) ? 0 : most_layers(layers, suits);
-    return because(plans.within(least, resident), "no way takes less than " + format_bytes(least));
+    const auto low = [&](const MemoryPlan& plan) { return plan.high_water <= least; };
+    return because(plans.fastest(resident, low), "no way takes less than " + format_bytes(least));
   }
-  MemoryPlan plan = plans.fastest(given);
+  const auto fitting = [&](int resident) { return plans.fastest(resident, &MemoryPlan::fits); };
+  const MemoryPlan plan = fitting(given);
   const MemoryPlan all = plans.under(Residency::kAll, given);
   if (plan.residency == Residency::kAll) return because(plan, "it fits");
   if (plan.fits() || given > 0 || choices.mode == MemoryMode::kLayers)
     return because(plan, too_large(all));
-  const int resident = most_layers(layers, [&](int k) { return plans.fastest(k).fits_device(); });
+  const int resident = most_layers(layers, [&](int k) { return fitting(k).fits_device(); });
   if (resident == 0 && layers <= kWindowSlots) return because(plan, too_large(all));
-  return because(plans.fastest(resident ? resident : kWindowSlots), too_large(all));
+  return because(fitting(resident ? resident : kWindowSlots), too_large(all));
 }
 
 }  // namespace weft

@@ -8,17 +8,6 @@
 
 namespace weft {
 
-// No mode changes a result by itself. A caller may also choose 8-bit weights for kMemory, which
-// does change it (GeneratorOptions::weights).
-enum class MemoryMode : uint8_t {
-  kSpeed,   // all weights are resident, or the job is refused
-  kLayers,  // the fastest residency that fits; all layers of a transformer are in memory at once
-  kAuto,  // the same; where none fits, as many layers as fit, and the others are read ahead of use
-  kMemory,  // the smallest high-water mark, and the fastest way to have it
-};
-
-std::string_view to_string(MemoryMode mode);  // "speed", "layers", "auto", "memory"
-
 // The choice is made from these.
 struct MemoryChoices {
   MemoryMode mode = MemoryMode::kAuto;

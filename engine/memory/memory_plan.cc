@@ -77,6 +77,13 @@ uint64_t cgroup_left() {
 
 std::string_view to_string(Residency residency) { return kNames[static_cast<size_t>(residency)]; }
 
+uint64_t most_streamed(std::span<const MemoryPlan> ranks) {
+  uint64_t most = 0;
+  for (const MemoryPlan& plan : ranks)
+    for (const uint64_t bytes : plan.parts.streamed) most = std::max(most, bytes);
+  return most;
+}
+
 // Free device memory minus a reserve for memory that no plan counts: kernel code, recorded graphs
 // and the libraries' own allocations.
 uint64_t left_of_device(uint64_t free) { return free - std::min(free / 16, kGiB); }
@@ -99,46 +106,32 @@ uint64_t available_memory(Device device) {
 MemoryPlan memory_under(Residency residency, const ComponentBytes& parts, uint64_t available,
                         uint64_t host_available) {
   CHECK(!parts.experts.empty());
-  const uint64_t all_experts =
-      std::accumulate(parts.experts.begin(), parts.experts.end(), uint64_t{0});
-  const uint64_t one_expert = *std::max_element(parts.experts.begin(), parts.experts.end());
-  uint64_t text = parts.text_encoder, denoise = 0, decode = 0;
+  const bool all = residency == Residency::kAll, all_experts = residency <= Residency::kStaged;
+  uint64_t text = parts.text_encoder,
+           denoise = all_experts
+                         ? std::accumulate(parts.experts.begin(), parts.experts.end(), uint64_t{0})
+                         : std::ranges::max(parts.experts),
+           decode = parts.vae + (residency == Residency::kSequential ? 0 : denoise);
   uint64_t load_text = parts.load_text, load_expert = parts.load_expert, load_vae = parts.load_vae;
-  switch (residency) {
-    case Residency::kAll:  // everything is loaded before the first stage, the VAE last
-      load_text = std::max({load_text, load_expert - std::min(load_expert, parts.vae), load_vae});
-      load_expert = load_vae = 0;
-      text = denoise = decode = parts.text_encoder + all_experts + parts.vae;
-      break;
-    case Residency::kStaged:
-      denoise = all_experts;
-      decode = all_experts + parts.vae;
-      break;
-    case Residency::kOneExpert:
-      denoise = one_expert;
-      decode = one_expert + parts.vae;
-      break;
-    case Residency::kSequential:
-      denoise = one_expert;
-      decode = parts.vae;
-      break;
-    case Residency::kCount:
-      CHECK(false);
+  if (all) {  // everything is loaded before the first stage, the VAE last
+    load_text = std::max({load_text, load_expert - std::min(load_expert, parts.vae), load_vae});
+    load_expert = load_vae = 0;
+    text = denoise = decode += text;
   }
-  if (parts.decodes_meanwhile && residency != Residency::kAll) decode = denoise += parts.vae;
+  if (parts.decodes_meanwhile && !all) decode = denoise += parts.vae;
   if (parts.decodes_between && residency != Residency::kSequential) denoise = decode;
   MemoryPlan plan;
   plan.residency = residency;
   plan.parts = parts;
   plan.available = available;
   plan.host = parts.host;
-  const bool all = residency == Residency::kAll || residency == Residency::kStaged;
   if (!parts.streams_from_file)
     for (const uint64_t bytes : parts.streamed)
-      plan.host.streamed = all ? plan.host.streamed + bytes : std::max(plan.host.streamed, bytes);
+      plan.host.streamed =
+          all_experts ? plan.host.streamed + bytes : std::max(plan.host.streamed, bytes);
   plan.host_available = host_available;
   // While pictures and the sound are encoded.
-  const uint64_t beside = residency == Residency::kAll ? text : 0;
+  const uint64_t beside = all ? text : 0;
   plan.weights = std::max(
       {text, beside + std::max(parts.picture_encoder, parts.audio_encoder), denoise, decode});
   plan.encode_text = text + std::max(parts.encode_text, load_text);
@@ -153,45 +146,28 @@ MemoryPlan memory_under(Residency residency, const ComponentBytes& parts, uint64
   return plan;
 }
 
-Residency smallest_residency(const ComponentBytes& parts) {
-  return parts.decodes_meanwhile ? Residency::kStaged : Residency::kSequential;
-}
-
-MemoryPlan plan_memory(const ComponentBytes& parts, uint64_t available, uint64_t host_available) {
-  const Residency last = smallest_residency(parts);
-  for (int k = 0; k < static_cast<int>(last); ++k) {
-    const MemoryPlan plan =
-        memory_under(static_cast<Residency>(k), parts, available, host_available);
-    if (plan.fits()) return plan;
-  }
-  return memory_under(last, parts, available, host_available);
-}
-
 std::string MemoryPlan::to_string() const {
   const bool large = high_water >= kGiB;
   const auto number = [&](uint64_t bytes) {
     return fixed2(static_cast<double>(bytes) / (large ? kGiB : kMiB));
   };
-  std::string host_text;
-  if (host.total() > 0)
-    host_text =
-        "; host " + format_bytes(host.total()) + ", " + format_bytes(host.pinned()) +
-        " of it pinned" +
-        (host_available == UINT64_MAX ? std::string() : ", of " + format_bytes(host_available)) +
-        (fits_host() ? "" : "  DOES NOT FIT");
-  const std::string audio =
-      parts.encode_audio > 0 ? " | encode_audio " + number(parts.encode_audio) : "";
-  const std::string pictures =
-      parts.encode_image > 0
-          ? " | encode_image " + number(parts.encode_image - parts.picture_encoder)
-          : "";
-  return "weights " + number(weights) + " | encode_text " + number(parts.encode_text) + pictures +
-         audio + " | denoise " + number(parts.denoise) + " | decode " + number(parts.decode) +
-         " -> high-water " + number(high_water) + (large ? " GiB" : " MiB") + " of " +
-         format_bytes(available) + "  " + (fits_device() ? "OK" : "DOES NOT FIT") + " (" +
-         std::string(weft::to_string(residency)) +
-         (resident_layers > 0 ? ", " + std::to_string(resident_layers) + " layers in memory" : "") +
-         ")" + host_text;
+  const auto stage = [&](const char* name, uint64_t bytes) {
+    return std::string(" | ") + name + " " + number(bytes);
+  };
+  std::string text = "weights " + number(weights) + stage("encode_text", parts.encode_text);
+  if (parts.encode_image > 0)
+    text += stage("encode_image", parts.encode_image - parts.picture_encoder);
+  if (parts.encode_audio > 0) text += stage("encode_audio", parts.encode_audio);
+  text += stage("denoise", parts.denoise) + stage("decode", parts.decode) + " -> high-water " +
+          number(high_water) + (large ? " GiB" : " MiB") + " of " + format_bytes(available) +
+          (fits_device() ? "  OK (" : "  DOES NOT FIT (") + std::string(weft::to_string(residency));
+  if (resident_layers > 0) text += ", " + std::to_string(resident_layers) + " layers in memory";
+  text += ")";
+  if (host.total() == 0) return text;
+  text +=
+      "; host " + format_bytes(host.total()) + ", " + format_bytes(host.pinned()) + " of it pinned";
+  if (host_available != UINT64_MAX) text += ", of " + format_bytes(host_available);
+  return text + (fits_host() ? "" : "  DOES NOT FIT");
 }
 
 }  // namespace weft

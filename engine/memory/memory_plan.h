@@ -3,24 +3,15 @@
 // decides which components stay resident.
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "engine/parts/residency.h"
 #include "kernels/device_plan.h"
 
 namespace weft {
-
-// The values are ordered from fastest to smallest.
-enum class Residency : uint8_t {
-  kAll,         // everything is loaded once and kept
-  kStaged,      // the text encoder is resident alone; the rest loads after it is released
-  kOneExpert,   // staged, and one expert at a time
-  kSequential,  // one component at a time: the VAE loads after the transformer is released
-  kCount,
-};
-
-std::string_view to_string(Residency residency);
 
 // The host memory of a job that runs on a device, without that of the process and the driver.
 struct HostBytes {
@@ -99,6 +90,9 @@ struct MemoryPlan {
   std::string to_string() const;
 };
 
+// The bytes that a forward copies or reads, on the rank with the most of them.
+uint64_t most_streamed(std::span<const MemoryPlan> ranks);
+
 // The memory that may be used now. For the host it is the smaller of MemAvailable and what the
 // control groups still allow. For a device it is the free memory less a reserve.
 uint64_t available_memory(Device device = {});
@@ -109,13 +103,5 @@ uint64_t available_memory(const DeviceTraits& device);
 // The plan under one residency.
 MemoryPlan memory_under(Residency residency, const ComponentBytes& parts, uint64_t available,
                         uint64_t host_available = UINT64_MAX);
-
-// The residency that takes the least. Forwards between decoded frames need every expert.
-Residency smallest_residency(const ComponentBytes& parts);
-
-// Returns the plan of the fastest residency that fits in `available`. If none fits, returns the
-// smallest plan, whose fits() is false.
-MemoryPlan plan_memory(const ComponentBytes& parts, uint64_t available,
-                       uint64_t host_available = UINT64_MAX);
 
 }  // namespace weft

@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "engine/generation/step_cache.h"
+#include "engine/methods/step_cache.h"
 #include "engine/sampling/sampler.h"
 #include "parallel/mesh.h"
 #include "parallel/methods/dual_scope.h"

@@ -7,10 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/generation/request.h"
-#include "engine/memory/memory_plan.h"
 #include "engine/parts/open_model.h"
 #include "engine/parts/rank_placement.h"
+#include "engine/parts/residency.h"
 
 namespace weft {
 

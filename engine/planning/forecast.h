@@ -12,7 +12,8 @@
 #include "engine/generation/generator.h"
 #include "engine/job/shortened.h"
 #include "engine/parts/components.h"
-#include "parallel/schedule/simulate.h"
+#include "parallel/schedule/block_queue.h"
+#include "parallel/schedule/plan_timing.h"
 
 namespace weft {
 
@@ -32,14 +33,32 @@ struct PlannedJob {
   Request request;  // resolved
   Machine machine;
   int64_t requests = 1;  // prompts, which the replicas of the data axis share
-
-  JobFacts facts() const { return facts_of(*model, request); }
 };
 
 // The copying or reading of weights that do not stay on the device, per step, on the slowest rank.
 struct Uploads {
   int64_t bytes = 0;
   double seconds = 0, hidden_s = 0;  // hidden_s overlaps with computing
+};
+
+// The plans of a replica and the times of their steps, from the encoded prompts on.
+struct QueueTimeline {
+  QueuePlanConfig config;  // with the blocks that the plans have
+  int skipped = 0;         // blocks of the video that the plans do not have
+  std::vector<Plan> plans;
+  std::vector<std::vector<StepTime>> times;
+  double block_s = 0;        // from one finished block to the next while the queue is full
+  double first_frame_s = 0;  // when the first frame is decoded, and when the last one is
+  double end_s = 0;
+  double decode_s = 0;  // for which the first rank decodes, beside its forwards
+  // Messages inside the forwards of each rank, in the whole video.
+  std::vector<CommCounters> inside;
+
+  // Counts how often the video has a pass of the plans: blocks that are left out are like one in
+  // the middle.
+  int64_t repeats(const Pass& pass) const {
+    return 1 + (pass.clip == config.blocks / 2 ? skipped : 0);
+  }
 };
 
 struct Forecast {
@@ -49,64 +68,71 @@ struct Forecast {
   std::vector<std::pair<std::string, double>> stages;  // of one prompt
   Uploads uploads;
   std::vector<MemoryPlan> memory;    // per rank
-  std::vector<SimulatedRank> ranks;  // of forecast_whole; empty otherwise
+  std::vector<SimulatedRank> ranks;  // of forecast_whole and of the queue; empty otherwise
+  std::shared_ptr<const QueueTimeline> queue;  // of the queue alone, for the first prompt
 
   double stage(const std::string& name) const;  // 0 where there is no such stage
   uint64_t high_water() const;                  // of the rank that needs the most memory
   bool fits() const;
 };
 
-// A simulated job computes nothing, so it need not fit in memory.
-GeneratorOptions without_limits(GeneratorOptions options);
-
 std::vector<MemoryPlan> memory_of(const PlannedJob& job, const Layout& layout);
 
 // The uploads of a replica's step, each of whose forwards copies or reads so many bytes on one
 // rank. Nothing of it is hidden yet.
-Uploads uploads_of(const PlannedJob& job, const Layout& replica, int64_t forward_bytes);
-// The bytes that a forward copies or reads, on the rank with the most of them.
-int64_t streamed_by(std::span<const MemoryPlan> memory);
+Uploads uploads_of(const PlannedJob& job, const JobFacts& facts, const Layout& replica,
+                   uint64_t forward_bytes);
 
-// The blocks of each expert.
-std::vector<int> blocks_of(const OpenModel& model);
-
-// Simulates every step and every chunk.
+// Simulates every step and every chunk. All weights of a queue are taken to be resident.
 Forecast forecast_whole(const PlannedJob& job, const Layout& layout);
 
 // Simulates the few steps, blocks and frames that stand for all (engine/job/shortened.h), and
 // extends the times to the whole job, whose schedule repeats itself. What layouts have in common is
-// simulated once. Leaves out the memory. The queue has a forecast of its
-// own (engine/planning/queue_forecast.h).
-class QueueForecast;
+// simulated once. Leaves out the memory.
 class QuickForecast {
  public:
   explicit QuickForecast(const PlannedJob& job);
-  ~QuickForecast();
-  Forecast operator()(const Layout& layout);
+  Forecast operator()(const Layout& layout) { return forecast(layout, false); }
   // A forecast that is never slower: by the simulation of one rank that waits for no other, and for
-  // the queue by a part of the work.
-  Forecast at_least(const Layout& layout);
+  // the queue by the time for which the busiest rank computes forwards, or reads their weights.
+  Forecast at_least(const Layout& layout) { return forecast(layout, true); }
 
  private:
   struct Ends {  // seconds of the stages that depend on the number of ranks alone
     double text = 0, audio = 0, image = 0, decode = 0;
   };
+  // The simulated steps that each rank has done, and when the ranks, or the first alone, ended.
+  struct Sampled {
+    std::vector<std::vector<std::pair<Step, StepTime>>> done;
+    std::vector<SimulatedRank> ranks;
+  };
+  Forecast forecast(const Layout& layout, bool least);
   std::shared_ptr<const OpenModel> with_blocks(int blocks);
-  const Ends& ends(const Layout& layout);
-  Ends ends_of_clips(const Layout& layout, const std::shared_ptr<const OpenModel>& model);
-  void draw(Communicator& world, const Layout& layout, int blocks, std::vector<double>& updated);
-  double denoise_with(const Layout& layout, int blocks, bool alone);
-  double denoise(const Layout& layout, bool alone);  // on all ranks, or on the first alone
-  double least_denoise(Layout layout);
-  Forecast with_denoise(const Layout& layout, double seconds);
-  Forecast with_queue(const Layout& layout, Forecast replica);
+  Components parts(const std::shared_ptr<const OpenModel>& model,
+                   const RankPlacement& placement) const;
+  Sampled sampled(const Layout& replica, int blocks, bool alone);
+  // The bytes that a forward reads where the job asks for it, on the rank with the most of them.
+  uint64_t streamed(const Layout& replica) const;
+  const Ends& ends(const Layout& replica);
+  double denoise(const Layout& replica, bool alone);  // on all ranks, or on the first alone
+  double least_denoise(Layout replica);
+  // These are of the queue (queue_forecast.cc). A few forwards of every kind are simulated, and the
+  // plans are timed with them (parallel/schedule/plan_timing.h). Where the video has many more
+  // blocks than steps, the turns of the full queue are alike, so some of them stand for all.
+  struct QueueCosts;
+  void begin_queue();
+  const QueueCosts& queue_costs(const Layout& replica);
+  QueueTimeline queue_timeline(const QueueCosts& costs) const;
+  Forecast queue_forecast(const Layout& replica);
+  Forecast least_queue(const Layout& replica);
 
   const PlannedJob& job_;
-  std::unique_ptr<QueueForecast> queue_;  // where the method is the queue, which forecasts all
-  JobFacts facts_;
-  std::optional<TimeSample> sample_;                        // of other methods
+  const JobFacts facts_;
+  const TimeSample sample_;
   std::map<int, std::shared_ptr<const OpenModel>> models_;  // by their blocks
   std::map<int, Ends> ends_;                                // by the ranks of a replica
+  double text_s_ = 0, picture_s_ = 0;                       // of a queue, on one rank
+  std::vector<std::pair<Layout, std::shared_ptr<const QueueCosts>>> queue_costs_;
 };
 
 struct LayoutChoice {

@@ -21,10 +21,8 @@ std::string text(const char* format, double value) {
 // All forwards of a block, the clean pass among them, follow each other whatever the split.
 StreamForecast clean_forecast(const StreamPlanConfig& config, const StreamTimes& times) {
   const double hops_s =
-      config.layout.ranks() > 1
-          ? (config.steps + 1) * (config.layout[Axis::kLayers] - 1) * times.hop.latency_s +
-                (config.layout[Axis::kStep] - 1) * times.hop.latency_s
-          : 0.0;
+      (config.steps + 1) * (config.layout[Axis::kLayers] - 1) * times.hop.latency_s +
+      (config.layout[Axis::kStep] - 1) * times.hop.latency_s;
   const int ulysses = config.layout[Axis::kUlysses];
   const double forward_s =
       times.forward_s / ulysses + (ulysses > 1 ? times.exchange_s.value_or(0) : 0);

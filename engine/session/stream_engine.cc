@@ -6,13 +6,12 @@
 #include <numeric>
 #include <utility>
 
+#include "engine/conditions/prompt_rows.h"
 #include "engine/decoding/stream_decoder.h"
-#include "engine/generation/prompt_rows.h"
-#include "engine/parts/seams.h"
+#include "engine/memory/estimate.h"
 #include "io/media/video.h"
 #include "kernels/copy.h"
 #include "kernels/transfer.h"
-#include "models/footprint.h"
 #include "parallel/transport/local.h"
 #include "parallel/transport/silent.h"
 
@@ -53,7 +52,7 @@ class BlockDecoder {
     if (seen > 0) decoder_->resume(still.slice(1, seen - last, last), seen);
   }
 
-  StreamPictures decode(const StreamBlock& block, const TensorView& latent) {
+  StreamPictures decode(const Segment& block, const TensorView& latent) {
     const auto begun = std::chrono::steady_clock::now();
     StreamPictures out{.block = block, .first = decoder_->pictures() - before_};
     decoder_->push(HostCopy(stream_, latent));
@@ -177,26 +176,25 @@ std::array<int64_t, 4> StreamEngine::shape() const {
           settings_.width / scale};
 }
 
-StreamJob StreamEngine::job(const Sampler& sampler) const {
-  StreamJob job{.sampler = sampler,
-                .shape = shape(),
-                .window_frames = settings_.window_frames,
-                .prompt = {},
-                .sink = {},
-                .kept = settings_.kept,
-                .noise = {},
-                .decode = {}};
-  if (!shown()) return job;
-  job.sink_position = {shown()->sink_frame, shown()->sink_distance, settings_.seed};
+JobFacts StreamEngine::facts() const {
+  return {.request = {}, .sampler = sampler(), .latent = shape(), .window = shape()};
+}
+
+StreamSource StreamEngine::source() const {
+  StreamSource source{.window_frames = settings_.window_frames, .kept = settings_.kept};
+  if (!shown()) return source;
+  source.sink_position = {shown()->sink_frame, shown()->sink_distance, settings_.seed};
   const TransformerModel& model = model_->directory.expert(0);
-  job.motion_rows =
-      model.motion_rows(model.traits().grid(model.traits().patch[0], job.shape[2], job.shape[3]));
-  return job;
+  const auto [channels, frames, height, width] = shape();
+  source.motion_rows =
+      model.motion_rows(model.traits().grid(model.traits().patch[0], height, width));
+  return source;
 }
 
 StreamPlanConfig StreamEngine::plan() const {
-  StreamPlanConfig config =
-      stream_config(RankPlacement(settings_.layout, 0), traits(), settings_.dtype, job(sampler()));
+  const JobFacts facts = this->facts();
+  StreamPlanConfig config = stream_config(RankPlacement(settings_.layout, 0), traits(),
+                                          settings_.dtype, {.facts = facts}, source());
   config.blocks = StreamPlanConfig::kEndless;
   if (shown()) {
     config.sink_frames = traits().reference_frames / traits().patch[0];
@@ -323,43 +321,41 @@ void StreamEngine::draw(const Part& part, const StreamPlanConfig& config,
   // Noise belongs to a frame, so that it does not depend on how the blocks are cut.
   const auto [channels, frames, height, width] = shape();
   const NoiseField noise(Rng::kPortable, settings_.seed, {channels, kMostFrames, height, width});
-  const Sampler sampler = this->sampler();
-  StreamJob job = this->job(sampler);
-  job.prompt = text;
-  job.sink = sink;
-  job.motion = motion;
-  if (next) job.next = [&](int64_t number) { return enter(number, next(number)); };
-  job.noise = [&](const StreamBlock& block, const TensorView& to) {
+  const JobFacts facts = this->facts();
+  StreamSource source = this->source();
+  source.sink = sink;
+  Job job{.facts = facts, .prompts = {text.view()}};
+  job.conditions.motion = motion;
+  if (next) source.next = [&](int64_t number) { return enter(number, next(number)); };
+  source.signal = [&](const Segment& block, const TensorView& to) { take_signal(block, to); };
+  job.noise = [&](const Segment& block, const TensorView& to) {
     noise.fill(to, block.frames.begin);
   };
-  job.signal = [&](const StreamBlock& block, const TensorView& to) { take_signal(block, to); };
-  job.decode = [&](const StreamBlock& block, const TensorView& latent) {
+  job.decode = [&](const Segment& block, const TensorView& latent) {
     StreamPictures pictures = decoder->decode(block, latent);
     pictures.muted = block.epoch != epoch_;
     take(std::move(pictures));
   };
-  StreamDenoiser(part.rank, settings_.dtype).run(config, job);
+  StreamDenoiser(part.rank, settings_.dtype).run(config, job, source);
 }
 
 // The most that the text encoder and the picture's take, one after the other.
-uint64_t StreamEngine::encoding_bytes(DryRun& dry, Components& parts, int64_t ids) const {
+uint64_t StreamEngine::encoding_bytes(DryRun& dry, Components& parts,
+                                      const std::string& caption) const {
   const RankPlacement alone;
   EncoderSeams seams(alone);
   const auto taken = [](const Footprint& weights, const Footprint& ran) {
     return weights.held + std::max(weights.passing, ran.held + ran.passing + ran.arena);
   };
-  const TextEncoderTraits& traits = parts.text_model().traits();
-  const TextEncoder* text = nullptr;
-  const Footprint text_weights = dry.measure([&] { text = &parts.text_encoder(dry.stream()); });
-  Context context = seams.context(dry.stream(), dry.arena(), {}, traits, ids);
-  uint64_t most = taken(text_weights, dry_encode(dry, *text, context, ids, traits.columns));
-  parts.done_with_text_encoders();
+  const std::array<int64_t, 1> rows{model_->prompt_rows(caption)};
+  const DryEncoding text =
+      dry_encode_text(dry, {dry.stream(), dry.arena(), parts, alone}, seams, rows, {});
+  const uint64_t most = taken(text.weights, text.ran);
   if (!shown()) return most;
   const Footprint weights = dry.measure([&] { parts.vae_encoder(dry.stream()); });
-  StillLatents still;
   const Footprint ran = dry.measure([&] {
-    still = still_latents(dry.stream(), dry.arena(), parts, settings_.picture,
-                          settings_.picture_fit, shape());
+    still_latents(dry.stream(), dry.arena(), parts, settings_.picture, settings_.picture_fit,
+                  shape());
   });
   return std::max(most, taken(weights, ran));
 }
@@ -374,12 +370,11 @@ StreamBytes StreamEngine::bytes(const std::string& caption, int rank) {
   StreamPlanConfig config = plan();
   config.blocks =
       static_cast<int>(settings_.window_frames / settings_.block_frames) + config.swap_block + 1;
-  StreamBytes out;
-  const auto ids = std::ssize(model_->tokens(caption)->ids);
+  StreamBytes out{.device = own};
   const RankPlacement alone;
   Components encoders = components(alone, dry.device()),
              parts = components(placement, dry.device());
-  if (rank == 0) out.encoding = encoding_bytes(dry, encoders, ids);
+  if (rank == 0) out.encoding = encoding_bytes(dry, encoders, caption);
   std::unique_ptr<AudioEncoder> hears;
   const Footprint weights = dry.measure([&] {
     if (rank < settings_.layout.ranks()) parts.expert(dry.stream(), 0);
@@ -421,7 +416,7 @@ NextBlock StreamEngine::enter(int64_t number, StreamSignal signal) {
   return next;
 }
 
-void StreamEngine::take_signal(const StreamBlock& block, const TensorView& to) {
+void StreamEngine::take_signal(const Segment& block, const TensorView& to) {
   const std::scoped_lock lock(mutex_);
   const auto found = signals_.find(block.number);
   CHECK(found != signals_.end(), "block", block.number, "has no signal");

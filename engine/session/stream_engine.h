@@ -19,12 +19,12 @@
 #include <string>
 #include <vector>
 
+#include "engine/conditions/stream_hearing.h"
+#include "engine/job/given_picture.h"
 #include "engine/parts/components.h"
-#include "engine/pictures/given_picture.h"
 #include "engine/sampling/noise.h"
-#include "engine/session/stream_denoiser.h"
+#include "engine/schedules/stream_denoiser.h"
 #include "engine/session/stream_picture.h"
-#include "engine/sound/stream_hearing.h"
 #include "io/media/frame.h"
 #include "kernels/dry_run.h"
 
@@ -59,7 +59,7 @@ struct StreamSignal {
 };
 
 struct StreamPictures {
-  StreamBlock block{};
+  Segment block{};
   int64_t first = 0;    // the index of the first picture in the stream
   bool muted = false;   // an interruption came after the block had begun
   double decode_s = 0;  // the time that decoding took
@@ -71,6 +71,7 @@ std::array<int64_t, 2> stream_size_multiples(const ModelDirectory& model);
 
 // The bytes that one rank of a stream takes of its device, or of the host.
 struct StreamBytes {
+  Device device{};
   uint64_t encoding = 0;  // while the caption and the picture are encoded, before anything else
   uint64_t weights = 0;   // that the stream keeps
   uint64_t running = 0;   // beside them: keys, rows, workspace, what the VAE remembers
@@ -128,7 +129,8 @@ class StreamEngine {
   std::array<int64_t, 4> shape() const;
   const Tensor& encoded(const std::string& caption);
   void encode_picture();
-  StreamJob job(const Sampler& sampler) const;
+  JobFacts facts() const;
+  StreamSource source() const;
   // A rank, and what it draws from, in host memory.
   struct Part {
     Rank rank;
@@ -140,12 +142,12 @@ class StreamEngine {
   void draw(const Part& part, const StreamPlanConfig& config,
             const std::function<StreamSignal(int64_t)>& next,
             const std::function<void(StreamPictures&&)>& take);
-  uint64_t encoding_bytes(DryRun& dry, Components& parts, int64_t ids) const;
+  uint64_t encoding_bytes(DryRun& dry, Components& parts, const std::string& caption) const;
   void rank(Communicator* world, const Tensor& prompt,
             const std::function<StreamSignal(int64_t)>& next,
             const std::function<void(StreamPictures&&)>& take);
   NextBlock enter(int64_t number, StreamSignal signal);
-  void take_signal(const StreamBlock& block, const TensorView& to);
+  void take_signal(const Segment& block, const TensorView& to);
 
   const std::shared_ptr<const OpenModel> model_;
   const StreamSettings settings_;

@@ -17,34 +17,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-struct Drawn {
-  double first_s = 0;                    // until the first pictures
-  std::vector<double> done_s, decode_s;  // of every block
-  int64_t pictures = 0;                  // of the last one
-};
-
 // Two blocks at least, and no further ones once they have taken so long.
 constexpr double kBudget_s = 5;
-
-Drawn draw(StreamEngine& engine, const std::string& caption, int blocks) {
-  const int64_t frames = engine.settings().block_frames;
-  Drawn out;
-  const double begun = now();
-  engine.run(
-      caption,
-      [&](int64_t number) {
-        StreamSignal next = engine.silence(frames);
-        next.last = number + 1 == blocks || (number > 0 && now() - begun > kBudget_s);
-        return next;
-      },
-      [&](StreamPictures&& drawn) {
-        out.done_s.push_back(now() - begun);
-        out.decode_s.push_back(drawn.decode_s);
-        out.pictures = std::ssize(drawn.pictures);
-      });
-  out.first_s = out.done_s.front();
-  return out;
-}
 
 }  // namespace
 
@@ -54,21 +28,34 @@ StreamMeasurement measure_stream(StreamEngine& engine, const std::string& captio
   const StreamPlanConfig plan = engine.plan();
   engine.warm_up(caption);
   const int full = static_cast<int>(settings.window_frames / settings.block_frames);
-  const int skipped = std::max(full, plan.under_way());
-  const Drawn drawn = draw(engine, caption, skipped + blocks);
+  const int all = std::max(full, plan.under_way()) + blocks;
+  std::vector<double> done_s, decode_s;  // of every block
+  int64_t pictures = 0;                  // of the last one
+  const double begun = now();
+  engine.run(
+      caption,
+      [&](int64_t number) {
+        StreamSignal next = engine.silence(settings.block_frames);
+        next.last = number + 1 == all || (number > 0 && now() - begun > kBudget_s);
+        return next;
+      },
+      [&](StreamPictures&& drawn) {
+        done_s.push_back(now() - begun);
+        decode_s.push_back(drawn.decode_s);
+        pictures = std::ssize(drawn.pictures);
+      });
   std::vector<double> gaps, decoding;
-  const auto last = static_cast<int>(drawn.done_s.size());
+  const auto last = static_cast<int>(done_s.size());
   for (int block = std::max(1, last - blocks); block < last; ++block) {
-    gaps.push_back(drawn.done_s[block] - drawn.done_s[block - 1]);
-    decoding.push_back(drawn.decode_s[block]);
+    gaps.push_back(done_s[block] - done_s[block - 1]);
+    decoding.push_back(decode_s[block]);
   }
   StreamMeasurement out;
-  out.times = {
-      .decode_s = median(decoding), .pictures = static_cast<double>(drawn.pictures), .fps = fps};
+  out.times = {.decode_s = median(decoding), .pictures = static_cast<double>(pictures), .fps = fps};
   out.stream = {.layout = settings.layout,
                 .decodes_apart = settings.decodes_apart,
                 .period_s = median(gaps),
-                .first_frame_s = drawn.first_s};
+                .first_frame_s = done_s.front()};
   out.stream.fps = out.times.pictures / out.stream.period_s;
   if (plan.ranks() == 1)
     out.times.forward_s = (out.stream.period_s - out.times.decode_s) / settings.steps;

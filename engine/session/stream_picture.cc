@@ -1,7 +1,7 @@
 #include "engine/session/stream_picture.h"
 
-#include "engine/pictures/picture_conditions.h"
-#include "engine/pictures/video_encoder.h"
+#include "engine/conditions/picture_conditions.h"
+#include "engine/conditions/video_encoder.h"
 #include "kernels/copy.h"
 #include "kernels/meter.h"
 #include "kernels/transfer.h"

@@ -2,8 +2,8 @@
 // The latents of a picture that a stream shows.
 #include <array>
 
+#include "engine/job/given_picture.h"
 #include "engine/parts/components.h"
-#include "engine/pictures/given_picture.h"
 #include "kernels/arena.h"
 
 namespace weft {

@@ -477,6 +477,15 @@ Range QueuePlanConfig::passes(int turn) const {
   return {begin, std::max(begin, std::min(turn + 1, blocks))};
 }
 
+Range QueuePlanConfig::kept_blocks(int turn) const {
+  return {std::max<int64_t>(0, turn - std::ssize(steps)), std::min(turn, blocks)};
+}
+
+Range QueuePlanConfig::stepped_blocks(int turn) const {
+  const Range kept = kept_blocks(turn);
+  return {kept.begin + (turn >= std::ssize(steps)), kept.end};
+}
+
 Range QueuePlanConfig::own(int block, int part) const {
   return intersection(own(block), this->part(part));
 }

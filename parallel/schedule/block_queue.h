@@ -64,6 +64,10 @@ struct QueuePlanConfig {
   // A turn per iteration of the queue, and one more for the last decode.
   Range turns() const { return {first_turn, static_cast<int64_t>(steps.size()) + blocks}; }
   Range passes(int turn) const;  // the blocks that perform a step in the turn
+  // The blocks that have rows when a turn begins: those of the queue, and the one before them. Then
+  // those among them that have done steps and have some left.
+  Range kept_blocks(int turn) const;
+  Range stepped_blocks(int turn) const;
   // The tokens of a pass, which are counted from the first of the C + P frames: all of them, those
   // of the block's own frames, and those that sequence index `part` holds of either.
   int64_t tokens() const { return (block_frames + context_frames) * frame_tokens; }

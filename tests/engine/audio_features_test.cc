@@ -1,4 +1,4 @@
-#include "engine/sound/audio_features.h"
+#include "engine/parts/audio_features.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Denoises with a toy transformer under every layout: the latent equals to the bit what a plain
 // loop over the whole latent gives, and every rank holds the rows that it owns and no more.
-#include "engine/denoising/denoiser.h"
+#include "engine/schedules/denoiser.h"
 
 #include <gtest/gtest.h>
 
@@ -76,9 +76,12 @@ Observed denoise(
   std::mutex mutex;
   const JobFacts facts{.request = request(guidance),
                        .sampler = sampler(),
+                       .window = kShape,
                        .guidance = {guidance},
                        .patches = {.pipefusion = pipefusion}};
   const Sampler& steps = facts.sampler;
+  std::vector<Tensor> noises;
+  for (int rank = 0; rank < layout.ranks(); ++rank) noises.push_back(noise_of(rank));
   const auto live = static_cast<int64_t>(tensor_bytes_live());
   run_ranks(
       layout.ranks(),
@@ -93,11 +96,8 @@ Observed denoise(
         config.steps.assign(steps.steps(), {.model = 0, .branches = guidance_branches(guidance)});
         if (pipefusion) displace_steps(config.steps, pipefusion->warmup);
         config.blocks = {kBlocks};
-        Job job{.facts = facts,
-                .embeds = {TensorView(&prompts[0], DType::kF32, {1, 1}),
-                           TensorView(&prompts[1], DType::kF32, {1, 1})},
-                .latent = noise_of(world.rank())};
-        job.decode = [&](const TensorView& latent) {
+        Job job = test::toy_job(facts, prompts, noises[world.rank()]);
+        job.decode = [&](const Segment&, const TensorView& latent) {
           Tensor copied(DType::kF32, kShape);
           copy(stream, latent, copied);
           const std::scoped_lock lock(mutex);
@@ -107,7 +107,7 @@ Observed denoise(
           }
           seen.latent = std::move(copied);
         };
-        job.before_step = [&](int done) {
+        job.before_turn = [&](int done, int64_t) {
           if (!pipefusion) world.barrier(stream, {.pass = {.step = done}, .hop = 90});
           if (!pipefusion && world.rank() == 0)
             seen.most_live =
@@ -116,6 +116,7 @@ Observed denoise(
           return keep && done == 2 ? StepAction::kKeep : StepAction::kContinue;
         };
         job.keep = [&](int, Snapshot snapshot) {
+          if (world.rank() != 0) return;
           EXPECT_EQ(snapshot.latent.count(), kLatent);
           EXPECT_EQ(snapshot.history.size(), 3u);
           seen.kept = std::move(snapshot);
@@ -326,9 +327,11 @@ Streamed stream_clips(const Layout& layout, bool measure, const LocalOptions& op
   std::mutex mutex;
   const JobFacts facts{.request = request(4),
                        .sampler = sampler(),
+                       .window = kVideo,
                        .guidance = {4},
                        .dual_scope = DualScope{.window = 1, .global = 1, .trained = 3, .bias = 1}};
   const Sampler& steps = facts.sampler;
+  const Tensor whole = noise(kVideo);
   const auto live = static_cast<int64_t>(tensor_bytes_live());
   const auto rank = [&](Communicator& world) {
     Stream stream = Stream::cpu(1);
@@ -340,13 +343,7 @@ Streamed stream_clips(const Layout& layout, bool measure, const LocalOptions& op
         staged_config(placement, experts.traits(), DType::kF32, {kVideoTokens, kVideo[1]});
     config.steps.assign(steps.steps(), {.model = 0, .branches = 2});
     config.blocks = {kBlocks};
-    const LatentSplit split = placement.split(kVideo, 1);
-    const Range frames = split.frames[world.rank()];
-    Job job{.facts = facts,
-            .embeds = {TensorView(&prompts[0], DType::kF32, {1, 1}),
-                       TensorView(&prompts[1], DType::kF32, {1, 1})},
-            .latent = Tensor(DType::kF32, split.held(world.rank()))};
-    copy(stream, noise(kVideo).view().slice(1, frames.begin, frames.size()), job.latent);
+    Job job = test::toy_job(facts, prompts, whole);
     const auto sent = [&] {
       return world.counters().sent[static_cast<size_t>(Payload::kLatent)].bytes;
     };
@@ -362,8 +359,9 @@ Streamed stream_clips(const Layout& layout, bool measure, const LocalOptions& op
       seen.sent[world.rank()].channels = sent() - before;
       before = sent();
     };
-    job.decode = [&](const TensorView& latent) {
+    job.decode = [&](const Segment& segment, const TensorView& latent) {
       EXPECT_EQ(latent[1], 1);
+      EXPECT_EQ(segment.frames, (Range{frame, frame + 1}));
       EXPECT_EQ(latent.data != nullptr, receives_frames(layout, world.rank()));
       if (measure) {
         world.barrier(stream, {.pass = {.step = static_cast<int>(frame)}, .hop = 90});

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "engine/denoising/denoiser.h"
 #include "engine/job/checkpoint.h"
+#include "engine/schedules/denoiser.h"
 #include "models/wan/transformer.h"
 #include "tests/engine/delivered_job.h"
 #include "tests/parallel/byte_formulas.h"

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/memory/estimate.h"
-#include "engine/sound/audio_features.h"
+#include "engine/parts/audio_features.h"
 #include "io/sound/audio.h"
 #include "parallel/transport/local.h"
 #include "tests/engine/poisoned_model.h"

@@ -9,9 +9,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "engine/conditions/picture_conditions.h"
 #include "engine/memory/estimate.h"
 #include "engine/memory/memory_meter.h"
-#include "engine/pictures/picture_conditions.h"
 #include "io/json.h"
 #include "io/picture/picture_pixels.h"
 #include "kernels/copy.h"

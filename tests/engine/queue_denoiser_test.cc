@@ -1,10 +1,11 @@
 // Tests the laws of the block queue with a small random transformer: the result is that of a double
 // loop under every layout, to the bit; and faults of careless implementations change it.
-#include "engine/long_video/queue_denoiser.h"
+#include "engine/schedules/queue_denoiser.h"
 
 #include <set>
 
 #include "tests/engine/queue_reference.h"
+#include "tests/engine/toy_values.h"
 #include "tests/parallel/byte_formulas.h"
 
 namespace weft::test {
@@ -84,18 +85,18 @@ Tensor ordinary(const QueueNumbers& n, int64_t frames, const Tensor& noise) {
   Arena arena(size_t{1} << 28);
   ToyAttentionExperts experts(1, n.layers);
   RankPlacement placement;
-  const JobFacts facts{.request = {}, .sampler = n.sampler(), .guidance = {n.guidance}};
+  const JobFacts facts{.request = {},
+                       .sampler = n.sampler(),
+                       .window = {2, frames, n.height, n.width},
+                       .guidance = {n.guidance}};
   float prompts[] = {0.5f, n.negative};
   DenoisePlanConfig config =
       staged_config(placement, experts.traits(), DType::kF32, frames * n.height * n.width / 4);
   config.steps = n.step_list();
   config.blocks = {n.layers};
   Tensor result;
-  Job job{.facts = facts,
-          .embeds = {TensorView(&prompts[0], DType::kF32, {1, 1}),
-                     TensorView(&prompts[1], DType::kF32, {1, 1})},
-          .latent = copy_of(noise)};
-  job.decode = [&](const TensorView& latent) { result = copy_of(latent); };
+  Job job = test::toy_job(facts, prompts, noise);
+  job.decode = [&](const Segment&, const TensorView& latent) { result = copy_of(latent); };
   Denoiser({stream, arena, experts, placement}).run(config, job);
   return result;
 }

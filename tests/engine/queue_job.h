@@ -6,10 +6,10 @@
 #include <map>
 #include <mutex>
 
-#include "engine/denoising/denoiser.h"
-#include "engine/long_video/queue_denoiser.h"
 #include "engine/sampling/guidance.h"
 #include "engine/sampling/noise_pool.h"
+#include "engine/schedules/denoiser.h"
+#include "engine/schedules/queue_denoiser.h"
 #include "kernels/copy.h"
 #include "models/blocks.h"
 #include "parallel/transport/local.h"
@@ -135,20 +135,25 @@ inline Video run_queue(const QueueNumbers& n, const Layout& layout = {},
     std::vector<TensorView> prompts;
     for (float& text : texts) prompts.push_back(TensorView(&text, DType::kF32, {1, 1}));
     float negative = n.negative;
-    QueueJob job{
-        .facts = facts,
-        .prompts = prompts,
-        .negative = TensorView(&negative, DType::kF32, {1, 1}),
-        .noise = [&](int block, const TensorView& to) { copy(stream, n.noise(block), to); },
-        .decode =
-            [&](int block, const TensorView& latent) {
-              if (!hooks.keep) return;
-              const std::scoped_lock lock(mutex);
-              const int decoded = std::max(0, hooks.first_turn - n.steps);
-              EXPECT_EQ(block, decoded + std::ssize(video.latents));  // in order
-              video.latents[block] = copy_of(latent);
-            }};
-    job.on_update = [&](const Pass& pass, const Range&, const TensorView& velocity) {
+    Job job{.facts = facts,
+            .prompts = prompts,
+            .negative = TensorView(&negative, DType::kF32, {1, 1}),
+            .noise =
+                [&](const Segment& segment, const TensorView& to) {
+                  copy(stream, n.noise(static_cast<int>(segment.number)), to);
+                },
+            .decode =
+                [&](const Segment& segment, const TensorView& latent) {
+                  if (!hooks.keep) return;
+                  const auto block = static_cast<int>(segment.number);
+                  EXPECT_EQ(segment.frames.begin, n.frames.first(block));
+                  EXPECT_EQ(segment.frames.size(), n.frames.count(block));
+                  const std::scoped_lock lock(mutex);
+                  const int decoded = std::max(0, hooks.first_turn - n.steps);
+                  EXPECT_EQ(block, decoded + std::ssize(video.latents));  // in order
+                  video.latents[block] = copy_of(latent);
+                }};
+    job.on_velocity = [&](const Pass& pass, const Range&, const TensorView& velocity) {
       if (hooks.on_update) hooks.on_update(pass, velocity);
       if (!hooks.keep) return;
       const std::scoped_lock lock(mutex);

@@ -1,13 +1,13 @@
 // Requests: defaults, and refusals with the nearest legal values. Also the memory plan's
 // arithmetic.
-#include "engine/generation/request.h"
+#include "engine/job/request.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <functional>
 
-#include "engine/memory/memory_plan.h"
+#include "engine/memory/memory_mode.h"
 
 namespace weft {
 namespace {
@@ -124,7 +124,10 @@ TEST(MemoryPlan, PicksTheFastestResidencyThatFits) {
   parts.encode_text = 5;
   parts.denoise = 20;
   parts.decode = 30;
-  const auto at = [&](uint64_t available) { return plan_memory(parts, available); };
+  const auto at = [&](uint64_t available) {
+    return choose_plan(
+        {.mode = MemoryMode::kLayers, .bytes = [&](int) { return parts; }, .available = available});
+  };
   // all: 200 + 30; staged: max(105, 100 + 30); one expert: max(105, 60 + 30); then 105.
   EXPECT_EQ(at(230).residency, Residency::kAll);
   EXPECT_EQ(at(230).high_water, 230u);

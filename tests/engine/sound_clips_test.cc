@@ -1,6 +1,6 @@
 // Videos that follow a sound: the loop over clips against a slow reference, layouts, memory, and
 // what is refused.
-#include "engine/sound/sound_clips.h"
+#include "engine/job/sound_clips.h"
 
 #include <gtest/gtest.h>
 
@@ -10,14 +10,14 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "engine/denoising/denoiser.h"
+#include "engine/conditions/picture_conditions.h"
 #include "engine/job/checkpoint.h"
 #include "engine/memory/memory_meter.h"
-#include "engine/pictures/picture_conditions.h"
+#include "engine/parts/audio_features.h"
 #include "engine/planning/forecast.h"
 #include "engine/sampling/guidance.h"
 #include "engine/sampling/noise.h"
-#include "engine/sound/audio_features.h"
+#include "engine/schedules/denoiser.h"
 #include "io/json.h"
 #include "kernels/copy.h"
 #include "kernels/meter.h"

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/conditions/stream_hearing.h"
+#include "engine/parts/audio_features.h"
 #include "engine/session/session_run.h"
-#include "engine/sound/audio_features.h"
-#include "engine/sound/stream_hearing.h"
 #include "io/media/image.h"
 #include "kernels/copy.h"
 #include "kernels/meter.h"
@@ -196,33 +196,31 @@ TEST_F(SpeechStream, ShowsThePictureAsTheReferenceDoes) {
 
   SamplerConfig solver = model_->sampler();
   solver.kind = SolverKind::kEuler;
-  const Sampler sampler(solver, 2);
+  const JobFacts facts{.request = {}, .sampler = {solver, 2}, .window = {16, 3, 8, 8}};
   const NoiseField noise(Rng::kPortable, how.seed, {16, int64_t{1} << 32, 8, 8});
   StreamHearing hearing = this->hearing();
   Tensor all(DType::kF32, {16, 7 + 3 * kBlocks, 8, 8});
   copy(stream, motion.view().slice(1, 0, 7), all.view().slice(1, 0, 7));
-  StreamJob job{.sampler = sampler,
-                .shape = {16, 3, 8, 8},
-                .window_frames = 12,
-                .prompt = prompt,
-                .sink = reference,
-                .motion = motion,
-                .motion_rows = parts.expert_model(0).motion_rows({1, 4, 4}),
-                .sink_position = {.start = 30, .distance = {4, 31}, .seed = how.seed},
-                .noise = [&](const StreamBlock& block,
-                             const TensorView& to) { noise.fill(to, block.frames.begin); },
-                .signal =
-                    [&](const StreamBlock& block, const TensorView& to) {
-                      std::ranges::copy(hearing.rows(sound_of(block.number)), to.as<float>());
-                    },
-                .decode =
-                    [&](const StreamBlock& block, const TensorView& latent) {
-                      copy(stream, latent, all.view().slice(1, 7 + block.frames.begin, 3));
-                    }};
-  StreamPlanConfig plan = stream_config(one, parts.traits(), DType::kF32, job);
+  StreamSource source{.window_frames = 12,
+                      .sink = reference,
+                      .motion_rows = parts.expert_model(0).motion_rows({1, 4, 4}),
+                      .sink_position = {.start = 30, .distance = {4, 31}, .seed = how.seed},
+                      .signal = [&](const Segment& block, const TensorView& to) {
+                        std::ranges::copy(hearing.rows(sound_of(block.number)), to.as<float>());
+                      }};
+  Job job{.facts = facts,
+          .prompts = {prompt.view()},
+          .conditions = {.motion = motion},
+          .noise = [&](const Segment& block,
+                       const TensorView& to) { noise.fill(to, block.frames.begin); },
+          .decode =
+              [&](const Segment& block, const TensorView& latent) {
+                copy(stream, latent, all.view().slice(1, 7 + block.frames.begin, 3));
+              }};
+  StreamPlanConfig plan = stream_config(one, parts.traits(), DType::kF32, job, source);
   plan.blocks = kBlocks;
   plan.swap_block = 4;
-  StreamDenoiser({stream, arena, parts, one}, DType::kF32).run(plan, job);
+  StreamDenoiser({stream, arena, parts, one}, DType::kF32).run(plan, job, source);
 
   vae->denormalize(all, all);
   const int64_t frames = vae->traits().frames(7 + 3 * kBlocks);

@@ -1,6 +1,6 @@
 // Step caches: which steps are skipped, and that a skipped step has the same bits under every
 // layout, those of a plain loop that skips it.
-#include "engine/generation/step_cache.h"
+#include "engine/methods/step_cache.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <cstring>
 #include <mutex>
 
-#include "engine/denoising/denoiser.h"
 #include "engine/sampling/guidance.h"
+#include "engine/schedules/denoiser.h"
 #include "kernels/copy.h"
 #include "models/wan/transformer.h"
 #include "parallel/sequence_map.h"
@@ -219,6 +219,7 @@ ObservedCache denoise_cached(const Layout& layout, double guidance, const std::v
   std::mutex mutex;
   const JobFacts facts{.request = toy_request(guidance, skipped),
                        .sampler = Toy::sampler(kSteps),
+                       .window = Toy::kShape,
                        .guidance = {guidance}};
   run_ranks(
       layout.ranks(),
@@ -236,11 +237,9 @@ ObservedCache denoise_cached(const Layout& layout, double guidance, const std::v
           config.steps[skipped[i]].audited = audit > 0 && (i + 1) % audit == 0;
         }
         config.blocks = {Toy::kBlocks};
-        Job job{.facts = facts,
-                .embeds = {TensorView(&prompts[0], DType::kF32, {1, 1}),
-                           TensorView(&prompts[1], DType::kF32, {1, 1})},
-                .latent = Toy::noise()};
-        job.decode = [&](const TensorView& latent) {
+        const Tensor noise = Toy::noise();
+        Job job = test::toy_job(facts, prompts, noise);
+        job.decode = [&](const Segment&, const TensorView& latent) {
           Tensor copied(DType::kF32, Toy::kShape);
           copy(stream, latent, copied);
           const std::scoped_lock lock(mutex);
@@ -311,7 +310,10 @@ std::vector<std::vector<int>> first_block_skips(const Layout& layout, double thr
                                                 const std::function<void(Change&)>& alter,
                                                 const LocalOptions& options = {}) {
   std::vector<std::vector<int>> skipped(layout.ranks());
-  JobFacts facts{.request = toy_request(4, {}), .sampler = Toy::sampler(kSteps), .guidance = {4}};
+  JobFacts facts{.request = toy_request(4, {}),
+                 .sampler = Toy::sampler(kSteps),
+                 .window = Toy::kShape,
+                 .guidance = {4}};
   facts.request.cache = {StepCacheKind::kFirstBlock, threshold, {}};
   run_ranks(
       layout.ranks(),
@@ -326,11 +328,8 @@ std::vector<std::vector<int>> first_block_skips(const Layout& layout, double thr
         config.steps.assign(kSteps, {.model = 0, .branches = 2});
         config.blocks = {Toy::kBlocks};
         config.first_block_bytes = experts.traits().width * static_cast<int64_t>(sizeof(float));
-        Job job{.facts = facts,
-                .embeds = {TensorView(&prompts[0], DType::kF32, {1, 1}),
-                           TensorView(&prompts[1], DType::kF32, {1, 1})},
-                .latent = Toy::noise(),
-                .decode = [](const TensorView&) {}};
+        const Tensor noise = Toy::noise();
+        Job job = test::toy_job(facts, prompts, noise);
         job.on_first_block = [&](const Pass&, Change& change) {
           if (world.rank() == faulty) alter(change);
         };

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/generation/stages.h"
+#include "engine/job/stages.h"
 #include "engine/memory/estimate.h"
 #include "engine/parts/components.h"
 #include "io/media/frame.h"

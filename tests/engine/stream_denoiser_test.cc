@@ -1,6 +1,6 @@
 // Tests the blocks of streams with a small random transformer: the same bits under every split,
 // with blocks of any sizes, without a known end, and with memory that does not grow.
-#include "engine/session/stream_denoiser.h"
+#include "engine/schedules/stream_denoiser.h"
 
 #include <atomic>
 #include <cmath>
@@ -94,7 +94,7 @@ TEST(StreamDenoiser, RingsMayBeKeptInEightBits) {
 TEST(StreamDenoiser, FollowsItsSignal) {
   StreamRun run{.blocks = 5};
   const std::vector<Decoded> wanted = run.run();
-  run.loud = [](const StreamBlock& block) {
+  run.loud = [](const Segment& block) {
     return 0.3f * static_cast<float>(block.number % 5) + (block.number == 2 ? 0.1f : 0.0f);
   };
   const std::vector<Decoded> louder = run.run();
@@ -180,7 +180,7 @@ TEST(StreamDenoiser, TenThousandBlocksInTheSameMemory) {
     int64_t count = 0;
     size_t after_two_windows = 0, most = 0;
     run.decodes_apart = split.apart;
-    run.decode = [&](const StreamBlock& block, const TensorView&) {
+    run.decode = [&](const Segment& block, const TensorView&) {
       EXPECT_EQ(block.number, count++);
       const size_t live = tensor_bytes_live();
       if (block.number == 6) after_two_windows = live;
@@ -249,10 +249,10 @@ TEST(StreamDenoiser, TwentyInterruptions) {
       return NextBlock{
           .frames = 1 + number % 3, .epoch = entered.back(), .last = number + 1 == kBlocks};
     };
-    run.loud = [](const StreamBlock& block) {
+    run.loud = [](const Segment& block) {
       return 0.1f * static_cast<float>(block.number % 5) + 0.2f * static_cast<float>(block.epoch);
     };
-    run.decode = [&](const StreamBlock& block, const TensorView& latent) {
+    run.decode = [&](const Segment& block, const TensorView& latent) {
       const float* from = latent.as<float>();
       out.push_back({block, {from, from + latent.count()}});
       const bool is_muted = block.epoch != epoch;

@@ -6,7 +6,7 @@
 #include <map>
 #include <mutex>
 
-#include "engine/session/stream_denoiser.h"
+#include "engine/schedules/stream_denoiser.h"
 #include "kernels/copy.h"
 #include "parallel/transport/local.h"
 #include "tests/engine/toy_attention.h"
@@ -15,7 +15,7 @@ namespace weft::test {
 
 // A block as the decoder gets it.
 struct Decoded {
-  StreamBlock block{};
+  Segment block{};
   std::vector<float> latent;
 };
 inline bool operator==(const Decoded& a, const Decoded& b) {
@@ -36,12 +36,12 @@ struct StreamRun {
   KeptRows kept = KeptRows::kCompute;
   LocalOptions local{};
   StreamState* state = nullptr;
-  // As in StreamJob; `next` runs on the thread of the first rank.
+  // As in StreamSource; `next` runs on the thread of the first rank.
   std::function<NextBlock(int64_t number)> next{};
-  std::function<float(const StreamBlock& block)> loud = [](const StreamBlock& block) {
+  std::function<float(const Segment& block)> loud = [](const Segment& block) {
     return 0.3f * static_cast<float>(block.number % 5);
   };
-  std::function<void(const StreamBlock&, const TensorView&)> decode{};  // in place of the result
+  std::function<void(const Segment&, const TensorView&)> decode{};  // in place of the result
   std::function<void(int rank, size_t window_bytes)> done{};
   // Called where a block is updated, with the most bytes that the rank's arena has held.
   std::function<void(int rank, const Pass& pass, size_t arena)> updated{};
@@ -91,42 +91,42 @@ struct StreamRun {
     ToyAttentionExperts experts(1, layers);
     experts.models[0]->own.signal_columns = columns;
     RankPlacement placement = place(world, layout);
-    const Sampler sampler = this->sampler();
+    const std::array<int64_t, 4> shape{2, largest, 4, 4};
+    const JobFacts facts{.request = {}, .sampler = sampler(), .window = shape};
     float prompt = 0.5f;
     Tensor sink(DType::kF32, {2, 1, 4, 4});
     for (int64_t i = 0; i < sink.count(); ++i) sink.as<float>()[i] = value(i, 77);
-    StreamJob job{.sampler = sampler,
-                  .shape = {2, largest, 4, 4},
-                  .window_frames = window,
-                  .prompt = TensorView(&prompt, DType::kF32, {1, 1}),
-                  .sink = sink,
-                  .sink_position = {.start = 9, .distance = {4, 9}, .seed = 3},
-                  .kept = kept,
-                  .next = next,
-                  .noise =
-                      [](const StreamBlock& block, const TensorView& to) {
-                        for (int64_t i = 0; i < to.count(); ++i)
-                          to.as<float>()[i] = value(i, block.number);
-                      },
-                  .decode =
-                      [&](const StreamBlock& block, const TensorView& latent) {
-                        if (decode) return decode(block, latent);
-                        const float* from = latent.as<float>();
-                        out.push_back({block, {from, from + latent.count()}});
-                      },
-                  .state = state};
+    StreamSource source{.window_frames = window,
+                        .sink = sink,
+                        .sink_position = {.start = 9, .distance = {4, 9}, .seed = 3},
+                        .kept = kept,
+                        .next = next,
+                        .state = state};
+    Job job{.facts = facts,
+            .prompts = {TensorView(&prompt, DType::kF32, {1, 1})},
+            .noise =
+                [](const Segment& block, const TensorView& to) {
+                  for (int64_t i = 0; i < to.count(); ++i)
+                    to.as<float>()[i] = value(i, block.number);
+                },
+            .decode =
+                [&](const Segment& block, const TensorView& latent) {
+                  if (decode) return decode(block, latent);
+                  const float* from = latent.as<float>();
+                  out.push_back({block, {from, from + latent.count()}});
+                }};
     if (columns > 0)
-      job.signal = [&](const StreamBlock& block, const TensorView& to) {
+      source.signal = [&](const Segment& block, const TensorView& to) {
         EXPECT_EQ(to[0], block.frames.size());
         for (int64_t i = 0; i < to.count(); ++i)
           to.as<float>()[i] = loud(block) + 0.1f * static_cast<float>(i);
       };
     const int rank = world ? world->rank() : 0;
     if (updated)
-      job.on_update = [&](const Pass& pass, const TensorView&) {
+      job.on_velocity = [&](const Pass& pass, const Range&, const TensorView&) {
         updated(rank, pass, arena.high_water());
       };
-    StreamPlanConfig config = stream_config(placement, experts.traits(), wire, job);
+    StreamPlanConfig config = stream_config(placement, experts.traits(), wire, job, source);
     config.layout = layout;
     config.blocks = blocks;
     config.credits = credits;
@@ -135,7 +135,7 @@ struct StreamRun {
     Rank on(stream, arena, experts, placement);
     if (decodes_apart) on.world = world;
     StreamDenoiser denoiser(on, wire);
-    denoiser.run(config, job);
+    denoiser.run(config, job, source);
     if (done) done(rank, denoiser.window_bytes());
   }
 };

@@ -1,5 +1,5 @@
 // A job whose prompts' rows are kept in a folder draws the same frames, and needs no text encoder.
-#include "engine/generation/text_cache.h"
+#include "engine/conditions/text_cache.h"
 
 #include <gtest/gtest.h>
 

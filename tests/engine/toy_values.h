@@ -5,7 +5,8 @@
 #include <array>
 #include <cmath>
 
-#include "engine/sampling/sampler.h"
+#include "engine/latents/job.h"
+#include "kernels/copy.h"
 #include "kernels/tensor.h"
 #include "tests/engine/toy_transformer.h"
 
@@ -62,5 +63,16 @@ struct ToyValuesExperts final : ToyExperts {
   const TransformerTraits& traits() const override { return toy.own; }
   const Transformer& expert(Stream&, int) override { return toy; }
 };
+
+// A job whose prompts are one value each, from the frames of `noise`.
+inline Job toy_job(const JobFacts& facts, float (&prompts)[2], const TensorView& noise) {
+  return {.facts = facts,
+          .prompts = {TensorView(&prompts[0], DType::kF32, {1, 1})},
+          .negative = TensorView(&prompts[1], DType::kF32, {1, 1}),
+          .noise = [noise](const Segment& segment, const TensorView& to) {
+            Stream stream = Stream::cpu(1);
+            copy(stream, noise.slice(1, segment.frames.begin, segment.frames.size()), to);
+          }};
+}
 
 }  // namespace weft::test

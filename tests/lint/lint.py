@@ -1,6 +1,6 @@
-"""Lint of structure and wording: include direction, preprocessor use, sizes of files, functions and folders, a
-test for every op, names of model families below models/, comments that begin as fragments, old names, and names
-in anonymous namespaces that a room has twice.
+"""Lint of structure and wording: include direction of folders and of the rooms of engine/, preprocessor use, sizes of
+files, functions and folders, a test for every op, names of model families below models/, comments that begin as
+fragments, old names, and names in anonymous namespaces that a room has twice.
 
 Prints one line per fault and exits 1 when there are any.
 """
@@ -146,6 +146,27 @@ FUNCTION = re.compile(r"^(?!TEST|using|return)\w[^;(){}=]*[ &*](\w+)(?=\([^;]*?\
 OVERLOADED = {"PrintTo", "to_json", "from_json"}
 
 
+def room_faults(files):
+    """The arrows between the rooms of engine/: each includes itself and those above it in the README's table."""
+    readme = pathlib.Path("engine/README.md").read_text()
+    order = [room for line in readme.splitlines() if line.startswith("| `")
+             for room in re.findall(r"`(\w+)/`", line.split("|")[1])]
+    faults = []
+    for path in files:
+        if path.suffix not in CPP or path.parts[0] != "engine":
+            continue
+        room = path.parts[1]
+        if room not in order:
+            faults.append(f"{path}: engine/README.md has no row of {room}/")
+            continue
+        for number, line in enumerate(pathlib.Path(path).read_text().splitlines(), 1):
+            include = re.match(r'#include "engine/(\w+)/', line)
+            if include and include[1] not in order[:order.index(room) + 1]:
+                faults.append(f"{path}:{number}: {room}/ may not include {include[1]}/, which is not above it "
+                              "in engine/README.md")
+    return faults
+
+
 def unity_room(path, text):
     """The files that may be compiled as one with this one, or None if it is compiled alone."""
     if path.parts[0] == "tests":  # tests/cuda runs sources of tests/kernels
@@ -216,6 +237,7 @@ def main():
             if count > MAX_README:
                 faults.append(f"{path}: {count} lines, limit {MAX_README}")
     faults += folder_faults(files)
+    faults += room_faults(files)
     faults += anonymous_faults(sources)
     words = len(pathlib.Path("README.md").read_text().split())
     if words > MAX_README_WORDS:

@@ -15,7 +15,7 @@
 #include "apps/serve/listen_flags.h"
 #include "apps/serve/page_routes.h"
 #include "apps/serve/server_routes.h"
-#include "engine/sound/sound_clips.h"
+#include "engine/job/sound_clips.h"
 #include "io/atomic_file.h"
 #include "io/json.h"
 #include "io/media/image.h"

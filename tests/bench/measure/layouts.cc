@@ -5,7 +5,7 @@
 
 #include "apps/bench/bench_limits.h"
 #include "apps/device.h"
-#include "engine/denoising/denoiser.h"
+#include "engine/schedules/denoiser.h"
 #include "io/json.h"
 #include "kernels/transfer.h"
 #include "models/random_weights/random_weights.h"
@@ -90,28 +90,30 @@ Times run_steps(const LayoutShape& shape, const Method& method, Slices& slices,
   solver.kind = SolverKind::kEuler;
   const JobFacts facts{.request = {},
                        .sampler = {solver, shape.steps},
+                       .window = shape.latent,
                        .guidance = {5},
                        .patches = method->stale_patches(shape.grid(), shape.steps)};
-  Tensor latent(DType::kF32, shape.latent);
+  const auto fill = [](const TensorView& tensor) {
+    for (int64_t i = 0; i < tensor.count(); ++i)
+      tensor.as<float>()[i] = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
+  };
   Tensor embeds(DType::kF32, {kLayoutTextRows, shape.model->traits().text_columns});
   Tensor pooled(DType::kF32, {shape.model->traits().pooled_columns});
-  for (Tensor* tensor : {&latent, &embeds, &pooled})
-    for (int64_t i = 0; i < tensor->count(); ++i)
-      tensor->as<float>()[i] = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
-  latent = on_device(stream, std::move(latent));
+  fill(embeds);
+  fill(pooled);
   embeds = on_device(stream, std::move(embeds));
   pooled = on_device(stream, std::move(pooled));
   std::vector<Moment> ended(shape.steps);
   Job job{.facts = facts,
-          .embeds = {embeds.view(), embeds.view()},
+          .prompts = {embeds.view()},
+          .negative = embeds,
           .pooled = {pooled.view(), pooled.view()},
-          .latent = std::move(latent),
-          .on_update =
-              [&](int step) {
-                stream.sync();
-                ended[step] = now();
-              },
-          .decode = [](const TensorView&) {}};
+          .noise = [&](const Segment&, const TensorView& latent) { fill(latent); }};
+  job.on_step = [&](const Step& step) {
+    if (step.kind != Step::Kind::kUpdate) return;
+    stream.sync();
+    ended[step.pass.step] = now();
+  };
   const TransformerTraits& traits = shape.model->traits();
   DenoisePlanConfig config =
       staged_config(placement, traits, shape.dtype, shape.tokens, facts.patches);

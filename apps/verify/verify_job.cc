@@ -1,0 +1,92 @@
+// The run of a case's job: common to all stages of `weft verify` that denoise.
+#include <filesystem>
+
+#include "apps/verify/verify_run.h"
+#include "engine/latents/latent_program.h"
+
+namespace weft {
+
+int experts_of(const Case& c) { return std::filesystem::exists(c.part("transformer_2")) ? 2 : 1; }
+
+std::shared_ptr<const TransformerModel> expert_model(const Case& c, int model) {
+  return open_transformer(c.part_file(model ? "transformer_2" : "transformer", "config.json"));
+}
+
+CaseExperts::CaseExperts(const Case& c, Stream& stream) {
+  for (int model = 0; model < experts_of(c); ++model) {
+    auto weights = std::make_shared<const TensorFile>(open_part_weights(
+        PartKind::kTransformer, model ? c.part("transformer_2") : c.transformer_path()));
+    models.push_back(model ? expert_model(c, model) : c.transformer_model(*weights));
+    if (model == 0) weights = merge_loras(c, std::move(weights), models[0].get(), nullptr);
+    loaded.push_back(models[model]->load(
+        stream, *weights, c.placement.load(models[model]->traits(), {.dtype = c.options.dtype})));
+  }
+}
+
+Sampler sampler_of(const Case& c, int steps) {
+  return {SamplerConfig::from_json_file(c.part_file("scheduler", "scheduler_config.json")), steps};
+}
+
+CaseRun::CaseRun(Case& c, Bench& bench, CaseExperts& experts, const JobFacts& facts,
+                 Reported reported)
+    : inputs(TensorFile::open(c.file("inputs.safetensors"))),
+      job{.facts = facts},
+      case_(c),
+      bench_(bench),
+      experts_(experts),
+      reported_(std::move(reported)),
+      host_(host_stream(bench.stream)) {
+  if (inputs.contains("noise")) {
+    noise_ = on_host(bench.stream, bench.load(inputs, "noise"));
+    latents = Tensor(DType::kF32, noise_.view().shape());
+  }
+  const auto frames_of = [](const Tensor& whole, const Segment& segment) {
+    return whole.view().slice(1, segment.frames.begin, segment.frames.size());
+  };
+  job.noise = [=, this](const Segment& segment, const TensorView& to) {
+    copy(host_, frames_of(noise_, segment), to);
+  };
+  job.decode = [=, this](const Segment& segment, const TensorView& latent) {
+    if (latent.data) copy(host_, HostCopy(bench_.stream, latent), frames_of(latents, segment));
+  };
+  job.on_velocity = [this](const Pass& pass, const Range& own, const TensorView& velocity) {
+    Pass of{.clip = pass.clip, .step = pass.step};
+    const int64_t rows = reported_(of, case_.placement.rank()).size();
+    if (rows == 0) return;
+    Tensor& kept = velocities_[of];
+    if (!kept) kept = Tensor(DType::kF32, {rows, velocity[1]});
+    copy(host_, HostCopy(bench_.stream, velocity), kept.view().slice(0, own.begin, own.size()));
+  };
+}
+
+Tensor CaseRun::velocity(const Pass& pass, int64_t frames) {
+  const auto found = velocities_.find(pass);
+  const auto& window = job.facts.window;
+  Rank on_host{host_, bench_.arena, experts_, case_.placement};
+  const Tag tag{.kind = Payload::kControl, .pass = pass, .topic = Topic::kCheck};
+  return join_on_root(
+      on_host, tag, found == velocities_.end() ? TensorView() : found->second.view(),
+      {window[0], frames, window[2], window[3]}, [&](int rank) { return reported_(pass, rank); });
+}
+
+void CaseRun::latents_from(int from) {
+  const RankPlacement& placement = case_.placement;
+  if (placement.alone()) return;
+  placement.communicator().gather_v(
+      host_, {.kind = Payload::kLatent, .topic = Topic::kCheck},
+      placement.rank() == from ? latents.view() : TensorView(),
+      [&](int rank) { return rank == from ? latents.view() : TensorView(); });
+}
+
+NamedTensors CaseRun::results(std::span<const Range> blocks, int steps) {
+  NamedTensors out;
+  for (size_t block = 0; block < blocks.size(); ++block)
+    for (int step = 0; step < steps; ++step)
+      if (Tensor whole =
+              velocity({.clip = static_cast<int>(block), .step = step}, blocks[block].size()))
+        out["velocity." + std::to_string(block) + "." + std::to_string(step)] = std::move(whole);
+  out["latents"] = std::move(latents);
+  return out;
+}
+
+}  // namespace weft

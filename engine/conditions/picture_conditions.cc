@@ -1,0 +1,253 @@
+#include "engine/conditions/picture_conditions.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/conditions/video_encoder.h"
+#include "engine/parts/seams.h"
+#include "io/picture/picture_pixels.h"
+#include "kernels/copy.h"
+#include "kernels/meter.h"
+#include "kernels/pointwise.h"
+#include "kernels/transfer.h"
+
+namespace weft {
+
+Tensor clip_picture(const GivenPicture& picture, PictureFit fit, int64_t width, int64_t height) {
+  if (!picture.pixels) {
+    Tensor out(DType::kF32, {3, height, width});
+    picture_pixels(fit_picture(read_given(picture, "the picture"), static_cast<int>(width),
+                               static_cast<int>(height), fit),
+                   PixelRange::kSigned, out);
+    return out;
+  }
+  const TensorView from = *picture.pixels;
+  if (from.rank != 3 || from[0] != 3 || from[1] != height || from[2] != width)
+    throw Error(ErrorKind::kUsage, "the picture is " + from.to_string_shape() + ", legal: [3, " +
+                                       std::to_string(height) + ", " + std::to_string(width) +
+                                       "], the clip's size");
+  Tensor out(DType::kF32, from.shape());
+  for (int64_t i = 0; i < from.count(); ++i) out.as<float>()[i] = 2 * from.as<float>()[i] - 1;
+  return out;
+}
+
+namespace {
+
+// The picture as an image encoder sees it, 8 bits a value.
+Frame whole_picture(const GivenPicture& picture) {
+  if (!picture.pixels) return read_given(picture, "the picture");
+  const TensorView from = *picture.pixels;
+  Frame out(static_cast<int>(from[2]), static_cast<int>(from[1]));
+  const int64_t plane = from[1] * from[2];
+  for (int64_t i = 0; i < from.count(); ++i)
+    out.rgb[i % plane * 3 + i / plane] =
+        static_cast<uint8_t>(std::lround(std::clamp(from.as<float>()[i], 0.0f, 1.0f) * 255));
+  return out;
+}
+
+}  // namespace
+
+std::vector<const GivenPicture*> pictures_of(const Request& request) {
+  std::vector<const GivenPicture*> pictures;
+  for (const GivenPicture* picture : {&request.image, &request.last_image})
+    if (picture->given()) pictures.push_back(picture);
+  return pictures;
+}
+
+Request with_clip_size(const Request& request, const ModelDirectory& model, int64_t multiple) {
+  Request out = request;
+  const GivenPicture& picture = request.image;
+  if (picture.width == 0 || picture.height == 0 || request.width > 0 || request.height > 0 ||
+      !model.pictures.clip_size)
+    return out;
+  const auto size = model.pictures.clip_size(
+      picture.width, picture.height, model.defaults.width * model.defaults.height, multiple);
+  out.width = size[0];
+  out.height = size[1];
+  return out;
+}
+
+void validate_pictures(const Request& request, const ModelDirectory& model) {
+  const PictureConditioning& form = model.pictures;
+  const std::string& name = model.defaults.name;
+  const auto refuse = [](const std::string& message) { throw Error(ErrorKind::kUsage, message); };
+  const auto described = [](const GivenPicture& picture) { return "'" + picture.path + "'"; };
+  const auto given = static_cast<int>(pictures_of(request).size());
+  if (given > 0 && !form.reads_any())
+    refuse("image is " + described(request.image.given() ? request.image : request.last_image) +
+           ", but " + name + " makes its videos from text alone; legal: no picture");
+  if (request.last_image.given() && !request.image.given())
+    refuse("last_image is " + described(request.last_image) +
+           ", and there is no first picture; legal with it: image");
+  if (given > form.most)
+    refuse(
+        "last_image is " + described(request.last_image) + ", but " + name +
+        (form.form == PictureForm::kReference ? " shows one picture" : " begins with a picture") +
+        " and does not end with one; legal: image alone");
+  if (given < form.least)
+    refuse(name + " makes a video from " +
+           (form.least > 1 ? "its first and its last picture; legal: image and last_image"
+                           : "a picture; legal: image"));
+  if (given > 1 && request.frames < 2)
+    refuse("last_image is " + described(request.last_image) +
+           ", and a clip of one frame has no last one; legal: more frames");
+  if (given > 0 && request.method->long_videos())
+    refuse("--method is '" + to_string(request.method) +
+           "', whose videos are longer than a clip, and " + name +
+           " was trained with a picture at the beginning of a clip; legal with pictures: full");
+}
+
+void check_image_encoder(const Request& request, const ModelDirectory& model,
+                         const TensorView& given_rows) {
+  if (pictures_of(request).empty() || model.expert(0).traits().image_columns == 0) return;
+  if (!given_rows && !model.image_model)
+    throw Error(ErrorKind::kModel,
+                model.path +
+                    "/model_index.json: the pipeline has no image_encoder, whose rows of a picture "
+                    "the transformer reads");
+}
+
+PictureEncoder::PictureEncoder(const Rank& rank, const JobFacts& facts,
+                               const TensorView& given_rows)
+    : stream_(rank.stream),
+      arena_(rank.arena),
+      parts_(rank.parts()),
+      placement_(rank.placement),
+      request_(facts.request),
+      given_rows_(given_rows),
+      form_(parts_.directory().pictures),
+      pictures_(pictures_of(facts.request)),
+      shape_(facts.latent) {}
+
+int64_t PictureEncoder::latent_frames() const {
+  return form_.form == PictureForm::kChannels ? shape_[1] : 1;
+}
+
+int PictureEncoder::pieces() const {
+  const bool encodes_rows = parts_.traits().image_columns > 0 && !given_rows_;
+  return static_cast<int>(latent_frames() + (encodes_rows ? std::ssize(pictures_) : 0));
+}
+
+Tensor PictureEncoder::new_rows() const {
+  const int64_t columns = parts_.traits().image_columns;
+  if (columns == 0) return {};
+  const auto& encoder = parts_.directory().image_model;
+  const int64_t rows = given_rows_ ? given_rows_[0]
+                       : encoder   ? encoder->traits().rows * std::ssize(pictures_)
+                                   : parts_.traits().image_rows;
+  return {DType::kF32, {rows, columns}, stream_.device()};
+}
+
+PictureConditions PictureEncoder::blank() const {
+  const auto [channels, frames, height, width] = shape_;
+  PictureConditions out{.rows = new_rows()};
+  if (form_.form == PictureForm::kChannels)
+    out.channels =
+        Tensor(DType::kF32, {form_.given_channels, frames, height, width}, stream_.device());
+  else if (form_.form == PictureForm::kReference)
+    out.reference = Tensor(DType::kF32, {channels, 1, height, width}, stream_.device());
+  else
+    out.given_frames = latent_frames();
+  return out;
+}
+
+PictureConditions PictureEncoder::encode(const std::function<void(int pieces)>& done) {
+  int count = 0;
+  const auto next = [&] { done(++count); };
+  PictureConditions out{.rows = encode_rows(next)};
+  Tensor encoded = on_host(stream_, encode_video(next));
+  if (form_.form == PictureForm::kFirstFrame) {
+    out.frames = std::move(encoded);
+    out.given_frames = latent_frames();
+    return out;
+  }
+  if (form_.form == PictureForm::kReference) {
+    out.reference = on_device(stream_, std::move(encoded));
+    return out;
+  }
+  Tensor channels(DType::kF32, {form_.given_channels, shape_[1], shape_[2], shape_[3]},
+                  host_stream(stream_).device());
+  if (!is_dry_run(stream_))
+    form_.give_channels(static_cast<int>(pictures_.size()), encoded, channels);
+  encoded = {};
+  out.channels = on_device(stream_, std::move(channels));
+  return out;
+}
+
+Tensor PictureEncoder::encode_rows(const std::function<void()>& next) {
+  Tensor rows = new_rows();
+  if (!rows) return rows;
+  if (given_rows_) {
+    make_on_host(stream_, rows, [&](const TensorView& to) {
+      std::copy_n(given_rows_.as<float>(), given_rows_.count(), to.as<float>());
+    });
+    return rows;
+  }
+  if (!parts_.directory().image_model) return rows;  // of a plan
+  const TextEncoderTraits split = parts_.directory().image_model->traits().split();
+  const Tag tag{.kind = Payload::kText, .topic = Topic::kPictures};
+  if (!placement_.encodes_text(split)) {
+    placement_.communicator().receive(stream_, 0, tag, rows);
+    return rows;
+  }
+  const auto [size, per_picture] = [&] {
+    const ImageEncoderTraits& traits = parts_.directory().image_model->traits();
+    return std::pair{traits.size, traits.rows};
+  }();
+  const ClipPreprocessing preprocessing = read_clip_preprocessing(
+      parts_.directory().image_processor + "/preprocessor_config.json", static_cast<int>(size));
+  const ImageEncoder& encoder = parts_.image_encoder(stream_);
+  EncoderSeams seams(placement_);
+  for (int64_t i = 0; i < std::ssize(pictures_); ++i) {
+    const Arena::Scope scope(arena_);
+    const TensorView pixels = arena_.alloc(DType::kF32, {3, size, size});
+    make_on_host(stream_, pixels, [&](const TensorView& to) {
+      clip_pixels(whole_picture(*pictures_[i]), preprocessing, to);
+    });
+    const Pass pass{.branch = static_cast<int>(i), .clip = 1};
+    Context context = seams.context(stream_, arena_, pass, split, per_picture);
+    encoder.encode(context, pixels, rows.view().slice(0, i * per_picture, per_picture));
+    next();
+  }
+  parts_.done_with_pictures();
+  if (placement_.root())
+    for (int rank = placement_.text_parts(split); rank < placement_.ranks(); ++rank)
+      placement_.communicator().send(stream_, rank, tag, rows);
+  return rows;
+}
+
+// Returns the encoded video [C, f, h, w], normalised, on every rank.
+Tensor PictureEncoder::encode_video(const std::function<void()>& next) {
+  VideoEncoder encoder(stream_, arena_, placement_, parts_.vae_model().traits(),
+                       {shape_[0], latent_frames(), shape_[2], shape_[3]});
+  const Range rows = encoder.rows();
+  const int64_t last = form_.form == PictureForm::kChannels ? request_.frames - 1 : 0;
+  std::vector<Tensor> pictures;  // [3, H, W]
+  for (const GivenPicture* picture : pictures_)
+    if (rows.size() > 0)
+      pictures.push_back(
+          is_dry_run(stream_)
+              ? Tensor(DType::kF32, {3, request_.height, request_.width},
+                       host_stream(stream_).device())
+              : clip_picture(*picture, request_.image_fit, request_.width, request_.height));
+  const auto picture_at = [&](int64_t frame) -> const Tensor* {
+    if (frame == 0) return &pictures.front();
+    return pictures.size() > 1 && frame == last ? &pictures.back() : nullptr;
+  };
+  const auto fill = [&](int64_t first, const TensorView& video) {
+    make_on_host(stream_, video, [&](const TensorView& to) {
+      std::fill_n(to.as<float>(), to.count(), 0.0f);
+      Stream host = host_stream(stream_);
+      for (int64_t i = 0; i < to[0]; ++i)
+        if (const Tensor* picture = picture_at(first + i))
+          copy(host, picture->view().slice(1, rows.begin, rows.size()), to.select(0, i));
+    });
+  };
+  Tensor own;
+  if (rows.size() > 0)
+    own = encoder.encode_rows(parts_.vae_encoder(stream_), "the encoded picture", fill, next);
+  parts_.done_with_pictures();
+  return encoder.join(std::move(own));
+}
+
+}  // namespace weft

@@ -1,0 +1,28 @@
+#pragma once
+// FirstBlock: what the first pipeline stage of a job with the cache first-block keeps: per branch
+// that it computes, what the first block added to the hidden rows in the last step that ran all
+// blocks. Where it adds nearly the same again, the other blocks are skipped (ParaAttention's
+// first-block cache).
+//
+// Memory: (n + j) D 4 bytes per branch for n tokens and j rows of joint text.
+#include <array>
+
+#include "engine/latents/block_cache.h"
+
+namespace weft {
+
+class FirstBlock {
+ public:
+  explicit FirstBlock(Stream& stream) : stream_(stream) {}
+
+  // `before` [N, D] f32 are the rows before the block and `behind` those behind it. Turns `before`
+  // into their difference, and returns its change from what is kept: all of it, where nothing is.
+  Change difference(int branch, const TensorView& behind, const TensorView& before);
+  void keep(int branch, const TensorView& difference);
+
+ private:
+  Stream& stream_;
+  std::array<Tensor, 2> kept_{};
+};
+
+}  // namespace weft

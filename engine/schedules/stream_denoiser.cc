@@ -1,0 +1,351 @@
+#include "engine/schedules/stream_denoiser.h"
+
+#include <cstring>
+
+#include "kernels/copy.h"
+#include "kernels/meter.h"
+#include "kernels/pointwise.h"
+#include "kernels/transfer.h"
+#include "models/blocks.h"
+
+namespace weft {
+namespace {
+
+// The row behind those of a block, from its first byte on.
+struct Header {
+  int32_t block;  // of the plan
+  int32_t frames;
+  uint32_t epoch;
+  uint32_t last;
+};
+
+TensorView header_of(const TensorView& rows) {
+  const TensorView row = rows.select(0, rows[0] - 1);
+  CHECK(row.bytes() >= sizeof(Header), "a row has", row.bytes(), "bytes");
+  return {row.data, DType::kU8, {int64_t{sizeof(Header)}}, row.device};
+}
+
+}  // namespace
+
+StreamPlanConfig stream_config(const RankPlacement& placement, const TransformerTraits& traits,
+                               DType wire, const Job& job, const StreamSource& source) {
+  const auto& shape = job.facts.window;
+  const auto grid = traits.grid(shape[1], shape[2], shape[3]);
+  StreamPlanConfig config;
+  config.layout = placement.layout();
+  config.steps = job.facts.sampler.steps();
+  config.block_frames = grid[0];
+  config.frame_tokens = grid[1] * grid[2];
+  config.sink_frames = source.sink ? source.sink[1] / traits.patch[0] : 0;
+  config.sink_joint_rows = source.motion_rows;
+  config.layers = traits.blocks;
+  config.heads = traits.heads;
+  config.hidden_bytes = traits.width * static_cast<int64_t>(size_of(wire));
+  config.latent_bytes = traits.row() * static_cast<int64_t>(sizeof(float));
+  return config;
+}
+
+// Forwards are not recorded as device graphs: each writes other slots of the window.
+StreamDenoiser::StreamDenoiser(const Rank& rank, DType wire)
+    : LatentProgram(rank, wire, Graphs::kNone), world_(rank.world) {}
+
+CausalWindowShape StreamDenoiser::window_shape() const {
+  return {.layers = placement_.blocks(config_.layers),
+          .steps = config_.group(placement_.mesh().at(Axis::kStep, placement_.rank())),
+          .frames = source_->window_frames / traits_.patch[0],
+          .frame_tokens = config_.frame_tokens,
+          .sink_tokens = config_.sink_tokens().size() + config_.sink_joint_rows,
+          .sinks = config_.swaps() ? 2 : 1,
+          .kept = source_->kept};
+}
+
+void StreamDenoiser::run(const StreamPlanConfig& config, Job& job, StreamSource& source) {
+  if (!job.facts.sampler.history(SamplerState(0)).empty())
+    throw Error(ErrorKind::kUsage,
+                "the solver is " + std::string(to_string(job.facts.sampler.config().kind)) +
+                    ", which steps with what earlier steps have left; legal for a stream: euler");
+  config_ = config;
+  source_ = &source;
+  known_.clear();
+  known_.resize(config.live());
+  learned_ = 0;
+  last_ = StreamPlanConfig::kEndless;
+  following_ = source.state ? source.state->following : Segment{};
+  CHECK(!source.state || config.swap_block == 0, "the sink is swapped before block",
+        config.swap_block);
+  CHECK(!source.state || config.layout[Axis::kUlysses] * config.layout[Axis::kTensor] == 1,
+        to_string(config.layout));
+  drawn_ = {};
+  silence_ = {};
+  begin(job, {.inner = [this] { return std::make_unique<CausalWindowMixer>(*window_); }}, true,
+        traits_.reference_frames > 0);
+  ulysses_group_.reset();
+  if (computes() && config_.layout[Axis::kUlysses] > 1)
+    ulysses_group_ = placement_.group(placement_.mesh().along({Axis::kUlysses}, placement_.rank()),
+                                      kUlyssesGroup);
+  if (computes()) window_.emplace(window_shape());
+  if (window_ && source.state) window_->take(source.state->keys);
+
+  if (rank() == 0) {
+    const StreamPlanConfig brief = config.brief();
+    require_sound(plan_stream(brief), stream_rules(brief));
+  }
+  Interpreter interpreter(stream_, world_ ? world_ : others());
+  int64_t planned = 0;
+  interpreter.run([&] { return next_window(planned); }, *this);
+  forwards_.end();
+  slots.clear();
+  window_bytes_ = window_ ? window_->bytes() : 0;
+  if (window_ && source.state) window_->leave(source.state->keys);
+  if (rank() == 0 && source.state) source.state->following = following_;
+  window_.reset();
+}
+
+std::optional<Plan> StreamDenoiser::next_window(int64_t& planned) {
+  const int64_t begin = planned, end = config_.turns().end;
+  if (begin == end) return std::nullopt;
+  planned = std::min(begin + config_.window(), end);
+  return plan_stream(config_, {begin, planned}, rank());
+}
+
+StreamDenoiser::Known& StreamDenoiser::known(int block) {
+  Known& known = known_[block % known_.size()];
+  CHECK(known.block == block, "block", block, "is not known; there is", known.block);
+  return known;
+}
+
+// The first rank's word on the next block.
+void StreamDenoiser::decide(int block) {
+  const int64_t most = shape_[1], whole = traits_.patch[0];
+  NextBlock next{.frames = block < last_ ? most : 0};
+  const bool leads = !ulysses_group_ || ulysses_group_->rank() == 0;
+  if (source_->next && block < last_ && leads) next = source_->next(following_.number);
+  next = agreed(block, next);
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::kUsage,
+                "block " + std::to_string(following_.number) + " of a stream " + what);
+  };
+  if (next.frames < 0 || next.frames > most || next.frames % whole != 0)
+    refuse("has " + std::to_string(next.frames) + " latent frames; legal are multiples of " +
+           std::to_string(whole) + " up to " + std::to_string(most));
+  const int64_t least = config_.swaps() ? config_.sink_frames * whole : 1;
+  const bool is_empty = next.last && next.frames == 0;
+  if (block == 0 && next.frames < least && !is_empty)
+    refuse("has " + std::to_string(next.frames) + " latent frames; the first one has at least " +
+           std::to_string(least));
+  next.last |= block + 1 == config_.most_blocks();
+  learn(block, next);
+}
+
+// The word of the first of the ranks that split the tokens.
+NextBlock StreamDenoiser::agreed(int block, NextBlock next) {
+  if (!ulysses_group_) return next;
+  std::array<int64_t, 3> words{next.frames, next.epoch, next.last};
+  const Tag tag{.kind = Payload::kControl, .pass = in_tag({.clip = block}), .topic = Topic::kBlock};
+  ulysses_group_->broadcast(stream_, tag,
+                            TensorView(words.data(), DType::kI64, {std::ssize(words)}), 0);
+  return {words[0], static_cast<uint32_t>(words[1]), words[2] != 0};
+}
+
+void StreamDenoiser::learn(int block, const NextBlock& next) {
+  CHECK(block == learned_, "block", block, "after", learned_);
+  ++learned_;
+  Known& known = known_[block % known_.size()];
+  known.block = block;
+  known.last = next.last;
+  following_.frames = {following_.frames.end, following_.frames.end + next.frames};
+  following_.epoch = next.epoch;
+  known.of = following_;
+  if (next.last && block < last_) {
+    last_ = block + 1;
+    if (config_.blocks == StreamPlanConfig::kEndless) config_.blocks = config_.end_after(block);
+  }
+  if (next.frames == 0) return;
+  ++following_.number;
+  const int64_t columns = traits_.signal_columns, frames = next.frames / traits_.patch[0];
+  if (!computes() || columns == 0) return;
+  if (!source_->signal)
+    throw Error(ErrorKind::kUsage, "this model follows a sound; the stream has none");
+  if (!known.signal)
+    known.signal = Tensor(DType::kF32, {config_.block_frames, columns}, stream_.device());
+  make_on_host(stream_, known.signal.view().slice(0, 0, frames),
+               [&](const TensorView& to) { source_->signal(known.of, to); });
+}
+
+void StreamDenoiser::read_header(int block, const TensorView& rows) {
+  if (block < learned_) return;
+  Header header{.block = block, .frames = static_cast<int32_t>(shape_[1]), .epoch = 0, .last = 0};
+  if (!is_dry_run(stream_)) {
+    const HostCopy bytes(stream_, header_of(rows));
+    std::memcpy(&header, bytes.view().data, sizeof header);
+  }
+  CHECK(header.block == block, "rows of block", header.block, "in place of", block);
+  learn(block, {.frames = header.frames, .epoch = header.epoch, .last = header.last != 0});
+}
+
+void StreamDenoiser::write_header(int block, const TensorView& rows) {
+  const Known& known = this->known(block);
+  const Header header{.block = block,
+                      .frames = static_cast<int32_t>(known.of.frames.size()),
+                      .epoch = known.of.epoch,
+                      .last = known.last};
+  make_on_host(stream_, header_of(rows),
+               [&](const TensorView& to) { std::memcpy(to.data, &header, sizeof header); });
+}
+
+// The first values of a tensor like that of a whole block, as one with fewer frames.
+TensorView StreamDenoiser::part(const Tensor& whole, int64_t frames) const {
+  return {whole.view().data,
+          DType::kF32,
+          {shape_[0], frames, shape_[2], shape_[3]},
+          whole.view().device};
+}
+
+int64_t StreamDenoiser::rows_of(const Pass& pass) {
+  return is_sink(pass)
+             ? config_.sink_tokens().size()
+             : known(pass.clip).of.frames.size() / traits_.patch[0] * config_.frame_tokens;
+}
+
+void StreamDenoiser::enter(const Step& step) {
+  const int block = step.pass.clip;
+  if (is_sink(step.pass)) return enter_sinks(step);
+  if (block == learned_) decide(block);
+  const TensorView& rows = latent_slot(step.writes[0].slot, tokens() + 1);
+  write_header(block, rows);
+  const int64_t frames = known(block).of.frames.size();
+  if (frames == 0) return;
+  if (!drawn_) drawn_ = Tensor(DType::kF32, shape_, stream_.device());
+  const TensorView noise = part(drawn_, frames);
+  make_on_host(stream_, noise, [&](const TensorView& to) { job_->noise(known(block).of, to); });
+  const int64_t count = rows_of(step.pass);
+  patchify(stream_, noise, traits_.patch, TokenRanges::all(count), rows.slice(0, 0, count));
+}
+
+void StreamDenoiser::enter_sinks(const Step& step) {
+  for (const SlotVersion& made : step.writes) {
+    const TensorView& rows = latent_slot(made.slot, config_.sink_tokens().size());
+    if (step.reads.empty())
+      patchify(stream_, source_->sink, traits_.patch, TokenRanges::all(rows[0]), rows);
+    else
+      copy(stream_, slots[step.reads[0].slot].slice(0, 0, rows[0]), rows);
+  }
+}
+
+void StreamDenoiser::received(const Step& message) {
+  if (message.payload != Payload::kControl && !is_sink(message.pass))
+    read_header(message.pass.clip, slots[message.writes[0].slot]);
+}
+
+// Tells the window what the pass does, and finds its positions.
+void StreamDenoiser::begin_block(const Pass& pass) {
+  const Transformer& expert = forwards_.expert(pass);
+  const Conditioning& conditioning = *forwards_.prepared(pass).conditioning;
+  const auto positions = [&](int64_t frames, int64_t first) {
+    return on_device(stream_,
+                     expert.rope({frames, grid_[1], grid_[2]}, {first, 0, 0}, conditioning));
+  };
+  const Segment& block = known(pass.clip).of;
+  const Range frames{block.frames.begin / traits_.patch[0], block.frames.end / traits_.patch[0]};
+  const Range seen = window_->seen(frames);
+  const std::vector<double> slot_positions = window_->slot_positions(frames);
+  queries_ = positions(frames.size(), frames.begin - seen.begin);
+  keys_ = with_frame_positions(stream_, positions(seen.size(), 0), slot_positions);
+  if (config_.sink_frames > 0)
+    sink_keys_ = positions(
+        config_.sink_frames,
+        sink_frame(source_->sink_position, block.number, pass.step, frames.begin) - seen.begin);
+  const Rope* sink_joint = nullptr;
+  if (config_.sink_joint_rows > 0) {
+    Pass sink = pass;
+    sink.micro = StreamPlanConfig::kSinkPass;
+    sink_joint_ =
+        on_device(stream_, expert.joint_rope(-seen.begin, *forwards_.prepared(sink).conditioning));
+    sink_joint = &sink_joint_;
+  }
+  window_->begin({.step = pass.step,
+                  .frames = frames,
+                  .keys = &keys_,
+                  .sink = sees_second_sink(block.number),
+                  .sink_keys = &sink_keys_,
+                  .sink_replicated = sink_joint});
+}
+
+void StreamDenoiser::begin_sink(const Pass& pass) {
+  queries_ =
+      on_device(stream_, forwards_.expert(pass).rope({config_.sink_frames, grid_[1], grid_[2]},
+                                                     {source_->sink_position.start, 0, 0},
+                                                     *forwards_.prepared(pass).conditioning));
+  window_->begin_sink(pass.clip > 0);
+}
+
+bool StreamDenoiser::begin_pass(const Step& step) {
+  const Pass& pass = step.pass;
+  if (forwards_.prepared(pass).conditioning->joint_rows() != joint_rows(pass))
+    throw Error(ErrorKind::kUsage,
+                "a stream: this model joins the prompt's rows to those of the latent; legal are "
+                "models of video, which do not");
+  if (!step.blocks.last()) {
+    const TensorView& sent =
+        slots.make(step.writes[0].slot, dtype_, config_.rows(pass, step.tokens, Payload::kHidden),
+                   traits_.width, stream_.device());
+    if (!is_sink(pass)) write_header(pass.clip, sent);
+  }
+  if (rows_of(pass) == 0) return false;
+  if (is_sink(pass))
+    begin_sink(pass);
+  else
+    begin_block(pass);
+  return true;
+}
+
+// Under ulysses it computes this rank's tokens, and gets the velocity of the others.
+void StreamDenoiser::run_blocks(const Step& step, const Forward& forward) {
+  if (!ulysses_group_) return LatentProgram::run_blocks(step, forward);
+  const Arena::Scope scope(arena_);
+  const int64_t count = rows_of(step.pass);
+  const Sequence all{count, count / config_.frame_tokens};
+  const SequenceMap map = placement_.token_map(all);
+  const int own = ulysses_group_->rank();
+  std::vector<TensorView> parts;
+  const TensorView velocity = velocity_rows(step);
+  int64_t first = 0;
+  for (int rank = 0; rank < map.size(); first += map.rows(rank++))
+    parts.push_back(velocity.slice(0, first, map.rows(rank)));
+  const int64_t begin = placement_.tokens(all).ranges[0].begin;
+  forward(step.blocks, slots[step.reads[0].slot].slice(0, begin, map.rows(own)), parts[own]);
+  if (is_sink(step.pass)) return;
+  const Tag tag{.kind = Payload::kVelocity, .pass = in_tag(step.pass)};
+  ulysses_group_->all_gather_v(stream_, tag, parts[own], parts);
+}
+
+// Nobody reads the velocity of a sink.
+TensorView StreamDenoiser::velocity_rows(const Step& step) {
+  const int64_t count = rows_of(step.pass);
+  return step.writes.empty() ? arena_.alloc(DType::kF32, {count, traits_.row()})
+                             : latent_slot(step.writes[0].slot, tokens()).slice(0, 0, count);
+}
+
+TensorView StreamDenoiser::signal(const Pass& pass) {
+  if (!is_sink(pass))
+    return known(pass.clip).signal.view().slice(0, 0, rows_of(pass) / config_.frame_tokens);
+  if (!silence_)
+    silence_ = Tensor(DType::kF32, {config_.sink_frames, traits_.signal_columns}, stream_.device());
+  return silence_;
+}
+
+// A solver without a history keeps nothing for the next step.
+void StreamDenoiser::update(const Step& step) {
+  if (rows_of(step.pass) == 0) return;
+  LatentProgram::update(step);
+  forget_solver(step.pass.clip);
+}
+
+void StreamDenoiser::decode(const Step& step) {
+  const Segment& block = known(step.pass.clip).of;
+  if (block.frames.size() == 0) return;
+  const Tensor latent = joined(step);
+  if (job_->decode) job_->decode(block, latent);
+}
+
+}  // namespace weft
