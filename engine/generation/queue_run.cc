@@ -8,7 +8,6 @@
 #include "engine/generation/job_run.h"
 #include "engine/job/resume.h"
 #include "engine/schedules/queue_denoiser.h"
-#include "engine/schedules/queue_video.h"
 #include "io/sha256.h"
 #include "kernels/copy.h"
 #include "kernels/transfer.h"
@@ -17,13 +16,13 @@ namespace weft {
 namespace {
 
 // The frames of one job's blocks, on one rank. The decoder keeps the last latent frames, so that
-// another one can go on behind them.
+// another one can go on after them.
 class BlockOutput {
  public:
-  BlockOutput(const JobRun& run, const QueueVideo& video)
+  explicit BlockOutput(const JobRun& run)
       : run_(run),
         rank_(run.rank),
-        video_(video),
+        blocks_(std::get<Queue>(run.facts.request.method).frames()),
         latent_(run.facts.latent),
         traits_(run.rank.parts().vae_model().traits()),
         decoder_(std::max(0, run.rank.placement.layout().decode_rank)) {
@@ -48,7 +47,7 @@ class BlockOutput {
   void decode(int block, const TensorView& latent) {
     const HostCopy copied(rank_.stream, latent);
     Stream host = host_stream(rank_.stream);
-    Tensor kept = frames(video_.frames(block).size());
+    Tensor kept = frames(shown(block));
     copy(host, copied.view().slice(1, 0, kept.view()[1]), kept);
     signature_->update(kept.view().data, kept.view().bytes());
     output_->push(kept);
@@ -58,8 +57,8 @@ class BlockOutput {
   void expect(int turn) {
     const int block = turn - run_.facts.sampler.steps();
     if (decodes_ || !output_ || block < 0) return;
-    output_->push(TensorView(nullptr, DType::kF32,
-                             {latent_[0], video_.frames(block).size(), latent_[2], latent_[3]}));
+    output_->push(
+        TensorView(nullptr, DType::kF32, {latent_[0], shown(block), latent_[2], latent_[3]}));
   }
   // Every rank calls it when a turn begins. The root lets the sink keep the frames so far, and adds
   // to the snapshot what a decoder and a writer need to go on.
@@ -85,18 +84,24 @@ class BlockOutput {
             {kFrameHash, written.hash},
             {kLatentHash, state}};
   }
+  // The latent frames that are decoded when a turn begins.
+  int64_t decoded(int turn) const {
+    return blocks_.first(std::max(0, turn - run_.facts.sampler.steps()));
+  }
   void finish() {
     if (output_) output_->finish(run_.result, run_.started);
     if (decodes_) run_.result.signature = signature_->hex();
   }
 
  private:
+  // The latent frames of the video that a block makes. The last block may make more of them.
+  int64_t shown(int block) const {
+    return std::min(blocks_.count(block), latent_[1] - blocks_.first(block));
+  }
   Tensor frames(int64_t count) const {
     return Tensor(DType::kF32, {latent_[0], count, latent_[2], latent_[3]});
   }
-  int64_t last_frames(int turn) const {
-    return std::min(video_.decoded(turn, run_.facts.sampler.steps()), traits_.history);
-  }
+  int64_t last_frames(int turn) const { return std::min(decoded(turn), traits_.history); }
 
   void resume(const Checkpoint* from, std::string state) {
     Tensor last = frames(last_frames(run_.first));
@@ -105,7 +110,7 @@ class BlockOutput {
       if (from->history[k].first == kDecoded) copy(host, from->history[k].second, last);
     state.resize(Sha256().state().size());
     move(last, state, 0, decoder_);
-    output_->resume(last, video_.decoded(run_.first, run_.facts.sampler.steps()));
+    output_->resume(last, decoded(run_.first));
     if (!decodes_) return;
     signature_.emplace(state);
     remember(std::move(last));
@@ -136,7 +141,7 @@ class BlockOutput {
 
   const JobRun& run_;
   const Rank& rank_;
-  const QueueVideo& video_;
+  const BlockFrames blocks_;
   const std::array<int64_t, 4> latent_;
   const VaeTraits& traits_;
   const int decoder_;
@@ -215,8 +220,12 @@ class QueueProgress {
 };
 
 // Runs the queue. Returns the turn before which it was stopped; nullopt where it was not.
-std::optional<int> denoise(JobRun& run, const QueueVideo& video, BlockOutput& output) {
+std::optional<int> denoise(JobRun& run, BlockOutput& output) {
   const Request& request = run.facts.request;
+  const BlockFrames frames = std::get<Queue>(request.method).frames();
+  const auto [channels, all, height, width] = run.facts.latent;
+  const NoisePool pool(request.noise, request.rng, request.seed,
+                       {channels, frames.first(run.facts.blocks()), height, width}, frames);
   QueuePlanConfig config = queue_plan(run.facts, run.rank.parts(), run.rank.placement);
   config.control = run.options.stop != nullptr;
   config.first_turn = run.first;
@@ -226,7 +235,7 @@ std::optional<int> denoise(JobRun& run, const QueueVideo& video, BlockOutput& ou
   QueueProgress progress(config, request.endless, run.rank.placement, run.clock);
   Job job = run.job();
   job.noise = [&](const Segment& block, const TensorView& noise) {
-    video.fill_noise(static_cast<int>(block.number), noise);
+    pool.fill(static_cast<int>(block.number), noise);
   };
   job.decode = [&](const Segment& block, const TensorView& latent) {
     output.decode(static_cast<int>(block.number), latent);
@@ -262,7 +271,6 @@ std::optional<int> denoise(JobRun& run, const QueueVideo& video, BlockOutput& ou
 }  // namespace
 
 void run_queue(JobRun& run) {
-  const QueueVideo video(run.facts);
   if (run.rank.placement.bands(run.facts.window[2]) > 1)
     throw Error(ErrorKind::kUsage, "--method queue: the layout " +
                                        to_string(run.rank.placement.layout()) +
@@ -273,10 +281,9 @@ void run_queue(JobRun& run) {
                     ", but the method is queue, where a step that is run again would change the "
                     "keys that the blocks beside its own read; legal with it: 0");
   if (run.rank.placement.root() && run.options.listener) warn(run, *run.options.listener);
-  BlockOutput output(run, video);
-  const std::optional<int> stopped = denoise(run, video, output);
-  const bool ends = !stopped || (run.facts.request.endless &&
-                                 video.decoded(*stopped, run.facts.sampler.steps()) > 0);
+  BlockOutput output(run);
+  const std::optional<int> stopped = denoise(run, output);
+  const bool ends = !stopped || (run.facts.request.endless && output.decoded(*stopped) > 0);
   if (!ends)
     throw Error(ErrorKind::kStopped, "stopped in denoise before turn " + std::to_string(*stopped));
   if (run.rank.placement.root()) report_skips(*run.rank.parts().model(), run.facts, run.result);

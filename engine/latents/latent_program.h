@@ -59,8 +59,7 @@ class LatentProgram : public Program, protected PassContext {
   float timestep(const Pass& pass) override { return sampler().timesteps()[pass.step]; }
   TensorView signal(const Pass& pass) override { return job_->signal[pass.branch]; }
 
-  // Forwards. -----------------------------------------------------------------------------------
-  // Called before one. False: its segment has no rows, and nothing is computed.
+  // Called before a forward. False: its segment has no rows, and nothing is computed.
   virtual bool begin_pass(const Step&) { return true; }
   // The tokens that this rank computes, and the rows of hidden state beside them
   // (Conditioning::joint_rows).
@@ -80,8 +79,7 @@ class LatentProgram : public Program, protected PassContext {
   // Writes the hidden rows before the blocks that can be skipped to `x`.
   virtual void write_before(const Step&, const Forward&, const TensorView& /*x*/) {}
 
-  // Updates. ------------------------------------------------------------------------------------
-  // The rows that one moves, or none, and the velocity along which it does.
+  // The rows that an update moves, or none, and the velocity along which it does.
   virtual TensorView updated_rows(const Step& step) { return slots[step.reads[0].slot]; }
   virtual TensorView velocity_of(const Step& step);
   // Called before and after the solver's step. `rows` are among those that the rank has of the
@@ -92,16 +90,15 @@ class LatentProgram : public Program, protected PassContext {
   // The parts of this rank's rows of a segment that the solver steps apart.
   virtual std::vector<Range> solver_parts(const TensorView& rows) { return {{0, rows[0]}}; }
 
-  // Segments. -----------------------------------------------------------------------------------
-  // Their latent frames, and those among them that a rank begins with.
+  // The latent frames of a segment, and those among them that a rank begins with.
   virtual int64_t segment_frames(int /*segment*/) { return shape_[1]; }
   virtual Range frames_held(int segment, int /*rank*/) { return {0, segment_frames(segment)}; }
-  // The slot of this rank's rows, and the tokens that a rank reports to the root; a schedule
+  // The slot of this rank's rows of it, and the tokens that a rank reports to the root; a schedule
   // without checkpoints has none.
   virtual SlotId segment_slot(int /*segment*/) { return kLatentSlot; }
   virtual TokenRanges reported(int /*segment*/, int /*rank*/) { return {}; }
-  // Makes the slots of a segment from the frames that this rank begins with, and cuts its rows out
-  // of a tensor like them.
+  // Makes the slots of a segment from the frames that this rank begins with. Cuts this rank's rows
+  // out of a tensor like these frames.
   virtual void enter_segment(int /*segment*/, const TensorView& /*latent*/) {}
   virtual void cut_segment(int /*segment*/, const TensorView&, const TensorView& /*rows*/) {}
   virtual bool steps_segment(int /*segment*/) { return last_stage(); }  // this rank does
@@ -113,7 +110,7 @@ class LatentProgram : public Program, protected PassContext {
   Snapshot gather(int turn, const Range& segments, const Range& stepped);
   // Gives every rank what it has of a snapshot, which it releases.
   void restore(int turn, const Range& segments, const Range& stepped, Snapshot& snapshot);
-  // The same as below, of this program's rank.
+  // The same as join_on_root, of this program's rank.
   Tensor joined_on_root(const Tag& tag, const TensorView& own, const std::array<int64_t, 4>& shape,
                         const TokensOfRank& tokens) {
     return join_on_root({stream_, arena_, experts_, placement_}, tag, own, shape, tokens);

@@ -269,11 +269,6 @@ void Denoiser::forget_caches() {
   first_block_.reset();
 }
 
-bool Denoiser::computes(int branch) const {
-  const Mesh& mesh = placement_.mesh();
-  return mesh.layout()[Axis::kCfg] == 1 || mesh.at(Axis::kCfg, placement_.rank()) == branch;
-}
-
 void Denoiser::skip(int step) {
   config_.steps[step].skipped = true;
   config_.steps[step].audited |= job_->cache_audit > 0 && ++skips_ % job_->cache_audit == 0;
@@ -294,7 +289,7 @@ void Denoiser::decide(int turn) {
   Tensor own(DType::kF32, {2, 2});
   std::fill_n(own.as<float>(), own.view().count(), 0.0f);
   for (int branch = 0; first_block_ && branch < step.branches; ++branch) {
-    if (!computes(branch)) continue;
+    if (!placement_.computes(branch)) continue;
     const Pass pass{.model = step.model, .branch = branch, .step = turn};
     added[branch] = alloc_hidden(pass);
     Change change = measure_first_block(pass, added[branch]);

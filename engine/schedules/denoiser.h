@@ -4,10 +4,10 @@
 //
 // Memory of a rank that owns n of the latent's tokens, with r bytes per token: its last pipeline
 // stage holds n r for the latent, n r for each branch's velocity and 3 n r for the solver; its
-// first stage n r for the latent; a stage in between none. A step cache adds
-// a BlockCache on the last stage, and first-block a FirstBlock on the first stage and the rows
-// behind that block on both. Before decoding, when the solver's part
-// is released, a rank holds the whole latent, and once more as rows where other ranks own some.
+// first stage n r for the latent; a stage in between none. A step cache adds a BlockCache on the
+// last stage, and first-block a FirstBlock on the first stage and the rows after that block on
+// both. Before decoding, when the solver's part is released, a rank holds the whole latent, and
+// once more as rows where other ranks own some.
 //
 // No rank holds the latent of all F frames where there are clips: it begins with those of its
 // clip. While decoding, a first and a last stage hold n r; a rank that decodes holds one frame, and
@@ -24,7 +24,7 @@
 namespace weft {
 
 // Describes a job to plan_denoise: its steps, the replica's layout and the sizes of its messages.
-// `motion` says that the forwards read the pictures before a chunk (Job::motion).
+// `motion` says that the forwards read the pictures before a chunk (Conditions::motion).
 DenoisePlanConfig plan_config(const JobFacts& facts, const Components& parts,
                               const RankPlacement& placement, bool motion);
 
@@ -94,7 +94,6 @@ class Denoiser final : private LatentProgram {
   TokenRanges tokens_of(int rank) const {
     return placement_.tokens_of(rank, sequence(), job_->facts.patches);
   }
-  bool computes(int branch) const;
   int64_t hidden_rows(const Pass& pass) { return own().size() + joint_rows(pass); }
   TensorView alloc_hidden(const Pass& pass) {
     return arena_.alloc(DType::kF32, {hidden_rows(pass), traits_.width});
@@ -110,7 +109,7 @@ class Denoiser final : private LatentProgram {
   void show_preview(int done);
   std::vector<Range> given_rows() const;
   void keep_given(const TensorView& latent);
-  Tensor gather_on_root(const TensorView& own_rows, const Tag& tag, int64_t channels);
+  Tensor gather_on_root(const TensorView& own, const Tag& tag, int64_t channels);
   void gather_channels(const std::function<void(const TensorView& channel)>& see);
 
   DenoisePlanConfig config_{};  // that of the run; decide() marks its skipped steps

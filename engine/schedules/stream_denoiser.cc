@@ -88,7 +88,10 @@ void StreamDenoiser::run(const StreamPlanConfig& config, Job& job, StreamSource&
 
   if (rank() == 0) {
     const StreamPlanConfig brief = config.brief();
-    require_sound(plan_stream(brief), stream_rules(brief));
+    std::vector<Plan> plans;
+    for (int each = 0; each < brief.ranks(); ++each)
+      plans.push_back(source.plan(brief, brief.turns(), each));
+    require_sound(plans, stream_rules(brief));
   }
   Interpreter interpreter(stream_, world_ ? world_ : others());
   int64_t planned = 0;
@@ -105,7 +108,7 @@ std::optional<Plan> StreamDenoiser::next_window(int64_t& planned) {
   const int64_t begin = planned, end = config_.turns().end;
   if (begin == end) return std::nullopt;
   planned = std::min(begin + config_.window(), end);
-  return plan_stream(config_, {begin, planned}, rank());
+  return source_->plan(config_, {begin, planned}, rank());
 }
 
 StreamDenoiser::Known& StreamDenoiser::known(int block) {

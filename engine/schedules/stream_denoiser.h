@@ -54,6 +54,8 @@ struct StreamSource {
   // frame of tokens, where the model has one. Called once per block on every rank that computes. A
   // sink is computed in silence: zeros.
   std::function<void(const Segment& block, const TensorView& signal)> signal{};
+  // A rank's plan of some turns. A test plants faults in it.
+  Plan (*plan)(const StreamPlanConfig& config, const Range& turns, int rank) = plan_stream;
   // All ranks begin with it, and leave it after the last block: layers and steps can move to other
   // ranks between two runs. Not legal where the sink is swapped.
   StreamState* state = nullptr;

@@ -41,6 +41,26 @@ TEST(StreamDenoiser, TheSameBitsUnderEverySplit) {
   expect_the_same_under_every_split(run, wanted);
 }
 
+// A fault that only a stream that has settled shows is found before anything runs, whoever has it.
+TEST(StreamDenoiser, AFaultInItsPlanIsFoundBeforeItRuns) {
+  for (const int ranks : {2, 4}) {
+    StreamRun run{.swap_block = 0};
+    run.next = [](int64_t number) { return NextBlock{.frames = 3, .last = number == 40}; };
+    // The last rank forgets a message once the stream repeats itself.
+    run.plan = [](const StreamPlanConfig& config, const Range& turns, int rank) {
+      Plan plan = plan_stream(config, turns, rank);
+      const auto forgotten = std::ranges::find_if(plan.steps, [&](const Step& step) {
+        return step.kind == Step::Kind::kSend && step.turn > 20;
+      });
+      if (rank + 1 == config.ranks() && forgotten != plan.steps.end()) plan.steps.erase(forgotten);
+      return plan;
+    };
+    EXPECT_DEATH(run.run(StreamRun::split(ranks)), "CHECK.*no send reads") << ranks;
+    run.plan = plan_stream;
+    EXPECT_EQ(run.run(StreamRun::split(ranks)).size(), 41u);
+  }
+}
+
 // Law 3: layers and steps move between ranks, with their keys, in mid-stream.
 TEST(StreamDenoiser, LayersMoveBetweenRanksWithTheirKeys) {
   for (const KeptRows kept : {KeptRows::kCompute, KeptRows::kFp8}) {

@@ -36,6 +36,7 @@ struct StreamRun {
   KeptRows kept = KeptRows::kCompute;
   LocalOptions local{};
   StreamState* state = nullptr;
+  decltype(StreamSource::plan) plan = plan_stream;
   // As in StreamSource; `next` runs on the thread of the first rank.
   std::function<NextBlock(int64_t number)> next{};
   std::function<float(const Segment& block)> loud = [](const Segment& block) {
@@ -101,6 +102,7 @@ struct StreamRun {
                         .sink_position = {.start = 9, .distance = {4, 9}, .seed = 3},
                         .kept = kept,
                         .next = next,
+                        .plan = plan,
                         .state = state};
     Job job{.facts = facts,
             .prompts = {TensorView(&prompt, DType::kF32, {1, 1})},
