@@ -45,12 +45,12 @@ struct SamplerConfig {
   double shift = 1;                    // sigma' = s sigma / (1 + (s - 1) sigma)
   int order = 2;                       // 1 or 2
   bool lower_order_final = true;       // UniPC: order 1 in the last step
-  std::vector<int> disable_corrector;  // UniPC: steps after which the corrector is not applied
+  std::vector<int> disable_corrector{};  // UniPC: steps after which the corrector is not applied
   int train_timesteps = 1000;
   // Euler: the pipeline names the sigmas 1, 1 - 1/N ... 1/N, and they are shifted once.
   bool even_sigmas = false;
-  std::optional<DynamicShift> dynamic;   // in place of `shift`; for_tokens() resolves it
-  std::optional<double> shift_terminal;  // the shifted sigmas are stretched to end with this one
+  std::optional<DynamicShift> dynamic{};   // in place of `shift`; for_tokens() resolves it
+  std::optional<double> shift_terminal{};  // the shifted sigmas are stretched to end with this one
 
   // True if with_shift(shift) changes nothing.
   bool only_shifts() const { return !dynamic && !shift_terminal; }
