@@ -115,7 +115,7 @@ NamedTensors denoise(Case& c,
   NamedTensors out;
   const int last = facts.sampler.steps() - 1;
   for (const int step : std::set{std::min(first, last), last})
-    if (Tensor velocity = run.velocity({.step = step}, shape[1]))
+    if (Tensor velocity = run.joined_velocity({.step = step}, shape[1]))
       out["velocity." + std::to_string(step)] = std::move(velocity);
   out["latents"] = std::move(run.latents);
   return out;
@@ -267,11 +267,9 @@ NamedTensors run_transformer(Case& c) {
                     .motion_scales = speech.motion_scales,
                     .pose = speech.pose};
   job.signal = {speech.signal.view()};
-  job.noise = [&](const Segment&, const TensorView& to) {
-    Stream host = host_stream(bench.stream);
-    copy(host, HostCopy(bench.stream, x).view().slice(0, 0, traits.out_channels), to);
-  };
-  job.decode = {};
+  run.noises = Tensor(DType::kF32, shape);
+  Stream host = host_stream(bench.stream);
+  copy(host, HostCopy(bench.stream, x).view().slice(0, 0, traits.out_channels), run.noises);
   job.times = segments_of(c, timestep, all, traits.signal_columns > 0);
   job.prompt_observer = &prepared;
   job.observer = &collector;
@@ -280,7 +278,7 @@ NamedTensors run_transformer(Case& c) {
       *experts.models[0], grid, embeds.view()[0], bool(speech.reference), bool(speech.motion));
   Denoiser(run.rank()).run(config, job);
   join_seen(bench, c.placement, traits, all, joint, seen);
-  Tensor out = run.velocity({}, x[1]);
+  Tensor out = run.joined_velocity({}, x[1]);
   if (timestep.count() > 1) give_each_token_its_time(job.times, seen);
   if (out && latent.view().rank == 3)
     out = f32_copy(bench.stream, out, {x.extent[0], x.extent[2], x.extent[3]});

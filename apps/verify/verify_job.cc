@@ -30,43 +30,44 @@ Sampler sampler_of(const Case& c, int steps) {
 CaseRun::CaseRun(Case& c, Bench& bench, CaseExperts& experts, const JobFacts& facts,
                  Reported reported)
     : inputs(TensorFile::open(c.file("inputs.safetensors"))),
-      job{.facts = facts},
+      job{.facts = facts, .host = *this},
       case_(c),
       bench_(bench),
       experts_(experts),
       reported_(std::move(reported)),
       host_(host_stream(bench.stream)) {
-  if (inputs.contains("noise")) {
-    noise_ = on_host(bench.stream, bench.load(inputs, "noise"));
-    latents = Tensor(DType::kF32, noise_.view().shape());
-  }
-  const auto frames_of = [](const Tensor& whole, const Segment& segment) {
-    return whole.view().slice(1, segment.frames.begin, segment.frames.size());
-  };
-  job.noise = [=, this](const Segment& segment, const TensorView& to) {
-    copy(host_, frames_of(noise_, segment), to);
-  };
-  job.decode = [=, this](const Segment& segment, const TensorView& latent) {
-    if (latent.data) copy(host_, HostCopy(bench_.stream, latent), frames_of(latents, segment));
-  };
-  job.on_velocity = [this](const Pass& pass, const Range& own, const TensorView& velocity) {
-    Pass of{.clip = pass.clip, .step = pass.step};
-    const int64_t rows = reported_(of, case_.placement.rank()).size();
-    if (rows == 0) return;
-    Tensor& kept = velocities_[of];
-    if (!kept) kept = Tensor(DType::kF32, {rows, velocity[1]});
-    copy(host_, HostCopy(bench_.stream, velocity), kept.view().slice(0, own.begin, own.size()));
-  };
+  if (!inputs.contains("noise")) return;
+  noises = on_host(bench.stream, bench.load(inputs, "noise"));
+  latents = Tensor(DType::kF32, noises.view().shape());
 }
 
-Tensor CaseRun::velocity(const Pass& pass, int64_t frames) {
+void CaseRun::noise(const Segment& segment, const TensorView& to) {
+  copy(host_, noises.view().slice(1, segment.frames.begin, segment.frames.size()), to);
+}
+
+void CaseRun::take(const Segment& segment, const TensorView& latent) {
+  if (latents && latent.data)
+    copy(host_, HostCopy(bench_.stream, latent),
+         latents.view().slice(1, segment.frames.begin, segment.frames.size()));
+}
+
+void CaseRun::velocity(const Pass& pass, const Range& own, const TensorView& velocity) {
+  const Pass of{.clip = pass.clip, .step = pass.step};
+  const int64_t rows = reported_(of, case_.placement.rank()).size();
+  if (rows == 0) return;
+  Tensor& kept = velocities_[of];
+  if (!kept) kept = Tensor(DType::kF32, {rows, velocity[1]});
+  copy(host_, HostCopy(bench_.stream, velocity), kept.view().slice(0, own.begin, own.size()));
+}
+
+Tensor CaseRun::joined_velocity(const Pass& pass, int64_t frames) {
   const auto found = velocities_.find(pass);
   const auto& window = job.facts.window;
-  Rank on_host{host_, bench_.arena, experts_, case_.placement};
+  const Rank on_host{host_, bench_.arena, experts_, case_.placement};
   const Tag tag{.kind = Payload::kControl, .pass = pass, .topic = Topic::kCheck};
-  return join_on_root(
-      on_host, tag, found == velocities_.end() ? TensorView() : found->second.view(),
-      {window[0], frames, window[2], window[3]}, [&](int rank) { return reported_(pass, rank); });
+  const TensorView own = found == velocities_.end() ? TensorView() : found->second.view();
+  return join_on_root(on_host, tag, own, {window[0], frames, window[2], window[3]},
+                      [&](int rank) { return reported_(pass, rank); });
 }
 
 void CaseRun::latents_from(int from) {
@@ -82,8 +83,8 @@ NamedTensors CaseRun::results(std::span<const Range> blocks, int steps) {
   NamedTensors out;
   for (size_t block = 0; block < blocks.size(); ++block)
     for (int step = 0; step < steps; ++step)
-      if (Tensor whole =
-              velocity({.clip = static_cast<int>(block), .step = step}, blocks[block].size()))
+      if (Tensor whole = joined_velocity({.clip = static_cast<int>(block), .step = step},
+                                         blocks[block].size()))
         out["velocity." + std::to_string(block) + "." + std::to_string(step)] = std::move(whole);
   out["latents"] = std::move(latents);
   return out;

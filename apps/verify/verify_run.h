@@ -137,7 +137,7 @@ Sampler sampler_of(const Case& c, int steps);
 
 // The run of a case's job on one rank. It reads the noise of segments from the case's `noise`
 // [C, F, H, W], whose frames are those of the video, and keeps their latents and velocities.
-class CaseRun {
+class CaseRun : public JobHost {
  public:
   // `reported` are the tokens of a pass that a rank reports, of which one has each token.
   using Reported = std::function<TokenRanges(const Pass& pass, int rank)>;
@@ -145,7 +145,7 @@ class CaseRun {
 
   Rank rank() const { return {bench_.stream, bench_.arena, experts_, case_.placement}; }
   // Returns the guided velocity of a pass [C, frames, H, W] on the root, elsewhere an empty tensor.
-  Tensor velocity(const Pass& pass, int64_t frames);
+  Tensor joined_velocity(const Pass& pass, int64_t frames);
   // The root takes in `latents` what the rank `from` has.
   void latents_from(int from);
   // The latents, and the velocities of all steps of `blocks`, which begin where the first of them
@@ -155,14 +155,18 @@ class CaseRun {
   TensorFile inputs;
   Job job;
   Tensor latents;  // [C, F, H, W], on the host
+  Tensor noises;   // of the same shape
 
  private:
+  void noise(const Segment& segment, const TensorView& to) override;
+  void take(const Segment& segment, const TensorView& latent) override;
+  void velocity(const Pass& pass, const Range& own, const TensorView& velocity) override;
+
   Case& case_;
   Bench& bench_;
   CaseExperts& experts_;
   const Reported reported_;
   Stream host_;
-  Tensor noise_;
   std::map<Pass, Tensor> velocities_;  // this rank's rows, on the host
 };
 

@@ -62,6 +62,15 @@ Tensor whole_signal(const Case& c, Bench& bench, const StreamCase& of, const Ten
   return rows;
 }
 
+struct StreamRun final : CaseRun {
+  using CaseRun::CaseRun;
+  TensorView sound{};  // rows that the latent frames hear, on the host
+  void signal(const Segment& block, const TensorView& to) override {
+    Stream host = Stream::cpu(1);
+    copy(host, sound.slice(0, block.frames.begin, block.frames.size()), to);
+  }
+};
+
 }  // namespace
 
 NamedTensors run_stream(Case& c) {
@@ -74,7 +83,7 @@ NamedTensors run_stream(Case& c) {
   const JobFacts facts{.request = {}, .sampler = sampler_of(c, of.steps), .window = of.shape};
   StreamPlanConfig config;
   // The last stage of a step's group has its velocity.
-  CaseRun run(c, bench, experts, facts, [&](const Pass& pass, int rank) {
+  StreamRun run(c, bench, experts, facts, [&](const Pass& pass, int rank) {
     std::array<int, kAxes> at{};
     int& group = at[static_cast<int>(Axis::kStep)];
     while (pass.step >= config.group(group).end) ++group;
@@ -93,14 +102,11 @@ NamedTensors run_stream(Case& c) {
     motion = bench.load(run.inputs, "motion_latents");
     sound = whole_signal(c, bench, of, run.inputs, model);
     source.motion_rows = model.motion_rows(traits.grid(traits.patch[0], of.shape[2], of.shape[3]));
-    source.signal = [&](const Segment& block, const TensorView& to) {
-      Stream host = host_stream(bench.stream);
-      copy(host, sound.view().slice(0, block.frames.begin, block.frames.size()), to);
-    };
+    run.sound = sound;
   }
   run.job.prompts = {prompt.view()};
   run.job.conditions.motion = motion;
-  config = stream_config(c.placement, traits, c.options.dtype, run.job, source);
+  config = stream_config(c.placement, traits, c.options.dtype, facts, source);
   config.blocks = of.blocks;
   config.swap_block = of.swap_block;
   StreamDenoiser(run.rank(), c.options.dtype).run(config, run.job, source);

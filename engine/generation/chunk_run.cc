@@ -21,7 +21,7 @@ namespace weft {
 
 namespace {
 
-class ChunkLoop {
+class ChunkLoop final : JobHost {
  public:
   explicit ChunkLoop(JobRun& run)
       : run_(run),
@@ -48,11 +48,14 @@ class ChunkLoop {
   void denoise();
   Snapshot start();
   std::array<Tensor, 2> signals();
-  void fill_noise(const Segment& segment, const TensorView& latent);
-  StepAction before_step(const Denoiser& denoiser, int done);
-  StepAction decide(int done);
-  void keep(int done, Snapshot snapshot);
-  void keep_final(const Job::Channels& each);
+  void noise(const Segment& segment, const TensorView& latent) override;
+  StepAction before_turn(int done, int64_t word) override;
+  void stepped(const Step& step) override;
+  void preview(int done, const TensorView& colours) override;
+  void keep(int done, Snapshot snapshot) override;
+  void take(const Segment& segment, const TensorView& latent) override;
+  void take_channels(const Channels& each) override;
+  StepAction agreed_action(int done);
   bool writes_file();
   void write_file(const TensorView& latent, const TensorParts& parts);
   void finish(const TensorView& latent);
@@ -69,6 +72,8 @@ class ChunkLoop {
   const std::array<int64_t, 4> shape_;  // of a chunk's latent
   const int steps_;                     // of a chunk
   CheckpointPolicy policy_;
+  std::optional<Denoiser> denoiser_;  // of the present chunk
+  PreviewBudget previews_{run_.preview_share};
   int chunk_ = 0;
   int64_t written_ = 0;  // pictures of the chunks before
   Tensor features_;      // of the whole sound [states, columns, frames], on the host
@@ -170,7 +175,7 @@ std::array<Tensor, 2> ChunkLoop::signals() {
 }
 
 // Noise, after the latent frames that are given.
-void ChunkLoop::fill_noise(const Segment& segment, const TensorView& latent) {
+void ChunkLoop::noise(const Segment& segment, const TensorView& latent) {
   initial_noise(facts_, chunk_, segment.frames.begin, latent, run_.options.tap);
   if (const TensorView given = run_.pictures.frames; given) {
     Stream host = host_stream(rank_.stream);
@@ -183,47 +188,50 @@ void ChunkLoop::denoise() {
   const std::array<Tensor, 2> heard = signals();
   DenoisePlanConfig config = plan_config(facts_, rank_.parts(), rank_.placement, chunk_ > 0);
   const int first = config.first_step = done_before();
-  Denoiser denoiser(rank_, run_.graphs);
-  Job job = run_.job();
+  Denoiser& denoiser = denoiser_.emplace(rank_, run_.graphs);
+  Job job = run_.job(*this);
   job.conditions.motion = motion_;
   job.signal = {heard[0].view(), heard[1].view()};
   job.cache_audit = run_.options.cache_audit;
   job.skipped = agreed_skips(rank_.stream, rank_.placement, run_.options.resume.get(), first,
                              run_.result.request);
   job.start = start();
-  job.noise = [this](const Segment& segment, const TensorView& latent) {
-    fill_noise(segment, latent);
-  };
-  job.before_turn = [&](int done, int64_t) { return before_step(denoiser, done); };
-  job.on_step = [this](const Step& step) {
-    if (step.kind != Step::Kind::kUpdate) return;
-    run_.clock.kept(policy_.kept());
-    run_.clock.step(step.pass.step + 1, facts_.sampler.sigmas()[step.pass.step]);
-  };
-  job.keep = [this](int done, Snapshot snapshot) { keep(done, std::move(snapshot)); };
-  job.finished = [this](const Job::Channels& each) { keep_final(each); };
-  job.decode = [this](const Segment&, const TensorView& latent) {
-    rank_.placement.has_clips() ? show(latent) : finish(latent);
-  };
   denoiser.run(config, job);
   if (root() && first < steps_)
     report_cached(*rank_.parts().model(), facts_, denoiser, run_.result);
   run_.result.streaming += denoiser.streaming();
 }
 
+void ChunkLoop::stepped(const Step& step) {
+  if (step.kind != Step::Kind::kUpdate) return;
+  run_.clock.kept(policy_.kept());
+  run_.clock.step(step.pass.step + 1, facts_.sampler.sigmas()[step.pass.step]);
+}
+
+void ChunkLoop::preview(int done, const TensorView& colours) {
+  if (!run_.options.listener) return;
+  previews_.spend([&] {
+    run_.options.listener->preview(preview_of(colours, vae_, done, steps_, facts_.request.fps));
+  });
+}
+
+void ChunkLoop::take(const Segment&, const TensorView& latent) {
+  rank_.placement.has_clips() ? show(latent) : finish(latent);
+}
+
 // Reports the steps of the chunk, and decides.
-StepAction ChunkLoop::before_step(const Denoiser& denoiser, int done) {
+StepAction ChunkLoop::before_turn(int done, int64_t) {
   const int first = done_before();
   if (done == first) run_.clock.enter(Zone::kDenoise, steps_, first);
   // The first of several stages updates nothing, so it reports the finished step here.
   if (done > first && rank_.placement.layout()[Axis::kLayers] > 1)
     run_.clock.step(done, facts_.sampler.sigmas()[done - 1]);
   // A checkpoint holds nothing that a skipped step adds, so the job stops before a computed one.
-  return denoiser.skips(done) ? StepAction::kContinue : decide(done);
+  return denoiser_->skips(done) ? StepAction::kContinue : agreed_action(done);
 }
 
 // The root's decision after so many steps of the chunk.
-StepAction ChunkLoop::decide(int done) {
+StepAction ChunkLoop::agreed_action(int done) {
   if (!run_.options.stop) return StepAction::kContinue;
   const Tag tag{.kind = Payload::kControl, .pass = {.step = done}, .topic = Topic::kStep};
   auto own = StepAction::kContinue;
@@ -279,7 +287,7 @@ void ChunkLoop::write_file(const TensorView& latent, const TensorParts& parts) {
 }
 
 // Keeps a final latent that no rank has whole.
-void ChunkLoop::keep_final(const Job::Channels& each) {
+void ChunkLoop::take_channels(const Channels& each) {
   policy_.finish(run_.result);
   run_.meter.stage_ended(MemoryMeter::kDenoise);
   const auto [channels, frames, height, width] = shape_;
@@ -314,7 +322,7 @@ void ChunkLoop::finish(const TensorView& on_device) {
     Stream host = host_stream(rank_.stream);
     copy(host, latent, finished_.emplace_back(DType::kF32, shape_));
   }
-  if (facts_.sound && stops(decide(steps_)))
+  if (facts_.sound && stops(agreed_action(steps_)))
     throw Error(ErrorKind::kStopped, "stopped after clip " + std::to_string(chunk_ + 1) + " of " +
                                          std::to_string(facts_.chunks));
   if (last()) policy_.finish(run_.result);
@@ -392,11 +400,12 @@ void ChunkLoop::encode_motion() {
 
 }  // namespace
 
-Job JobRun::job() const {
+Job JobRun::job(JobHost& host) const {
   Job job{.facts = facts,
+          .host = host,
           .conditions = pictures.conditions(),
           .given_frames = pictures.given_frames,
-          .preview = preview ? &*preview : nullptr};
+          .preview = preview};
   for (size_t i = 0; i < prompts.size(); ++i) {
     const TensorView rows = prompts[i].embeds.view();
     if (i == 1)

@@ -139,7 +139,6 @@ struct Generator::Impl {
   void encode_prompts(JobRun& run, PromptEncoder& encoder);
   void encode_pictures(JobRun& run);
   int first_step(const JobFacts& facts, const RunOptions& options);
-  void add_preview(JobRun& run) const;
   void encode(JobRun& run, const MemoryPlan& memory);
   void heed_stop(const char* stage, const JobRun& run) const;
   uint64_t memory_now() const { return tensor_bytes_live(options.device.kind) + arena.used(); }
@@ -214,19 +213,6 @@ int Generator::Impl::first_step(const JobFacts& facts, const RunOptions& options
   const Checkpoint* const from = options.resume.get();
   if (from) check_resumable(*from, job_record(facts), facts, parts.vae_model().traits());
   return agreed_step(stream, placement, from ? from->step : 0, options.stop);
-}
-
-void Generator::Impl::add_preview(JobRun& run) const {
-  if (!preview_fit) return;
-  PreviewJob& preview = run.preview.emplace(PreviewJob{*preview_fit, options.preview_every});
-  if (!run.options.listener) return;
-  preview.show = [this, &run, budget = PreviewBudget(options.preview_share)](
-                     int done, const TensorView& colours) mutable {
-    budget.spend([&] {
-      run.options.listener->preview(preview_of(colours, parts.vae_model().traits(), done,
-                                               run.facts.sampler.steps(), run.facts.request.fps));
-    });
-  };
 }
 
 // Makes the prompts and the pictures of a job.
@@ -313,7 +299,8 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   const bool hashed = placement.root() && run_options.stop && !run.prompts.empty();
   run.about = describe_job(run_options, job_record(facts), total,
                            hashed && run.prompts[0].embeds ? text_hash(stream, run.prompts) : "");
-  add_preview(run);
+  if (preview_fit) run.preview = {&*preview_fit, options.preview_every};
+  run.preview_share = options.preview_share;
   (request.method->in_blocks() ? run_queue : run_chunks)(run);
   clock.leave();
 

@@ -15,7 +15,7 @@ namespace weft {
 
 struct JobRun {
   // A Job of these facts and prompts.
-  Job job() const;
+  Job job(JobHost& host) const;
 
   const Rank& rank;
   const JobFacts& facts;
@@ -28,7 +28,8 @@ struct JobRun {
   Graphs graphs = Graphs::kRecord;
   std::vector<Prompt> prompts{};
   PictureConditions pictures{};
-  std::optional<PreviewJob> preview{};
+  PreviewJob preview{};
+  double preview_share = 1;  // of the time that previews may take
   int first = 0;  // the steps of all chunks, or turns of the queue, that an earlier run has done
   Checkpoint about{};  // describe_job()
 };

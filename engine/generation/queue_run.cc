@@ -219,54 +219,85 @@ class QueueProgress {
   int done_ = 0, first_block_ = 0;
 };
 
-// Runs the queue. Returns the turn before which it was stopped; nullopt where it was not.
-std::optional<int> denoise(JobRun& run, BlockOutput& output) {
-  const Request& request = run.facts.request;
-  const BlockFrames frames = std::get<Queue>(request.method).frames();
-  const auto [channels, all, height, width] = run.facts.latent;
-  const NoisePool pool(request.noise, request.rng, request.seed,
-                       {channels, frames.first(run.facts.blocks()), height, width}, frames);
-  QueuePlanConfig config = queue_plan(run.facts, run.rank.parts(), run.rank.placement);
-  config.control = run.options.stop != nullptr;
-  config.first_turn = run.first;
-  run.about.total = static_cast<int>(config.turns().end);
-  CheckpointPolicy policy(run.options, run.about, run.first, run.result.earlier_seconds,
-                          why_not_between_steps(request));
-  QueueProgress progress(config, request.endless, run.rank.placement, run.clock);
-  Job job = run.job();
-  job.noise = [&](const Segment& block, const TensorView& noise) {
-    pool.fill(static_cast<int>(block.number), noise);
-  };
-  job.decode = [&](const Segment& block, const TensorView& latent) {
-    output.decode(static_cast<int>(block.number), latent);
-  };
-  job.on_step = [&](const Step& step) { progress.count(step); };
-  job.decide = [&](int now) {
-    const StepAction action = policy.decide(now + 1);
-    return static_cast<int64_t>(request.endless && stops(action) ? StepAction::kStop : action);
-  };
-  int turn = run.first;
-  job.before_turn = [&](int now, int64_t word) {
-    turn = now;
+class QueueLoop final : JobHost {
+ public:
+  explicit QueueLoop(JobRun& run)
+      : run_(run),
+        config_(plan_of(run)),
+        policy_(run.options, run.about, run.first, run.result.earlier_seconds,
+                why_not_between_steps(run.facts.request)),
+        progress_(config_, run.facts.request.endless, run.rank.placement, run.clock),
+        frames_(std::get<Queue>(run.facts.request.method).frames()),
+        pool_(pool_of(run.facts, frames_)),
+        output_(run) {}
+
+  void run() {
+    Job job = run_.job(*this);
+    if (Checkpoint* const from = run_.options.resume.get())
+      job.start = {std::move(from->latent), std::move(from->history)};
+    QueueDenoiser denoiser(run_.rank, run_.rank.parts().wire_dtype());
+    const bool done = denoiser.run(config_, job);
+    policy_.finish(run_.result);
+    run_.result.streaming = denoiser.streaming();
+    const bool ends = done || (run_.facts.request.endless && output_.decoded(turn_) > 0);
+    if (!ends)
+      throw Error(ErrorKind::kStopped, "stopped in denoise before turn " + std::to_string(turn_));
+    if (run_.rank.placement.root())
+      report_skips(*run_.rank.parts().model(), run_.facts, run_.result);
+    output_.finish();
+    run_.meter.stage_ended(MemoryMeter::kDenoise);
+  }
+
+ private:
+  static QueuePlanConfig plan_of(JobRun& run) {
+    QueuePlanConfig config = queue_plan(run.facts, run.rank.parts(), run.rank.placement);
+    config.control = run.options.stop != nullptr;
+    config.first_turn = run.first;
+    run.about.total = static_cast<int>(config.turns().end);
+    return config;
+  }
+  static NoisePool pool_of(const JobFacts& facts, const BlockFrames& frames) {
+    const auto [channels, all, height, width] = facts.latent;
+    return {facts.request.noise,
+            facts.request.rng,
+            facts.request.seed,
+            {channels, frames.first(facts.blocks()), height, width},
+            frames};
+  }
+  void noise(const Segment& block, const TensorView& latent) override {
+    pool_.fill(static_cast<int>(block.number), latent);
+  }
+  void take(const Segment& block, const TensorView& latent) override {
+    output_.decode(static_cast<int>(block.number), latent);
+  }
+  void stepped(const Step& step) override { progress_.count(step); }
+  int64_t decide(int now) override {
+    const StepAction action = policy_.decide(now + 1);
+    const bool ends = run_.facts.request.endless && stops(action);
+    return static_cast<int64_t>(ends ? StepAction::kStop : action);
+  }
+  StepAction before_turn(int now, int64_t word) override {
+    turn_ = now;
     if (word != 0) return static_cast<StepAction>(word);
-    run.clock.kept(policy.kept());
-    progress.begin(now);
-    output.expect(now);
+    run_.clock.kept(policy_.kept());
+    progress_.begin(now);
+    output_.expect(now);
     return StepAction::kContinue;
-  };
-  job.keep = [&](int now, Snapshot snapshot) {
-    auto written = output.keep(now, snapshot);
-    if (run.rank.placement.root()) policy.keep(now, std::move(snapshot), std::move(written));
-  };
-  if (Checkpoint* const from = run.options.resume.get())
-    job.start = {std::move(from->latent), std::move(from->history)};
-  QueueDenoiser denoiser(run.rank, run.rank.parts().wire_dtype());
-  const bool done = denoiser.run(config, job);
-  policy.finish(run.result);
-  run.result.streaming = denoiser.streaming();
-  if (!done) return turn;
-  return std::nullopt;
-}
+  }
+  void keep(int now, Snapshot snapshot) override {
+    auto written = output_.keep(now, snapshot);
+    if (run_.rank.placement.root()) policy_.keep(now, std::move(snapshot), std::move(written));
+  }
+
+  JobRun& run_;
+  const QueuePlanConfig config_;
+  CheckpointPolicy policy_;
+  QueueProgress progress_;
+  const BlockFrames frames_;
+  const NoisePool pool_;
+  BlockOutput output_;
+  int turn_ = run_.first;
+};
 
 }  // namespace
 
@@ -281,14 +312,7 @@ void run_queue(JobRun& run) {
                     ", but the method is queue, where a step that is run again would change the "
                     "keys that the blocks beside its own read; legal with it: 0");
   if (run.rank.placement.root() && run.options.listener) warn(run, *run.options.listener);
-  BlockOutput output(run);
-  const std::optional<int> stopped = denoise(run, output);
-  const bool ends = !stopped || (run.facts.request.endless && output.decoded(*stopped) > 0);
-  if (!ends)
-    throw Error(ErrorKind::kStopped, "stopped in denoise before turn " + std::to_string(*stopped));
-  if (run.rank.placement.root()) report_skips(*run.rank.parts().model(), run.facts, run.result);
-  output.finish();
-  run.meter.stage_ended(MemoryMeter::kDenoise);
+  QueueLoop(run).run();
 }
 
 }  // namespace weft

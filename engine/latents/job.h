@@ -44,17 +44,75 @@ struct Change {
   double relative() const { return size > 0 ? change / size : 0; }
 };
 
-// The previews of a job: how they are made, and who sees them. It must be the same on all ranks.
-struct PreviewJob {
-  const PreviewFit& fit;
-  int every = 1;  // steps
+struct NextBlock {
+  int64_t frames = 0;  // at most P, whole tokens; 0: hollow
+  uint32_t epoch = 0;  // travels with the block
+  bool last = false;   // no other follows, this one included if it is hollow
+};
+
+// JobHost: where the segments of a job come from, where they go, and who watches and steers it.
+// Every rank has one.
+class JobHost {
+ public:
+  virtual ~JobHost() = default;
+
+  // Fills in the noise of frames of a segment [C, f, H, W] f32, in host memory. Every rank draws
+  // what it needs. Not called where the job goes on from a snapshot, nor in a dry run.
+  virtual void noise(const Segment&, const TensorView& /*latent*/) {}
+  // Says which block of a stream enters next; `number` is that of the next block with frames, and
+  // `most` the largest. Called on the first stage of the first group, in order, once per block:
+  // where a forward's width is split (tensor) on all of its ranks, which must answer the same. It
+  // may wait, but in a layer ring only while no block is under way. The first block has frames, at
+  // least those of the sink where it is swapped, unless the stream ends with it.
+  virtual NextBlock next(int64_t /*number*/, int64_t most) { return {.frames = most}; }
+  // Fills in the signal that a block of a stream follows [f, signal_columns] f32 in host memory, a
+  // row for each frame of tokens. Called once per block on every rank that computes. A sink is
+  // computed in silence: zeros.
+  virtual void signal(const Segment& block, const TensorView& signal);
+
+  // Takes a final latent [C, f, H, W] f32, on the stream's device, where the plan decodes, in
+  // order. With clips it is called for the frames of one token after another, on all ranks: where a
+  // rank does not decode (receives_frames) the latent has no data.
+  virtual void take(const Segment&, const TensorView& /*latent*/) {}
+  // Called with clips, on all ranks, before the first frame is decoded. each(see) calls `see` on
+  // the root with every channel [F, H, W] f32 of the final latent, in order, in host memory. All
+  // ranks call `each`, the same number of times.
+  using Channels = std::function<void(const std::function<void(const TensorView& channel)>& see)>;
+  virtual void take_channels(const Channels& /*each*/) {}
+
+  // Called before every turn, of the queue with the root's word (`decide`); that is 0 before the
+  // first turn, without control, and after a kKeep, when it is called again. It must answer the
+  // same on all ranks.
+  virtual StepAction before_turn(int /*turn*/, int64_t word) {
+    return static_cast<StepAction>(word);
+  }
+  // Called on the root when a turn begins, where QueuePlanConfig::control is set. All ranks get the
+  // word before the next turn, without waiting for the root.
+  virtual int64_t decide(int /*turn*/) { return 0; }
+  // Called on every rank where before_turn answers kKeep. The root's snapshot has the latents.
+  virtual void keep(int /*turn*/, Snapshot) {}
+  // Sees, on the last stage, the guided velocity of rows of a segment, which are `own` of all of
+  // the rank's rows of it.
+  virtual void velocity(const Pass&, const Range& /*own*/, const TensorView&) {}
+  // Sees, and may alter, the change of a branch that this rank has measured after the first block.
+  virtual void first_block(const Pass&, Change&) {}
+  virtual void stepped(const Step&) {}  // called after every step of the rank's plan
   // Called on the root with the steps done and the colours [3, F, h, w] f32 of the latent that they
   // predict, in host memory, in [-1, 1] but for overshoot.
-  std::function<void(int done, const TensorView& colours)> show{};
+  virtual void preview(int /*done*/, const TensorView& /*colours*/) {}
+};
+
+// Previews change no bit of the result. Each costs a linear map of the rows that a rank owns to 3
+// channels. The last stage's ranks but the root send 4 bytes per value of these. They must be the
+// same on all ranks.
+struct PreviewJob {
+  const PreviewFit* fit = nullptr;  // null: none
+  int every = 1;                    // steps
 };
 
 struct Job {
   const JobFacts& facts;  // JobFacts::window is the latent of a forward
+  JobHost& host;
   // Rows [length, d] f32 on the stream's device: those of the prompts, by Pass::request, and of the
   // negative prompt, which is not read without guidance. Then their vectors [d] f32, by branch,
   // where the model reads one.
@@ -68,45 +126,15 @@ struct Job {
   // For a model that follows a sound: the signal per branch [frames of tokens, signal_columns] f32,
   // on the stream's device. A stream has one of its own.
   std::array<TensorView, 2> signal{};
-  // Fills in the noise of frames of a segment [C, f, H, W] f32, in host memory. Every rank draws
-  // what it needs. Not called where the job goes on from a snapshot.
-  std::function<void(const Segment& segment, const TensorView& latent)> noise{};
   // On the root: what `keep` got in the turn that the run begins with, if there is one before it.
   // Its tensors are released once the ranks have their parts.
   Snapshot start{};
-  // Called where the plan decodes, in order, with the final latent [C, f, H, W] f32 of a segment,
-  // on the stream's device. With clips it is called for the frames of one token after another, on
-  // all ranks: where a rank does not decode (receives_frames) the latent has no data.
-  std::function<void(const Segment& segment, const TensorView& latent)> decode{};
-  // Called before every turn, of the queue with the root's word (`decide`); that is 0 before the
-  // first turn, without control, and after a kKeep, when it is called again. It must answer the
-  // same on all ranks.
-  std::function<StepAction(int turn, int64_t word)> before_turn{};
-  // Called on the root when a turn begins, where QueuePlanConfig::control is set. All ranks get the
-  // word before the next turn, without waiting for the root.
-  std::function<int64_t(int turn)> decide{};
-  // Called on every rank where the answer is kKeep. The root's snapshot has the latents.
-  std::function<void(int turn, Snapshot snapshot)> keep{};
-  // Called on the last stage with the guided velocity of rows of a segment, which are `own` of all
-  // of the rank's rows of it.
-  std::function<void(const Pass& pass, const Range& own, const TensorView& velocity)> on_velocity{};
-  std::function<void(const Step& step)> on_step{};  // called after every step of the rank's plan
-
   // The rest is for jobs of one segment.
-  // Called with clips, on all ranks, before the first frame is decoded. each(see) calls `see` on
-  // the root with every channel [F, H, W] f32 of the final latent, in order, in host memory. All
-  // ranks call `each`, the same number of times.
-  using Channels = std::function<void(const std::function<void(const TensorView& channel)>& see)>;
-  std::function<void(const Channels& each)> finished{};
-  // Sees, and may alter, the change of a branch that this rank has measured after the first block.
-  std::function<void(const Pass& pass, Change& change)> on_first_block{};
   // Where the cache decides while the job runs: the steps that it has skipped so far. The run
   // begins with those before its first step, and adds to them.
   std::vector<int>* skipped = nullptr;
   int cache_audit = 0;  // every so many skipped steps one is audited; 0: none
-  // Makes previews, which change no bit of the result. Each costs a linear map of the rows that a
-  // rank owns to 3 channels. The last stage's ranks but the root send 4 bytes per value of these.
-  const PreviewJob* preview = nullptr;
+  PreviewJob preview{};
   // For a single forward: the timesteps of its tokens, in place of the sampler's, and who sees the
   // results of preparing a prompt and of a forward.
   std::vector<TimeSegment> times{};

@@ -10,6 +10,10 @@
 
 namespace weft {
 
+void JobHost::signal(const Segment&, const TensorView&) {
+  throw Error(ErrorKind::kUsage, "this model follows a sound; the stream has none");
+}
+
 DenoisePlanConfig staged_config(const RankPlacement& placement, const TransformerTraits& traits,
                                 DType dtype, const Sequence& all, const StalePatches& patches) {
   DenoisePlanConfig config;
@@ -175,7 +179,7 @@ TensorView LatentProgram::velocity_of(const Step& update) {
 
 void LatentProgram::moves(const Step& step, const Range& rows, const TensorView&,
                           const TensorView& velocity) {
-  if (job_->on_velocity) job_->on_velocity(step.pass, rows, velocity);
+  job_->host.velocity(step.pass, rows, velocity);
 }
 
 std::vector<LatentProgram::SolverPart>& LatentProgram::solver(int segment, const TensorView& rows) {
@@ -250,7 +254,7 @@ Tensor LatentProgram::gather_segments(const Range& segments, const Tag& tag,
 
 Tensor LatentProgram::drawn(const Segment& segment, int64_t frames) const {
   Tensor latent(DType::kF32, {shape_[0], frames, shape_[2], shape_[3]});
-  if (!is_dry_run(stream_)) job_->noise(segment, latent);
+  if (!is_dry_run(stream_)) job_->host.noise(segment, latent);
   return on_device(stream_, std::move(latent));
 }
 

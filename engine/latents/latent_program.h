@@ -53,9 +53,7 @@ class LatentProgram : public Program, protected PassContext {
   void run_forward(const Step& step, bool reuses);
   void update(const Step& step) override;
   void prepare(const Step& message) override;
-  void taken(const Step& step) override {
-    if (job_->on_step) job_->on_step(step);
-  }
+  void taken(const Step& step) override { job_->host.stepped(step); }
   float timestep(const Pass& pass) override { return sampler().timesteps()[pass.step]; }
   TensorView signal(const Pass& pass) override { return job_->signal[pass.branch]; }
 

@@ -31,25 +31,27 @@ BlankJob::BlankJob(const Rank& on, const JobFacts& facts) : rank(on) {
 
 size_t BlankJob::run(const JobFacts& few, const std::function<void(const Step& step)>& did,
                      const PreviewFit* preview) const {
+  struct Host final : JobHost {
+    const std::function<void(const Step& step)>& did;
+    const bool updates;  // alone are seen
+    Host(const std::function<void(const Step& step)>& sees, bool alone)
+        : did(sees), updates(alone) {}
+    void stepped(const Step& step) override {
+      if (did && (!updates || step.kind == Step::Kind::kUpdate)) did(step);
+    }
+  } host(did, few.blocks() == 0);
   const Components& parts = rank.parts();
-  std::optional<PreviewJob> previews;
-  if (preview) previews.emplace(PreviewJob{*preview});
   Job job{.facts = few,
+          .host = host,
           .prompts = {texts[0]},
           .negative = texts[1],
           .pooled = {pooled, pooled},
           .conditions = pictures.conditions(),
           .given_frames = pictures.given_frames,
           .signal = {signal[0], signal[1]},
-          .decode = [](const Segment&, const TensorView&) {},
-          .on_step = did,
-          .preview = previews ? &*previews : nullptr};
+          .preview = {preview}};
   job.conditions.motion = motion;
   if (few.blocks() == 0) {
-    if (did)
-      job.on_step = [&](const Step& step) {
-        if (step.kind == Step::Kind::kUpdate) did(step);
-      };
     Denoiser(rank).run(plan_config(few, parts, rank.placement, few.chunks > 1), job);
     return 0;
   }

@@ -42,9 +42,9 @@ struct DynamicShift {
 
 struct SamplerConfig {
   SolverKind kind = SolverKind::kUniPCDiffusers;
-  double shift = 1;                    // sigma' = s sigma / (1 + (s - 1) sigma)
-  int order = 2;                       // 1 or 2
-  bool lower_order_final = true;       // UniPC: order 1 in the last step
+  double shift = 1;                      // sigma' = s sigma / (1 + (s - 1) sigma)
+  int order = 2;                         // 1 or 2
+  bool lower_order_final = true;         // UniPC: order 1 in the last step
   std::vector<int> disable_corrector{};  // UniPC: steps after which the corrector is not applied
   int train_timesteps = 1000;
   // Euler: the pipeline names the sigmas 1, 1 - 1/N ... 1/N, and they are shifted once.

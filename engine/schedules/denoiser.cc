@@ -64,9 +64,9 @@ void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   if (config_.first_block_bytes && first_stage() && !job.facts.request.cache.skipped)
     first_block_.emplace(stream_);
   preview_.reset();
-  previewed_ = {job.preview ? job.preview->every : 1, job.facts.sampler.steps()};
-  if (job.preview && sends_latent(placement_.rank()))
-    preview_.emplace(stream_, job.preview->fit, own(),
+  previewed_ = {job.preview.every, job.facts.sampler.steps()};
+  if (job.preview.fit && sends_latent(placement_.rank()))
+    preview_.emplace(stream_, *job.preview.fit, own(),
                      LatentRows{.frame_tokens = sequence().frame_tokens(),
                                 .row = traits_.row(),
                                 .frames = traits_.patch[0]});
@@ -210,15 +210,15 @@ bool Denoiser::begin_turn(int turn) {
     forwards_.end();
     if (placement_.has_clips()) {
       slots.clear_but(kLatentSlot);
-      if (job_->finished) job_->finished([this](const auto& see) { gather_channels(see); });
+      job_->host.take_channels([this](const auto& see) { gather_channels(see); });
     }
     return true;
   }
   done_ = turn;
   if (const auto& scope = job_->facts.dual_scope; scope && turn == scope->global_steps)
     forwards_.forget_graphs();  // a recorded forward has the bias of its step
-  const StepAction what = job_->before_turn ? job_->before_turn(turn, 0) : StepAction::kContinue;
-  if (keeps(what)) job_->keep(turn, gather(turn, {0, 1}, {0, 1}));
+  const StepAction what = job_->host.before_turn(turn, 0);
+  if (keeps(what)) job_->host.keep(turn, gather(turn, {0, 1}, {0, 1}));
   if (stops(what)) forwards_.finish_messages();
   if (!stops(what)) show_preview(turn);
   return !stops(what);
@@ -226,11 +226,11 @@ bool Denoiser::begin_turn(int turn) {
 
 // Gathers the colours of the last step's prediction on the root, which shows them.
 void Denoiser::show_preview(int done) {
-  if (!job_->preview || done == config_.first_step || !previewed_.shows(done)) return;
+  if (!job_->preview.fit || done == config_.first_step || !previewed_.shows(done)) return;
   const Tag tag{.kind = Payload::kLatent, .pass = {.step = done}, .topic = Topic::kPreview};
   const Tensor colours =
       gather_on_root(preview_ ? preview_->colours() : TensorView(), tag, kColours);
-  if (placement_.root() && job_->preview->show) job_->preview->show(done, colours);
+  if (placement_.root()) job_->host.preview(done, colours);
 }
 
 // True for the rank of the last stage that reports the rows of its sequence index.
@@ -293,7 +293,7 @@ void Denoiser::decide(int turn) {
     const Pass pass{.model = step.model, .branch = branch, .step = turn};
     added[branch] = alloc_hidden(pass);
     Change change = measure_first_block(pass, added[branch]);
-    if (job_->on_first_block) job_->on_first_block(pass, change);
+    job_->host.first_block(pass, change);
     own.as<float>()[2 * branch] = static_cast<float>(change.change);
     own.as<float>()[2 * branch + 1] = static_cast<float>(change.size);
   }
@@ -476,11 +476,10 @@ void Denoiser::decode(const Step& step) {
   else
     slots.clear();
   const int64_t first = step.tokens.begin / sequence().frame_tokens() * traits_.patch[0];
-  if (job_->decode)
-    job_->decode({.frames = {first, first + frames}},
-                 latent
-                     ? latent.view()
-                     : TensorView(nullptr, DType::kF32, {shape_[0], frames, shape_[2], shape_[3]}));
+  job_->host.take(
+      {.frames = {first, first + frames}},
+      latent ? latent.view()
+             : TensorView(nullptr, DType::kF32, {shape_[0], frames, shape_[2], shape_[3]}));
 }
 
 }  // namespace weft

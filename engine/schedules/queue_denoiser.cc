@@ -82,7 +82,7 @@ bool QueueDenoiser::run(const QueuePlanConfig& config, Job& job) {
   bool done = run_turns(config.first_turn);
   while (!done) {
     if (keeps(action_))
-      job.keep(turn_, gather(turn_, config.kept_blocks(turn_), config.stepped_blocks(turn_)));
+      job.host.keep(turn_, gather(turn_, config.kept_blocks(turn_), config.stepped_blocks(turn_)));
     if (stops(action_)) break;
     // The receives that the others have taken back must not take what this rank sends from now on.
     if (others())
@@ -188,7 +188,7 @@ bool QueueDenoiser::begin_turn(int turn) {
   const bool told = config_->control && turn > config_->first_turn;
   const int64_t word = told ? *static_cast<int64_t*>(slots[kWordSlot].data) : 0;
   turn_ = turn;
-  action_ = job_->before_turn ? job_->before_turn(turn, word) : StepAction::kContinue;
+  action_ = job_->host.before_turn(turn, word);
   return action_ == StepAction::kContinue;
 }
 
@@ -297,13 +297,13 @@ TensorView QueueDenoiser::velocity_rows(const Step& step) {
 
 void QueueDenoiser::word(const Step& step) {
   if (step.writes.empty()) return;
-  const int64_t word = job_->decide ? job_->decide(step.turn) : 0;
+  const int64_t word = job_->host.decide(step.turn);
   *static_cast<int64_t*>(slots.make(kWordSlot, DType::kI64, 1, 1).data) = word;
 }
 
 void QueueDenoiser::decode(const Step& step) {
   const Tensor latent = joined(step);
-  if (job_->decode) job_->decode(segment(step.pass.clip), latent);
+  job_->host.take(segment(step.pass.clip), latent);
 }
 
 }  // namespace weft

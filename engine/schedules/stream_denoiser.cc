@@ -28,12 +28,12 @@ TensorView header_of(const TensorView& rows) {
 }  // namespace
 
 StreamPlanConfig stream_config(const RankPlacement& placement, const TransformerTraits& traits,
-                               DType wire, const Job& job, const StreamSource& source) {
-  const auto& shape = job.facts.window;
+                               DType wire, const JobFacts& facts, const StreamSource& source) {
+  const auto& shape = facts.window;
   const auto grid = traits.grid(shape[1], shape[2], shape[3]);
   StreamPlanConfig config;
   config.layout = placement.layout();
-  config.steps = job.facts.sampler.steps();
+  config.steps = facts.sampler.steps();
   config.block_frames = grid[0];
   config.frame_tokens = grid[1] * grid[2];
   config.sink_frames = source.sink ? source.sink[1] / traits.patch[0] : 0;
@@ -120,9 +120,9 @@ StreamDenoiser::Known& StreamDenoiser::known(int block) {
 // The first rank's word on the next block.
 void StreamDenoiser::decide(int block) {
   const int64_t most = shape_[1], whole = traits_.patch[0];
-  NextBlock next{.frames = block < last_ ? most : 0};
+  NextBlock next{};
   const bool leads = !ulysses_group_ || ulysses_group_->rank() == 0;
-  if (source_->next && block < last_ && leads) next = source_->next(following_.number);
+  if (block < last_ && leads) next = job_->host.next(following_.number, most);
   next = agreed(block, next);
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorKind::kUsage,
@@ -167,12 +167,10 @@ void StreamDenoiser::learn(int block, const NextBlock& next) {
   ++following_.number;
   const int64_t columns = traits_.signal_columns, frames = next.frames / traits_.patch[0];
   if (!computes() || columns == 0) return;
-  if (!source_->signal)
-    throw Error(ErrorKind::kUsage, "this model follows a sound; the stream has none");
   if (!known.signal)
     known.signal = Tensor(DType::kF32, {config_.block_frames, columns}, stream_.device());
   make_on_host(stream_, known.signal.view().slice(0, 0, frames),
-               [&](const TensorView& to) { source_->signal(known.of, to); });
+               [&](const TensorView& to) { job_->host.signal(known.of, to); });
 }
 
 void StreamDenoiser::read_header(int block, const TensorView& rows) {
@@ -220,7 +218,8 @@ void StreamDenoiser::enter(const Step& step) {
   if (frames == 0) return;
   if (!drawn_) drawn_ = Tensor(DType::kF32, shape_, stream_.device());
   const TensorView noise = part(drawn_, frames);
-  make_on_host(stream_, noise, [&](const TensorView& to) { job_->noise(known(block).of, to); });
+  make_on_host(stream_, noise,
+               [&](const TensorView& to) { job_->host.noise(known(block).of, to); });
   const int64_t count = rows_of(step.pass);
   patchify(stream_, noise, traits_.patch, TokenRanges::all(count), rows.slice(0, 0, count));
 }
@@ -348,7 +347,7 @@ void StreamDenoiser::decode(const Step& step) {
   const Segment& block = known(step.pass.clip).of;
   if (block.frames.size() == 0) return;
   const Tensor latent = joined(step);
-  if (job_->decode) job_->decode(block, latent);
+  job_->host.take(block, latent);
 }
 
 }  // namespace weft

@@ -21,13 +21,7 @@
 
 namespace weft {
 
-struct NextBlock {
-  int64_t frames = 0;  // at most P, whole tokens; 0: hollow
-  uint32_t epoch = 0;  // travels with the block
-  bool last = false;   // no other follows, this one included if it is hollow
-};
-
-// A stream leaves this behind its last block, for a run that goes on with it.
+// A stream leaves this after its last block, for a run that goes on with it.
 struct StreamState {
   Segment following{};  // the next block with frames; its epoch says nothing
   WindowStore keys{};
@@ -44,16 +38,6 @@ struct StreamSource {
   int64_t motion_rows = 0;
   SinkPosition sink_position{};  // in frames of tokens
   KeptRows kept = KeptRows::kCompute;
-  // Says what enters next; `number` is that of the next block with frames. Called on the first
-  // stage of the first group, in order, once per block: where a forward's width is split (tensor)
-  // on all of its ranks, which must answer the same. Empty: blocks of P frames. It may wait, but in
-  // a layer ring only while no block is under way. The first block has frames, at least those of
-  // the sink where it is swapped, unless the stream ends with it.
-  std::function<NextBlock(int64_t number)> next{};
-  // Fills in the signal that a block follows [f, signal_columns] f32 in host memory, a row for each
-  // frame of tokens, where the model has one. Called once per block on every rank that computes. A
-  // sink is computed in silence: zeros.
-  std::function<void(const Segment& block, const TensorView& signal)> signal{};
   // A rank's plan of some turns. A test plants faults in it.
   Plan (*plan)(const StreamPlanConfig& config, const Range& turns, int rank) = plan_stream;
   // All ranks begin with it, and leave it after the last block: layers and steps can move to other
@@ -64,7 +48,7 @@ struct StreamSource {
 // Describes the stream of a job to plan_stream: all but the blocks, the swap and the decoder. A
 // rank sends hidden rows in the dtype `wire`.
 StreamPlanConfig stream_config(const RankPlacement& placement, const TransformerTraits& traits,
-                               DType wire, const Job& job, const StreamSource& source);
+                               DType wire, const JobFacts& facts, const StreamSource& source);
 
 class StreamDenoiser final : private LatentProgram {
  public:

@@ -193,8 +193,8 @@ StreamSource StreamEngine::source() const {
 
 StreamPlanConfig StreamEngine::plan() const {
   const JobFacts facts = this->facts();
-  StreamPlanConfig config = stream_config(RankPlacement(settings_.layout, 0), traits(),
-                                          settings_.dtype, {.facts = facts}, source());
+  StreamPlanConfig config =
+      stream_config(RankPlacement(settings_.layout, 0), traits(), settings_.dtype, facts, source());
   config.blocks = StreamPlanConfig::kEndless;
   if (shown()) {
     config.sink_frames = traits().reference_frames / traits().patch[0];
@@ -250,9 +250,7 @@ void StreamEngine::warm_up(const std::string& caption) {
       [](StreamPictures&&) {});
 }
 
-void StreamEngine::run(const std::string& caption,
-                       const std::function<StreamSignal(int64_t number)>& next,
-                       const std::function<void(StreamPictures&&)>& take) {
+void StreamEngine::run(const std::string& caption, const Next& next, const Take& take) {
   signals_.clear();
   if (hearing_) hearing_->begin_stream();
   encode_picture();
@@ -289,9 +287,8 @@ RankPlacement StreamEngine::placement(Communicator* world) const {
 }
 
 // One rank of the stream.
-void StreamEngine::rank(Communicator* world, const Tensor& prompt,
-                        const std::function<StreamSignal(int64_t)>& next,
-                        const std::function<void(StreamPictures&&)>& take) {
+void StreamEngine::rank(Communicator* world, const Tensor& prompt, const Next& next,
+                        const Take& take) {
   const int index = world ? world->rank() : 0;
   if (!ranks_[index]) ranks_[index] = std::make_unique<KeptRank>(*this, index);
   auto& [stream, arena, placement, parts] = *ranks_[index];
@@ -301,41 +298,64 @@ void StreamEngine::rank(Communicator* world, const Tensor& prompt,
   draw({rank, index, prompt, still_}, plan(), next, take);
 }
 
-void StreamEngine::draw(const Part& part, const StreamPlanConfig& config,
-                        const std::function<StreamSignal(int64_t)>& next,
-                        const std::function<void(StreamPictures&&)>& take) {
-  Stream& stream = part.rank.stream;
-  std::optional<BlockDecoder> decoder;
-  if (part.index == config.decoder())
-    decoder.emplace(stream, part.rank.arena, part.rank.parts(), shape(),
-                    shown() ? *shown() : StreamPicture(), part.still.video);
+// The segments of one rank: blocks that `next` gives, and pictures that `take` gets.
+class StreamEngine::Host final : public JobHost {
+ public:
+  Host(StreamEngine& engine, const Part& part, const StreamPlanConfig& config, const Next& next,
+       const Take& take)
+      : engine_(engine),
+        next_(next),
+        take_(take),
+        // Noise belongs to a frame, so that it does not depend on how the blocks are cut.
+        noise_(Rng::kPortable, engine.settings_.seed, with_frames(engine.shape(), kMostFrames)) {
+    if (part.index == config.decoder())
+      decoder_.emplace(part.rank.stream, part.rank.arena, part.rank.parts(), engine.shape(),
+                       engine.shown() ? *engine.shown() : StreamPicture(), part.still.video);
+  }
+  NextBlock next(int64_t number, int64_t most) override {
+    return next_ ? engine_.enter(number, next_(number)) : JobHost::next(number, most);
+  }
+  void signal(const Segment& block, const TensorView& to) override {
+    engine_.take_signal(block, to);
+  }
+  void noise(const Segment& block, const TensorView& to) override {
+    noise_.fill(to, block.frames.begin);
+  }
+  void take(const Segment& block, const TensorView& latent) override {
+    StreamPictures pictures = decoder_->decode(block, latent);
+    pictures.muted = block.epoch != engine_.epoch_;
+    take_(std::move(pictures));
+  }
+
+ private:
+  static std::array<int64_t, 4> with_frames(std::array<int64_t, 4> shape, int64_t frames) {
+    shape[1] = frames;
+    return shape;
+  }
+  StreamEngine& engine_;
+  const Next& next_;
+  const Take& take_;
+  const NoiseField noise_;
+  std::optional<BlockDecoder> decoder_;
+};
+
+void StreamEngine::draw(const Part& part, const StreamPlanConfig& config, const Next& next,
+                        const Take& take) {
   const auto on_own_device = [&](const TensorView& host) {
     Tensor out;
     if (!host) return out;
-    out = Tensor(DType::kF32, host.shape(), stream.device());
-    copy(stream, host, out);
+    out = Tensor(DType::kF32, host.shape(), part.rank.stream.device());
+    copy(part.rank.stream, host, out);
     return out;
   };
+  Host host(*this, part, config, next, take);
   const Tensor text = on_own_device(part.prompt), sink = on_own_device(part.still.picture),
                motion = on_own_device(part.still.video);
-  // Noise belongs to a frame, so that it does not depend on how the blocks are cut.
-  const auto [channels, frames, height, width] = shape();
-  const NoiseField noise(Rng::kPortable, settings_.seed, {channels, kMostFrames, height, width});
   const JobFacts facts = this->facts();
   StreamSource source = this->source();
   source.sink = sink;
-  Job job{.facts = facts, .prompts = {text.view()}};
+  Job job{.facts = facts, .host = host, .prompts = {text.view()}};
   job.conditions.motion = motion;
-  if (next) source.next = [&](int64_t number) { return enter(number, next(number)); };
-  source.signal = [&](const Segment& block, const TensorView& to) { take_signal(block, to); };
-  job.noise = [&](const Segment& block, const TensorView& to) {
-    noise.fill(to, block.frames.begin);
-  };
-  job.decode = [&](const Segment& block, const TensorView& latent) {
-    StreamPictures pictures = decoder->decode(block, latent);
-    pictures.muted = block.epoch != epoch_;
-    take(std::move(pictures));
-  };
   StreamDenoiser(part.rank, settings_.dtype).run(config, job, source);
 }
 

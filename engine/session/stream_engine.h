@@ -94,8 +94,9 @@ class StreamEngine {
   // `next` is called on the first rank's thread with the number of the next block that has frames;
   // it may wait, and then the pipeline stands still. `take` is called on the decoder's thread, in
   // order. Throws what they throw. Only one stream runs at a time.
-  void run(const std::string& caption, const std::function<StreamSignal(int64_t number)>& next,
-           const std::function<void(StreamPictures&&)>& take);
+  using Next = std::function<StreamSignal(int64_t number)>;
+  using Take = std::function<void(StreamPictures&&)>;
+  void run(const std::string& caption, const Next& next, const Take& take);
 
   // Mutes the blocks that have begun. Any thread may call it.
   void interrupt() { ++epoch_; }
@@ -139,13 +140,10 @@ class StreamEngine {
     const StillLatents& still;
   };
   // Without `next` it draws blocks of no sound.
-  void draw(const Part& part, const StreamPlanConfig& config,
-            const std::function<StreamSignal(int64_t)>& next,
-            const std::function<void(StreamPictures&&)>& take);
+  void draw(const Part& part, const StreamPlanConfig& config, const Next& next, const Take& take);
+  class Host;
   uint64_t encoding_bytes(DryRun& dry, Components& parts, const std::string& caption) const;
-  void rank(Communicator* world, const Tensor& prompt,
-            const std::function<StreamSignal(int64_t)>& next,
-            const std::function<void(StreamPictures&&)>& take);
+  void rank(Communicator* world, const Tensor& prompt, const Next& next, const Take& take);
   NextBlock enter(int64_t number, StreamSignal signal);
   void take_signal(const Segment& block, const TensorView& to);
 

@@ -96,8 +96,9 @@ Observed denoise(
         config.steps.assign(steps.steps(), {.model = 0, .branches = guidance_branches(guidance)});
         if (pipefusion) displace_steps(config.steps, pipefusion->warmup);
         config.blocks = {kBlocks};
-        Job job = test::toy_job(facts, prompts, noises[world.rank()]);
-        job.decode = [&](const Segment&, const TensorView& latent) {
+        test::LambdaHost host;
+        Job job = test::toy_job(facts, host, prompts, noises[world.rank()]);
+        host.on_take = [&](const Segment&, const TensorView& latent) {
           Tensor copied(DType::kF32, kShape);
           copy(stream, latent, copied);
           const std::scoped_lock lock(mutex);
@@ -107,7 +108,7 @@ Observed denoise(
           }
           seen.latent = std::move(copied);
         };
-        job.before_turn = [&](int done, int64_t) {
+        host.on_turn = [&](int done, int64_t) {
           if (!pipefusion) world.barrier(stream, {.pass = {.step = done}, .hop = 90});
           if (!pipefusion && world.rank() == 0)
             seen.most_live =
@@ -115,7 +116,7 @@ Observed denoise(
           if (!pipefusion) world.barrier(stream, {.pass = {.step = done}, .hop = 91});
           return keep && done == 2 ? StepAction::kKeep : StepAction::kContinue;
         };
-        job.keep = [&](int, Snapshot snapshot) {
+        host.on_keep = [&](int, Snapshot snapshot) {
           if (world.rank() != 0) return;
           EXPECT_EQ(snapshot.latent.count(), kLatent);
           EXPECT_EQ(snapshot.history.size(), 3u);
@@ -343,12 +344,13 @@ Streamed stream_clips(const Layout& layout, bool measure, const LocalOptions& op
         staged_config(placement, experts.traits(), DType::kF32, {kVideoTokens, kVideo[1]});
     config.steps.assign(steps.steps(), {.model = 0, .branches = 2});
     config.blocks = {kBlocks};
-    Job job = test::toy_job(facts, prompts, whole);
+    test::LambdaHost host;
+    Job job = test::toy_job(facts, host, prompts, whole);
     const auto sent = [&] {
       return world.counters().sent[static_cast<size_t>(Payload::kLatent)].bytes;
     };
     int64_t before = 0, frame = 0;
-    job.finished = [&](const Job::Channels& each) {
+    host.on_channels = [&](const JobHost::Channels& each) {
       before = sent();
       int64_t channel = 0;
       for (int twice = 0; twice < 2; ++twice)
@@ -359,7 +361,7 @@ Streamed stream_clips(const Layout& layout, bool measure, const LocalOptions& op
       seen.sent[world.rank()].channels = sent() - before;
       before = sent();
     };
-    job.decode = [&](const Segment& segment, const TensorView& latent) {
+    host.on_take = [&](const Segment& segment, const TensorView& latent) {
       EXPECT_EQ(latent[1], 1);
       EXPECT_EQ(segment.frames, (Range{frame, frame + 1}));
       EXPECT_EQ(latent.data != nullptr, receives_frames(layout, world.rank()));

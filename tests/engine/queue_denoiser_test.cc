@@ -95,8 +95,9 @@ Tensor ordinary(const QueueNumbers& n, int64_t frames, const Tensor& noise) {
   config.steps = n.step_list();
   config.blocks = {n.layers};
   Tensor result;
-  Job job = test::toy_job(facts, prompts, noise);
-  job.decode = [&](const Segment&, const TensorView& latent) { result = copy_of(latent); };
+  test::LambdaHost host;
+  Job job = test::toy_job(facts, host, prompts, noise);
+  host.on_take = [&](const Segment&, const TensorView& latent) { result = copy_of(latent); };
   Denoiser({stream, arena, experts, placement}).run(config, job);
   return result;
 }

@@ -13,6 +13,7 @@
 #include "kernels/copy.h"
 #include "models/blocks.h"
 #include "parallel/transport/local.h"
+#include "tests/engine/lambda_host.h"
 #include "tests/engine/toy_attention.h"
 
 namespace weft::test {
@@ -135,25 +136,25 @@ inline Video run_queue(const QueueNumbers& n, const Layout& layout = {},
     std::vector<TensorView> prompts;
     for (float& text : texts) prompts.push_back(TensorView(&text, DType::kF32, {1, 1}));
     float negative = n.negative;
+    LambdaHost host;
     Job job{.facts = facts,
+            .host = host,
             .prompts = prompts,
-            .negative = TensorView(&negative, DType::kF32, {1, 1}),
-            .noise =
-                [&](const Segment& segment, const TensorView& to) {
-                  copy(stream, n.noise(static_cast<int>(segment.number)), to);
-                },
-            .decode =
-                [&](const Segment& segment, const TensorView& latent) {
-                  if (!hooks.keep) return;
-                  const auto block = static_cast<int>(segment.number);
-                  EXPECT_EQ(segment.frames.begin, n.frames.first(block));
-                  EXPECT_EQ(segment.frames.size(), n.frames.count(block));
-                  const std::scoped_lock lock(mutex);
-                  const int decoded = std::max(0, hooks.first_turn - n.steps);
-                  EXPECT_EQ(block, decoded + std::ssize(video.latents));  // in order
-                  video.latents[block] = copy_of(latent);
-                }};
-    job.on_velocity = [&](const Pass& pass, const Range&, const TensorView& velocity) {
+            .negative = TensorView(&negative, DType::kF32, {1, 1})};
+    host.on_noise = [&](const Segment& segment, const TensorView& to) {
+      copy(stream, n.noise(static_cast<int>(segment.number)), to);
+    };
+    host.on_take = [&](const Segment& segment, const TensorView& latent) {
+      if (!hooks.keep) return;
+      const auto block = static_cast<int>(segment.number);
+      EXPECT_EQ(segment.frames.begin, n.frames.first(block));
+      EXPECT_EQ(segment.frames.size(), n.frames.count(block));
+      const std::scoped_lock lock(mutex);
+      const int decoded = std::max(0, hooks.first_turn - n.steps);
+      EXPECT_EQ(block, decoded + std::ssize(video.latents));  // in order
+      video.latents[block] = copy_of(latent);
+    };
+    host.on_velocity = [&](const Pass& pass, const Range&, const TensorView& velocity) {
       if (hooks.on_update) hooks.on_update(pass, velocity);
       if (!hooks.keep) return;
       const std::scoped_lock lock(mutex);
@@ -163,18 +164,18 @@ inline Video run_queue(const QueueNumbers& n, const Layout& layout = {},
     config.first_turn = hooks.first_turn;
     if (hooks.start && placement.root()) job.start = hooks.start();
     int obeyed = -1;
-    job.decide = [&](int turn) {
+    host.on_decide = [&](int turn) {
       EXPECT_TRUE(placement.root());
       const StepAction otherwise = hooks.kept ? StepAction::kKeep : StepAction::kContinue;
       return static_cast<int64_t>(turn == hooks.stop_at ? StepAction::kStop : otherwise);
     };
-    job.before_turn = [&](int turn, int64_t word) {
+    host.on_turn = [&](int turn, int64_t word) {
       const auto action = static_cast<StepAction>(word);
       if (action == StepAction::kStop) obeyed = turn;
       const bool goes_on = !hooks.before_turn || hooks.before_turn(world, turn);
       return goes_on ? action : StepAction::kStop;
     };
-    job.keep = [&](int turn, Snapshot snapshot) {
+    host.on_keep = [&](int turn, Snapshot snapshot) {
       if (placement.root()) hooks.kept(turn, std::move(snapshot));
     };
     QueueDenoiser denoiser({stream, arena, experts, placement}, hooks.wire);

@@ -204,20 +204,20 @@ TEST_F(SpeechStream, ShowsThePictureAsTheReferenceDoes) {
   StreamSource source{.window_frames = 12,
                       .sink = reference,
                       .motion_rows = parts.expert_model(0).motion_rows({1, 4, 4}),
-                      .sink_position = {.start = 30, .distance = {4, 31}, .seed = how.seed},
-                      .signal = [&](const Segment& block, const TensorView& to) {
-                        std::ranges::copy(hearing.rows(sound_of(block.number)), to.as<float>());
-                      }};
-  Job job{.facts = facts,
-          .prompts = {prompt.view()},
-          .conditions = {.motion = motion},
-          .noise = [&](const Segment& block,
-                       const TensorView& to) { noise.fill(to, block.frames.begin); },
-          .decode =
-              [&](const Segment& block, const TensorView& latent) {
-                copy(stream, latent, all.view().slice(1, 7 + block.frames.begin, 3));
-              }};
-  StreamPlanConfig plan = stream_config(one, parts.traits(), DType::kF32, job, source);
+                      .sink_position = {.start = 30, .distance = {4, 31}, .seed = how.seed}};
+  LambdaHost host;
+  host.on_signal = [&](const Segment& block, const TensorView& to) {
+    std::ranges::copy(hearing.rows(sound_of(block.number)), to.as<float>());
+  };
+  host.on_noise = [&](const Segment& block, const TensorView& to) {
+    noise.fill(to, block.frames.begin);
+  };
+  host.on_take = [&](const Segment& block, const TensorView& latent) {
+    copy(stream, latent, all.view().slice(1, 7 + block.frames.begin, 3));
+  };
+  Job job{
+      .facts = facts, .host = host, .prompts = {prompt.view()}, .conditions = {.motion = motion}};
+  StreamPlanConfig plan = stream_config(one, parts.traits(), DType::kF32, facts, source);
   plan.blocks = kBlocks;
   plan.swap_block = 4;
   StreamDenoiser({stream, arena, parts, one}, DType::kF32).run(plan, job, source);

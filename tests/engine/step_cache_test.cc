@@ -238,8 +238,9 @@ ObservedCache denoise_cached(const Layout& layout, double guidance, const std::v
         }
         config.blocks = {Toy::kBlocks};
         const Tensor noise = Toy::noise();
-        Job job = test::toy_job(facts, prompts, noise);
-        job.decode = [&](const Segment&, const TensorView& latent) {
+        test::LambdaHost host;
+        Job job = test::toy_job(facts, host, prompts, noise);
+        host.on_take = [&](const Segment&, const TensorView& latent) {
           Tensor copied(DType::kF32, Toy::kShape);
           copy(stream, latent, copied);
           const std::scoped_lock lock(mutex);
@@ -329,8 +330,9 @@ std::vector<std::vector<int>> first_block_skips(const Layout& layout, double thr
         config.blocks = {Toy::kBlocks};
         config.first_block_bytes = experts.traits().width * static_cast<int64_t>(sizeof(float));
         const Tensor noise = Toy::noise();
-        Job job = test::toy_job(facts, prompts, noise);
-        job.on_first_block = [&](const Pass&, Change& change) {
+        test::LambdaHost host;
+        Job job = test::toy_job(facts, host, prompts, noise);
+        host.on_first_block = [&](const Pass&, Change& change) {
           if (world.rank() == faulty) alter(change);
         };
         Denoiser denoiser({stream, arena, experts, placement});

@@ -9,6 +9,7 @@
 #include "engine/schedules/stream_denoiser.h"
 #include "kernels/copy.h"
 #include "parallel/transport/local.h"
+#include "tests/engine/lambda_host.h"
 #include "tests/engine/toy_attention.h"
 
 namespace weft::test {
@@ -37,7 +38,7 @@ struct StreamRun {
   LocalOptions local{};
   StreamState* state = nullptr;
   decltype(StreamSource::plan) plan = plan_stream;
-  // As in StreamSource; `next` runs on the thread of the first rank.
+  // As in JobHost; `next` runs on the thread of the first rank.
   std::function<NextBlock(int64_t number)> next{};
   std::function<float(const Segment& block)> loud = [](const Segment& block) {
     return 0.3f * static_cast<float>(block.number % 5);
@@ -101,34 +102,31 @@ struct StreamRun {
                         .sink = sink,
                         .sink_position = {.start = 9, .distance = {4, 9}, .seed = 3},
                         .kept = kept,
-                        .next = next,
                         .plan = plan,
                         .state = state};
-    Job job{.facts = facts,
-            .prompts = {TensorView(&prompt, DType::kF32, {1, 1})},
-            .noise =
-                [](const Segment& block, const TensorView& to) {
-                  for (int64_t i = 0; i < to.count(); ++i)
-                    to.as<float>()[i] = value(i, block.number);
-                },
-            .decode =
-                [&](const Segment& block, const TensorView& latent) {
-                  if (decode) return decode(block, latent);
-                  const float* from = latent.as<float>();
-                  out.push_back({block, {from, from + latent.count()}});
-                }};
+    LambdaHost host;
+    Job job{.facts = facts, .host = host, .prompts = {TensorView(&prompt, DType::kF32, {1, 1})}};
+    host.on_next = next;
+    host.on_noise = [](const Segment& block, const TensorView& to) {
+      for (int64_t i = 0; i < to.count(); ++i) to.as<float>()[i] = value(i, block.number);
+    };
+    host.on_take = [&](const Segment& block, const TensorView& latent) {
+      if (decode) return decode(block, latent);
+      const float* from = latent.as<float>();
+      out.push_back({block, {from, from + latent.count()}});
+    };
     if (columns > 0)
-      source.signal = [&](const Segment& block, const TensorView& to) {
+      host.on_signal = [&](const Segment& block, const TensorView& to) {
         EXPECT_EQ(to[0], block.frames.size());
         for (int64_t i = 0; i < to.count(); ++i)
           to.as<float>()[i] = loud(block) + 0.1f * static_cast<float>(i);
       };
     const int rank = world ? world->rank() : 0;
     if (updated)
-      job.on_velocity = [&](const Pass& pass, const Range&, const TensorView&) {
+      host.on_velocity = [&](const Pass& pass, const Range&, const TensorView&) {
         updated(rank, pass, arena.high_water());
       };
-    StreamPlanConfig config = stream_config(placement, experts.traits(), wire, job, source);
+    StreamPlanConfig config = stream_config(placement, experts.traits(), wire, facts, source);
     config.layout = layout;
     config.blocks = blocks;
     config.credits = credits;

@@ -5,9 +5,9 @@
 #include <array>
 #include <cmath>
 
-#include "engine/latents/job.h"
 #include "kernels/copy.h"
 #include "kernels/tensor.h"
+#include "tests/engine/lambda_host.h"
 #include "tests/engine/toy_transformer.h"
 
 namespace weft::test {
@@ -65,14 +65,16 @@ struct ToyValuesExperts final : ToyExperts {
 };
 
 // A job whose prompts are one value each, from the frames of `noise`.
-inline Job toy_job(const JobFacts& facts, float (&prompts)[2], const TensorView& noise) {
+inline Job toy_job(const JobFacts& facts, LambdaHost& host, float (&prompts)[2],
+                   const TensorView& noise) {
+  host.on_noise = [noise](const Segment& segment, const TensorView& to) {
+    Stream stream = Stream::cpu(1);
+    copy(stream, noise.slice(1, segment.frames.begin, segment.frames.size()), to);
+  };
   return {.facts = facts,
+          .host = host,
           .prompts = {TensorView(&prompts[0], DType::kF32, {1, 1})},
-          .negative = TensorView(&prompts[1], DType::kF32, {1, 1}),
-          .noise = [noise](const Segment& segment, const TensorView& to) {
-            Stream stream = Stream::cpu(1);
-            copy(stream, noise.slice(1, segment.frames.begin, segment.frames.size()), to);
-          }};
+          .negative = TensorView(&prompts[1], DType::kF32, {1, 1})};
 }
 
 }  // namespace weft::test

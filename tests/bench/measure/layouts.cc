@@ -82,6 +82,26 @@ class Slices final : public Experts {
   std::map<std::array<int64_t, 4>, std::unique_ptr<Transformer>> held_;
 };
 
+void fill(const TensorView& tensor) {
+  for (int64_t i = 0; i < tensor.count(); ++i)
+    tensor.as<float>()[i] = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
+}
+
+// Notes when each step ends.
+struct TimedSteps final : JobHost {
+  TimedSteps(Stream& on, const std::function<Moment()>& clock, std::vector<Moment>& ends)
+      : stream(on), now(clock), ended(ends) {}
+  void noise(const Segment&, const TensorView& latent) override { fill(latent); }
+  void stepped(const Step& step) override {
+    if (step.kind != Step::Kind::kUpdate) return;
+    stream.sync();
+    ended[step.pass.step] = now();
+  }
+  Stream& stream;
+  const std::function<Moment()>& now;
+  std::vector<Moment>& ended;
+};
+
 // Runs guided steps of a method as one rank.
 Times run_steps(const LayoutShape& shape, const Method& method, Slices& slices,
                 RankPlacement& placement, Stream& stream, const std::function<Moment()>& now) {
@@ -93,10 +113,6 @@ Times run_steps(const LayoutShape& shape, const Method& method, Slices& slices,
                        .window = shape.latent,
                        .guidance = {5},
                        .patches = method->stale_patches(shape.grid(), shape.steps)};
-  const auto fill = [](const TensorView& tensor) {
-    for (int64_t i = 0; i < tensor.count(); ++i)
-      tensor.as<float>()[i] = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
-  };
   Tensor embeds(DType::kF32, {kLayoutTextRows, shape.model->traits().text_columns});
   Tensor pooled(DType::kF32, {shape.model->traits().pooled_columns});
   fill(embeds);
@@ -104,16 +120,12 @@ Times run_steps(const LayoutShape& shape, const Method& method, Slices& slices,
   embeds = on_device(stream, std::move(embeds));
   pooled = on_device(stream, std::move(pooled));
   std::vector<Moment> ended(shape.steps);
+  TimedSteps host(stream, now, ended);
   Job job{.facts = facts,
+          .host = host,
           .prompts = {embeds.view()},
           .negative = embeds,
-          .pooled = {pooled.view(), pooled.view()},
-          .noise = [&](const Segment&, const TensorView& latent) { fill(latent); }};
-  job.on_step = [&](const Step& step) {
-    if (step.kind != Step::Kind::kUpdate) return;
-    stream.sync();
-    ended[step.pass.step] = now();
-  };
+          .pooled = {pooled.view(), pooled.view()}};
   const TransformerTraits& traits = shape.model->traits();
   DenoisePlanConfig config =
       staged_config(placement, traits, shape.dtype, shape.tokens, facts.patches);
