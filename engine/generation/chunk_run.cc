@@ -200,6 +200,7 @@ void ChunkLoop::denoise() {
   if (root() && first < steps_)
     report_cached(*rank_.parts().model(), facts_, denoiser, run_.result);
   run_.result.streaming += denoiser.streaming();
+  denoiser_.reset();
 }
 
 void ChunkLoop::stepped(const Step& step) {
