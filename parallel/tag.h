@@ -49,9 +49,9 @@ enum class Topic : uint8_t {
   kFile,      // whether the root could write
   kChanges,   // what a step cache has measured, for the root
   kPreview,   // colours
-  kKept,      // tensors of a checkpoint, for the root and from it
+  kKept,      // tensors of a checkpoint, for the root
   kChannels,  // channels of a final latent
-  kClip,      // a finished clip of a checkpoint
+  kClip,      // a latent that is done, of a checkpoint
   kOutput,    // what the decoder of a queue keeps
   kCheck,     // of commands that verify and measure
   kCount

@@ -1,6 +1,7 @@
 // Stages clips and displaced of `weft verify`: approximations of attention in a whole generation,
 // from noise to latents.
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -119,6 +120,55 @@ NamedTensors denoise(Case& c,
       out["velocity." + std::to_string(step)] = std::move(velocity);
   out["latents"] = std::move(run.latents);
   return out;
+}
+
+// Joins the rows [n + joint, columns] of every sequence index, which stage `stage` holds on the
+// host, on the root as [tokens + joint, columns]; returns an empty tensor elsewhere. The joint rows
+// are those of the first sequence index; they may come first in both.
+struct JoinedRows {
+  Sequence all;
+  int64_t joint = 0, columns = 0;
+  bool joint_first = false;
+};
+Tensor join_rows(Bench& bench, const RankPlacement& placement, const TensorView& own, int stage,
+                 int index, const JoinedRows& shape) {
+  const Sequence& all = shape.all;
+  const int64_t joint = shape.joint, columns = shape.columns;
+  const bool joint_first = shape.joint_first;
+  const int64_t first = joint_first ? joint : 0;  // of the tokens' rows
+  Tensor whole, part;
+  if (placement.root()) whole = Tensor(DType::kF32, {all.tokens + joint, columns});
+  const auto sends = [&](int rank) {
+    return placement.rank_of(stage, placement.mesh().sequence_index(rank)) == rank;
+  };
+  const auto landing = [&](int rank) {
+    if (!sends(rank) || rank == 0) return rank == 0 && sends(0) ? own : TensorView();
+    const int64_t rows = placement.tokens_of(rank, all).size();
+    part = Tensor(DType::kF32, {rows + joint, columns});
+    return part.view();
+  };
+  const auto place = [&](int rank, const TensorView& from) {
+    const TokenRanges tokens = placement.tokens_of(rank, all);
+    const auto copy_rows = [&](int64_t at, int64_t to, int64_t count) {
+      if (count == 0) return;
+      const TensorView source = from.slice(0, at, count);
+      std::memcpy(whole.view().slice(0, to, count).data, source.data, source.bytes());
+    };
+    int64_t at = first;
+    for (const Range& range : tokens.ranges) {
+      copy_rows(at, first + range.begin, range.size());
+      at += range.size();
+    }
+    if (placement.mesh().sequence_index(rank) == 0)
+      copy_rows(joint_first ? 0 : at, joint_first ? 0 : all.tokens, joint);
+  };
+  if (placement.alone())
+    place(0, own);
+  else
+    placement.communicator().gather_v(
+        bench.stream, {.kind = Payload::kControl, .topic = Topic::kCheck, .hop = index},
+        sends(placement.rank()) ? own : TensorView(), landing, place);
+  return whole;
 }
 
 std::string observed_name(const TransformerTraits& traits, int block) {
@@ -281,7 +331,7 @@ NamedTensors run_transformer(Case& c) {
   Tensor out = run.joined_velocity({}, x[1]);
   if (timestep.count() > 1) give_each_token_its_time(job.times, seen);
   if (out && latent.view().rank == 3)
-    out = f32_copy(bench.stream, out, {x.extent[0], x.extent[2], x.extent[3]});
+    out = f32_copy(host, out, {x.extent[0], x.extent[2], x.extent[3]});
   if (out) seen["output"] = std::move(out);
   seen.merge(prepared.tensors);
   return std::move(seen);

@@ -63,7 +63,7 @@ void CaseRun::velocity(const Pass& pass, const Range& own, const TensorView& vel
 Tensor CaseRun::joined_velocity(const Pass& pass, int64_t frames) {
   const auto found = velocities_.find(pass);
   const auto& window = job.facts.window;
-  const Rank on_host{host_, bench_.arena, experts_, case_.placement};
+  const Rank on_host{host_, host_arena_, experts_, case_.placement};
   const Tag tag{.kind = Payload::kControl, .pass = pass, .topic = Topic::kCheck};
   const TensorView own = found == velocities_.end() ? TensorView() : found->second.view();
   return join_on_root(on_host, tag, own, {window[0], frames, window[2], window[3]},

@@ -92,17 +92,10 @@ NamedTensors run_queue(Case& c) {
 LayoutLimits queue_limits(const Case& c) {
   const QueueCase of(c);
   LayoutLimits limits{.requests = 0, .method = {SplitRule::kBlocks}, .guided = guided(of)};
-  for (int model = 0; model < std::ssize(of.guidance); ++model) {
-    const TransformerTraits traits = expert_model(c, model)->traits();
-    const auto grid = traits.grid(of.shape[1], of.shape[2], of.shape[3]);
-    const auto least = [](int64_t& limit, int64_t value) {
-      limit = limit ? std::min(limit, value) : value;
-    };
-    least(limits.heads, traits.heads);
-    least(limits.layers, traits.blocks);
-    least(limits.ffn, traits.ffn_columns);
-    least(limits.tokens, grid[0] * grid[1] * grid[2]);
-  }
+  for (int model = 0; model < std::ssize(of.guidance); ++model)
+    limit_by(expert_model(c, model)->traits(), limits);
+  const auto grid = expert_model(c, 0)->traits().grid(of.shape[1], of.shape[2], of.shape[3]);
+  limits.tokens = grid[0] * grid[1] * grid[2];
   return limits;
 }
 

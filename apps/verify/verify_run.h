@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/verify/verify_stages.h"
+#include "engine/generation/layout_limits.h"
 #include "engine/latents/job.h"
 #include "engine/parts/rank.h"
 #include "engine/parts/seams.h"
@@ -167,20 +168,9 @@ class CaseRun : public JobHost {
   CaseExperts& experts_;
   const Reported reported_;
   Stream host_;
+  Arena host_arena_;
   std::map<Pass, Tensor> velocities_;  // this rank's rows, on the host
 };
-
-// Joins the rows [n + joint, columns] of every sequence index, which stage `stage` holds on the
-// host, on the root as [tokens + joint, columns]; returns an empty tensor elsewhere. The joint rows
-// are those of the first sequence index; they may come first in both.
-struct JoinedRows {
-  Sequence all;
-  int64_t joint = 0, columns = 0;
-  bool joint_first = false;
-  StalePatches patches{};
-};
-Tensor join_rows(Bench& bench, const RankPlacement& placement, const TensorView& own, int stage,
-                 int index, const JoinedRows& shape);
 
 // The inputs of speech to video beside the latent and the prompt (verify_speech.cc). All are empty
 // for other models.

@@ -19,47 +19,6 @@
 
 namespace weft {
 
-Tensor join_rows(Bench& bench, const RankPlacement& placement, const TensorView& own, int stage,
-                 int index, const JoinedRows& shape) {
-  const Sequence& all = shape.all;
-  const int64_t joint = shape.joint, columns = shape.columns;
-  const bool joint_first = shape.joint_first;
-  const int64_t first = joint_first ? joint : 0;  // of the tokens' rows
-  Tensor whole, part;
-  if (placement.root()) whole = Tensor(DType::kF32, {all.tokens + joint, columns});
-  const auto sends = [&](int rank) {
-    return placement.rank_of(stage, placement.mesh().sequence_index(rank)) == rank;
-  };
-  const auto landing = [&](int rank) {
-    if (!sends(rank) || rank == 0) return rank == 0 && sends(0) ? own : TensorView();
-    const int64_t rows = placement.tokens_of(rank, all, shape.patches).size();
-    part = Tensor(DType::kF32, {rows + joint, columns});
-    return part.view();
-  };
-  const auto place = [&](int rank, const TensorView& from) {
-    const TokenRanges tokens = placement.tokens_of(rank, all, shape.patches);
-    const auto copy_rows = [&](int64_t at, int64_t to, int64_t count) {
-      if (count == 0) return;
-      const TensorView source = from.slice(0, at, count);
-      std::memcpy(whole.view().slice(0, to, count).data, source.data, source.bytes());
-    };
-    int64_t at = first;
-    for (const Range& range : tokens.ranges) {
-      copy_rows(at, first + range.begin, range.size());
-      at += range.size();
-    }
-    if (placement.mesh().sequence_index(rank) == 0)
-      copy_rows(joint_first ? 0 : at, joint_first ? 0 : all.tokens, joint);
-  };
-  if (placement.alone())
-    place(0, own);
-  else
-    placement.communicator().gather_v(
-        bench.stream, {.kind = Payload::kControl, .topic = Topic::kCheck, .hop = index},
-        sends(placement.rank()) ? own : TensorView(), landing, place);
-  return whole;
-}
-
 namespace {
 
 // Reads "seed", which may be any of the 64-bit seeds that --seed takes.
@@ -293,9 +252,7 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
       throw Error(ErrorKind::kModel,
                   folder + ": " + latent + " is missing or not [C, F, H, W] or [C, H, W]");
     const auto grid = traits.grid(x[1], x[2], x[3]);
-    limits.heads = traits.heads;
-    limits.layers = traits.blocks;
-    limits.ffn = traits.ffn_columns;
+    limit_by(traits, limits);
     limits.tokens = grid[0] * grid[1] * grid[2];
     if (clips) limits.method = {SplitRule::kClips, grid[0]};
     if (displaced) limits.method = limit_displaced(c);

@@ -120,13 +120,12 @@ LayoutLimits stream_limits(const Case& c) {
       open_transformer(c.part_file("transformer", "config.json"))->traits();
   // The sink has one latent frame.
   const auto frame = traits.grid(traits.patch[0], of.shape[2], of.shape[3]);
-  return {.heads = traits.heads,
-          .layers = traits.blocks,
-          .tokens = frame[1] * frame[2],
-          .ffn = traits.ffn_columns,
-          .requests = 0,
-          .method = {SplitRule::kStream, of.steps},
-          .guided = false};
+  LayoutLimits limits{.tokens = frame[1] * frame[2],
+                      .requests = 0,
+                      .method = {SplitRule::kStream, of.steps},
+                      .guided = false};
+  limit_by(traits, limits);
+  return limits;
 }
 
 }  // namespace weft

@@ -37,7 +37,7 @@ class VideoOutput {
   // Decodes the next latent frames beside the current stage (StreamDecoder::push, collect).
   void push(const TensorView& latents);
   void collect();
-  // Goes on behind the latent frames of an earlier run (StreamDecoder::resume).
+  // Goes on after the latent frames of an earlier run (StreamDecoder::resume).
   void resume(const TensorView& last, int64_t latent_frames);
   // Lets the sink keep the frames of all pushes. The root returns what it has.
   FramesSoFar keep();

@@ -6,7 +6,7 @@
 
 #include "engine/job/checkpoint.h"
 #include "engine/job/options.h"
-#include "engine/schedules/denoiser.h"
+#include "engine/latents/job.h"
 
 namespace weft {
 
@@ -18,10 +18,9 @@ Checkpoint describe_job(const RunOptions& options, std::string record, int total
 class CheckpointPolicy {
  public:
   // `job`, which must outlive the object, gives record, notes, total and the hash of the text.
-  // `first` is the number of steps done
-  // when the job starts, `earlier_seconds` the time that they took.
-  // Keeps none, with a warning, where `why_not` is a reason, and none after the steps for which
-  // `goes_on` is false.
+  // `first` is the number of steps done when the job starts, `earlier_seconds` the time that they
+  // took. Keeps none, with a warning, where `why_not` is a reason, and none after the steps for
+  // which `goes_on` is false.
   CheckpointPolicy(const RunOptions& options, const Checkpoint& job, int first,
                    double earlier_seconds, const std::string& why_not = "",
                    std::function<bool(int done)> goes_on = {});

@@ -32,7 +32,7 @@ class ChunkLoop final : JobHost {
         shape_(run.facts.latent),
         steps_(run.facts.sampler.steps()),
         policy_(run.options, run.about, run.first, run.result.earlier_seconds,
-                why_not_between_steps(run.facts.request),
+                run.first < run.about.total ? why_not_between_steps(run.facts.request) : "",
                 [this](int done) { return facts_.request.method->goes_on_after(done); }) {}
 
   void run();
@@ -151,7 +151,10 @@ Snapshot ChunkLoop::start() {
   Checkpoint* const from = run_.options.resume.get();
   if (!from) return {};
   Snapshot out;
-  if (done_before() > 0) out = {kept_chunk(), std::move(from->history)};
+  if (done_before() > 0) {
+    out = {kept_chunk(), std::move(from->history)};
+    run_.pictures.frames = {};  // they are among the latent's
+  }
   from->latent = {};
   return out;
 }

@@ -16,10 +16,8 @@
 #include "engine/memory/memory_mode.h"
 #include "engine/parts/components.h"
 #include "engine/schedules/queue_denoiser.h"
-#include "kernels/copy.h"
 #include "kernels/cuda/device.h"
 #include "kernels/meter.h"
-#include "kernels/pointwise.h"
 #include "kernels/transfer.h"
 
 namespace weft {
@@ -110,9 +108,6 @@ struct Generator::Impl {
     return blocks.end - blocks.begin;
   }
   MemoryPlan plan(const JobFacts& facts) const {
-    return plan(facts, options.mode, options.resident_blocks);
-  }
-  MemoryPlan plan(const JobFacts& facts, MemoryMode mode, int resident) const {
     const size_t kept = options.keeping == Keeping::kCheckpoints && placement.root()
                             ? 1 + facts.sampler.history(SamplerState(0)).size()
                             : 0;
@@ -121,10 +116,10 @@ struct Generator::Impl {
                            {facts, kept, facts.request.method->in_blocks(), blocks,
                             preview_fit ? &*preview_fit : nullptr});
     };
-    const bool all = resident >= layers();  // as the user asks
-    return choose_plan({.mode = mode,
+    const bool all = options.resident_blocks >= layers();  // as the user asks
+    return choose_plan({.mode = options.mode,
                         .layers = all ? 0 : layers(),
-                        .resident = all ? 0 : resident,
+                        .resident = all ? 0 : options.resident_blocks,
                         .bytes = bytes,
                         .available = available,
                         .host_available = host_available});
@@ -140,6 +135,12 @@ struct Generator::Impl {
   void encode_pictures(JobRun& run);
   int first_step(const JobFacts& facts, const RunOptions& options);
   void encode(JobRun& run, const MemoryPlan& memory);
+  // From now on what is loaded is a stage inside another.
+  void watch_loads(JobRun& run) {
+    parts.on_load = [&run](const std::string&, const std::function<void()>& load) {
+      run.clock.inside(Zone::kLoad, 1, load);
+    };
+  }
   void heed_stop(const char* stage, const JobRun& run) const;
   uint64_t memory_now() const { return tensor_bytes_live(options.device.kind) + arena.used(); }
 
@@ -222,9 +223,7 @@ void Generator::Impl::encode(JobRun& run, const MemoryPlan& memory) {
   run.prompts = prompts_of(request, *parts.model(), run.facts.guided());
   const bool encodes = !encoder.recall(run.prompts);
   if (memory.residency == Residency::kAll) load_all(run, encodes);
-  parts.on_load = [&run](const std::string&, const std::function<void()>& load) {
-    run.clock.inside(Zone::kLoad, 1, load);
-  };
+  watch_loads(run);
   if (encodes) encode_prompts(run, encoder);
   if (run.options.tap) tap_prompt(stream, run.prompts[0], parts, *run.options.tap);
   run.meter.stage_ended(MemoryMeter::kEncodeText);
@@ -232,32 +231,26 @@ void Generator::Impl::encode(JobRun& run, const MemoryPlan& memory) {
 }
 
 std::string Generator::Impl::refusal(const JobFacts& facts, const MemoryPlan& memory) {
-  const Request& request = facts.request;
-  const auto of = [&](const Request& request) {
+  const RefusedJob job{.request = facts.request,
+                       .options = options,
+                       .plan = memory,
+                       .layout = placement.layout(),
+                       .rank = placement.rank(),
+                       .limits = limits,
+                       .layouts = legal_layouts(placement.ranks(), layout_limits(facts)),
+                       .layers = layers()};
+  return weft::refusal(job, [this](const Request& request, const GeneratorOptions& other,
+                                   const Layout& layout, int rank) {
     // A small picture may have fewer tokens than the layout has ranks, and a short video fewer
     // frames than are global.
     const JobFacts changed = this->facts(request);
-    if (!refuse(placement.layout(), layout_limits(changed)).empty() ||
+    if (!refuse(layout, layout_limits(changed)).empty() ||
         !request.method->refuse_frames(changed.grid[0]).empty())
       return MemoryPlan{.parts = {}, .high_water = UINT64_MAX};
-    return plan(changed);
-  };
-  const auto with_resident = [&](int layers) { return plan(facts, MemoryMode::kLayers, layers); };
-  const auto under = [&](const Layout& layout, int rank) {
-    return Generator(parts.model(), options, RankPlacement(layout, rank)).plan(request);
-  };
-  const auto with_options = [&](const GeneratorOptions& other) {
-    return Generator(parts.model(), other, RankPlacement(placement.layout(), placement.rank()))
+    const bool own = layout == placement.layout();  // its messages may be staged
+    return Generator(parts.model(), other, own ? placement : RankPlacement(layout, rank))
         .plan(request);
-  };
-  return weft::refusal(
-      request, memory, limits, options.dtype,
-      {.modes = other_modes(options, placement.layout(), with_options),
-       .request = of,
-       .resident = with_resident,
-       .layers = options.mode == MemoryMode::kLayers || options.resident_blocks > 0 ? layers() : 0,
-       .layout = under,
-       .layouts = other_layouts(placement.layout(), layout_limits(facts))});
+  });
 }
 
 RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
@@ -294,7 +287,7 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   if (!keeps_latent(request) || run.first < total)  // else it is decoded alone
     encode(run, memory);
   else
-    meter.stage_ended(MemoryMeter::kEncodeText);
+    watch_loads(run), meter.stage_ended(MemoryMeter::kEncodeText);
   // The root alone hashes the prompts, where it may keep a checkpoint.
   const bool hashed = placement.root() && run_options.stop && !run.prompts.empty();
   run.about = describe_job(run_options, job_record(facts), total,

@@ -69,7 +69,6 @@ class Generator {
 
  private:
   struct Impl;
-  struct Run;
   std::unique_ptr<Impl> impl_;
 };
 

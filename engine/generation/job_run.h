@@ -2,7 +2,6 @@
 // JobRun: a job on one rank between its encoded prompts and pictures and its file, and the drivers
 // that run it. Every rank of the replica calls the same ones.
 #include <chrono>
-#include <span>
 
 #include "engine/conditions/picture_conditions.h"
 #include "engine/conditions/prompt_rows.h"

@@ -24,17 +24,19 @@ void limit_blocks(const TensorFile& file, const TransformerTraits& traits, Layou
 
 }  // namespace
 
+void limit_by(const TransformerTraits& traits, LayoutLimits& limits) {
+  const auto least = [](int64_t& limit, int64_t value) {
+    limit = limit ? std::min(limit, value) : value;
+  };
+  least(limits.heads, traits.heads);
+  least(limits.layers, traits.blocks);
+  least(limits.ffn, traits.ffn_columns);
+}
+
 LayoutLimits limits_of(const JobFacts& facts, const Components& parts, WeightFormat weights) {
   LayoutLimits out;
-  for (int model = 0; model < parts.experts(); ++model) {
-    const TransformerTraits& traits = parts.expert_model(model).traits();
-    const auto least = [](int64_t& limit, int64_t value) {
-      limit = limit ? std::min(limit, value) : value;
-    };
-    least(out.heads, traits.heads);
-    least(out.layers, traits.blocks);
-    least(out.ffn, traits.ffn_columns);
-  }
+  for (int model = 0; model < parts.experts(); ++model)
+    limit_by(parts.expert_model(model).traits(), out);
   out.tokens = facts.sequence().tokens;
   out.method =
       facts.request.method->limit(facts.grid, parts.expert_model(0).joint_rows(out.tokens, 1) > 0);

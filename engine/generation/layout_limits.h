@@ -6,6 +6,9 @@
 
 namespace weft {
 
+// Lets the limits be at most those of a transformer's heads, blocks and feed-forward.
+void limit_by(const TransformerTraits& traits, LayoutLimits& limits);
+
 // `weights` is the format of the blocks' matrices.
 LayoutLimits limits_of(const JobFacts& facts, const Components& parts, WeightFormat weights);
 

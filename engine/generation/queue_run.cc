@@ -223,13 +223,13 @@ class QueueLoop final : JobHost {
  public:
   explicit QueueLoop(JobRun& run)
       : run_(run),
+        output_(run),
         config_(plan_of(run)),
         policy_(run.options, run.about, run.first, run.result.earlier_seconds,
                 why_not_between_steps(run.facts.request)),
         progress_(config_, run.facts.request.endless, run.rank.placement, run.clock),
         frames_(std::get<Queue>(run.facts.request.method).frames()),
-        pool_(pool_of(run.facts, frames_)),
-        output_(run) {}
+        pool_(pool_of(run.facts, frames_)) {}
 
   void run() {
     Job job = run_.job(*this);
@@ -290,12 +290,12 @@ class QueueLoop final : JobHost {
   }
 
   JobRun& run_;
+  BlockOutput output_;  // its decoder is loaded before the clock begins to denoise
   const QueuePlanConfig config_;
   CheckpointPolicy policy_;
   QueueProgress progress_;
   const BlockFrames frames_;
   const NoisePool pool_;
-  BlockOutput output_;
   int turn_ = run_.first;
 };
 

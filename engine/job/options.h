@@ -43,7 +43,7 @@ struct Progress {
 struct ProgressListener {
   virtual ~ProgressListener() = default;
   virtual void progress(const Progress& progress) = 0;
-  // Comes behind the progress of its step.
+  // Comes after the progress of its step.
   virtual void preview(const Preview&) {}
   // Reports, in one line, a problem that does not end the job.
   virtual void warning(const std::string&) {}
@@ -154,7 +154,7 @@ struct RunResult {
   double first_frame_seconds = 0;  // from the start until the sink had taken the first frame
   int frames = 0;
   std::string framehash;           // SHA-256 over the RGB frames handed to the sink
-  std::string signature;           // SHA-256 over the final latents' f32 bytes
+  std::string signature;           // on the root: SHA-256 over the final latents' f32 bytes
   uint64_t arena_high_water = 0;   // arena bytes at most, whole job
   uint64_t decode_high_water = 0;  // arena bytes at most, decode stage
   uint64_t tensor_bytes_peak = 0;  // weights, latents, histories: all but the arena

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "engine/job/job_spec.h"
-#include "engine/job/options.h"
 #include "engine/sampling/noise.h"
 #include "kernels/copy.h"
 #include "kernels/meter.h"

@@ -1,6 +1,5 @@
 #pragma once
 // Decides where a job starts: at the beginning, or at the step of a checkpoint.
-#include <array>
 #include <atomic>
 #include <map>
 #include <optional>

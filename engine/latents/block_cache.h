@@ -5,7 +5,7 @@
 // those blocks, and runs the head.
 //
 // The stage has those rows itself. Where all blocks are skipped (TeaCache) it embeds the latent,
-// which it has because it updates it; behind the first block (FirstBlock) they are sent to it. So
+// which it has because it updates it; after the first block (FirstBlock) they are sent to it. So
 // every layout subtracts and adds the same rows in the same way.
 //
 // Memory: (n + j) D 4 bytes per branch for n tokens and j rows of joint text, and n C p 4 for the
@@ -45,7 +45,7 @@ class BlockCache final : public HiddenHook {
   void reuse(const Rows& rows, int blocks, const Before& before, const TensorView& velocity,
              const Forward& forward);
 
-  // Notes the velocity of the positive prompt in a step, behind the one in the step before.
+  // Notes the velocity of the positive prompt in a step, after the one in the step before.
   void note_velocity(int step, const TensorView& velocity);
   void note_audit(int step, const TensorView& reused, const TensorView& computed);
 

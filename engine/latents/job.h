@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/job/job_facts.h"
-#include "engine/preview/preview_rows.h"
+#include "engine/preview/preview_fit.h"
 #include "kernels/tensor.h"
 #include "models/transformer.h"
 #include "parallel/context.h"
@@ -57,7 +57,7 @@ class JobHost {
   virtual ~JobHost() = default;
 
   // Fills in the noise of frames of a segment [C, f, H, W] f32, in host memory. Every rank draws
-  // what it needs. Not called where the job goes on from a snapshot, nor in a dry run.
+  // what it needs. Not called for segments that a snapshot has, nor in a dry run.
   virtual void noise(const Segment&, const TensorView& /*latent*/) {}
   // Says which block of a stream enters next; `number` is that of the next block with frames, and
   // `most` the largest. Called on the first stage of the first group, in order, once per block:

@@ -5,8 +5,8 @@
 // checkpoint gathers the rows and the solver's state of segments on the root; a decode makes a
 // latent whole. What differs from schedule to schedule is what the virtual functions say.
 //
-// Memory: the solver's state of this rank's rows of every segment between its first update and its
-// last, 12 bytes per value, beside what Forwards, BlockCache and the slots hold.
+// Memory: the solver's state of this rank's rows of every segment until its last update, 12 bytes
+// per value, beside what Forwards, BlockCache and the slots hold.
 #include <array>
 #include <functional>
 #include <map>

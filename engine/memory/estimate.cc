@@ -312,9 +312,10 @@ ComponentBytes RankRun::bytes() {
   if (on_device()) {
     const int queues = dry_.resident_blocks() > 0 ? 2 : 1;
     bytes.host.copies = queues * kTransferSlots * kTransferPiece;
-    const LatentSplit begins = placement_.split(shape_, parts_.traits().patch[0]);
+    const Range begins =
+        placement_.clip_latents(placement_.rank(), shape_[1], parts_.traits().patch[0]);
     bytes.host.buffers =
-        2 * frame_bytes() * begins.frames[placement_.rank()].size() + checkpoint_bytes(kept);
+        2 * frame_bytes() * static_cast<uint64_t>(begins.size()) + checkpoint_bytes(kept);
   }
   // While weights are loaded a stage holds little else: `beside`.
   const auto book = [&](uint64_t& loads, uint64_t& runs, const StageBytes& stage,

@@ -7,30 +7,44 @@ namespace {
 
 // Suggests the largest --resident-layers that fits. Where host memory is short, suggests the
 // smallest one instead that leaves the host enough. Empty where no number fits.
-std::string fitting_layers(const MemoryPlan& plan, const Changes& changes) {
+std::string fitting_layers(const RefusedJob& job, const PlanOf& plan_of) {
   constexpr int kLeast = 2;
-  const int last = plan.fits_host() ? changes.layers - 1 : changes.layers;
+  const bool fits_host = job.plan.fits_host();
+  const int last = fits_host ? job.layers - 1 : job.layers;
   for (int i = kLeast; i <= last; ++i) {
-    const int layers = plan.fits_host() ? last + kLeast - i : i;
-    const MemoryPlan changed = changes.resident(layers);
+    GeneratorOptions other = job.options;
+    other.mode = MemoryMode::kLayers;
+    other.resident_blocks = fits_host ? last + kLeast - i : i;
+    const MemoryPlan changed = plan_of(job.request, other, job.layout, job.rank);
     const std::string host =
-        plan.fits_host() ? "" : " and " + format_bytes(changed.host.total()) + " of the host";
+        fits_host ? "" : " and " + format_bytes(changed.host.total()) + " of the host";
     if (changed.fits())
-      return "--resident-layers " + std::to_string(layers) + " (" +
+      return "--resident-layers " + std::to_string(other.resident_blocks) + " (" +
              format_bytes(changed.high_water) + host + ")";
   }
   return {};
 }
 
-// "--layout tensor=4 (1.20 GiB) or layers=4 (1.31 GiB)": at most two layouts that fit, or "".
-std::string fitting_layouts(const Changes& changes) {
+// "--layout tensor=4 (1.20 GiB) or layers=4 (1.31 GiB)": at most two layouts that fit, or "". Those
+// that split the weights most are tried.
+std::string fitting_layouts(const RefusedJob& job, const PlanOf& plan_of) {
+  constexpr size_t kMost = 8;
+  std::vector<Layout> layouts = job.layouts;
+  std::erase_if(layouts, [&](Layout& other) {
+    other.take_stages(job.layout);
+    return other[Axis::kData] > 1 || other == job.layout;
+  });
+  std::ranges::stable_sort(layouts, std::greater(), [](const Layout& other) {
+    return other[Axis::kTensor] * other[Axis::kLayers];
+  });
+  layouts.resize(std::min(layouts.size(), kMost));
   std::string offers;
   int offered = 0;
-  for (const Layout& layout : changes.layouts) {
+  for (const Layout& layout : layouts) {
     uint64_t most = 0;
     bool fits = true;
     for (int rank = 0; fits && rank < layout.ranks(); ++rank) {
-      const MemoryPlan plan = changes.layout(layout, rank);
+      const MemoryPlan plan = plan_of(job.request, job.options, layout, rank);
       most = std::max(most, plan.high_water);
       fits = plan.fits();
     }
@@ -39,6 +53,28 @@ std::string fitting_layouts(const Changes& changes) {
         (offered == 1 ? "--layout " : " or ") + to_string(layout) + " (" + format_bytes(most) + ")";
   }
   return offers;
+}
+
+// "--mode memory (1.20 GiB)": a mode that may do more to fit, and does, or "".
+std::string fitting_mode(const RefusedJob& job, const PlanOf& plan_of) {
+  const MemoryMode own = job.options.mode;
+  std::vector<MemoryMode> modes;
+  if (own == MemoryMode::kSpeed) modes.push_back(MemoryMode::kAuto);
+  if (own != MemoryMode::kLayers &&
+      (own != MemoryMode::kMemory || job.options.weights == WeightFormat::kCompute))
+    modes.push_back(MemoryMode::kMemory);
+  for (const MemoryMode mode : modes) {
+    GeneratorOptions other = job.options;
+    other.mode = mode;
+    if (mode == MemoryMode::kAuto)
+      other.resident_blocks = 0;
+    else
+      other.weights = smallest_weights(other, job.layout);
+    const MemoryPlan plan = plan_of(job.request, other, job.layout, job.rank);
+    if (plan.fits())
+      return "--mode " + std::string(to_string(mode)) + " (" + format_bytes(plan.high_water) + ")";
+  }
+  return {};
 }
 
 std::string shortage(const MemoryPlan& plan) {
@@ -64,59 +100,15 @@ WeightFormat smallest_weights(const GeneratorOptions& options, const Layout& lay
   return WeightFormat::kInt8;
 }
 
-std::vector<OtherMode> other_modes(const GeneratorOptions& options, const Layout& layout,
-                                   const std::function<MemoryPlan(const GeneratorOptions&)>& plan) {
-  std::vector<OtherMode> modes;
-  if (options.mode == MemoryMode::kLayers) return modes;
-  if (options.mode == MemoryMode::kSpeed)
-    modes.emplace_back("--mode auto", [=] {
-      GeneratorOptions other = options;
-      other.mode = MemoryMode::kAuto;
-      other.resident_blocks = 0;
-      return plan(other);
-    });
-  if (options.mode != MemoryMode::kMemory || options.weights == WeightFormat::kCompute)
-    modes.emplace_back("--mode memory", [=] {
-      GeneratorOptions smallest = options;
-      smallest.mode = MemoryMode::kMemory;
-      smallest.weights = smallest_weights(smallest, layout);
-      return plan(smallest);
-    });
-  return modes;
-}
-
-std::vector<Layout> other_layouts(const Layout& layout, const LayoutLimits& limits) {
-  constexpr size_t kMost = 8;
-  std::vector<Layout> layouts = legal_layouts(layout.ranks(), limits);
-  std::erase_if(layouts, [&](Layout& other) {
-    other.take_stages(layout);
-    return other[Axis::kData] > 1 || other == layout;
-  });
-  std::ranges::stable_sort(layouts, std::greater(), [](const Layout& other) {
-    return other[Axis::kTensor] * other[Axis::kLayers];
-  });
-  layouts.resize(std::min(layouts.size(), kMost));
-  return layouts;
-}
-
-std::string refusal(const Request& request, const MemoryPlan& plan, const ModelLimits& limits,
-                    DType dtype, const Changes& changes) {
-  const std::string text = shortage(plan);
-  std::vector<std::string> advice;
-  if (const std::string layouts = fitting_layouts(changes); !layouts.empty())
-    advice.push_back(layouts);
-  for (const auto& [flag, of] : changes.modes) {
-    const MemoryPlan other = of();
-    if (!other.fits()) continue;
-    advice.push_back(flag + " (" + format_bytes(other.high_water) + ")");
-    break;
-  }
-  if (changes.layers > 0) {
-    const std::string layers = fitting_layers(plan, changes);
-    if (!layers.empty()) advice.push_back(layers);
-  }
+std::string refusal(const RefusedJob& job, const PlanOf& plan_of) {
+  const Request& request = job.request;
+  const ModelLimits& limits = job.limits;
+  std::vector<std::string> advice{fitting_layouts(job, plan_of), fitting_mode(job, plan_of)};
+  if (job.options.mode == MemoryMode::kLayers || job.options.resident_blocks > 0)
+    advice.push_back(fitting_layers(job, plan_of));
+  std::erase(advice, "");
   const auto offer = [&](const Request& changed, const std::string& flag) {
-    const MemoryPlan smaller = changes.request(changed);
+    const MemoryPlan smaller = plan_of(changed, job.options, job.layout, job.rank);
     if (smaller.fits()) advice.push_back(flag + " (" + format_bytes(smaller.high_water) + ")");
     return smaller.fits();
   };
@@ -139,11 +131,12 @@ std::string refusal(const Request& request, const MemoryPlan& plan, const ModelL
       break;
     }
   }
-  if (advice.size() < 2 && dtype == DType::kF32) advice.push_back("--dtype bf16");
+  if (advice.size() < 2 && job.options.dtype == DType::kF32) advice.push_back("--dtype bf16");
   if (advice.size() < 2) advice.push_back("a machine with more memory free");
   if (advice.size() < 2)
-    advice.push_back(plan.fits_host() ? "a higher --memory-limit" : "a higher --host-memory-limit");
-  return text + advice[0] + " or " + advice[1];
+    advice.push_back(job.plan.fits_host() ? "a higher --memory-limit"
+                                          : "a higher --host-memory-limit");
+  return shortage(job.plan) + advice[0] + " or " + advice[1];
 }
 
 }  // namespace weft

@@ -124,15 +124,6 @@ std::vector<int64_t> RankPlacement::token_counts(const Sequence& all,
   return counts;
 }
 
-LatentSplit RankPlacement::split(const std::array<int64_t, 4>& latent, int64_t per_token) const {
-  LatentSplit split{latent, {}};
-  for (int rank = 0; rank < ranks(); ++rank) {
-    const Range tokens = clip_of(rank, latent[1] / per_token);
-    split.frames.push_back({tokens.begin * per_token, tokens.end * per_token});
-  }
-  return split;
-}
-
 bool RankPlacement::computes(int branch) const {
   return layout()[Axis::kCfg] == 1 || mesh_.at(Axis::kCfg, rank()) == branch;
 }

@@ -30,15 +30,6 @@ enum Group : int {
   kReplicaGroup
 };
 
-// The latent frames of a video, split over clips.
-struct LatentSplit {
-  std::array<int64_t, 4> shape{};  // of the whole latent [C, F, H, W]
-  std::vector<Range> frames{};     // that each rank begins with: those of its clip, or all of them
-  std::array<int64_t, 4> held(int rank) const {
-    return {shape[0], frames[rank].size(), shape[2], shape[3]};
-  }
-};
-
 class RankPlacement {
  public:
   RankPlacement();  // a single rank
@@ -100,8 +91,11 @@ class RankPlacement {
   Range clip_of(int rank, int64_t frames) const {
     return partition(frames, layout()[Axis::kClip], mesh_.at(Axis::kClip, rank));
   }
-  // `per_token`: latent frames per token.
-  LatentSplit split(const std::array<int64_t, 4>& latent, int64_t per_token) const;
+  // The same in latent frames, of which a token has `per_token`.
+  Range clip_latents(int rank, int64_t latents, int64_t per_token) const {
+    const Range clip = clip_of(rank, latents / per_token);
+    return {clip.begin * per_token, clip.end * per_token};
+  }
   bool has_clips() const { return layout()[Axis::kClip] > 1; }
   // Returns whether this rank computes the branch (0: conditional, 1: unconditional).
   bool computes(int branch) const;

@@ -102,11 +102,6 @@ bool Denoiser::run_turns() {
   return interpreter.run(next, *this);
 }
 
-Range Denoiser::frames_held(int, int rank) {
-  const Range clip = placement_.clip_of(rank, grid_[0]);
-  return {clip.begin * traits_.patch[0], clip.end * traits_.patch[0]};
-}
-
 void Denoiser::enter_segment(int segment, const TensorView& latent) {
   if (!first_stage() && !last_stage()) return;
   const TensorView& rows =

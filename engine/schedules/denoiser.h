@@ -81,7 +81,9 @@ class Denoiser final : private LatentProgram {
   std::optional<BlockCache::Rows> added_rows(const Step& step) override;
   void write_before(const Step& step, const Forward& forward, const TensorView& x) override;
   Part part_of(const SlotId& slot, const Step& decode) override;
-  Range frames_held(int segment, int rank) override;
+  Range frames_held(int /*segment*/, int rank) override {
+    return placement_.clip_latents(rank, shape_[1], traits_.patch[0]);
+  }
   TokenRanges reported(int segment, int rank) override {
     return sends_latent(rank) ? tokens_of(rank) : TokenRanges{{}, tokens()};
   }

@@ -2,10 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/sampling/guidance.h"
 #include "kernels/copy.h"
-#include "kernels/meter.h"
-#include "kernels/pointwise.h"
 #include "kernels/transfer.h"
 #include "models/blocks.h"
 

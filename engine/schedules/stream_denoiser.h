@@ -11,7 +11,6 @@
 // plan's slots, the velocity of a block and what is drawn for one. Nothing depends on the length of
 // the stream.
 #include <array>
-#include <functional>
 #include <optional>
 #include <vector>
 
