@@ -241,7 +241,7 @@ StepAction ChunkLoop::agreed_action(int done) {
   auto own = StepAction::kContinue;
   // Decoding a chunk takes a while, in which the job may be stopped.
   if (root()) own = policy_.decide(chunk_ * steps_ + done, done < steps_);
-  if (keeps(own) && done == steps_) {  // there are only whole chunks to keep
+  if (keeps(own) && done % steps_ == 0) {  // there are only whole chunks to keep
     keep(done, {});
     own = stops(own) ? StepAction::kStop : StepAction::kContinue;
   }

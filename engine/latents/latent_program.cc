@@ -186,7 +186,7 @@ std::vector<LatentProgram::SolverPart>& LatentProgram::solver(int segment, const
   std::vector<SolverPart>& parts = solver_[segment];
   if (parts.empty())
     for (const Range& part : solver_parts(rows))
-      parts.push_back({part, SamplerState(part.size() * traits_.row(), stream_.device())});
+      parts.push_back({part, sampler().state(part.size() * traits_.row(), stream_.device())});
   return parts;
 }
 

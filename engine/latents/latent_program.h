@@ -6,7 +6,7 @@
 // latent whole. What differs from schedule to schedule is what the virtual functions say.
 //
 // Memory: the solver's state of this rank's rows of every segment until its last update, 12 bytes
-// per value, beside what Forwards, BlockCache and the slots hold.
+// per value but for Euler, which has none, beside what Forwards, BlockCache and the slots hold.
 #include <array>
 #include <functional>
 #include <map>

@@ -195,11 +195,21 @@ Sampler::Sampler(const SamplerConfig& config, int steps, const std::vector<doubl
   sigmas_.push_back(0.0f);
 }
 
+SamplerState Sampler::state(int64_t count, Device device) const {
+  if (!euler()) return SamplerState(count, device);
+  SamplerState state;
+  state.count_ = count;
+  return state;
+}
+
 std::vector<std::pair<std::string, TensorView>> Sampler::history(const SamplerState& state) const {
   auto tensors = state.tensors();
-  const bool linear = config_.kind == SolverKind::kEuler || config_.kind == SolverKind::kDistill4;
-  tensors.resize(unipc() ? tensors.size() : linear ? 0 : 1);
+  tensors.resize(unipc() ? tensors.size() : euler() ? 0 : 1);
   return tensors;
+}
+
+bool Sampler::euler() const {
+  return config_.kind == SolverKind::kEuler || config_.kind == SolverKind::kDistill4;
 }
 
 bool Sampler::unipc() const {
@@ -269,7 +279,7 @@ void Sampler::step(Stream& stream, Arena& arena, int i, const TensorView& veloci
     combine(stream, {terms.begin(), terms.size()}, out);
   };
   const double sigma = sigmas_[i];
-  if (config_.kind == SolverKind::kEuler || config_.kind == SolverKind::kDistill4) {
+  if (euler()) {
     sum({{1, sample}, {sigmas_[i + 1] - sigma, v}}, sample);
     return;
   }

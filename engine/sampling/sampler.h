@@ -79,6 +79,7 @@ class SamplerState {
 
  private:
   friend class Sampler;
+  SamplerState() = default;
   int64_t count_ = 0;
   Tensor previous_x0_, older_x0_;  // x0 predictions of steps i - 1 and i - 2
   Tensor base_;                    // UniPC: x before step i - 1 moved it (after its correction)
@@ -102,6 +103,8 @@ class Sampler {
   // Counts the steps of at least `sigma`, which are the first ones.
   int steps_from(double sigma) const;
 
+  // The state of a slice with so many elements; without tensors where the rule reads none.
+  SamplerState state(int64_t count, Device device) const;
   // The tensors of SamplerState::tensors() that this rule reads in a later step. A checkpoint
   // stores them with the latent and the number of steps done.
   std::vector<std::pair<std::string, TensorView>> history(const SamplerState& state) const;
@@ -122,6 +125,7 @@ class Sampler {
     double x = 0, m = 0, previous = 0;
   };
   bool unipc() const;
+  bool euler() const;
   int order_at(int i) const;
   double lambda(int i) const;
   Correct correct(int i) const;

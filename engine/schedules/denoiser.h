@@ -3,16 +3,16 @@
 // rows of the latent that it owns.
 //
 // Memory of a rank that owns n of the latent's tokens, with r bytes per token: its last pipeline
-// stage holds n r for the latent, n r for each branch's velocity and 3 n r for the solver; its
-// first stage n r for the latent; a stage in between none. A step cache adds a BlockCache on the
-// last stage, and first-block a FirstBlock on the first stage and the rows after that block on
-// both. Before decoding, when the solver's part is released, a rank holds the whole latent, and
-// once more as rows where other ranks own some.
+// stage holds n r for the latent, n r for each branch's velocity and 3 n r for the solver (none for
+// Euler); its first stage n r for the latent; a stage in between none. A step cache adds a
+// BlockCache on the last stage, and first-block a FirstBlock on the first stage and the rows after
+// that block on both. Before decoding, when the solver's part is released, a rank holds the whole
+// latent, and once more as rows where other ranks own some.
 //
 // No rank holds the latent of all F frames where there are clips: it begins with those of its
 // clip. While decoding, a first and a last stage hold n r; a rank that decodes holds one frame, and
-// the tokens of other ranks of two. Job::finished brings the root one of the latent's C channels at
-// a time. A checkpoint does gather the whole latent, and the history, on the root.
+// the tokens of other ranks of two. JobHost::take_channels brings the root one of the latent's C
+// channels at a time. A checkpoint does gather the whole latent, and the history, on the root.
 #include <array>
 #include <functional>
 #include <optional>

@@ -120,7 +120,7 @@ StreamDenoiser::Known& StreamDenoiser::known(int block) {
 // The first rank's word on the next block.
 void StreamDenoiser::decide(int block) {
   const int64_t most = shape_[1], whole = traits_.patch[0];
-  NextBlock next{};
+  NextBlock next{.frames = block < last_ ? most : 0};  // where a dry run has no leader
   const bool leads = !ulysses_group_ || ulysses_group_->rank() == 0;
   if (block < last_ && leads) next = job_->host.next(following_.number, most);
   next = agreed(block, next);
