@@ -93,7 +93,7 @@ void ChunkLoop::run() {
   try {
     for (; chunk_ < facts_.chunks; ++chunk_) {
       run_.clock.clip(chunk_, facts_.chunks);
-      // Where no rank holds a whole latent, the plan of no steps brings each its frames.
+      // No rank holds a whole latent of clips: a plan without steps brings each its frames.
       if (done_before() == steps_ && !rank_.placement.has_clips())
         draw_again();
       else

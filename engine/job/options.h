@@ -141,8 +141,8 @@ struct StageSeconds {
 struct CachedStep {
   bool skipped = false;
   double embedding_change = 0;  // of what the time MLP makes of the timestep
-  // That of the velocity for the positive prompt; 0 for the first step. The queue measures none:
-  // its blocks are in different steps.
+  // The velocity for the positive prompt changes by this, in the first step by 0. The queue
+  // measures none: its blocks are in different steps.
   std::optional<double> output_change{};
   std::optional<double> error{};  // of that velocity, where the step is skipped and audited
 };

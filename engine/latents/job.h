@@ -130,8 +130,8 @@ struct Job {
   // Its tensors are released once the ranks have their parts.
   Snapshot start{};
   // The rest is for jobs of one segment.
-  // Where the cache decides while the job runs: the steps that it has skipped so far. The run
-  // begins with those before its first step, and adds to them.
+  // The steps that a cache which decides while the job runs has skipped so far: the run begins with
+  // the ones before its first step, and adds to them.
   std::vector<int>* skipped = nullptr;
   int cache_audit = 0;  // every so many skipped steps one is audited; 0: none
   PreviewJob preview{};

@@ -166,7 +166,7 @@ void LatentProgram::update(const Step& step) {
   if (ends && step.pass.step + 1 == sampler().steps()) solver_.erase(segment);
 }
 
-// That of both branches, in the arena.
+// Guides the velocity of both branches, in the arena.
 TensorView LatentProgram::velocity_of(const Step& update) {
   const TensorView& positive = slots[velocity_slot(0)];
   const TensorView velocity = arena_.alloc(DType::kF32, positive.shape());

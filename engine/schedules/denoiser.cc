@@ -200,7 +200,8 @@ bool Denoiser::begin_turn(int turn) {
     preview_.reset();
     forwards_.finish_messages();
     if (job_->facts.request.cache.kind != StepCacheKind::kNone) gather_changes();
-    forget_caches();
+    cache_.reset();
+    first_block_.reset();
     given_ = {};
     forwards_.end();
     if (placement_.has_clips()) {
@@ -257,11 +258,6 @@ void Denoiser::gather_channels(const std::function<void(const TensorView& channe
     const Tensor plane = gather_on_root(rows, tag, 1);
     if (placement_.root()) see(plane.view().select(0, 0));
   }
-}
-
-void Denoiser::forget_caches() {
-  cache_.reset();
-  first_block_.reset();
 }
 
 void Denoiser::skip(int step) {

@@ -105,7 +105,6 @@ class Denoiser final : private LatentProgram {
   void run_first_block(const Step& step);
   Change measure_first_block(const Pass& pass, const TensorView& before);
   std::array<Change, 2> summed(const Tensor& own, int turn);
-  void forget_caches();
   void gather_changes();
   bool sends_latent(int rank) const;
   void show_preview(int done);

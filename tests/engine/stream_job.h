@@ -38,7 +38,7 @@ struct StreamRun {
   LocalOptions local{};
   StreamState* state = nullptr;
   decltype(StreamSource::plan) plan = plan_stream;
-  // As in JobHost; `next` runs on the thread of the first rank.
+  // It is JobHost::next, on the thread of the first rank.
   std::function<NextBlock(int64_t number)> next{};
   std::function<float(const Segment& block)> loud = [](const Segment& block) {
     return 0.3f * static_cast<float>(block.number % 5);
