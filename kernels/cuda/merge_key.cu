@@ -2,6 +2,7 @@
 // biases; this adds one key after it. Reading q, and reading and writing out, takes less time than
 // our flash kernels need for a short prompt (tests/bench/results/gpu.jsonl).
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/divisor.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/merge_key.h"
 
@@ -12,13 +13,13 @@ namespace {
 constexpr int kLanesOfRow = 16, kMergeKeyThreads = 256, kPiece = 8;
 
 // Sixteen threads take one query of one head, in pieces of eight values.
-__global__ void __launch_bounds__(kMergeKeyThreads) merge_one_key(MergeKey p) {
+__global__ void __launch_bounds__(kMergeKeyThreads)
+    merge_one_key(MergeKey p, Divisor heads, Divisor heads_of_a_key) {
   const int lane = threadIdx.x % kLanesOfRow;
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * (kMergeKeyThreads / kLanesOfRow) +
-                        threadIdx.x / kLanesOfRow;
+  const uint32_t index = blockIdx.x * (kMergeKeyThreads / kLanesOfRow) + threadIdx.x / kLanesOfRow;
   const bool real = index < p.queries * p.heads;
-  const int64_t row = real ? index / p.heads : 0, head = real ? index % p.heads : 0;
-  const int64_t kv_head = head / (p.heads / p.kv_heads);
+  const int64_t row = real ? heads.quotient(index) : 0, head = real ? heads.remainder(index) : 0;
+  const int64_t kv_head = heads_of_a_key.quotient(static_cast<uint32_t>(head));
   const bf16 *const q = static_cast<const bf16*>(p.q) + row * p.q_row + head * p.q_head,
                     *const k = static_cast<const bf16*>(p.k) + kv_head * p.k_head,
                     *const v = static_cast<const bf16*>(p.v) + kv_head * p.v_head;
@@ -52,10 +53,12 @@ __global__ void __launch_bounds__(kMergeKeyThreads) merge_one_key(MergeKey p) {
 }  // namespace
 
 void merge_key(const Stream& stream, const MergeKey& problem) {
+  CHECK(problem.queries * problem.heads < Divisor::kMost - kMergeKeyThreads, "rows",
+        problem.queries, problem.heads);
   launch(stream,
          {.grid = dim3(blocks_for(problem.queries * problem.heads, kMergeKeyThreads / kLanesOfRow)),
           .block = dim3(kMergeKeyThreads)},
-         merge_one_key, problem);
+         merge_one_key, problem, Divisor(problem.heads), Divisor(problem.heads / problem.kv_heads));
 }
 
 }  // namespace weft::cuda

@@ -33,7 +33,8 @@ struct Rows {
   const float* bias;    // null: 0
   float* sums;
   int64_t rows, x_stride, out_stride;  // in elements
-  int heads;                           // rows that each stretch of `x_outer` elements holds; 0: all
+  bool in_heads;                       // each stretch of `x_outer` elements holds `heads` rows
+  Divisor heads;
   int64_t x_outer, out_outer;
   int groups;  // of N elements, of one row
   float size, width, root, eps, weight_offset;
@@ -43,9 +44,10 @@ struct Rows {
   const float* added;
   const float* gate;
   int64_t added_stride;
-  // A rotation of neighbours comes last, where kTurned; `head` and `rows_of_token` are 0 elsewhere.
+  // A rotation of neighbours comes last, where kTurned.
   Turns turns;
-  int head, rows_of_token;
+  Divisor groups_of_head, rows_of_token;
+  bool same_pairs;  // all groups of a thread have the pairs of its first
 };
 
 // Returns the sum over the blockDim.x threads of a row, the same to all of them. blockDim.x is a
@@ -89,9 +91,9 @@ __device__ __forceinline__ void add_squares(const float (&x)[N], float mean, flo
 template <class In, class Out>
 __device__ __forceinline__ int64_t row_at(const Rows<In, Out>& p, int64_t row, int64_t stride,
                                           int64_t outer) {
-  if (p.heads == 0) return row * stride;
-  const int64_t stretch = row / p.heads;
-  return stretch * outer + (row - stretch * p.heads) * stride;
+  if (!p.in_heads) return row * stride;
+  const auto index = static_cast<uint32_t>(row);
+  return p.heads.quotient(index) * outer + p.heads.remainder(index) * stride;
 }
 
 template <class In, class Out>
@@ -113,28 +115,42 @@ __device__ __forceinline__ void add_gated(const Rows<In, Out>& p, float (&x)[N],
   store_lanes<N>(x, to + i);
 }
 
-// Rounds to the dtype of the result, as a norm of its own does, and rotates.
+// The cosines and sines of a group's pairs.
+template <int N>
+struct GroupTurns {
+  float2 turn[N / 2];
+};
+
 template <int N, class In, class Out>
-__device__ __forceinline__ void turn(const Rows<In, Out>& p, float (&x)[N], int group,
-                                     const GridPlace& place) {
-  const auto pair = static_cast<unsigned>(group * N % p.head / 2);
+__device__ __forceinline__ GroupTurns<N> load_turns(const Rows<In, Out>& p, int group,
+                                                    const GridPlace& place) {
+  const int pair = static_cast<int>(p.groups_of_head.remainder(group)) * (N / 2);
+  GroupTurns<N> turns;
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) turns.turn[i] = p.turns.at(place, pair + i);
+  return turns;
+}
+
+// Rounds to the dtype of the result, as a norm of its own does, and rotates.
+template <class Out, int N>
+__device__ __forceinline__ void turn(float (&x)[N], const GroupTurns<N>& turns) {
 #pragma unroll
   for (int lane = 0; lane < N; lane += 2) {
     x[lane] = to_float(from_float<Out>(x[lane]));
     x[lane + 1] = to_float(from_float<Out>(x[lane + 1]));
-    rotate(x[lane], x[lane + 1], p.turns.at(place, pair + lane / 2));
+    rotate(x[lane], x[lane + 1], turns.turn[lane / 2]);
   }
 }
 
-// A row's statistics, and its token's place where it is turned.
+// A row's statistics.
 struct RowFacts {
   float mean, factor;
-  GridPlace place;
 };
 
 template <bool kTurned, int N, class In, class Out>
 __device__ __forceinline__ void finish(const Rows<In, Out>& p, float (&x)[N], int group,
-                                       const RowFacts& row, Out* out) {
+                                       const RowFacts& row,
+                                       const GroupTurns<kTurned ? N : 2>& turns, Out* out) {
   const int64_t i = static_cast<int64_t>(group) * N;
   float weight[N], bias[N];
   if (p.weight) load_lanes<N>(p.weight + i, weight);
@@ -149,7 +165,7 @@ __device__ __forceinline__ void finish(const Rows<In, Out>& p, float (&x)[N], in
 #pragma unroll
     for (int lane = 0; lane < N; ++lane) x[lane] = gate(x[lane], x[lane]);
   }
-  if constexpr (kTurned) turn<N>(p, x, group, row.place);
+  if constexpr (kTurned) turn<Out>(x, turns);
   store_lanes<N>(x, out + i);
 }
 
@@ -172,6 +188,14 @@ __global__ void __launch_bounds__(kMaxThreads, 1) norm_held(Rows<In, Out> p) {
     if constexpr (kCentred && std::is_same_v<In, float>)
       if (p.added) add_gated<N>(p, x[k], row, group, const_cast<In*>(x_row));
   }
+  GridPlace place{};
+  GroupTurns<kTurned ? N : 2> turns{};
+  if constexpr (kTurned) {  // these loads need not wait for the sum
+    if (real) {
+      place = p.turns.place(p.rows_of_token.quotient(static_cast<uint32_t>(row)));
+      turns = load_turns<N>(p, static_cast<int>(threadIdx.x), place);
+    }
+  }
   float mean = 0;
   if constexpr (kCentred) {
 #pragma unroll
@@ -192,12 +216,14 @@ __global__ void __launch_bounds__(kMaxThreads, 1) norm_held(Rows<In, Out> p) {
     sum = row_sum(lane_sum<N>(squares), partial);
   }
   if (!real) return;
-  RowFacts facts{.mean = mean, .factor = row_factor(p, sum), .place = {}};
-  if constexpr (kTurned) facts.place = p.turns.place(static_cast<unsigned>(row / p.rows_of_token));
+  const RowFacts facts{.mean = mean, .factor = row_factor(p, sum)};
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const int group = static_cast<int>(threadIdx.x + k * blockDim.x);
-    if (group < p.groups) finish<kTurned, N>(p, x[k], group, facts, out_row);
+    if (group >= p.groups) continue;
+    if constexpr (kTurned)
+      if (k > 0 && !p.same_pairs) turns = load_turns<N>(p, group, place);
+    finish<kTurned, N>(p, x[k], group, facts, turns, out_row);
   }
 }
 
@@ -227,12 +253,12 @@ __global__ void __launch_bounds__(kMaxThreads) norm_read_again(Rows<In, Out> p) 
   const float mean = kCentred ? sum_row<N>(x, p.groups, 0, false, partial) / p.size : 0;
   const float sum =
       p.factor == Factor::kGiven ? p.sums[row] : sum_row<N>(x, p.groups, mean, true, partial);
-  const RowFacts facts{.mean = mean, .factor = row_factor(p, sum), .place = {}};
+  const RowFacts facts{.mean = mean, .factor = row_factor(p, sum)};
   for (int group = static_cast<int>(threadIdx.x); group < p.groups;
        group += static_cast<int>(blockDim.x)) {
     float value[N];
     load_lanes<N>(x + static_cast<int64_t>(group) * N, value);
-    finish<false, N>(p, value, group, facts, out);
+    finish<false, N>(p, value, group, facts, {}, out);
   }
 }
 
@@ -262,9 +288,11 @@ Launch over_whole_rows(int64_t rows, int64_t groups, int64_t held) {
 constexpr int kMostHeld = 4;  // groups of a thread whose row stays in registers
 
 template <bool kCentred, bool kTurned, int N, class In, class Out>
-void run_typed(Stream& stream, const Rows<In, Out>& p) {
+void run_typed(Stream& stream, Rows<In, Out> p) {
   const auto held = [&](auto kernel, int groups) {
-    launch(stream, over_whole_rows(p.rows, p.groups, groups), kernel, p);
+    const Launch how = over_whole_rows(p.rows, p.groups, groups);
+    p.same_pairs = p.groups_of_head.remainder(how.block.x) == 0;
+    launch(stream, how, kernel, p);
   };
   // Rows of one warp or less need no barrier; few threads with several groups each have more loads
   // in flight.
@@ -283,6 +311,7 @@ template <class In, class Out>
 Rows<In, Out> make_rows(const TensorView& x, const TensorView& out) {
   CHECK(x[-1] <= std::numeric_limits<int>::max(), "x", x.to_string_shape());
   const auto size = static_cast<double>(x[-1]);
+  CHECK(x.rows() < Divisor::kMost, "rows", x.to_string_shape());
   const bool in_heads = !x.rows_collapse() || (out && !out.rows_collapse());
   const auto head_stride = [&](const TensorView& of) {
     return in_heads ? of.stride[1] : of.row_stride();
@@ -295,7 +324,8 @@ Rows<In, Out> make_rows(const TensorView& x, const TensorView& out) {
           .rows = x.rows(),
           .x_stride = head_stride(x),
           .out_stride = out ? head_stride(out) : 0,
-          .heads = in_heads ? static_cast<int>(x[1]) : 0,
+          .in_heads = in_heads,
+          .heads = in_heads ? Divisor(x[1]) : Divisor(),
           .x_outer = in_heads ? x.stride[0] : 0,
           .out_outer = in_heads ? out.stride[0] : 0,
           .groups = 0,
@@ -310,8 +340,9 @@ Rows<In, Out> make_rows(const TensorView& x, const TensorView& out) {
           .gate = nullptr,
           .added_stride = 0,
           .turns = {},
-          .head = 0,
-          .rows_of_token = 0};
+          .groups_of_head = {},
+          .rows_of_token = {},
+          .same_pairs = false};
 }
 
 // Calls run(lanes as a constant) with the lanes that all views allow. The number depends on the
@@ -402,8 +433,8 @@ void run_turned(Stream& stream, const TensorView& x, const HeadNorm& norm, const
   p.eps = norm.eps;
   p.groups = static_cast<int>(rows(x)[-1] / kLanes);
   p.turns = turns;
-  p.head = static_cast<int>(size);
-  p.rows_of_token = static_cast<int>(whole ? 1 : heads);
+  p.groups_of_head = Divisor(size / kLanes);
+  p.rows_of_token = Divisor(whole ? 1 : heads);
   run_typed<false, true, kLanes>(stream, p);
 }
 

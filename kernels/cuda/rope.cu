@@ -28,7 +28,8 @@ __global__ void __launch_bounds__(256) rotate_neighbours(Heads<T> p) {
   const GridPlace place = p.turns.place(blockIdx.x);
   float2 turn[kPairs];
 #pragma unroll
-  for (int k = 0; k < kPairs; ++k) turn[k] = p.turns.at(place, group * kPairs + k);
+  for (int k = 0; k < kPairs; ++k)
+    turn[k] = p.turns.at(place, static_cast<int>(group * kPairs) + k);
   for (unsigned head = threadIdx.y; head < p.heads; head += blockDim.y) {
     const T* x = p.x + blockIdx.x * p.x_token + head * p.x_head + group * N;
     T* out = p.out + blockIdx.x * p.out_token + head * p.out_head + group * N;
