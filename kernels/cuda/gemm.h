@@ -25,9 +25,9 @@ struct GemmMatrix {
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   int64_t batch = 1;
-  GemmMatrix x;    // [batch, m, k]
-  GemmMatrix w;    // [batch, n, k]
-  GemmMatrix out;  // [batch, m, n]; may not overlap x or w
+  GemmMatrix x{};    // [batch, m, k]
+  GemmMatrix w{};    // [batch, n, k]
+  GemmMatrix out{};  // [batch, m, n]; may not overlap x or w
   float alpha = 1;
   bool gelu = false;
   bool add = false;
@@ -41,9 +41,10 @@ struct Gemm {
 
 // Enqueues the GEMM on the stream. Returns false and does nothing if the library cannot do it: an
 // alignment it does not accept (rows of 8-bit elements must be 16-byte aligned and k, n multiples
-// of 16), or scales on a device without them. The third call of a shape on a stream times a few of
-// the library's algorithms and keeps the fastest. If the stream is deterministic or being captured,
-// or the call adds, the library's first choice stays.
+// of 16), or scales on a device without them. The third call of a large shape on a stream times
+// those of the library's algorithms whose result has the bits of its first choice, and keeps the
+// fastest. If the stream is deterministic or being captured, or the call adds, the first choice
+// stays.
 bool gemm(const Stream& stream, const Gemm& gemm);
 
 // Says why the library refused the last GEMM that it refused on this stream, or "".

@@ -7,6 +7,7 @@
 #include <bit>
 #include <vector>
 
+#include "kernels/cuda/bits_sum.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/plan_cache.h"
 #include "kernels/cuda/queue.h"
@@ -28,6 +29,9 @@ constexpr int kCandidates = 6;
 constexpr int kTimedRuns = 3;
 // A shape is timed at this call. Shapes that come once, such as a prompt's, are not worth it.
 constexpr int kTimedCall = 3;
+// Only results of at least so many elements are timed. Of fewer, two algorithms that add in another
+// order could have the same bits once, and other bits in a later call.
+constexpr int64_t kTimedElements = 1 << 20;
 
 cudaDataType_t type_of(DType dtype) {
   switch (dtype) {
@@ -103,7 +107,7 @@ class Plan {
 
   bool possible() const { return !ways_.empty(); }
   const std::string& refusal() const { return refusal_; }
-  void run(cublasLtHandle_t handle, CudaQueue& queue, const Gemm& g, bool may_time);
+  void run(cublasLtHandle_t handle, const Stream& stream, const Gemm& g, bool may_time);
 
  private:
   using Way = cublasLtMatmulHeuristicResult_t;
@@ -117,7 +121,9 @@ class Plan {
   void find(cublasLtHandle_t handle, const Gemm& g);
   void point(const Gemm& g);
   void launch(cublasLtHandle_t handle, CudaQueue& queue, const Gemm& g, const Way& way);
-  void choose(cublasLtHandle_t handle, CudaQueue& queue, const Gemm& g);
+  uint64_t bits(const Stream& stream, const Gemm& g);
+  float seconds(cublasLtHandle_t handle, CudaQueue& queue, const Gemm& g, const Way& way);
+  void choose(cublasLtHandle_t handle, const Stream& stream, const Gemm& g);
   void destroy() {
     for (cublasLtMatrixLayout_t layout : layouts_)
       if (layout) cublasLtMatrixLayoutDestroy(layout);
@@ -208,9 +214,13 @@ void Plan::point(const Gemm& g) {
   set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, g.x_scales);
 }
 
-void Plan::launch(cublasLtHandle_t handle, CudaQueue& queue, const Gemm& g, const Way& way) {
+char* workspace_of(CudaQueue& queue, const Gemm& g) {
   const size_t used = (g.scratch_used + 255) / 256 * 256;
-  char* workspace = static_cast<char*>(queue.scratch(used + kGemmWorkspace)) + used;
+  return static_cast<char*>(queue.scratch(used + kGemmWorkspace)) + used;
+}
+
+void Plan::launch(cublasLtHandle_t handle, CudaQueue& queue, const Gemm& g, const Way& way) {
+  char* const workspace = workspace_of(queue, g);
   const float alpha = g.alpha, beta = g.add ? 1 : 0;
   const int32_t one = 1, zero = 0;
   const bool whole = g.x.dtype == DType::kI8;
@@ -220,22 +230,47 @@ void Plan::launch(cublasLtHandle_t handle, CudaQueue& queue, const Gemm& g, cons
       layouts_[2], g.out.data, layouts_[2], &way.algo, workspace, kGemmWorkspace, queue.stream()));
 }
 
-// Times every algorithm on the call itself, whose result is the same each time, and puts the
-// fastest first. Waits for the device.
-void Plan::choose(cublasLtHandle_t handle, CudaQueue& queue, const Gemm& g) {
+// Returns a hash of the result. Waits for the device.
+uint64_t Plan::bits(const Stream& stream, const Gemm& g) {
+  CudaQueue& queue = cuda_queue(stream);
+  auto* const sum =
+      reinterpret_cast<uint64_t*>(workspace_of(queue, g));  // the GEMM is done with it
+  sum_bits(stream, g, sum);
+  uint64_t host = 0;
+  WEFT_CUDA_CHECK(
+      cudaMemcpyAsync(&host, sum, sizeof(host), cudaMemcpyDeviceToHost, queue.stream()));
+  WEFT_CUDA_CHECK(cudaStreamSynchronize(queue.stream()));
+  return host;
+}
+
+float Plan::seconds(cublasLtHandle_t handle, CudaQueue& queue, const Gemm& g, const Way& way) {
   cudaEvent_t begin = nullptr, end = nullptr;
   WEFT_CUDA_CHECK(cudaEventCreate(&begin));
   WEFT_CUDA_CHECK(cudaEventCreate(&end));
+  WEFT_CUDA_CHECK(cudaEventRecord(begin, queue.stream()));
+  for (int run = 0; run < kTimedRuns; ++run) launch(handle, queue, g, way);
+  WEFT_CUDA_CHECK(cudaEventRecord(end, queue.stream()));
+  WEFT_CUDA_CHECK(cudaEventSynchronize(end));
+  float elapsed = 0;
+  WEFT_CUDA_CHECK(cudaEventElapsedTime(&elapsed, begin, end));
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  return elapsed;
+}
+
+// Times, on the call itself, the algorithms whose result has the bits of the first, and puts the
+// fastest first: which one wins differs from run to run, and changes no result.
+void Plan::choose(cublasLtHandle_t handle, const Stream& stream, const Gemm& g) {
+  CudaQueue& queue = cuda_queue(stream);
   size_t fastest = 0;
+  uint64_t first = 0;
   float least = 0;
   for (size_t i = 0; i < ways_.size(); ++i) {
     launch(handle, queue, g, ways_[i]);  // warms up
-    WEFT_CUDA_CHECK(cudaEventRecord(begin, queue.stream()));
-    for (int run = 0; run < kTimedRuns; ++run) launch(handle, queue, g, ways_[i]);
-    WEFT_CUDA_CHECK(cudaEventRecord(end, queue.stream()));
-    WEFT_CUDA_CHECK(cudaEventSynchronize(end));
-    float elapsed = 0;
-    WEFT_CUDA_CHECK(cudaEventElapsedTime(&elapsed, begin, end));
+    const uint64_t found = bits(stream, g);
+    if (i == 0) first = found;
+    if (found != first) continue;
+    const float elapsed = seconds(handle, queue, g, ways_[i]);
     if (i == 0 || elapsed < least) {
       least = elapsed;
       fastest = i;
@@ -243,14 +278,14 @@ void Plan::choose(cublasLtHandle_t handle, CudaQueue& queue, const Gemm& g) {
   }
   std::swap(ways_[0], ways_[fastest]);
   ways_.resize(1);
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
 }
 
-void Plan::run(cublasLtHandle_t handle, CudaQueue& queue, const Gemm& g, bool may_time) {
+void Plan::run(cublasLtHandle_t handle, const Stream& stream, const Gemm& g, bool may_time) {
   point(g);
-  if (++calls_ >= kTimedCall && ways_.size() > 1 && may_time && !g.add) choose(handle, queue, g);
-  launch(handle, queue, g, ways_[0]);
+  if (++calls_ >= kTimedCall && ways_.size() > 1 && may_time && !g.add &&
+      g.m * g.n * g.batch >= kTimedElements)
+    choose(handle, stream, g);
+  launch(handle, cuda_queue(stream), g, ways_[0]);
 }
 
 // The queue's library handle and plans.
@@ -278,7 +313,7 @@ bool gemm(const Stream& stream, const Gemm& g) {
     library.refusal = plan.refusal();
     return false;
   }
-  plan.run(library.handle, queue, g, !stream.deterministic() && !is_captured(queue.stream()));
+  plan.run(library.handle, stream, g, !stream.deterministic() && !is_captured(queue.stream()));
   return true;
 }
 
