@@ -18,12 +18,15 @@ __device__ uint64_t mixed(uint64_t bits, uint64_t place) {
 template <class Word>
 __global__ void add_bits(const Word* out, Gemm g, unsigned long long* sum) {
   const int64_t j = column();
-  if (j >= g.n) return;
   uint64_t part = 0;
-  for (int64_t row = first_row(); row < g.m * g.batch; row += row_step())
+  for (int64_t row = first_row(); j < g.n && row < g.m * g.batch; row += row_step())
     part += mixed(out[row / g.m * g.out.batch_stride + row % g.m * g.out.row_stride + j],
                   static_cast<uint64_t>(row * g.n + j + 1));
-  atomicAdd(sum, static_cast<unsigned long long>(part));
+  constexpr int kWarp = 32;
+  for (int apart = kWarp / 2; apart > 0; apart /= 2)
+    part += __shfl_xor_sync(0xffffffffu, part, apart);
+  if ((threadIdx.y * blockDim.x + threadIdx.x) % kWarp == 0)
+    atomicAdd(sum, static_cast<unsigned long long>(part));
 }
 
 }  // namespace

@@ -51,13 +51,13 @@ struct Rows {
 };
 
 // Returns the sum over the blockDim.x threads of a row, the same to all of them. blockDim.x is a
-// power of two up to a warp, or whole warps, which then are the block; `partial` is shared memory.
+// power of two up to a warp, or whole warps, which then are the block; `partial` is shared memory
+// that no other sum of the kernel uses.
 __device__ __forceinline__ float row_sum(float value, float* partial) {
   const int threads = static_cast<int>(blockDim.x);
   for (int apart = min(threads, kWarp) / 2; apart > 0; apart /= 2)
     value += __shfl_xor_sync(kAllLanes, value, apart);
   if (threads <= kWarp) return value;
-  __syncthreads();  // the previous sum has been read
   if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = value;
   __syncthreads();
   float sum = 0;
@@ -172,7 +172,7 @@ __device__ __forceinline__ void finish(const Rows<In, Out>& p, float (&x)[N], in
 // For rows of at most K groups per thread: the row stays in registers.
 template <bool kCentred, bool kTurned, class In, class Out, int N, int K>
 __global__ void __launch_bounds__(kMaxThreads, 1) norm_held(Rows<In, Out> p) {
-  __shared__ float partial[kMaxThreads / kWarp];
+  __shared__ float partial[2][kMaxThreads / kWarp];  // one for each sum
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   const bool real =
       row < p.rows;  // threads without a row still take part in the sums of their warp
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) norm_held(Rows<In, Out> p) {
     for (int k = 0; k < K; ++k)
       if (real && static_cast<int>(threadIdx.x + k * blockDim.x) < p.groups)
         add_lanes<N>(x[k], lanes);
-    mean = row_sum(lane_sum<N>(lanes), partial) / p.size;
+    mean = row_sum(lane_sum<N>(lanes), partial[0]) / p.size;
   }
   float sum = 0;
   if (p.factor == Factor::kGiven) {
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) norm_held(Rows<In, Out> p) {
     for (int k = 0; k < K; ++k)
       if (real && static_cast<int>(threadIdx.x + k * blockDim.x) < p.groups)
         add_squares<N>(x[k], mean, squares);
-    sum = row_sum(lane_sum<N>(squares), partial);
+    sum = row_sum(lane_sum<N>(squares), partial[1]);
   }
   if (!real) return;
   const RowFacts facts{.mean = mean, .factor = row_factor(p, sum)};
@@ -246,13 +246,13 @@ __device__ __forceinline__ float sum_row(const T* x, int groups, float mean, boo
 // For rows of any length: the row is read again for every sum and for the result.
 template <bool kCentred, class In, class Out, int N>
 __global__ void __launch_bounds__(kMaxThreads) norm_read_again(Rows<In, Out> p) {
-  __shared__ float partial[kMaxThreads / kWarp];
+  __shared__ float partial[2][kMaxThreads / kWarp];
   const int64_t row = blockIdx.x;
   const In* x = p.x + row_at(p, row, p.x_stride, p.x_outer);
   Out* const out = p.out + row_at(p, row, p.out_stride, p.out_outer);
-  const float mean = kCentred ? sum_row<N>(x, p.groups, 0, false, partial) / p.size : 0;
+  const float mean = kCentred ? sum_row<N>(x, p.groups, 0, false, partial[0]) / p.size : 0;
   const float sum =
-      p.factor == Factor::kGiven ? p.sums[row] : sum_row<N>(x, p.groups, mean, true, partial);
+      p.factor == Factor::kGiven ? p.sums[row] : sum_row<N>(x, p.groups, mean, true, partial[1]);
   const RowFacts facts{.mean = mean, .factor = row_factor(p, sum)};
   for (int group = static_cast<int>(threadIdx.x); group < p.groups;
        group += static_cast<int>(blockDim.x)) {
