@@ -11,6 +11,7 @@
 #include "apps/layout_choice.h"
 #include "apps/model_folder.h"
 #include "apps/plan_queue.h"
+#include "apps/stream/plan_stream.h"
 #include "engine/job/sound_clips.h"
 #include "io/atomic_file.h"
 #include "io/json.h"
@@ -250,6 +251,8 @@ void print_comparison(const PlannedJob& job, const SimulatedMachine& machine,
 }  // namespace
 
 int run_plan(const Flags& flags) {
+  const std::shared_ptr<const OpenModel> model = open_model(flags);
+  if (draws_streams_alone(model->directory)) return plan_stream(flags, model);
   const GivenJob given = job_of(flags);
   Ranks ranks;
   ranks.count = ranks.on_this_host = static_cast<int>(flags.integer("ranks").value_or(1));
@@ -261,7 +264,6 @@ int run_plan(const Flags& flags) {
   if (!svg.empty() && text.starts_with("all"))
     throw Error(ErrorKind::kUsage, flags.label("svg") + " draws one layout, but " +
                                        flags.label("layout") + " is all; legal: one layout");
-  const std::shared_ptr<const OpenModel> model = open_model(flags);
   const SimulatedMachine machine = simulated_machine(flags, ranks, link_of(flags), *model);
   const GeneratorOptions options = planning_options(flags, ranks.count, machine.planned);
   const Generator generator(model, options);

@@ -130,6 +130,7 @@ int bench_stream(const Flags& flags, DType dtype, int repeat) {
   const std::shared_ptr<const OpenModel> model = model_of(flags);
   Ranks ranks = stream_ranks(flags);
   StreamSettings settings = stream_settings(flags, ranks, *model);
+  take_devices(flags, ranks, settings);
   settings.dtype = dtype;
   settings.seed = 0;  // every run draws the same noise
   StreamEngine engine(model, settings);

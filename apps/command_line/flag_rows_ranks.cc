@@ -55,7 +55,7 @@ constexpr FlagSpec kRanks[] = {
      .type = kInteger,
      .legal = "1 ... 4096",
      .help = "--layout step=N: splits the denoising steps of a stream",
-     .commands = kStream | kVerify,
+     .commands = kStream | kPlan | kVerify,
      .level = kAdvanced},
     {.name = "clip",
      .type = kInteger,

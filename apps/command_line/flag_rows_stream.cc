@@ -60,7 +60,7 @@ constexpr FlagSpec kStreamInput[] = {
      .legal = "compute|fp8|int8",
      .help = "number format of the keys and values of earlier blocks: that of --dtype, or 8-bit "
              "floats or integers in a quarter or half of the memory",
-     .commands = kStream,
+     .commands = kStream | kPlan,
      .level = kAdvanced},
     {.name = "pcm-format",
      .fallback = "s16",

@@ -55,8 +55,8 @@ void refuse_what_clients_state(const Flags& flags) {
 
 class LiveServer {
  public:
-  LiveServer(const Flags& flags, const LiveJob& job)
-      : flags_(flags), job_(job), settings_(listener_settings(flags)) {
+  LiveServer(const Flags& flags, const PlannedStream& stream)
+      : flags_(flags), stream_(stream), settings_(listener_settings(flags)) {
     settings_.routes = server_routes(state_, kStream);
     for (Route& route : live_page_routes()) settings_.routes.push_back(std::move(route));
     settings_.websockets.push_back(
@@ -84,16 +84,15 @@ class LiveServer {
  private:
   // Loads the weights and draws the loops that faces begin with.
   void warm_up() {
-    StreamSplit split =
-        choose_split(flags_, job_.ranks.count, job_.model, job_.settings, job_.caption);
+    StreamSplit split = choose_split(flags_, stream_);
     engine_ = std::move(split.engine);
-    if (!split.forecast) engine_->warm_up(job_.caption);
+    if (!split.forecast) engine_->warm_up(stream_.caption);
     SessionConfig session = session_config(flags_, *engine_);
     session.revoke = std::chrono::seconds(1);
     session.kept = kKeptPictures;
     runner_ = std::make_unique<TurnRunner>(*engine_);
     loops_ = std::make_unique<LoopCache>(*runner_, session);
-    loops_->of(job_.caption);
+    loops_->of(stream_.caption);
     stage_ = std::make_unique<FaceStage>(FaceStage{
         .runner = *runner_,
         .session = session,
@@ -105,12 +104,12 @@ class LiveServer {
     faces_ = std::make_unique<LiveFaces>(*stage_, live_settings(), state_);
   }
 
-  const StreamDefaults& defaults() const { return *job_.model->directory.defaults.stream; }
+  const StreamDefaults& defaults() const { return *stream_.model->directory.defaults.stream; }
 
   MovieSettings movie() const {
     MovieSettings movie{.video = {}, .sample_rate = SoundBands::kRate};
-    movie.video.width = static_cast<int>(job_.settings.width);
-    movie.video.height = static_cast<int>(job_.settings.height);
+    movie.video.width = static_cast<int>(stream_.settings.width);
+    movie.video.height = static_cast<int>(stream_.settings.height);
     movie.video.fps_num = static_cast<int>(defaults().fps);
     movie.fragment = kFragmentPictures;
     movie.key_every = kFragmentsPerKey;
@@ -119,8 +118,8 @@ class LiveServer {
 
   LiveSettings live_settings() const {
     LiveSettings live;
-    live.model = job_.model->directory.defaults.name;
-    live.caption = job_.caption;
+    live.model = stream_.model->directory.defaults.name;
+    live.caption = stream_.caption;
     live.moods = defaults().moods;
     if (flags_.given("mood"))
       live.mood = flags_.text("mood");
@@ -151,7 +150,7 @@ class LiveServer {
   }
 
   const Flags& flags_;
-  const LiveJob& job_;
+  const PlannedStream& stream_;
   ServerSettings settings_;
   ServerState state_;
   std::unique_ptr<StreamEngine> engine_;
@@ -164,9 +163,9 @@ class LiveServer {
 
 }  // namespace
 
-int run_live(const Flags& flags, const LiveJob& job) {
+int run_live(const Flags& flags, const PlannedStream& stream) {
   refuse_what_clients_state(flags);
-  return LiveServer(flags, job).run();
+  return LiveServer(flags, stream).run();
 }
 
 }  // namespace weft

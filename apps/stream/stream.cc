@@ -77,18 +77,15 @@ class Streaming {
  public:
   explicit Streaming(const Flags& flags)
       : flags_(flags),
-        model_(stream_model(flags)),
-        caption_(caption_of(flags, *model_->directory.defaults.stream)),
-        ranks_(stream_ranks(flags)),
-        settings_(stream_settings(flags, ranks_, *model_)),
-        destination_(destination(flags, *model_, settings_, caption_)) {}
+        stream_(planned_stream(flags)),
+        destination_(destination(flags, *stream_.model, stream_.settings, stream_.caption)) {}
 
   int run() {
     std::unique_ptr<SoundSource> sound = sound_of(flags_);
-    const StreamSplit split = choose_split(flags_, ranks_.count, model_, settings_, caption_);
+    const StreamSplit split = choose_split(flags_, stream_);
     StreamEngine& engine = *split.engine;
     if (flags_.on("dry-run") && flags_.on("json")) {
-      std::printf("%s\n", to_json(*split.forecast).dump().c_str());
+      std::printf("%s\n", to_json(split).dump().c_str());
       return 0;
     }
     if (flags_.on("dry-run")) {
@@ -98,11 +95,11 @@ class Streaming {
     if (informative(flags_)) print_header(stderr, split);
     const SessionConfig config = session_config(flags_, engine);
     const std::unique_ptr<MovieSink> movie = destination_.open();
-    if (!split.forecast) engine.warm_up(caption_);
+    if (!split.forecast) engine.warm_up(stream_.caption);
     Session session(config);
     StreamWatch watch(config.fps);
     play_sound(
-        engine, caption_, session, *sound,
+        engine, stream_.caption, session, *sound,
         [&](SessionSlot&& slot) {
           watch.add(slot);
           hash_.add(slot.picture);
@@ -115,22 +112,9 @@ class Streaming {
 
  private:
   void print_header(FILE* out, const StreamSplit& split) const {
-    const StreamSettings& settings = split.engine->settings();
-    std::fprintf(out, "model   %s (%s)    stream %lldx%lld, %g pictures/s, %d steps\n",
-                 printable(model_->directory.defaults.name).c_str(),
-                 std::string(to_string(settings.dtype)).c_str(),
-                 static_cast<long long>(settings.width), static_cast<long long>(settings.height),
-                 model_->directory.defaults.stream->fps, settings.steps);
-    if (settings.picture.given())
-      std::fprintf(out, "picture %s\n", printable(settings.picture.path).c_str());
-    std::fprintf(out, "caption %s\nseed    %llu (%s)\n", printable(caption_).c_str(),
-                 static_cast<unsigned long long>(settings.seed),
+    print_stream(out, stream_, split, device_description(split.engine->device(0)));
+    std::fprintf(out, "seed    %llu (%s)\n", static_cast<unsigned long long>(stream_.settings.seed),
                  flags_.given("seed") ? "given" : "random");
-    std::fprintf(out, "device  %s\n", device_description(device_of(flags_, ranks_)).c_str());
-    std::fprintf(out, "layout  %s%s\n", to_string(settings.layout).c_str(),
-                 settings.decodes_apart ? " and a rank that decodes" : "");
-    std::fprintf(out, "memory  %s\n", split.memory.c_str());
-    if (split.forecast) std::fprintf(out, "speed   %s\n", to_string(*split.forecast).c_str());
   }
 
   void print_result(const std::string& path, const StreamReport& report) {
@@ -141,8 +125,8 @@ class Streaming {
       Json object = to_json(report);
       object["output"] = path;
       object["framehash"] = hash;
-      object["seed"] = settings_.seed;
-      object["caption"] = caption_;
+      object["seed"] = stream_.settings.seed;
+      object["caption"] = stream_.caption;
       std::printf("%s\n", object.dump().c_str());
     } else {
       std::printf("%s %s %.2f\n", path.c_str(), hash.c_str(), report.seconds);
@@ -150,26 +134,15 @@ class Streaming {
   }
 
   const Flags& flags_;
-  const std::shared_ptr<const OpenModel> model_;
-  const std::string caption_;
-  Ranks ranks_;
-  const StreamSettings settings_;
+  const PlannedStream stream_;
   const Destination destination_;
   FrameHash hash_;
 };
 
-int listen(const Flags& flags) {
-  LiveJob job{
-      .model = stream_model(flags), .caption = "", .ranks = stream_ranks(flags), .settings = {}};
-  job.caption = caption_of(flags, *job.model->directory.defaults.stream);
-  job.settings = stream_settings(flags, job.ranks, *job.model);
-  return run_live(flags, job);
-}
-
 }  // namespace
 
 int run_stream(const Flags& flags) {
-  if (flags.given("listen")) return listen(flags);
+  if (flags.given("listen")) return run_live(flags, planned_stream(flags));
   refuse_without_listener(flags);
   return Streaming(flags).run();
 }

@@ -53,7 +53,9 @@ std::optional<Split> split_of(const Flags& flags, const LayoutLimits& limits) {
                                        ", which also computes, or " + std::to_string(computing) +
                                        ", a rank that only decodes");
   out.decodes_apart = decoder == computing;
-  if (flags.given("ranks") && flags.integer("ranks") != out.ranks())
+  // In a plan, --ranks may be what the axes say (resolve_placement).
+  const int64_t ranks = flags.integer("ranks").value_or(out.ranks());
+  if (ranks != out.ranks() && !(flags.command() == kPlan && ranks == computing))
     throw Error(ErrorKind::kUsage, flags.label("ranks") + " is " + flags.text("ranks") +
                                        "; legal for the layout '" + text +
                                        "': " + std::to_string(out.ranks()));
@@ -166,7 +168,6 @@ StreamSettings stream_settings(const Flags& flags, Ranks& ranks, const OpenModel
   const TransformerTraits& traits = model.directory.expert(0).traits();
   const int64_t scale = model.directory.vae_model->traits().spatial_factor;
   const Request request = job_of(flags).spec.request;
-  first_block_of(flags, stream);  // refuses it before anything is loaded
   const GivenPicture picture = picture_of(flags, stream, request.image);
   const auto [width, height] = size_of(request, picture, model.directory);
   StreamSettings settings{.width = width,
@@ -197,9 +198,27 @@ StreamSettings stream_settings(const Flags& flags, Ranks& ranks, const OpenModel
     ranks.count = split->ranks();
   }
   settings.threads = threads_per_rank(flags, ranks);
-  for (int rank = 0; rank < ranks.count; ++rank)
-    settings.devices.push_back(device_of(flags, ranks, rank));
   return settings;
+}
+
+void take_devices(const Flags& flags, const Ranks& ranks, StreamSettings& settings) {
+  const uint64_t limit = flags.bytes("memory-limit");
+  for (int rank = 0; rank < ranks.count; ++rank) {
+    settings.devices.push_back(device_of(flags, ranks, rank));
+    const uint64_t free = available_memory(settings.devices.back());
+    settings.memory_limits.push_back(limit ? std::min(free, limit) : free);
+  }
+}
+
+PlannedStream planned_stream(const Flags& flags) {
+  PlannedStream out{.model = stream_model(flags), .settings = {}};
+  out.caption = caption_of(flags, *out.model->directory.defaults.stream);
+  Ranks ranks = stream_ranks(flags);
+  first_block_of(flags, *out.model->directory.defaults.stream);  // refuses it before loading
+  out.settings = stream_settings(flags, ranks, *out.model);
+  take_devices(flags, ranks, out.settings);
+  out.ranks = ranks.count;
+  return out;
 }
 
 SessionConfig session_config(const Flags& flags, const StreamEngine& engine) {

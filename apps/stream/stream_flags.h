@@ -6,6 +6,7 @@
 
 #include "apps/command_line/flags.h"
 #include "apps/device.h"
+#include "apps/stream/stream_split.h"
 #include "engine/session/session.h"
 #include "engine/session/stream_engine.h"
 
@@ -31,6 +32,12 @@ Ranks stream_ranks(const Flags& flags);
 
 // A layout that is left open is that of one rank. Otherwise `ranks` becomes as many as it has.
 StreamSettings stream_settings(const Flags& flags, Ranks& ranks, const OpenModel& model);
+
+// Adds the device of each rank, and what a stream may take of it.
+void take_devices(const Flags& flags, const Ranks& ranks, StreamSettings& settings);
+
+// The stream on this machine's devices.
+PlannedStream planned_stream(const Flags& flags);
 
 // The session that joins the blocks of an engine with their sound.
 SessionConfig session_config(const Flags& flags, const StreamEngine& engine);

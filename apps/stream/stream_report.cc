@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include "apps/command_line/printable.h"
+
 namespace weft {
 
 void StreamWatch::add(const SessionSlot& slot) {
@@ -59,10 +61,38 @@ Json to_json(const StreamReport& report) {
           {"max_blocks_in_engine", counts.max_in_engine}};
 }
 
+void print_stream(FILE* out, const PlannedStream& stream, const StreamSplit& split,
+                  const std::string& device) {
+  const StreamSettings& settings = split.engine->settings();
+  std::fprintf(out, "model   %s (%s)    stream %lldx%lld, %g pictures/s, %d steps\n",
+               printable(stream.model->directory.defaults.name).c_str(),
+               std::string(to_string(settings.dtype)).c_str(),
+               static_cast<long long>(settings.width), static_cast<long long>(settings.height),
+               stream.fps(), settings.steps);
+  if (settings.picture.given())
+    std::fprintf(out, "picture %s\n", printable(settings.picture.path).c_str());
+  std::fprintf(out, "caption %s\ndevice  %s\nlayout  %s%s\n", printable(stream.caption).c_str(),
+               printable(device).c_str(), to_string(settings.layout).c_str(),
+               settings.decodes_apart ? " and a rank that decodes" : "");
+  for (const MemoryPlan& plan : split.memory)
+    std::fprintf(out, "memory  %s\n", plan.to_string().c_str());
+  if (split.forecast) std::fprintf(out, "speed   %s\n", to_string(*split.forecast).c_str());
+}
+
 Json to_json(const StreamForecast& forecast) {
   return {{"layout", to_string(forecast.layout)}, {"decodes_apart", forecast.decodes_apart},
           {"devices", forecast.devices()},        {"fps", forecast.fps},
           {"period_seconds", forecast.period_s},  {"first_frame_seconds", forecast.first_frame_s}};
+}
+
+Json to_json(const StreamSplit& split) {
+  Json object = split.forecast ? to_json(*split.forecast) : Json::object();
+  for (const MemoryPlan& plan : split.memory)
+    object["memory"].push_back({{"weights_bytes", plan.weights},
+                                {"high_water_bytes", plan.high_water},
+                                {"available_bytes", plan.available},
+                                {"fits", plan.fits()}});
+  return object;
 }
 
 }  // namespace weft

@@ -1,9 +1,10 @@
 #pragma once
 // The figures of a stream: its pictures, their times, and whether they kept up with the sound.
 #include <chrono>
+#include <cstdio>
 #include <string>
 
-#include "engine/planning/stream_forecast.h"
+#include "apps/stream/stream_split.h"
 #include "engine/session/session.h"
 #include "io/json.h"
 
@@ -41,6 +42,11 @@ class StreamWatch {
 // "150 pictures, 6 s in 2.1 s (71 pictures/s, 2.9 times real time), the first after 0.22 s".
 std::string to_string(const StreamReport& report);
 Json to_json(const StreamReport& report);
+
+// Prints a stream, its split, the memory it takes and its speed.
+void print_stream(FILE* out, const PlannedStream& stream, const StreamSplit& split,
+                  const std::string& device);
 Json to_json(const StreamForecast& forecast);
+Json to_json(const StreamSplit& split);
 
 }  // namespace weft

@@ -2,59 +2,74 @@
 
 #include <algorithm>
 
-#include "apps/stream/stream_memory.h"
-#include "engine/session/stream_measure.h"
+#include "engine/memory/memory_advice.h"
 
 namespace weft {
-StreamSplit choose_split(const Flags& flags, int ranks,
-                         const std::shared_ptr<const OpenModel>& model,
-                         const StreamSettings& settings, const std::string& caption) {
-  const bool live = flags.on("live") || flags.given("listen"),
-             is_open = ranks > settings.layout.ranks() + settings.decodes_apart;
-  StreamSplit out{
-      .engine = std::make_unique<StreamEngine>(model, settings), .forecast = {}, .memory = {}};
-  const FreeMemory free(*out.engine);
-  const auto needed = [&](const Layout& layout, bool decodes_apart) {
-    StreamSettings other = settings;
-    other.layout = layout;
-    other.decodes_apart = decodes_apart;
-    StreamEngine engine(model, other);
-    return stream_memory(engine, caption);
+namespace {
+
+bool fits(const PlannedStream& stream, const StreamSettings& how) {
+  return std::ranges::all_of(stream.engine(how)->memory(stream.caption), &MemoryPlan::fits);
+}
+
+}  // namespace
+
+void check_memory(const std::vector<MemoryPlan>& devices) {
+  const auto plan = std::ranges::find_if_not(devices, &MemoryPlan::fits);
+  if (plan != devices.end())
+    throw Error(ErrorKind::kMemory, shortage(*plan) +
+                                        "a smaller --size, --kv-dtype int8, --weights int8 (fp8 on "
+                                        "a GPU), or --layout layers=2 over two devices");
+}
+
+BestSplit best_split(const PlannedStream& stream, const StreamMeasurement& one,
+                     const TimeStream& time) {
+  const StreamPlanConfig config = stream.engine(stream.settings)->plan();
+  StreamTimes times = one.times;
+  StreamSettings shared = stream.settings;
+  shared.layout[Axis::kUlysses] = static_cast<int>(std::min<int64_t>(stream.ranks, config.heads));
+  if (shared.layout[Axis::kUlysses] > 1 && fits(stream, shared))
+    times.exchange_s = exchange_of(time(shared), shared, times);
+  const auto with = [&](const Layout& layout, bool decodes_apart) {
+    StreamSettings how = stream.settings;
+    how.layout = layout;
+    how.decodes_apart = decodes_apart;
+    return how;
   };
-  const std::vector<StreamBytes> needs = stream_memory(*out.engine, caption);
-  free.check(needs);
-  out.memory = free.shown(needs);
+  const StreamForecast best =
+      best_stream(config, times, stream.ranks, [&](const StreamPlanConfig& split) {
+        return fits(stream, with(split.layout, split.decodes_apart));
+      });
+  return {with(best.layout, best.decodes_apart), best};
+}
+
+StreamSplit choose_split(const Flags& flags, const PlannedStream& stream) {
+  const bool live = flags.on("live") || flags.given("listen"), is_open = stream.is_open();
+  StreamSplit out{.engine = stream.engine(stream.settings), .forecast = {}, .memory = {}};
+  out.memory = out.engine->memory(stream.caption);
+  check_memory(out.memory);
   if (!live && !is_open && !flags.on("dry-run")) return out;
-  const double fps = model->directory.defaults.stream->fps;
-  StreamMeasurement measured = measure_stream(*out.engine, caption, fps);
+  const auto measure = [&](StreamEngine& engine) {
+    return measure_stream(engine, stream.caption, stream.fps());
+  };
+  const StreamMeasurement measured = measure(*out.engine);
   const StreamPlanConfig one = out.engine->plan();
-  const auto ulysses = static_cast<int>(std::min<int64_t>(ranks, one.heads));
-  if (is_open) out.engine.reset();  // the split that is measured next, or chosen, needs the memory
-  StreamSettings shared = settings;
-  shared.layout[Axis::kUlysses] = ulysses;
-  if (is_open && ulysses > 1 && free.has(needed(shared.layout, shared.decodes_apart))) {
-    StreamEngine engine(model, shared);
-    measured.times.exchange_s = measure_exchange(engine, caption, measured.times);
-  }
-  StreamForecast forecast = measured.stream;
+  out.forecast = measured.stream;
   if (is_open) {
-    forecast = best_stream(one, measured.times, ranks, [&](const StreamPlanConfig& split) {
-      return free.has(needed(split.layout, split.decodes_apart));
-    });
-    out.memory = free.shown(needed(forecast.layout, forecast.decodes_apart));
-    StreamSettings best = settings;
-    best.layout = forecast.layout;
-    best.decodes_apart = forecast.decodes_apart;
-    out.engine = std::make_unique<StreamEngine>(model, best);
-    out.engine->warm_up(caption);
+    out.engine.reset();  // the split that is measured next, or chosen, needs the memory
+    const BestSplit best = best_split(
+        stream, measured, [&](const StreamSettings& how) { return measure(*stream.engine(how)); });
+    out.forecast = best.forecast;
+    out.engine = stream.engine(best.settings);
+    out.memory = out.engine->memory(stream.caption);
+    out.engine->warm_up(stream.caption);
   }
-  out.forecast = forecast;
-  if (!live || keeps_up(forecast, measured.times)) return out;
-  if (is_open || ranks == 1)
+  if (!live || keeps_up(*out.forecast, measured.times)) return out;
+  const StreamSettings& settings = stream.settings;
+  if (is_open || stream.ranks == 1)
     throw Error(ErrorKind::kUsage,
-                stream_refusal(one, measured.times, ranks, {settings.width, settings.height},
-                               std::ranges::max(stream_size_multiples(model->directory))));
-  throw Error(ErrorKind::kUsage, "the stream cannot keep up: " + to_string(forecast) +
+                stream_refusal(one, measured.times, stream.ranks, {settings.width, settings.height},
+                               std::ranges::max(stream_size_multiples(stream.model->directory))));
+  throw Error(ErrorKind::kUsage, "the stream cannot keep up: " + to_string(*out.forecast) +
                                      "; legal: fewer --steps, a smaller --size, or --layout auto");
 }
 

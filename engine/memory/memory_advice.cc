@@ -77,6 +77,8 @@ std::string fitting_mode(const RefusedJob& job, const PlanOf& plan_of) {
   return {};
 }
 
+}  // namespace
+
 std::string shortage(const MemoryPlan& plan) {
   if (!plan.fits_host())
     return "the job needs " + format_bytes(plan.host.total()) +
@@ -90,8 +92,6 @@ std::string shortage(const MemoryPlan& plan) {
          format_bytes(plan.parts.decode) + "), " + format_bytes(plan.available) +
          " are available. Try ";
 }
-
-}  // namespace
 
 WeightFormat smallest_weights(const GeneratorOptions& options, const Layout& layout) {
   const bool of_cpu = !options.planned && options.device.kind == Device::Kind::kCpu;

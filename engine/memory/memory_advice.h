@@ -31,6 +31,10 @@ struct RefusedJob {
 using PlanOf = std::function<MemoryPlan(const Request& request, const GeneratorOptions& options,
                                         const Layout& layout, int rank)>;
 
+// "the job needs 5.02 GiB (weights ...), 4.00 GiB are available. Try ", of a plan that does not
+// fit.
+std::string shortage(const MemoryPlan& plan);
+
 // The error line for a job that does not fit: the memory it needs, the memory available, and two
 // things to try with the memory each of them needs.
 std::string refusal(const RefusedJob& job, const PlanOf& plan_of);

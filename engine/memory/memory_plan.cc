@@ -159,8 +159,10 @@ std::string MemoryPlan::to_string() const {
     text += stage("encode_image", parts.encode_image - parts.picture_encoder);
   if (parts.encode_audio > 0) text += stage("encode_audio", parts.encode_audio);
   text += stage("denoise", parts.denoise) + stage("decode", parts.decode) + " -> high-water " +
-          number(high_water) + (large ? " GiB" : " MiB") + " of " + format_bytes(available) +
-          (fits_device() ? "  OK (" : "  DOES NOT FIT (") + std::string(weft::to_string(residency));
+          number(high_water) + (large ? " GiB" : " MiB");
+  if (available != UINT64_MAX)
+    text += " of " + format_bytes(available) + (fits_device() ? "  OK" : "  DOES NOT FIT");
+  text += " (" + std::string(weft::to_string(residency));
   if (resident_layers > 0) text += ", " + std::to_string(resident_layers) + " layers in memory";
   text += ")";
   if (host.total() == 0) return text;

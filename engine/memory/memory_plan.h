@@ -86,7 +86,8 @@ struct MemoryPlan {
   bool fits() const { return fits_device() && fits_host(); }
   bool fits_device() const { return high_water <= available; }
   bool fits_host() const { return host.total() <= host_available; }
-  // "weights 2.81 | encode_text ... -> high-water 5.02 of 12.00 GiB  OK"
+  // "weights 2.81 | encode_text ... -> high-water 5.02 of 12.00 GiB  OK", without the last four
+  // words where memory has no limit.
   std::string to_string() const;
 };
 

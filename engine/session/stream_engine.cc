@@ -12,6 +12,7 @@
 #include "io/media/video.h"
 #include "kernels/copy.h"
 #include "kernels/transfer.h"
+#include "parallel/schedule/simulate.h"
 #include "parallel/transport/local.h"
 #include "parallel/transport/silent.h"
 
@@ -53,17 +54,22 @@ class BlockDecoder {
   }
 
   StreamPictures decode(const Segment& block, const TensorView& latent) {
-    const auto begun = std::chrono::steady_clock::now();
+    const double begun_s = seconds();
     StreamPictures out{.block = block, .first = decoder_->pictures() - before_};
     decoder_->push(HostCopy(stream_, latent));
     decoder_->finish();
     writer_.keep();
     out.pictures = std::exchange(pictures_.frames, {});
-    out.decode_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+    out.decode_s = seconds() - begun_s;
     return out;
   }
 
  private:
+  static double seconds() {
+    using Clock = std::chrono::steady_clock;
+    if (is_simulated()) return simulated_seconds();
+    return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+  }
   // The pictures that are made before the stream.
   static int64_t pictures_of(Components& parts, const StreamPicture& picture) {
     return picture.decoded_latents > 0 ? parts.vae_model().traits().frames(picture.decoded_latents)
@@ -316,7 +322,10 @@ class StreamEngine::Host final : public JobHost {
     return next_ ? engine_.enter(number, next_(number)) : JobHost::next(number, most);
   }
   void signal(const Segment& block, const TensorView& to) override {
-    engine_.take_signal(block, to);
+    if (next_)
+      engine_.take_signal(block, to);
+    else
+      std::fill_n(to.as<float>(), to.count(), 0.0f);
   }
   void noise(const Segment& block, const TensorView& to) override {
     noise_.fill(to, block.frames.begin);
@@ -359,66 +368,136 @@ void StreamEngine::draw(const Part& part, const StreamPlanConfig& config, const 
   StreamDenoiser(part.rank, settings_.dtype).run(config, job, source);
 }
 
-// The most that the text encoder and the picture's take, one after the other.
-uint64_t StreamEngine::encoding_bytes(DryRun& dry, Components& parts,
-                                      const std::string& caption) const {
+// Draws blocks of no sound from a prompt and a picture that are not set.
+void StreamEngine::draw_blank(const Rank& on, int rank, const std::string& caption, int blocks,
+                              const Take& take) {
+  const auto [channels, frames, height, width] = shape();
+  const auto blank = [&](std::initializer_list<int64_t> extents) {
+    return Tensor(DType::kF32, extents, on.stream.device());
+  };
+  const Tensor prompt =
+      blank({model_->prompt_rows(caption), on.parts().text_model().traits().columns});
+  StillLatents still;
+  if (shown()) {
+    still.picture = blank({channels, 1, height, width});
+    still.video = blank({channels, traits().motion_frames, height, width});
+  }
+  StreamPlanConfig config = plan();
+  config.blocks = blocks;
+  draw({on, rank, prompt, still}, config, {}, take);
+}
+
+// Adds what the encoders of the text and of the picture take, one after the other.
+void StreamEngine::add_encoding(DryRun& dry, Components& parts, const std::string& caption,
+                                ComponentBytes& to) const {
   const RankPlacement alone;
   EncoderSeams seams(alone);
-  const auto taken = [](const Footprint& weights, const Footprint& ran) {
-    return weights.held + std::max(weights.passing, ran.held + ran.passing + ran.arena);
+  const auto working = [](const Footprint& weights, const Footprint& ran) {
+    return std::max(weights.passing, ran.held + ran.passing + ran.arena);
   };
   const std::array<int64_t, 1> rows{model_->prompt_rows(caption)};
   const DryEncoding text =
       dry_encode_text(dry, {dry.stream(), dry.arena(), parts, alone}, seams, rows, {});
-  const uint64_t most = taken(text.weights, text.ran);
-  if (!shown()) return most;
+  to.text_encoder += text.weights.held;
+  to.encode_text += working(text.weights, text.ran);
+  if (!shown()) return;
   const Footprint weights = dry.measure([&] { parts.vae_encoder(dry.stream()); });
   const Footprint ran = dry.measure([&] {
     still_latents(dry.stream(), dry.arena(), parts, settings_.picture, settings_.picture_fit,
                   shape());
   });
-  return std::max(most, taken(weights, ran));
+  to.picture_encoder += weights.held;
+  to.encode_image += weights.held + working(weights, ran);
 }
 
-// The window is full behind as many blocks as it has, and one more may take the sink's place.
-StreamBytes StreamEngine::bytes(const std::string& caption, int rank) {
+// Adds what a rank takes.
+void StreamEngine::add_bytes(const std::string& caption, int rank, ComponentBytes& to) {
   const Device own = device(rank);
-  DryRun dry(own == Device() ? std::nullopt : std::optional(device_traits(own)));
+  DryRun dry(settings_.planned || own == Device() ? settings_.planned
+                                                  : std::optional(device_traits(own)));
   Communicator world(std::make_shared<SilentTransport>(rank, ranks()));
   Communicator* const several = ranks() > 1 ? &world : nullptr;
-  const RankPlacement placement = this->placement(several);
-  StreamPlanConfig config = plan();
-  config.blocks =
-      static_cast<int>(settings_.window_frames / settings_.block_frames) + config.swap_block + 1;
-  StreamBytes out{.device = own};
-  const RankPlacement alone;
+  const RankPlacement placement = this->placement(several), alone;
   Components encoders = components(alone, dry.device()),
              parts = components(placement, dry.device());
-  if (rank == 0) out.encoding = encoding_bytes(dry, encoders, caption);
+  if (rank == 0) add_encoding(dry, encoders, caption, to);
   std::unique_ptr<AudioEncoder> hears;
-  const Footprint weights = dry.measure([&] {
+  const Footprint expert = dry.measure([&] {
     if (rank < settings_.layout.ranks()) parts.expert(dry.stream(), 0);
-    if (rank == config.decoder()) parts.vae(dry.stream());
     if (rank == 0 && hearing_) hears = encoders.audio_encoder(dry.stream());
   });
-  const auto [channels, frames, height, width] = shape();
-  const Tensor prompt =
-      dry.tensor(DType::kF32, {model_->prompt_rows(caption), parts.text_model().traits().columns});
-  StillLatents still;
-  if (shown()) {
-    still.picture = dry.tensor(DType::kF32, {channels, 1, height, width});
-    still.video = dry.tensor(DType::kF32, {channels, traits().motion_frames, height, width});
-  }
+  const StreamPlanConfig config = plan();
+  const Footprint vae = dry.measure([&] {
+    if (rank == config.decoder()) parts.vae(dry.stream());
+  });
+  // The window is full after as many blocks as it has, and one more may take the sink's place.
+  const int blocks =
+      static_cast<int>(settings_.window_frames / settings_.block_frames) + config.swap_block + 1;
   const Footprint ran = dry.measure([&] {
     Rank on(dry.stream(), dry.arena(), parts, placement);
     if (settings_.decodes_apart) on.world = several;
-    draw({on, rank, prompt, still}, config, {}, [](StreamPictures&&) {});
+    draw_blank(on, rank, caption, blocks, [](StreamPictures&&) {});
   });
-  out.weights = weights.held;
-  out.running = std::max(weights.passing, ran.held + ran.passing + ran.arena + ran.scratch) +
-                still.picture.view().bytes() + still.video.view().bytes() + prompt.view().bytes();
-  if (hears) out.running += hearing_->bytes(dry, *hears, settings_.block_frames);
-  return out;
+  to.experts[0] += expert.held;
+  to.vae += vae.held;
+  to.load_expert += std::max(expert.passing, vae.passing);
+  to.scratch += ran.scratch;
+  to.denoise +=
+      StageBytes{.tensors = ran.held + ran.passing, .arena = ran.arena, .scratch = ran.scratch}
+          .held(dry.device().has_value());
+  if (hears) to.denoise += hearing_->bytes(dry, *hears, settings_.block_frames);
+}
+
+std::vector<MemoryPlan> StreamEngine::memory(const std::string& caption) {
+  std::vector<std::vector<int>> ranks_of;  // of each device
+  std::vector<Device> devices;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    auto at = settings_.planned ? devices.end() : std::ranges::find(devices, device(rank));
+    const auto index = static_cast<size_t>(at - devices.begin());
+    if (at == devices.end()) {
+      devices.push_back(device(rank));
+      ranks_of.emplace_back();
+    }
+    ranks_of[index].push_back(rank);
+  }
+  std::vector<MemoryPlan> plans;
+  for (const std::vector<int>& ranks : ranks_of) {
+    ComponentBytes parts{.experts = {0}, .decodes_meanwhile = true};
+    for (const int rank : ranks) add_bytes(caption, rank, parts);
+    plans.push_back(memory_under(Residency::kStaged, parts, available(ranks.front())));
+  }
+  return plans;
+}
+
+// The memory of a rank's device that the stream may take.
+uint64_t StreamEngine::available(int rank) const {
+  const std::vector<uint64_t>& limits = settings_.memory_limits;
+  if (!limits.empty()) return limits[rank % limits.size()];
+  return settings_.planned ? available_memory(*settings_.planned) : available_memory(device(rank));
+}
+
+std::vector<StreamBlockTime> StreamEngine::simulated(const std::string& caption,
+                                                     const Machine& machine, int blocks) {
+  std::vector<StreamBlockTime> times;
+  simulate(ranks(), machine.device, machine.link, [&](Communicator& world) {
+    const int index = world.rank();
+    const RankPlacement placement = this->placement(&world);
+    Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
+    Arena arena;
+    Components parts = components(placement);
+    if (index < settings_.layout.ranks()) parts.expert(stream, 0);
+    if (index == plan().decoder()) parts.vae(stream);
+    Rank rank(stream, arena, parts, placement);
+    if (settings_.decodes_apart) rank.world = &world;
+    const double begun_s = simulated_seconds();
+    draw_blank(rank, index, caption, blocks, [&](StreamPictures&& drawn) {
+      times.push_back(
+          {.done_s = simulated_seconds() - begun_s,
+           .decode_s = drawn.decode_s,
+           .pictures = settings_.block_frames * parts.vae_model().traits().temporal_factor});
+    });
+  });
+  return times;
 }
 
 NextBlock StreamEngine::enter(int64_t number, StreamSignal signal) {

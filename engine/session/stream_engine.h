@@ -21,7 +21,9 @@
 
 #include "engine/conditions/stream_hearing.h"
 #include "engine/job/given_picture.h"
+#include "engine/memory/memory_plan.h"
 #include "engine/parts/components.h"
+#include "engine/planning/forecast.h"
 #include "engine/sampling/noise.h"
 #include "engine/schedules/stream_denoiser.h"
 #include "engine/session/stream_picture.h"
@@ -43,6 +45,10 @@ struct StreamSettings {
   Layout layout{};  // its axes are step and layers
   bool decodes_apart = false;
   std::vector<Device> devices{};  // of the ranks, by turns; empty: the CPU
+  // The most that a stream may take of each of them; empty: what is free.
+  std::vector<uint64_t> memory_limits{};
+  // A device of each rank, which need not be present, for memory() and simulated() alone.
+  std::optional<DeviceTraits> planned{};
   DType dtype = DType::kF32, vae_dtype = DType::kF32;
   // Formats of the matrices of the transformer and of the text encoder.
   WeightFormat weights = WeightFormat::kCompute, text_weights = WeightFormat::kCompute;
@@ -69,13 +75,10 @@ struct StreamPictures {
 // Width and height of a model's streams are multiples of these, in pixels.
 std::array<int64_t, 2> stream_size_multiples(const ModelDirectory& model);
 
-// The bytes that one rank of a stream takes of its device, or of the host.
-struct StreamBytes {
-  Device device{};
-  uint64_t encoding = 0;  // while the caption and the picture are encoded, before anything else
-  uint64_t weights = 0;   // that the stream keeps
-  uint64_t running = 0;   // beside them: keys, rows, workspace, what the VAE remembers
-  uint64_t high_water() const { return std::max(encoding, weights + running); }
+// When a block was done, and how long decoding it took.
+struct StreamBlockTime {
+  double done_s = 0, decode_s = 0;
+  int64_t pictures = 0;
 };
 
 class StreamEngine {
@@ -105,8 +108,11 @@ class StreamEngine {
   StreamPlanConfig plan() const;  // of the stream, without its end
   int ranks() const { return settings_.layout.ranks() + settings_.decodes_apart; }
   Device device(int rank) const;
-  // Predicted by a dry run of a rank that is called on its device. Loads nothing.
-  StreamBytes bytes(const std::string& caption, int rank);
+  // The plans of the devices, each for all of its ranks together, by dry runs. Loads nothing.
+  std::vector<MemoryPlan> memory(const std::string& caption);
+  // Draws so many blocks of no sound on a simulated machine. Loads nothing.
+  std::vector<StreamBlockTime> simulated(const std::string& caption, const Machine& machine,
+                                         int blocks);
   size_t arena_high_water() const;  // of all ranks so far, and of hearing
   const StreamSettings& settings() const { return settings_; }
   const OpenModel& model() const { return *model_; }
@@ -142,7 +148,12 @@ class StreamEngine {
   // Without `next` it draws blocks of no sound.
   void draw(const Part& part, const StreamPlanConfig& config, const Next& next, const Take& take);
   class Host;
-  uint64_t encoding_bytes(DryRun& dry, Components& parts, const std::string& caption) const;
+  void draw_blank(const Rank& on, int rank, const std::string& caption, int blocks,
+                  const Take& take);
+  void add_encoding(DryRun& dry, Components& parts, const std::string& caption,
+                    ComponentBytes& to) const;
+  void add_bytes(const std::string& caption, int rank, ComponentBytes& to);
+  uint64_t available(int rank) const;
   void rank(Communicator* world, const Tensor& prompt, const Next& next, const Take& take);
   NextBlock enter(int64_t number, StreamSignal signal);
   void take_signal(const Segment& block, const TensorView& to);

@@ -19,8 +19,13 @@ struct StreamMeasurement {
 StreamMeasurement measure_stream(StreamEngine& engine, const std::string& caption, double fps,
                                  int blocks = 4);
 
-// Measures StreamTimes::exchange_s: the seconds that the split of `engine` over tokens and heads
+// The same by simulation of so many blocks more; loads nothing.
+StreamMeasurement simulate_stream(StreamEngine& engine, const std::string& caption, double fps,
+                                  const Machine& machine, int blocks = 4);
+
+// StreamTimes::exchange_s from a measurement of a split over tokens and heads: the seconds that it
 // adds to its share of a forward. `times` are those of one rank.
-double measure_exchange(StreamEngine& engine, const std::string& caption, const StreamTimes& times);
+double exchange_of(const StreamMeasurement& split, const StreamSettings& settings,
+                   const StreamTimes& times);
 
 }  // namespace weft

@@ -172,6 +172,8 @@ SimulatedRank simulate_first(int ranks, const DeviceModel& device, const Link& l
   return simulate_rank(world, clock, work);
 }
 
+bool is_simulated() { return t_clock != nullptr; }
+
 double simulated_seconds() {
   CHECK(t_clock, "outside of a simulation");
   return t_clock->now();

@@ -68,7 +68,8 @@ std::vector<SimulatedRank> simulate(int ranks, const DeviceModel& device, const 
 SimulatedRank simulate_first(int ranks, const DeviceModel& device, const Link& link,
                              const std::function<void(Communicator& world)>& work);
 
-// The simulated time of the calling rank.
+// Tells if the calling thread is a rank of a simulation, and returns its simulated time.
+bool is_simulated();
 double simulated_seconds();
 
 }  // namespace weft

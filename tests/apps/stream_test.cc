@@ -167,7 +167,7 @@ TEST_F(StreamCommand, WrongValuesAreToldBeforeAnythingIsDrawn) {
            {kAvatar + sound + "--step 2 --decode-rank 3", "a rank that only decodes"},
            {kAvatar + sound + "--size 100x96", "multiples of 16"},
            {kAvatar + sound + "--first-block 4", "1 ... 3"},
-           {kAvatar + sound + "--size 16384x16384", "the stream does not fit"},
+           {kAvatar + sound + "--size 16384x16384", "are available. Try a smaller --size"},
            {kAvatar + sound + "--pcm-rate 8000", "--pcm-rate"},
            {kAvatar + sound + "--voice en", "--say"},
            {kAvatar + sound + "-o a.webm", ".mp4"},
@@ -204,6 +204,32 @@ TEST_F(StreamCommand, ADryRunTellsTheSpeed) {
   EXPECT_GT(lines[0]["fps"], 0);
   EXPECT_EQ(lines[0]["devices"], 1);
   EXPECT_EQ(files(), std::vector<std::string>{"tone.wav"});
+}
+
+TEST_F(StreamCommand, APlanTellsMemoryAndSpeedWithoutDrawing) {
+  const std::string plan =
+      "plan --model models/pocket_avatar --json --device-gflops 100 "
+      "--device-gbs 20 --link-ms 0.01 ";
+  const auto one = json_lines_of(plan), two = json_lines_of(plan + "--ranks 2 --size 192x192");
+  ASSERT_EQ(one.size(), 1u);
+  ASSERT_EQ(two.size(), 1u);
+  EXPECT_GT(one[0]["fps"], 25);
+  EXPECT_EQ(one[0]["devices"], 1);
+  EXPECT_EQ(two[0]["devices"], 2) << two[0].dump();
+  const auto drawn = json_lines_of(render("--dry-run --json"));
+  EXPECT_EQ(one[0]["memory"][0]["high_water_bytes"], drawn[0]["memory"][0]["high_water_bytes"]);
+  for (const std::string& command : {plan, render("--dry-run")}) {
+    const Outcome outcome = run(command + " --memory-limit 10M");
+    EXPECT_EQ(outcome.code, 4);
+    EXPECT_NE(outcome.err.find("10.00 MiB are available. Try a smaller --size"), std::string::npos)
+        << outcome.err;
+  }
+  for (const std::string flag : {"--num-frames 9", "--check", "--svg a.svg", "--layout all"}) {
+    const Outcome outcome = run(plan + flag);
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_NE(outcome.err.find(flag.substr(0, flag.find(' '))), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("legal"), std::string::npos) << outcome.err;
+  }
 }
 
 }  // namespace

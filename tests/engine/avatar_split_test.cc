@@ -1,4 +1,5 @@
 // A stream that follows a signal: the same bits under every split, in the engine and in a session.
+#include "engine/session/stream_measure.h"
 #include "tests/engine/avatar_testing.h"
 #include "tests/engine/session_testing.h"
 #include "tests/engine/stream_pictures.h"
@@ -159,6 +160,32 @@ TEST(AvatarSplit, RowsOfAnotherNumberAreNamed) {
         std::string(error.what()).find("3 rows of " + std::to_string(engine.signal_columns())),
         std::string::npos)
         << error.what();
+  }
+}
+
+// A forecast from the times of one rank is that of the simulated split.
+TEST(AvatarSplit, ForecastsAreThoseOfTheSimulation) {
+  const std::string caption = "a calm face";
+  Machine machine{.device = {}, .link = {.latency_s = 1e-5}};
+  machine.device.flop_per_s.fill(1e11);
+  machine.device.bytes_per_s.fill(2e10);
+  const auto simulated = [&](const SplitOfAvatar& split) {
+    StreamEngine engine(avatar(), small_avatar(split));
+    const size_t before = tensor_bytes_live();
+    StreamMeasurement out = simulate_stream(engine, caption, 25, machine);
+    EXPECT_EQ(tensor_bytes_live(), before);
+    return std::pair(out, engine.plan());
+  };
+  const auto [one, plan] = simulated({1, 1, false});
+  EXPECT_GT(one.times.forward_s, 0);
+  EXPECT_EQ(one.times.pictures, 12);
+  for (const SplitOfAvatar& split : kAvatarSplits) {
+    const auto [whole, config] = simulated(split);
+    const StreamForecast brief = stream_forecast(config, one.times);
+    EXPECT_NEAR(brief.period_s / whole.stream.period_s, 1, 0.02) << name_of(split);
+    // The first block sees no other, so its forwards are shorter than the measured ones.
+    EXPECT_GE(brief.first_frame_s, 0.98 * whole.stream.first_frame_s) << name_of(split);
+    EXPECT_LE(brief.first_frame_s, 1.15 * whole.stream.first_frame_s) << name_of(split);
   }
 }
 

@@ -316,7 +316,7 @@ TEST_F(SpeechStream, MemoryIsAsPlanned) {
       how.kept = kept;
       const size_t before = tensor_bytes_live();
       StreamEngine engine(model_, how);
-      const StreamBytes planned = engine.bytes("a face", 0);
+      const MemoryPlan planned = engine.memory("a face").front();
       EXPECT_EQ(tensor_bytes_live(), before);
       reset_tensor_bytes_peak();
       engine.run(
@@ -328,10 +328,9 @@ TEST_F(SpeechStream, MemoryIsAsPlanned) {
           },
           [](StreamPictures&&) {});
       const uint64_t taken = tensor_bytes_peak() - before + engine.arena_high_water();
-      EXPECT_NEAR(static_cast<double>(planned.high_water()) / static_cast<double>(taken), 1, 0.05)
-          << to_string(dtype) << " " << static_cast<int>(kept) << ": weights " << planned.weights
-          << ", running " << planned.running << ", encoding " << planned.encoding << ", taken "
-          << taken;
+      EXPECT_NEAR(static_cast<double>(planned.high_water) / static_cast<double>(taken), 1, 0.05)
+          << to_string(dtype) << " " << static_cast<int>(kept) << ": " << planned.to_string()
+          << ", taken " << taken;
     }
 }
 
@@ -341,12 +340,13 @@ TEST_F(SpeechStream, MemoryIsSplitByLayers) {
   halves.layout = StreamRun::split(1, 2);
   halves.decodes_apart = true;
   StreamEngine one(model_, whole), split(model_, halves);
-  uint64_t weights = 0;
-  for (int rank = 0; rank < split.ranks(); ++rank) weights += split.bytes("a face", rank).weights;
-  const uint64_t alone = one.bytes("a face", 0).weights;
-  EXPECT_GE(weights, alone);
-  EXPECT_LT(static_cast<double>(weights), 1.3 * static_cast<double>(alone));
-  EXPECT_EQ(split.bytes("a face", 1).encoding, 0u);
+  const std::vector<MemoryPlan> plans = split.memory("a face");
+  ASSERT_EQ(plans.size(), 1u);  // they share the host
+  const uint64_t weights = plans[0].parts.experts[0] + plans[0].parts.vae;
+  const ComponentBytes alone = one.memory("a face").front().parts;
+  EXPECT_GE(weights, alone.experts[0] + alone.vae);
+  EXPECT_LT(static_cast<double>(weights), 1.3 * static_cast<double>(alone.experts[0] + alone.vae));
+  EXPECT_EQ(plans[0].parts.text_encoder, alone.text_encoder);  // the first rank's alone
 }
 
 TEST_F(SpeechStream, WrongSettingsAreNamed) {

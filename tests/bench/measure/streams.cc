@@ -33,6 +33,7 @@ struct Avatar {
   static StreamSettings settings_of(const Flags& flags, DType dtype, const OpenModel& model) {
     Ranks ranks = stream_ranks(flags);
     StreamSettings settings = stream_settings(flags, ranks, model);
+    take_devices(flags, ranks, settings);
     settings.dtype = dtype;
     settings.seed = 0;  // every run draws the same noise
     return settings;
