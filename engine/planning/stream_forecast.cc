@@ -18,27 +18,9 @@ std::string text(const char* format, double value) {
   return out;
 }
 
-// All forwards of a block, the clean pass among them, follow each other whatever the split.
-StreamForecast clean_forecast(const StreamPlanConfig& config, const StreamTimes& times) {
-  const double hops_s =
-      (config.steps + 1) * (config.layout[Axis::kLayers] - 1) * times.hop.latency_s +
-      (config.layout[Axis::kStep] - 1) * times.hop.latency_s;
-  const int ulysses = config.layout[Axis::kUlysses];
-  const double forward_s =
-      times.forward_s / ulysses + (ulysses > 1 ? times.exchange_s.value_or(0) : 0);
-  const double block_s = (config.steps + 1) * forward_s + hops_s;
-  StreamForecast out{.layout = config.layout, .decodes_apart = config.decodes_apart};
-  out.period_s =
-      config.decodes_apart ? std::max(block_s, times.decode_s) : block_s + times.decode_s;
-  out.fps = times.pictures / out.period_s;
-  out.first_frame_s = block_s - forward_s + times.decode_s;
-  return out;
-}
-
 }  // namespace
 
 StreamForecast stream_forecast(const StreamPlanConfig& given, const StreamTimes& times) {
-  if (given.clean_pass) return clean_forecast(given, times);
   StreamPlanConfig config = given;
   const int settled = config.settled_block(), spread = 2 * config.layout[Axis::kLayers] * 12;
   config.blocks = settled + spread + config.credits + 2;
@@ -66,18 +48,6 @@ StreamForecast stream_forecast(const StreamPlanConfig& given, const StreamTimes&
   return out;
 }
 
-std::string split_refusal(const StreamPlanConfig& config, const StreamTimes& times) {
-  const int ways = config.layout[Axis::kStep] * config.layout[Axis::kLayers];
-  if (!config.clean_pass || ways == 1) return "";
-  StreamPlanConfig one = config;
-  one.layout[Axis::kStep] = one.layout[Axis::kLayers] = 1;
-  const double speed_up =
-      stream_forecast(one, times).period_s / stream_forecast(config, times).period_s;
-  return to_string(config.layout) + " would be " + text("%.2f", speed_up) +
-         " times as fast as without steps and layers: a block sees the keys of a clean pass over "
-         "the one ahead, and cannot begin before it; legal: ulysses, with or without a decoder";
-}
-
 StreamForecast best_stream(const StreamPlanConfig& config, const StreamTimes& times, int devices,
                            const std::function<bool(const StreamPlanConfig&)>& fits) {
   std::optional<StreamForecast> best;
@@ -101,7 +71,6 @@ StreamForecast best_stream(const StreamPlanConfig& config, const StreamTimes& ti
           split.layout[Axis::kUlysses] = ulysses;
           split.decodes_apart = apart;
           if (split.ranks() > devices || (fits && !fits(split))) continue;
-          if (!split_refusal(split, times).empty()) continue;
           const StreamForecast forecast = stream_forecast(split, times);
           if (!best || rank(forecast) < rank(*best)) best = forecast;
         }

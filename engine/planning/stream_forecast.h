@@ -38,11 +38,6 @@ struct StreamForecast {
 // Forecasts a stream of `config`, whose blocks are full and whose number of them is not read.
 StreamForecast stream_forecast(const StreamPlanConfig& config, const StreamTimes& times);
 
-// Says why a split is no use, in one line; "" where it is one. Behind a clean pass no block can
-// begin before the one ahead has ended, so neither steps nor layers on several ranks are any
-// faster.
-std::string split_refusal(const StreamPlanConfig& config, const StreamTimes& times);
-
 // Returns the forecast of the best split on so many devices: one rank, steps, layers, both, tokens
 // and heads, with and without a rank that only decodes. Splits that keep up go before those that do
 // not. Among the former the first pictures decide, and then the number of devices; among the latter

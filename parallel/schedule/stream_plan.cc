@@ -391,7 +391,6 @@ Plan plan_stream(const StreamPlanConfig& config, const Range& turns, int rank) {
   CHECK(layout[Axis::kUlysses] == 1 || layout[Axis::kLayers] == 1, to_string(layout));
   CHECK(layout[Axis::kStep] <= config.steps && config.blocks >= 1 && config.credits >= 1, "steps",
         config.steps, "blocks", config.blocks, "credits", config.credits);
-  CHECK(!config.clean_pass);
   return StreamWriter(config, rank).write(turns, all);
 }
 

@@ -55,9 +55,6 @@ struct StreamPlanConfig {
   int swap_block = 0;           // 0: the sink stays
   int credits = 2;
   int layers = 1;  // transformer blocks
-  // Later blocks see the keys of one more pass over a finished block (Self-Forcing, 2025, arXiv
-  // 2506.08009), in place of each step's own. Such a stream is forecast, but has no plan.
-  bool clean_pass = false;
   int64_t heads = 0;  // of attention: ulysses has at most so many ranks
   // Its axes are step, layers and tensor, or step, tensor and ulysses.
   Layout layout{};

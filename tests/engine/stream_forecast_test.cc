@@ -97,32 +97,6 @@ TEST(StreamForecast, UlyssesIsChosenWhereItsMessagesAreCheap) {
   EXPECT_LE(best_stream(config, times, 8).layout[Axis::kUlysses], 2);
 }
 
-// Law 34.
-TEST(StreamForecast, BehindACleanPassNoSplitIsFaster) {
-  StreamTimes times = kPaper;
-  for (const double hop_s : {0.0, 0.01}) {
-    times.hop.latency_s = hop_s;
-    StreamPlanConfig one = plan_config_of(4, 1, true);
-    one.clean_pass = true;
-    EXPECT_EQ(split_refusal(one, times), "");
-    const double alone = stream_forecast(one, times).period_s;
-    EXPECT_NEAR(alone, 5 * times.forward_s, 1e-9) << "T + 1 forwards";
-    for (const auto& [groups, layers] : {std::pair{2, 1}, {4, 1}, {1, 2}, {4, 2}}) {
-      StreamPlanConfig split = plan_config_of(4, groups, true, layers);
-      EXPECT_EQ(split_refusal(split, times), "") << "each step has keys of its own";
-      EXPECT_LT(stream_forecast(split, times).period_s, 0.6 * alone);
-      split.clean_pass = true;
-      EXPECT_GE(stream_forecast(split, times).period_s, alone);
-      EXPECT_LE(stream_forecast(split, times).period_s, alone + 12 * hop_s);
-      const std::string why = split_refusal(split, times);
-      EXPECT_NE(why.find(to_string(split.layout) + " would be "), std::string::npos) << why;
-      EXPECT_NE(why.find(hop_s > 0 ? "be 0.9" : "be 1.00 times"), std::string::npos) << why;
-    }
-    const StreamForecast best = best_stream(one, times, 8);
-    EXPECT_EQ(best.layout.ranks(), 1);
-  }
-}
-
 // As few devices as keep up; where none do, the fastest.
 TEST(StreamForecast, ChoosesTheSplit) {
   const StreamForecast five = best_stream(plan_config_of(4, 1, false), kPaper, 5);
