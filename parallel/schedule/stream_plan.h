@@ -54,7 +54,7 @@ struct StreamPlanConfig {
   int64_t sink_joint_rows = 0;  // hidden rows of a sink beside its tokens; every rank makes them
   int swap_block = 0;           // 0: the sink stays
   int credits = 2;
-  int layers = 1;  // transformer blocks
+  int layers = 1;     // transformer blocks
   int64_t heads = 0;  // of attention: ulysses has at most so many ranks
   // Its axes are step, layers and tensor, or step, tensor and ulysses.
   Layout layout{};
