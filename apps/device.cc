@@ -159,7 +159,7 @@ void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work
   }
 }
 
-uint64_t agreed(const Ranks& ranks, uint64_t value) {
+uint64_t broadcast_from_root(const Ranks& ranks, uint64_t value) {
   if (!ranks.processes) return value;
   on_ranks(ranks, [&](Communicator& world) {
     Stream stream = Stream::cpu(1);

@@ -43,7 +43,7 @@ void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work
               const Link* link = nullptr);
 
 // Returns the first rank's value in every process.
-uint64_t agreed(const Ranks& ranks, uint64_t value);
+uint64_t broadcast_from_root(const Ranks& ranks, uint64_t value);
 // An Error that every process of a job throws, so that all of them end and one of them tells it.
 class AgreedError : public Error {
  public:

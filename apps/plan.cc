@@ -12,7 +12,7 @@
 #include "apps/model_folder.h"
 #include "apps/plan_queue.h"
 #include "apps/stream/plan_stream.h"
-#include "engine/job/sound_clips.h"
+#include "engine/job/speech_chunks.h"
 #include "io/atomic_file.h"
 #include "io/json.h"
 #include "parallel/schedule/plan_check.h"
@@ -199,7 +199,7 @@ void check_memory(const PlannedJob& job, const Forecast& out) {
 
 // A queue of many blocks is never simulated whole.
 Forecast forecast_of(const PlannedJob& job, const Layout& layout) {
-  if (!job.request.method->in_blocks()) return forecast_whole(job, layout);
+  if (!job.request.method->in_segments()) return forecast_whole(job, layout);
   Forecast out = QuickForecast(job)(layout);
   out.memory = memory_of(job, layout);
   return out;
@@ -226,7 +226,7 @@ LayoutTimes compare(const PlannedJob& job, const std::string& text, int ranks, b
     layouts = {out.choice->best.front().layout};
     out.forecasts = out.choice->best;
     out.alone_s = QuickForecast(alone)({}).seconds;
-    if (!whole && !job.request.method->in_blocks()) return out;
+    if (!whole && !job.request.method->in_segments()) return out;
     out.forecasts.clear();
   }
   out.alone_s = forecast_of(alone, {}).seconds;

@@ -52,7 +52,7 @@ SlotTable table_of(const QueuePlanConfig& config, std::span<const Plan> plans) {
 }
 
 std::string name_of(const Pass& pass, bool both_branches) {
-  return std::to_string(pass.clip) + "." + std::to_string(pass.step) +
+  return std::to_string(pass.segment) + "." + std::to_string(pass.step) +
          (both_branches ? pass.branch ? "-" : "+" : "");
 }
 
@@ -70,8 +70,8 @@ std::vector<int64_t> shown_slots(const SlotTable& table) {
   return shown;
 }
 
-// `skipped` blocks of the video, of so many slots each, belong behind the middle of the table.
-void print_slots(const SlotTable& table, int skipped, int64_t block_slots) {
+// `skipped` segments of the video, of so many slots each, belong after the middle of the table.
+void print_slots(const SlotTable& table, int skipped, int64_t segment_slot) {
   std::printf("\n%-9s", "slot");
   for (const Column& column : table.columns) std::printf(" %9s", column.name.c_str());
   std::printf("    block.step%s of a forward, . is idle\n",
@@ -79,7 +79,7 @@ void print_slots(const SlotTable& table, int skipped, int64_t block_slots) {
   int64_t next = 0;
   for (const int64_t slot : shown_slots(table)) {
     const bool late = 2 * slot > table.slots + 6;
-    const int64_t moved = late ? skipped * block_slots : 0;
+    const int64_t moved = late ? skipped * segment_slot : 0;
     if (slot + moved > next)
       std::printf("... %lld slots\n", static_cast<long long>(slot + moved - next));
     next = slot + moved + 1;
@@ -89,7 +89,7 @@ void print_slots(const SlotTable& table, int skipped, int64_t block_slots) {
       std::string cell = ".";
       if (found != column.forwards.end()) {
         Pass pass = found->second;
-        if (late) pass.clip += skipped;
+        if (late) pass.segment += skipped;
         cell = name_of(pass, table.branches == 2);
       }
       std::printf(" %9s", cell.c_str());
@@ -122,7 +122,7 @@ std::vector<LinkUse> links_of(const QueueTimeline& timeline) {
 std::string law_of(const QueueTimeline& timeline, const SlotTable& table) {
   const QueuePlanConfig& config = timeline.config;
   const int64_t n = config.layout[Axis::kLayers],
-                longest = std::min<int64_t>(std::ssize(config.steps), config.blocks);
+                longest = std::min<int64_t>(std::ssize(config.steps), config.segments);
   const std::string stages = ", N = " + std::to_string(n) + " stages";
   if (longest <= n)
     return "the queue is never longer than " + std::to_string(longest) +
@@ -133,19 +133,19 @@ std::string law_of(const QueueTimeline& timeline, const SlotTable& table) {
   return (table.branches == 1 ? "N^2 - 1" : "2 floor(N^2 / 4) + N - 1") + stages;
 }
 
-int64_t block_slots(const QueueTimeline& timeline, const SlotTable& table) {
-  return static_cast<int64_t>(table.columns.front().forwards.size()) / timeline.config.blocks;
+int64_t segment_slot(const QueueTimeline& timeline, const SlotTable& table) {
+  return static_cast<int64_t>(table.columns.front().forwards.size()) / timeline.config.segments;
 }
 
 }  // namespace
 
 void print_queue(const QueueTimeline& timeline, const Forecast& forecast) {
   const SlotTable table = table_of(timeline.config, timeline.plans);
-  const int64_t each = block_slots(timeline, table), slots = table.slots + timeline.skipped * each;
-  std::printf("queue   %d blocks, %zu steps", timeline.config.blocks + timeline.skipped,
+  const int64_t each = segment_slot(timeline, table), slots = table.slots + timeline.skipped * each;
+  std::printf("queue   %d blocks, %zu steps", timeline.config.segments + timeline.skipped,
               timeline.config.steps.size());
-  if (timeline.block_s > 0)
-    std::printf("; a block per %.4g s while the queue is full", timeline.block_s);
+  if (timeline.segment_s > 0)
+    std::printf("; a block per %.4g s while the queue is full", timeline.segment_s);
   std::printf("\nframes  the first after %.4g s, the last after %.4g s\n", forecast.first_frame_s,
               forecast.seconds);
   std::printf("bubbles %lld of %lld slots of a stage are idle (%.2f %%): %s\n",
@@ -161,11 +161,11 @@ void print_queue(const QueueTimeline& timeline, const Forecast& forecast) {
 
 Json to_json(const QueueTimeline& timeline, const Forecast& forecast) {
   const SlotTable table = table_of(timeline.config, timeline.plans);
-  const int blocks = timeline.config.blocks + timeline.skipped;
-  Json object{{"blocks", blocks},
+  const int segments = timeline.config.segments + timeline.skipped;
+  Json object{{"blocks", segments},
               {"steps", timeline.config.steps.size()},
               {"stages", timeline.config.layout[Axis::kLayers]},
-              {"block_seconds", timeline.block_s},
+              {"block_seconds", timeline.segment_s},
               {"first_frame_seconds", forecast.first_frame_s},
               {"last_frame_seconds", forecast.seconds},
               {"idle_slots", table.idle()},
@@ -176,13 +176,13 @@ Json to_json(const QueueTimeline& timeline, const Forecast& forecast) {
                                {"messages", link.sent.messages},
                                {"bytes", link.sent.bytes}});
   QueuePlanConfig config = timeline.config;
-  config.blocks = blocks;
+  config.segments = segments;
   const auto columns = static_cast<int64_t>(table.columns.size());
-  if (blocks * block_slots(timeline, table) * columns > kMostForwards) return object;
+  if (segments * segment_slot(timeline, table) * columns > kMostForwards) return object;
   for (const Column& column : table_of(config, plan_queue(config)).columns) {
     Json forwards = Json::array();
     for (const auto& [slot, pass] : column.forwards)
-      forwards.push_back(Json::array({slot, pass.clip, pass.step, pass.branch}));
+      forwards.push_back(Json::array({slot, pass.segment, pass.step, pass.branch}));
     object["slots"].push_back({{"rank", column.rank}, {"forwards", std::move(forwards)}});
   }
   return object;

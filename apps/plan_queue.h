@@ -1,5 +1,5 @@
 #pragma once
-// The part of `weft plan` that is about the block queue: slots, idle slots, links and frames.
+// The part of `weft plan` that is about the segment queue: slots, idle slots, links and frames.
 #include <string>
 
 #include "engine/planning/forecast.h"

@@ -1,6 +1,6 @@
 #pragma once
 // The convolution family works channels last ([F, H, W, C]); weights are packed once at load. Time
-// is causal: the caller puts the history frames in front of x; nothing is padded behind.
+// is causal: the caller puts the history frames in front of x; nothing is padded after them.
 #include <array>
 
 #include "kernels/packed_weights.h"

@@ -28,7 +28,7 @@ class DeviceGraph {
   // `work` is then called once more, and if that is lost too, record() returns false and the caller
   // runs the work itself.
   bool record(Stream& stream, const std::function<void()>& work);
-  // Enqueues the recorded work behind everything the stream has been given.
+  // Enqueues the recorded work after everything the stream has been given.
   void launch(Stream& stream);
 
  private:

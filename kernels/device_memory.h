@@ -89,7 +89,7 @@ class DeviceEvent {
   DeviceEvent(DeviceEvent&&) noexcept;
   DeviceEvent& operator=(DeviceEvent&&) noexcept;
 
-  void record(Stream& stream);   // the point lies behind all work `stream` has been given so far
+  void record(Stream& stream);   // the point lies after all work `stream` has been given so far
   void wait_on(Stream& stream);  // work that `stream` is given from now on runs after the point
   void sync();                   // the host waits for the point
   bool done();  // true once the point has been passed, or where nothing was recorded

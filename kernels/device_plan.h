@@ -32,7 +32,7 @@ inline size_t committed_bytes(size_t bytes) {
 // from slabs.
 inline constexpr size_t kDeviceSlab = size_t{2} << 20;
 
-// Libraries may take this much scratch behind the caller's own: for a GEMM, an attention, a
+// Libraries may take this much scratch after the caller's own: for a GEMM, an attention, a
 // convolution. They are only asked for algorithms that need no more.
 inline constexpr size_t kGemmWorkspace = size_t{64} << 20;
 inline constexpr size_t kSdpaWorkspace = size_t{64} << 20;
@@ -60,7 +60,7 @@ struct MatrixExtents {
 };
 int64_t rows_in_waves(int64_t rows, std::span<const MatrixExtents> matrices, int multiprocessors);
 
-// Gives out offsets in a queue's scratch behind the caller's `before` bytes; each is a multiple of
+// Gives out offsets in a queue's scratch after the caller's `before` bytes; each is a multiple of
 // 256 bytes.
 class ScratchPlaces {
  public:

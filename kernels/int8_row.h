@@ -24,7 +24,7 @@ struct Int8Row {
   // Rounds to nearest, ties to even. NaN becomes 0.
   static constexpr int8_t code(float number) {
     if (!(number == number)) return 0;
-    // The sum with 1.5 x 2^23 has no bits behind the point.
+    // The sum with 1.5 x 2^23 has no bits after the point.
     const auto bits = std::bit_cast<uint32_t>(number + 0x1.8p23f);
     return static_cast<int8_t>(static_cast<int32_t>(bits - 0x4b400000u));
   }

@@ -272,7 +272,7 @@ ModelDirectory open_model_directory(const std::string& path, const PartFiles& fi
   files.note_names(model);
   if (root) model.scheduler_config = model.family->pipeline(model).scheduler;
   if (model.family->pictures) model.pictures = model.family->pictures(model);
-  if (model.family->clips) model.clips = model.family->clips(model);
+  if (model.family->chunks) model.chunks = model.family->chunks(model);
   model.defaults = default_settings(model);
   return model;
 }

@@ -25,7 +25,7 @@ struct StreamPicture {
   int64_t sink_frame = 0;  // the sink's position in time, in frames of tokens
   // A forward draws from these how many frames ahead of its block the sink is kept.
   Range sink_distance{};
-  int swap_block = 0;  // before this block the stream's first latent becomes the sink; 0: never
+  int swap_segment = 0;  // before this block the stream's first latent becomes the sink; 0: never
   // The decoder has seen so many latents of the standing picture when the first block comes, of
   // whose pictures the first ones are not shown.
   int64_t decoded_latents = 0, dropped_pictures = 0;
@@ -38,10 +38,10 @@ struct StreamDefaults {
   int64_t width = 0, height = 0;  // pixels
   double fps = 0;
   int steps = 0;
-  std::string solver;         // "": that of the model's scheduler
-  int64_t block_frames = 0;   // latent frames of a block
-  int64_t window_frames = 0;  // latent frames that a block sees, its own among them
-  bool clean_pass = false;    // a block sees keys of finished blocks, not of the same step
+  std::string solver;          // "": that of the model's scheduler
+  int64_t segment_frames = 0;  // latent frames of a block
+  int64_t window_frames = 0;   // latent frames that a block sees, its own among them
+  bool clean_pass = false;     // a block sees keys of finished blocks, not of the same step
   std::optional<StreamPicture> picture;  // unset: streams show what the caption says alone
   std::string needs_lora;                // of which the model draws good streams; "": it needs none
 };
@@ -100,13 +100,13 @@ struct PictureConditioning {
   bool reads_any() const { return form != PictureForm::kNone; }
 };
 
-// The clips of a model whose videos follow a sound. Each is denoised for its part of the sound, and
-// goes on from the pictures before it.
-struct SoundClips {
-  int64_t latent_frames = 0;  // of a clip; 0: the videos follow no sound
-  // The first clip goes on from the reference picture, and so many of its pictures are not shown.
+// The chunks of a model whose videos follow a sound. Each is denoised for its part of the sound,
+// and goes on from the pictures before it.
+struct SpeechChunks {
+  int64_t latent_frames = 0;  // of a chunk; 0: the videos follow no sound
+  // The first chunk goes on from the reference picture, and so many of its pictures are not shown.
   int64_t dropped_frames = 0;
-  int64_t motion_frames = 0;  // pictures before a clip, which are encoded (Conditions::motion)
+  int64_t motion_frames = 0;  // pictures before a chunk, which are encoded (Conditions::motion)
   int64_t size_multiple = 1;  // pixels, of width and height
 
   bool any() const { return latent_frames > 0; }
@@ -150,8 +150,8 @@ struct ModelFamily {
   DefaultSettings (*defaults)(const ModelDirectory& model) = nullptr;
   // Says which pictures the model reads; null: none.
   PictureConditioning (*pictures)(const ModelDirectory& model) = nullptr;
-  // Says in which clips its videos follow a sound; null: they follow none.
-  SoundClips (*clips)(const ModelDirectory& model) = nullptr;
+  // Says in which chunks its videos follow a sound; null: they follow none.
+  SpeechChunks (*chunks)(const ModelDirectory& model) = nullptr;
   const RootLayout* root = nullptr;  // of its folders; null: they have a model_index.json
   // These describe a model whose parts are single files: the classes of the parts, of which the
   // transformer's tells the family, and the rest. A family without them needs a folder.
@@ -187,7 +187,7 @@ struct ModelDirectory {
   std::shared_ptr<const AudioEncoderModel> audio_model;  // null: the folder has none
   std::shared_ptr<const ImageEncoderModel> image_model;  // null: the folder has none
   PictureConditioning pictures;
-  SoundClips clips;
+  SpeechChunks chunks;
   DefaultSettings defaults;
 
   // Two experts run only if transformer_2 exists, whatever boundary_ratio says.

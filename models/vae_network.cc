@@ -290,7 +290,7 @@ void NetworkVaeEncoder::encode_chunk(Context& context, const TensorView& frames,
           copy(context.stream, pixels(frames.select(0, f), design_.patch),
                cells(in.select(0, f), design_.patch));
       },
-      [&](const TensorView& out) {  // may also hold the log-variance, behind the mean
+      [&](const TensorView& out) {  // may also hold the log-variance, after the mean
         copy(context.stream, out.select(0, 0).slice(2, 0, mean[0]), mean.permute({1, 2, 0}));
       });
 }

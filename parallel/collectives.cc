@@ -60,7 +60,7 @@ void Communicator::gather_v(Stream& stream, const Tag& tag, const TensorView& in
 
 namespace {
 
-// P - 1 hops around the ring, with the tag's number and those behind it. Each chunk that arrives is
+// P - 1 hops around the ring, with the tag's number and those after it. Each chunk that arrives is
 // sent on in the next hop. Before that it is added to the own one (rank r first sends chunk r, and
 // chunk r + 1 is complete at the end), or it replaces the own one (rank r first sends chunk r + 1).
 enum class Arrival : uint8_t { kAdd, kReplace };

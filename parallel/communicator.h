@@ -123,7 +123,7 @@ class Communicator {
                 const std::function<TensorView(int rank)>& landing,
                 const std::function<void(int rank, const TensorView& rows)>& landed = {});
   // x (f32, any shape, contiguous) = sum over ranks, the same bits on all of them, in place.
-  // Scratch from `arena`. Uses hops 0 ... 2 P - 1 behind the tag's.
+  // Scratch from `arena`. Uses hops 0 ... 2 P - 1 after the tag's.
   void all_reduce(Stream& stream, Arena& arena, const Tag& tag, const TensorView& x,
                   AllReduce algorithm);
   void broadcast(Stream& stream, const Tag& tag, const TensorView& view, int root);

@@ -8,8 +8,8 @@
 namespace weft {
 
 std::string to_string(const FeatureKey& key) {
-  return std::string(to_string(key.kind)) + " of clip " + std::to_string(key.clip) + " branch " +
-         std::to_string(key.branch) + " layer " + std::to_string(key.layer);
+  return std::string(to_string(key.kind)) + " of segment " + std::to_string(key.segment) +
+         " branch " + std::to_string(key.branch) + " layer " + std::to_string(key.layer);
 }
 
 FeatureCache::FeatureCache(Communicator* group, FeatureDescription description)
@@ -96,7 +96,7 @@ void FeatureCache::exchange(Stream& stream, const FeatureKey& key, int version,
   Version& written = begin_exchange(key, version);
   if (!group_) return;
   const Tag tag{.kind = key.kind,
-                .pass = {.branch = key.branch, .clip = key.clip, .step = version},
+                .pass = {.branch = key.branch, .segment = key.segment, .step = version},
                 .layer = key.layer};
   std::vector<Message> sends;
   for (size_t i = 0; i < description_.links.size(); ++i) {

@@ -25,11 +25,11 @@
 namespace weft {
 
 struct FeatureKey {
-  int clip = 0, branch = 0, layer = 0;
+  int segment = 0, branch = 0, layer = 0;
   Payload kind = Payload::kKeyValue;
   auto operator<=>(const FeatureKey&) const = default;
 };
-std::string to_string(const FeatureKey& key);  // "key-value of clip 0 branch 1 layer 3"
+std::string to_string(const FeatureKey& key);  // "key-value of segment 0 branch 1 layer 3"
 
 // Rows that go to and come from a peer with every version, counted in the sender's part.
 struct FeatureLink {

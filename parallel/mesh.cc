@@ -389,7 +389,7 @@ std::vector<Layout> parse_layouts(const std::string& text, int ranks, const Layo
   });
   if (layouts.empty()) refuse_with_list(text, why, ranks, limits);
   sort_by_preference(layouts);
-  // Blocks of whole frames go through the stages one behind the other, so these cost the least.
+  // Blocks of whole frames go through the stages one after the other, so these cost the least.
   if (blocks)
     std::ranges::stable_sort(layouts, std::greater(),
                              [](const Layout& layout) { return layout[Axis::kLayers]; });

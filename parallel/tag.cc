@@ -13,10 +13,10 @@ constexpr const char* kPayloadNames[] = {"control",  "text",      "hidden",    "
 static_assert(std::size(kPayloadNames) == static_cast<size_t>(Payload::kCount));
 
 // In the order of Topic.
-constexpr const char* kTopicNames[] = {"pass",     "share", "job",     "start",   "step",
-                                       "skip",     "block", "text",    "audio",   "pictures",
-                                       "decode",   "file",  "changes", "preview", "kept",
-                                       "channels", "clip",  "output",  "check"};
+constexpr const char* kTopicNames[] = {"pass",     "share",   "job",     "start",   "step",
+                                       "skip",     "segment", "text",    "audio",   "pictures",
+                                       "decode",   "file",    "changes", "preview", "kept",
+                                       "channels", "clip",    "output",  "check"};
 static_assert(std::size(kTopicNames) == static_cast<size_t>(Topic::kCount) &&
               std::size(kTopicNames) <= 1 << 5);  // the bits of a topic
 
@@ -33,8 +33,8 @@ template <class Visit>
 void for_each_field(Fields& fields, Visit&& visit) {
   Pass& pass = fields.tag.pass;
   visit(0, fields.job, 16, "job");
-  visit(0, pass.request, 16, "request");
-  visit(0, pass.clip, 16, "clip");
+  visit(0, pass.prompt, 16, "prompt");
+  visit(0, pass.segment, 16, "segment");
   visit(0, pass.micro, 16, "micro");
   visit(1, fields.group, 8, "group");
   visit(1, fields.kind, 5, "kind");

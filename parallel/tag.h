@@ -16,7 +16,7 @@ enum class Payload : uint8_t {
   kControl,     // decisions, sizes, times
   kText,        // prompt rows, f32
   kHidden,      // hidden rows between layer stages
-  kFirstBlock,  // hidden rows behind the first block, f32
+  kFirstBlock,  // hidden rows after the first block, f32
   kHeadsIn,     // Ulysses: q, k, v from tokens to heads
   kHeadsOut,    // Ulysses: the result from heads to tokens
   kKeyValue,    // ring: blocks of k and v
@@ -41,7 +41,7 @@ enum class Topic : uint8_t {
   kStart,     // where a job begins: the decision, and a checkpoint's tensors
   kStep,      // whether a job goes on
   kSkip,      // whether a step is skipped; all ranks have a part in it
-  kBlock,     // the next block of a stream, by the first of the ranks that read it
+  kSegment,   // the next segment of a stream, by the first of the ranks that read it
   kText,      // rows of prompts, and whether the root has kept them
   kAudio,     // rows of a sound
   kPictures,  // rows and latents of pictures

@@ -31,7 +31,7 @@ start() {
   job=$!
 }
 
-# signal, wanted code, event: sent to mpirun behind that event of the progress.
+# signal, wanted code, event: sent to mpirun after that event of the progress.
 interrupt() {
   until grep -q -- "$3" "$folder/err"; do
     kill -0 "$job" 2> /dev/null || { fault "the job ended before $3"; break; }

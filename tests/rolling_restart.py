@@ -103,13 +103,13 @@ class Viewer(threading.Thread):
             self.take_packet(message)
 
     def take_packet(self, packet):
-        """Packets follow each other; behind a resume some may come again."""
+        """Packets follow each other; after a resume some may come again."""
         number = packet["number"]
         if number > self.expected or (number < self.expected and not self.is_resumed):
             self.fault(f"packet {number} came, expected {self.expected}")
         is_new = number == self.expected
         self.expected = max(self.expected, number + 1)
-        # The sound of a picture is a packet of its own behind it, unless it is within the fragment.
+        # The sound of a picture is a packet of its own after it, unless it is within the fragment.
         if self.container == "fmp4" or packet["kind"] == HEARD:
             self.seen_us = packet["time_us"]
         is_spoken = is_new and packet["kind"] == MEDIA and not packet["flags"] & 2

@@ -9,7 +9,7 @@
 #include "apps/batch/batch_log.h"
 #include "apps/batch/job_drawing.h"
 #include "apps/commands.h"
-#include "apps/generate/drawer.h"
+#include "apps/generate/job_runner.h"
 #include "apps/generate/progress.h"
 #include "apps/generate/resume.h"
 #include "io/sha256.h"
@@ -306,7 +306,7 @@ class Batch {
   const std::vector<Line> lines_;
   std::map<size_t, std::string> faults_;  // by the index of the line
   std::vector<BatchJob> jobs_;
-  Drawer drawer_;
+  JobRunner drawer_;
   std::unique_ptr<BatchLog> log_;  // in the first process alone
 };
 

@@ -66,7 +66,7 @@ class AttentionCall {
         std::copy_n(out + i - 4 * kPeriod, 4, out + i);
         continue;
       }
-      const auto block = normals_of_block(seed, static_cast<uint32_t>(i / 4), 0, 0);
+      const auto block = normals_of_segment(seed, static_cast<uint32_t>(i / 4), 0, 0);
       std::copy_n(block.begin(), 4, out + i);
     }
     Tensor there(dtype, values.view().shape(), stream.device());

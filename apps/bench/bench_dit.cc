@@ -228,7 +228,7 @@ struct Timed {
 };
 
 // On a device each forward is timed as a whole; one that waits for every op, for the op families,
-// comes behind it.
+// comes after it.
 void time_forwards(Stream& stream, const Transformer& model, Forward& forward,
                    MachineLimits& limits, int repeat, Timed& timed) {
   const bool device = stream.queue() != nullptr, recordable = model.streamed_bytes() == 0;

@@ -267,7 +267,7 @@ int run_complete(const Flags& flags) {
   check_flags(flags);
   const Ranks ranks = ranks_of(flags);
   Profiling profiling(flags, ranks);
-  const uint64_t seed = agreed(ranks, seed_of(flags));
+  const uint64_t seed = broadcast_from_root(ranks, seed_of(flags));
   const Job job = job_of(flags, ranks, seed, profiling.ops());
   const bool shows = ranks.speaks && informative(flags);
   if (shows) print_header(flags, job, ranks, seed);

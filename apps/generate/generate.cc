@@ -47,7 +47,7 @@ std::string percent(double share) {
 }
 
 // Returns "teacache:0.1, 9 of 20 steps skipped, ...", and a line per audited step. The output of a
-// computed step behind skipped ones shows what they missed together.
+// computed step after skipped ones shows what they missed together.
 std::string cache_text(const RunResult& result) {
   const auto& steps = result.cached;
   std::string text = to_string(result.request.cache) + ", " +
@@ -156,7 +156,7 @@ class Generation {
     stamp_now(fields_);
     if (!jobs_.front().spec.seeded && !dry)
       seed = seed_left(flags_, output_names(expand_name(pattern(0), fields_of(0)))).value_or(seed);
-    seed = agreed(drawer_.ranks(), seed);
+    seed = broadcast_from_root(drawer_.ranks(), seed);
     for (size_t i = 0; i < jobs_.size(); ++i)
       if (!jobs_[i].spec.seeded) drawings_.all[i].spec.request.seed = seed;
     for (size_t i = 0; i < jobs_.size(); ++i)
@@ -293,11 +293,11 @@ class Generation {
   const std::vector<GivenJob> jobs_;
   const bool several_;
   const std::string expander_;
-  Drawer drawer_;
+  JobRunner drawer_;
 
   // Set by resolve().
-  Drawer::Drawings drawings_;  // with all defaults
-  NameFields fields_;          // the date and the time
+  JobRunner::Drawings drawings_;  // with all defaults
+  NameFields fields_;             // the date and the time
 };
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "apps/generate/drawer.h"
+#include "apps/generate/job_runner.h"
 
 namespace weft {
 

@@ -31,7 +31,7 @@ double overall_percent(const Progress& progress) {
     const char* name;
     double begin, end;
   };
-  constexpr double kFirst = 8, kLast = 97;  // of the stages that each clip has
+  constexpr double kFirst = 8, kLast = 97;  // of the stages that each chunk has
   constexpr Stage kStages[] = {{"load", 0, 4},           {"encode_text", 4, 6},
                                {"encode_audio", 6, 7},   {"encode_image", 7, kFirst},
                                {"denoise", kFirst, 80},  {"decode", 80, kLast},
@@ -40,10 +40,10 @@ double overall_percent(const Progress& progress) {
     if (progress.stage == stage.name) {
       const double part = progress.total > 0 ? double(progress.step) / progress.total : 0;
       const double percent = stage.begin + (stage.end - stage.begin) * std::clamp(part, 0.0, 1.0);
-      if (percent < kFirst && progress.clip == 0) return percent;
+      if (percent < kFirst && progress.chunk == 0) return percent;
       if (percent > kLast) return percent;
       const double of_clip = std::max(percent - kFirst, 0.0);
-      return kFirst + (progress.clip * (kLast - kFirst) + of_clip) / progress.clips;
+      return kFirst + (progress.chunk * (kLast - kFirst) + of_clip) / progress.chunks;
     }
   return 0;
 }
@@ -140,19 +140,19 @@ void ProgressPrinter::print(const Progress& progress, double percent) {
     return;
   }
   std::string detail = progress.stage;
-  if (progress.clips > 1 && progress.stage != "completed")
-    detail = "clip " + std::to_string(progress.clip + 1) + "/" + std::to_string(progress.clips) +
+  if (progress.chunks > 1 && progress.stage != "completed")
+    detail = "clip " + std::to_string(progress.chunk + 1) + "/" + std::to_string(progress.chunks) +
              "  " + detail;
   if (progress.total > 1)
     detail += " " + std::to_string(progress.step) + "/" + std::to_string(progress.total);
   char numbers[96] = "";
   const bool denoises = progress.stage == "denoise" && progress.seconds_per_step > 0;
-  if (denoises && progress.blocks > 0) {
+  if (denoises && progress.segments > 0) {
     char first[48] = "";
     if (progress.first_frame_seconds > 0)
       std::snprintf(first, sizeof first, "first frame in %.0f s, ", progress.first_frame_seconds);
     std::snprintf(numbers, sizeof numbers, "  block %d/%d done  %slast in %.0f s",
-                  progress.finished_blocks, progress.blocks, first, progress.eta_seconds);
+                  progress.finished_segments, progress.segments, first, progress.eta_seconds);
   } else if (denoises)
     std::snprintf(numbers, sizeof numbers, "  sigma %.3f  %.2f s/step  %.0f s left", progress.sigma,
                   progress.seconds_per_step, progress.eta_seconds);
@@ -184,9 +184,9 @@ void ProgressPrinter::print_json(const Progress& progress, double percent) {
              {"eta_s", progress.eta_seconds},
              {"mem_bytes", {{"0", progress.memory_bytes}}}};
   if (progress.pictures > 0) event["frames"] = progress.pictures;
-  if (progress.clips > 1) event["clips"] = {{"done", progress.clip}, {"total", progress.clips}};
-  if (progress.blocks > 0) {
-    event["blocks"] = {{"done", progress.finished_blocks}, {"total", progress.blocks}};
+  if (progress.chunks > 1) event["clips"] = {{"done", progress.chunk}, {"total", progress.chunks}};
+  if (progress.segments > 0) {
+    event["blocks"] = {{"done", progress.finished_segments}, {"total", progress.segments}};
     if (progress.first_frame_seconds > 0) event["first_frame_eta_s"] = progress.first_frame_seconds;
   }
   if (progress.stage == "denoise") {

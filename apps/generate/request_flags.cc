@@ -370,8 +370,8 @@ GeneratorOptions options_of(const Flags& flags, const Ranks& ranks) {
   options.preview_every = preview_every(flags);
   choose_weights(flags, options);
   if (options.mode == MemoryMode::kMemory)
-    options.weights =
-        static_cast<WeightFormat>(agreed(ranks, static_cast<uint64_t>(options.weights)));
+    options.weights = static_cast<WeightFormat>(
+        broadcast_from_root(ranks, static_cast<uint64_t>(options.weights)));
   return options;
 }
 

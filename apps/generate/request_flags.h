@@ -21,7 +21,7 @@ struct GivenJob {
 
 // The flag of a field of a job.
 std::string flag_of(std::string field);
-// The flag's text: as it stands, the contents of the file behind '@', or standard input for "-".
+// The flag's text: as it stands, the contents of the file after '@', or standard input for "-".
 std::string text_argument(const Flags& flags, const std::string& name);
 // Standard input, without the line ends at its end.
 std::string standard_input();

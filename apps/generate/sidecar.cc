@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
-#include "apps/generate/drawer.h"
+#include "apps/generate/job_runner.h"
 #include "io/media/metadata.h"
 #include "io/media/segments.h"
 #include "io/text/utf8.h"

@@ -9,7 +9,7 @@
 #include "apps/device.h"
 #include "apps/generate/request_flags.h"
 #include "apps/model_folder.h"
-#include "engine/job/sound_clips.h"
+#include "engine/job/speech_chunks.h"
 
 namespace weft {
 namespace {

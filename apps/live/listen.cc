@@ -19,11 +19,11 @@ constexpr int64_t kLoopPictures = 48;
 constexpr size_t kMostLoops = 16;
 
 // Media of so many pictures travel together. They are small, since a fragment is sent when its last
-// picture was shown, and an eighth of a block's length would cost too many headers.
+// picture was shown, and an eighth of a segment's length would cost too many headers.
 constexpr int kFragmentPictures = 4, kFragmentsPerKey = 3;
 
 // An interrupted face goes on so long with what is encoded. A page has about 0.3 s more in its
-// player, and all of it must be gone after 0.6 s and a block.
+// player, and all of it must be gone after 0.6 s and a segment.
 constexpr std::chrono::milliseconds kKeptPictures{400};
 
 // The loops that were drawn, by caption.

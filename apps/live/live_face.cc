@@ -215,7 +215,7 @@ void LiveFace::show_slots() {
     if (!slot) return;
     shows_speech_ = slot->state == SessionState::kSpeaking;
     shown_.push_back(
-        {slot->index, slot->state, slot->frozen, slot->block_pictures, slot->begun, slot->made});
+        {slot->index, slot->state, slot->frozen, slot->segment_pictures, slot->begun, slot->made});
     const bool is_key = key_is_due_.exchange(false) || slot->discontinuity;
     movie->push(slot->picture, slot->sound, is_key);
   }
@@ -295,7 +295,7 @@ Json LiveFace::stats_of(const MediaPiece& piece, uint16_t& flags) {
              {"audio_recv_ts", nullptr}};
   if (last.made > last.begun) {
     const VideoSettings& video = stage_.movie.video;
-    const double seconds = double(last.block_pictures) * video.fps_den / video.fps_num;
+    const double seconds = double(last.segment_pictures) * video.fps_den / video.fps_num;
     realtime_factor_ = seconds * 1e9 / double((last.made - last.begun).count());
     stats["realtime_factor"] = realtime_factor_.load();
   }
@@ -307,7 +307,7 @@ Json LiveFace::stats_of(const MediaPiece& piece, uint16_t& flags) {
   return stats;
 }
 
-// When the sound came that had been fed last before a block began.
+// When the sound came that had been fed last before a segment began.
 std::optional<int64_t> LiveFace::received_before(MediaInstant begun) const {
   const std::lock_guard lock(mutex_);
   for (auto fed = fed_.rbegin(); fed != fed_.rend(); ++fed)

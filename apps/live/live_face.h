@@ -28,7 +28,7 @@ struct FaceStage {
   SessionConfig session;  // without loops, token and id
   MovieSettings movie;    // picture size and rates
   std::string voice;      // of texts, as espeak-ng names it
-  // The loops of a caption, drawn where they are new. Blocks.
+  // The loops of a caption, drawn where they are new. Segments.
   std::function<std::shared_ptr<const SessionLoops>(const std::string& caption)> loops;
   // The caption with a mood in it. Error(kUsage).
   std::function<std::string(const std::optional<std::string>& caption,
@@ -49,7 +49,7 @@ class LiveFace {
   LiveFace(FaceStage& stage, const FaceRequest& request, std::function<void()> ready);
   ~LiveFace();  // ends it; waits for its threads
 
-  // The client. None of these block.
+  // The client. None of these segment.
   void attach(std::shared_ptr<WebSocket> socket, int64_t seen_us);
   void detach();
   bool speak(SoundPacket packet);            // false: too much waits
@@ -66,7 +66,7 @@ class LiveFace {
   std::optional<int> position() const;  // in the queue for the engine; nullopt: wants nothing
   SessionCounts counts() const;
   PacketSender::Counts sent() const { return sender_.counts(); }
-  // The length of the latest block by the time that its computation took; 0 before the first.
+  // The length of the latest segment by the time that its computation took; 0 before the first.
   double realtime_factor() const { return realtime_factor_; }
 
  private:
@@ -111,7 +111,7 @@ class LiveFace {
     int64_t index;
     SessionState state;
     bool frozen;
-    int64_t block_pictures;
+    int64_t segment_pictures;
     MediaInstant begun, made;
   };
   std::deque<Shown> shown_;  // of the thread that shows

@@ -249,7 +249,7 @@ void LiveFaces::resume(const ClientPtr& client, const SessionResume& resume) {
 std::string LiveFaces::greeting(const Entry& entry, bool resumed) const {
   const VideoSettings& video = stage_.movie.video;
   const SessionConfig& session = stage_.session;
-  const int64_t block = int64_t{session.block_frames} * session.pictures;
+  const int64_t segment = int64_t{session.segment_frames} * session.pictures;
   return server_message("session_ready",
                         {{"session_id", entry.token.substr(0, 8)},
                          {"resume_token", entry.token},
@@ -258,7 +258,7 @@ std::string LiveFaces::greeting(const Entry& entry, bool resumed) const {
                          {"width", video.width},
                          {"height", video.height},
                          {"fps", double(video.fps_num) / video.fps_den},
-                         {"block_ms", block * 1000 * video.fps_den / video.fps_num},
+                         {"block_ms", segment * 1000 * video.fps_den / video.fps_num},
                          {"container", name_of(entry.container)},
                          {"caption", entry.caption},
                          {"mood", entry.mood},

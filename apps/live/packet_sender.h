@@ -2,7 +2,7 @@
 // PacketSender: the media of one stream on its way to one client, who may be slow, or gone for a
 // while. It never waits for the client.
 //
-// The latest packets are kept, so that a client that comes back goes on behind the last one it saw.
+// The latest packets are kept, so that a client that comes back goes on after the last one it saw.
 // A client that is more than two seconds or 8 MiB behind misses packets up to a key packet, from
 // which a player can go on.
 #include <deque>

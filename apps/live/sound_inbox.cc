@@ -36,7 +36,7 @@ bool SoundInbox::push(SoundPacket packet, MediaInstant now) {
   return true;
 }
 
-// Cuts what overlaps the packets before this one, and fills the gap behind them.
+// Cuts what overlaps the packets before this one, and fills the gap after them.
 void SoundInbox::place(SoundPacket& packet) {
   const int64_t time = packet.header.time_us;
   const auto count = int64_t(packet.samples.size());

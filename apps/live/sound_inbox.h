@@ -48,7 +48,8 @@ class SoundInbox {
   bool empty() const;
   void close();
 
-  // Blocks until there is something. A turn without new sound for `patience` ends. nullopt: closed.
+  // Segments until there is something. A turn without new sound for `patience` ends. nullopt:
+  // closed.
   std::optional<Utterance> next(MediaInstant patience);
 
   struct Counts {
@@ -71,7 +72,7 @@ class SoundInbox {
   std::condition_variable changed_;
   std::deque<Utterance> waiting_;
   size_t waiting_samples_ = 0, waiting_texts_ = 0;
-  std::optional<int64_t> expected_us_;  // the time behind the last packet
+  std::optional<int64_t> expected_us_;  // the time after the last packet
   bool is_open_ = false;                // a turn whose end does not wait yet
   size_t silent_ = 0;                   // samples at the end of the turn
   std::vector<float> lead_in_;          // the last silent packet, which a turn begins with

@@ -39,7 +39,8 @@ uint64_t memory_limit(const Flags& flags, const SimulatedMachine& machine) {
 }  // namespace
 
 bool draws_streams_alone(const ModelDirectory& model) {
-  return model.defaults.stream && !model.clips.any() && model.expert(0).traits().signal_columns > 0;
+  return model.defaults.stream && !model.chunks.any() &&
+         model.expert(0).traits().signal_columns > 0;
 }
 
 int plan_stream(const Flags& flags, const std::shared_ptr<const OpenModel>& model) {

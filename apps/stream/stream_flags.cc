@@ -28,7 +28,7 @@ struct Split {
   int ranks() const { return layout.ranks() + decodes_apart; }
 };
 
-// Reads --layout, whose decode_rank is one of its ranks or one more, behind them. nullopt: auto.
+// Reads --layout, whose decode_rank is one of its ranks or one more, after them. nullopt: auto.
 std::optional<Split> split_of(const Flags& flags, const LayoutLimits& limits) {
   constexpr std::string_view kDecode = "decode_rank=";
   const std::string text = layout_text(flags);
@@ -97,11 +97,11 @@ std::array<int64_t, 2> size_of(const Request& given, const GivenPicture& picture
 
 // --first-block. Error(kUsage).
 int64_t first_block_of(const Flags& flags, const StreamDefaults& model) {
-  const int64_t first = flags.integer("first-block").value_or(model.block_frames);
-  if (first > model.block_frames)
+  const int64_t first = flags.integer("first-block").value_or(model.segment_frames);
+  if (first > model.segment_frames)
     throw Error(ErrorKind::kUsage, flags.label("first-block") + " is " + std::to_string(first) +
                                        "; legal for this model: 1 ... " +
-                                       std::to_string(model.block_frames));
+                                       std::to_string(model.segment_frames));
   return first;
 }
 
@@ -119,7 +119,7 @@ std::shared_ptr<const OpenModel> stream_model(const Flags& flags) {
                 flags.label("model") + " is '" + folder +
                     "', which draws no streams; legal: a model whose weft.json has \"stream\", as "
                     "models/pocket_avatar, or Wan2.2-S2V-14B");
-  if (columns != wanted && !directory.clips.any())
+  if (columns != wanted && !directory.chunks.any())
     throw Error(ErrorKind::kModel, flags.label("model") + " is '" + folder +
                                        "', which follows a signal of " + std::to_string(columns) +
                                        " columns; legal: " + std::to_string(wanted) +
@@ -174,7 +174,7 @@ StreamSettings stream_settings(const Flags& flags, Ranks& ranks, const OpenModel
                           .height = height,
                           .steps = request.steps ? request.steps : stream.steps,
                           .solver = stream.solver,
-                          .block_frames = stream.block_frames,
+                          .segment_frames = stream.segment_frames,
                           .window_frames = stream.window_frames,
                           .seed = seed_of(flags),
                           .picture = picture,
@@ -223,8 +223,8 @@ PlannedStream planned_stream(const Flags& flags) {
 
 SessionConfig session_config(const Flags& flags, const StreamEngine& engine) {
   SessionConfig config;
-  config.block_frames = static_cast<int>(engine.settings().block_frames);
-  config.first_block =
+  config.segment_frames = static_cast<int>(engine.settings().segment_frames);
+  config.first_segment =
       static_cast<int>(first_block_of(flags, *engine.model().directory.defaults.stream));
   config.pictures = static_cast<int>(engine.model().directory.vae_model->traits().temporal_factor);
   config.first_pictures = 1;

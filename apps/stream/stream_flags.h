@@ -39,7 +39,7 @@ void take_devices(const Flags& flags, const Ranks& ranks, StreamSettings& settin
 // The stream on this machine's devices.
 PlannedStream planned_stream(const Flags& flags);
 
-// The session that joins the blocks of an engine with their sound.
+// The session that joins the segments of an engine with their sound.
 SessionConfig session_config(const Flags& flags, const StreamEngine& engine);
 
 }  // namespace weft

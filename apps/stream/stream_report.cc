@@ -57,7 +57,7 @@ Json to_json(const StreamReport& report) {
           {"late", counts.clock.late},
           {"max_lateness_seconds", static_cast<double>(counts.clock.max_lateness.count()) * 1e-9},
           {"max_skew_seconds", counts.max_skew},
-          {"blocks", counts.blocks},
+          {"blocks", counts.segments},
           {"max_blocks_in_engine", counts.max_in_engine}};
 }
 

@@ -46,9 +46,9 @@ struct StreamSplit {
   std::vector<MemoryPlan> memory;          // of the devices
 };
 
-// The engine of a stream. A split that is left open is chosen by forecasts from what a block takes
-// on one rank here. Under --live and --dry-run the speed is always measured; a live stream that
-// cannot keep up is an Error(kUsage) that offers fewer steps and smaller sizes.
+// The engine of a stream. A split that is left open is chosen by forecasts from what a segment
+// takes on one rank here. Under --live and --dry-run the speed is always measured; a live stream
+// that cannot keep up is an Error(kUsage) that offers fewer steps and smaller sizes.
 StreamSplit choose_split(const Flags& flags, const PlannedStream& stream);
 
 }  // namespace weft

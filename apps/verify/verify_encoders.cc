@@ -58,7 +58,7 @@ void run_byte_tokenizer(Case& c, const ByteBpeTokenizer& tokenizer) {
 }
 
 // The clips of a video at some frame rate, for which a case of an audio encoder has features.
-struct HeardClips {
+struct HeardChunks {
   std::string name;  // of the expected tensor
   double fps = 0;
   int64_t frames = 0;  // of a clip
@@ -66,8 +66,8 @@ struct HeardClips {
   std::vector<int64_t> rows_of(int64_t rows) const { return rows_of_frames(rows, fps, frames); }
 };
 
-std::vector<HeardClips> clips_of(const Case& c) {
-  std::vector<HeardClips> all;
+std::vector<HeardChunks> clips_of(const Case& c) {
+  std::vector<HeardChunks> all;
   const std::string what = c.file("case.json");
   const nlohmann::json& list = json_field(c.spec, "infer_frames", what);
   if (!list.is_object())
@@ -189,7 +189,7 @@ NamedTensors run_audio_encoder(Case& c) {
       open_audio_encoder(c.part_file("audio_encoder", "config.json"));
   const AudioEncoderTraits& traits = model->traits();
   const TextEncoderTraits split = traits.split();
-  const std::vector<HeardClips> buckets = clips_of(c);
+  const std::vector<HeardChunks> buckets = clips_of(c);
   if (!c.placement.encodes_text(split)) return {};
   const std::unique_ptr<AudioEncoder> encoder =
       model->load(bench.stream, open_part_weights(PartKind::kAudioEncoder, c.part("audio_encoder")),
@@ -202,7 +202,7 @@ NamedTensors run_audio_encoder(Case& c) {
   const int64_t n = feature_rows(traits, samples.count()), d = traits.columns;
   NamedTensors out;
   Tensor& features = out["features.30hz"] = Tensor(DType::kF32, {traits.states, n, d});
-  for (const HeardClips& clips : buckets)
+  for (const HeardChunks& clips : buckets)
     out[clips.name] = Tensor(DType::kF32, {traits.states, d, std::ssize(clips.rows_of(n))});
   EncoderSeams seams(c.placement);
   Context context =
@@ -213,7 +213,7 @@ NamedTensors run_audio_encoder(Case& c) {
     out["hidden_states." + std::to_string(k)] = f32_copy(host, here, {state[0], d});
     const TensorView rows = features.view().select(0, k);
     resample_rows(here, rows);
-    for (const HeardClips& clips : buckets)
+    for (const HeardChunks& clips : buckets)
       take_rows(rows, clips.rows_of(n), out[clips.name].view().select(0, k));
   });
   return out;

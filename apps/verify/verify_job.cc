@@ -52,7 +52,7 @@ void CaseRun::take(const Segment& segment, const TensorView& latent) {
 }
 
 void CaseRun::velocity(const Pass& pass, const Range& own, const TensorView& velocity) {
-  const Pass of{.clip = pass.clip, .step = pass.step};
+  const Pass of{.segment = pass.segment, .step = pass.step};
   const int64_t rows = reported_(of, case_.placement.rank()).size();
   if (rows == 0) return;
   Tensor& kept = velocities_[of];
@@ -83,7 +83,7 @@ NamedTensors CaseRun::results(std::span<const Range> blocks, int steps) {
   NamedTensors out;
   for (size_t block = 0; block < blocks.size(); ++block)
     for (int step = 0; step < steps; ++step)
-      if (Tensor whole = joined_velocity({.clip = static_cast<int>(block), .step = step},
+      if (Tensor whole = joined_velocity({.segment = static_cast<int>(block), .step = step},
                                          blocks[block].size()))
         out["velocity." + std::to_string(block) + "." + std::to_string(step)] = std::move(whole);
   out["latents"] = std::move(latents);

@@ -1,4 +1,4 @@
-// Stage queue of `weft verify`: the block queue of a long video.
+// Stage queue of `weft verify`: the segment queue of a long video.
 #include <algorithm>
 
 #include "apps/verify/verify_run.h"
@@ -14,18 +14,18 @@ constexpr int kMostQueueFrames = 1 << 16;
 
 // The numbers of the case.
 struct QueueCase {
-  BlockFrames frames;
-  int blocks = 0, steps = 0;
+  SegmentFrames frames;
+  int segments = 0, steps = 0;
   std::vector<double> guidance;  // by expert
   double boundary = 0;
-  std::vector<int64_t> prompts;  // of each block
+  std::vector<int64_t> prompts;  // of each segment
   std::array<int64_t, 4> shape;  // of a forward's latent
 
   explicit QueueCase(const Case& c) {
     const std::string what = c.file("case.json");
-    frames.block = c.integer("block_frames", kMostQueueFrames);
-    frames.context = json_int(c.spec, "context_frames", what, {0, frames.block});
-    blocks = c.integer("blocks", kMostQueueFrames);
+    frames.segment = c.integer("block_frames", kMostQueueFrames);
+    frames.context = json_int(c.spec, "context_frames", what, {0, frames.segment});
+    segments = c.integer("blocks", kMostQueueFrames);
     steps = c.integer("steps", kMaxSteps);
     guidance = {json_number(c.spec, "guidance_scale", what)};
     if (experts_of(c) > 1) {
@@ -35,10 +35,10 @@ struct QueueCase {
     prompts = json_ints(c.spec, "prompts", what, {0, kMostQueueFrames - 1});
     const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
     const TensorView noise = inputs.contains("noise") ? inputs.view("noise") : TensorView();
-    if (noise.rank != 4 || noise[1] != frames.first(blocks) || std::ssize(prompts) != blocks)
+    if (noise.rank != 4 || noise[1] != frames.first(segments) || std::ssize(prompts) != segments)
       throw Error(ErrorKind::kModel,
                   c.folder +
-                      ": noise is [C, blocks * block_frames + context_frames, H, W], and "
+                      ": noise is [C, blocks * segment_frames + context_frames, H, W], and "
                       "prompts has a number per block");
     shape = {noise[0], frames.count(0), noise[2], noise[3]};
   }
@@ -60,14 +60,14 @@ NamedTensors run_queue(Case& c) {
                        .window = of.shape,
                        .guidance = of.guidance};
   QueuePlanConfig config =
-      queue_config(c.placement, experts.traits(), c.options.dtype, of.shape, of.frames.block);
+      queue_config(c.placement, experts.traits(), c.options.dtype, of.shape, of.frames.segment);
   config.steps = steps_of(facts.sampler, of.boundary, of.guidance);
-  config.blocks = of.blocks;
+  config.segments = of.segments;
   config.prompts.assign(of.prompts.begin(), of.prompts.end());
   for (const auto& expert : experts.loaded) config.layers.push_back(expert->traits().blocks);
   CaseRun run(c, bench, experts, facts, [&](const Pass& pass, int rank) {
     const int part = c.placement.mesh().sequence_index(rank);
-    const Range all = config.own(pass.clip), own = config.own(pass.clip, part);
+    const Range all = config.own(pass.segment), own = config.own(pass.segment, part);
     TokenRanges tokens{{}, all.size()};
     if (c.placement.rank_of(c.placement.layout()[Axis::kLayers] - 1, part) == rank)
       tokens.append({own.begin - all.begin, own.end - all.begin});
@@ -81,12 +81,12 @@ NamedTensors run_queue(Case& c) {
   if (guided(of)) negative = bench.load(run.inputs, "negative_encoder_hidden_states");
   run.job.negative = negative;
   QueueDenoiser(run.rank(), c.options.dtype).run(config, run.job);
-  std::vector<Range> blocks;
-  for (int block = 0; block < of.blocks; ++block) {
-    const int64_t first = of.frames.first(block);
-    blocks.push_back({first, first + of.frames.count(block)});
+  std::vector<Range> segments;
+  for (int segment = 0; segment < of.segments; ++segment) {
+    const int64_t first = of.frames.first(segment);
+    segments.push_back({first, first + of.frames.count(segment)});
   }
-  return run.results(blocks, of.steps);
+  return run.results(segments, of.steps);
 }
 
 LayoutLimits queue_limits(const Case& c) {

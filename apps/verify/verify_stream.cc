@@ -1,5 +1,5 @@
-// Stage stream of `weft verify`: the blocks of a stream, each denoised with the keys that the same
-// step of the blocks before it has left.
+// Stage stream of `weft verify`: the segments of a stream, each denoised with the keys that the
+// same step of the segments before it has left.
 #include <algorithm>
 
 #include "apps/verify/verify_run.h"
@@ -13,16 +13,16 @@ constexpr int kMostStreamFrames = 1 << 16;
 
 // The numbers of the case.
 struct StreamCase {
-  int block_frames, window_blocks, blocks, steps, swap_block = 0;
+  int segment_frames, window_segments, segments, steps, swap_segment = 0;
   SinkPosition sink;
-  bool whole_sound = true;       // else each block hears its own features alone
-  std::array<int64_t, 4> shape;  // of a block's latent
+  bool whole_sound = true;       // else each segment hears its own features alone
+  std::array<int64_t, 4> shape;  // of a segment's latent
 
   explicit StreamCase(const Case& c) {
     const std::string what = c.file("case.json");
-    block_frames = c.integer("block_frames", kMostStreamFrames);
-    window_blocks = c.integer("window_blocks", kMostStreamFrames);
-    blocks = c.integer("blocks", kMostStreamFrames);
+    segment_frames = c.integer("block_frames", kMostStreamFrames);
+    window_segments = c.integer("window_segments", kMostStreamFrames);
+    segments = c.integer("blocks", kMostStreamFrames);
     steps = c.integer("steps", kMaxSteps);
     constexpr IntRange kPositions{-kMostStreamFrames, kMostStreamFrames};
     sink.start = json_int(c.spec, "sink_start", what, kPositions);
@@ -35,12 +35,12 @@ struct StreamCase {
                     what + ": audio_context is '" + context + "' (legal: whole, block)");
       whole_sound = context == "whole";
     }
-    if (json_has(c.spec, "swap_block")) swap_block = c.integer("swap_block", kMostStreamFrames);
+    if (json_has(c.spec, "swap_block")) swap_segment = c.integer("swap_block", kMostStreamFrames);
     const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
     const TensorView noise = inputs.contains("noise") ? inputs.view("noise") : TensorView();
-    if (noise.rank != 4 || noise[1] != int64_t{blocks} * block_frames)
-      throw Error(ErrorKind::kModel, c.folder + ": noise is [C, blocks * block_frames, H, W]");
-    shape = {noise[0], block_frames, noise[2], noise[3]};
+    if (noise.rank != 4 || noise[1] != int64_t{segments} * segment_frames)
+      throw Error(ErrorKind::kModel, c.folder + ": noise is [C, blocks * segment_frames, H, W]");
+    shape = {noise[0], segment_frames, noise[2], noise[3]};
   }
 };
 
@@ -48,8 +48,8 @@ struct StreamCase {
 Tensor whole_signal(const Case& c, Bench& bench, const StreamCase& of, const TensorFile& inputs,
                     const TransformerModel& model) {
   const Tensor features = on_host(bench.stream, bench.load(inputs, "audio_features"));
-  const int64_t frames = int64_t{of.blocks} * of.block_frames;
-  const int64_t parts = of.whole_sound ? 1 : of.blocks, each = frames / parts;
+  const int64_t frames = int64_t{of.segments} * of.segment_frames;
+  const int64_t parts = of.whole_sound ? 1 : of.segments, each = frames / parts;
   Tensor rows(DType::kF32, {frames, model.traits().signal_columns});
   const TensorView& all = features;
   if (all.rank != 3 || all[2] % frames != 0)
@@ -65,9 +65,9 @@ Tensor whole_signal(const Case& c, Bench& bench, const StreamCase& of, const Ten
 struct StreamRun final : CaseRun {
   using CaseRun::CaseRun;
   TensorView sound{};  // rows that the latent frames hear, on the host
-  void signal(const Segment& block, const TensorView& to) override {
+  void signal(const Segment& segment, const TensorView& to) override {
     Stream host = Stream::cpu(1);
-    copy(host, sound.slice(0, block.frames.begin, block.frames.size()), to);
+    copy(host, sound.slice(0, segment.frames.begin, segment.frames.size()), to);
   }
 };
 
@@ -95,7 +95,7 @@ NamedTensors run_stream(Case& c) {
   const Tensor prompt = bench.load(run.inputs, "encoder_hidden_states"),
                sink = bench.load(run.inputs, "sink");
   Tensor motion, sound;
-  StreamSource source{.window_frames = int64_t{of.window_blocks} * of.block_frames,
+  StreamSource source{.window_frames = int64_t{of.window_segments} * of.segment_frames,
                       .sink = sink,
                       .sink_position = of.sink};
   if (traits.motion_frames) {
@@ -107,11 +107,11 @@ NamedTensors run_stream(Case& c) {
   run.job.prompts = {prompt.view()};
   run.job.conditions.motion = motion;
   config = stream_config(c.placement, traits, c.options.dtype, facts, source);
-  config.blocks = of.blocks;
-  config.swap_block = of.swap_block;
+  config.segments = of.segments;
+  config.swap_segment = of.swap_segment;
   StreamDenoiser(run.rank(), c.options.dtype).run(config, run.job, source);
   run.latents_from(config.decoder());
-  return run.results(std::vector<Range>(of.blocks, {0, of.block_frames}), of.steps);
+  return run.results(std::vector<Range>(of.segments, {0, of.segment_frames}), of.steps);
 }
 
 LayoutLimits stream_limits(const Case& c) {

@@ -204,7 +204,7 @@ Tensor PictureEncoder::encode_rows(const std::function<void()>& next) {
     make_on_host(stream_, pixels, [&](const TensorView& to) {
       clip_pixels(whole_picture(*pictures_[i]), preprocessing, to);
     });
-    const Pass pass{.branch = static_cast<int>(i), .clip = 1};
+    const Pass pass{.branch = static_cast<int>(i), .segment = 1};
     Context context = seams.context(stream_, arena_, pass, split, per_picture);
     encoder.encode(context, pixels, rows.view().slice(0, i * per_picture, per_picture));
     next();

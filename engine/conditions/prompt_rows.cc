@@ -139,7 +139,7 @@ bool PromptEncoder::recall(std::span<Prompt> prompts) {
       has_all = static_cast<bool>(kept.back());
     }
   const Tag decision{.kind = Payload::kControl, .topic = Topic::kText};
-  if (!placement_.agreed(stream_, decision, has_all)) return false;
+  if (!placement_.broadcast_from_root(stream_, decision, has_all)) return false;
   auto next = kept.begin();
   for (size_t i = 0; i < prompts.size(); ++i)
     for (const Source& source : sources_) {

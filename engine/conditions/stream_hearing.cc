@@ -47,7 +47,7 @@ std::vector<float> StreamHearing::rows(std::span<const float> samples) {
   heard_.insert(heard_.end(), samples.begin(), samples.end());
   const int64_t count = std::ssize(heard_), pictures = count / of_picture;
 
-  // The last pictures may lie behind the last row, whose window ends with the sound.
+  // The last pictures may lie after the last row, whose window ends with the sound.
   const int64_t rows = feature_rows(traits, count);
   std::vector<int64_t> taken(static_cast<size_t>(pictures));
   for (int64_t picture = 0; picture < pictures; ++picture) {
@@ -61,7 +61,7 @@ std::vector<float> StreamHearing::rows(std::span<const float> samples) {
   encode_frames(context, *encoder_, {TensorView(heard_.data(), DType::kF32, {count}), rows, taken},
                 features);
 
-  // The rows of the whole sound: the first ones of a block reach back before it.
+  // The rows of the whole sound: the first ones of a segment reach back before it.
   const int64_t columns = transformer.traits().signal_columns, all = count / of_row;
   const Tensor signal(DType::kF32, {all, columns});
   transformer.signal_rows(features, signal);

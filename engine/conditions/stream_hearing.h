@@ -1,9 +1,9 @@
 #pragma once
 // StreamHearing: the signal of an endless stream whose model hears the hidden states of an audio
-// encoder. A block hears its own sound behind that of the seconds before it, and nothing that comes
-// after it, so a stream can follow a sound that is still being spoken.
+// encoder. A segment hears its own sound after that of the seconds before it, and nothing that
+// comes after it, so a stream can follow a sound that is still being spoken.
 //
-// Memory: the encoder's weights, and the sound and the features of kPastSeconds and a block.
+// Memory: the encoder's weights, and the sound and the features of kPastSeconds and a segment.
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -25,7 +25,7 @@ class StreamHearing {
   StreamHearing(std::shared_ptr<const OpenModel> model, Device device, DType dtype, int threads,
                 int64_t fps);
 
-  // The bytes that rows() takes for a block of so many latent frames, by a dry run.
+  // The bytes that rows() takes for a segment of so many latent frames, by a dry run.
   uint64_t bytes(DryRun& dry, const AudioEncoder& encoder, int64_t frames);
   size_t arena_high_water() const { return arena_.high_water(); }
   int64_t samples_of_frame() const;        // of the pictures of a latent frame

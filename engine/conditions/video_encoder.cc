@@ -37,8 +37,8 @@ Tensor VideoEncoder::encode_rows(const Vae& vae, const char* what, const Fill& f
     const TensorView pictures =
         arena_.alloc(DType::kF32, {count, 3, band.size() * scale_, width * scale_});
     fill(first, pictures);
-    Context context =
-        seams.context(stream_, arena_, {.clip = 1, .micro = static_cast<int>(chunk % (1 << 16))});
+    Context context = seams.context(stream_, arena_,
+                                    {.segment = 1, .micro = static_cast<int>(chunk % (1 << 16))});
     encoder->encode_chunk(context, pictures, mean.view().select(1, chunk));
     first += count;
     next();

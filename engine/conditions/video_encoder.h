@@ -21,7 +21,7 @@ class VideoEncoder {
   // [-1, 1], on the stream's device.
   using Fill = std::function<void(int64_t first, const TensorView& pictures)>;
   // Returns this rank's rows of the latent, normalised, on its device; `vae` has an encoder. `next`
-  // is called behind every latent frame. Only ranks with rows() call it. Throws Error(kNonFinite),
+  // is called after every latent frame. Only ranks with rows() call it. Throws Error(kNonFinite),
   // which names `what`.
   Tensor encode_rows(
       const Vae& vae, const char* what, const Fill& fill,

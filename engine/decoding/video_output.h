@@ -5,7 +5,7 @@
 #include <chrono>
 #include <optional>
 
-#include "engine/decoding/stream_decoder.h"
+#include "engine/decoding/video_decoder.h"
 #include "engine/job/stages.h"
 #include "engine/parts/rank.h"
 
@@ -32,12 +32,12 @@ class VideoOutput {
   // Begins it with the `total`, `shown` and `on_rows` of these settings and their VAE.
   void begin_part(const DecoderSettings& settings);
 
-  // Decodes the next latent frames in a stage of its own (StreamDecoder::decode).
+  // Decodes the next latent frames in a stage of its own (VideoDecoder::decode).
   void write(const TensorView& latents, const std::atomic<bool>* stop);
-  // Decodes the next latent frames beside the current stage (StreamDecoder::push, collect).
+  // Decodes the next latent frames beside the current stage (VideoDecoder::push, collect).
   void push(const TensorView& latents);
   void collect();
-  // Goes on after the latent frames of an earlier run (StreamDecoder::resume).
+  // Goes on after the latent frames of an earlier run (VideoDecoder::resume).
   void resume(const TensorView& last, int64_t latent_frames);
   // Lets the sink keep the frames of all pushes. The root returns what it has.
   FramesSoFar keep();
@@ -57,7 +57,7 @@ class VideoOutput {
   bool alone_ = false;                 // in a stage of its own
   Tensor video_;                       // for the tap
   std::optional<FrameWriter> writer_;  // on the root
-  std::optional<StreamDecoder> decoder_;
+  std::optional<VideoDecoder> decoder_;
 };
 
 }  // namespace weft

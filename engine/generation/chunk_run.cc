@@ -8,7 +8,7 @@
 #include "engine/generation/checkpoint_policy.h"
 #include "engine/generation/job_run.h"
 #include "engine/job/resume.h"
-#include "engine/job/sound_clips.h"
+#include "engine/job/speech_chunks.h"
 #include "engine/parts/audio_features.h"
 #include "engine/schedules/denoiser.h"
 #include "io/sha256.h"
@@ -92,7 +92,7 @@ void ChunkLoop::run() {
   if (facts_.sound) encode_sound();
   try {
     for (; chunk_ < facts_.chunks; ++chunk_) {
-      run_.clock.clip(chunk_, facts_.chunks);
+      run_.clock.chunk(chunk_, facts_.chunks);
       // No rank holds a whole latent of clips: a plan without steps brings each its frames.
       if (done_before() == steps_ && !rank_.placement.has_clips())
         draw_again();
@@ -117,7 +117,7 @@ void ChunkLoop::encode_sound() {
   run_.clock.enter(Zone::kEncodeAudio, 1);
   const Tensor samples = is_dry_run(rank_.stream) ? Tensor(DType::kF32, {sound.samples})
                                                   : read_given(facts_.request.audio, "audio");
-  features_ = encode_audio(rank_, {samples, sound.fps, sound.clip_frames});
+  features_ = encode_audio(rank_, {samples, sound.fps, sound.chunk_frames});
   run_.clock.step(1);
   run_.meter.stage_ended(MemoryMeter::kEncodeAudio);
 }
@@ -139,7 +139,7 @@ void ChunkLoop::draw_again() {
   if (!latent) latent = Tensor(DType::kF32, shape_);
   latent = on_device(rank_.stream, std::move(latent));
   const Tag tag{
-      .kind = Payload::kLatent, .pass = {.clip = chunk_ % (1 << 16)}, .topic = Topic::kClip};
+      .kind = Payload::kLatent, .pass = {.segment = chunk_ % (1 << 16)}, .topic = Topic::kClip};
   if (!rank_.placement.alone())
     rank_.placement.communicator().broadcast(rank_.stream, tag, latent, 0);
   finish(latent);
@@ -164,7 +164,7 @@ std::array<Tensor, 2> ChunkLoop::signals() {
   std::array<Tensor, 2> signals;
   if (!facts_.sound) return signals;
   const TransformerModel& model = rank_.parts().expert_model(0);
-  const int64_t each = clip_pictures(directory_), frames = shape_[1] / model.traits().patch[0];
+  const int64_t each = chunk_pictures(directory_), frames = shape_[1] / model.traits().patch[0];
   for (size_t branch = 0; branch < signals.size(); ++branch) {
     if (facts_.prompt_rows[branch] == 0) continue;
     signals[branch] =
@@ -246,7 +246,7 @@ StepAction ChunkLoop::agreed_action(int done) {
     own = stops(own) ? StepAction::kStop : StepAction::kContinue;
   }
   return static_cast<StepAction>(
-      rank_.placement.agreed(rank_.stream, tag, static_cast<int64_t>(own)));
+      rank_.placement.broadcast_from_root(rank_.stream, tag, static_cast<int64_t>(own)));
 }
 
 // Writes a checkpoint of the chunks before and, where there are steps of it, of the present one.
@@ -306,7 +306,7 @@ void ChunkLoop::take_channels(const Channels& each) {
   if (root()) run_.result.signature = hash_.hex();
   if (whole) run_.options.tap->tap("latents_final", whole);
   const Tag tag{.kind = Payload::kControl, .topic = Topic::kFile};
-  if (!rank_.placement.agreed(rank_.stream, tag, writes_file())) return;
+  if (!rank_.placement.broadcast_from_root(rank_.stream, tag, writes_file())) return;
   if (root())
     write_file(TensorView(nullptr, DType::kF32, {channels, frames, height, width}), each);
   else
@@ -344,14 +344,14 @@ DecoderSettings ChunkLoop::decoder(int64_t frames_before) {
   if (!facts_.sound) return settings;
   const int64_t pictures = vae_.frames(settings.total);
   const int64_t begin =
-      pictures - clip_pictures(directory_) + (chunk_ == 0 ? directory_.clips.dropped_frames : 0);
+      pictures - chunk_pictures(directory_) + (chunk_ == 0 ? directory_.chunks.dropped_frames : 0);
   const int64_t end = std::min(pictures, begin + facts_.request.frames - written_);
   written_ += end - begin;
   settings.pictures = facts_.request.frames;
   settings.shown = {begin, end};
   if (last() || !decodes) return settings;
   const VideoEncoder bands(rank_.stream, rank_.arena, rank_.placement, vae_, shape_);
-  const int64_t kept = directory_.clips.motion_frames;
+  const int64_t kept = directory_.chunks.motion_frames;
   last_ = Tensor(DType::kF32, {kept, 3, bands.rows().size(), facts_.request.width},
                  rank_.stream.device());
   first_last_ = pictures - kept;
@@ -385,11 +385,11 @@ void ChunkLoop::keep_rows(int64_t first, const TensorView& rows) {
 }
 
 void ChunkLoop::encode_motion() {
-  const std::array<int64_t, 4> shape{shape_[0], vae_.latent_frames(directory_.clips.motion_frames),
+  const std::array<int64_t, 4> shape{shape_[0], vae_.latent_frames(directory_.chunks.motion_frames),
                                      shape_[2], shape_[3]};
   VideoEncoder encoder(rank_.stream, rank_.arena, rank_.placement, vae_, shape);
   int done = 0;
-  run_.clock.clip(chunk_ + 1, facts_.chunks);
+  run_.clock.chunk(chunk_ + 1, facts_.chunks);
   run_.clock.enter(Zone::kEncodeImage, static_cast<int>(shape[1]));
   const auto fill = [&](int64_t first, const TensorView& pictures) {
     copy(rank_.stream, last_.view().slice(0, first, pictures[0]), pictures);

@@ -9,7 +9,7 @@
 #include "engine/generation/layout_limits.h"
 #include "engine/job/job_spec.h"
 #include "engine/job/resume.h"
-#include "engine/job/sound_clips.h"
+#include "engine/job/speech_chunks.h"
 #include "engine/memory/estimate.h"
 #include "engine/memory/memory_advice.h"
 #include "engine/memory/memory_meter.h"
@@ -113,7 +113,7 @@ struct Generator::Impl {
                             : 0;
     const auto bytes = [&](int blocks) {
       return predict_bytes(parts, placement,
-                           {facts, kept, facts.request.method->in_blocks(), blocks,
+                           {facts, kept, facts.request.method->in_segments(), blocks,
                             preview_fit ? &*preview_fit : nullptr});
     };
     const bool all = options.resident_blocks >= layers();  // as the user asks
@@ -294,7 +294,7 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
                            hashed && run.prompts[0].embeds ? text_hash(stream, run.prompts) : "");
   if (preview_fit) run.preview = {&*preview_fit, options.preview_every};
   run.preview_share = options.preview_share;
-  (request.method->in_blocks() ? run_queue : run_chunks)(run);
+  (request.method->in_segments() ? run_queue : run_chunks)(run);
   clock.leave();
 
   parts.on_load = nullptr;
@@ -346,11 +346,11 @@ Request Generator::resolve(const Request& request) const {
   resolved.method = resolve_method(
       resolved.method,
       {.latents = latents,
-       .trained_latents = directory.clips.any() ? latents : vae.latent_frames(trained),
+       .trained_latents = directory.chunks.any() ? latents : vae.latent_frames(trained),
        .flow_shift = config.shift,
        .grid = grid_of(directory, resolved)});
   validate_method(resolved, impl_->parts.expert_model(0), model_name());
-  if (options().preview_every > 0 && resolved.method->in_blocks())
+  if (options().preview_every > 0 && resolved.method->in_segments())
     throw Error(ErrorKind::kUsage, "--preview is proj, but a queue decodes meanwhile; legal: none");
   validate_pictures(resolved, directory);
   validate_sound(resolved, directory);
@@ -358,7 +358,7 @@ Request Generator::resolve(const Request& request) const {
   if (resolved.endless)
     resolved.frames =
         std::min(resolved.frames, vae.frames(std::get<Queue>(resolved.method).most_latents()));
-  if (impl_->options.wire_dtype && !resolved.method->in_blocks())
+  if (impl_->options.wire_dtype && !resolved.method->in_segments())
     throw Error(ErrorKind::kUsage, "--wire-dtype is given, but the method is " +
                                        to_string(resolved.method) + "; legal with it: none");
   return resolved;
@@ -377,7 +377,7 @@ std::string Generator::refusal(const Request& request) {
 
 JobSchedule Generator::whole_schedule(const Request& request) const {
   const JobFacts facts = this->facts(request);
-  if (request.method->in_blocks()) {
+  if (request.method->in_segments()) {
     const auto config =
         std::make_shared<QueuePlanConfig>(queue_plan(facts, impl_->parts, impl_->placement));
     PlanRules rules = queue_rules(*config);
@@ -388,9 +388,9 @@ JobSchedule Generator::whole_schedule(const Request& request) const {
   return {plan_denoise(config), denoise_rules(config)};
 }
 
-bool Generator::agreed(bool value) {
+bool Generator::broadcast_from_root(bool value) {
   const Tag tag{.kind = Payload::kControl, .topic = Topic::kJob};
-  return impl_->placement.agreed(impl_->stream, tag, value);
+  return impl_->placement.broadcast_from_root(impl_->stream, tag, value);
 }
 
 RunResult Generator::run(const Request& request, FrameSink* sink, const RunOptions& options) {

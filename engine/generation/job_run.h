@@ -44,16 +44,16 @@ struct JobRun {
 // Memory of a rank beside that of a single chunk, where the video follows a sound: the features of
 // the whole sound, on the host; the signal of a chunk, per branch; its reference and motion
 // latents; and, while a chunk that is not the last is decoded, its rows of
-// SoundClips::motion_frames pictures, f32. A root that keeps checkpoints has the latents of all
+// SpeechChunks::motion_frames pictures, f32. A root that keeps checkpoints has the latents of all
 // chunks so far on the host, and once more in a checkpoint.
 void run_chunks(JobRun& run);
 
-// Draws the blocks of a queue, which are decoded and written as they are done. Throws
+// Draws the segments of a queue, which are decoded and written as they are done. Throws
 // Error(kStopped) where the root was asked to stop, but for an endless video with frames: it ends.
 //
-// A checkpoint holds, with r bytes per latent frame, Q = min(T, B) blocks of P frames and h tensors
-// of the solver's history: ((1 + h) (Q P + C) + P + VaeTraits::history) r. For it the ranks of the
-// last stage send the root all but the last frames, which the decoder sends.
+// A checkpoint holds, with r bytes per latent frame, Q = min(T, B) segments of P frames and h
+// tensors of the solver's history: ((1 + h) (Q P + C) + P + VaeTraits::history) r. For it the ranks
+// of the last stage send the root all but the last frames, which the decoder sends.
 void run_queue(JobRun& run);
 
 }  // namespace weft

@@ -52,10 +52,10 @@ ModelLimits model_limits(const Components& parts) {
   ModelLimits limits;
   const VaeTraits& vae = parts.vae_model().traits();
   const std::array<int64_t, 3>& patch = parts.expert_model(0).traits().patch;
-  const SoundClips& clips = parts.directory().clips;
+  const SpeechChunks& chunks = parts.directory().chunks;
   limits.size_multiple =
-      std::lcm(vae.spatial_factor * std::lcm(patch[1], patch[2]), clips.size_multiple);
-  limits.frame_multiple = clips.any() ? 1 : vae.temporal_factor * patch[0];
+      std::lcm(vae.spatial_factor * std::lcm(patch[1], patch[2]), chunks.size_multiple);
+  limits.frame_multiple = chunks.any() ? 1 : vae.temporal_factor * patch[0];
   limits.max_frames = std::min(kMaxFrames, vae.max_frames);
   limits.experts = parts.experts();
   limits.boundary_ratio = parts.directory().boundary_ratio.value_or(0);

@@ -15,14 +15,14 @@
 namespace weft {
 namespace {
 
-// The frames of one job's blocks, on one rank. The decoder keeps the last latent frames, so that
+// The frames of one job's segments, on one rank. The decoder keeps the last latent frames, so that
 // another one can go on after them.
-class BlockOutput {
+class SegmentOutput {
  public:
-  explicit BlockOutput(const JobRun& run)
+  explicit SegmentOutput(const JobRun& run)
       : run_(run),
         rank_(run.rank),
-        blocks_(std::get<Queue>(run.facts.request.method).frames()),
+        segments_(std::get<Queue>(run.facts.request.method).frames()),
         latent_(run.facts.latent),
         traits_(run.rank.parts().vae_model().traits()),
         decoder_(std::max(0, run.rank.placement.layout().decode_rank)) {
@@ -43,22 +43,22 @@ class BlockOutput {
     if (run.first > 0) resume(from, fact(kLatentHash));
   }
 
-  // Decodes the frames of a block that belong to the video.
-  void decode(int block, const TensorView& latent) {
+  // Decodes the frames of a segment that belong to the video.
+  void decode(int segment, const TensorView& latent) {
     const HostCopy copied(rank_.stream, latent);
     Stream host = host_stream(rank_.stream);
-    Tensor kept = frames(shown(block));
+    Tensor kept = frames(shown(segment));
     copy(host, copied.view().slice(1, 0, kept.view()[1]), kept);
     signature_->update(kept.view().data, kept.view().bytes());
     output_->push(kept);
     remember(std::move(kept));
   }
-  // A root that does not decode expects the pictures of the block that is decoded in this turn.
+  // A root that does not decode expects the pictures of the segment that is decoded in this turn.
   void expect(int turn) {
-    const int block = turn - run_.facts.sampler.steps();
-    if (decodes_ || !output_ || block < 0) return;
+    const int segment = turn - run_.facts.sampler.steps();
+    if (decodes_ || !output_ || segment < 0) return;
     output_->push(
-        TensorView(nullptr, DType::kF32, {latent_[0], shown(block), latent_[2], latent_[3]}));
+        TensorView(nullptr, DType::kF32, {latent_[0], shown(segment), latent_[2], latent_[3]}));
   }
   // Every rank calls it when a turn begins. The root lets the sink keep the frames so far, and adds
   // to the snapshot what a decoder and a writer need to go on.
@@ -86,7 +86,7 @@ class BlockOutput {
   }
   // The latent frames that are decoded when a turn begins.
   int64_t decoded(int turn) const {
-    return blocks_.first(std::max(0, turn - run_.facts.sampler.steps()));
+    return segments_.first(std::max(0, turn - run_.facts.sampler.steps()));
   }
   void finish() {
     if (output_) output_->finish(run_.result, run_.started);
@@ -94,9 +94,9 @@ class BlockOutput {
   }
 
  private:
-  // The latent frames of the video that a block makes. The last block may make more of them.
-  int64_t shown(int block) const {
-    return std::min(blocks_.count(block), latent_[1] - blocks_.first(block));
+  // The latent frames of the video that a segment makes. The last segment may make more of them.
+  int64_t shown(int segment) const {
+    return std::min(segments_.count(segment), latent_[1] - segments_.first(segment));
   }
   Tensor frames(int64_t count) const {
     return Tensor(DType::kF32, {latent_[0], count, latent_[2], latent_[3]});
@@ -141,7 +141,7 @@ class BlockOutput {
 
   const JobRun& run_;
   const Rank& rank_;
-  const BlockFrames blocks_;
+  const SegmentFrames segments_;
   const std::array<int64_t, 4> latent_;
   const VaeTraits& traits_;
   const int decoder_;
@@ -158,14 +158,14 @@ void warn(const JobRun& run, ProgressListener& listener) {
   const VaeTraits& vae = run.rank.parts().vae_model().traits();
   const QueueFacts facts{
       .steps = run.facts.request.steps,
-      .blocks = run.facts.blocks(),
+      .segments = run.facts.segments(),
       .stages = run.rank.placement.layout()[Axis::kLayers],
       .trained_frames = vae.latent_frames(model.trained_frames.value_or(model.frames))};
   for (const std::string& line : std::get<Queue>(run.facts.request.method).warnings(facts))
     listener.warning(line);
   const std::vector<ScheduledPrompt>& schedule = run.facts.request.schedule;
   for (size_t i = 0; i < schedule.size(); ++i)
-    if (!std::ranges::count(run.facts.block_prompts, static_cast<int>(i) + 1))
+    if (!std::ranges::count(run.facts.segment_prompts, static_cast<int>(i) + 1))
       listener.warning("the prompt at " + weft::shown(schedule[i].seconds) +
                        " s is never shown, because no block begins between it and the next prompt "
                        "or the end of the video");
@@ -175,18 +175,18 @@ void warn(const JobRun& run, ProgressListener& listener) {
 // first, and many when the queue is full.
 class QueueProgress {
  public:
-  // The number of blocks of an endless job is unknown.
+  // The number of segments of an endless job is unknown.
   QueueProgress(const QueuePlanConfig& config, bool endless, const RankPlacement& placement,
                 StageClock& clock)
       : config_(config), endless_(endless), placement_(placement), clock_(clock) {
     done_ = forwards_before(config.first_turn);
-    first_block_ = forwards_before(steps());
+    first_segment_ = forwards_before(steps());
     const auto turns = static_cast<int>(config.turns().end);
-    tell_blocks(config.first_turn);
+    tell_segments(config.first_turn);
     clock.enter(Zone::kDenoise, endless ? 0 : forwards_before(turns), done_);
   }
   void begin(int turn) {
-    tell_blocks(turn);
+    tell_segments(turn);
     clock_.step(done_);
   }
   void count(const Step& step) {
@@ -195,16 +195,16 @@ class QueueProgress {
 
  private:
   int steps() const { return static_cast<int>(config_.steps.size()); }
-  void tell_blocks(int turn) {
-    clock_.blocks(turn, std::clamp(turn - steps() + 1, 0, config_.blocks),
-                  endless_ ? 0 : config_.blocks, first_block_);
+  void tell_segments(int turn) {
+    clock_.segments(turn, std::clamp(turn - steps() + 1, 0, config_.segments),
+                    endless_ ? 0 : config_.segments, first_segment_);
   }
   int forwards_before(int turn) const {
     int forwards = 0;
     for (int before = 0; before < turn; ++before) {
-      const Range blocks = config_.passes(before);
-      for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-        const auto& step = config_.steps[before - block];
+      const Range segments = config_.passes(before);
+      for (int64_t segment = segments.begin; segment < segments.end; ++segment) {
+        const auto& step = config_.steps[before - segment];
         for (int branch = 0; branch < step.branches && !step.skipped; ++branch)
           forwards += placement_.computes(branch);
       }
@@ -216,7 +216,7 @@ class QueueProgress {
   const bool endless_;
   const RankPlacement& placement_;
   StageClock& clock_;
-  int done_ = 0, first_block_ = 0;
+  int done_ = 0, first_segment_ = 0;
 };
 
 class QueueLoop final : JobHost {
@@ -256,19 +256,19 @@ class QueueLoop final : JobHost {
     run.about.total = static_cast<int>(config.turns().end);
     return config;
   }
-  static NoisePool pool_of(const JobFacts& facts, const BlockFrames& frames) {
+  static NoisePool pool_of(const JobFacts& facts, const SegmentFrames& frames) {
     const auto [channels, all, height, width] = facts.latent;
     return {facts.request.noise,
             facts.request.rng,
             facts.request.seed,
-            {channels, frames.first(facts.blocks()), height, width},
+            {channels, frames.first(facts.segments()), height, width},
             frames};
   }
-  void noise(const Segment& block, const TensorView& latent) override {
-    pool_.fill(static_cast<int>(block.number), latent);
+  void noise(const Segment& segment, const TensorView& latent) override {
+    pool_.fill(static_cast<int>(segment.number), latent);
   }
-  void take(const Segment& block, const TensorView& latent) override {
-    output_.decode(static_cast<int>(block.number), latent);
+  void take(const Segment& segment, const TensorView& latent) override {
+    output_.decode(static_cast<int>(segment.number), latent);
   }
   void stepped(const Step& step) override { progress_.count(step); }
   int64_t decide(int now) override {
@@ -290,11 +290,11 @@ class QueueLoop final : JobHost {
   }
 
   JobRun& run_;
-  BlockOutput output_;  // its decoder is loaded before the clock begins to denoise
+  SegmentOutput output_;  // its decoder is loaded before the clock begins to denoise
   const QueuePlanConfig config_;
   CheckpointPolicy policy_;
   QueueProgress progress_;
-  const BlockFrames frames_;
+  const SegmentFrames frames_;
   const NoisePool pool_;
   int turn_ = run_.first;
 };

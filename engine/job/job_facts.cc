@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/job/sound_clips.h"
+#include "engine/job/speech_chunks.h"
 #include "engine/sampling/guidance.h"
 
 namespace weft {
@@ -18,18 +18,18 @@ std::vector<double> guidance_of(const ModelDirectory& model, const Request& requ
   return scales;
 }
 
-// The prompt that each block of the queue shows: that of the schedule at its first picture.
-std::vector<int> block_prompts_of(const ModelDirectory& model, const Request& request,
-                                  int64_t latent_frames) {
+// The prompt that each segment of the queue shows: that of the schedule at its first picture.
+std::vector<int> segment_prompts_of(const ModelDirectory& model, const Request& request,
+                                    int64_t latent_frames) {
   const Queue& queue = std::get<Queue>(request.method);
   const VaeTraits& vae = model.vae_model->traits();
-  std::vector<int> prompts(queue.blocks(latent_frames));
-  for (size_t block = 0; block < prompts.size(); ++block) {
-    const int64_t first = queue.frames().first(static_cast<int>(block));
+  std::vector<int> prompts(queue.segments(latent_frames));
+  for (size_t segment = 0; segment < prompts.size(); ++segment) {
+    const int64_t first = queue.frames().first(static_cast<int>(segment));
     const double begins = first ? double(vae.frames(first)) / request.fps : 0;
     const auto later = std::ranges::find_if(
         request.schedule, [&](const ScheduledPrompt& each) { return each.seconds > begins; });
-    prompts[block] = static_cast<int>(later - request.schedule.begin());
+    prompts[segment] = static_cast<int>(later - request.schedule.begin());
   }
   return prompts;
 }
@@ -39,7 +39,7 @@ std::vector<int> block_prompts_of(const ModelDirectory& model, const Request& re
 std::array<int64_t, 4> latent_of(const ModelDirectory& model, const Request& request) {
   const VaeTraits& vae = model.vae_model->traits();
   return {vae.channels,
-          model.clips.any() ? model.clips.latent_frames : vae.latent_frames(request.frames),
+          model.chunks.any() ? model.chunks.latent_frames : vae.latent_frames(request.frames),
           request.height / vae.spatial_factor, request.width / vae.spatial_factor};
 }
 
@@ -89,9 +89,9 @@ JobFacts facts_of(const OpenModel& model, const Request& resolved) {
                  .sound = sound_of(directory, resolved)};
   const Method& method = resolved.method;
   facts.window = facts.latent;
-  if (method->in_blocks()) {
+  if (method->in_segments()) {
     facts.window[1] = std::get<Queue>(method).frames().count(0);
-    facts.block_prompts = block_prompts_of(directory, resolved, facts.latent[1]);
+    facts.segment_prompts = segment_prompts_of(directory, resolved, facts.latent[1]);
   }
   facts.dual_scope = method->dual_scope(facts.sampler);
   facts.patches = method->stale_patches(facts.grid, resolved.steps);

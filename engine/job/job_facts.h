@@ -19,7 +19,7 @@ using DenoiseStep = DenoisePlanConfig::DenoiseStep;
 struct SoundLength {
   int64_t samples = 0;
   double fps = 0;
-  int64_t clip_frames = 0;
+  int64_t chunk_frames = 0;
 };
 
 struct JobFacts {
@@ -27,7 +27,7 @@ struct JobFacts {
   Sampler sampler;
   // The latent [C, F, H, W] of the video, or of one chunk where the video follows a sound. A
   // forward computes `window` of it, which is all of it but for the queue: there it is the latent
-  // of block 0.
+  // of segment 0.
   std::array<int64_t, 4> latent{}, window{};
   std::array<int64_t, 3> grid{};     // the latent's tokens along frame, row and column
   std::vector<double> guidance{};    // of each expert
@@ -36,7 +36,7 @@ struct JobFacts {
   // the schedule's prompts.
   std::array<int64_t, 2> prompt_rows{};
   std::vector<int64_t> later_rows{};
-  std::vector<int> block_prompts{};  // of the queue, by block: 0 is the request's prompt
+  std::vector<int> segment_prompts{};  // of the queue, by segment: 0 is the request's prompt
   std::optional<DualScope> dual_scope{};
   StalePatches patches{};
   int chunks = 1;  // of a video that follows a sound
@@ -44,7 +44,7 @@ struct JobFacts {
 
   bool guided() const;  // an expert has two forwards per step
   Sequence sequence() const { return {grid[0] * grid[1] * grid[2], grid[0]}; }
-  int blocks() const { return static_cast<int>(block_prompts.size()); }  // of the queue
+  int segments() const { return static_cast<int>(segment_prompts.size()); }  // of the queue
 };
 
 JobFacts facts_of(const OpenModel& model, const Request& resolved);

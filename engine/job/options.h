@@ -34,10 +34,10 @@ struct Progress {
   int turn = -1;                // denoise: the queue's turn, which checkpoints count; -1: no queue
   // The queue counts forwards as steps. It also tells the blocks that have done all their steps,
   // the number of blocks, and the seconds until the first has (0: it has, or nothing is known yet).
-  int finished_blocks = 0, blocks = 0;
+  int finished_segments = 0, segments = 0;
   double first_frame_seconds = 0;
-  // A video that follows a sound consists of clips, each with its own steps.
-  int clip = 0, clips = 1;
+  // A video that follows a sound consists of chunks, each with its own steps.
+  int chunk = 0, chunks = 1;
 };
 
 struct ProgressListener {
@@ -109,7 +109,7 @@ struct RunOptions {
   ProgressListener* listener = nullptr;
   PipelineTap* tap = nullptr;
   // Read between steps. True ends the job with Error(kStopped) after a last checkpoint. While
-  // decoding, the job stops only if more than kFinishSeconds (stream_decoder.h) of work are left.
+  // decoding, the job stops only if more than kFinishSeconds (video_decoder.h) of work are left.
   // The root's flag decides. Either every rank sets one or none does: before each step the root
   // sends its decision, 8 bytes, to every other rank.
   const std::atomic<bool>* stop = nullptr;

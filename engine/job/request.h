@@ -60,7 +60,7 @@ struct Request {
 // Returns whether the job keeps its final latent in a file until it is decoded. Others decode one
 // part after the other.
 inline bool keeps_latent(const Request& request) {
-  return !request.method->in_blocks() && !request.audio.given();
+  return !request.method->in_segments() && !request.audio.given();
 }
 
 // The limits that a request is checked against.

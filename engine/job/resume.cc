@@ -7,7 +7,7 @@
 #include "kernels/copy.h"
 #include "kernels/meter.h"
 #include "kernels/transfer.h"
-#include "parallel/schedule/block_queue.h"
+#include "parallel/schedule/segment_queue.h"
 
 namespace weft {
 namespace {
@@ -28,22 +28,22 @@ struct HeldFrames {
 HeldFrames held_frames(const JobFacts& facts, const VaeTraits& vae, int done) {
   const int steps = facts.sampler.steps();
   const auto at = [&](int total) { return std::clamp(done, 1, total); };
-  if (facts.blocks() == 0) {
+  if (facts.segments() == 0) {
     HeldFrames held{.total = facts.chunks * steps};
     const int step = at(held.total);
     held.latents = (step + steps - 1) / steps * facts.latent[1];
     held.stepped = step % steps > 0 ? facts.latent[1] : 0;
     return held;
   }
-  const BlockFrames frames = std::get<Queue>(facts.request.method).frames();
-  const QueuePlanConfig queue{.steps = facts.steps, .blocks = facts.blocks()};
+  const SegmentFrames frames = std::get<Queue>(facts.request.method).frames();
+  const QueuePlanConfig queue{.steps = facts.steps, .segments = facts.segments()};
   const auto total = static_cast<int>(queue.turns().end);
   const int turn = at(total);
-  const auto count = [&](const Range& blocks) {
-    return frames.first(static_cast<int>(blocks.end)) -
-           frames.first(static_cast<int>(blocks.begin));
+  const auto count = [&](const Range& segments) {
+    return frames.first(static_cast<int>(segments.end)) -
+           frames.first(static_cast<int>(segments.begin));
   };
-  return {total, count(queue.kept_blocks(turn)), count(queue.stepped_blocks(turn)),
+  return {total, count(queue.kept_segments(turn)), count(queue.stepped_segments(turn)),
           std::min(frames.first(std::max(0, turn - steps)), vae.history)};
 }
 
@@ -81,7 +81,7 @@ void check_resumable(const Checkpoint& checkpoint, const std::string& record, co
       !checkpoint.final() && !why_not.empty())
     refuse(why_not + "; legal: --resume never");
   std::vector<const char*> facts_needed;
-  if (facts.blocks() > 0) facts_needed = {kFrames, kFrameHash, kLatentHash};
+  if (facts.segments() > 0) facts_needed = {kFrames, kFrameHash, kLatentHash};
   if (decides_while_it_runs(facts.request.cache)) facts_needed.push_back(kSkips);
   for (const char* name : facts_needed)
     if (!checkpoint.written.contains(name)) refuse(std::string("it has no ") + name);
@@ -139,7 +139,7 @@ int agreed_step(Stream& stream, const RankPlacement& placement, int step,
   if (!stop) return step;
   const Tag tag{.kind = Payload::kControl, .topic = Topic::kStart};
   const int64_t own = stop->load() ? kStopped : step;
-  const auto agreed = static_cast<int>(placement.agreed(stream, tag, own));
+  const auto agreed = static_cast<int>(placement.broadcast_from_root(stream, tag, own));
   if (agreed == kStopped) throw Error(ErrorKind::kStopped, "stopped before the first step");
   return agreed;
 }

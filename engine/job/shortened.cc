@@ -5,14 +5,14 @@
 #include <functional>
 #include <set>
 
-#include "engine/job/sound_clips.h"
-#include "parallel/schedule/block_queue.h"
+#include "engine/job/speech_chunks.h"
+#include "parallel/schedule/segment_queue.h"
 
 namespace weft {
 namespace {
 
-constexpr int kSampledBlocks = 2;  // the first one has more frames; the last one reads no keys
-constexpr int kLeastQueue = 3;     // blocks from which on every rank takes equally much for each
+constexpr int kSampledSegments = 2;  // the first one has more frames; the last one reads no keys
+constexpr int kLeastQueue = 3;  // segments from which on every rank takes equally much for each
 
 JobFacts with_steps(const JobFacts& job, const std::vector<int>& indices) {
   JobFacts out = job;
@@ -39,42 +39,42 @@ JobFacts first_steps(const JobFacts& job, int least) {
     const bool fresh =
         kinds.insert({step.model, step.branches, step.displaced, step.skipped, i < global}).second;
     // The step after a skipped one of the queue reads older keys.
-    const bool after = job.blocks() > 0 && !kept.empty() && job.steps[kept.back()].skipped;
+    const bool after = job.segments() > 0 && !kept.empty() && job.steps[kept.back()].skipped;
     if (fresh || i < least || after) kept.push_back(i);
   }
   return with_steps(job, kept);
 }
 
 int kept_sets(const JobFacts& job) {
-  return QueuePlanConfig{.steps = job.steps, .blocks = job.blocks()}.kept_sets();
+  return QueuePlanConfig{.steps = job.steps, .segments = job.segments()}.kept_sets();
 }
 
 // The queue of the job with a few of its steps, at least so many, and as many prompts together. Its
-// blocks are those that the queue and the block before it hold at most.
+// segments are those that the queue and the segment before it hold at most.
 JobFacts short_queue(const JobFacts& job, int least) {
   const int steps = job.sampler.steps();
-  const std::vector<int>& shows = job.block_prompts;
+  const std::vector<int>& shows = job.segment_prompts;
   int prompts = 1;
-  for (int tail = 0; tail < job.blocks(); ++tail)
+  for (int tail = 0; tail < job.segments(); ++tail)
     prompts = std::max(prompts, 1 + shows[tail] - shows[std::max(0, tail - steps + 1)]);
-  const bool ends_early = job.blocks() <= steps;
+  const bool ends_early = job.segments() <= steps;
   JobFacts out = first_steps(job, std::max(least, prompts));
-  out.block_prompts.resize(std::min(job.blocks(), out.sampler.steps() + !ends_early));
-  for (int block = 0; block < out.blocks(); ++block)
-    out.block_prompts[block] = std::min(block, prompts - 1);
+  out.segment_prompts.resize(std::min(job.segments(), out.sampler.steps() + !ends_early));
+  for (int segment = 0; segment < out.segments(); ++segment)
+    out.segment_prompts[segment] = std::min(segment, prompts - 1);
   return out;
 }
 
-// A queue holds the more, the more blocks it has at a time.
+// A queue holds the more, the more segments it has at a time.
 MemorySample queue_sample(const JobFacts& job) {
-  const int steps = job.sampler.steps(), longest = std::min(steps, job.blocks());
+  const int steps = job.sampler.steps(), longest = std::min(steps, job.segments());
   MemorySample out{short_queue(job, kLeastQueue)};
   for (int least = kLeastQueue + 1; least <= steps && out.facts.sampler.steps() < longest;
        ++least) {
     JobFacts next = short_queue(job, least);
     const int has = out.facts.sampler.steps();
     const bool follows = next.sampler.steps() == has + 1 &&
-                         next.blocks() == out.facts.blocks() + 1 &&
+                         next.segments() == out.facts.segments() + 1 &&
                          kept_sets(next) == kept_sets(out.facts);
     if (follows) {
       out.more = longest - has - 1;
@@ -90,7 +90,7 @@ MemorySample queue_sample(const JobFacts& job) {
 }  // namespace
 
 MemorySample memory_sample(const JobFacts& job) {
-  return job.blocks() > 0 ? queue_sample(job) : MemorySample{first_steps(job, 1)};
+  return job.segments() > 0 ? queue_sample(job) : MemorySample{first_steps(job, 1)};
 }
 
 TimeSample time_sample(const JobFacts& job) {
@@ -120,10 +120,10 @@ TimeSample time_sample(const JobFacts& job) {
       if (displaced && !displaced->windows.empty()) windows.push_back(displaced->windows[i]);
     }
   }
-  if (job.blocks() > 0) {
+  if (job.segments() > 0) {
     std::ranges::sort(kept);
     TimeSample queue{with_steps(job, kept)};
-    queue.facts.block_prompts.assign(std::min(job.blocks(), kSampledBlocks), 0);
+    queue.facts.segment_prompts.assign(std::min(job.segments(), kSampledSegments), 0);
     return queue;
   }
   TimeSample out{with_steps(job, kept), std::move(alike)};
@@ -155,8 +155,8 @@ Request ends_sample(const JobFacts& job, const ModelDirectory& model, int64_t pi
   brief.steps = 1;
   brief.cache = {};
   brief.sigmas.resize(std::min<size_t>(brief.sigmas.size(), 1));
-  const int64_t frames = model.clips.any()
-                             ? pieces * clip_pictures(model) - model.clips.dropped_frames
+  const int64_t frames = model.chunks.any()
+                             ? pieces * chunk_pictures(model) - model.chunks.dropped_frames
                              : model.vae_model->traits().frames(pieces);
   brief.frames = std::min(brief.frames, frames);
   return brief;

@@ -109,16 +109,16 @@ void StageClock::report() {
   progress.elapsed_seconds = elapsed();
   progress.kept = kept_;
   progress.pictures = pictures_;
-  progress.clip = clip_;
-  progress.clips = clips_;
+  progress.chunk = chunk_;
+  progress.chunks = chunks_;
   if (stage_.done > stage_.first) {
     progress.seconds_per_step = progress.elapsed_seconds / (stage_.done - stage_.first);
     progress.eta_seconds = progress.seconds_per_step * std::max(stage_.total - stage_.done, 0);
   }
   if (stage_.zone == Zone::kDenoise) progress.turn = turn_;
-  if (blocks_ > 0 && stage_.zone == Zone::kDenoise) {
-    progress.finished_blocks = finished_blocks_;
-    progress.blocks = blocks_;
+  if (segments_ > 0 && stage_.zone == Zone::kDenoise) {
+    progress.finished_segments = finished_segments_;
+    progress.segments = segments_;
     progress.first_frame_seconds =
         progress.seconds_per_step * std::max(first_block_step_ - stage_.done, 0);
   }

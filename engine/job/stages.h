@@ -24,18 +24,18 @@ class StageClock {
   void enter(Zone stage, int total, int done = 0);
   void step(int done, double sigma = 0);
   void kept(int steps) { kept_ = steps; }
-  // A queue is in turn `turn`, and so many of its blocks are done. The first is done after step
+  // A queue is in turn `turn`, and so many of its segments are done. The first is done after step
   // `first` of this stage.
-  void blocks(int turn, int done, int total, int first) {
+  void segments(int turn, int done, int total, int first) {
     turn_ = turn;
-    finished_blocks_ = done;
-    blocks_ = total;
+    finished_segments_ = done;
+    segments_ = total;
     first_block_step_ = first;
   }
-  // The stages from now on are those of clip `clip` of `clips`.
-  void clip(int clip, int clips) {
-    clip_ = clip;
-    clips_ = clips;
+  // The stages from now on are those of chunk `chunk` of `chunks`.
+  void chunk(int chunk, int chunks) {
+    chunk_ = chunk;
+    chunks_ = chunks;
   }
   // Runs `body` as a stage of its own inside the current one. The current stage's clock is paused
   // meanwhile.
@@ -71,8 +71,8 @@ class StageClock {
   Stage stage_;
   int kept_ = -1, turn_ = -1;
   int64_t pictures_ = 0;
-  int finished_blocks_ = 0, blocks_ = 0, first_block_step_ = 0;
-  int clip_ = 0, clips_ = 1;
+  int finished_segments_ = 0, segments_ = 0, first_block_step_ = 0;
+  int chunk_ = 0, chunks_ = 1;
   std::vector<StageSeconds> seconds_;
 };
 

@@ -89,9 +89,9 @@ class Run final : private TokenProgram {
 
   bool stopped() {
     if (!options_.stop) return false;
-    return rank_.placement().agreed(rank_.stream(),
-                                    {.kind = Payload::kControl, .topic = Topic::kStep},
-                                    options_.stop->load()) != 0;
+    return rank_.placement().broadcast_from_root(rank_.stream(),
+                                                 {.kind = Payload::kControl, .topic = Topic::kStep},
+                                                 options_.stop->load()) != 0;
   }
 
   // Starts waiting requests in order, while the batch has a place and the cache has pages for all

@@ -329,7 +329,7 @@ void LanguageRank::add_part(const Pass& pass, const Part& part, const Share& sha
         ulysses)[placement_.mesh().sequence_index(placement_.rank()) / ulysses];
     mixer = rows.mixers.emplace_back(mixer_for(share.maps[i], sequence)).get();
     Pass own = pass;
-    own.request = static_cast<int>(i);  // tells the messages of the sequences apart
+    own.prompt = static_cast<int>(i);  // tells the messages of the sequences apart
     mixer->begin(own);
   }
   rows.caches.push_back(&cache);

@@ -1,6 +1,6 @@
 #pragma once
 // BlockCache: what the last pipeline stage of a job with a step cache keeps: per branch that it
-// computes (and per block of the queue), what the blocks that can be skipped added to the hidden
+// computes (and per segment of the queue), what the blocks that can be skipped added to the hidden
 // rows before them, in the last step that ran them. A skipped step adds it to its own rows before
 // those blocks, and runs the head.
 //

@@ -5,8 +5,8 @@
 
 namespace weft {
 
-Change FirstBlock::difference(int branch, const TensorView& behind, const TensorView& before) {
-  axpby(stream_, 1, behind, -1, before, before);
+Change FirstBlock::difference(int branch, const TensorView& after, const TensorView& before) {
+  axpby(stream_, 1, after, -1, before, before);
   if (!kept_[branch]) return {.change = 1, .size = 0};
   return change_of(stream_, before, kept_[branch]);
 }

@@ -15,9 +15,9 @@ class FirstBlock {
  public:
   explicit FirstBlock(Stream& stream) : stream_(stream) {}
 
-  // `before` [N, D] f32 are the rows before the block and `behind` those behind it. Turns `before`
+  // `before` [N, D] f32 are the rows before the block and `after` those after it. Turns `before`
   // into their difference, and returns its change from what is kept: all of it, where nothing is.
-  Change difference(int branch, const TensorView& behind, const TensorView& before);
+  Change difference(int branch, const TensorView& after, const TensorView& before);
   void keep(int branch, const TensorView& difference);
 
  private:

@@ -59,7 +59,7 @@ void Forwards::end() {
 }
 
 const Forwards::Prepared& Forwards::prepared(const Pass& pass) {
-  Pass prompt{.request = pass.request, .model = pass.model, .branch = pass.branch};
+  Pass prompt{.prompt = pass.prompt, .model = pass.model, .branch = pass.branch};
   if (job_->by_micro) prompt.micro = pass.micro;
   const auto [found, fresh] = prepared_.try_emplace(prompt);
   Prepared& prepared = found->second;
@@ -71,7 +71,7 @@ const Forwards::Prepared& Forwards::prepared(const Pass& pass) {
       seams_->context(stream_, arena_, pass, sequence_of(job_->grid), job.prompt_observer);
   const WeightOffload before = held.expert->streamed();
   Conditions conditions = job.conditions;
-  conditions.text = pass.branch ? job.negative : job.prompts.at(pass.request);
+  conditions.text = pass.branch ? job.negative : job.prompts.at(pass.prompt);
   conditions.text_length = experts_.text_length(conditions.text[0]);
   conditions.pooled = job.pooled[pass.branch];
   passes_.condition(pass, conditions);
@@ -198,7 +198,7 @@ void Forwards::report_non_finite(const Pass& pass, const std::string& where) con
   std::snprintf(sigma, sizeof sigma, "%.4f", sampler().sigmas()[pass.step]);
   throw Error(ErrorKind::kNonFinite,
               "NaN or infinity in denoise, " +
-                  (job_->in_blocks ? "block " + std::to_string(pass.clip + 1) + ", " : "") +
+                  (job_->in_segments ? "block " + std::to_string(pass.segment + 1) + ", " : "") +
                   "step " + std::to_string(pass.step + 1) + " of " +
                   std::to_string(sampler().steps()) + " (sigma " + sigma + "), " +
                   (pass.model ? "transformer_2, " : "transformer, ") +

@@ -33,8 +33,8 @@ struct ForwardJob {
   const Job& job;
   std::array<int64_t, 3> grid;  // tokens of the job's latent along frame, row and column
   ForwardMethod method{};
-  bool in_blocks = false;  // an error names the block (Pass::clip) of a pass
-  bool by_micro = false;   // passes that differ in Pass::micro are prepared apart
+  bool in_segments = false;  // an error names the block (Pass::clip) of a pass
+  bool by_micro = false;     // passes that differ in Pass::micro are prepared apart
 };
 
 struct ForwardOptions {

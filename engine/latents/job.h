@@ -1,6 +1,6 @@
 #pragma once
 // Job: what one run of a LatentProgram is given, and who sees what it makes. A segment is what
-// enters and leaves as a whole: a video or a chunk of it, a block of the queue, a block of a
+// enters and leaves as a whole: a video or a chunk of it, a segment of the queue, a segment of a
 // stream.
 #include <array>
 #include <functional>
@@ -20,7 +20,7 @@ namespace weft {
 struct Segment {
   int64_t number = 0;  // among those with frames
   Range frames{};      // latent frames of the video or stream
-  uint32_t epoch = 0;  // of a stream, as NextBlock says
+  uint32_t epoch = 0;  // of a stream, as NextSegment says
 };
 
 // A host copy of segments' latents, joined along the frames [C, F, H, W] f32, and of the tensors of
@@ -44,9 +44,9 @@ struct Change {
   double relative() const { return size > 0 ? change / size : 0; }
 };
 
-struct NextBlock {
+struct NextSegment {
   int64_t frames = 0;  // at most P, whole tokens; 0: hollow
-  uint32_t epoch = 0;  // travels with the block
+  uint32_t epoch = 0;  // travels with the segment
   bool last = false;   // no other follows, this one included if it is hollow
 };
 
@@ -59,16 +59,16 @@ class JobHost {
   // Fills in the noise of frames of a segment [C, f, H, W] f32, in host memory. Every rank draws
   // what it needs. Not called for segments that a snapshot has, nor in a dry run.
   virtual void noise(const Segment&, const TensorView& /*latent*/) {}
-  // Says which block of a stream enters next; `number` is that of the next block with frames, and
-  // `most` the largest. Called on the first stage of the first group, in order, once per block:
-  // where a forward's width is split (tensor) on all of its ranks, which must answer the same. It
-  // may wait, but in a layer ring only while no block is under way. The first block has frames, at
-  // least those of the sink where it is swapped, unless the stream ends with it.
-  virtual NextBlock next(int64_t /*number*/, int64_t most) { return {.frames = most}; }
-  // Fills in the signal that a block of a stream follows [f, signal_columns] f32 in host memory, a
-  // row for each frame of tokens. Called once per block on every rank that computes. A sink is
+  // Says which segment of a stream enters next; `number` is that of the next segment with frames,
+  // and `most` the largest. Called on the first stage of the first group, in order, once per
+  // segment: where a forward's width is split (tensor) on all of its ranks, which must answer the
+  // same. It may wait, but in a layer ring only while no segment is under way. The first segment
+  // has frames, at least those of the sink where it is swapped, unless the stream ends with it.
+  virtual NextSegment next(int64_t /*number*/, int64_t most) { return {.frames = most}; }
+  // Fills in the signal that a segment of a stream follows [f, signal_columns] f32 in host memory,
+  // a row for each frame of tokens. Called once per segment on every rank that computes. A sink is
   // computed in silence: zeros.
-  virtual void signal(const Segment& block, const TensorView& signal);
+  virtual void signal(const Segment& segment, const TensorView& signal);
 
   // Takes a final latent [C, f, H, W] f32, on the stream's device, where the plan decodes, in
   // order. With clips it is called for the frames of one token after another, on all ranks: where a

@@ -63,14 +63,14 @@ LatentProgram::LatentProgram(const Rank& rank, DType wire, Graphs graphs)
       dtype_(wire),
       forwards_(rank, graphs, *this) {}
 
-void LatentProgram::begin(Job& job, const ForwardMethod& method, bool in_blocks, bool by_micro) {
+void LatentProgram::begin(Job& job, const ForwardMethod& method, bool in_segments, bool by_micro) {
   job_ = &job;
   shape_ = job.facts.window;
   grid_ = traits_.grid(shape_[1], shape_[2], shape_[3]);
   slots.clear();
   solver_.clear();
   cache_.reset();
-  forwards_.begin({job, grid_, method, in_blocks, by_micro});
+  forwards_.begin({job, grid_, method, in_segments, by_micro});
 }
 
 bool LatentProgram::last_stage() const {
@@ -151,7 +151,7 @@ void LatentProgram::update(const Step& step) {
   if (!latent) return;
   const TensorView velocity = velocity_of(step);
   // Parts are counted from 1 where one of them is updated alone.
-  const int segment = step.pass.clip, part = step.pass.micro;
+  const int segment = step.pass.segment, part = step.pass.micro;
   std::vector<SolverPart>& all = solver(segment, latent);
   const std::span parts = part > 0 ? std::span(all).subspan(part - 1, 1) : std::span(all);
   const Range rows{parts.front().rows.begin, parts.back().rows.end};

@@ -45,7 +45,7 @@ class LatentProgram : public Program, protected PassContext {
   LatentProgram(const Rank& rank, DType wire, Graphs graphs);
 
   // Forgets the last run.
-  void begin(Job& job, const ForwardMethod& method, bool in_blocks, bool by_micro = false);
+  void begin(Job& job, const ForwardMethod& method, bool in_segments, bool by_micro = false);
 
   void load(const Step& step) override { forwards_.load(step.pass.model, false); }
   void compute(const Step& step) override;

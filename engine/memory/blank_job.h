@@ -18,7 +18,7 @@ struct BlankJob {
   size_t run(const JobFacts& few, const std::function<void(const Step& step)>& did = {},
              const PreviewFit* preview = nullptr) const;
 
-  uint64_t clip_bytes() const {  // of `signal` and `motion`
+  uint64_t chunk_bytes() const {  // of `signal` and `motion`
     if (!signal[0]) return 0;
     return signal[0].view().bytes() + signal[1].view().bytes() + motion.view().bytes();
   }

@@ -5,7 +5,7 @@
 
 #include "engine/conditions/prompt_rows.h"
 #include "engine/conditions/video_encoder.h"
-#include "engine/decoding/stream_decoder.h"
+#include "engine/decoding/video_decoder.h"
 #include "engine/job/shortened.h"
 #include "engine/memory/blank_job.h"
 #include "engine/parts/audio_features.h"
@@ -35,7 +35,7 @@ class RankRun {
         job_(job),
         facts_(job.facts),
         request_(facts_.request),
-        queue_(request_.method->in_blocks()),
+        queue_(request_.method->in_segments()),
         shape_(facts_.window),
         latent_(f32_bytes(shape_[0] * shape_[1] * shape_[2] * shape_[3])),
         stages_messages_(of.stages_messages()),
@@ -55,10 +55,10 @@ class RankRun {
 
  private:
   uint64_t checkpoint_bytes(uint64_t kept) const;
-  // The latents of the clips that are denoised, twice, where checkpoints are kept of them.
-  uint64_t clip_bytes(uint64_t kept, int clips) const {
-    return kept > 0 && parts_.directory().clips.any() ? 2 * latent_ * static_cast<uint64_t>(clips)
-                                                      : 0;
+  // The latents of the chunks that are denoised, twice, where checkpoints are kept of them.
+  uint64_t chunk_bytes(uint64_t kept, int chunks) const {
+    return kept > 0 && parts_.directory().chunks.any() ? 2 * latent_ * static_cast<uint64_t>(chunks)
+                                                       : 0;
   }
   // `tensors` counts what is not in the footprint of the ops.
   StageBytes stage(uint64_t tensors, const Footprint& load, const Footprint& ran) const {
@@ -130,11 +130,11 @@ StageBytes RankRun::encoding(ComponentBytes& bytes) {
 
 // Adds the features, which stay until the job ends, to `embeds_`. On a device they are the host's.
 StageBytes RankRun::hearing(ComponentBytes& bytes) {
-  const auto [samples, fps, clip_frames] = *facts_.sound;
+  const auto [samples, fps, chunk_frames] = *facts_.sound;
   const AudioEncoderTraits& traits = parts_.audio_model().traits();
   const TextEncoderTraits split = traits.split();
   const int64_t rows = feature_rows(traits, samples), states = traits.rows(samples);
-  const auto frames = std::ssize(rows_of_frames(rows, fps, clip_frames));
+  const auto frames = std::ssize(rows_of_frames(rows, fps, chunk_frames));
   const uint64_t features = f32_bytes(traits.states * traits.columns * frames);
   const bool encodes = placement_.encodes_text(split);
   // The sound, the rows of one hidden state at the features' rate, and on a device its copy.
@@ -224,7 +224,7 @@ uint64_t RankRun::compared_bytes() const {
   return 2 * bytes;
 }
 
-// Decodes a few frames, or a block of the queue. The latent is not of it, and neither are the
+// Decodes a few frames, or a segment of the queue. The latent is not of it, and neither are the
 // frames that wait for the writer.
 StageBytes RankRun::decoding(ComponentBytes& bytes) {
   const bool decodes = placement_.band(shape_[2]).size() > 0;
@@ -237,7 +237,7 @@ StageBytes RankRun::decoding(ComponentBytes& bytes) {
   const DecoderSettings settings{.traits = parts_.vae_model().traits(),
                                  .vae = vae,
                                  .latent = {shape_[0], shape_[2], shape_[3]}};
-  std::optional<StreamDecoder> decoder;
+  std::optional<VideoDecoder> decoder;
   const Footprint ran = run_.measure([&] {
     decoder.emplace(run_.stream(), run_.arena(), placement_, settings);
     queue_ ? decoder->push(latents) : decoder->decode(latents, nullptr);
@@ -249,12 +249,12 @@ StageBytes RankRun::decoding(ComponentBytes& bytes) {
         std::min<int64_t>(request_.frames, static_cast<int64_t>(kFramesWaiting) + 2) * 3 *
         request_.height * request_.width);
   if (queue_ && decodes) pictures += frame_bytes() * last_frames();
-  // A queue's blocks reach the rank that decodes them, and no other.
+  // A queue's segments reach the rank that decodes them, and no other.
   const uint64_t latent = decodes || !queue_ ? decoded_latent() : 0;
   uint64_t held = embeds_;
   if (blank_.motion && decodes)  // the rows of the pictures that end the clip
     held +=
-        f32_bytes(parts_.directory().clips.motion_frames * 3 * request_.width *
+        f32_bytes(parts_.directory().chunks.motion_frames * 3 * request_.width *
                   placement_.band(shape_[2]).size() * parts_.vae_model().traits().spatial_factor);
   if (on_device()) {
     bytes.host.copies += ran.host;
@@ -278,7 +278,7 @@ StageBytes RankRun::encoding_motion(const Vae* vae, uint64_t held) {
     if (vae) own = encoder.encode_rows(*vae, "the end of a clip", [](auto...) {});
     encoder.join(std::move(own));
   });
-  return stage(held - blank_.clip_bytes(), {}, ran);
+  return stage(held - blank_.chunk_bytes(), {}, ran);
 }
 
 // The bytes of the latent while it is decoded: all of it, or with clips the own rows of it on the
@@ -293,14 +293,15 @@ uint64_t RankRun::decoded_latent() const {
   return rows + std::max(frames, placement_.root() ? latent_ / shape_[0] : 0);
 }
 
-// The bytes of a checkpoint of `kept` tensors. The queue's has the blocks of the queue and the one
-// before them, their histories, and the frames that the decoder needs. Clips are held beside it.
+// The bytes of a checkpoint of `kept` tensors. The queue's has the segments of the queue and the
+// one before them, their histories, and the frames that the decoder needs. Clips are held beside
+// it.
 uint64_t RankRun::checkpoint_bytes(uint64_t kept) const {
-  if (!queue_ || kept == 0) return latent_ * kept + clip_bytes(kept, facts_.chunks - 1);
-  const BlockFrames frames = std::get<Queue>(request_.method).frames();
-  const int longest = std::min(request_.steps, facts_.blocks());
+  if (!queue_ || kept == 0) return latent_ * kept + chunk_bytes(kept, facts_.chunks - 1);
+  const SegmentFrames frames = std::get<Queue>(request_.method).frames();
+  const int longest = std::min(request_.steps, facts_.segments());
   return frame_bytes() * (kept * static_cast<uint64_t>(frames.first(longest)) +
-                          static_cast<uint64_t>(frames.block) + last_frames());
+                          static_cast<uint64_t>(frames.segment) + last_frames());
 }
 
 ComponentBytes RankRun::bytes() {
@@ -335,10 +336,10 @@ ComponentBytes RankRun::bytes() {
   if (facts_.sound) book(bytes.load_audio, bytes.encode_audio, hearing(bytes));
   const uint64_t given =
       blank_.pictures.rows.view().bytes() + blank_.pictures.channels.view().bytes();
-  embeds_ += blank_.clip_bytes();
+  embeds_ += blank_.chunk_bytes();
   // Messages are staged in the stages' order.
   StageBytes denoise = denoising(embeds_ + given + copies, bytes);
-  if (!on_device()) embeds_ += clip_bytes(kept, facts_.chunks);
+  if (!on_device()) embeds_ += chunk_bytes(kept, facts_.chunks);
   StageBytes decode = decoding(bytes);
   decode.tensors += bytes.reading;
   if (bytes.decodes_meanwhile) {  // they take turns, and share the embeddings and the workspace

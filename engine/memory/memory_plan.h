@@ -50,7 +50,7 @@ struct ComponentBytes {
   // True where frames are decoded between denoise steps: the VAE then stays beside the
   // transformers, and `denoise` contains what decoding holds.
   bool decodes_meanwhile = false;
-  // True where there are steps behind decoded frames: the VAE then stays, unless one component is
+  // True where there are steps after decoded frames: the VAE then stays, unless one component is
   // resident at a time.
   bool decodes_between = false;
   // The part of these bytes that is scratch of single ops on a device: the most of any stage.

@@ -66,7 +66,7 @@ struct AnyMethod {
   virtual std::string resolve(const MethodFacts& facts) { return ""; }
 
   // The video is made in blocks that follow each other, and each is decoded when it is done.
-  virtual bool in_blocks() const { return false; }
+  virtual bool in_segments() const { return false; }
   virtual bool has_old_patches() const { return false; }  // as they were in the step before
   virtual bool long_videos() const { return false; }  // longer than those of the model's training
   virtual bool takes_joint_text() const { return true; }  // goes with text among the tokens

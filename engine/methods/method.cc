@@ -138,10 +138,10 @@ void validate(const Method& method, const MethodJob& job) {
     refuse("--resync-every is " + std::to_string(*method->resync) +
            ", and no patches are a step old; legal with it: " +
            list(names_of(&AnyMethod::has_old_patches)));
-  if ((job.scheduled || job.endless) && !method->in_blocks())
+  if ((job.scheduled || job.endless) && !method->in_segments())
     refuse((job.scheduled ? "a prompt schedule" : "an endless video") +
            std::string(" needs blocks that follow each other; legal with it: ") +
-           list(names_of(&AnyMethod::in_blocks)));
+           list(names_of(&AnyMethod::in_segments)));
   if (!job.joint.empty() && !method->takes_joint_text())
     refuse(job.joint +
            " has its text among the tokens, which this method cannot split; legal: " + "full");

@@ -14,22 +14,23 @@ constexpr int kFewSteps = 8;
 
 }  // namespace
 
-// Block and both contexts fill the trained length: 9 and 6 of 21, 8 and 4 of 16.
+// Segment and both contexts fill the trained length: 9 and 6 of 21, 8 and 4 of 16.
 std::string Queue::resolve(const MethodFacts& facts) {
   const int64_t trained = facts.trained_latents;
-  context = context.value_or(std::min(2 * trained / 7, block.value_or(trained)));
-  block = block.value_or(std::max<int64_t>(1, trained - 2 * *context));
+  context = context.value_or(std::min(2 * trained / 7, segment.value_or(trained)));
+  segment = segment.value_or(std::max<int64_t>(1, trained - 2 * *context));
   return "";
 }
 
 std::string Queue::refuse(const MethodJob& job) const {
   const int64_t unit = job.token_frames;
   const std::string multiples = unit > 1 ? "multiples of " + std::to_string(unit) + " " : "";
-  if (*block < 1 || *block % unit)
-    refuse_number("block", *block, multiples + "from " + std::to_string(unit) + " on");
-  if (*context < 0 || *context > *block || *context % unit)
-    refuse_number("context", *context,
-                  multiples + "0 to " + std::to_string(*block) + ", the latent frames of a block");
+  if (*segment < 1 || *segment % unit)
+    refuse_number("block", *segment, multiples + "from " + std::to_string(unit) + " on");
+  if (*context < 0 || *context > *segment || *context % unit)
+    refuse_number(
+        "context", *context,
+        multiples + "0 to " + std::to_string(*segment) + ", the latent frames of a block");
   if (job.steps <= kFewSteps)
     refuse_number(
         "steps", job.steps,
@@ -51,19 +52,19 @@ std::string Queue::why_not_between_steps(const StepCache& cache) const {
          "steps of its blocks reuse";
 }
 
-int Queue::blocks(int64_t latent_frames) const {
+int Queue::segments(int64_t latent_frames) const {
   const int64_t rest = latent_frames - *context;
-  return static_cast<int>(std::max<int64_t>(1, (rest + *block - 1) / *block));
+  return static_cast<int>(std::max<int64_t>(1, (rest + *segment - 1) / *segment));
 }
 
 std::vector<std::string> Queue::warnings(const QueueFacts& facts) const {
   std::vector<std::string> lines;
-  const int64_t seen = *block + 2 * *context;
+  const int64_t seen = *segment + 2 * *context;
   if (facts.trained_frames > 0 && seen > facts.trained_frames)
     lines.push_back("a forward of the block queue sees " + std::to_string(seen) +
                     " latent frames (block + 2 context), but the model was trained on " +
                     std::to_string(facts.trained_frames) + ": motion may repeat");
-  const int longest = std::min(facts.steps, facts.blocks);
+  const int longest = std::min(facts.steps, facts.segments);
   if (facts.stages > 1 && longest <= facts.stages)
     lines.push_back("the block queue is never longer than " + std::to_string(longest) +
                     " blocks (the smaller of steps and blocks), so that " +

@@ -42,11 +42,11 @@ void resample_rows(const TensorView& state, const TensorView& out) {
   }
 }
 
-std::vector<int64_t> rows_of_frames(int64_t rows, double fps, int64_t clip_frames) {
-  CHECK(rows > 0 && fps > 0 && clip_frames > 0, rows, fps, clip_frames);
-  const double rows_per_clip = static_cast<double>(clip_frames) * (kFeatureRate / fps);
-  const int64_t clips = static_cast<int64_t>(static_cast<double>(rows) / rows_per_clip) + 1;
-  const int64_t frames = clips * clip_frames;
+std::vector<int64_t> rows_of_frames(int64_t rows, double fps, int64_t chunk_frames) {
+  CHECK(rows > 0 && fps > 0 && chunk_frames > 0, rows, fps, chunk_frames);
+  const double rows_per_chunk = static_cast<double>(chunk_frames) * (kFeatureRate / fps);
+  const int64_t chunks = static_cast<int64_t>(static_cast<double>(rows) / rows_per_chunk) + 1;
+  const int64_t frames = chunks * chunk_frames;
   // A frame's time is a multiple of the mean frame time, so that times halfway between two rows
   // round as the reference's do; std::nearbyint rounds exact ties to even.
   const double frame_s = static_cast<double>(frames) / fps / static_cast<double>(frames);
@@ -108,7 +108,7 @@ Tensor encode_audio(const Rank& rank, const HeardSound& sound) {
   const RankPlacement& placement = rank.placement;
   const AudioEncoderTraits& traits = parts.audio_model().traits();
   const int64_t rows = feature_rows(traits, sound.samples[0]);
-  const std::vector<int64_t> taken = rows_of_frames(rows, sound.fps, sound.clip_frames);
+  const std::vector<int64_t> taken = rows_of_frames(rows, sound.fps, sound.chunk_frames);
   Tensor features(DType::kF32, {traits.states, traits.columns, std::ssize(taken)});
   const Tag tag{.kind = Payload::kText, .topic = Topic::kAudio};
   const TextEncoderTraits split = traits.split();

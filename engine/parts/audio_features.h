@@ -22,9 +22,9 @@ int64_t feature_rows(const AudioEncoderTraits& traits, int64_t samples);
 // first and the last rows stay, and the others are evenly spaced between them.
 void resample_rows(const TensorView& state, const TensorView& out);
 
-// The row that each frame takes, of `rows`, or -1 for silence after the last one. There is one clip
-// of `clip_frames` frames for every whole clip that the rows fill, and one more.
-std::vector<int64_t> rows_of_frames(int64_t rows, double fps, int64_t clip_frames);
+// The row that each frame takes, of `rows`, or -1 for silence after the last one. There is one
+// chunk of `chunk_frames` frames for every whole chunk that the rows fill, and one more.
+std::vector<int64_t> rows_of_frames(int64_t rows, double fps, int64_t chunk_frames);
 
 // Writes the rows [n, d] that the frames take to the columns of out [d, frames], zeros for -1. Both
 // are f32 on the host.
@@ -50,10 +50,10 @@ void encode_frames(Context& context, const AudioEncoder& encoder, const HeardRow
 struct HeardSound {
   TensorView samples;  // [n] f32 on the host, at the rate of the model's audio encoder
   double fps = 0;
-  int64_t clip_frames = 0;
+  int64_t chunk_frames = 0;
 };
 
-// Returns the features [hidden states, columns, frames] f32 of whole clips, on the host of every
+// Returns the features [hidden states, columns, frames] f32 of whole chunks, on the host of every
 // rank. The ranks that hold a part of the encoder compute them together, and the root sends them to
 // the others. The encoder is loaded for it and released. All ranks call it. Throws
 // Error(kNonFinite).

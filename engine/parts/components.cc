@@ -117,7 +117,7 @@ const Transformer& Components::expert(Stream& stream, int model) {
 const Vae& Components::vae(Stream& stream) {
   if (!vae_) {
     // The end of a clip is encoded for the next one.
-    const VaeParts parts = directory().clips.any() ? VaeParts::kBoth : VaeParts::kDecoder;
+    const VaeParts parts = directory().chunks.any() ? VaeParts::kBoth : VaeParts::kDecoder;
     load("vae", [&] { vae_ = vae_model().load(stream, *model_->vae_file, vae_dtype_, parts); });
   }
   return *vae_;

@@ -47,7 +47,7 @@ Communicator RankPlacement::group(const std::vector<int>& ranks, int id) const {
   return communicator_->group(std::move(world), id);
 }
 
-int64_t RankPlacement::agreed(Stream& stream, const Tag& tag, int64_t value) const {
+int64_t RankPlacement::broadcast_from_root(Stream& stream, const Tag& tag, int64_t value) const {
   if (alone()) return value;
   const TensorView view(&value, DType::kI64, {1});
   communicator_->broadcast(stream, tag, view, 0);

@@ -71,7 +71,7 @@ class RankPlacement {
 
   // Returns the root's value on all ranks. All of them must call it with the same tag; the root
   // sends 8 bytes to each.
-  int64_t agreed(Stream& stream, const Tag& tag, int64_t value) const;
+  int64_t broadcast_from_root(Stream& stream, const Tag& tag, int64_t value) const;
 
   // The rank that is `stages` pipeline stages further and has the same coordinates on other axes.
   int stage_peer(int stages) const;

@@ -144,14 +144,14 @@ std::vector<MemoryPlan> memory_of(const PlannedJob& job, const Layout& layout) {
 Forecast forecast_whole(const PlannedJob& job, const Layout& layout) {
   Forecast out = simulate_run(job, job.request, job.model, replica_of(layout));
   out.memory = memory_of(job, layout);
-  if (!job.request.method->in_blocks())
+  if (!job.request.method->in_segments())
     add_uploads(job, facts_of(*job.model, job.request), most_streamed(out.memory), out);
   return of_all_prompts(job, layout, std::move(out));
 }
 
 QuickForecast::QuickForecast(const PlannedJob& job)
     : job_(job), facts_(facts_of(*job.model, job.request)), sample_(time_sample(facts_)) {
-  if (facts_.blocks() > 0) begin_queue();
+  if (facts_.segments() > 0) begin_queue();
 }
 
 std::shared_ptr<const OpenModel> QuickForecast::with_blocks(int blocks) {
@@ -199,7 +199,7 @@ const QuickForecast::Ends& QuickForecast::ends(const Layout& replica) {
     Request brief = ends_sample(facts_, directory, pieces);
     // Clips may have more global frames than so short a video.
     const Generator generator(model, without_limits(job_.options));
-    if (!directory.clips.any() &&
+    if (!directory.chunks.any() &&
         (facts_.dual_scope || !refuse(split, generator.layout_limits(brief)).empty()))
       brief.frames = job_.request.frames;
     const Forecast ran = simulate_run(job_, brief, model, split, &chunks);
@@ -207,7 +207,7 @@ const QuickForecast::Ends& QuickForecast::ends(const Layout& replica) {
     return {ran.stage("encode_text"), ran.stage("encode_audio"), ran.stage("encode_image"),
             ran.stage("decode")};
   };
-  if (directory.clips.any()) {
+  if (directory.chunks.any()) {
     ends = of(1);
     const int more = facts_.chunks - 1;
     if (more == 0) return ends;
@@ -234,7 +234,7 @@ const QuickForecast::Ends& QuickForecast::ends(const Layout& replica) {
 QuickForecast::Sampled QuickForecast::sampled(const Layout& replica, int blocks, bool alone) {
   const std::shared_ptr<const OpenModel> model = with_blocks(blocks);
   Layout split = replica;
-  if (facts_.blocks() > 0) split.decode_rank = -1;  // the decoding of a queue is added later
+  if (facts_.segments() > 0) split.decode_rank = -1;  // the decoding of a queue is added later
   Sampled out;
   out.done.resize(split.ranks());
   const auto work = [&](Communicator& world) {
@@ -295,7 +295,7 @@ double QuickForecast::least_denoise(Layout replica) {
 
 Forecast QuickForecast::forecast(const Layout& layout, bool least) {
   const Layout replica = replica_of(layout);
-  if (facts_.blocks() > 0)
+  if (facts_.segments() > 0)
     return of_all_prompts(job_, layout, least ? least_queue(replica) : queue_forecast(replica));
   double denoise_s = least_denoise(replica);
   if (!least) denoise_s = std::max(denoise(replica, false), denoise_s);

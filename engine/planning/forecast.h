@@ -12,8 +12,8 @@
 #include "engine/generation/generator.h"
 #include "engine/job/shortened.h"
 #include "engine/parts/components.h"
-#include "parallel/schedule/block_queue.h"
 #include "parallel/schedule/plan_timing.h"
+#include "parallel/schedule/segment_queue.h"
 
 namespace weft {
 
@@ -47,7 +47,7 @@ struct QueueTimeline {
   int skipped = 0;         // blocks of the video that the plans do not have
   std::vector<Plan> plans;
   std::vector<std::vector<StepTime>> times;
-  double block_s = 0;        // from one finished block to the next while the queue is full
+  double segment_s = 0;      // from one finished segment to the next while the queue is full
   double first_frame_s = 0;  // when the first frame is decoded, and when the last one is
   double end_s = 0;
   double decode_s = 0;  // for which the first rank decodes, beside its forwards
@@ -57,7 +57,7 @@ struct QueueTimeline {
   // Counts how often the video has a pass of the plans: blocks that are left out are like one in
   // the middle.
   int64_t repeats(const Pass& pass) const {
-    return 1 + (pass.clip == config.blocks / 2 ? skipped : 0);
+    return 1 + (pass.segment == config.segments / 2 ? skipped : 0);
   }
 };
 

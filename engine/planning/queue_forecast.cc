@@ -1,4 +1,4 @@
-// The forecast of a block queue.
+// The forecast of a segment queue.
 #include <algorithm>
 #include <cmath>
 #include <tuple>
@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-constexpr int kSpareBlocks = 4;  // beyond a full queue and its stages
+constexpr int kSpareSegments = 4;  // beyond a full queue and its stages
 constexpr int64_t kDecodedLatents = 9;
 
 void add(CommCounters& to, const CommCounters& counters, double times) {
@@ -52,7 +52,7 @@ struct QuickForecast::QueueCosts {
             step.kind,
             step.pass.model,
             step.pass.branch,
-            step.pass.clip == 0 && step.kind != Step::Kind::kCompute,
+            step.pass.segment == 0 && step.kind != Step::Kind::kCompute,
             step.reuses,
             reads_keys};
   }
@@ -131,7 +131,7 @@ void QuickForecast::begin_queue() {
   picture_s_ = alone.stage("decode") / static_cast<double>(ends.request.frames);
 }
 
-// Forwards with one or two blocks per stage say what those with all blocks take.
+// Forwards with one or two segments per stage say what those with all segments take.
 const QuickForecast::QueueCosts& QuickForecast::queue_costs(const Layout& replica) {
   for (const auto& [layout, costs] : queue_costs_)
     if (layout == replica) return *costs;
@@ -151,27 +151,29 @@ const QuickForecast::QueueCosts& QuickForecast::queue_costs(const Layout& replic
 QueueTimeline QuickForecast::queue_timeline(const QueueCosts& costs) const {
   QueueTimeline out{.config = costs.config, .plans = {}, .times = {}, .inside = {}};
   const auto steps = static_cast<int>(out.config.steps.size());
-  const int kept = std::min(out.config.blocks, steps + costs.layout[Axis::kLayers] + kSpareBlocks);
-  out.skipped = std::exchange(out.config.blocks, kept) - kept;
+  const int kept =
+      std::min(out.config.segments, steps + costs.layout[Axis::kLayers] + kSpareSegments);
+  out.skipped = std::exchange(out.config.segments, kept) - kept;
   out.plans = plan_queue(out.config);
-  const BlockFrames frames = std::get<Queue>(job_.request.method).frames();
+  const SegmentFrames frames = std::get<Queue>(job_.request.method).frames();
   const VaeTraits& vae = job_.model->directory.vae_model->traits();
-  const auto pictures = [&](int block) {  // that a block is decoded to
-    const int64_t first = frames.first(block),
-                  end = std::min<int64_t>(first + frames.count(block), facts_.latent[1]);
+  const auto pictures = [&](int segment) {  // that a segment is decoded to
+    const int64_t first = frames.first(segment),
+                  end = std::min<int64_t>(first + frames.count(segment), facts_.latent[1]);
     return vae.frames(end) - (first > 0 ? vae.frames(first) : 0);
   };
   const auto seconds = [&](const Step& step, int rank) {
     double took = costs.of(step, rank);
     if (step.kind == Step::Kind::kDecode) {
-      const bool last = step.pass.clip + 1 == out.config.blocks;
-      took += picture_s_ * static_cast<double>(pictures(step.pass.clip + (last ? out.skipped : 0)));
+      const bool last = step.pass.segment + 1 == out.config.segments;
+      took +=
+          picture_s_ * static_cast<double>(pictures(step.pass.segment + (last ? out.skipped : 0)));
     }
     return std::max(took, costs.reading_s(step, rank));
   };
   out.times = time_plans(out.plans, job_.machine.device, job_.machine.link, seconds,
                          groups_of(costs.layout));
-  std::vector<double> ends(kept);  // of the last update of every block
+  std::vector<double> ends(kept);  // of the last update of every segment
   for (size_t rank = 0; rank < out.plans.size(); ++rank) {
     CHECK(out.times[rank].size() == out.plans[rank].steps.size(), "rank", rank, "waits for ever");
     int64_t forwards = 0;
@@ -180,8 +182,8 @@ QueueTimeline QuickForecast::queue_timeline(const QueueCosts& costs) const {
       const StepTime& time = out.times[rank][i];
       const bool decodes = step.kind == Step::Kind::kDecode;
       if (step.kind == Step::Kind::kUpdate)
-        ends[step.pass.clip] = std::max(ends[step.pass.clip], time.end_s);
-      if (decodes && step.pass.clip == 0) out.first_frame_s = time.begin_s + picture_s_;
+        ends[step.pass.segment] = std::max(ends[step.pass.segment], time.end_s);
+      if (decodes && step.pass.segment == 0) out.first_frame_s = time.begin_s + picture_s_;
       if (decodes && rank == 0)
         out.decode_s += static_cast<double>(out.repeats(step.pass)) * (time.end_s - time.begin_s);
       forwards += step.kind == Step::Kind::kCompute && !step.reuses;
@@ -191,9 +193,9 @@ QueueTimeline QuickForecast::queue_timeline(const QueueCosts& costs) const {
     out.inside.emplace_back();
     add(out.inside.back(), costs.inside[rank], static_cast<double>(forwards));
   }
-  const int full = kept - steps;  // the last block that leaves a full queue
-  if (full > 1) out.block_s = (ends[full] - ends[full / 2]) / (full - full / 2);
-  out.end_s += out.skipped * out.block_s;
+  const int full = kept - steps;  // the last segment that leaves a full queue
+  if (full > 1) out.segment_s = (ends[full] - ends[full / 2]) / (full - full / 2);
+  out.end_s += out.skipped * out.segment_s;
   return out;
 }
 
@@ -202,15 +204,15 @@ Forecast QuickForecast::least_queue(const Layout& replica) {
   Forecast out;
   for (int rank = 0; rank < replica.ranks(); ++rank) {
     const RankPlacement placement(replica, rank);
-    double block_s = 0;  // a block in all its steps
+    double segment_s = 0;  // a segment in all its steps
     for (const auto& step : costs.config.steps)
       for (int branch = 0; branch < step.branches; ++branch)
         if (placement.computes(branch) && !step.skipped) {
           const Pass pass{.model = step.model, .branch = branch};
           const Step forward{.kind = Step::Kind::kCompute, .pass = pass};
-          block_s += std::max(costs.of(forward, rank), costs.reading_s(forward, rank));
+          segment_s += std::max(costs.of(forward, rank), costs.reading_s(forward, rank));
         }
-    out.seconds = std::max(out.seconds, costs.config.blocks * block_s);
+    out.seconds = std::max(out.seconds, costs.config.segments * segment_s);
   }
   return out;
 }
@@ -231,7 +233,7 @@ Forecast QuickForecast::queue_forecast(const Layout& replica) {
     const auto number = static_cast<int>(rank);
     SimulatedRank& ran = out.ranks.emplace_back();
     ran.seconds =
-        text_s_ + timeline->times[rank].back().end_s + timeline->skipped * timeline->block_s;
+        text_s_ + timeline->times[rank].back().end_s + timeline->skipped * timeline->segment_s;
     ran.counters = timeline->inside[rank];
     double read_s = 0, beside_s = 0;
     for (const Step& step : timeline->plans[rank].steps) {

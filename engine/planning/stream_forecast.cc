@@ -22,8 +22,8 @@ std::string text(const char* format, double value) {
 
 StreamForecast stream_forecast(const StreamPlanConfig& given, const StreamTimes& times) {
   StreamPlanConfig config = given;
-  const int settled = config.settled_block(), spread = 2 * config.layout[Axis::kLayers] * 12;
-  config.blocks = settled + spread + config.credits + 2;
+  const int settled = config.settled_segment(), spread = 2 * config.layout[Axis::kLayers] * 12;
+  config.segments = settled + spread + config.credits + 2;
   const std::vector<Plan> plans = plan_stream(config);
   const auto ends = time_plans(plans, {}, times.hop, [&](const Step& step, int) {
     if (step.kind == Step::Kind::kDecode) return times.decode_s;
@@ -35,12 +35,12 @@ StreamForecast stream_forecast(const StreamPlanConfig& given, const StreamTimes&
         times.forward_s * share * (step.blocks.end - step.blocks.begin) / (config.layers * ulysses);
     return ulysses > 1 ? own + times.exchange_s.value_or(0) : own;
   });
-  std::vector<double> decoded(config.blocks);
+  std::vector<double> decoded(config.segments);
   const Plan& last = plans[config.decoder()];
   CHECK(ends[last.rank].size() == last.steps.size(), "the stream waits for ever");
   for (size_t i = 0; i < last.steps.size(); ++i)
     if (last.steps[i].kind == Step::Kind::kDecode)
-      decoded[last.steps[i].pass.clip] = ends[last.rank][i].end_s;
+      decoded[last.steps[i].pass.segment] = ends[last.rank][i].end_s;
   StreamForecast out{.layout = config.layout, .decodes_apart = config.decodes_apart};
   out.period_s = (decoded[settled + spread] - decoded[settled]) / spread;
   out.fps = times.pictures / out.period_s;

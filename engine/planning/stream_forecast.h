@@ -12,30 +12,32 @@
 
 namespace weft {
 
-// Measured for the blocks of a stream.
+// Measured for the segments of a stream.
 struct StreamTimes {
-  double forward_s = 0;  // t: one forward of a block through all transformer blocks, on one device
-  double decode_s = 0;   // v: decoding a block
-  Link hop{};            // c: how messages go from a device to another
+  double forward_s =
+      0;                // t: one forward of a segment through all transformer blocks, on one device
+  double decode_s = 0;  // v: decoding a segment
+  Link hop{};           // c: how messages go from a device to another
   // Seconds that a split of tokens and heads (ulysses) adds to its share of a forward. Unknown:
   // such splits are not considered.
   std::optional<double> exchange_s{};
-  double pictures = 0;  // of a block
+  double pictures = 0;  // of a segment
   double fps = 25;      // at which they are shown
 
-  double lasts_s() const { return pictures / fps; }  // a block
+  double lasts_s() const { return pictures / fps; }  // a segment
 };
 
 struct StreamForecast {
   Layout layout{};
   bool decodes_apart = false;
-  double period_s = 0;       // between blocks in the long run
-  double fps = 0;            // pictures per second
-  double first_frame_s = 0;  // until block 0 is decoded, from a loaded model and an encoded caption
+  double period_s = 0;  // between segments in the long run
+  double fps = 0;       // pictures per second
+  double first_frame_s =
+      0;  // until segment 0 is decoded, from a loaded model and an encoded caption
   int devices() const { return layout.ranks() + decodes_apart; }
 };
 
-// Forecasts a stream of `config`, whose blocks are full and whose number of them is not read.
+// Forecasts a stream of `config`, whose segments are full and whose number of them is not read.
 StreamForecast stream_forecast(const StreamPlanConfig& config, const StreamTimes& times);
 
 // Returns the forecast of the best split on so many devices: one rank, steps, layers, both, tokens

@@ -20,7 +20,7 @@ struct ColourMap {
 // A causal VAE encodes the first frame of a video alone and later ones in groups, so the latents of
 // the first frame mean other colours.
 struct PreviewFit {
-  ColourMap map{};                   // of every latent frame, or of those behind the first
+  ColourMap map{};                   // of every latent frame, or of those after the first
   std::optional<ColourMap> first{};  // of the first latent frame, where it has one of its own
 };
 

@@ -161,8 +161,8 @@ void portable_sincos(uint32_t bits, float* sine, float* cosine) {
   *cosine = quadrant == 0 ? c : quadrant == 1 ? -s : quadrant == 2 ? -c : s;
 }
 
-std::array<float, 4> normals_of_block(uint64_t seed, uint32_t element_block, uint32_t frame,
-                                      uint32_t stream) {
+std::array<float, 4> normals_of_segment(uint64_t seed, uint32_t element_block, uint32_t frame,
+                                        uint32_t stream) {
   const PhiloxKey key = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
   const PhiloxCounter words = philox4x32_10({element_block, frame, stream, 0}, key);
   std::array<float, 4> normals;
@@ -206,8 +206,8 @@ void NoiseField::fill(const TensorView& out, int64_t frame, int64_t y, int64_t x
             if (element / 4 != cached_block || frame + f != cached_frame) {
               cached_block = element / 4;
               cached_frame = frame + f;
-              normals = normals_of_block(seed_, static_cast<uint32_t>(cached_block),
-                                         static_cast<uint32_t>(cached_frame), stream_);
+              normals = normals_of_segment(seed_, static_cast<uint32_t>(cached_block),
+                                           static_cast<uint32_t>(cached_frame), stream_);
             }
             value = normals[element % 4];
           }

@@ -29,10 +29,10 @@ constexpr uint32_t stream_of_step(int step) { return 0x10000000u + static_cast<u
 // uses only IEEE add, subtract, multiply, divide and square root in f32, each rounded separately.
 // So the bits are the same on every device and at every optimisation level that keeps IEEE
 // semantics.
-std::array<float, 4> normals_of_block(uint64_t seed, uint32_t element_block, uint32_t frame,
-                                      uint32_t stream);
+std::array<float, 4> normals_of_segment(uint64_t seed, uint32_t element_block, uint32_t frame,
+                                        uint32_t stream);
 
-// The functions that normals_of_block uses, exposed for their error tests.
+// The functions that normals_of_segment uses, exposed for their error tests.
 float portable_log(uint32_t bits);  // ln(u), u = (bits + 1/2) 2^-32 rounded to f32
 void portable_sincos(uint32_t bits, float* sine, float* cosine);  // angle 2 pi bits 2^-32
 

@@ -11,14 +11,14 @@ namespace {
 constexpr std::array<std::string_view, static_cast<size_t>(NoiseMode::kCount)> kNoiseNames = {
     "pool", "iid"};
 
-// A random order of 0 ... count - 1 (Fisher & Yates), which depends on the seed and on the block.
-std::vector<int64_t> shuffled(int64_t count, uint64_t seed, int block) {
+// A random order of 0 ... count - 1 (Fisher & Yates), which depends on the seed and on the segment.
+std::vector<int64_t> shuffled(int64_t count, uint64_t seed, int segment) {
   const PhiloxKey key = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
   std::vector<int64_t> order(count);
   std::iota(order.begin(), order.end(), 0);
   for (int64_t i = count - 1; i > 0; --i) {
     const PhiloxCounter words = philox4x32_10(
-        {static_cast<uint32_t>(i), static_cast<uint32_t>(block), kStreamOrder, 0}, key);
+        {static_cast<uint32_t>(i), static_cast<uint32_t>(segment), kStreamOrder, 0}, key);
     std::swap(order[i], order[words[0] * static_cast<uint64_t>(i + 1) >> 32]);
   }
   return order;
@@ -36,15 +36,15 @@ NoiseMode noise_mode_from_name(std::string_view name) {
 }
 
 NoisePool::NoisePool(NoiseMode mode, Rng rng, uint64_t seed, std::array<int64_t, 4> shape,
-                     const BlockFrames& frames)
+                     const SegmentFrames& frames)
     : mode_(mode),
       seed_(seed),
       frames_(frames),
       field_(
           rng, seed,
           {shape[0], mode == NoiseMode::kPool ? frames.count(0) : shape[1], shape[2], shape[3]}) {
-  CHECK(frames.context >= 0 && frames.context <= frames.block && frames.block > 0, "frames",
-        frames.block, frames.context);
+  CHECK(frames.context >= 0 && frames.context <= frames.segment && frames.segment > 0, "frames",
+        frames.segment, frames.context);
 }
 
 std::vector<int64_t> NoisePool::frames(int k) const {
@@ -55,11 +55,11 @@ std::vector<int64_t> NoisePool::frames(int k) const {
     for (int64_t& frame : order) frame += frames_.first(k);
     return order;
   }
-  for (int block = 1; block <= k; ++block) {
+  for (int segment = 1; segment <= k; ++segment) {
     const std::vector<int64_t> before = order;
-    const std::vector<int64_t> drawn = shuffled(frames_.block, seed_, block);
+    const std::vector<int64_t> drawn = shuffled(frames_.segment, seed_, segment);
     std::copy(before.end() - frames_.context, before.end(), order.begin());
-    for (int64_t f = 0; f < frames_.block; ++f) order[frames_.context + f] = before[drawn[f]];
+    for (int64_t f = 0; f < frames_.segment; ++f) order[frames_.context + f] = before[drawn[f]];
   }
   if (k > 0) order.erase(order.begin(), order.begin() + frames_.context);
   return order;

@@ -13,7 +13,7 @@ constexpr int kWindow = 16;  // turns that are planned at a time
 
 // The number of a pass among those that keep keys in a slot.
 int version_number(const QueuePlanConfig& config, const SlotVersion& keys) {
-  const int per_turn = 2 * std::min(config.blocks, static_cast<int>(config.steps.size()));
+  const int per_turn = 2 * std::min(config.segments, static_cast<int>(config.steps.size()));
   return keys.turn * per_turn + keys.order;
 }
 
@@ -28,13 +28,13 @@ const SlotVersion* among(const std::vector<SlotVersion>& versions, SlotKind kind
 
 QueuePlanConfig queue_config(const RankPlacement& placement, const TransformerTraits& traits,
                              DType wire, const std::array<int64_t, 4>& shape,
-                             int64_t block_frames) {
+                             int64_t segment_frames) {
   const auto grid = traits.grid(shape[1], shape[2], shape[3]);
-  CHECK(block_frames % traits.patch[0] == 0, "frames", block_frames);
+  CHECK(segment_frames % traits.patch[0] == 0, "frames", segment_frames);
   QueuePlanConfig config;
   config.layout = placement.layout();
-  config.block_frames = block_frames / traits.patch[0];
-  config.context_frames = grid[0] - config.block_frames;
+  config.segment_frames = segment_frames / traits.patch[0];
+  config.context_frames = grid[0] - config.segment_frames;
   config.frame_tokens = grid[1] * grid[2];
   config.hidden_bytes = traits.width * static_cast<int64_t>(size_of(wire));
   config.latent_bytes = traits.row() * static_cast<int64_t>(sizeof(float));
@@ -44,17 +44,17 @@ QueuePlanConfig queue_config(const RankPlacement& placement, const TransformerTr
 QueuePlanConfig queue_plan(const JobFacts& facts, const Components& parts,
                            const RankPlacement& placement) {
   QueuePlanConfig config = queue_config(placement, parts.traits(), parts.wire_dtype(), facts.window,
-                                        std::get<Queue>(facts.request.method).frames().block);
+                                        std::get<Queue>(facts.request.method).frames().segment);
   config.steps = facts.steps;
-  config.blocks = facts.blocks();
-  config.prompts = facts.block_prompts;
+  config.segments = facts.segments();
+  config.prompts = facts.segment_prompts;
   for (int model = 0; model < parts.experts(); ++model)
     config.layers.push_back(parts.expert_model(model).traits().blocks);
   config.decoder = std::max(0, placement.layout().decode_rank);
   return config;
 }
 
-// Forwards are not recorded as device graphs: they read the rows of another block each.
+// Forwards are not recorded as device graphs: they read the rows of another segment each.
 QueueDenoiser::QueueDenoiser(const Rank& rank, DType wire)
     : LatentProgram(rank, wire, Graphs::kNone) {}
 
@@ -66,20 +66,21 @@ bool QueueDenoiser::run(const QueuePlanConfig& config, Job& job) {
   if (last_stage() && config.longest_skip() > 0) cache_.emplace(stream_, arena_, traits_.width, 0);
 
   if (placement_.root()) {
-    // Later blocks repeat the schedule of these.
+    // Later segments repeat the schedule of these.
     QueuePlanConfig some = config;
-    some.blocks = std::min(
-        config.blocks, std::max(config.first_turn, 1) + static_cast<int>(config.steps.size()) + 2);
+    some.segments = std::min(config.segments, std::max(config.first_turn, 1) +
+                                                  static_cast<int>(config.steps.size()) + 2);
     require_sound(plan_queue(some), queue_rules(some));
   }
   if (const int turn = config.first_turn; turn > 0) {
     begins_ = plan_queue(config, {turn, turn + 1}, placement_.rank()).begins;
-    restore(turn, config.kept_blocks(turn), config.stepped_blocks(turn), job.start);
+    restore(turn, config.kept_segments(turn), config.stepped_segments(turn), job.start);
   }
   bool done = run_turns(config.first_turn);
   while (!done) {
     if (keeps(action_))
-      job.host.keep(turn_, gather(turn_, config.kept_blocks(turn_), config.stepped_blocks(turn_)));
+      job.host.keep(turn_,
+                    gather(turn_, config.kept_segments(turn_), config.stepped_segments(turn_)));
     if (stops(action_)) break;
     // The receives that the others have taken back must not take what this rank sends from now on.
     if (others())
@@ -115,7 +116,7 @@ bool QueueDenoiser::run_turns(int first) {
   return done;
 }
 
-// The rank of the last stage that updates a part of every block for the decoder.
+// The rank of the last stage that updates a part of every segment for the decoder.
 int QueueDenoiser::updater(int part) const {
   const Mesh& mesh = placement_.mesh();
   std::array<int, kAxes> at{};
@@ -126,22 +127,22 @@ int QueueDenoiser::updater(int part) const {
   return mesh.rank_at(at);
 }
 
-TokenRanges QueueDenoiser::reported(int block, int rank) {
+TokenRanges QueueDenoiser::reported(int segment, int rank) {
   const int part = placement_.mesh().sequence_index(rank);
-  return updater(part) == rank ? tokens_of_part(block, part)
-                               : TokenRanges{{}, config_->own(block).size()};
+  return updater(part) == rank ? tokens_of_part(segment, part)
+                               : TokenRanges{{}, config_->own(segment).size()};
 }
 
-void QueueDenoiser::enter_segment(int block, const TensorView& latent) {
+void QueueDenoiser::enter_segment(int segment, const TensorView& latent) {
   for (int part = 0; part < config_->layout.sequence(); ++part)
-    if (begins_with(config_->block_slot(block, part)))
-      cut_rows(latent, block, part, rows(block, part));
+    if (begins_with(config_->segment_slot(segment, part)))
+      cut_rows(latent, segment, part, rows(segment, part));
 }
 
-// The slot of a part of a block, with room for its rows.
-const TensorView& QueueDenoiser::rows(int block, int part) {
-  return slots.make(config_->block_slot(block, part), DType::kF32, rows_of(block, part).size(),
-                    traits_.row(), stream_.device());
+// The slot of a part of a segment, with room for its rows.
+const TensorView& QueueDenoiser::rows(int segment, int part) {
+  return slots.make(config_->segment_slot(segment, part), DType::kF32,
+                    rows_of(segment, part).size(), traits_.row(), stream_.device());
 }
 
 // The branches that this rank computes.
@@ -159,7 +160,7 @@ size_t QueueDenoiser::added_bytes() const {
          sizeof(float);
 }
 
-// Keeps keys of the blocks and branches that this rank computes.
+// Keeps keys of the segments and branches that this rank computes.
 void QueueDenoiser::make_context() {
   BlockRange layers = placement_.blocks(config_->layers[0]);
   for (int count : config_->layers) {
@@ -176,10 +177,10 @@ int QueueDenoiser::zone(const Step& step) const {
 }
 
 bool QueueDenoiser::begin_turn(int turn) {
-  const Range blocks = config_->passes(turn);
+  const Range segments = config_->passes(turn);
   forwards_.forget([&](const Pass& prompt) {
-    for (int64_t block = blocks.begin; block < blocks.end && prompt.branch == 0; ++block)
-      if (config_->prompt(static_cast<int>(block)) == prompt.request) return false;
+    for (int64_t segment = segments.begin; segment < segments.end && prompt.branch == 0; ++segment)
+      if (config_->prompt(static_cast<int>(segment)) == prompt.prompt) return false;
     return prompt.branch == 0;
   });
   const bool told = config_->control && turn > config_->first_turn;
@@ -189,28 +190,28 @@ bool QueueDenoiser::begin_turn(int turn) {
   return action_ == StepAction::kContinue;
 }
 
-Range QueueDenoiser::rows_of(int block, int part) const {
-  const Range rows = config_->own(block, part);
-  const int64_t first = config_->own(block).begin;
+Range QueueDenoiser::rows_of(int segment, int part) const {
+  const Range rows = config_->own(segment, part);
+  const int64_t first = config_->own(segment).begin;
   return {rows.begin - first, rows.end - first};
 }
 
-Segment QueueDenoiser::segment(int block) const {
-  const int64_t each = config_->block_frames, end = config_->context_frames + (block + 1) * each;
-  return {.number = block,
-          .frames = {(block ? end - each : 0) * traits_.patch[0], end * traits_.patch[0]}};
+Segment QueueDenoiser::segment_of(int number) const {
+  const int64_t each = config_->segment_frames, end = config_->context_frames + (number + 1) * each;
+  return {.number = number,
+          .frames = {(number ? end - each : 0) * traits_.patch[0], end * traits_.patch[0]}};
 }
 
-void QueueDenoiser::cut_rows(const TensorView& latent, int block, int part,
+void QueueDenoiser::cut_rows(const TensorView& latent, int segment, int part,
                              const TensorView& rows) {
-  patchify(stream_, latent, traits_.patch, tokens_of_part(block, part), rows);
+  patchify(stream_, latent, traits_.patch, tokens_of_part(segment, part), rows);
 }
 
 void QueueDenoiser::enter(const Step& step) {
-  const int block = step.pass.clip;
-  const Tensor noise = drawn(segment(block), segment_frames(block));
+  const int segment = step.pass.segment;
+  const Tensor noise = drawn(segment_of(segment), segment_frames(segment));
   for (const SlotVersion& made : step.writes)
-    cut_rows(noise, block, made.slot.part, rows(block, made.slot.part));
+    cut_rows(noise, segment, made.slot.part, rows(segment, made.slot.part));
   stream_.sync();
 }
 
@@ -246,14 +247,14 @@ bool QueueDenoiser::begin_pass(const Step& step) {
 std::optional<BlockCache::Rows> QueueDenoiser::added_rows(const Step& step) {
   const SlotVersion* const added = among(step.reuses ? step.reads : step.writes, SlotKind::kAdded);
   if (!added) return std::nullopt;
-  const Range rows = config_->part(own_part()), own = config_->own(step.pass.clip, own_part());
+  const Range rows = config_->part(own_part()), own = config_->own(step.pass.segment, own_part());
   return BlockCache::Rows{added->slot, rows.size(), {own.begin - rows.begin, own.end - rows.begin}};
 }
 
-// Embeds this rank's own rows of a block. The last stage has no rows of the block before, and the
-// ends of a transformer compute every row alone: zeros take their place.
+// Embeds this rank's own rows of a segment. The last stage has no rows of the segment before, and
+// the ends of a transformer compute every row alone: zeros take their place.
 void QueueDenoiser::write_before(const Step& step, const Forward& forward, const TensorView& x) {
-  const TensorView own = slots[segment_slot(step.pass.clip)];
+  const TensorView own = slots[segment_slot(step.pass.segment)];
   const int64_t before = x[0] - own[0];
   const Arena::Scope scope(arena_);
   const TensorView in = arena_.alloc(DType::kF32, {x[0], traits_.row()});
@@ -262,16 +263,16 @@ void QueueDenoiser::write_before(const Step& step, const Forward& forward, const
   forward({0, 0, step.blocks.total}, in, x);
 }
 
-// The rows of a forward: the last frames of the block before, then the block's own.
+// The rows of a forward: the last frames of the segment before, then the segment's own.
 TensorView QueueDenoiser::latent_rows(const Step& step) {
-  const int block = step.pass.clip;
+  const int segment = step.pass.segment;
   const Range rows = config_->part(own_part()), before = prefix_tokens(*config_, own_part());
   const TensorView in = arena_.alloc(DType::kF32, {rows.size(), traits_.row()});
   for (const SlotVersion& version : step.reads) {
-    if (version.slot.kind != SlotKind::kBlock) continue;
+    if (version.slot.kind != SlotKind::kSegment) continue;
     const int part = version.slot.part;
-    const bool own = version.slot == config_->block_slot(block, part);
-    const Range held = config_->own(own ? block : block - 1, part);
+    const bool own = version.slot == config_->segment_slot(segment, part);
+    const Range held = config_->own(own ? segment : segment - 1, part);
     const Range taken =
         own ? held : Range{std::max(held.begin, before.begin), std::min(held.end, before.end)};
     const int64_t at = own ? taken.begin - rows.begin : taken.begin - before.begin;
@@ -284,7 +285,7 @@ TensorView QueueDenoiser::latent_rows(const Step& step) {
 // A forward predicts the velocity of the frames before, too; nobody reads it.
 TensorView QueueDenoiser::velocity_rows(const Step& step) {
   Tensor& velocity = velocities_[step.pass.branch];
-  const Range rows = config_->part(own_part()), own = config_->own(step.pass.clip, own_part());
+  const Range rows = config_->part(own_part()), own = config_->own(step.pass.segment, own_part());
   if (!velocity) velocity = Tensor(DType::kF32, {rows.size(), traits_.row()}, stream_.device());
   for (const SlotVersion& made : step.writes)
     if (made.slot.kind == SlotKind::kVelocity)
@@ -300,7 +301,7 @@ void QueueDenoiser::word(const Step& step) {
 
 void QueueDenoiser::decode(const Step& step) {
   const Tensor latent = joined(step);
-  job_->host.take(segment(step.pass.clip), latent);
+  job_->host.take(segment_of(step.pass.segment), latent);
 }
 
 }  // namespace weft

@@ -1,11 +1,11 @@
 #pragma once
-// QueueDenoiser: the block queue of a long video on one rank (parallel/schedule/block_queue.h). The
-// last stage keeps the rows of every block and the solver's state of each, guides and steps; the
-// first stage has the rows that its forwards read; one rank gets the blocks that are done.
+// QueueDenoiser: the segment queue of a long video on one rank (parallel/schedule/segment_queue.h).
+// The last stage keeps the rows of every segment and the solver's state of each, guides and steps;
+// the first stage has the rows that its forwards read; one rank gets the segments that are done.
 //
 // Memory of a rank beside its weights, with r bytes per token of the latent and S tokens per frame,
-// for a queue of Q = min(T, B) blocks of P frames: its first and its last stage hold (Q + 1) P S r
-// for the latents, the last one 3 Q P S r for the solver and 2 (P + C) S r for the velocities;
+// for a queue of Q = min(T, B) segments of P frames: its first and its last stage hold (Q + 1) P S
+// r for the latents, the last one 3 Q P S r for the solver and 2 (P + C) S r for the velocities;
 // every stage its kept keys (parallel/methods/block_context.h) and 2 or 3 hidden buffers. Where
 // steps are skipped, the last stage keeps P S D 4 bytes per branch for each set of added rows
 // (QueuePlanConfig::kept_sets). Nothing depends on the length of the video.
@@ -15,14 +15,15 @@
 
 #include "engine/latents/latent_program.h"
 #include "parallel/methods/block_context.h"
-#include "parallel/schedule/block_queue.h"
+#include "parallel/schedule/segment_queue.h"
 
 namespace weft {
 
-// Describes the queue of a job to plan_queue: all but the steps, the blocks and their prompts. A
+// Describes the queue of a job to plan_queue: all but the steps, the segments and their prompts. A
 // rank sends hidden rows in the dtype `wire`.
 QueuePlanConfig queue_config(const RankPlacement& placement, const TransformerTraits& traits,
-                             DType wire, const std::array<int64_t, 4>& shape, int64_t block_frames);
+                             DType wire, const std::array<int64_t, 4>& shape,
+                             int64_t segment_frames);
 
 // Describes a job's queue to plan_queue.
 QueuePlanConfig queue_plan(const JobFacts& facts, const Components& parts,
@@ -33,7 +34,7 @@ class QueueDenoiser final : private LatentProgram {
   // All experts must be able to be resident at once.
   QueueDenoiser(const Rank& rank, DType wire);
 
-  // Returns false where before_turn stopped the job. Throws Error(kNonFinite) that names block,
+  // Returns false where before_turn stopped the job. Throws Error(kNonFinite) that names segment,
   // step and place where a velocity is not finite. For a checkpoint each rank of the last stage
   // sends the root 4 bytes per value of its rows, for the latent and for each tensor of the
   // history.
@@ -42,7 +43,7 @@ class QueueDenoiser final : private LatentProgram {
   using LatentProgram::streaming;
   size_t context_bytes() const { return context_bytes_; }  // kept keys of the last run
   // The most bytes of each of the last run's sets (QueuePlanConfig::kept_sets): the keys, and the
-  // added rows of the first block, which has more frames than the others.
+  // added rows of the first segment, which has more frames than the others.
   size_t set_bytes() const { return set_bytes_; }
 
  private:
@@ -64,33 +65,33 @@ class QueueDenoiser final : private LatentProgram {
   TensorView latent_rows(const Step& step) override;
   TensorView velocity_rows(const Step& step) override;
   Part part_of(const SlotId& slot, const Step& decode) override {
-    return {slots[slot], tokens_of_part(decode.pass.clip, slot.part)};
+    return {slots[slot], tokens_of_part(decode.pass.segment, slot.part)};
   }
-  SlotId segment_slot(int block) override { return config_->block_slot(block, own_part()); }
-  int64_t segment_frames(int block) override {
-    return config_->own(block).size() / config_->frame_tokens * traits_.patch[0];
+  SlotId segment_slot(int segment) override { return config_->segment_slot(segment, own_part()); }
+  int64_t segment_frames(int segment) override {
+    return config_->own(segment).size() / config_->frame_tokens * traits_.patch[0];
   }
-  TokenRanges reported(int block, int rank) override;
-  void enter_segment(int block, const TensorView& latent) override;
-  void cut_segment(int block, const TensorView& latent, const TensorView& rows) override {
-    cut_rows(latent, block, own_part(), rows);
+  TokenRanges reported(int segment, int rank) override;
+  void enter_segment(int segment, const TensorView& latent) override;
+  void cut_segment(int segment, const TensorView& latent, const TensorView& rows) override {
+    cut_rows(latent, segment, own_part(), rows);
   }
-  bool steps_segment(int block) override {
-    return last_stage() && begins_with(segment_slot(block));
+  bool steps_segment(int segment) override {
+    return last_stage() && begins_with(segment_slot(segment));
   }
   bool begins_with(const SlotId& slot) const {
     return std::ranges::count(begins_, slot, &SlotVersion::slot) > 0;
   }
 
   int own_part() const { return placement_.mesh().sequence_index(placement_.rank()); }
-  // The rows of a part of a block among those of its own frames.
-  Range rows_of(int block, int part) const;
-  TokenRanges tokens_of_part(int block, int part) const {
-    return {{rows_of(block, part)}, config_->own(block).size()};
+  // The rows of a part of a segment among those of its own frames.
+  Range rows_of(int segment, int part) const;
+  TokenRanges tokens_of_part(int segment, int part) const {
+    return {{rows_of(segment, part)}, config_->own(segment).size()};
   }
-  const TensorView& rows(int block, int part);
-  Segment segment(int block) const;
-  void cut_rows(const TensorView& latent, int block, int part, const TensorView& rows);
+  const TensorView& rows(int segment, int part);
+  Segment segment_of(int number) const;
+  void cut_rows(const TensorView& latent, int segment, int part, const TensorView& rows);
   const Rope& right_positions(const Pass& pass);
 
   const QueuePlanConfig* config_ = nullptr;

@@ -11,9 +11,9 @@
 namespace weft {
 namespace {
 
-// The row behind those of a block, from its first byte on.
+// The row after those of a segment, from its first byte on.
 struct Header {
-  int32_t block;  // of the plan
+  int32_t segment;  // of the plan
   int32_t frames;
   uint32_t epoch;
   uint32_t last;
@@ -34,7 +34,7 @@ StreamPlanConfig stream_config(const RankPlacement& placement, const Transformer
   StreamPlanConfig config;
   config.layout = placement.layout();
   config.steps = facts.sampler.steps();
-  config.block_frames = grid[0];
+  config.segment_frames = grid[0];
   config.frame_tokens = grid[1] * grid[2];
   config.sink_frames = source.sink ? source.sink[1] / traits.patch[0] : 0;
   config.sink_joint_rows = source.motion_rows;
@@ -71,8 +71,8 @@ void StreamDenoiser::run(const StreamPlanConfig& config, Job& job, StreamSource&
   learned_ = 0;
   last_ = StreamPlanConfig::kEndless;
   following_ = source.state ? source.state->following : Segment{};
-  CHECK(!source.state || config.swap_block == 0, "the sink is swapped before block",
-        config.swap_block);
+  CHECK(!source.state || config.swap_segment == 0, "the sink is swapped before block",
+        config.swap_segment);
   CHECK(!source.state || config.layout[Axis::kUlysses] * config.layout[Axis::kTensor] == 1,
         to_string(config.layout));
   drawn_ = {};
@@ -111,19 +111,19 @@ std::optional<Plan> StreamDenoiser::next_window(int64_t& planned) {
   return source_->plan(config_, {begin, planned}, rank());
 }
 
-StreamDenoiser::Known& StreamDenoiser::known(int block) {
-  Known& known = known_[block % known_.size()];
-  CHECK(known.block == block, "block", block, "is not known; there is", known.block);
+StreamDenoiser::Known& StreamDenoiser::known(int segment) {
+  Known& known = known_[segment % known_.size()];
+  CHECK(known.segment == segment, "block", segment, "is not known; there is", known.segment);
   return known;
 }
 
-// The first rank's word on the next block.
-void StreamDenoiser::decide(int block) {
+// The first rank's word on the next segment.
+void StreamDenoiser::decide(int segment) {
   const int64_t most = shape_[1], whole = traits_.patch[0];
-  NextBlock next{.frames = block < last_ ? most : 0};  // where a dry run has no leader
+  NextSegment next{.frames = segment < last_ ? most : 0};  // where a dry run has no leader
   const bool leads = !ulysses_group_ || ulysses_group_->rank() == 0;
-  if (block < last_ && leads) next = job_->host.next(following_.number, most);
-  next = agreed(block, next);
+  if (segment < last_ && leads) next = job_->host.next(following_.number, most);
+  next = broadcast_from_root(segment, next);
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorKind::kUsage,
                 "block " + std::to_string(following_.number) + " of a stream " + what);
@@ -133,60 +133,63 @@ void StreamDenoiser::decide(int block) {
            std::to_string(whole) + " up to " + std::to_string(most));
   const int64_t least = config_.swaps() ? config_.sink_frames * whole : 1;
   const bool is_empty = next.last && next.frames == 0;
-  if (block == 0 && next.frames < least && !is_empty)
+  if (segment == 0 && next.frames < least && !is_empty)
     refuse("has " + std::to_string(next.frames) + " latent frames; the first one has at least " +
            std::to_string(least));
-  next.last |= block + 1 == config_.most_blocks();
-  learn(block, next);
+  next.last |= segment + 1 == config_.most_segments();
+  learn(segment, next);
 }
 
 // The word of the first of the ranks that split the tokens.
-NextBlock StreamDenoiser::agreed(int block, NextBlock next) {
+NextSegment StreamDenoiser::broadcast_from_root(int segment, NextSegment next) {
   if (!ulysses_group_) return next;
   std::array<int64_t, 3> words{next.frames, next.epoch, next.last};
-  const Tag tag{.kind = Payload::kControl, .pass = in_tag({.clip = block}), .topic = Topic::kBlock};
+  const Tag tag{
+      .kind = Payload::kControl, .pass = in_tag({.segment = segment}), .topic = Topic::kSegment};
   ulysses_group_->broadcast(stream_, tag,
                             TensorView(words.data(), DType::kI64, {std::ssize(words)}), 0);
   return {words[0], static_cast<uint32_t>(words[1]), words[2] != 0};
 }
 
-void StreamDenoiser::learn(int block, const NextBlock& next) {
-  CHECK(block == learned_, "block", block, "after", learned_);
+void StreamDenoiser::learn(int segment, const NextSegment& next) {
+  CHECK(segment == learned_, "block", segment, "after", learned_);
   ++learned_;
-  Known& known = known_[block % known_.size()];
-  known.block = block;
+  Known& known = known_[segment % known_.size()];
+  known.segment = segment;
   known.last = next.last;
   following_.frames = {following_.frames.end, following_.frames.end + next.frames};
   following_.epoch = next.epoch;
   known.of = following_;
-  if (next.last && block < last_) {
-    last_ = block + 1;
-    if (config_.blocks == StreamPlanConfig::kEndless) config_.blocks = config_.end_after(block);
+  if (next.last && segment < last_) {
+    last_ = segment + 1;
+    if (config_.segments == StreamPlanConfig::kEndless)
+      config_.segments = config_.end_after(segment);
   }
   if (next.frames == 0) return;
   ++following_.number;
   const int64_t columns = traits_.signal_columns, frames = next.frames / traits_.patch[0];
   if (!computes() || columns == 0) return;
   if (!known.signal)
-    known.signal = Tensor(DType::kF32, {config_.block_frames, columns}, stream_.device());
+    known.signal = Tensor(DType::kF32, {config_.segment_frames, columns}, stream_.device());
   make_on_host(stream_, known.signal.view().slice(0, 0, frames),
                [&](const TensorView& to) { job_->host.signal(known.of, to); });
 }
 
-void StreamDenoiser::read_header(int block, const TensorView& rows) {
-  if (block < learned_) return;
-  Header header{.block = block, .frames = static_cast<int32_t>(shape_[1]), .epoch = 0, .last = 0};
+void StreamDenoiser::read_header(int segment, const TensorView& rows) {
+  if (segment < learned_) return;
+  Header header{
+      .segment = segment, .frames = static_cast<int32_t>(shape_[1]), .epoch = 0, .last = 0};
   if (!is_dry_run(stream_)) {
     const HostCopy bytes(stream_, header_of(rows));
     std::memcpy(&header, bytes.view().data, sizeof header);
   }
-  CHECK(header.block == block, "rows of block", header.block, "in place of", block);
-  learn(block, {.frames = header.frames, .epoch = header.epoch, .last = header.last != 0});
+  CHECK(header.segment == segment, "rows of block", header.segment, "in place of", segment);
+  learn(segment, {.frames = header.frames, .epoch = header.epoch, .last = header.last != 0});
 }
 
-void StreamDenoiser::write_header(int block, const TensorView& rows) {
-  const Known& known = this->known(block);
-  const Header header{.block = block,
+void StreamDenoiser::write_header(int segment, const TensorView& rows) {
+  const Known& known = this->known(segment);
+  const Header header{.segment = segment,
                       .frames = static_cast<int32_t>(known.of.frames.size()),
                       .epoch = known.of.epoch,
                       .last = known.last};
@@ -194,7 +197,7 @@ void StreamDenoiser::write_header(int block, const TensorView& rows) {
                [&](const TensorView& to) { std::memcpy(to.data, &header, sizeof header); });
 }
 
-// The first values of a tensor like that of a whole block, as one with fewer frames.
+// The first values of a tensor like that of a whole segment, as one with fewer frames.
 TensorView StreamDenoiser::part(const Tensor& whole, int64_t frames) const {
   return {whole.view().data,
           DType::kF32,
@@ -205,21 +208,21 @@ TensorView StreamDenoiser::part(const Tensor& whole, int64_t frames) const {
 int64_t StreamDenoiser::rows_of(const Pass& pass) {
   return is_sink(pass)
              ? config_.sink_tokens().size()
-             : known(pass.clip).of.frames.size() / traits_.patch[0] * config_.frame_tokens;
+             : known(pass.segment).of.frames.size() / traits_.patch[0] * config_.frame_tokens;
 }
 
 void StreamDenoiser::enter(const Step& step) {
-  const int block = step.pass.clip;
+  const int segment = step.pass.segment;
   if (is_sink(step.pass)) return enter_sinks(step);
-  if (block == learned_) decide(block);
+  if (segment == learned_) decide(segment);
   const TensorView& rows = latent_slot(step.writes[0].slot, tokens() + 1);
-  write_header(block, rows);
-  const int64_t frames = known(block).of.frames.size();
+  write_header(segment, rows);
+  const int64_t frames = known(segment).of.frames.size();
   if (frames == 0) return;
   if (!drawn_) drawn_ = Tensor(DType::kF32, shape_, stream_.device());
   const TensorView noise = part(drawn_, frames);
   make_on_host(stream_, noise,
-               [&](const TensorView& to) { job_->host.noise(known(block).of, to); });
+               [&](const TensorView& to) { job_->host.noise(known(segment).of, to); });
   const int64_t count = rows_of(step.pass);
   patchify(stream_, noise, traits_.patch, TokenRanges::all(count), rows.slice(0, 0, count));
 }
@@ -236,19 +239,20 @@ void StreamDenoiser::enter_sinks(const Step& step) {
 
 void StreamDenoiser::received(const Step& message) {
   if (message.payload != Payload::kControl && !is_sink(message.pass))
-    read_header(message.pass.clip, slots[message.writes[0].slot]);
+    read_header(message.pass.segment, slots[message.writes[0].slot]);
 }
 
 // Tells the window what the pass does, and finds its positions.
-void StreamDenoiser::begin_block(const Pass& pass) {
+void StreamDenoiser::begin_segment(const Pass& pass) {
   const Transformer& expert = forwards_.expert(pass);
   const Conditioning& conditioning = *forwards_.prepared(pass).conditioning;
   const auto positions = [&](int64_t frames, int64_t first) {
     return on_device(stream_,
                      expert.rope({frames, grid_[1], grid_[2]}, {first, 0, 0}, conditioning));
   };
-  const Segment& block = known(pass.clip).of;
-  const Range frames{block.frames.begin / traits_.patch[0], block.frames.end / traits_.patch[0]};
+  const Segment& segment = known(pass.segment).of;
+  const Range frames{segment.frames.begin / traits_.patch[0],
+                     segment.frames.end / traits_.patch[0]};
   const Range seen = window_->seen(frames);
   const std::vector<double> slot_positions = window_->slot_positions(frames);
   queries_ = positions(frames.size(), frames.begin - seen.begin);
@@ -256,7 +260,7 @@ void StreamDenoiser::begin_block(const Pass& pass) {
   if (config_.sink_frames > 0)
     sink_keys_ = positions(
         config_.sink_frames,
-        sink_frame(source_->sink_position, block.number, pass.step, frames.begin) - seen.begin);
+        sink_frame(source_->sink_position, segment.number, pass.step, frames.begin) - seen.begin);
   const Rope* sink_joint = nullptr;
   if (config_.sink_joint_rows > 0) {
     Pass sink = pass;
@@ -268,7 +272,7 @@ void StreamDenoiser::begin_block(const Pass& pass) {
   window_->begin({.step = pass.step,
                   .frames = frames,
                   .keys = &keys_,
-                  .sink = sees_second_sink(block.number),
+                  .sink = sees_second_sink(segment.number),
                   .sink_keys = &sink_keys_,
                   .sink_replicated = sink_joint});
 }
@@ -278,7 +282,7 @@ void StreamDenoiser::begin_sink(const Pass& pass) {
       on_device(stream_, forwards_.expert(pass).rope({config_.sink_frames, grid_[1], grid_[2]},
                                                      {source_->sink_position.start, 0, 0},
                                                      *forwards_.prepared(pass).conditioning));
-  window_->begin_sink(pass.clip > 0);
+  window_->begin_sink(pass.segment > 0);
 }
 
 bool StreamDenoiser::begin_pass(const Step& step) {
@@ -291,13 +295,13 @@ bool StreamDenoiser::begin_pass(const Step& step) {
     const TensorView& sent =
         slots.make(step.writes[0].slot, dtype_, config_.rows(pass, step.tokens, Payload::kHidden),
                    traits_.width, stream_.device());
-    if (!is_sink(pass)) write_header(pass.clip, sent);
+    if (!is_sink(pass)) write_header(pass.segment, sent);
   }
   if (rows_of(pass) == 0) return false;
   if (is_sink(pass))
     begin_sink(pass);
   else
-    begin_block(pass);
+    begin_segment(pass);
   return true;
 }
 
@@ -330,7 +334,7 @@ TensorView StreamDenoiser::velocity_rows(const Step& step) {
 
 TensorView StreamDenoiser::signal(const Pass& pass) {
   if (!is_sink(pass))
-    return known(pass.clip).signal.view().slice(0, 0, rows_of(pass) / config_.frame_tokens);
+    return known(pass.segment).signal.view().slice(0, 0, rows_of(pass) / config_.frame_tokens);
   if (!silence_)
     silence_ = Tensor(DType::kF32, {config_.sink_frames, traits_.signal_columns}, stream_.device());
   return silence_;
@@ -340,14 +344,14 @@ TensorView StreamDenoiser::signal(const Pass& pass) {
 void StreamDenoiser::update(const Step& step) {
   if (rows_of(step.pass) == 0) return;
   LatentProgram::update(step);
-  forget_solver(step.pass.clip);
+  forget_solver(step.pass.segment);
 }
 
 void StreamDenoiser::decode(const Step& step) {
-  const Segment& block = known(step.pass.clip).of;
-  if (block.frames.size() == 0) return;
+  const Segment& segment = known(step.pass.segment).of;
+  if (segment.frames.size() == 0) return;
   const Tensor latent = joined(step);
-  job_->host.take(block, latent);
+  job_->host.take(segment, latent);
 }
 
 }  // namespace weft

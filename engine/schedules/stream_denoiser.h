@@ -1,15 +1,15 @@
 #pragma once
-// StreamDenoiser: the blocks of a stream on one rank (parallel/schedule/stream_plan.h). The first
-// stage of a group of steps reads the rows of a block, the last one updates them, and one rank gets
-// the blocks that are done.
+// StreamDenoiser: the segments of a stream on one rank (parallel/schedule/stream_plan.h). The first
+// stage of a group of steps reads the rows of a segment, the last one updates them, and one rank
+// gets the segments that are done.
 //
-// The first rank decides what enters: how many frames the next block has, and whether it is the
-// last one. Every other rank reads that from the block's rows. A block of no frames is hollow: it
-// keeps the pipeline moving, is not numbered and changes nothing.
+// The first rank decides what enters: how many frames the next segment has, and whether it is the
+// last one. Every other rank reads that from the segment's rows. A segment of no frames is hollow:
+// it keeps the pipeline moving, is not numbered and changes nothing.
 //
 // Memory of a rank beside its weights: its keys (parallel/methods/causal_window.h), the rows of the
-// plan's slots, the velocity of a block and what is drawn for one. Nothing depends on the length of
-// the stream.
+// plan's slots, the velocity of a segment and what is drawn for one. Nothing depends on the length
+// of the stream.
 #include <array>
 #include <optional>
 #include <vector>
@@ -20,17 +20,17 @@
 
 namespace weft {
 
-// A stream leaves this after its last block, for a run that goes on with it.
+// A stream leaves this after its last segment, for a run that goes on with it.
 struct StreamState {
-  Segment following{};  // the next block with frames; its epoch says nothing
+  Segment following{};  // the next segment with frames; its epoch says nothing
   WindowStore keys{};
 };
 
 // StreamSource: the part of a stream's job that others do not have. The job's window is [C, P, H,
-// W], the latent of the largest block. Its solver has no history, and its motion
+// W], the latent of the largest segment. Its solver has no history, and its motion
 // (Conditions::motion) are the latents before the stream.
 struct StreamSource {
-  int64_t window_frames = 0;  // latent frames that a block sees, its own among them
+  int64_t window_frames = 0;  // latent frames that a segment sees, its own among them
   TensorView sink{};          // [C, F, H, W] f32, on the stream's device; or empty
   // The rows of the motion (TransformerModel::motion_rows) are joint rows of the sink, and stay
   // where they are in time.
@@ -39,12 +39,12 @@ struct StreamSource {
   KeptRows kept = KeptRows::kCompute;
   // A rank's plan of some turns. A test plants faults in it.
   Plan (*plan)(const StreamPlanConfig& config, const Range& turns, int rank) = plan_stream;
-  // All ranks begin with it, and leave it after the last block: layers and steps can move to other
-  // ranks between two runs. Not legal where the sink is swapped.
+  // All ranks begin with it, and leave it after the last segment: layers and steps can move to
+  // other ranks between two runs. Not legal where the sink is swapped.
   StreamState* state = nullptr;
 };
 
-// Describes the stream of a job to plan_stream: all but the blocks, the swap and the decoder. A
+// Describes the stream of a job to plan_stream: all but the segments, the swap and the decoder. A
 // rank sends hidden rows in the dtype `wire`.
 StreamPlanConfig stream_config(const RankPlacement& placement, const TransformerTraits& traits,
                                DType wire, const JobFacts& facts, const StreamSource& source);
@@ -53,15 +53,15 @@ class StreamDenoiser final : private LatentProgram {
  public:
   StreamDenoiser(const Rank& rank, DType wire);
 
-  // Throws Error(kNonFinite) that names block, step and place where a velocity is not finite.
+  // Throws Error(kNonFinite) that names segment, step and place where a velocity is not finite.
   void run(const StreamPlanConfig& config, Job& job, StreamSource& source);
 
   size_t window_bytes() const { return window_bytes_; }  // kept keys of the last run
 
  private:
-  // A block of the plan, from when this rank learns of it.
+  // A segment of the plan, from when this rank learns of it.
   struct Known {
-    int block = -1;  // of the plan, hollow ones counted
+    int segment = -1;  // of the plan, hollow ones counted
     Segment of{};
     bool last = false;
     Tensor signal{};  // [frames of tokens, signal_columns]
@@ -71,19 +71,19 @@ class StreamDenoiser final : private LatentProgram {
   CausalWindowShape window_shape() const;
   std::optional<Plan> next_window(int64_t& planned);
 
-  Known& known(int block);
-  void decide(int block);
-  NextBlock agreed(int block, NextBlock next);
-  void learn(int block, const NextBlock& next);
-  void read_header(int block, const TensorView& rows);
-  void write_header(int block, const TensorView& rows);
+  Known& known(int segment);
+  void decide(int segment);
+  NextSegment broadcast_from_root(int segment, NextSegment next);
+  void learn(int segment, const NextSegment& next);
+  void read_header(int segment, const TensorView& rows);
+  void write_header(int segment, const TensorView& rows);
   TensorView part(const Tensor& whole, int64_t frames) const;
   // The rows that a pass has.
   int64_t rows_of(const Pass& pass);
 
   bool begin_pass(const Step& step) override;
   void begin_sink(const Pass& pass);
-  void begin_block(const Pass& pass);
+  void begin_segment(const Pass& pass);
   void enter(const Step& step) override;
   void word(const Step& step) override { slots.make(step.writes[0].slot, DType::kI64, 1, 1); }
   void enter_sinks(const Step& step);
@@ -124,7 +124,7 @@ class StreamDenoiser final : private LatentProgram {
   }
   bool is_sink(const Pass& pass) const { return pass.micro == StreamPlanConfig::kSinkPass; }
   bool sees_second_sink(int64_t number) const {
-    return config_.swaps() && number >= config_.swap_block;
+    return config_.swaps() && number >= config_.swap_segment;
   }
 
   Communicator* const world_;
@@ -132,10 +132,10 @@ class StreamDenoiser final : private LatentProgram {
   StreamPlanConfig config_;
   StreamSource* source_ = nullptr;
   std::vector<Known> known_;
-  int learned_ = 0;    // blocks of the plan
-  int last_ = 0;       // all blocks from this one on are hollow
+  int learned_ = 0;    // segments of the plan
+  int last_ = 0;       // all segments from this one on are hollow
   Segment following_;  // the next one with frames
-  Tensor drawn_;       // [C, P, H, W], of one block at a time
+  Tensor drawn_;       // [C, P, H, W], of one segment at a time
   Tensor silence_;     // the signal of a sink
   std::optional<CausalWindow> window_;
   size_t window_bytes_ = 0;

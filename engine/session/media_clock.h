@@ -19,7 +19,7 @@ using MediaInstant = std::chrono::nanoseconds;
 struct MediaClockConfig {
   MediaRate pictures{25, 1};
   MediaInstant delay = std::chrono::milliseconds(200);
-  MediaInstant grace = std::chrono::milliseconds(480);  // as a rule one block
+  MediaInstant grace = std::chrono::milliseconds(480);  // as a rule one segment
   MediaInstant reanchor = std::chrono::milliseconds(500);
 };
 
@@ -45,7 +45,7 @@ class MediaClock {
   void start(MediaInstant now);
   int64_t next_slot() const { return slot_; }
   MediaInstant due(int64_t slot) const;
-  // Decides about the next slot, whose picture is `ready` or not, and moves on behind it unless the
+  // Decides about the next slot, whose picture is `ready` or not, and moves on after it unless the
   // answer is kWait.
   Decision poll(MediaInstant now, bool ready);
   const Counts& counts() const { return counts_; }

@@ -19,10 +19,10 @@ void require(bool legal, const char* field, int64_t value, const std::string& ra
 }
 
 SessionConfig checked(SessionConfig config) {
-  require(config.block_frames >= 1, "block_frames", config.block_frames, "at least 1");
-  require(config.first_block >= 1 && config.first_block <= config.block_frames, "first_block",
-          config.first_block,
-          "between 1 and block_frames (" + std::to_string(config.block_frames) + ")");
+  require(config.segment_frames >= 1, "block_frames", config.segment_frames, "at least 1");
+  require(config.first_segment >= 1 && config.first_segment <= config.segment_frames, "first_block",
+          config.first_segment,
+          "between 1 and segment_frames (" + std::to_string(config.segment_frames) + ")");
   require(config.pictures >= 1, "pictures", config.pictures, "at least 1");
   require(config.first_pictures >= 1 && config.first_pictures <= config.pictures, "first_pictures",
           config.first_pictures,
@@ -41,9 +41,9 @@ SessionConfig checked(SessionConfig config) {
   require(config.loops ? looped > 0 : config.turns == nullptr || !config.live, "loops", looped,
           "of at least one idle picture where they are given and where live sessions share an "
           "engine");
-  const MediaInstant block(
-      ticks_at(int64_t{config.block_frames} * config.pictures, config.fps, 1'000'000'000));
-  if (config.lead.count() <= 0) config.lead = block * (config.in_engine + 1);
+  const MediaInstant segment(
+      ticks_at(int64_t{config.segment_frames} * config.pictures, config.fps, 1'000'000'000));
+  if (config.lead.count() <= 0) config.lead = segment * (config.in_engine + 1);
   return config;
 }
 
@@ -52,14 +52,14 @@ MediaClockConfig clock_config(const SessionConfig& config) {
   clock.pictures = config.fps;
   clock.delay = config.jitter;
   clock.grace = MediaInstant(
-      ticks_at(int64_t{config.block_frames} * config.pictures, config.fps, 1'000'000'000));
+      ticks_at(int64_t{config.segment_frames} * config.pictures, config.fps, 1'000'000'000));
   return clock;
 }
 
-// A queue holds at least one block, or its sound would never be there.
+// A queue holds at least one segment, or its sound would never be there.
 size_t queue_capacity(const SessionConfig& config) {
   return std::max(size_t(config.queued_seconds * config.sample_rate),
-                  size_t(config.block_frames) * size_t(config.pictures) * SoundBands::kHop);
+                  size_t(config.segment_frames) * size_t(config.pictures) * SoundBands::kHop);
 }
 
 }  // namespace
@@ -68,7 +68,7 @@ Session::Session(SessionConfig config)
     : config_(checked(std::move(config))),
       loops_(config_.loops),
       speech_(queue_capacity(config_)),
-      timeline_(config_.block_frames, config_.first_block, config_.warm_up),
+      timeline_(config_.segment_frames, config_.first_segment, config_.warm_up),
       gestures_(config_.seed),
       clock_(clock_config(config_)) {}
 
@@ -145,7 +145,7 @@ void Session::interrupt() {
   timeline_.interrupt();
   hears_ = true;
   for (InEngine& inside : in_engine_) {
-    counts_.muted_blocks += !inside.muted && !inside.block.warm_up;
+    counts_.muted_segments += !inside.muted && !inside.segment.warm_up;
     inside.muted = true;
   }
   const auto kept =
@@ -176,14 +176,14 @@ void Session::close() {
 
 bool Session::has_credit() const {
   if (int(in_engine_.size()) >= config_.in_engine) return false;
-  const int64_t block = int64_t{config_.block_frames} * config_.pictures;
-  return pictures_ahead() + block <= (config_.in_engine + kQueuedBlocks) * block;
+  const int64_t segment = int64_t{config_.segment_frames} * config_.pictures;
+  return pictures_ahead() + segment <= (config_.in_engine + kQueuedBlocks) * segment;
 }
 
 int64_t Session::pictures_ahead() const {
   int64_t pictures = int64_t(queued_.size());
   for (const InEngine& inside : in_engine_)
-    if (!inside.muted && !inside.block.warm_up) pictures += inside.pictures;
+    if (!inside.muted && !inside.segment.warm_up) pictures += inside.pictures;
   return pictures;
 }
 
@@ -202,29 +202,30 @@ MediaInstant Session::slot_due() const {
   return config_.now() + config_.jitter + MediaInstant(ticks_at(ahead, config_.fps, 1'000'000'000));
 }
 
-Session::BlockPlan Session::plan_block() const {
+Session::BlockPlan Session::plan_segment() const {
   if (config_.turns && (turn_over_ || !config_.turns->holds(config_.id))) return {Answer::kNone};
   if (!has_credit()) return {};
-  if (timeline_.warming_up()) return {Answer::kBlock, SessionState::kIdle};
-  if (timeline_.owes_listening()) return {Answer::kBlock, SessionState::kListening};
+  if (timeline_.warming_up()) return {Answer::kSegment, SessionState::kIdle};
+  if (timeline_.owes_listening()) return {Answer::kSegment, SessionState::kListening};
   const std::optional<SpeechQueue::Head> head = speech_.head();
   return head ? plan_speech(*head) : plan_silence();
 }
 
 Session::BlockPlan Session::plan_speech(const SpeechQueue::Head& head) const {
   const auto wanted = size_t(pictures_if(head.state)) * SoundBands::kHop;
-  if (head.ended || head.samples >= wanted) return {Answer::kBlock, head.state, true};
+  if (head.ended || head.samples >= wanted) return {Answer::kSegment, head.state, true};
   if (!config_.live) return {};
-  // A speech does not begin with part of a block, and one that is dry leaves its blocks to silence.
+  // A speech does not begin with part of a segment, and one that is dry leaves its segments to
+  // silence.
   const bool goes_on = timeline_.state() == SessionState::kSpeaking && head.samples > 0;
   if (!goes_on) return plan_silence();
-  // The sound may use the spare block of the lead. A loop has none.
-  const MediaInstant block(ticks_at(pictures_if(head.state), config_.fps, 1'000'000'000));
+  // The sound may use the spare segment of the lead. A loop has none.
+  const MediaInstant segment(ticks_at(pictures_if(head.state), config_.fps, 1'000'000'000));
   const MediaInstant lead =
-      has_loop() ? MediaInstant(0) : std::max(config_.lead - block, MediaInstant(0));
+      has_loop() ? MediaInstant(0) : std::max(config_.lead - segment, MediaInstant(0));
   const MediaInstant latest = slot_due() - lead;
   if (config_.now() < latest) return {Answer::kWait, head.state, false, latest};
-  return {Answer::kBlock, head.state, true};
+  return {Answer::kSegment, head.state, true};
 }
 
 Session::BlockPlan Session::plan_silence() const {
@@ -237,58 +238,58 @@ Session::BlockPlan Session::plan_silence() const {
     return {Answer::kWait, SessionState::kIdle, false, latest};
   if (config_.turns) return {Answer::kNone};
   if (config_.now() < latest) return {Answer::kWait, SessionState::kIdle, false, latest};
-  return {Answer::kBlock, hears_ ? SessionState::kListening : SessionState::kIdle};
+  return {Answer::kSegment, hears_ ? SessionState::kListening : SessionState::kIdle};
 }
 
 // `head` rows of the first latent frame have no picture.
-void Session::write_rows(SignalBlock& block, std::span<const float> bands, int64_t head) {
+void Session::write_rows(SignalBlock& segment, std::span<const float> bands, int64_t head) {
   const size_t rows = bands.size() / SoundBands::kBands;
-  block.rows.assign(rows * kSignalColumns, 0.0f);
+  segment.rows.assign(rows * kSignalColumns, 0.0f);
   if (stream_is_new_) gestures_.restart();
   Gesture gesture;
   for (size_t k = 0; k < rows; ++k) {
-    float* row = block.rows.data() + k * kSignalColumns;
+    float* row = segment.rows.data() + k * kSignalColumns;
     std::copy_n(bands.begin() + ptrdiff_t(k) * SoundBands::kBands, SoundBands::kBands, row);
-    if (k % size_t(config_.pictures) == 0) gesture = gestures_.next(block.state);
+    if (k % size_t(config_.pictures) == 0) gesture = gestures_.next(segment.state);
     const bool shown = std::cmp_greater_equal(k, head);
-    row[SoundBands::kBands + int(shown ? block.state : SessionState::kIdle)] = 1;
+    row[SoundBands::kBands + int(shown ? segment.state : SessionState::kIdle)] = 1;
     row[SoundBands::kBands + 3] = shown ? gesture.lids : 0;
     row[SoundBands::kBands + 4] = shown ? gesture.gaze : 0;
   }
 }
 
-SignalBlock Session::begin_block(const BlockPlan& plan) {
+SignalBlock Session::begin_segment(const BlockPlan& plan) {
   const int64_t head = missing_head(), pictures = pictures_if(plan.state);
-  SignalBlock block{timeline_.begin(plan.state), {}, {}};
-  InEngine inside{block, next_source_, pictures, {}, false, config_.now()};
+  SignalBlock segment{timeline_.begin(plan.state), {}, {}};
+  InEngine inside{segment, next_source_, pictures, {}, false, config_.now()};
   inside.sound.resize(size_t(pictures) * SoundBands::kHop);
   if (plan.takes_sound && speech_.take(inside.sound) && plan.state == SessionState::kSpeaking)
     turn_over_ = config_.turns != nullptr;
   std::vector<float> bands(size_t(head) * SoundBands::kBands, SoundBands::silence());
   bands_.push(inside.sound, bands);
   CHECK(bands.size() == size_t(head + pictures) * SoundBands::kBands, bands.size(), pictures);
-  write_rows(block, bands, head);
-  block.sound.resize(size_t(head) * SoundBands::kHop);
-  block.sound.insert(block.sound.end(), inside.sound.begin(), inside.sound.end());
+  write_rows(segment, bands, head);
+  segment.sound.resize(size_t(head) * SoundBands::kHop);
+  segment.sound.insert(segment.sound.end(), inside.sound.begin(), inside.sound.end());
   stream_is_new_ = false;
-  if (!block.warm_up) next_source_ += pictures;
-  counts_.blocks += !block.warm_up;
-  counts_.warm_up_blocks += block.warm_up;
+  if (!segment.warm_up) next_source_ += pictures;
+  counts_.segments += !segment.warm_up;
+  counts_.warm_up_segments += segment.warm_up;
   in_engine_.push_back(std::move(inside));
   counts_.max_in_engine = std::max(counts_.max_in_engine, int(in_engine_.size()));
-  return block;
+  return segment;
 }
 
-std::optional<SignalBlock> Session::poll_block(BlockPlan& plan) {
+std::optional<SignalBlock> Session::poll_segment(BlockPlan& plan) {
   throw_error();
   if (stream_is_over()) {
     plan.answer = Answer::kNone;
     return std::nullopt;
   }
-  plan = plan_block();
-  if (plan.answer == Answer::kBlock) {
+  plan = plan_segment();
+  if (plan.answer == Answer::kSegment) {
     changed_.notify_all();  // the queue of sound has room
-    return begin_block(plan);
+    return begin_segment(plan);
   }
   if (plan.answer == Answer::kNone && config_.turns && config_.turns->holds(config_.id)) {
     turn_over_ = true;
@@ -304,12 +305,12 @@ void Session::begin_stream() {
   if (config_.turns) stream_turn_ = turns_over_;
 }
 
-std::optional<SignalBlock> Session::next_block() {
+std::optional<SignalBlock> Session::next_segment() {
   std::unique_lock lock(mutex_);
   const MediaInstant revoked = config_.turns ? config_.now() + config_.revoke : MediaInstant::max();
   for (;;) {
     BlockPlan plan;
-    if (std::optional<SignalBlock> block = poll_block(plan)) return block;
+    if (std::optional<SignalBlock> segment = poll_segment(plan)) return segment;
     if (plan.answer == Answer::kNone) return std::nullopt;
     if (config_.turns && in_engine_.empty() && config_.now() >= revoked) {
       give_turn_back();
@@ -319,25 +320,25 @@ std::optional<SignalBlock> Session::next_block() {
   }
 }
 
-std::optional<SignalBlock> Session::try_block() {
+std::optional<SignalBlock> Session::try_segment() {
   std::lock_guard lock(mutex_);
   BlockPlan plan;
-  return poll_block(plan);
+  return poll_segment(plan);
 }
 
-void Session::deliver(int64_t block, std::vector<Frame> pictures) {
+void Session::deliver(int64_t segment, std::vector<Frame> pictures) {
   std::lock_guard lock(mutex_);
   throw_error();
-  if (in_engine_.empty() || block < in_engine_.front().block.number) {
+  if (in_engine_.empty() || segment < in_engine_.front().segment.number) {
     counts_.doubled += int64_t(pictures.size());
     return;
   }
-  while (!in_engine_.empty() && in_engine_.front().block.number <= block) {
+  while (!in_engine_.empty() && in_engine_.front().segment.number <= segment) {
     InEngine done = std::move(in_engine_.front());
     in_engine_.pop_front();
     std::vector<Frame> none;
-    if (!done.muted && !done.block.warm_up)
-      queue_pictures(done, done.block.number == block ? pictures : none);
+    if (!done.muted && !done.segment.warm_up)
+      queue_pictures(done, done.segment.number == segment ? pictures : none);
   }
   if (turn_over_) give_turn_back();
   changed_.notify_all();
@@ -348,16 +349,16 @@ void Session::queue_pictures(InEngine& done, std::vector<Frame>& pictures) {
   const MediaInstant now = config_.now();
   if (given == 0 && last_made_.rgb.empty())
     throw Error(ErrorKind::kInternal,
-                "the engine gave no picture of block " + std::to_string(done.block.number));
+                "the engine gave no picture of block " + std::to_string(done.segment.number));
   counts_.missing += std::max<int64_t>(expected - given, 0);
   counts_.doubled += std::max<int64_t>(given - expected, 0);
   for (int64_t k = 0; k < done.pictures; ++k) {
     Queued slot{.source = done.source + k,
-                .block = done.block.number,
-                .block_pictures = done.pictures,
+                .segment = done.segment.number,
+                .segment_pictures = done.pictures,
                 .begun = done.begun,
                 .made = now,
-                .state = done.block.state,
+                .state = done.segment.state,
                 .picture = {},
                 .sound = {}};
     if (k < given) last_made_ = pictures[k];
@@ -369,10 +370,10 @@ void Session::queue_pictures(InEngine& done, std::vector<Frame>& pictures) {
   counts_.max_queued_slots = std::max(counts_.max_queued_slots, queued_.size());
 }
 
-bool Session::muted(int64_t block) const {
+bool Session::muted(int64_t segment) const {
   std::lock_guard lock(mutex_);
   for (const InEngine& inside : in_engine_)
-    if (inside.block.number == block) return inside.muted;
+    if (inside.segment.number == segment) return inside.muted;
   return false;
 }
 
@@ -433,8 +434,8 @@ SessionSlot Session::take_queued() {
   ++expected_source_;
   SessionSlot slot;
   slot.source = front.source;
-  slot.block = front.block;
-  slot.block_pictures = front.block_pictures;
+  slot.segment = front.segment;
+  slot.segment_pictures = front.segment_pictures;
   slot.begun = front.begun;
   slot.made = front.made;
   slot.state = front.state;

@@ -8,18 +8,19 @@ namespace weft {
 
 void run_session(StreamEngine& engine, const std::string& caption, Session& session) {
   const bool goes_round = engine.plan().layout[Axis::kLayers] > 1;
-  std::atomic<int64_t> delivered = 0, first = 0;  // `first` is the session's number of block 0
+  std::atomic<int64_t> delivered = 0, first = 0;  // `first` is the session's number of segment 0
   session.begin_stream();
   const auto next = [&](int64_t number) -> StreamSignal {
     const bool waits = !goes_round || delivered == number;
-    std::optional<SignalBlock> block = waits ? session.next_block() : session.try_block();
-    if (!block) return {.frames = 0, .last = waits};
-    if (number == 0) first = block->number;
-    if (engine.hears()) return {.frames = block->frames, .sound = std::move(block->sound)};
-    return {.frames = block->frames, .rows = std::move(block->rows)};
+    std::optional<SignalBlock> segment = waits ? session.next_segment() : session.try_segment();
+    if (!segment) return {.frames = 0, .last = waits};
+    if (number == 0) first = segment->number;
+    if (engine.takes_sound())
+      return {.frames = segment->frames, .sound = std::move(segment->sound)};
+    return {.frames = segment->frames, .rows = std::move(segment->rows)};
   };
   const auto take = [&](StreamPictures&& pictures) {
-    session.deliver(first + pictures.block.number, std::move(pictures.pictures));
+    session.deliver(first + pictures.segment.number, std::move(pictures.pictures));
     ++delivered;
   };
   try {

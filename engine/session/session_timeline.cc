@@ -9,25 +9,26 @@ const char* name_of(SessionState state) {
   return kNames[int(state)];
 }
 
-SessionTimeline::SessionTimeline(int block_frames, int first_block, int warm_up)
-    : block_frames_(block_frames), first_block_(first_block), warm_up_(warm_up) {
-  CHECK(block_frames > 0 && first_block > 0 && warm_up >= 0, block_frames, first_block, warm_up);
+SessionTimeline::SessionTimeline(int segment_frames, int first_segment, int warm_up)
+    : segment_frames_(segment_frames), first_segment_(first_segment), warm_up_(warm_up) {
+  CHECK(segment_frames > 0 && first_segment > 0 && warm_up >= 0, segment_frames, first_segment,
+        warm_up);
 }
 
 int SessionTimeline::frames_if(SessionState state) const {
   const bool begins = state == SessionState::kSpeaking && state_ != SessionState::kSpeaking;
-  return begins ? first_block_ : block_frames_;
+  return begins ? first_segment_ : segment_frames_;
 }
 
-SessionBlock SessionTimeline::begin(SessionState state) {
+SessionSegment SessionTimeline::begin(SessionState state) {
   CHECK(state != SessionState::kInterrupted);
   CHECK(!warming_up() || state == SessionState::kIdle, name_of(state));
   CHECK(!owes_listening() || state == SessionState::kListening, name_of(state));
-  const SessionBlock block{number_, frame_, frames_if(state), state, epoch_, warming_up()};
+  const SessionSegment segment{number_, frame_, frames_if(state), state, epoch_, warming_up()};
   ++number_;
-  frame_ += block.frames;
+  frame_ += segment.frames;
   state_ = state;
-  return block;
+  return segment;
 }
 
 void SessionTimeline::interrupt() {

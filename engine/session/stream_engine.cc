@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "engine/conditions/prompt_rows.h"
-#include "engine/decoding/stream_decoder.h"
+#include "engine/decoding/video_decoder.h"
 #include "engine/memory/estimate.h"
 #include "io/media/video.h"
 #include "kernels/copy.h"
@@ -27,20 +27,21 @@ constexpr size_t kMostPrompts = 64;
                                      "; legal for a stream of " + "this model: " + legal);
 }
 
-// Keeps the pictures of a block.
+// Keeps the pictures of a segment.
 struct Pictures final : FrameSink {
   std::vector<Frame> frames;
   void push(const Frame& frame) override { frames.push_back(frame); }
   std::string finish() override { return ""; }
 };
 
-// Makes pictures of the blocks' latents.
-class BlockDecoder {
+// Makes pictures of the segments' latents.
+class SegmentDecoder {
  public:
-  // `shape` is that of a block. Where the stream shows a picture, the decoder has seen the first
-  // latents of `still` (StillLatents::video) when the first block comes.
-  BlockDecoder(Stream& stream, Arena& arena, Components& parts, const std::array<int64_t, 4>& shape,
-               const StreamPicture& picture, const TensorView& still)
+  // `shape` is that of a segment. Where the stream shows a picture, the decoder has seen the first
+  // latents of `still` (StillLatents::video) when the first segment comes.
+  SegmentDecoder(Stream& stream, Arena& arena, Components& parts,
+                 const std::array<int64_t, 4>& shape, const StreamPicture& picture,
+                 const TensorView& still)
       : stream_(stream), before_(pictures_of(parts, picture)), writer_(&pictures_) {
     const VaeTraits& vae = parts.vae_model().traits();
     DecoderSettings settings{.traits = vae,
@@ -53,9 +54,9 @@ class BlockDecoder {
     if (seen > 0) decoder_->resume(still.slice(1, seen - last, last), seen);
   }
 
-  StreamPictures decode(const Segment& block, const TensorView& latent) {
+  StreamPictures decode(const Segment& segment, const TensorView& latent) {
     const double begun_s = seconds();
-    StreamPictures out{.block = block, .first = decoder_->pictures() - before_};
+    StreamPictures out{.segment = segment, .first = decoder_->pictures() - before_};
     decoder_->push(HostCopy(stream_, latent));
     decoder_->finish();
     writer_.keep();
@@ -81,7 +82,7 @@ class BlockDecoder {
   RankPlacement alone_;
   Pictures pictures_;
   FrameWriter writer_;
-  std::optional<StreamDecoder> decoder_;
+  std::optional<VideoDecoder> decoder_;
 };
 
 }  // namespace
@@ -89,8 +90,8 @@ class BlockDecoder {
 std::array<int64_t, 2> stream_size_multiples(const ModelDirectory& model) {
   const auto& patch = model.expert(0).traits().patch;
   const int64_t scale = model.vae_model->traits().spatial_factor;
-  return {std::lcm(scale * patch[2], model.clips.size_multiple),
-          std::lcm(scale * patch[1], model.clips.size_multiple)};
+  return {std::lcm(scale * patch[2], model.chunks.size_multiple),
+          std::lcm(scale * patch[1], model.chunks.size_multiple)};
 }
 
 struct StreamEngine::KeptRank {
@@ -119,13 +120,13 @@ StreamEngine::StreamEngine(std::shared_ptr<const OpenModel> model, const StreamS
                                               std::tuple{"--height", settings.height, of_height}})
     if (value <= 0 || value % multiple != 0)
       refuse(name, value, "multiples of " + std::to_string(multiple));
-  if (settings.block_frames <= 0 || settings.block_frames % whole != 0)
-    refuse("the number of latent frames of a block", settings.block_frames,
+  if (settings.segment_frames <= 0 || settings.segment_frames % whole != 0)
+    refuse("the number of latent frames of a block", settings.segment_frames,
            "multiples of " + std::to_string(whole));
-  if (settings.window_frames < settings.block_frames || settings.window_frames % whole != 0)
+  if (settings.window_frames < settings.segment_frames || settings.window_frames % whole != 0)
     refuse("the number of latent frames of the window", settings.window_frames,
            "multiples of " + std::to_string(whole) + " from a block's " +
-               std::to_string(settings.block_frames) + " on");
+               std::to_string(settings.segment_frames) + " on");
   const Layout& layout = settings.layout;
   const int ulysses = layout[Axis::kUlysses], layers = layout[Axis::kLayers];
   if (layout.ranks() != layout[Axis::kStep] * layers * ulysses ||
@@ -138,7 +139,7 @@ StreamEngine::StreamEngine(std::shared_ptr<const OpenModel> model, const StreamS
                                        std::to_string(traits.heads));
   sampler();
   ranks_.resize(ranks());
-  if (hears())
+  if (takes_sound())
     hearing_.emplace(model_, device(0), settings_.dtype, settings_.threads,
                      std::lround(model_->directory.defaults.stream->fps));
 }
@@ -178,7 +179,7 @@ Sampler StreamEngine::sampler() const {
 
 std::array<int64_t, 4> StreamEngine::shape() const {
   const int64_t scale = model_->directory.vae_model->traits().spatial_factor;
-  return {traits().out_channels, settings_.block_frames, settings_.height / scale,
+  return {traits().out_channels, settings_.segment_frames, settings_.height / scale,
           settings_.width / scale};
 }
 
@@ -201,10 +202,10 @@ StreamPlanConfig StreamEngine::plan() const {
   const JobFacts facts = this->facts();
   StreamPlanConfig config =
       stream_config(RankPlacement(settings_.layout, 0), traits(), settings_.dtype, facts, source());
-  config.blocks = StreamPlanConfig::kEndless;
+  config.segments = StreamPlanConfig::kEndless;
   if (shown()) {
     config.sink_frames = traits().reference_frames / traits().patch[0];
-    config.swap_block = shown()->swap_block;
+    config.swap_segment = shown()->swap_segment;
   }
   config.credits = settings_.credits;
   config.decodes_apart = settings_.decodes_apart;
@@ -249,7 +250,7 @@ void StreamEngine::warm_up(const std::string& caption) {
   run(
       caption,
       [&](int64_t) {
-        StreamSignal only = silence(settings_.block_frames);
+        StreamSignal only = silence(settings_.segment_frames);
         only.last = true;
         return only;
       },
@@ -304,7 +305,7 @@ void StreamEngine::rank(Communicator* world, const Tensor& prompt, const Next& n
   draw({rank, index, prompt, still_}, plan(), next, take);
 }
 
-// The segments of one rank: blocks that `next` gives, and pictures that `take` gets.
+// The segments of one rank: segments that `next` gives, and pictures that `take` gets.
 class StreamEngine::Host final : public JobHost {
  public:
   Host(StreamEngine& engine, const Part& part, const StreamPlanConfig& config, const Next& next,
@@ -312,27 +313,27 @@ class StreamEngine::Host final : public JobHost {
       : engine_(engine),
         next_(next),
         take_(take),
-        // Noise belongs to a frame, so that it does not depend on how the blocks are cut.
+        // Noise belongs to a frame, so that it does not depend on how the segments are cut.
         noise_(Rng::kPortable, engine.settings_.seed, with_frames(engine.shape(), kMostFrames)) {
     if (part.index == config.decoder())
       decoder_.emplace(part.rank.stream, part.rank.arena, part.rank.parts(), engine.shape(),
                        engine.shown() ? *engine.shown() : StreamPicture(), part.still.video);
   }
-  NextBlock next(int64_t number, int64_t most) override {
+  NextSegment next(int64_t number, int64_t most) override {
     return next_ ? engine_.enter(number, next_(number)) : JobHost::next(number, most);
   }
-  void signal(const Segment& block, const TensorView& to) override {
+  void signal(const Segment& segment, const TensorView& to) override {
     if (next_)
-      engine_.take_signal(block, to);
+      engine_.take_signal(segment, to);
     else
       std::fill_n(to.as<float>(), to.count(), 0.0f);
   }
-  void noise(const Segment& block, const TensorView& to) override {
-    noise_.fill(to, block.frames.begin);
+  void noise(const Segment& segment, const TensorView& to) override {
+    noise_.fill(to, segment.frames.begin);
   }
-  void take(const Segment& block, const TensorView& latent) override {
-    StreamPictures pictures = decoder_->decode(block, latent);
-    pictures.muted = block.epoch != engine_.epoch_;
+  void take(const Segment& segment, const TensorView& latent) override {
+    StreamPictures pictures = decoder_->decode(segment, latent);
+    pictures.muted = segment.epoch != engine_.epoch_;
     take_(std::move(pictures));
   }
 
@@ -345,7 +346,7 @@ class StreamEngine::Host final : public JobHost {
   const Next& next_;
   const Take& take_;
   const NoiseField noise_;
-  std::optional<BlockDecoder> decoder_;
+  std::optional<SegmentDecoder> decoder_;
 };
 
 void StreamEngine::draw(const Part& part, const StreamPlanConfig& config, const Next& next,
@@ -368,8 +369,8 @@ void StreamEngine::draw(const Part& part, const StreamPlanConfig& config, const 
   StreamDenoiser(part.rank, settings_.dtype).run(config, job, source);
 }
 
-// Draws blocks of no sound from a prompt and a picture that are not set.
-void StreamEngine::draw_blank(const Rank& on, int rank, const std::string& caption, int blocks,
+// Draws segments of no sound from a prompt and a picture that are not set.
+void StreamEngine::draw_blank(const Rank& on, int rank, const std::string& caption, int segments,
                               const Take& take) {
   const auto [channels, frames, height, width] = shape();
   const auto blank = [&](std::initializer_list<int64_t> extents) {
@@ -383,7 +384,7 @@ void StreamEngine::draw_blank(const Rank& on, int rank, const std::string& capti
     still.video = blank({channels, traits().motion_frames, height, width});
   }
   StreamPlanConfig config = plan();
-  config.blocks = blocks;
+  config.segments = segments;
   draw({on, rank, prompt, still}, config, {}, take);
 }
 
@@ -430,13 +431,13 @@ void StreamEngine::add_bytes(const std::string& caption, int rank, ComponentByte
   const Footprint vae = dry.measure([&] {
     if (rank == config.decoder()) parts.vae(dry.stream());
   });
-  // The window is full after as many blocks as it has, and one more may take the sink's place.
-  const int blocks =
-      static_cast<int>(settings_.window_frames / settings_.block_frames) + config.swap_block + 1;
+  // The window is full after as many segments as it has, and one more may take the sink's place.
+  const int segments = static_cast<int>(settings_.window_frames / settings_.segment_frames) +
+                       config.swap_segment + 1;
   const Footprint ran = dry.measure([&] {
     Rank on(dry.stream(), dry.arena(), parts, placement);
     if (settings_.decodes_apart) on.world = several;
-    draw_blank(on, rank, caption, blocks, [](StreamPictures&&) {});
+    draw_blank(on, rank, caption, segments, [](StreamPictures&&) {});
   });
   to.experts[0] += expert.held;
   to.vae += vae.held;
@@ -445,7 +446,7 @@ void StreamEngine::add_bytes(const std::string& caption, int rank, ComponentByte
   to.denoise +=
       StageBytes{.tensors = ran.held + ran.passing, .arena = ran.arena, .scratch = ran.scratch}
           .held(dry.device().has_value());
-  if (hears) to.denoise += hearing_->bytes(dry, *hears, settings_.block_frames);
+  if (hears) to.denoise += hearing_->bytes(dry, *hears, settings_.segment_frames);
 }
 
 std::vector<MemoryPlan> StreamEngine::memory(const std::string& caption) {
@@ -476,9 +477,9 @@ uint64_t StreamEngine::available(int rank) const {
   return settings_.planned ? available_memory(*settings_.planned) : available_memory(device(rank));
 }
 
-std::vector<StreamBlockTime> StreamEngine::simulated(const std::string& caption,
-                                                     const Machine& machine, int blocks) {
-  std::vector<StreamBlockTime> times;
+std::vector<StreamSegmentTime> StreamEngine::simulated(const std::string& caption,
+                                                       const Machine& machine, int segments) {
+  std::vector<StreamSegmentTime> times;
   simulate(ranks(), machine.device, machine.link, [&](Communicator& world) {
     const int index = world.rank();
     const RankPlacement placement = this->placement(&world);
@@ -490,19 +491,19 @@ std::vector<StreamBlockTime> StreamEngine::simulated(const std::string& caption,
     Rank rank(stream, arena, parts, placement);
     if (settings_.decodes_apart) rank.world = &world;
     const double begun_s = simulated_seconds();
-    draw_blank(rank, index, caption, blocks, [&](StreamPictures&& drawn) {
+    draw_blank(rank, index, caption, segments, [&](StreamPictures&& drawn) {
       times.push_back(
           {.done_s = simulated_seconds() - begun_s,
            .decode_s = drawn.decode_s,
-           .pictures = settings_.block_frames * parts.vae_model().traits().temporal_factor});
+           .pictures = settings_.segment_frames * parts.vae_model().traits().temporal_factor});
     });
   });
   return times;
 }
 
-NextBlock StreamEngine::enter(int64_t number, StreamSignal signal) {
-  // An interruption that comes from here on mutes the block.
-  const NextBlock next{.frames = signal.frames, .epoch = epoch_, .last = signal.last};
+NextSegment StreamEngine::enter(int64_t number, StreamSignal signal) {
+  // An interruption that comes from here on mutes the segment.
+  const NextSegment next{.frames = signal.frames, .epoch = epoch_, .last = signal.last};
   const int64_t columns = signal_columns();
   if (columns == 0 || signal.frames <= 0) return next;
   if (hearing_ && !signal.sound.empty()) signal.rows = hearing_->rows(signal.sound);
@@ -515,10 +516,10 @@ NextBlock StreamEngine::enter(int64_t number, StreamSignal signal) {
   return next;
 }
 
-void StreamEngine::take_signal(const Segment& block, const TensorView& to) {
+void StreamEngine::take_signal(const Segment& segment, const TensorView& to) {
   const std::scoped_lock lock(mutex_);
-  const auto found = signals_.find(block.number);
-  CHECK(found != signals_.end(), "block", block.number, "has no signal");
+  const auto found = signals_.find(segment.number);
+  CHECK(found != signals_.end(), "block", segment.number, "has no signal");
   std::ranges::copy(found->second.rows, to.as<float>());
   if (--found->second.takers == 0) signals_.erase(found);
 }

@@ -1,12 +1,12 @@
 #pragma once
-// StreamEngine: an endless stream of a model directory, from the signal of each block to its
+// StreamEngine: an endless stream of a model directory, from the signal of each segment to its
 // pictures. Its ranks are threads of this process: one, groups of steps (step), stages of
-// transformer blocks (layers), and where asked for one behind them that only decodes. The pictures
+// transformer blocks (layers), and where asked for one after them that only decodes. The pictures
 // are the same bits for all of these.
 //
-// An interruption begins a new epoch. Blocks that were begun in an earlier one are computed to
-// their end, so that the keys that later blocks see are whole, and their pictures are muted: at
-// most StreamPlanConfig::under_way() blocks for each interruption.
+// An interruption begins a new epoch. Segments that were begun in an earlier one are computed to
+// their end, so that the keys that later segments see are whole, and their pictures are muted: at
+// most StreamPlanConfig::under_way() segments for each interruption.
 //
 // The weights are loaded by the first stream and serve all that follow, one at a time.
 #include <algorithm>
@@ -35,12 +35,13 @@ namespace weft {
 struct StreamSettings {
   int64_t width = 0, height = 0;  // pixels
   int steps = 4;
-  std::string solver{};                          // empty: the model's
-  int64_t block_frames = 3, window_frames = 12;  // latent frames of a block, and that a block sees
+  std::string solver{};  // empty: the model's
+  int64_t segment_frames = 3,
+          window_frames = 12;  // latent frames of a segment, and that a segment sees
   uint64_t seed = 0;
   GivenPicture picture{};  // that the stream shows, for models whose streams do
   PictureFit picture_fit{};
-  KeptRows kept = KeptRows::kCompute;  // keys and values of earlier blocks
+  KeptRows kept = KeptRows::kCompute;  // keys and values of earlier segments
   int credits = 2;
   Layout layout{};  // its axes are step and layers
   bool decodes_apart = false;
@@ -55,19 +56,19 @@ struct StreamSettings {
   int threads = 0;  // of each rank; 0: all
 };
 
-// The next block, as the caller gives it.
+// The next segment, as the caller gives it.
 struct StreamSignal {
-  int64_t frames = 0;         // latent frames; 0: a hollow block, which keeps the pipeline moving
+  int64_t frames = 0;         // latent frames; 0: a hollow segment, which keeps the pipeline moving
   std::vector<float> rows{};  // [frames, signal_columns], if the model follows a signal
-  // The sound of the block's pictures, in place of the rows, for a model that hears().
+  // The sound of the segment's pictures, in place of the rows, for a model that takes_sound().
   std::vector<float> sound{};
-  bool last = false;  // no block follows
+  bool last = false;  // no segment follows
 };
 
 struct StreamPictures {
-  Segment block{};
+  Segment segment{};
   int64_t first = 0;    // the index of the first picture in the stream
-  bool muted = false;   // an interruption came after the block had begun
+  bool muted = false;   // an interruption came after the segment had begun
   double decode_s = 0;  // the time that decoding took
   std::vector<Frame> pictures{};
 };
@@ -75,8 +76,8 @@ struct StreamPictures {
 // Width and height of a model's streams are multiples of these, in pixels.
 std::array<int64_t, 2> stream_size_multiples(const ModelDirectory& model);
 
-// When a block was done, and how long decoding it took.
-struct StreamBlockTime {
+// When a segment was done, and how long decoding it took.
+struct StreamSegmentTime {
   double done_s = 0, decode_s = 0;
   int64_t pictures = 0;
 };
@@ -87,21 +88,21 @@ class StreamEngine {
   StreamEngine(std::shared_ptr<const OpenModel> model, const StreamSettings& settings);
   ~StreamEngine();
 
-  // A block of so many latent frames without a sound.
+  // A segment of so many latent frames without a sound.
   StreamSignal silence(int64_t frames) const;
 
-  // Loads the weights, encodes the caption, and draws one block that nobody sees.
+  // Loads the weights, encodes the caption, and draws one segment that nobody sees.
   void warm_up(const std::string& caption);
 
-  // Runs a stream until `next` says that no block follows, and its last picture has been taken.
-  // `next` is called on the first rank's thread with the number of the next block that has frames;
-  // it may wait, and then the pipeline stands still. `take` is called on the decoder's thread, in
-  // order. Throws what they throw. Only one stream runs at a time.
+  // Runs a stream until `next` says that no segment follows, and its last picture has been taken.
+  // `next` is called on the first rank's thread with the number of the next segment that has
+  // frames; it may wait, and then the pipeline stands still. `take` is called on the decoder's
+  // thread, in order. Throws what they throw. Only one stream runs at a time.
   using Next = std::function<StreamSignal(int64_t number)>;
   using Take = std::function<void(StreamPictures&&)>;
   void run(const std::string& caption, const Next& next, const Take& take);
 
-  // Mutes the blocks that have begun. Any thread may call it.
+  // Mutes the segments that have begun. Any thread may call it.
   void interrupt() { ++epoch_; }
   uint32_t epoch() const { return epoch_; }
 
@@ -110,15 +111,15 @@ class StreamEngine {
   Device device(int rank) const;
   // The plans of the devices, each for all of its ranks together, by dry runs. Loads nothing.
   std::vector<MemoryPlan> memory(const std::string& caption);
-  // Draws so many blocks of no sound on a simulated machine. Loads nothing.
-  std::vector<StreamBlockTime> simulated(const std::string& caption, const Machine& machine,
-                                         int blocks);
+  // Draws so many segments of no sound on a simulated machine. Loads nothing.
+  std::vector<StreamSegmentTime> simulated(const std::string& caption, const Machine& machine,
+                                           int segments);
   size_t arena_high_water() const;  // of all ranks so far, and of hearing
   const StreamSettings& settings() const { return settings_; }
   const OpenModel& model() const { return *model_; }
   int64_t signal_columns() const { return traits().signal_columns; }
   // Its signal comes from a sound by the model's audio encoder.
-  bool hears() const { return model_->directory.clips.any(); }
+  bool takes_sound() const { return model_->directory.chunks.any(); }
 
  private:
   struct Signal {
@@ -145,18 +146,18 @@ class StreamEngine {
     TensorView prompt;
     const StillLatents& still;
   };
-  // Without `next` it draws blocks of no sound.
+  // Without `next` it draws segments of no sound.
   void draw(const Part& part, const StreamPlanConfig& config, const Next& next, const Take& take);
   class Host;
-  void draw_blank(const Rank& on, int rank, const std::string& caption, int blocks,
+  void draw_blank(const Rank& on, int rank, const std::string& caption, int segments,
                   const Take& take);
   void add_encoding(DryRun& dry, Components& parts, const std::string& caption,
                     ComponentBytes& to) const;
   void add_bytes(const std::string& caption, int rank, ComponentBytes& to);
   uint64_t available(int rank) const;
   void rank(Communicator* world, const Tensor& prompt, const Next& next, const Take& take);
-  NextBlock enter(int64_t number, StreamSignal signal);
-  void take_signal(const Segment& block, const TensorView& to);
+  NextSegment enter(int64_t number, StreamSignal signal);
+  void take_signal(const Segment& segment, const TensorView& to);
 
   const std::shared_ptr<const OpenModel> model_;
   const StreamSettings settings_;
@@ -166,7 +167,7 @@ class StreamEngine {
   std::optional<StreamHearing> hearing_;          // used by the first rank's thread
   std::atomic<uint32_t> epoch_ = 0;
   std::mutex mutex_;                   // guards the member below
-  std::map<int64_t, Signal> signals_;  // of blocks under way, by number
+  std::map<int64_t, Signal> signals_;  // of segments under way, by number
 };
 
 }  // namespace weft

@@ -18,25 +18,26 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Two blocks at least, and no further ones once they have taken so long.
+// Two segments at least, and no further ones once they have taken so long.
 constexpr double kBudget_s = 5;
 
-// The blocks of a stream until the window is full and the split is busy.
-int blocks_until_busy(const StreamEngine& engine) {
+// The segments of a stream until the window is full and the split is busy.
+int segments_until_busy(const StreamEngine& engine) {
   const StreamSettings& settings = engine.settings();
-  const int full = static_cast<int>(settings.window_frames / settings.block_frames);
+  const int full = static_cast<int>(settings.window_frames / settings.segment_frames);
   return std::max(full, engine.plan().under_way());
 }
 
-// From the last of the blocks, at most so many.
-StreamMeasurement measurement_of(const StreamEngine& engine, std::span<const StreamBlockTime> done,
-                                 double fps, int blocks) {
+// From the last of the segments, at most so many.
+StreamMeasurement measurement_of(const StreamEngine& engine,
+                                 std::span<const StreamSegmentTime> done, double fps,
+                                 int segments) {
   const StreamSettings& settings = engine.settings();
   std::vector<double> gaps, decoding;
   const auto last = static_cast<int>(done.size());
-  for (int block = std::max(1, last - blocks); block < last; ++block) {
-    gaps.push_back(done[block].done_s - done[block - 1].done_s);
-    decoding.push_back(done[block].decode_s);
+  for (int segment = std::max(1, last - segments); segment < last; ++segment) {
+    gaps.push_back(done[segment].done_s - done[segment - 1].done_s);
+    decoding.push_back(done[segment].decode_s);
   }
   StreamMeasurement out;
   out.times = {.decode_s = median(decoding),
@@ -55,15 +56,15 @@ StreamMeasurement measurement_of(const StreamEngine& engine, std::span<const Str
 }  // namespace
 
 StreamMeasurement measure_stream(StreamEngine& engine, const std::string& caption, double fps,
-                                 int blocks) {
+                                 int segments) {
   engine.warm_up(caption);
-  const int all = blocks_until_busy(engine) + blocks;
-  std::vector<StreamBlockTime> done;
+  const int all = segments_until_busy(engine) + segments;
+  std::vector<StreamSegmentTime> done;
   const double begun = now();
   engine.run(
       caption,
       [&](int64_t number) {
-        StreamSignal next = engine.silence(engine.settings().block_frames);
+        StreamSignal next = engine.silence(engine.settings().segment_frames);
         next.last = number + 1 == all || (number > 0 && now() - begun > kBudget_s);
         return next;
       },
@@ -72,13 +73,14 @@ StreamMeasurement measure_stream(StreamEngine& engine, const std::string& captio
                         .decode_s = drawn.decode_s,
                         .pictures = std::ssize(drawn.pictures)});
       });
-  return measurement_of(engine, done, fps, blocks);
+  return measurement_of(engine, done, fps, segments);
 }
 
 StreamMeasurement simulate_stream(StreamEngine& engine, const std::string& caption, double fps,
-                                  const Machine& machine, int blocks) {
+                                  const Machine& machine, int segments) {
   StreamMeasurement out = measurement_of(
-      engine, engine.simulated(caption, machine, blocks_until_busy(engine) + blocks), fps, blocks);
+      engine, engine.simulated(caption, machine, segments_until_busy(engine) + segments), fps,
+      segments);
   out.times.hop = machine.link;
   return out;
 }

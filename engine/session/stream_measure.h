@@ -13,15 +13,15 @@ struct StreamMeasurement {
   StreamTimes times;
 };
 
-// Loads the weights, draws blocks until the window is full and the split is busy, and `blocks`
-// more, which are timed. Where that takes longer than 5 s it ends with the block that has begun:
+// Loads the weights, draws segments until the window is full and the split is busy, and `segments`
+// more, which are timed. Where that takes longer than 5 s it ends with the segment that has begun:
 // such a stream is slow, and it would be slower with a full window. `fps` is that of the pictures.
 StreamMeasurement measure_stream(StreamEngine& engine, const std::string& caption, double fps,
-                                 int blocks = 4);
+                                 int segments = 4);
 
-// The same by simulation of so many blocks more; loads nothing.
+// The same by simulation of so many segments more; loads nothing.
 StreamMeasurement simulate_stream(StreamEngine& engine, const std::string& caption, double fps,
-                                  const Machine& machine, int blocks = 4);
+                                  const Machine& machine, int segments = 4);
 
 // StreamTimes::exchange_s from a measurement of a split over tokens and heads: the seconds that it
 // adds to its share of a forward. `times` are those of one rank.

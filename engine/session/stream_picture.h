@@ -14,7 +14,7 @@ struct StillLatents {
   Tensor video{};    // of the picture standing still [C, TransformerTraits::motion_frames, h, w]
 };
 
-// `latent` is the shape [C, f, h, w] of a block. Error(kMedia) for a file that is no picture.
+// `latent` is the shape [C, f, h, w] of a segment. Error(kMedia) for a file that is no picture.
 StillLatents still_latents(Stream& stream, Arena& arena, Components& parts,
                            const GivenPicture& picture, PictureFit fit,
                            const std::array<int64_t, 4>& latent);

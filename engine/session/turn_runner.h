@@ -43,8 +43,8 @@ class TurnRunner {
 };
 
 // Draws `pictures` of a face that is idle and as many that listen, as a turn of its own, or more up
-// to whole blocks. Each loop runs forth and back, so that its end meets its beginning. `config` is
-// that of the sessions. Throws the engine's error.
+// to whole segments. Each loop runs forth and back, so that its end meets its beginning. `config`
+// is that of the sessions. Throws the engine's error.
 std::shared_ptr<const SessionLoops> draw_loops(TurnRunner& runner, SessionConfig config,
                                                const std::string& caption, int64_t pictures);
 

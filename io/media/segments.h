@@ -18,7 +18,7 @@ std::string segment_path(const std::string& path, int64_t index);
 // Segments that exist are taken for an earlier run's of the same job if they have the same metadata
 // "weft". Then those of `frames` frames are kept and not written again, and the others are
 // replaced. Any other segment is an Error(kOutput) under kRefuse; under kReplace it is replaced,
-// and finish() removes those behind the last one. Part files that a killed run left are removed.
+// and finish() removes those after the last one. Part files that a killed run left are removed.
 // finish() returns the path of the first segment.
 //
 // settings.kept_frames counts those of all segments; what an earlier run has kept of them is not

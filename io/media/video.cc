@@ -28,7 +28,7 @@ namespace {
 
 enum class Container { kMp4, kWebm };
 
-// Every keep() ends a file; the frames behind it go to the next one. All become one file at last.
+// Every keep() ends a file; the frames after it go to the next one. All become one file at last.
 class EncodedSink : public FrameSink {
  public:
   EncodedSink(const std::string& path, const VideoSettings& settings, Overwrite overwrite,
@@ -81,7 +81,7 @@ class EncodedSink : public FrameSink {
     std::string path;
   };
 
-  // Finds the pieces of an earlier run, and removes those behind the frames that it kept.
+  // Finds the pieces of an earlier run, and removes those after the frames that it kept.
   void find_kept() {
     for (const int64_t first : part_.numbered_parts()) {
       const std::string path = part_.path_of("part-" + std::to_string(first));
@@ -176,7 +176,7 @@ class EncodedSink : public FrameSink {
       AVStream* stream = muxer_->streams[0];
       packet_->duration = 1;
       packet_->stream_index = 0;
-      // An encoder that had few frames says other decoding times than the one behind it expects.
+      // An encoder that had few frames says other decoding times than the one after it expects.
       packet_->dts = std::min(packet_->pts, encoded_++ - reordered_);
       av_packet_rescale_ts(packet_.get(), frame_time(), stream->time_base);
       const int written = av_interleaved_write_frame(muxer_.get(), packet_.get());
@@ -272,7 +272,7 @@ class EncodedSink : public FrameSink {
   std::optional<PartFile> later_;  // the last of the others
   std::vector<Piece> pieces_;
   Owner<AVFormatContext> muxer_;   // of the last piece; null where it is closed
-  Owner<AVCodecContext> encoder_;  // null behind a cut
+  Owner<AVCodecContext> encoder_;  // null after a cut
   ffmpeg::PictureBuffer picture_;
   Owner<AVPacket> packet_;
   int64_t frames_;

@@ -23,7 +23,7 @@ struct VideoSettings {
   std::map<std::string, std::string> metadata;
   std::string encoder;  // a libavcodec encoder's name; empty: libx264 (.mp4), libvpx-vp9 (.webm)
   // So many frames were kept by an earlier sink of the same output (FrameSink::keep()); the next
-  // push is the frame behind them. Error(kOutput) where they are not there.
+  // push is the frame after them. Error(kOutput) where they are not there.
   int64_t kept_frames = 0;
   // The encoder begins anew at frame first_cut and every `cut` frames from there, so that a file
   // that is kept at a cut has the bytes of one that never was. 0: it never does.
@@ -33,7 +33,7 @@ struct VideoSettings {
 };
 
 // Takes the frames of one clip in order. Only one thread at a time may use it. If it is destroyed
-// before finish(), it removes what it wrote behind the last keep(). Errors: kOutput with one line.
+// before finish(), it removes what it wrote after the last keep(). Errors: kOutput with one line.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
@@ -56,7 +56,7 @@ std::unique_ptr<FrameSink> make_sink(const std::string& path, const VideoSetting
 
 // Writes MP4 (H.264 High, 4:2:0, BT.709, index in front). Odd sizes are an Error(kUsage). While it
 // runs, it appends to a fragmented `.<name>.part.mp4` in the target folder, which is playable up to
-// its last second; frames behind a keep() go to `.<name>.part-N.mp4`, N being the first of them.
+// its last second; frames after a keep() go to `.<name>.part-N.mp4`, N being the first of them.
 std::unique_ptr<FrameSink> make_mp4_sink(const std::string& path, const VideoSettings& settings,
                                          Overwrite overwrite);
 // Writes WebM (VP9, 4:2:0, BT.709). Odd sizes are an Error(kUsage).

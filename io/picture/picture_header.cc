@@ -71,7 +71,7 @@ class ByteView {
 };
 
 // The orientation that EXIF data give, 1 where they give none. They are a TIFF file, which may
-// stand behind a prefix.
+// stand after a prefix.
 int exif_orientation(std::string_view exif) {
   if (exif.starts_with(kExifPrefix)) exif.remove_prefix(kExifPrefix.size());
   const std::string name;

@@ -20,7 +20,7 @@ struct PictureHeader {
 };
 
 // Recognises the format by its first bytes. It reads the PNG chunks, the JPEG segments or the WebP
-// chunks up to the end of the picture; bytes behind that are ignored. Refused are animated WebP,
+// chunks up to the end of the picture; bytes after that are ignored. Refused are animated WebP,
 // JPEG that is not Huffman-coded with 8 bits and one, three or four components, and a PNG or
 // JPEG that is too short for its pixels. EXIF that is damaged counts as absent. Messages
 // begin with `name`. Errors: kMedia.

@@ -36,7 +36,7 @@ std::unique_ptr<MovieSink> make_movie_pieces(TakePiece take, const MovieSettings
 
 // Each push() gives its picture, and then its samples if it has any. The profile is constrained
 // baseline, so no picture is reordered. IDR pictures carry the parameter sets: the first one, those
-// that push() asks for, and the one fragment * key_every pictures behind another. video.encoder is
+// that push() asks for, and the one fragment * key_every pictures after another. video.encoder is
 // not used.
 std::unique_ptr<MovieSink> make_annexb_pieces(TakePiece take, const MovieSettings& settings);
 

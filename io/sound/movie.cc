@@ -240,7 +240,7 @@ class Movie final : public MovieSink {
   std::vector<float> waiting_;  // samples of a frame of sound that is not full
   int64_t encoded_samples_ = 0;
   int in_fragment_ = 0;             // pictures of the fragment that is not written
-  int fragments_ = 0;               // behind the last one that begins with a key picture
+  int fragments_ = 0;               // after the last one that begins with a key picture
   bool fragments_written_ = false;  // any
   MovieCounts counts_;
 };
@@ -255,7 +255,7 @@ size_t header_size(std::span<const uint8_t> bytes) {
   return at;
 }
 
-// Profile, constraints and level stand behind the version in the box avcC (ISO/IEC 14496-15).
+// Profile, constraints and level stand after the version in the box avcC (ISO/IEC 14496-15).
 std::string mime_of(std::span<const uint8_t> header) {
   constexpr std::string_view kBox = "avcC";
   const auto box = std::search(header.begin(), header.end(), kBox.begin(), kBox.end());

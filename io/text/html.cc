@@ -53,7 +53,7 @@ void append_number(std::u32string& out, char32_t number) {
   if (!control && !nonchar && number != 0x7f) out.push_back(number);
 }
 
-// Reads "#123" or "#x1F" at `at` (behind the '&'), without a semicolon. Returns its length, 0 where
+// Reads "#123" or "#x1F" at `at` (after the '&'), without a semicolon. Returns its length, 0 where
 // there is none; numbers past the last code point saturate.
 size_t read_number(std::u32string_view text, size_t at, char32_t& number) {
   if (at >= text.size() || text[at] != '#') return 0;
@@ -122,7 +122,7 @@ std::u32string html_unescape(std::u32string_view text) {
 }
 
 std::u32string html_unescape_cautious(std::u32string_view text) {
-  constexpr size_t kLongestReference = 24;  // letters and digits behind '&' or "&#"
+  constexpr size_t kLongestReference = 24;  // letters and digits after '&' or "&#"
   std::u32string out;
   out.reserve(text.size());
   for (size_t i = 0; i < text.size();) {

@@ -124,8 +124,8 @@ class ScaledFile final : public StoredTensors {
 
   std::optional<BlockType> blocks(const std::string& name) const override {
     const auto found = scaled_.find(name);
-    const bool in_blocks = found != scaled_.end() && found->second.columns > 0;
-    return in_blocks ? std::nullopt : block_type(file_.describe(name).dtype);
+    const bool in_segments = found != scaled_.end() && found->second.columns > 0;
+    return in_segments ? std::nullopt : block_type(file_.describe(name).dtype);
   }
   void read_blocks(const std::string& name, int64_t first, const TensorView& out) const override {
     file_.read_blocks(name, first, out);

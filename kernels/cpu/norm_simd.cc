@@ -45,7 +45,7 @@ HWY_BEFORE_NAMESPACE();
 namespace weft::cpu::HWY_NAMESPACE {
 
 // Returns the sum over i of term(x[i]). Four partial sums hide the latency of an addition. term
-// gets zeros behind the end; its values there are dropped.
+// gets zeros after the end; its values there are dropped.
 template <class T, class Term>
 HWY_INLINE float sum_terms(const T* x, int64_t n, const Term& term) {
   const RowTag d;

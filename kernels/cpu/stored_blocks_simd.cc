@@ -121,7 +121,7 @@ HWY_INLINE void store_shifted(Ints code, TileVec scale, TileVec least, float* ou
   hn::StoreU(hn::Sub(hn::Mul(scale, hn::ConvertTo(Tag(), code)), least), Tag(), out);
 }
 
-// The scale and the minimum of a group of 32 values in the 12 bytes behind a block's d and dmin.
+// The scale and the minimum of a group of 32 values in the 12 bytes after a block's d and dmin.
 struct GroupVectors {
   TileVec scale, least;
   HWY_INLINE GroupVectors(const uint8_t* packed, int group, float d, float dmin) {

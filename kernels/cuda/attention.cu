@@ -105,7 +105,7 @@ int64_t kv_heads_of(const AttentionArgs& args) {
   return args.segments.empty() ? args.q[1] : args.segments[0].k[1];
 }
 
-// True if `next` lies right behind `last` in memory, so that both are one stretch of keys.
+// True if `next` lies right after `last` in memory, so that both are one stretch of keys.
 bool follows(const AttentionArgs& args, const KVSegment& last, const KVSegment& next) {
   const auto adjacent = [](const TensorView& a, const TensorView& b) {
     return a.stride == b.stride &&
@@ -246,7 +246,7 @@ class FlashCall {
         kv_heads_(static_cast<int>(kv_heads_of(args))),
         kernels_(kernels_of(stream, args)) {}
 
-  // `flash` holds the first launch's segments; `next` and `key` lie behind them.
+  // `flash` holds the first launch's segments; `next` and `key` lie after them.
   void run(FlashArgs flash, size_t next, int64_t key) {
     AttentionPaths& paths = cuda_queue(stream_).part<AttentionPaths>();
     ++(by_gemm() ? paths.gemm : sm90() ? paths.sm90 : paths.flash);

@@ -58,7 +58,7 @@ struct AttentionGemmPlaces {
   int64_t strip = 0;  // queries at a time
   size_t logits = 0, powers = 0, values = 0, used = 0;
 };
-// The scratch of attention_gemm behind the caller's `before` bytes. `columns` counts the keys, each
+// The scratch of attention_gemm after the caller's `before` bytes. `columns` counts the keys, each
 // segment rounded up to whole tiles.
 inline AttentionGemmPlaces attention_gemm_places(int64_t queries, int64_t columns, int64_t size,
                                                  DType dtype, size_t before) {

@@ -10,7 +10,7 @@ namespace {
 constexpr const char* kPrefixes[] = {"model.", "", "model.language_model.",
                                      "language_model.model."};
 
-// Pairs of (transformers, llama.cpp) spellings, of what stands behind the number of the layer and
+// Pairs of (transformers, llama.cpp) spellings, of what stands after the number of the layer and
 // of other names.
 constexpr std::pair<const char*, const char*> kOfLayer[] = {
     {".input_layernorm.", ".attn_norm."},    {".self_attn.q_proj.", ".attn_q."},

@@ -1,6 +1,6 @@
 #pragma once
 // The spellings that the checkpoint of a Qwen2.5 or Qwen3 decoder may use: names of transformers
-// behind one of several prefixes, or llama.cpp's in GGUF files.
+// after one of several prefixes, or llama.cpp's in GGUF files.
 #include <string>
 #include <vector>
 

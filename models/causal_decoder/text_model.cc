@@ -30,7 +30,7 @@ class DecoderText final : public TextEncoder {
   }
 
  private:
-  // Writes the rows behind the loaded blocks.
+  // Writes the rows after the loaded blocks.
   void hidden(Context& context, std::span<const int32_t> ids, const TensorView& out) const {
     const auto n = static_cast<int64_t>(ids.size());
     const TensorView in(const_cast<int32_t*>(ids.data()), DType::kI32, {n});

@@ -13,7 +13,7 @@ constexpr Spelling kOutside[] = {{kClipClass, "cls_embedding"},
                                  {kClipPatches, "patch_embedding.weight"},
                                  {"pre_layrnorm.", "pre_norm."},
                                  {"post_layernorm.", "post_norm."}};
-// The part of a name behind the number of the layer.
+// The part of a name after the number of the layer.
 constexpr Spelling kOfLayer[] = {{".layer_norm1.", ".norm1."},
                                  {".self_attn.q_proj.", ".attn.to_qkv."},
                                  {".self_attn.k_proj.", ".attn.to_qkv."},

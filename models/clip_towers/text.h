@@ -38,7 +38,7 @@ class ClipText final : public TextEncoder {
   static ClipText load(const TensorFile& file, const ClipTextConfig& config, Stream& stream,
                        DType dtype, const WidthSlice& width = {});
 
-  // The rows are the final norm's. Padding behind the end of the text changes no row before it.
+  // The rows are the final norm's. Padding after the end of the text changes no row before it.
   void encode(Context& context, std::span<const int32_t> ids, const TensorView& out) const override;
   size_t bytes() const override;
 

@@ -30,7 +30,7 @@ std::vector<TensorSpec> clip_vision_tensors(const ClipVisionConfig& config);
 
 class ClipVision final : public ImageEncoder {
  public:
-  // Packs the slice `width` of the linear layers in `dtype`. The last block and the norm behind it
+  // Packs the slice `width` of the linear layers in `dtype`. The last block and the norm after it
   // are not used, and not read.
   static ClipVision load(const TensorFile& file, const ClipVisionConfig& config, Stream& stream,
                          DType dtype, const WidthSlice& width = {});

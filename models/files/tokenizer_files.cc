@@ -87,7 +87,7 @@ std::string pieces_of_gguf(const std::string& path) {
                      .remove_extra_whitespaces = read.remove_extra_whitespaces};
   for (size_t id = 0; id < read.tokens.size(); ++id) {
     int32_t type = read.types.empty() ? GgufTokenizer::kNormal : read.types[id];
-    // Tokens that transformers adds behind the pieces. No text has them.
+    // Tokens that transformers adds after the pieces. No text has them.
     if (read.tokens[id].starts_with("<extra_id_")) type = GgufTokenizer::kUnused;
     out.pieces.push_back({std::move(read.tokens[id]), read.scores[id], type});
   }

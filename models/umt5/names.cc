@@ -12,7 +12,7 @@ struct Names {
   const char* gguf;
 };
 
-// The part of a name behind the number of the layer.
+// The part of a name after the number of the layer.
 constexpr Names kOfLayer[] = {{".layer.0.layer_norm.", ".norm1.", ".attn_norm."},
                               {".layer.0.SelfAttention.relative_attention_bias.",
                                ".pos_embedding.embedding.", ".attn_rel_b."},

@@ -9,7 +9,7 @@ namespace weft {
 // channels of its transformer. Throws Error(kModel) for a transformer that fits no form.
 PictureConditioning wan_pictures(const ModelDirectory& model);
 
-// Writes the mask and behind it the encoded video (PictureConditioning::give_channels). Channel k
+// Writes the mask and after it the encoded video (PictureConditioning::give_channels). Channel k
 // of the mask is 1 in latent frame f where frame 4 f - 3 + k of the clip is a picture; latent frame
 // 0 holds frame 0 alone, which counts for all channels.
 void wan_given_channels(int pictures, const TensorView& encoded, const TensorView& out);

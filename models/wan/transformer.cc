@@ -202,7 +202,7 @@ void WanTransformer::forward_with(Context& context, const ForwardArgs& args,
     with_block(context.stream, i, [&](const WanBlock& weights) {
       block(context, i, weights, {.times = rows, .text = text, .rope = args.rope}, x);
     });
-    if (additions.behind) additions.behind(i, rows, x);
+    if (additions.after_block) additions.after_block(i, rows, x);
     context.observe("blocks", x, i);
   }
   if (!blocks.last()) return;

@@ -142,10 +142,11 @@ class WanTransformer : public BlockTransformer<WanBlock> {
   };
   // The modules that a model adds to a forward. Empty functions add nothing.
   struct Additions {
-    // Changes the embedded tokens' rows, and fills in the joint rows behind them.
+    // Changes the embedded tokens' rows, and fills in the joint rows after them.
     std::function<void(const TensorView& x)> embedded{};
-    // Changes the rows behind a block.
-    std::function<void(int block, std::span<const TimeRows> times, const TensorView& x)> behind{};
+    // Changes the rows after a block.
+    std::function<void(int block, std::span<const TimeRows> times, const TensorView& x)>
+        after_block{};
   };
 
   // Loads what `load` describes from a checked file.
@@ -213,7 +214,7 @@ class WanTransformer : public BlockTransformer<WanBlock> {
   PackedLinear proj_out_;                                   // [patch * Cout, D] f32
 };
 
-// The vectors [times, D] behind the time MLP ("temb"), by sums in f64 and in order.
+// The vectors [times, D] after the time MLP ("temb"), by sums in f64 and in order.
 std::vector<std::vector<float>> wan_time_vectors(const WanConfig& config, const TensorFile& file,
                                                  std::span<const float> times);
 

@@ -275,7 +275,7 @@ std::string numbered(const std::string& name, int64_t index) {
   return name + "." + std::to_string(index);
 }
 
-// Appends the levels of the encoder: residual blocks, and a halving behind each but the last.
+// Appends the levels of the encoder: residual blocks, and a halving after each but the last.
 void add_down_levels(const WanVaeConfig& config, const VaeWeightSource& source,
                      VaeNetwork& network) {
   const size_t levels = config.dim_mult.size();
@@ -304,7 +304,7 @@ void add_down_levels(const WanVaeConfig& config, const VaeWeightSource& source,
   }
 }
 
-// Appends the levels of the decoder: residual blocks, and a doubling behind each but the last.
+// Appends the levels of the decoder: residual blocks, and a doubling after each but the last.
 void add_up_levels(const WanVaeConfig& config, const VaeWeightSource& source, VaeNetwork& network) {
   const size_t levels = config.dim_mult.size();
   int64_t width = config.decoder_base_dim * config.dim_mult.back();

@@ -56,7 +56,7 @@ class Reader {
   enum Part : uint8_t { kConv, kResample, kTime };
 
   // The name of a part of the encoder's levels without ".weight": a residual block, or what halves
-  // the frames behind the blocks of a level. Only residual VAEs number the levels.
+  // the frames after the blocks of a level. Only residual VAEs number the levels.
   std::string item(int64_t level, int64_t index) const {
     const std::string blocks = original_ ? "encoder.downsamples." : "encoder.down_blocks.";
     if (!residual_) return blocks + std::to_string(index);

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr IntRange kSize{1, 1 << 20}, kTokens{1, 64};
 
-// The blocks of the published model, and those behind which the sound enters.
+// The blocks of the published model, and those after which the sound enters.
 constexpr int kPublishedBlocks = 40;
 constexpr std::array kPublishedInjects = {0, 4, 8, 12, 16, 20, 24, 27, 30, 33, 36, 39};
 
@@ -63,7 +63,7 @@ void check_keys(const nlohmann::json& json, const std::string& path) {
   check.finish("a Wan speech-to-video transformer's configuration");
 }
 
-// Returns the blocks behind which the sound enters, in the order of their modules.
+// Returns the blocks after which the sound enters, in the order of their modules.
 std::vector<int> inject_layers(const nlohmann::json& json, const std::string& path, int layers) {
   std::vector<int> out;
   for (const int64_t layer : json_ints(json, "audio_inject_layers", path, {0, layers - 1}))

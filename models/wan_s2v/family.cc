@@ -29,12 +29,12 @@ StreamDefaults speech_stream() {
           .fps = 25,
           .steps = 4,
           .solver = "euler",
-          .block_frames = 3,
+          .segment_frames = 3,
           .window_frames = 12,
           .clean_pass = false,
           .picture = StreamPicture{.sink_frame = kWanReferenceFrame,
                                    .sink_distance = {4, 31},
-                                   .swap_block = 4,
+                                   .swap_segment = 4,
                                    .decoded_latents = 7,
                                    .dropped_pictures = kDropped},
           .needs_lora = "Live Avatar"};
@@ -60,7 +60,7 @@ PictureConditioning speech_pictures(const ModelDirectory&) {
   return {.form = PictureForm::kReference, .least = 1, .most = 1, .clip_size = wan_speech_size};
 }
 
-SoundClips speech_clips(const ModelDirectory& model) {
+SpeechChunks speech_chunks(const ModelDirectory& model) {
   const VaeTraits& vae = model.vae_model->traits();
   return {.latent_frames = kClipLatents,
           .dropped_frames = kDropped,
@@ -119,7 +119,7 @@ const ModelFamily kWanSpeechFamily{.class_name = "WanModel_S2V",
                                    .tokenizer = wan_tokenizer,
                                    .defaults = speech_defaults,
                                    .pictures = speech_pictures,
-                                   .clips = speech_clips,
+                                   .chunks = speech_chunks,
                                    .root = &kRoot,
                                    .text_encoder_class = "UMT5EncoderModel",
                                    .vae_class = "AutoencoderKLWan",

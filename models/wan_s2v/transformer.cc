@@ -79,7 +79,7 @@ size_t WanS2vTransformer::weights_bytes() const {
   return bytes;
 }
 
-// Returns the injector behind a loaded block, or null.
+// Returns the injector after a loaded block, or null.
 const WanAudioInjector* WanS2vTransformer::injector(int block) const {
   size_t index = 0;
   for (const int each : config_.injects) {
@@ -184,7 +184,7 @@ void WanS2vTransformer::forward(Context& context, const ForwardArgs& args) const
   }
   Additions additions{.embedded = [&](const TensorView& x) { enter(context, speech, x); }};
   if (sound.tokens)
-    additions.behind = [&](int block, std::span<const TimeRows> times, const TensorView& x) {
+    additions.after_block = [&](int block, std::span<const TimeRows> times, const TensorView& x) {
       if (const WanAudioInjector* weights = injector(block))
         hear(context, *weights, times, sound, x);
     };

@@ -19,14 +19,14 @@ struct WanS2vConfig {
   WanConfig wan;             // of the blocks
   int64_t audio_dim = 0;     // A: values of a feature of the sound
   int64_t audio_tokens = 0;  // that a latent frame has, but for a learned one
-  std::vector<int> injects;  // blocks behind which the sound enters, ascending
+  std::vector<int> injects;  // blocks after which the sound enters, ascending
   bool reads_newest = true;  // of the motion; else its newest three latents count as zeros
 
   // Reads the original config.json, and the sizes that it leaves out from the weights beside it
   // where there are any. Throws Error(kModel) that lists every unknown, missing and unsupported key
   // at once.
   static WanS2vConfig from_json_file(const std::string& path);
-  // Derives the config of the published model, or of one that hears behind the same blocks, from
+  // Derives the config of the published model, or of one that hears after the same blocks, from
   // names and shapes, for single-file checkpoints without a config.
   static WanS2vConfig from_tensors(const TensorFile& file);
 

@@ -154,7 +154,7 @@ std::unique_ptr<Conditioning> ZImageTransformer::prepare(Context& context,
   auto prepared = std::make_unique<ZImageConditioning>();
   const int64_t rows = prepared->rows = length + z_image_pads(length);
   prepared->pads = z_image_pads(grid[0] * grid[1] * grid[2]);
-  // The caption's positions count from 1 on; the image is at the one behind them.
+  // The caption's positions count from 1 on; the image is at the one after them.
   if (rows + 1 >= config_.axes_lens[0])
     throw Error(ErrorKind::kUsage, "a prompt of " + std::to_string(length) +
                                        " tokens is too long for this model (legal: fewer than " +
@@ -248,7 +248,7 @@ void ZImageTransformer::embed_image(Context& context, const TensorView& in, cons
   const int64_t n = context.tokens.size(), pads = conditioning.pads;
   CHECK(in.rank == 2 && in[0] == n && in[1] == config_.patch_dim(), in.to_string_shape());
   linear(stream, in, x_embedder_, LinearActivation::kNone, x.slice(0, 0, n));
-  // The refiner needs the padding rows right behind the image's. Later the caption's, which are
+  // The refiner needs the padding rows right after the image's. Later the caption's, which are
   // more than them, come between.
   const TensorView padding = x.slice(0, n, pads);
   copy(stream, repeated(x_pad_, pads), padding);

@@ -103,7 +103,7 @@ class ZImageTransformer final : public BlockTransformer<ZImageBlock> {
     TokenMixer& mixer;
     int layer;               // number of the attention among those of the pass
     const Rope* rope;        // positions of this rank's own rows
-    int64_t replicated = 0;  // rows behind them that every rank has
+    int64_t replicated = 0;  // rows after them that every rank has
     const Rope* replicated_rope = nullptr;
   };
 

@@ -15,7 +15,7 @@ FeatureCache& BlockContext::cache(const TensorView& keys) {
   for (int set = 0; set < sets_; ++set)
     for (int branch : branches_)
       for (int layer = layers_.begin; layer < layers_.end; ++layer)
-        description.keys.push_back({.clip = set, .branch = branch, .layer = layer});
+        description.keys.push_back({.segment = set, .branch = branch, .layer = layer});
   return cache_.emplace(nullptr, std::move(description));
 }
 
@@ -26,7 +26,7 @@ void BlockContextMixer::attend(Context& context, const Attend& attend) {
   const Range& rows = context_.rows_;
   const BlockContext::Use& use = context_.use_;
   const auto key = [&](int set) {
-    return FeatureKey{.clip = set, .branch = context.pass.branch, .layer = attend.layer};
+    return FeatureKey{.segment = set, .branch = context.pass.branch, .layer = attend.layer};
   };
   const int64_t heads = attend.k[1];
   const Arena::Scope scope(context.arena);

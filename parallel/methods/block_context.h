@@ -1,6 +1,6 @@
 #pragma once
-// Block context: a block of a video sees, as keys alone, the first frames of the block behind it,
-// whose pass has left them on this rank (parallel/schedule/block_queue.h).
+// Block context: a block of a video sees, as keys alone, the first frames of the block after it,
+// whose pass has left them on this rank (parallel/schedule/segment_queue.h).
 //
 // Split: none; this mixer sees all tokens of its heads, as a FullMixer does, alone or inside
 //   Ulysses. It does not serve a ring.

@@ -27,7 +27,7 @@
 
 namespace weft {
 
-// The frame at which a block sees the sink: `start`, or so far behind the block's first frame,
+// The frame at which a block sees the sink: `start`, or so far after the block's first frame,
 // where that is later. A range of several distances is drawn from by block and step.
 struct SinkPosition {
   int64_t start = 30;

@@ -284,7 +284,7 @@ class DenoiseWriter final : public PlanWriter {
   }
 
   // A patch reads the present keys of the patches before it, and those of the step before of the
-  // patches behind it.
+  // patches after it.
   void use_keys(Step& step) const {
     const Pass& pass = step.pass;
     const auto keys = [&](int patch, int turn) {
@@ -378,7 +378,7 @@ class DenoiseWriter final : public PlanWriter {
       const int index = mesh_.sequence_index(from);
       const Range part = intersection(config_.rows_of(index), frame_tokens(to.order));
       if (part.size() == 0) continue;
-      to.slot = {.kind = SlotKind::kFramePart, .block = to.order % 2, .part = index};
+      to.slot = {.kind = SlotKind::kFramePart, .segment = to.order % 2, .part = index};
       receive(kind, message(of_frame(pass, to.order), from, Payload::kLatent, part), to);
       if (parts) parts->push_back(to);
     }

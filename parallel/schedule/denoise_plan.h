@@ -63,7 +63,7 @@ struct DenoisePlanConfig {
   std::vector<int64_t> patches{};       // tokens of each patch, where steps are displaced
   // The first block of a step runs before the step is planned, so that what it adds can decide
   // whether the others are skipped. The last stage gets its rows, too.
-  int64_t first_block_bytes = 0;  // bytes of a token's row behind that block; 0: none runs before
+  int64_t first_block_bytes = 0;  // bytes of a token's row after that block; 0: none runs before
 
   // The rows of a sequence index, one index after the other: all of them, or those of patch 1, 2
   // ... (Pass::micro).

@@ -15,7 +15,7 @@ constexpr const char* kKinds[] = {"load", "compute", "send",   "post",  "await",
 // In the order of SlotKind.
 constexpr const char* kSlots[] = {"latent",      "patch",   "velocity", "hidden", "buffer",
                                   "first-block", "keys",    "added",    "whole",  "sent-frame",
-                                  "frame-part",  "frames",  "block",    "sink",   "word",
+                                  "frame-part",  "frames",  "segment",  "sink",   "word",
                                   "permit",      "granted", "prompt",   "results"};
 static_assert(std::size(kSlots) == static_cast<size_t>(SlotKind::kCount));
 
@@ -64,7 +64,8 @@ std::vector<TurnSummary> summarize_turns(std::span<const Plan> plans) {
 }
 
 std::string to_string(const SlotId& slot) {
-  return kSlots[static_cast<int>(slot.kind)] + (slot.block < 0 ? "" : std::to_string(slot.block)) +
+  return kSlots[static_cast<int>(slot.kind)] +
+         (slot.segment < 0 ? "" : std::to_string(slot.segment)) +
          (slot.part < 0 ? "" : "." + std::to_string(slot.part)) +
          (slot.branch < 0 ? "" : "." + std::to_string(slot.branch));
 }

@@ -28,7 +28,7 @@ enum class SlotKind : uint8_t {
   kSentFrame,   // the own part of a frame
   kFramePart,   // a sequence index's part of a frame; frames take two (`block`) in turn
   kFrames,      // what was decoded
-  kBlock,       // a part of the rows of a block of the video
+  kSegment,     // a part of the rows of a segment of the video
   kSink,        // the sink's rows, of a group of steps
   kWord,        // the root's word
   kPermit,      // of a block, as its receiver `part` has sent it
@@ -42,7 +42,7 @@ enum class SlotKind : uint8_t {
 // ask for them.
 struct SlotId {
   SlotKind kind = SlotKind::kLatent;
-  int block = -1, part = -1, branch = -1;
+  int segment = -1, part = -1, branch = -1;
   auto operator<=>(const SlotId&) const = default;
 };
 inline constexpr SlotId kLatentSlot{SlotKind::kLatent}, kFramesSlot{SlotKind::kFrames},
@@ -91,7 +91,7 @@ struct Step {
     kUpdate,   // makes the rows of the next turn
     kDecode,
     kEnter,  // makes rows that enter in this turn or are for a later one: the first ones of clip
-             // `pass.clip`, or a part of others that is about to be sent
+             // `pass.segment`, or a part of others that is about to be sent
     kWord,   // makes or takes a word of control: the root's, or a permit
   };
   Kind kind = Kind::kCompute;

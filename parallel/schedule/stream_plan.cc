@@ -15,9 +15,9 @@ constexpr int64_t kPermitBytes = sizeof(int64_t);
 
 int ceil_div(int a, int b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }
 
-// A forward: of step `step` of a block, or of the sink before the first step of a group.
+// A forward: of step `step` of a segment, or of the sink before the first step of a group.
 struct Forward {
-  int block, step;
+  int segment, step;
   bool sink;
 };
 
@@ -52,8 +52,9 @@ class StreamWriter final : public PlanWriter {
     return mesh_.rank_at(at);
   }
 
-  SlotVersion rows(int block, int step) const {
-    return {{.kind = SlotKind::kBlock, .block = block % config_.live()}, config_.turn(block, step)};
+  SlotVersion rows(int segment, int step) const {
+    return {{.kind = SlotKind::kSegment, .segment = segment % config_.live()},
+            config_.turn(segment, step)};
   }
   Step message(Pass pass, int peer, Payload payload, const Range& tokens) const {
     Step step{.pass = pass, .tokens = tokens, .peer = peer, .payload = payload};
@@ -61,8 +62,8 @@ class StreamWriter final : public PlanWriter {
                  (payload == Payload::kHidden ? config_.hidden_bytes : config_.latent_bytes);
     return step;
   }
-  Step rows_message(int block, int step, int peer) const {
-    return message({.clip = block, .step = step}, peer, Payload::kLatent, config_.tokens());
+  Step rows_message(int segment, int step, int peer) const {
+    return message({.segment = segment, .step = step}, peer, Payload::kLatent, config_.tokens());
   }
 
   // Rows leave a group for the ranks of the next one that read or update them, or for the decoder.
@@ -79,29 +80,29 @@ class StreamWriter final : public PlanWriter {
     return ranks;
   }
   // A permit belongs to the turn that the rows it permits are made in.
-  Step permit_message(int block, int step, int peer) const {
-    return {.pass = {.clip = block, .step = step},
+  Step permit_message(int segment, int step, int peer) const {
+    return {.pass = {.segment = segment, .step = step},
             .peer = peer,
             .payload = Payload::kControl,
             .bytes = kPermitBytes};
   }
-  SlotVersion permit(SlotKind kind, int block, int step, int receiver = -1) const {
-    return {{.kind = kind, .block = block % config_.credits, .part = receiver},
-            config_.turn(block, step) - 1};
+  SlotVersion permit(SlotKind kind, int segment, int step, int receiver = -1) const {
+    return {{.kind = kind, .segment = segment % config_.credits, .part = receiver},
+            config_.turn(segment, step) - 1};
   }
-  SlotVersion permit_of(int receiver, int block, int step) const {
-    return permit(SlotKind::kPermit, block, step, receiver);
+  SlotVersion permit_of(int receiver, int segment, int step) const {
+    return permit(SlotKind::kPermit, segment, step, receiver);
   }
-  void receive_rows(Kind kind, int block) {
-    const SlotVersion to = rows(block, arrival_step());
-    if (kind == Kind::kPost) wait_for_send({.clip = block}, to.slot);
-    receive(kind, rows_message(block, arrival_step(), source()), to);
+  void receive_rows(Kind kind, int segment) {
+    const SlotVersion to = rows(segment, arrival_step());
+    if (kind == Kind::kPost) wait_for_send({.segment = segment}, to.slot);
+    receive(kind, rows_message(segment, arrival_step(), source()), to);
   }
-  // Makes room for a later block than the one that this rank has computed with, and permits its
+  // Makes room for a later segment than the one that this rank has computed with, and permits its
   // sender to send it.
-  void grant(int block) {
-    const int later = block + config_.credits;
-    if (later >= config_.blocks) return;
+  void grant(int segment) {
+    const int later = segment + config_.credits;
+    if (later >= config_.segments) return;
     receive_rows(Kind::kPost, later);
     send_permit(later, arrival_step(), source());
   }
@@ -109,40 +110,40 @@ class StreamWriter final : public PlanWriter {
   std::vector<SlotVersion> begins() const override { return {}; }
   std::vector<SlotVersion> ends() const override { return {}; }
 
-  bool makes_sink(int block, int step) const {
+  bool makes_sink(int segment, int step) const {
     return config_.sink_frames > 0 && step == begin() &&
-           (block == 0 || (config_.swaps() && block == config_.swap_block));
+           (segment == 0 || (config_.swaps() && segment == config_.swap_segment));
   }
-  // The forwards of a turn. A block keeps its place among those that go around the stages, so a new
-  // one enters where one has left.
+  // The forwards of a turn. A segment keeps its place among those that go around the stages, so a
+  // new one enters where one has left.
   std::vector<Forward> forwards(int turn) const {
     std::vector<Forward> made;
     const int every = config_.interval();
     const int from = std::max(0, ceil_div(turn - end() + 1, every));
-    for (int block = from; computes_ && block < config_.blocks; ++block) {
-      const int step = turn - block * every;
+    for (int segment = from; computes_ && segment < config_.segments; ++segment) {
+      const int step = turn - segment * every;
       if (step < begin()) break;
-      if (makes_sink(block, step)) made.push_back({block, step, true});
-      made.push_back({block, step, false});
+      if (makes_sink(segment, step)) made.push_back({segment, step, true});
+      made.push_back({segment, step, false});
     }
-    const auto place = [&](const Forward& forward) { return forward.block % stages_; };
+    const auto place = [&](const Forward& forward) { return forward.segment % stages_; };
     std::ranges::stable_sort(made, {}, place);
     return made;
   }
   int64_t forwards_before(int turn) const {
     int64_t count = 0;
     for (int step = begin(); step < end(); ++step)
-      count += std::clamp(ceil_div(turn - step, config_.interval()), 0, config_.blocks);
-    const auto is_before = [&](int block) { return config_.turn(block, begin()) < turn; };
+      count += std::clamp(ceil_div(turn - step, config_.interval()), 0, config_.segments);
+    const auto is_before = [&](int segment) { return config_.turn(segment, begin()) < turn; };
     return count + (config_.sink_frames > 0 && is_before(0)) +
-           (config_.swaps() && is_before(config_.swap_block));
+           (config_.swaps() && is_before(config_.swap_segment));
   }
 
   void write_turn(int turn) override {
     if (turn == 0) start();
-    const int block = turn - config_.steps;
-    if (decodes() && block >= 0 && block % config_.interval() == 0)
-      decode(block / config_.interval());
+    const int segment = turn - config_.steps;
+    if (decodes() && segment >= 0 && segment % config_.interval() == 0)
+      decode(segment / config_.interval());
     if (config_.swaps() && computes_) exchange_sinks(turn);
     std::vector<Forward> todo = forwards(turn);
     number_ = forwards_before(turn);
@@ -170,19 +171,20 @@ class StreamWriter final : public PlanWriter {
 
   void start() {
     if (computes_) add({.kind = Kind::kLoad});
-    for (int block = 0; arrives() && block < std::min(config_.credits, config_.blocks); ++block)
-      receive_rows(Kind::kPost, block);
+    for (int segment = 0; arrives() && segment < std::min(config_.credits, config_.segments);
+         ++segment)
+      receive_rows(Kind::kPost, segment);
   }
 
   BlockRange layers() const { return stage_blocks(config_.layers, stages_, stage_); }
   // A stage sends the buffer that it has received, because hidden rows change in place; so another
   // one can be filled while that one is in use.
-  SlotVersion hidden(const Forward& forward, int order, int64_t number, int blocks) const {
+  SlotVersion hidden(const Forward& forward, int order, int64_t number, int segments) const {
     return {buffer_slot(number % (1 + !first() + !last())),
-            config_.turn(forward.block, forward.step), blocks, order};
+            config_.turn(forward.segment, forward.step), segments, order};
   }
   Pass pass(const Forward& forward) const {
-    return {.clip = forward.block,
+    return {.segment = forward.segment,
             .step = forward.step,
             .micro = forward.sink ? StreamPlanConfig::kSinkPass : 0};
   }
@@ -200,7 +202,7 @@ class StreamWriter final : public PlanWriter {
     receive(Kind::kPost, hidden_message(forward, stage_ - 1), in);
   }
 
-  // Computes this stage's blocks of a forward; the first stage reads `latent`. Returns what it
+  // Computes this stage's segments of a forward; the first stage reads `latent`. Returns what it
   // made.
   template <class PostNext>
   void compute(const Forward& forward, int order, const SlotVersion& latent,
@@ -224,42 +226,42 @@ class StreamWriter final : public PlanWriter {
     if (!last()) send(hidden_message(forward, stage_ + 1), made[0]);
   }
 
-  // The sink of a group, for use at `block`.
-  SlotVersion sink_rows(int group, int block) const {
+  // The sink of a group, for use at `segment`.
+  SlotVersion sink_rows(int group, int segment) const {
     return {{.kind = SlotKind::kSink, .part = group},
-            config_.turn(block, static_cast<int>(config_.group(group).begin))};
+            config_.turn(segment, static_cast<int>(config_.group(group).begin))};
   }
   Step sink_message(int peer) const {
-    return message({.clip = config_.swap_block, .micro = StreamPlanConfig::kSinkPass}, peer,
+    return message({.segment = config_.swap_segment, .micro = StreamPlanConfig::kSinkPass}, peer,
                    Payload::kLatent, config_.sink_tokens());
   }
   int sink_source() const { return peer(groups() - 1, stages_ - 1); }
   template <class PostNext>
   void sink(const Forward& forward, int order, PostNext&& post_next) {
-    const SlotVersion rows = sink_rows(group_, forward.block);
+    const SlotVersion rows = sink_rows(group_, forward.segment);
     const bool sent = sink_source() != rank();
-    if (first() && forward.block == 0)
+    if (first() && forward.segment == 0)
       add({.kind = Kind::kEnter, .pass = pass(forward), .writes = {rows}});
     else if (first() && sent)
       receive(Kind::kAwait, sink_message(sink_source()), rows);
     compute(forward, order, rows, std::nullopt, post_next);
   }
-  // Block 0 is done: its first frames go to the first stage of every group. Messages between two
+  // Segment 0 is done: its first frames go to the first stage of every group. Messages between two
   // ranks are received in the order in which they are sent, so one that comes among permits is
   // posted a turn sooner: these are posted before the turn that sends them.
   void exchange_sinks(int turn) {
     const bool source = sink_source() == rank();
     if (first() && !source && turn == config_.steps - (stages_ == 1))
-      receive(Kind::kPost, sink_message(sink_source()), sink_rows(group_, config_.swap_block));
+      receive(Kind::kPost, sink_message(sink_source()), sink_rows(group_, config_.swap_segment));
     if (source && turn == config_.steps) send_sinks();
   }
   void send_sinks() {
     Step step{.kind = Kind::kEnter,
-              .pass = {.clip = config_.swap_block, .micro = StreamPlanConfig::kSinkPass},
+              .pass = {.segment = config_.swap_segment, .micro = StreamPlanConfig::kSinkPass},
               .tokens = config_.sink_tokens(),
               .reads = {rows(0, config_.steps)}};
     for (int group = 0; group < groups(); ++group)
-      step.writes.push_back(sink_rows(group, config_.swap_block));
+      step.writes.push_back(sink_rows(group, config_.swap_segment));
     add(step);
     for (int group = 0; group < groups(); ++group)
       if (peer(group, 0) != rank()) send(sink_message(peer(group, 0)), step.writes[group]);
@@ -267,94 +269,94 @@ class StreamWriter final : public PlanWriter {
 
   template <class PostNext>
   void denoise(const Forward& forward, int order, PostNext&& post_next) {
-    const auto [block, step, is_sink] = forward;
-    const SlotVersion in = rows(block, step),
+    const auto [segment, step, is_sink] = forward;
+    const SlotVersion in = rows(segment, step),
                       velocity{velocity_slot(0), in.turn, config_.layers, order};
     const bool enters = step == begin();
     const auto enter = [&] {
       if (enters && group_ == 0 && (first() || last()))
         add({.kind = Kind::kEnter,
              .pass = pass(forward),
-             .reads = await_last_stage(forward.block),
+             .reads = await_last_stage(forward.segment),
              .writes = {in}});
     };
     if (first()) enter();
-    if (enters && arrives()) receive_rows(Kind::kAwait, block);
+    if (enters && arrives()) receive_rows(Kind::kAwait, segment);
     if (!enters && first() && !last())
-      receive(Kind::kAwait, rows_message(block, step, peer(group_, stages_ - 1)), in);
+      receive(Kind::kAwait, rows_message(segment, step, peer(group_, stages_ - 1)), in);
     compute(forward, order, in, velocity, [&] {
-      // The last stage learns of a block from its hidden rows.
+      // The last stage learns of a segment from its hidden rows.
       if (!first()) enter();
       post_next();
     });
     if (first() && !last() && step + 1 < end())
-      receive(Kind::kPost, rows_message(block, step + 1, peer(group_, stages_ - 1)),
-              rows(block, step + 1));
+      receive(Kind::kPost, rows_message(segment, step + 1, peer(group_, stages_ - 1)),
+              rows(segment, step + 1));
     if (last()) update(forward, velocity);
-    if (enters && arrives()) grant(block);
-    if (is_one_way()) let_enter(block);
+    if (enters && arrives()) grant(segment);
+    if (is_one_way()) let_enter(segment);
   }
 
-  // Nothing returns to the first stage of a first group of one step, which so would enter blocks as
-  // fast as it can. The last stage permits it to.
+  // Nothing returns to the first stage of a first group of one step, which so would enter segments
+  // as fast as it can. The last stage permits it to.
   bool is_one_way() const {
     return group_ == 0 && stages_ > 1 && end() - begin() == 1 && (first() || last());
   }
-  std::vector<SlotVersion> await_last_stage(int block) {
-    if (!first() || !is_one_way() || block < config_.credits) return {};
-    const SlotVersion word = permit_of(0, block, 1);
-    receive(Kind::kAwait, permit_message(block, 1, peer(group_, stages_ - 1)), word);
+  std::vector<SlotVersion> await_last_stage(int segment) {
+    if (!first() || !is_one_way() || segment < config_.credits) return {};
+    const SlotVersion word = permit_of(0, segment, 1);
+    receive(Kind::kAwait, permit_message(segment, 1, peer(group_, stages_ - 1)), word);
     return {word};
   }
-  void let_enter(int block) {
-    const int later = block + config_.credits;
-    if (later >= config_.blocks) return;
+  void let_enter(int segment) {
+    const int later = segment + config_.credits;
+    if (later >= config_.segments) return;
     if (first())
       return receive(Kind::kPost, permit_message(later, 1, peer(group_, stages_ - 1)),
                      permit_of(0, later, 1));
     send_permit(later, 1, peer(group_, 0));
   }
-  void send_permit(int block, int step, int peer) {
-    const SlotVersion word = permit(SlotKind::kGranted, block, step);
-    const Step message = permit_message(block, step, peer);
+  void send_permit(int segment, int step, int peer) {
+    const SlotVersion word = permit(SlotKind::kGranted, segment, step);
+    const Step message = permit_message(segment, step, peer);
     wait_for_send(message.pass, word.slot);
     add({.kind = Kind::kWord, .pass = message.pass, .writes = {word}});
     send(message, word);
   }
 
   void update(const Forward& forward, const SlotVersion& velocity) {
-    const auto [block, step, is_sink] = forward;
-    const SlotVersion made = rows(block, step + 1);
+    const auto [segment, step, is_sink] = forward;
+    const SlotVersion made = rows(segment, step + 1);
     const bool leaves = step + 1 == end();
     const std::vector<int> to = leaves ? receivers() : std::vector<int>{};
     Step update{.kind = Kind::kUpdate,
                 .pass = pass(forward),
                 .tokens = config_.tokens(),
-                .reads = {rows(block, step), velocity}};
-    if (!leaves || !to.empty() || decodes() || (config_.swaps() && block == 0))
+                .reads = {rows(segment, step), velocity}};
+    if (!leaves || !to.empty() || decodes() || (config_.swaps() && segment == 0))
       update.writes = {made};
-    for (int i = 0; i < std::ssize(to) && block >= config_.credits; ++i) {
-      update.reads.push_back(permit_of(i, block, step + 1));
-      receive(Kind::kAwait, permit_message(block, step + 1, to[i]), update.reads.back());
+    for (int i = 0; i < std::ssize(to) && segment >= config_.credits; ++i) {
+      update.reads.push_back(permit_of(i, segment, step + 1));
+      receive(Kind::kAwait, permit_message(segment, step + 1, to[i]), update.reads.back());
     }
     wait_for_send(update.pass, made.slot);
     add(std::move(update));
-    if (!leaves && !first()) send(rows_message(block, step + 1, peer(group_, 0)), made);
-    const int later = block + config_.credits;
+    if (!leaves && !first()) send(rows_message(segment, step + 1, peer(group_, 0)), made);
+    const int later = segment + config_.credits;
     for (int i = 0; i < std::ssize(to); ++i) {
-      send(rows_message(block, step + 1, to[i]), made);
-      if (later < config_.blocks)
+      send(rows_message(segment, step + 1, to[i]), made);
+      if (later < config_.segments)
         receive(Kind::kPost, permit_message(later, step + 1, to[i]), permit_of(i, later, step + 1));
     }
   }
 
-  void decode(int block) {
-    if (!computes_) receive_rows(Kind::kAwait, block);
+  void decode(int segment) {
+    if (!computes_) receive_rows(Kind::kAwait, segment);
     add({.kind = Kind::kDecode,
-         .pass = {.clip = block, .step = config_.steps - 1},
+         .pass = {.segment = segment, .step = config_.steps - 1},
          .tokens = config_.tokens(),
-         .reads = {rows(block, config_.steps)}});
-    if (!computes_) grant(block);
+         .reads = {rows(segment, config_.steps)}});
+    if (!computes_) grant(segment);
   }
 
   const StreamPlanConfig& config_;
@@ -367,11 +369,11 @@ class StreamWriter final : public PlanWriter {
 
 }  // namespace
 
-// The blocks that are under way at a time have different ranks, and the first one is done before
+// The segments that are under way at a time have different ranks, and the first one is done before
 // its frames are the sink of another.
 int StreamPlanConfig::interval() const {
   const int ways = layout[Axis::kStep] * layout[Axis::kLayers];
-  return std::max(ceil_div(steps, ways), swaps() ? ceil_div(steps, swap_block) : 1);
+  return std::max(ceil_div(steps, ways), swaps() ? ceil_div(steps, swap_segment) : 1);
 }
 
 int StreamPlanConfig::finisher() const {
@@ -389,8 +391,8 @@ Plan plan_stream(const StreamPlanConfig& config, const Range& turns, int rank) {
   const int seams = layout[Axis::kTensor] * layout[Axis::kUlysses];
   CHECK(layout.ranks() == layout[Axis::kStep] * layout[Axis::kLayers] * seams, to_string(layout));
   CHECK(layout[Axis::kUlysses] == 1 || layout[Axis::kLayers] == 1, to_string(layout));
-  CHECK(layout[Axis::kStep] <= config.steps && config.blocks >= 1 && config.credits >= 1, "steps",
-        config.steps, "blocks", config.blocks, "credits", config.credits);
+  CHECK(layout[Axis::kStep] <= config.steps && config.segments >= 1 && config.credits >= 1, "steps",
+        config.steps, "blocks", config.segments, "credits", config.credits);
   return StreamWriter(config, rank).write(turns, all);
 }
 

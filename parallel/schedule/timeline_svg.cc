@@ -140,10 +140,10 @@ std::string window_svg(const RankSteps& ranks, double begin_s, double end_s, dou
       if (time.end_s <= begin_s || time.begin_s >= end_s) continue;
       const double from = (std::max(time.begin_s, begin_s) - begin_s) * scale,
                    to = (std::min(time.end_s, end_s) - begin_s) * scale;
-      const char* clip = kClips[static_cast<size_t>(pass.clip) % kClips.size()];
+      const char* clip = kClips[static_cast<size_t>(pass.segment) % kClips.size()];
       svg += rectangle(kPlanLeft + from, y, std::max(0.5, to - from - 0.7), kPlanBar,
                        decodes ? kDecoding : clip);
-      const std::string text = decodes ? "decode " + std::to_string(pass.clip) : name(pass);
+      const std::string text = decodes ? "decode " + std::to_string(pass.segment) : name(pass);
       if (to - from > kLetter * static_cast<double>(text.size()) + 2)
         svg += "<g fill=\"white\" font-size=\"9\">" + label(kPlanLeft + from + 2, y + 12, text) +
                "</g>\n";

@@ -52,7 +52,7 @@ struct Transport {
 
   // The job that this rank's messages belong to: 0 before the first begin_job(). Ranks that send
   // each other messages of groups must have begun equally many jobs. What an ended job has left
-  // behind (sent by a rank that went further than its peer) cannot be taken for a message of a
+  // after (sent by a rank that went further than its peer) cannot be taken for a message of a
   // later one: begin_job() and later arrivals discard it, and the discarded messages are counted.
   virtual int job() const = 0;
   virtual void begin_job() = 0;

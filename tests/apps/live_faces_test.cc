@@ -66,8 +66,12 @@ class Stage {
 
  private:
   static StreamSettings engine_settings() {
-    return {
-        .width = 32, .height = 32, .steps = 1, .block_frames = 3, .window_frames = 6, .threads = 1};
+    return {.width = 32,
+            .height = 32,
+            .steps = 1,
+            .segment_frames = 3,
+            .window_frames = 6,
+            .threads = 1};
   }
   SessionConfig session() {
     SessionConfig config;

@@ -72,7 +72,7 @@ class KeptSocket final : public WebSocket {
     });
     return found;
   }
-  // The first stats of this state behind `after` others.
+  // The first stats of this state after `after` others.
   bool wait_state(const std::string& state, size_t after = 0) {
     return wait([&] {
       size_t seen = 0;

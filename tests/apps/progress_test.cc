@@ -102,7 +102,7 @@ TEST(Progress, AQueueSaysWhenItsFirstAndItsLastFrameAreDone) {
   Progress progress{.stage = "denoise", .step = 30, .total = 45};
   progress.seconds_per_step = 2;
   progress.eta_seconds = 30;
-  progress.blocks = 5;
+  progress.segments = 5;
   progress.first_frame_seconds = 10;
   const Written plain, json;
   ProgressPrinter(ProgressMode::kPlain, "a.mp4", plain.file(), std::chrono::hours(1))
@@ -110,7 +110,7 @@ TEST(Progress, AQueueSaysWhenItsFirstAndItsLastFrameAreDone) {
   EXPECT_EQ(plain.text(),
             "weft:  56 %  denoise 30/45  block 0/5 done  first frame in 10 s, last in 30 s\n");
   progress.first_frame_seconds = 0;
-  progress.finished_blocks = 2;
+  progress.finished_segments = 2;
   ProgressPrinter(ProgressMode::kJson, "a.mp4", json.file(), std::chrono::hours(1))
       .progress(progress);
   const std::string text = json.text();

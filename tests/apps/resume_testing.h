@@ -207,7 +207,7 @@ inline void Resume::kill_twenty(
         EXPECT_EQ(nlohmann::json::parse(child.out()).at("framehash"), whole);
         break;
       }
-      if (code == 7) {  // killed behind the end of the job: all is there
+      if (code == 7) {  // killed after the end of the job: all is there
         const bool folder = fs::exists(path(name + ".json"));
         const std::string sidecar = path(name + (folder ? ".json" : ".mp4.json"));
         EXPECT_EQ(nlohmann::json::parse(text_of(sidecar)).at("framehash"), whole) << err;

@@ -103,7 +103,7 @@ TEST(SoundInbox, SilenceEndsATurnAndIsDroppedBetweenTurns) {
   push(5, 0);
   const std::vector<Turn> turns = turns_of(inbox);
   ASSERT_EQ(turns.size(), 2u);
-  // A silent packet in front, and half a second behind.
+  // A silent packet in front, and half a second after.
   EXPECT_EQ(turns[0].samples.size(), (1u + 3 + 5) * kRate / 10);
   EXPECT_EQ(turns[0].samples[1599], 0);
   EXPECT_EQ(turns[0].samples[1600], 0.5f);

@@ -1,5 +1,6 @@
 // The pocket avatar, driven by its sound, draws what its recipe's sampler draws. The fixture in
-// avatar/ is written by models/pocket_avatar/recipe/golden.py: six blocks, two more than a window.
+// avatar/ is written by models/pocket_avatar/recipe/golden.py: six segments, two more than a
+// window.
 
 #include "engine/sampling/noise.h"
 #include "io/media/image.h"
@@ -28,19 +29,19 @@ struct Fixture {
   }
 };
 
-// Plays the sound of the fixture to a session, in the states of its blocks.
+// Plays the sound of the fixture to a session, in the states of its segments.
 void speak_golden(Session& session, const std::vector<float>& sound) {
-  constexpr size_t kBlock = 12 * SoundBands::kHop, kFirst = 9 * SoundBands::kHop;
+  constexpr size_t kSegment = 12 * SoundBands::kHop, kFirst = 9 * SoundBands::kHop;
   const std::span<const float> all = sound;
   const auto say = [&](size_t from, size_t samples) {
     session.push_sound(all.subspan(from, samples), 0);
     session.end_turn();
   };
-  say(0, kFirst + kBlock);
+  say(0, kFirst + kSegment);
   session.rest(SessionState::kListening, 12);
-  say(kFirst + 2 * kBlock, kBlock);
+  say(kFirst + 2 * kSegment, kSegment);
   session.rest(SessionState::kIdle, 12);
-  say(kFirst + 4 * kBlock, kBlock);
+  say(kFirst + 4 * kSegment, kSegment);
   session.close();
 }
 
@@ -91,9 +92,9 @@ std::vector<Frame> draw_avatar(const Fixture& fixture, const StreamSettings& set
                         .rows = {first, first + 3 * fixture.rows[1]},
                         .last = 3 * (number + 1) == frames};
   };
-  StreamEngine(avatar(), settings).run(kCaption, next, [&](StreamPictures&& block) {
-    EXPECT_EQ(block.first, std::ssize(got));
-    for (Frame& picture : block.pictures) got.push_back(std::move(picture));
+  StreamEngine(avatar(), settings).run(kCaption, next, [&](StreamPictures&& segment) {
+    EXPECT_EQ(segment.first, std::ssize(got));
+    for (Frame& picture : segment.pictures) got.push_back(std::move(picture));
   });
   return got;
 }
@@ -117,15 +118,16 @@ TEST(AvatarGolden, TheSessionMakesTheRecipesRows) {
   Session session(avatar_session(1, kSeed));
   std::thread speaks([&] { speak_golden(session, fixture.sound); });
   int64_t frames = 0;
-  while (const std::optional<SignalBlock> block = session.next_block()) {
-    EXPECT_EQ(block->first_frame, frames);
-    EXPECT_EQ(block->frames, 3);
-    const std::vector<float> wanted = fixture.rows_of(frames, block->frames);
-    EXPECT_EQ(block->rows.size(), wanted.size());
-    for (size_t i = 0; i < std::min(wanted.size(), block->rows.size()); ++i)
-      EXPECT_NEAR(block->rows[i], wanted[i], 1e-5) << "block " << block->number << " value " << i;
-    frames += block->frames;
-    session.deliver(block->number, std::vector<Frame>(block->number == 0 ? 9 : 12));
+  while (const std::optional<SignalBlock> segment = session.next_segment()) {
+    EXPECT_EQ(segment->first_frame, frames);
+    EXPECT_EQ(segment->frames, 3);
+    const std::vector<float> wanted = fixture.rows_of(frames, segment->frames);
+    EXPECT_EQ(segment->rows.size(), wanted.size());
+    for (size_t i = 0; i < std::min(wanted.size(), segment->rows.size()); ++i)
+      EXPECT_NEAR(segment->rows[i], wanted[i], 1e-5)
+          << "block " << segment->number << " value " << i;
+    frames += segment->frames;
+    session.deliver(segment->number, std::vector<Frame>(segment->number == 0 ? 9 : 12));
     while (session.try_next()) {
     }
   }

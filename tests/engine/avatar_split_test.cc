@@ -31,7 +31,7 @@ StreamSettings small_avatar(const SplitOfAvatar& split) {
   return settings;
 }
 
-// The rows of a block, as loud as `volume` says.
+// The rows of a segment, as loud as `volume` says.
 StreamSignal signal_of(int64_t number, int64_t frames, float volume) {
   StreamSignal signal{.frames = frames, .rows = {}, .last = number + 1 == kAvatarBlocks};
   for (int64_t i = 0; i < 4 * frames * Session::kSignalColumns; ++i) {
@@ -51,7 +51,7 @@ std::vector<StreamPictures> run_split(const SplitOfAvatar& split, float volume, 
       .run(
           "a calm face with dark skin and gray hair on a blue background",
           [&](int64_t number) {
-            // The first block and the third are shorter.
+            // The first segment and the third are shorter.
             return signal_of(number,
                              number == 0   ? 1
                              : number == 2 ? 2
@@ -77,13 +77,13 @@ TEST(AvatarSplit, TokensAndHeadsGiveTheSamePicturesToALevel) {
     const std::vector<StreamPictures> got = run_split(split, 0.5f, 0.5f);
     ASSERT_EQ(got.size(), wanted.size()) << name_of(split);
     int64_t values = 0, differ = 0;
-    for (size_t block = 0; block < got.size(); ++block) {
-      EXPECT_EQ(got[block].first, wanted[block].first);
-      ASSERT_EQ(got[block].pictures.size(), wanted[block].pictures.size());
-      for (size_t i = 0; i < got[block].pictures.size(); ++i) {
-        const auto &a = got[block].pictures[i].rgb, &b = wanted[block].pictures[i].rgb;
+    for (size_t segment = 0; segment < got.size(); ++segment) {
+      EXPECT_EQ(got[segment].first, wanted[segment].first);
+      ASSERT_EQ(got[segment].pictures.size(), wanted[segment].pictures.size());
+      for (size_t i = 0; i < got[segment].pictures.size(); ++i) {
+        const auto &a = got[segment].pictures[i].rgb, &b = wanted[segment].pictures[i].rgb;
         for (size_t k = 0; k < a.size(); ++k, ++values) {
-          EXPECT_LE(std::abs(a[k] - b[k]), 1) << name_of(split) << ", block " << block;
+          EXPECT_LE(std::abs(a[k] - b[k]), 1) << name_of(split) << ", block " << segment;
           differ += a[k] != b[k];
         }
       }
@@ -92,22 +92,22 @@ TEST(AvatarSplit, TokensAndHeadsGiveTheSamePicturesToALevel) {
   }
 }
 
-// A block's rows change its own pictures and those of later blocks, and no others.
+// A segment's rows change its own pictures and those of later segments, and no others.
 TEST(AvatarSplit, ASignalChangesItsBlockAndLaterOnes) {
   for (const SplitOfAvatar& split :
        {SplitOfAvatar{1, 1, false}, SplitOfAvatar{4, 1, true}, SplitOfAvatar{2, 2, true}}) {
     const std::vector<StreamPictures> one = run_split(split, 0.5f, 0.5f),
                                       other = run_split(split, 0.5f, -1);
     ASSERT_EQ(one.size(), other.size());
-    for (size_t block = 0; block < one.size(); ++block)
-      for (size_t i = 0; i < one[block].pictures.size(); ++i)
-        EXPECT_EQ(one[block].pictures[i].rgb == other[block].pictures[i].rgb,
-                  block + 1 < kAvatarBlocks)
-            << name_of(split) << ", block " << block << ", picture " << i;
+    for (size_t segment = 0; segment < one.size(); ++segment)
+      for (size_t i = 0; i < one[segment].pictures.size(); ++i)
+        EXPECT_EQ(one[segment].pictures[i].rgb == other[segment].pictures[i].rgb,
+                  segment + 1 < kAvatarBlocks)
+            << name_of(split) << ", block " << segment << ", picture " << i;
   }
 }
 
-// A session whose sound comes late and in pieces, so that a layer ring gets hollow blocks.
+// A session whose sound comes late and in pieces, so that a layer ring gets hollow segments.
 std::vector<SessionSlot> show(const SplitOfAvatar& split, int in_engine) {
   StreamEngine engine(avatar(), small_avatar(split));
   Session session(avatar_session(in_engine));
@@ -183,7 +183,7 @@ TEST(AvatarSplit, ForecastsAreThoseOfTheSimulation) {
     const auto [whole, config] = simulated(split);
     const StreamForecast brief = stream_forecast(config, one.times);
     EXPECT_NEAR(brief.period_s / whole.stream.period_s, 1, 0.02) << name_of(split);
-    // The first block sees no other, so its forwards are shorter than the measured ones.
+    // The first segment sees no other, so its forwards are shorter than the measured ones.
     EXPECT_GE(brief.first_frame_s, 0.98 * whole.stream.first_frame_s) << name_of(split);
     EXPECT_LE(brief.first_frame_s, 1.15 * whole.stream.first_frame_s) << name_of(split);
   }

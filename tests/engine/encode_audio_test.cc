@@ -97,7 +97,7 @@ TEST_F(HearingModel, ItsMemoryIsPlanned) {
         samples.as<float>()[i] = static_cast<float>(i * 7919 % 1000) / 1000;
       parts.set_residency(Residency::kSequential);
       const Tensor features =
-          encode_audio({stream, arena, parts, alone}, {samples, length.fps, length.clip_frames});
+          encode_audio({stream, arena, parts, alone}, {samples, length.fps, length.chunk_frames});
       const auto measured = static_cast<double>(tensor_bytes_peak() - before + arena.high_water());
       EXPECT_NEAR(static_cast<double>(plan.encode_audio) / measured, 1.0, 0.05) << plan.to_string();
       // The encoder is gone, the features stay until the job ends.

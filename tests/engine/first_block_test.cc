@@ -1,4 +1,4 @@
-// Whole jobs with the cache first-block, which decides in every step whether the blocks behind the
+// Whole jobs with the cache first-block, which decides in every step whether the blocks after the
 // first one are skipped.
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -8,7 +8,7 @@ namespace weft::test {
 
 struct LambdaHost final : JobHost {
   std::function<void(const Segment&, const TensorView&)> on_noise{}, on_signal{}, on_take{};
-  std::function<NextBlock(int64_t number)> on_next{};
+  std::function<NextSegment(int64_t number)> on_next{};
   std::function<void(const Channels&)> on_channels{};
   std::function<StepAction(int turn, int64_t word)> on_turn{};
   std::function<int64_t(int turn)> on_decide{};
@@ -19,7 +19,7 @@ struct LambdaHost final : JobHost {
   void noise(const Segment& segment, const TensorView& latent) override {
     if (on_noise) on_noise(segment, latent);
   }
-  NextBlock next(int64_t number, int64_t most) override {
+  NextSegment next(int64_t number, int64_t most) override {
     return on_next ? on_next(number) : JobHost::next(number, most);
   }
   void signal(const Segment& block, const TensorView& signal) override {

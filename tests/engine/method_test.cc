@@ -86,8 +86,8 @@ TEST(Method, DefaultsOfTheQueueFillTheTrainedLength) {
   EXPECT_EQ(to_string(resolved("queue:block=4", 100, 21)), "queue:block=4,context=4");
   for (int64_t trained = 1; trained < 64; ++trained) {
     const Queue queue = std::get<Queue>(resolved("queue", 100, trained));
-    EXPECT_LE(*queue.block + 2 * *queue.context, trained);
-    EXPECT_LE(*queue.context, *queue.block);
+    EXPECT_LE(*queue.segment + 2 * *queue.context, trained);
+    EXPECT_LE(*queue.context, *queue.segment);
   }
 }
 
@@ -129,7 +129,7 @@ TEST(Method, PatchesAreAsEvenAsTheirUnitsAllow) {
 TEST(Method, TheQueueNamesTheNumberItsValueAndTheLegalOnes) {
   const auto why = [](int64_t block, int64_t context, int64_t unit = 1, int steps = 9) {
     Queue queue;
-    queue.block = block, queue.context = context;
+    queue.segment = block, queue.context = context;
     return refused_usage([&] { validate(queue, {.steps = steps, .token_frames = unit}); });
   };
   EXPECT_EQ(why(9, 6), "");
@@ -143,15 +143,16 @@ TEST(Method, TheQueueNamesTheNumberItsValueAndTheLegalOnes) {
 
 TEST(Method, TheQueueCountsBlocksAndWarns) {
   Queue queue;
-  queue.block = 8, queue.context = 4;
-  EXPECT_EQ(queue.blocks(1), 1);
-  EXPECT_EQ(queue.blocks(12), 1);
-  EXPECT_EQ(queue.blocks(13), 2);
-  EXPECT_EQ(queue.blocks(257), 32);
+  queue.segment = 8, queue.context = 4;
+  EXPECT_EQ(queue.segments(1), 1);
+  EXPECT_EQ(queue.segments(12), 1);
+  EXPECT_EQ(queue.segments(13), 2);
+  EXPECT_EQ(queue.segments(257), 32);
   EXPECT_TRUE(
-      queue.warnings({.steps = 12, .blocks = 5, .stages = 4, .trained_frames = 16}).empty());
-  EXPECT_TRUE(queue.warnings({.steps = 12, .blocks = 1, .stages = 1}).empty());
-  const auto lines = queue.warnings({.steps = 12, .blocks = 4, .stages = 4, .trained_frames = 15});
+      queue.warnings({.steps = 12, .segments = 5, .stages = 4, .trained_frames = 16}).empty());
+  EXPECT_TRUE(queue.warnings({.steps = 12, .segments = 1, .stages = 1}).empty());
+  const auto lines =
+      queue.warnings({.steps = 12, .segments = 4, .stages = 4, .trained_frames = 15});
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_NE(lines[0].find("sees 16 latent frames"), std::string::npos) << lines[0];
   EXPECT_NE(lines[1].find("never longer than 4 blocks"), std::string::npos) << lines[1];

@@ -89,9 +89,9 @@ std::vector<int64_t> plan_rank(RankPlacement placement, const std::string& model
   for (const uint64_t taken : result.stage_high_water)
     bytes.push_back(static_cast<int64_t>(taken - live));
   // A queue decodes while it denoises.
-  const size_t decodes = request.method->in_blocks() ? 1 : 2;
+  const size_t decodes = request.method->in_segments() ? 1 : 2;
   bytes[3 + decodes] += static_cast<int64_t>(sink.bytes());
-  if (request.method->in_blocks()) bytes[2] = bytes[5] = 1;
+  if (request.method->in_segments()) bytes[2] = bytes[5] = 1;
   return bytes;
 }
 
@@ -171,7 +171,7 @@ std::vector<std::string> work_plan(Communicator& world, const std::string& model
   for (const std::string& name : names) layouts.push_back(parse_layout(name, world.size(), limits));
   if (names.empty()) layouts = legal_layouts(world.size(), limits);
   for (Layout& layout : layouts)
-    if (open.method->in_blocks()) layout.text_ranks = 1, layout.decode_rank = 0;
+    if (open.method->in_segments()) layout.text_ranks = 1, layout.decode_rank = 0;
   std::vector<std::string> faults;
   double most = 0, least = 2;
   for (const Layout& layout : layouts)

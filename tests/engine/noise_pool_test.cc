@@ -1,4 +1,4 @@
-// Tests the laws of the noise of a video's blocks (law 16), and plants faults that they find.
+// Tests the laws of the noise of a video's segments (law 16), and plants faults that they find.
 #include "engine/sampling/noise_pool.h"
 
 #include <gtest/gtest.h>
@@ -13,12 +13,12 @@
 namespace weft {
 namespace {
 
-using Frames = std::function<std::vector<int64_t>(int block)>;
-constexpr int kPoolBlocks = 60;  // blocks
+using Frames = std::function<std::vector<int64_t>(int segment)>;
+constexpr int kPoolBlocks = 60;  // segments
 
-// The first law of the pool that the blocks' frames break, or "".
-std::string broken(const BlockFrames& of, const Frames& frames) {
-  const int64_t all = of.block + of.context;
+// The first law of the pool that the segments' frames break, or "".
+std::string broken(const SegmentFrames& of, const Frames& frames) {
+  const int64_t all = of.segment + of.context;
   std::vector<int64_t> pool(all), video;
   std::iota(pool.begin(), pool.end(), 0);
   for (int k = 0; k < kPoolBlocks; ++k) {
@@ -35,7 +35,7 @@ std::string broken(const BlockFrames& of, const Frames& frames) {
       const std::vector<int64_t> before = frames(k - 1);
       const auto common =
           std::ranges::count_if(own, [&](int64_t f) { return std::ranges::count(before, f) > 0; });
-      if (common != of.block - of.context) return "overlap";
+      if (common != of.segment - of.context) return "overlap";
     }
     video.insert(video.end(), own.begin(), own.end());
   }
@@ -45,34 +45,34 @@ std::string broken(const BlockFrames& of, const Frames& frames) {
     if (found != last.end()) {
       const int64_t distance = at - found->second;
       if (distance < of.context + 1) return "near";
-      if (distance > 2 * of.block + of.context - 1) return "far";
+      if (distance > 2 * of.segment + of.context - 1) return "far";
     }
     last[video[at]] = at;
   }
   return std::ssize(last) == all ? "" : "pool";
 }
 
-NoisePool pool(const BlockFrames& frames, uint64_t seed = 7, NoiseMode mode = NoiseMode::kPool) {
+NoisePool pool(const SegmentFrames& frames, uint64_t seed = 7, NoiseMode mode = NoiseMode::kPool) {
   return {mode, Rng::kPortable, seed, {4, frames.first(kPoolBlocks), 6, 8}, frames};
 }
 
-constexpr BlockFrames kAll[] = {{8, 8}, {10, 5}, {8, 4}, {8, 1}, {9, 6}, {3, 0}, {1, 1}, {1, 0}};
+constexpr SegmentFrames kAll[] = {{8, 8}, {10, 5}, {8, 4}, {8, 1}, {9, 6}, {3, 0}, {1, 1}, {1, 0}};
 
 TEST(NoisePool, KeepsItsLaws) {
-  for (const BlockFrames& of : kAll)
+  for (const SegmentFrames& of : kAll)
     for (uint64_t seed : {1, 2, 3}) {
       const NoisePool made = pool(of, seed);
-      EXPECT_EQ(broken(of, [&](int k) { return made.frames(k); }), "") << of.block << of.context;
+      EXPECT_EQ(broken(of, [&](int k) { return made.frames(k); }), "") << of.segment << of.context;
     }
 }
 
 // Without context, a careless slice takes "the last C frames" of the template for all of them, so
-// that the pool doubles with every block.
+// that the pool doubles with every segment.
 TEST(NoisePool, ATemplateThatDoublesBreaksALaw) {
   EXPECT_EQ(broken({3, 0},
                    [](int k) {
                      std::vector<int64_t> order{0, 1, 2};
-                     for (int block = 1; block <= k; ++block) order.resize(2 * order.size());
+                     for (int segment = 1; segment <= k; ++segment) order.resize(2 * order.size());
                      return order;
                    }),
             "size");
@@ -87,24 +87,24 @@ TEST(NoisePool, AnOrderThatForgetsTheContextBreaksALaw) {
       "window");
 }
 
-Tensor filled(const NoisePool& noise, const BlockFrames& of, int k) {
+Tensor filled(const NoisePool& noise, const SegmentFrames& of, int k) {
   Tensor out(DType::kF32, {4, of.count(k), 6, 8});
   noise.fill(k, out);
   return out;
 }
 
 // A frame of [4, n, 6, 8] as its values.
-std::vector<float> frame(const TensorView& block, int64_t f) {
+std::vector<float> frame(const TensorView& segment, int64_t f) {
   std::vector<float> values;
   for (int64_t c = 0; c < 4; ++c) {
-    const float* from = block.as<float>() + (c * block[1] + f) * 48;
+    const float* from = segment.as<float>() + (c * segment[1] + f) * 48;
     values.insert(values.end(), from, from + 48);
   }
   return values;
 }
 
 TEST(NoisePool, FillsFramesOfTheFieldWhateverTheOrderOfCalls) {
-  const BlockFrames of{5, 3};
+  const SegmentFrames of{5, 3};
   const NoisePool forward = pool(of), backward = pool(of);
   const NoiseField field(Rng::kPortable, 7, {4, 8, 6, 8});
   Tensor whole(DType::kF32, {4, 8, 6, 8});
@@ -113,11 +113,11 @@ TEST(NoisePool, FillsFramesOfTheFieldWhateverTheOrderOfCalls) {
   std::map<int, Tensor> later;
   for (int k = 20; k >= 0; --k) later[k] = filled(backward, of, k);
   for (int k = 0; k <= 20; ++k) {
-    const Tensor block = filled(forward, of, k);
+    const Tensor segment = filled(forward, of, k);
     for (int64_t f = 0; f < of.count(k); ++f) {
-      EXPECT_EQ(frame(block, f), frame(later[k], f));
-      EXPECT_EQ(frame(block, f), frame(whole, forward.frames(k)[f]));
-      distinct.insert(frame(block, f));
+      EXPECT_EQ(frame(segment, f), frame(later[k], f));
+      EXPECT_EQ(frame(segment, f), frame(whole, forward.frames(k)[f]));
+      distinct.insert(frame(segment, f));
     }
   }
   EXPECT_EQ(distinct.size(), 8u);
@@ -126,7 +126,7 @@ TEST(NoisePool, FillsFramesOfTheFieldWhateverTheOrderOfCalls) {
 }
 
 TEST(NoisePool, FirstBlockIsTheNoiseOfAnOrdinaryGeneration) {
-  const BlockFrames of{5, 3};
+  const SegmentFrames of{5, 3};
   Tensor whole(DType::kF32, {4, 8, 6, 8});
   NoiseField(Rng::kPortable, 7, {4, 8, 6, 8}).fill(whole);
   for (const NoiseMode mode : {NoiseMode::kPool, NoiseMode::kIid}) {
@@ -135,17 +135,17 @@ TEST(NoisePool, FirstBlockIsTheNoiseOfAnOrdinaryGeneration) {
   }
 }
 
-// Every block alone is standard normal, in both modes: mean and variance within 4 sigma.
+// Every segment alone is standard normal, in both modes: mean and variance within 4 sigma.
 TEST(NoisePool, EveryBlockIsStandardNormal) {
-  const BlockFrames of{6, 2};
+  const SegmentFrames of{6, 2};
   for (const NoiseMode mode : {NoiseMode::kPool, NoiseMode::kIid})
     for (int k = 0; k < 20; ++k) {
-      const Tensor block = filled(pool(of, 5, mode), of, k);
-      const auto n = static_cast<double>(block.count());
+      const Tensor segment = filled(pool(of, 5, mode), of, k);
+      const auto n = static_cast<double>(segment.count());
       double sum = 0, squares = 0;
-      for (int64_t i = 0; i < block.count(); ++i) {
-        sum += block.as<float>()[i];
-        squares += double{block.as<float>()[i]} * block.as<float>()[i];
+      for (int64_t i = 0; i < segment.count(); ++i) {
+        sum += segment.as<float>()[i];
+        squares += double{segment.as<float>()[i]} * segment.as<float>()[i];
       }
       EXPECT_LT(std::abs(sum / n), 4 / std::sqrt(n));
       EXPECT_LT(std::abs(squares / n - 1), 4 * std::sqrt(2 / n));
@@ -153,14 +153,14 @@ TEST(NoisePool, EveryBlockIsStandardNormal) {
 }
 
 TEST(NoisePool, IidFramesAreThoseOfTheVideoAndAllDiffer) {
-  const BlockFrames of{4, 2};
+  const SegmentFrames of{4, 2};
   const NoisePool noise = pool(of, 3, NoiseMode::kIid);
   std::vector<std::vector<float>> seen;
   int64_t expected = 0;
   for (int k = 0; k < 8; ++k) {
     for (int64_t f : noise.frames(k)) EXPECT_EQ(f, expected++);
-    const Tensor block = filled(noise, of, k);
-    for (int64_t f = 0; f < of.count(k); ++f) seen.push_back(frame(block, f));
+    const Tensor segment = filled(noise, of, k);
+    for (int64_t f = 0; f < of.count(k); ++f) seen.push_back(frame(segment, f));
   }
   for (size_t a = 0; a < seen.size(); ++a)
     for (size_t b = 0; b < a; ++b) {

@@ -1,30 +1,30 @@
-// Tests the block queue with a step cache, which skips steps of every block: the result is that of
-// a double loop under every layout, to the bit; and faults of careless caches change it.
+// Tests the segment queue with a step cache, which skips steps of every segment: the result is that
+// of a double loop under every layout, to the bit; and faults of careless caches change it.
 #include "tests/engine/queue_reference.h"
 
 namespace weft::test {
 namespace {
 
-const QueueNumbers kCached{.blocks = 6, .steps = 8, .skipped = {1, 3, 4, 6}};
+const QueueNumbers kCached{.segments = 6, .steps = 8, .skipped = {1, 3, 4, 6}};
 
-// Law 1 of the queue, with skipped steps: fewer blocks than skipped steps, no context, as much
-// context as a block has frames, so that a rank may have no frames of a block, two experts, prompts
-// that change, and no guidance.
+// Law 1 of the queue, with skipped steps: fewer segments than skipped steps, no context, as much
+// context as a segment has frames, so that a rank may have no frames of a segment, two experts,
+// prompts that change, and no guidance.
 TEST(QueueCache, GivesTheBitsOfADoubleLoopUnderEveryLayout) {
   for (const QueueNumbers& n :
-       {kCached, QueueNumbers{.blocks = 7, .steps = 7, .skipped = {1, 2, 3, 4, 5}},
-        QueueNumbers{.blocks = 2, .steps = 7, .skipped = {2, 3, 4, 5}},
-        QueueNumbers{.frames = {2, 2}, .blocks = 5, .steps = 6, .skipped = {2, 4}},
-        QueueNumbers{.frames = {2, 0}, .blocks = 4, .steps = 5, .skipped = {1, 2}},
-        QueueNumbers{.blocks = 5, .steps = 8, .experts = 2, .skipped = {1, 2, 6}},
-        QueueNumbers{.blocks = 4, .steps = 6, .prompts = {0, 1, 1, 2}, .skipped = {2, 3}},
-        QueueNumbers{.blocks = 1, .steps = 6, .skipped = {2, 3}},
-        QueueNumbers{.blocks = 4, .steps = 6, .guidance = 1, .skipped = {1, 3, 4}}}) {
+       {kCached, QueueNumbers{.segments = 7, .steps = 7, .skipped = {1, 2, 3, 4, 5}},
+        QueueNumbers{.segments = 2, .steps = 7, .skipped = {2, 3, 4, 5}},
+        QueueNumbers{.frames = {2, 2}, .segments = 5, .steps = 6, .skipped = {2, 4}},
+        QueueNumbers{.frames = {2, 0}, .segments = 4, .steps = 5, .skipped = {1, 2}},
+        QueueNumbers{.segments = 5, .steps = 8, .experts = 2, .skipped = {1, 2, 6}},
+        QueueNumbers{.segments = 4, .steps = 6, .prompts = {0, 1, 1, 2}, .skipped = {2, 3}},
+        QueueNumbers{.segments = 1, .steps = 6, .skipped = {2, 3}},
+        QueueNumbers{.segments = 4, .steps = 6, .guidance = 1, .skipped = {1, 3, 4}}}) {
     const Video expected = closed_form(n);
     for (const Layout& layout : queue_layouts()) {
       if (layout[Axis::kCfg] == 2 && n.guidance == 1) continue;
       EXPECT_TRUE(same(run_queue(n, layout), expected))
-          << to_string(layout) << " " << n.blocks << " blocks, " << n.steps << " steps";
+          << to_string(layout) << " " << n.segments << " blocks, " << n.steps << " steps";
     }
   }
 }
@@ -66,16 +66,16 @@ TEST(QueueCache, PausesBetweenTurnsChangeNoBit) {
     int kept = 0;
     EXPECT_TRUE(
         same(run_queue(kCached, layout, {.kept = [&](int, Snapshot) { ++kept; }}), expected));
-    EXPECT_EQ(kept, kCached.steps + kCached.blocks - 1);
+    EXPECT_EQ(kept, kCached.steps + kCached.segments - 1);
   }
 }
 
 // A skipped pass runs no transformer block, on any rank, and its neighbours attend to keys that are
-// kept by block: their bytes grow with the skipped steps, but not with the video.
+// kept by segment: their bytes grow with the skipped steps, but not with the video.
 TEST(QueueCache, KeepsKeysByBlockAndNotByTheLengthOfTheVideo) {
-  const auto bytes = [](int blocks, std::vector<int> skipped) {
+  const auto bytes = [](int segments, std::vector<int> skipped) {
     QueueNumbers n = kCached;
-    n.blocks = blocks;
+    n.segments = segments;
     n.skipped = std::move(skipped);
     size_t kept = 0;
     run_queue(n, {}, {.kept_keys = [&](const RankPlacement&, size_t held) { kept = held; }});

@@ -1,5 +1,5 @@
-// Tests the laws of the block queue with a small random transformer: the result is that of a double
-// loop under every layout, to the bit; and faults of careless implementations change it.
+// Tests the laws of the segment queue with a small random transformer: the result is that of a
+// double loop under every layout, to the bit; and faults of careless implementations change it.
 #include "engine/schedules/queue_denoiser.h"
 
 #include <set>
@@ -14,11 +14,11 @@ namespace {
 // Law 1.
 TEST(QueueDenoiser, GivesTheBitsOfADoubleLoopUnderEveryLayout) {
   for (const QueueNumbers& n :
-       {QueueNumbers{}, QueueNumbers{.frames = {2, 2}, .blocks = 4, .steps = 3},
-        QueueNumbers{.frames = {2, 0}, .blocks = 3, .steps = 4},
-        QueueNumbers{.blocks = 5, .steps = 6, .experts = 2},
-        QueueNumbers{.blocks = 4, .prompts = {0, 1, 1, 2}}, QueueNumbers{.blocks = 3, .steps = 1},
-        QueueNumbers{.blocks = 2, .guidance = 1}}) {
+       {QueueNumbers{}, QueueNumbers{.frames = {2, 2}, .segments = 4, .steps = 3},
+        QueueNumbers{.frames = {2, 0}, .segments = 3, .steps = 4},
+        QueueNumbers{.segments = 5, .steps = 6, .experts = 2},
+        QueueNumbers{.segments = 4, .prompts = {0, 1, 1, 2}},
+        QueueNumbers{.segments = 3, .steps = 1}, QueueNumbers{.segments = 2, .guidance = 1}}) {
     const Video expected = closed_form(n);
     for (const Layout& layout : queue_layouts()) {
       if (layout[Axis::kCfg] == 2 && n.guidance == 1) continue;
@@ -27,37 +27,37 @@ TEST(QueueDenoiser, GivesTheBitsOfADoubleLoopUnderEveryLayout) {
   }
 }
 
-// 7 blocks of the model over 3 stages are 2, 3 and 2.
+// 7 segments of the model over 3 stages are 2, 3 and 2.
 TEST(QueueDenoiser, UnevenStagesGiveTheSameBits) {
-  const QueueNumbers n{.frames = {2, 1}, .blocks = 4, .steps = 4, .layers = 7};
+  const QueueNumbers n{.frames = {2, 1}, .segments = 4, .steps = 4, .layers = 7};
   const Video expected = closed_form(n);
   for (int count : {1, 3, 4}) EXPECT_TRUE(same(run_queue(n, stages(count)), expected)) << count;
 }
 
-// Fewer blocks or steps than stages: the result is the same, only slower. Law 4 is the case of one
-// step.
+// Fewer segments or steps than stages: the result is the same, only slower. Law 4 is the case of
+// one step.
 TEST(QueueDenoiser, ShortQueuesGiveTheSameBits) {
-  for (int blocks : {1, 2, 3})
+  for (int segments : {1, 2, 3})
     for (int steps : {1, 2, 3}) {
-      const QueueNumbers n{.frames = {3, 1}, .blocks = blocks, .steps = steps, .layers = 4};
+      const QueueNumbers n{.frames = {3, 1}, .segments = segments, .steps = steps, .layers = 4};
       const Video expected = closed_form(n);
       for (const Layout& layout :
            {stages(4), layout_of({{Axis::kCfg, 2}, {Axis::kLayers, 2}, {Axis::kUlysses, 2}})})
         EXPECT_TRUE(same(run_queue(n, layout), expected))
-            << to_string(layout) << " B " << blocks << " T " << steps;
+            << to_string(layout) << " B " << segments << " T " << steps;
     }
 }
 
 // More turns than are planned at a time: messages are pending from one window to the next.
 TEST(QueueDenoiser, WindowsOfTurnsFollowOneAnother) {
-  const QueueNumbers n{.frames = {1, 1}, .blocks = 140, .steps = 3, .layers = 2};
+  const QueueNumbers n{.frames = {1, 1}, .segments = 140, .steps = 3, .layers = 2};
   const Video expected = closed_form(n);
   for (const Layout& layout : {stages(1), stages(2), layout_of({{Axis::kUlysses, 2}})})
     EXPECT_TRUE(same(run_queue(n, layout), expected)) << to_string(layout);
 }
 
 TEST(QueueDenoiser, DelaysAndTheDecoderChangeNoBit) {
-  const QueueNumbers n{.blocks = 4, .steps = 3};
+  const QueueNumbers n{.segments = 4, .steps = 3};
   const Video expected = closed_form(n);
   for (const Layout& layout : queue_layouts())
     for (uint64_t seed = 1; seed <= 3 && layout.ranks() > 1; ++seed)
@@ -71,7 +71,7 @@ TEST(QueueDenoiser, DelaysAndTheDecoderChangeNoBit) {
 
 // Hidden rows in bf16 are rounded once per hop, and not at all on one stage.
 TEST(QueueDenoiser, TheWireDtypeMattersBetweenStagesAlone) {
-  const QueueNumbers n{.blocks = 3, .steps = 3};
+  const QueueNumbers n{.segments = 3, .steps = 3};
   const Video expected = closed_form(n);
   EXPECT_TRUE(same(run_queue(n, {}, {.wire = DType::kBF16}), expected));
   const Video rounded = run_queue(n, stages(2), {.wire = DType::kBF16});
@@ -103,7 +103,7 @@ Tensor ordinary(const QueueNumbers& n, int64_t frames, const Tensor& noise) {
 }
 
 TEST(QueueDenoiser, OneBlockIsAnOrdinaryGeneration) {
-  const QueueNumbers n{.blocks = 1};
+  const QueueNumbers n{.segments = 1};
   const Tensor expected = ordinary(n, n.frames.count(0), n.noise(0));
   for (int count : {1, 2, 3})
     EXPECT_TRUE(same_bits(run_queue(n, stages(count)).latents.at(0), expected));
@@ -112,9 +112,9 @@ TEST(QueueDenoiser, OneBlockIsAnOrdinaryGeneration) {
 
 // Law 3.
 TEST(QueueDenoiser, WithoutContextBlocksAreIndependent) {
-  const QueueNumbers n{.frames = {3, 0}, .blocks = 5};
+  const QueueNumbers n{.frames = {3, 0}, .segments = 5};
   const Video video = run_queue(n, stages(2));
-  for (int k = 0; k < n.blocks; ++k)
+  for (int k = 0; k < n.segments; ++k)
     EXPECT_TRUE(same_bits(video.latents.at(k), ordinary(n, 3, n.noise(k)))) << k;
 }
 
@@ -136,14 +136,14 @@ TEST(QueueDenoiser, PlantedFaultsChangeTheVideo) {
   EXPECT_FALSE(same(closed_form(alike, {.one_solver = true}), closed_form(alike)));
 }
 
-// Law 15: a fresh solver alone makes the same latent of a block's velocities.
+// Law 15: a fresh solver alone makes the same latent of a segment's velocities.
 TEST(QueueDenoiser, EveryBlockHasASolverOfItsOwn) {
   const QueueNumbers n{};
   const Video video = run_queue(n);
   const TransformerTraits traits = ToyAttention(1).own;
   Stream stream = Stream::cpu(1);
   Arena arena;
-  for (int k = 0; k < n.blocks; ++k) {
+  for (int k = 0; k < n.segments; ++k) {
     const int64_t rows = n.frames.count(k) * n.height * n.width / 4;
     Tensor x(DType::kF32, {rows, traits.row()}), latent(DType::kF32, n.shape(k));
     patchify(stream, n.noise(k), traits.patch, TokenRanges::all(rows), x);
@@ -155,21 +155,21 @@ TEST(QueueDenoiser, EveryBlockHasASolverOfItsOwn) {
   }
 }
 
-// The blocks whose velocities in `turn` change if rows of frames [first, last] of block m change
-// before the turn. Euler keeps no history.
+// The segments whose velocities in `turn` change if rows of frames [first, last] of segment m
+// change before the turn. Euler keeps no history.
 std::set<int> changed_by(QueueNumbers n, int m, int turn, int64_t first, int64_t last) {
   n.solver = SolverKind::kEuler;
   const int64_t s = n.height * n.width / 4, row = 8;
   const auto of = [&](bool perturbed) {
     return run_queue(n, {}, {.on_update = [&](const Pass& pass, const TensorView& velocity) {
-                       if (!perturbed || pass.clip != m || pass.step != turn - 1 - m) return;
+                       if (!perturbed || pass.segment != m || pass.step != turn - 1 - m) return;
                        for (int64_t at = first * s * row; at < (last + 1) * s * row; ++at)
                          velocity.as<float>()[at] += 0.5f;
                      }});
   };
   const Video plain = of(false), other = of(true);
   std::set<int> changed;
-  for (int k = 0; k < n.blocks; ++k)
+  for (int k = 0; k < n.segments; ++k)
     if (const auto found = plain.velocities.find({k, turn - k}); found != plain.velocities.end())
       if (!same_bits(found->second, other.velocities.at({k, turn - k}))) changed.insert(k);
   return changed;
@@ -179,12 +179,12 @@ std::set<int> changed_by(QueueNumbers n, int m, int turn, int64_t first, int64_t
 TEST(QueueDenoiser, ABlockIsSeenByItsNeighboursInATurnAndNoFurther) {
   for (int layers = 1; layers <= 3; ++layers) {
     const QueueNumbers n{
-        .frames = {4, 2}, .blocks = 9, .steps = 9, .layers = layers, .guidance = 1};
+        .frames = {4, 2}, .segments = 9, .steps = 9, .layers = layers, .guidance = 1};
     std::set<int> expected;
     for (int k = 4 - layers; k <= 5; ++k) expected.insert(k);
     EXPECT_EQ(changed_by(n, 4, 8, 0, 3), expected) << layers;
   }
-  const QueueNumbers n{.frames = {5, 2}, .blocks = 7, .steps = 7, .layers = 1, .guidance = 1};
+  const QueueNumbers n{.frames = {5, 2}, .segments = 7, .steps = 7, .layers = 1, .guidance = 1};
   EXPECT_EQ(changed_by(n, 3, 6, 2, 4), (std::set{3, 4}));  // frames C ... P - 1
   EXPECT_EQ(changed_by(n, 3, 6, 0, 2), (std::set{2, 3}));  // frames 0 ... P - C - 1
   EXPECT_EQ(changed_by(n, 3, 6, 2, 2), (std::set{3}));
@@ -193,7 +193,7 @@ TEST(QueueDenoiser, ABlockIsSeenByItsNeighboursInATurnAndNoFurther) {
 // Laws 7 and 13: what a forward predicts for the frames before is thrown away, there are C S rows
 // of them, and all tokens have one time.
 TEST(QueueDenoiser, PredictionsForTheFramesBeforeAreDiscarded) {
-  const QueueNumbers n{.blocks = 4, .steps = 4};
+  const QueueNumbers n{.segments = 4, .steps = 4};
   const Video expected = closed_form(n);
   for (int count : {1, 2}) {
     const Video video =
@@ -202,7 +202,7 @@ TEST(QueueDenoiser, PredictionsForTheFramesBeforeAreDiscarded) {
                       EXPECT_EQ(args.times.size(), 1u);
                       EXPECT_EQ(args.times[0].tokens, (Range{0, context.tokens.total}));
                       EXPECT_EQ(context.tokens.total, n.frames.count(0) * 4);
-                      if (!args.blocks.last() || context.pass.clip == 0) return;
+                      if (!args.blocks.last() || context.pass.segment == 0) return;
                       std::fill_n(args.out.as<float>(), n.frames.context * 4 * args.out[1], 1e6f);
                     };
                   }});
@@ -212,7 +212,7 @@ TEST(QueueDenoiser, PredictionsForTheFramesBeforeAreDiscarded) {
 
 // Law 8: with a velocity of 1 and Euler steps the latents tell how many steps they have performed.
 TEST(QueueDenoiser, TheFramesBeforeAreOneStepFurther) {
-  QueueNumbers n{.blocks = 6, .steps = 4, .guidance = 1, .solver = SolverKind::kEuler};
+  QueueNumbers n{.segments = 6, .steps = 4, .guidance = 1, .solver = SolverKind::kEuler};
   const Sampler sampler = n.sampler();
   for (int count : {1, 2, 3}) {
     int checked = 0;
@@ -221,10 +221,10 @@ TEST(QueueDenoiser, TheFramesBeforeAreOneStepFurther) {
                 model.before = [&](const Context& context, const ForwardArgs& args) {
                   const std::scoped_lock lock(mutex);
                   if (!args.blocks.first()) return;
-                  const int64_t before = context.pass.clip ? n.frames.context * 4 : 0;
+                  const int64_t before = context.pass.segment ? n.frames.context * 4 : 0;
                   Tensor noise(DType::kF32, {args.in[0] - before, 8});
                   Stream stream = Stream::cpu(1);
-                  patchify(stream, n.noise(context.pass.clip), {1, 2, 2},
+                  patchify(stream, n.noise(context.pass.segment), {1, 2, 2},
                            TokenRanges::all(noise.view()[0]), noise);
                   const auto performed = [&](float moved) {
                     for (int i = 0; i <= n.steps; ++i)
@@ -235,8 +235,8 @@ TEST(QueueDenoiser, TheFramesBeforeAreOneStepFurther) {
                   EXPECT_EQ(performed(args.in.as<float>()[before * 8] - noise.as<float>()[0]),
                             context.pass.step);
                   if (before == 0) return;
-                  Tensor last(DType::kF32, {n.frames.count(context.pass.clip - 1) * 4, 8});
-                  patchify(stream, n.noise(context.pass.clip - 1), {1, 2, 2},
+                  Tensor last(DType::kF32, {n.frames.count(context.pass.segment - 1) * 4, 8});
+                  patchify(stream, n.noise(context.pass.segment - 1), {1, 2, 2},
                            TokenRanges::all(last.view()[0]), last);
                   const int64_t from = (last.view()[0] - before) * 8;
                   EXPECT_EQ(performed(args.in.as<float>()[0] - last.as<float>()[from]),
@@ -247,12 +247,12 @@ TEST(QueueDenoiser, TheFramesBeforeAreOneStepFurther) {
                   if (args.blocks.last()) std::fill_n(args.out.as<float>(), args.out.count(), 1.0f);
                 };
               }});
-    EXPECT_EQ(checked, (n.blocks - 1) * n.steps);
+    EXPECT_EQ(checked, (n.segments - 1) * n.steps);
   }
 }
 
 // Attends to one window of frames, at the positions of their places. `k` and `v` are those of the
-// frames behind the forward's own, before rope; with none of them it only notes the forward's.
+// frames after the forward's own, before rope; with none of them it only notes the forward's.
 struct WindowMixer final : TokenMixer {
   Tensor k, v, noted_k, noted_v;
   Rope rope;
@@ -274,10 +274,10 @@ struct WindowMixer final : TokenMixer {
   }
 };
 
-// Law 12: in a model of one layer the context behind a block is as if the window of P + 2 C frames
-// were computed anew, where the keys of the last C frames come from the latents of the next block,
-// with the time of the step before. `keys_step` and `keys_time` choose that step; others are wrong.
-// Returns the largest relative L2 of a velocity.
+// Law 12: in a model of one layer the context after a segment is as if the window of P + 2 C
+// frames were computed anew, where the keys of the last C frames come from the latents of the next
+// segment, with the time of the step before. `keys_step` and `keys_time` choose that step; others
+// are wrong. Returns the largest relative L2 of a velocity.
 double distance_to_window(const QueueNumbers& n, const Layout& layout, int keys_step,
                           int keys_time) {
   const Video video = run_queue(n, layout);
@@ -286,8 +286,8 @@ double distance_to_window(const QueueNumbers& n, const Layout& layout, int keys_
   const ToyAttention model(n.layers);
   const Sampler sampler = n.sampler();
   const int64_t s = n.height * n.width / 4, context = n.frames.context * s, row = model.own.row();
-  std::map<StepOf, Tensor> z;  // rows of a block's own frames before a step
-  for (int k = 0; k < n.blocks; ++k) {
+  std::map<StepOf, Tensor> z;  // rows of a segment's own frames before a step
+  for (int k = 0; k < n.segments; ++k) {
     const int64_t own = n.frames.count(k) * s;
     Tensor x(DType::kF32, {own, row});
     patchify(stream, n.noise(k), model.own.patch, TokenRanges::all(own), x);
@@ -319,7 +319,7 @@ double distance_to_window(const QueueNumbers& n, const Layout& layout, int keys_
     return out;
   };
   double most = 0;
-  for (int k = 0; k + 1 < n.blocks; ++k)
+  for (int k = 0; k + 1 < n.segments; ++k)
     for (int i = 1; i < n.steps; ++i) {
       WindowMixer behind, window;
       const Tensor next = copy_of(z.at({k + 1, i + keys_step}).view().slice(0, 0, context));
@@ -348,12 +348,12 @@ double distance_to_window(const QueueNumbers& n, const Layout& layout, int keys_
 }
 
 TEST(QueueDenoiser, InOneLayerTheContextIsTheWindowComputedAnew) {
-  const QueueNumbers one{.blocks = 4, .steps = 4, .layers = 1, .guidance = 1};
+  const QueueNumbers one{.segments = 4, .steps = 4, .layers = 1, .guidance = 1};
   EXPECT_LE(distance_to_window(one, {}, -1, -1), 1e-5);
   EXPECT_GE(distance_to_window(one, {}, 0, -1), 1e-4);  // latents of this step
   EXPECT_GE(distance_to_window(one, {}, -1, 0), 1e-4);  // the time of this step
-  // Two layers: the keys of the second one have seen the next block's window, not this one.
-  const QueueNumbers two{.blocks = 4, .steps = 4, .layers = 2, .guidance = 1};
+  // Two layers: the keys of the second one have seen the next segment's window, not this one.
+  const QueueNumbers two{.segments = 4, .steps = 4, .layers = 2, .guidance = 1};
   EXPECT_GE(distance_to_window(two, {}, -1, -1), 1e-4);
 }
 
@@ -362,14 +362,14 @@ TEST(QueueDenoiser, InOneLayerTheContextIsTheWindowComputedAnew) {
 TEST(QueueDenoiser, BranchesDoNotMix) {
   std::map<float, std::map<StepOf, Tensor>> positive;
   for (const float negative : {-0.5f, 3.0f}) {
-    QueueNumbers n{.blocks = 4, .steps = 4, .negative = negative};
+    QueueNumbers n{.segments = 4, .steps = 4, .negative = negative};
     run_queue(n, {},
               {.model =
                    [&](ToyAttention& model) {
                      model.after = [&](const Context& context, const ForwardArgs& args) {
                        const Pass& pass = context.pass;
                        if (pass.branch == 0)
-                         positive[negative][{pass.clip, pass.step}] = copy_of(args.out);
+                         positive[negative][{pass.segment, pass.step}] = copy_of(args.out);
                      };
                    },
                .on_update =
@@ -400,13 +400,13 @@ TEST(QueueDenoiser, SendsTheBytesOfTheFormula) {
                          return sent[static_cast<size_t>(kind)].bytes;
                        };
                        const bool last = world.rank() == count - 1;
-                       const int64_t passes = n.steps * n.blocks;
+                       const int64_t passes = n.steps * n.segments;
                        EXPECT_EQ(bytes(Payload::kHidden),
                                  last ? 0
                                       : passes * 2 * n.frames.count(0) * 4 * ToyAttention::kWidth *
                                             static_cast<int64_t>(size_of(wire)));
                        EXPECT_EQ(bytes(Payload::kLatent),
-                                 last ? n.steps * n.frames.first(n.blocks) * 2 * 4 * 4 * 4 : 0);
+                                 last ? n.steps * n.frames.first(n.segments) * 2 * 4 * 4 * 4 : 0);
                        EXPECT_EQ(world.counters().total_sent().bytes,
                                  bytes(Payload::kHidden) + bytes(Payload::kLatent));
                      },
@@ -418,17 +418,17 @@ TEST(QueueDenoiser, SendsTheBytesOfTheFormula) {
 TEST(QueueDenoiser, MemoryDoesNotGrowWithTheVideo) {
   for (int count : {1, 2}) {
     std::map<int, int64_t> most;
-    for (int blocks : {4, 8, 16}) {
+    for (int segments : {4, 8, 16}) {
       std::mutex mutex;
       const auto live = static_cast<int64_t>(tensor_bytes_live());
-      run_queue({.blocks = blocks, .steps = 3}, stages(count),
+      run_queue({.segments = segments, .steps = 3}, stages(count),
                 {.before_turn =
                      [&](Communicator* world, int turn) {
                        Stream stream = Stream::cpu(1);
                        if (world) world->barrier(stream, {.pass = {.step = turn}, .hop = 90});
                        if (!world || world->rank() == 0)
-                         most[blocks] = std::max(most[blocks],
-                                                 static_cast<int64_t>(tensor_bytes_live()) - live);
+                         most[segments] = std::max(
+                             most[segments], static_cast<int64_t>(tensor_bytes_live()) - live);
                        if (world) world->barrier(stream, {.pass = {.step = turn}, .hop = 91});
                        return true;
                      },
@@ -439,7 +439,7 @@ TEST(QueueDenoiser, MemoryDoesNotGrowWithTheVideo) {
   }
 }
 
-// A rank keeps one set of keys, for the blocks, branches and heads that it computes.
+// A rank keeps one set of keys, for the segments, branches and heads that it computes.
 TEST(QueueDenoiser, KeepsOneSetOfKeys) {
   const QueueNumbers n{.layers = 5};
   for (const Layout& layout : queue_layouts()) {
@@ -456,24 +456,24 @@ TEST(QueueDenoiser, KeepsOneSetOfKeys) {
 
 // Law 20.
 TEST(QueueDenoiser, LaterBlocksChangeNothingThatHasLeft) {
-  const QueueNumbers shorter{.blocks = 6, .steps = 3}, longer{.blocks = 8, .steps = 3};
+  const QueueNumbers shorter{.segments = 6, .steps = 3}, longer{.segments = 8, .steps = 3};
   const Video a = run_queue(shorter, stages(2)), b = run_queue(longer, stages(2));
-  for (int k = 0; k < shorter.blocks; ++k) {
-    const bool left = shorter.blocks >= k + shorter.steps;
+  for (int k = 0; k < shorter.segments; ++k) {
+    const bool left = shorter.segments >= k + shorter.steps;
     EXPECT_EQ(same_bits(a.latents.at(k), b.latents.at(k)), left) << k;
   }
   for (const auto& [pass, velocity] : a.velocities)
-    if (pass.first + pass.second < shorter.blocks) {
+    if (pass.first + pass.second < shorter.segments) {
       EXPECT_TRUE(same_bits(velocity, b.velocities.at(pass))) << pass.first << " " << pass.second;
     }
 }
 
 // All ranks stop before the turn after the root's decision, with no message on its way.
 TEST(QueueDenoiser, EveryRankObeysTheRootBeforeTheNextTurn) {
-  const QueueNumbers n{.blocks = 4, .steps = 3};
+  const QueueNumbers n{.segments = 4, .steps = 3};
   for (const Layout& layout : queue_layouts())
     for (const bool rendezvous : {false, true})
-      for (int turn = 0; turn < n.blocks + n.steps - 1; turn += 2) {
+      for (int turn = 0; turn < n.segments + n.steps - 1; turn += 2) {
         const auto end = [](Communicator& world) {
           Stream stream = Stream::cpu(1);
           world.barrier(stream, {.hop = 92});
@@ -489,10 +489,10 @@ TEST(QueueDenoiser, EveryRankObeysTheRootBeforeTheNextTurn) {
 }
 
 TEST(QueueDenoiser, NamesTheBlockAndTheStepOfWhatIsNotFinite) {
-  const QueueNumbers n{.blocks = 3, .steps = 3};
+  const QueueNumbers n{.segments = 3, .steps = 3};
   try {
     run_queue(n, {}, {.on_update = [](const Pass& pass, const TensorView& velocity) {
-                if (pass.clip == 1 && pass.step == 2) velocity.as<float>()[3] = NAN;
+                if (pass.segment == 1 && pass.step == 2) velocity.as<float>()[3] = NAN;
               }});
     ADD_FAILURE();
   } catch (const Error& error) {

@@ -1,4 +1,4 @@
-// The forecast of the block queue, compared with whole simulations.
+// The forecast of the segment queue, compared with whole simulations.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -62,8 +62,8 @@ TEST(QueueForecast, IsTheTimeOfTheWholeJob) {
       expect_like_whole(planned_queue("models/pocket", link, 81, 12), ranks);
 }
 
-// All frames are decoded by the decoder, in order, while later blocks are denoised. A decoder that
-// is the first rank has that time as a stage of its own, as a run has.
+// All frames are decoded by the decoder, in order, while later segments are denoised. A decoder
+// that is the first rank has that time as a stage of its own, as a run has.
 TEST(QueueForecast, CountsTheDecodingBesideTheForwards) {
   const PlannedJob job = planned_queue("models/pocket", kQueueFast, 81, 12);
   PlannedJob at_once = job;
@@ -86,10 +86,10 @@ TEST(QueueForecast, CountsTheDecodingBesideTheForwards) {
           last_forward_s = std::max(last_forward_s, time.end_s);
         if (step.kind != Step::Kind::kDecode) continue;
         EXPECT_EQ(rank, decoder) << text;
-        EXPECT_EQ(step.pass.clip, std::ssize(decoded)) << text;
+        EXPECT_EQ(step.pass.segment, std::ssize(decoded)) << text;
         decoded.push_back(time);
       }
-    ASSERT_EQ(std::ssize(decoded), timeline.config.blocks) << text;
+    ASSERT_EQ(std::ssize(decoded), timeline.config.segments) << text;
     EXPECT_LT(decoded.front().end_s, last_forward_s) << text;
     EXPECT_GE(timeline.end_s, decoded.back().end_s) << text;
     double sum_s = 0;
@@ -102,13 +102,13 @@ TEST(QueueForecast, CountsTheDecodingBesideTheForwards) {
   }
 }
 
-// Fewer blocks than steps, and fewer than stages.
+// Fewer segments than steps, and fewer than stages.
 TEST(QueueForecast, HoldsForAShortQueue) {
   expect_like_whole(planned_queue("models/pocket", kQueueSlow, 29, 12), 4);
   expect_like_whole(planned_queue("models/pocket", kQueueSlow, 17, 9), 6);
 }
 
-// Many more blocks than steps: most turns are left out.
+// Many more segments than steps: most turns are left out.
 TEST(QueueForecast, HoldsForALongVideo) {
   for (const Link& link : {kQueueFast, kQueueSlow}) {
     const PlannedJob job = planned_queue("models/pocket", link, 401, 9);
@@ -152,7 +152,7 @@ int64_t bytes_of_a_forward(const PlannedJob& job, const Layout& layout, size_t r
 }
 
 // Forwards take as long as their weights take to arrive, where that is longer: of one rank, all
-// forwards of all blocks one after the other.
+// forwards of all segments one after the other.
 TEST(QueueForecast, CountsTheReadingOfWeights) {
   PlannedJob job = planned_queue("models/pocket", kQueueFast, 81, 9);
   const Forecast resident = QuickForecast(job)({});
@@ -168,7 +168,7 @@ TEST(QueueForecast, CountsTheReadingOfWeights) {
   ASSERT_EQ(timeline.skipped, 0);
   const auto forwards = static_cast<double>(
       std::ranges::count(timeline.plans[0].steps, Step::Kind::kCompute, &Step::kind));
-  EXPECT_EQ(forwards, 9 * 2 * timeline.config.blocks);
+  EXPECT_EQ(forwards, 9 * 2 * timeline.config.segments);
   // The rest of the job takes no longer than all of it does with resident weights.
   EXPECT_GE(reads.seconds, forwards * kForwardS);
   EXPECT_LE(reads.seconds, forwards * kForwardS + resident.seconds);

@@ -1,5 +1,5 @@
 #pragma once
-// A small block queue and its run under a layout.
+// A small segment queue and its run under a layout.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -19,8 +19,8 @@
 namespace weft::test {
 
 struct QueueNumbers {
-  BlockFrames frames{3, 2};
-  int blocks = 6, steps = 5, layers = 3, experts = 1;
+  SegmentFrames frames{3, 2};
+  int segments = 6, steps = 5, layers = 3, experts = 1;
   double guidance = 3;
   SolverKind solver = SolverKind::kUniPCDiffusers;
   std::vector<int> prompts{};
@@ -29,7 +29,9 @@ struct QueueNumbers {
   std::vector<int> skipped{};  // steps
 
   int64_t height = 4, width = 4;
-  std::array<int64_t, 4> shape(int block) const { return {2, frames.count(block), height, width}; }
+  std::array<int64_t, 4> shape(int segment) const {
+    return {2, frames.count(segment), height, width};
+  }
   Sampler sampler() const {
     SamplerConfig config;
     config.kind = solver;
@@ -42,28 +44,29 @@ struct QueueNumbers {
     for (const int step : skipped) list[step].skipped = true;
     return list;
   }
-  float prompt(int block) const {
-    return prompts.empty() ? 0.5f : 0.5f + static_cast<float>(prompts[block]);
+  float prompt(int segment) const {
+    return prompts.empty() ? 0.5f : 0.5f + static_cast<float>(prompts[segment]);
   }
-  Tensor noise(int block) const {
-    Tensor x(DType::kF32, shape(block));
-    NoisePool(NoiseMode::kPool, Rng::kPortable, seed, {2, frames.first(blocks), height, width},
+  Tensor noise(int segment) const {
+    Tensor x(DType::kF32, shape(segment));
+    NoisePool(NoiseMode::kPool, Rng::kPortable, seed, {2, frames.first(segments), height, width},
               frames)
-        .fill(block, x);
+        .fill(segment, x);
     return x;
   }
 };
 
-using StepOf = std::pair<int, int>;  // block, step
+using StepOf = std::pair<int, int>;  // segment, step
 
 struct Video {
-  std::map<int, Tensor> latents;        // by block, [C, n, H, W]
-  std::map<StepOf, Tensor> velocities;  // guided, rows of the block's own frames; on one part alone
+  std::map<int, Tensor> latents;  // by segment, [C, n, H, W]
+  std::map<StepOf, Tensor>
+      velocities;  // guided, rows of the segment's own frames; on one part alone
 };
 
 inline bool same(const Video& a, const Video& b) {
-  for (const auto& [block, latent] : a.latents)
-    if (!b.latents.count(block) || !same_bits(latent, b.latents.at(block))) return false;
+  for (const auto& [segment, latent] : a.latents)
+    if (!b.latents.count(segment) || !same_bits(latent, b.latents.at(segment))) return false;
   return a.latents.size() == b.latents.size();
 }
 
@@ -126,9 +129,9 @@ inline Video run_queue(const QueueNumbers& n, const Layout& layout = {},
       if (hooks.model) hooks.model(*model);
     RankPlacement placement = world ? RankPlacement::of(*world, layout) : RankPlacement();
     QueuePlanConfig config =
-        queue_config(placement, experts.traits(), hooks.wire, n.shape(0), n.frames.block);
+        queue_config(placement, experts.traits(), hooks.wire, n.shape(0), n.frames.segment);
     config.steps = n.step_list();
-    config.blocks = n.blocks;
+    config.segments = n.segments;
     config.layers.assign(n.experts, n.layers);
     config.prompts = n.prompts;
     config.decoder = hooks.decoder;
@@ -146,19 +149,19 @@ inline Video run_queue(const QueueNumbers& n, const Layout& layout = {},
     };
     host.on_take = [&](const Segment& segment, const TensorView& latent) {
       if (!hooks.keep) return;
-      const auto block = static_cast<int>(segment.number);
-      EXPECT_EQ(segment.frames.begin, n.frames.first(block));
-      EXPECT_EQ(segment.frames.size(), n.frames.count(block));
+      const auto number = static_cast<int>(segment.number);
+      EXPECT_EQ(segment.frames.begin, n.frames.first(number));
+      EXPECT_EQ(segment.frames.size(), n.frames.count(number));
       const std::scoped_lock lock(mutex);
       const int decoded = std::max(0, hooks.first_turn - n.steps);
-      EXPECT_EQ(block, decoded + std::ssize(video.latents));  // in order
-      video.latents[block] = copy_of(latent);
+      EXPECT_EQ(number, decoded + std::ssize(video.latents));  // in order
+      video.latents[number] = copy_of(latent);
     };
     host.on_velocity = [&](const Pass& pass, const Range&, const TensorView& velocity) {
       if (hooks.on_update) hooks.on_update(pass, velocity);
       if (!hooks.keep) return;
       const std::scoped_lock lock(mutex);
-      video.velocities[{pass.clip, pass.step}] = copy_of(velocity);
+      video.velocities[{pass.segment, pass.step}] = copy_of(velocity);
     };
     config.control = hooks.stop_at >= 0 || hooks.kept;
     config.first_turn = hooks.first_turn;
@@ -181,7 +184,7 @@ inline Video run_queue(const QueueNumbers& n, const Layout& layout = {},
     QueueDenoiser denoiser({stream, arena, experts, placement}, hooks.wire);
     const bool done = denoiser.run(config, job);
     if (done && hooks.kept_keys) hooks.kept_keys(placement, denoiser.context_bytes());
-    const int last = n.blocks + n.steps - 1;
+    const int last = n.segments + n.steps - 1;
     EXPECT_TRUE(hooks.before_turn || done == (hooks.stop_at < 0 || hooks.stop_at >= last));
     EXPECT_EQ(obeyed, hooks.stop_at >= 0 && hooks.stop_at < last ? hooks.stop_at + 1 : -1);
     if (hooks.done) hooks.done(*world);

@@ -12,7 +12,7 @@ namespace {
 
 using namespace test;
 
-// 41 frames are eleven latent frames: blocks of 2 + 1 and four times 2.
+// 41 frames are eleven latent frames: segments of 2 + 1 and four times 2.
 Request queue_job() {
   Request request = job();
   request.frames = 41;
@@ -170,18 +170,18 @@ TEST(QueueJob, MemoryDoesNotGrowWithTheVideo) {
 TEST(QueueJob, PromptsChangeAtTheirBlock) {
   Request request = queue_job();
   const RunResult before = run_queue_job(request, {});
-  request.schedule = {{1000, "a blue square"}};  // behind the end
+  request.schedule = {{1000, "a blue square"}};  // after the end
   EXPECT_EQ(run_queue_job(request, {}).framehash, before.framehash);
   request.schedule = {{1, "a blue square"}};
   const RunResult changed = run_queue_job(request, {});
   EXPECT_NE(changed.framehash, before.framehash);
   EXPECT_EQ(run_queue_job(request, parsed_layout("layers=2", 2, request)).framehash,
             changed.framehash);
-  request.schedule = {{0.01, "a blue square"}};  // from the second block on
+  request.schedule = {{0.01, "a blue square"}};  // from the second segment on
   EXPECT_NE(run_queue_job(request, {}).framehash, changed.framehash);
 }
 
-// Keeps the warnings of prompts that no block shows.
+// Keeps the warnings of prompts that no segment shows.
 struct Unshown final : ProgressListener {
   std::vector<std::string> lines;
   void progress(const Progress&) override {}
@@ -198,11 +198,11 @@ std::vector<std::string> warnings_of(const Request& request) {
   return warnings.lines;
 }
 
-// The first prompt is shown until the first of the schedule; one behind the last block's first
-// frame and one whose turn is over before a block begins are never shown, which a warning says.
+// The first prompt is shown until the first of the schedule; one after the last segment's first
+// frame and one whose turn is over before a segment begins are never shown, which a warning says.
 TEST(QueueJob, WarnsOfPromptsThatAreNeverShown) {
   Request request = queue_job();
-  request.fps = 8;  // the blocks begin at 0, 9, 17, 25 and 33 frames
+  request.fps = 8;  // the segments begin at 0, 9, 17, 25 and 33 frames
   EXPECT_TRUE(warnings_of(request).empty());
   const std::string before = run_queue_job(request, {}).framehash;
   request.schedule = {{1.5, "a blue square"}, {4.125, "a white ring"}};
@@ -350,7 +350,7 @@ struct FirstFrames final : FrameSink {
   std::string finish() override { return ""; }
 };
 
-// Blocks do not see those that enter once they have left the queue. So an endless video that was
+// Segments do not see those that enter once they have left the queue. So an endless video that was
 // stopped is the beginning of any that is long enough.
 TEST(QueueJob, AnEndlessVideoEndsWhereItIsStopped) {
   Request request = queue_job();
@@ -398,24 +398,24 @@ struct DenoiseEvents final : ProgressListener {
   }
 };
 
-// Nine steps of eleven latent frames in five blocks, of which the first is done after 35 passes.
+// Nine steps of eleven latent frames in five segments, of which the first is done after 35 passes.
 TEST(QueueJob, ProgressCountsForwardsAndBlocks) {
   DenoiseEvents events;
   RunOptions options;
   options.listener = &events;
   Request request = queue_job();
   Generator(kModel, options_of(DType::kF32)).run(request, nullptr, options);
-  // Nine steps of five blocks, each with two forwards, in 14 turns.
+  // Nine steps of five segments, each with two forwards, in 14 turns.
   ASSERT_EQ(events.all.size(), 1 + 90 + 14u);
   EXPECT_EQ(events.all.back().step, 90);
   EXPECT_EQ(events.all.back().turn, 13);
-  EXPECT_EQ(events.all.back().finished_blocks, 5);
+  EXPECT_EQ(events.all.back().finished_segments, 5);
   for (size_t i = 1; i < events.all.size(); ++i) {
     const Progress &now = events.all[i], &before = events.all[i - 1];
     EXPECT_EQ(now.step + now.turn, before.step + before.turn + (i > 1)) << i;
     EXPECT_EQ(now.total, 90);
-    EXPECT_EQ(now.blocks, 5);
-    EXPECT_EQ(now.finished_blocks, std::max(now.turn - 8, 0));
+    EXPECT_EQ(now.segments, 5);
+    EXPECT_EQ(now.finished_segments, std::max(now.turn - 8, 0));
     EXPECT_EQ(now.first_frame_seconds > 0, now.step > 0 && now.step < 70) << i;
     EXPECT_LE(now.first_frame_seconds, now.eta_seconds);
   }
@@ -434,7 +434,7 @@ TEST(QueueJob, WarnsOfStagesThatWait) {
   options.listener = &alone;
   Generator(kModel, options_of(DType::kF32)).run(request, nullptr, options);
   EXPECT_TRUE(alone.lines.empty());
-  request.frames = 17;  // two blocks
+  request.frames = 17;  // two segments
   const Layout layout = parsed_layout("layers=2", 2, request);
   run_ranks(2, [&](Communicator& world) {
     Warnings seen;

@@ -1,6 +1,6 @@
 #pragma once
-// The video of a small block queue by a double loop over turns and blocks, without plans, ranks,
-// slots and mixers of the product; with or without faults of careless implementations.
+// The video of a small segment queue by a double loop over turns and segments, without plans,
+// ranks, slots and mixers of the product; with or without faults of careless implementations.
 #include <map>
 
 #include "tests/engine/queue_job.h"
@@ -9,21 +9,21 @@ namespace weft::test {
 
 // Faults that a reference may have; with none of them it is right.
 struct Planted {
-  bool old_prefix_in_fill = false;  // the block before has not performed its step yet
+  bool old_prefix_in_fill = false;  // the segment before has not performed its step yet
   bool old_rows_in_drain = false;   // a forward runs on rows of the step before
   bool bf16_latents = false;        // between steps
-  bool one_solver = false;          // all blocks share its history
+  bool one_solver = false;          // all segments share its history
   bool keep_at_switch = false;      // the other expert's keys are used
-  bool keys_of_prefix = false;      // the kept frames are those before the block's own
+  bool keys_of_prefix = false;      // the kept frames are those before the segment's own
   bool keys_of_last_turn = false;   // the keys are not dropped at the end of a turn
   // These are faults of step caches.
-  bool one_residual = false;     // all blocks share what the transformer blocks added
+  bool one_residual = false;     // all segments share what the transformer blocks added
   bool branches_share = false;   // so do the branches
   bool no_old_keys = false;      // keys of an earlier turn are not seen
   bool oldest_residual = false;  // it is kept at the first step alone
 };
 
-// Sees the hidden rows of a forward behind its transformer blocks.
+// Sees the hidden rows of a forward after its transformer blocks.
 struct ReferenceHook final : HiddenHook {
   Tensor rows{};
   void before_head(Context&, const TensorView& x) override { rows = copy_of(x); }
@@ -39,18 +39,18 @@ class ReferenceMixer final : public TokenMixer {
 
   void attend(Context& context, const Attend& a) override {
     const int64_t s = n_.height * n_.width / 4, c = n_.frames.context, e = a.k[2];
-    kept_[{context.pass.branch, context.pass.clip, context.pass.step, a.layer}] = {copy_of(a.k),
-                                                                                   copy_of(a.v)};
+    kept_[{context.pass.branch, context.pass.segment, context.pass.step, a.layer}] = {copy_of(a.k),
+                                                                                      copy_of(a.v)};
     apply_positions(context, a);
     std::vector<KVSegment> segments{{.k = a.k, .v = a.v}};
     Tensor k, v;
     if (right && c > 0) {
       const auto& [keys, values] =
-          kept_.at({context.pass.branch, right->clip, right->step, a.layer});
+          kept_.at({context.pass.branch, right->segment, right->step, a.layer});
       const int64_t first = planted_.keys_of_prefix ? 0 : c * s;
       k = copy_of(keys.view().slice(0, first, c * s));
       v = copy_of(values.view().slice(0, first, c * s));
-      const Rope rope = make_rope({c, n_.height / 2, n_.width / 2}, {n_.frames.block + c, 0, 0},
+      const Rope rope = make_rope({c, n_.height / 2, n_.width / 2}, {n_.frames.segment + c, 0, 0},
                                   static_cast<int>(e));
       apply_rope(context.stream, k, rope, 0, k);
       segments.push_back({.k = k, .v = v});
@@ -64,7 +64,7 @@ class ReferenceMixer final : public TokenMixer {
   std::map<std::array<int, 4>, std::pair<Tensor, Tensor>> kept_;
 };
 
-// The video by the closed form: turns ascend, blocks descend.
+// The video by the closed form: turns ascend, segments descend.
 inline Video closed_form(const QueueNumbers& n, const Planted& planted = {}) {
   Stream stream = Stream::cpu(1);
   Arena arena(size_t{1} << 28);
@@ -76,20 +76,20 @@ inline Video closed_form(const QueueNumbers& n, const Planted& planted = {}) {
   ReferenceMixer mixer(n, planted);
   SerialSeams seams;
   Video video;
-  std::map<StepOf, Tensor> z;  // rows of a block's own frames before a step
+  std::map<StepOf, Tensor> z;  // rows of a segment's own frames before a step
   std::map<int, SamplerState> states;
-  std::map<std::array<int, 2>, std::vector<float>> residuals;  // by block and branch
-  for (int turn = 0; turn < n.steps + n.blocks - 1; ++turn)
-    for (int k = std::min(turn, n.blocks - 1); k >= std::max(0, turn - n.steps + 1); --k) {
+  std::map<std::array<int, 2>, std::vector<float>> residuals;  // by segment and branch
+  for (int turn = 0; turn < n.steps + n.segments - 1; ++turn)
+    for (int k = std::min(turn, n.segments - 1); k >= std::max(0, turn - n.steps + 1); --k) {
       const int i = turn - k;
       const int64_t own = n.frames.count(k) * s;
       if (i == 0) {
         z[{k, 0}] = Tensor(DType::kF32, {own, row});
         patchify(stream, n.noise(k), experts.traits().patch, TokenRanges::all(own), z[{k, 0}]);
       }
-      // X = [the last C frames of the block before, one step further | own frames]
+      // X = [the last C frames of the segment before, one step further | own frames]
       Tensor x(DType::kF32, {tokens, row});
-      const bool drain = turn >= n.blocks && planted.old_rows_in_drain && i == n.steps - 1;
+      const bool drain = turn >= n.segments && planted.old_rows_in_drain && i == n.steps - 1;
       copy(stream, z.at({k, drain ? i - 1 : i}), x.view().slice(0, tokens - own, own));
       if (k > 0 && own < tokens) {
         const bool old = planted.old_prefix_in_fill && turn < 2;
@@ -98,18 +98,18 @@ inline Video closed_form(const QueueNumbers& n, const Planted& planted = {}) {
              x.view().slice(0, 0, tokens - own));
       }
       mixer.right = {};
-      int from = i - 1;  // the step whose keys are the newest of the block behind
+      int from = i - 1;  // the step whose keys are the newest of the segment after it
       while (from > 0 && steps[from].skipped) --from;
-      if (i > 0 && k + 1 < n.blocks && !(planted.no_old_keys && from < i - 1) &&
+      if (i > 0 && k + 1 < n.segments && !(planted.no_old_keys && from < i - 1) &&
           (planted.keep_at_switch || steps[i].model == steps[from].model))
-        mixer.right = Pass{.clip = k + 1, .step = from};
+        mixer.right = Pass{.segment = k + 1, .step = from};
       else if (planted.keys_of_last_turn && i == 0 && k > 0)
-        mixer.right = Pass{.clip = k - 1, .step = 0};
+        mixer.right = Pass{.segment = k - 1, .step = 0};
       const Transformer& model = *experts.models[steps[i].model];
       std::vector<Tensor> velocities;
       for (int branch = 0; branch < steps[i].branches; ++branch) {
         float prompt = branch ? n.negative : n.prompt(k);
-        Context context = seams.context(stream, arena, {.branch = branch, .clip = k, .step = i},
+        Context context = seams.context(stream, arena, {.branch = branch, .segment = k, .step = i},
                                         TokenRanges::all(tokens));
         context.mixer.begin(context.pass);
         Context own_mixer{stream,       arena,        mixer,         context.reducer,
@@ -152,7 +152,7 @@ inline Video closed_form(const QueueNumbers& n, const Planted& planted = {}) {
       guide(stream, arena, {}, n.guidance,
             velocities.size() > 1 ? velocities[1].view() : TensorView(), velocities[0]);
       Tensor next = copy_of(z.at({k, i}));
-      // Blocks that share a history must have equally many frames.
+      // Segments that share a history must have equally many frames.
       const auto state = states.try_emplace(planted.one_solver ? 0 : k, own * row).first;
       sampler.step(stream, arena, i, velocities[0], next, state->second);
       if (planted.bf16_latents) {

@@ -42,7 +42,7 @@ std::map<int, Snapshot> kept_turns(const QueueNumbers& n, const Ranks& on, const
   const auto keep = [&](int turn, Snapshot snapshot) { kept[turn] = std::move(snapshot); };
   EXPECT_TRUE(same(run_queue(n, on.layout, {.kept = keep, .decoder = on.decoder}), expected))
       << to_string(on.layout);
-  EXPECT_EQ(kept.size(), static_cast<size_t>(n.steps + n.blocks - 1));
+  EXPECT_EQ(kept.size(), static_cast<size_t>(n.steps + n.segments - 1));
   return kept;
 }
 
@@ -52,18 +52,18 @@ bool goes_on(const QueueNumbers& n, const Ranks& on, int turn, const Snapshot& k
       run_queue(n, on.layout,
                 {.first_turn = turn, .start = [&] { return again(kept); }, .decoder = on.decoder});
   const int decoded = std::max(0, turn - n.steps);
-  if (std::ssize(rest.latents) != n.blocks - decoded) return false;
-  for (const auto& [block, latent] : rest.latents)
-    if (!same_bits(latent, expected.latents.at(block))) return false;
+  if (std::ssize(rest.latents) != n.segments - decoded) return false;
+  for (const auto& [segment, latent] : rest.latents)
+    if (!same_bits(latent, expected.latents.at(segment))) return false;
   return true;
 }
 
 TEST(QueueResume, EveryTurnGivesTheSameBits) {
   for (const QueueNumbers& n :
-       {QueueNumbers{.blocks = 5, .steps = 4}, QueueNumbers{.blocks = 2, .steps = 4},
-        QueueNumbers{.blocks = 4, .steps = 5, .experts = 2, .prompts = {0, 1, 1, 2}},
-        QueueNumbers{.frames = {2, 0}, .blocks = 3, .steps = 3},
-        QueueNumbers{.blocks = 3, .steps = 3, .solver = SolverKind::kDpmppDiffusers}}) {
+       {QueueNumbers{.segments = 5, .steps = 4}, QueueNumbers{.segments = 2, .steps = 4},
+        QueueNumbers{.segments = 4, .steps = 5, .experts = 2, .prompts = {0, 1, 1, 2}},
+        QueueNumbers{.frames = {2, 0}, .segments = 3, .steps = 3},
+        QueueNumbers{.segments = 3, .steps = 3, .solver = SolverKind::kDpmppDiffusers}}) {
     const Video expected = closed_form(n);
     for (const Ranks& on : all_ranks())
       for (const auto& [turn, kept] : kept_turns(n, on, expected))
@@ -73,7 +73,7 @@ TEST(QueueResume, EveryTurnGivesTheSameBits) {
 }
 
 TEST(QueueResume, AnotherLayoutGivesTheSameBits) {
-  const QueueNumbers n{.blocks = 4, .steps = 4};
+  const QueueNumbers n{.segments = 4, .steps = 4};
   const Video expected = closed_form(n);
   const std::vector<Ranks> layouts = all_ranks();
   for (size_t i = 0; i < layouts.size(); ++i) {
@@ -87,7 +87,7 @@ TEST(QueueResume, AnotherLayoutGivesTheSameBits) {
 }
 
 TEST(QueueResume, DelaysChangeNoBit) {
-  const QueueNumbers n{.blocks = 4, .steps = 4};
+  const QueueNumbers n{.segments = 4, .steps = 4};
   const Video expected = closed_form(n);
   for (const Ranks& on : all_ranks())
     for (uint64_t seed = 1; seed <= 2 && on.layout.ranks() > 1; ++seed)
@@ -102,7 +102,7 @@ TEST(QueueResume, DelaysChangeNoBit) {
 
 // The kept tensors do not depend on the layout, and every part of it matters.
 TEST(QueueResume, KeepsTheSameUnderEveryLayoutAndNothingTooMuch) {
-  const QueueNumbers n{.blocks = 6, .steps = 6};
+  const QueueNumbers n{.segments = 6, .steps = 6};
   const Video expected = closed_form(n);
   const auto alone = kept_turns(n, ranks({}), expected);
   for (const Ranks& on : all_ranks())
@@ -121,7 +121,7 @@ TEST(QueueResume, KeepsTheSameUnderEveryLayoutAndNothingTooMuch) {
   }
   for (size_t k = 0; k < alone.at(turn).history.size(); ++k) {
     Snapshot changed = again(alone.at(turn));
-    // The last step reads no history, so not that of the first block.
+    // The last step reads no history, so not that of the first segment.
     const int64_t frame = changed.history[k].second.view()[1] - 1;
     changed.history[k].second.view().slice(1, frame, 1).as<float>()[0] += 1;
     EXPECT_FALSE(goes_on(n, ranks({}), turn, changed, expected)) << changed.history[k].first;

@@ -160,10 +160,10 @@ TEST(SessionTimeline, BlocksHaveOneStateAndOnlyASpeechBeginsWithAShortOne) {
   using enum SessionState;
   int64_t frame = 0;
   const auto expect = [&](SessionState state, int frames, bool warm_up) {
-    const SessionBlock block = timeline.begin(state);
-    EXPECT_EQ(block.frames, frames);
-    EXPECT_EQ(block.first_frame, frame);
-    EXPECT_EQ(block.warm_up, warm_up);
+    const SessionSegment segment = timeline.begin(state);
+    EXPECT_EQ(segment.frames, frames);
+    EXPECT_EQ(segment.first_frame, frame);
+    EXPECT_EQ(segment.warm_up, warm_up);
     EXPECT_EQ(timeline.state(), state);
     frame += frames;
   };

@@ -26,14 +26,14 @@ void expect_paced(const Simulation& simulation) {
 void expect_states_at_borders(const std::vector<SessionSlot>& slots) {
   for (size_t k = 1; k < slots.size(); ++k)
     if (slots[k].state != slots[k - 1].state && !slots[k].frozen) {
-      EXPECT_NE(slots[k].block, slots[k - 1].block) << k;
+      EXPECT_NE(slots[k].segment, slots[k - 1].segment) << k;
     }
 }
 
 TEST(SessionLive, WithoutSoundIdlePicturesComeAtTheirRate) {
   Simulation simulation({}, constant(200));
   simulation.run(Simulation::ms(60'000));
-  // The first block takes 200 ms, the delay of the clock 200 ms more.
+  // The first segment takes 200 ms, the delay of the clock 200 ms more.
   EXPECT_EQ(simulation.slots.size(), size_t((60'000 - 400) / 40));
   expect_paced(simulation);
   expect_continuous(simulation.slots);
@@ -48,7 +48,7 @@ TEST(SessionLive, WithoutSoundIdlePicturesComeAtTheirRate) {
 
 TEST(SessionLive, SpeechAndListeningComeWithoutAGapOrADouble) {
   SessionConfig config;
-  config.first_block = 1;
+  config.first_segment = 1;
   config.queued_seconds = 30;
   Simulation simulation(config, constant(300));
   const std::vector<float> sound = speech(16000 * 4, 1);
@@ -117,7 +117,7 @@ TEST(SessionLive, DrySpeechIsFilledWithSilenceAndGoesOn) {
   simulation.run(Simulation::ms(1000));
   const std::vector<float> sound = speech(640 * 20, 3);
   simulation.session.push_sound(std::span(sound).first(640 * 15), 0);
-  simulation.run(Simulation::ms(4000));  // a block and a quarter, then nothing
+  simulation.run(Simulation::ms(4000));  // a segment and a quarter, then nothing
   simulation.session.push_sound(std::span(sound).subspan(640 * 15), 0);
   simulation.session.end_turn();
   simulation.run(Simulation::ms(3000));
@@ -144,7 +144,8 @@ TEST(SessionLive, JitterOfTheEngineWithinTheBufferIsNotSeen) {
 }
 
 TEST(SessionLive, AStalledEngineFreezesWithSilenceThenTheClockMovesOnce) {
-  Simulation simulation({}, [](int64_t block) { return Simulation::ms(block == 10 ? 4000 : 200); });
+  Simulation simulation({},
+                        [](int64_t segment) { return Simulation::ms(segment == 10 ? 4000 : 200); });
   simulation.run(Simulation::ms(20'000));
   expect_continuous(simulation.slots);
   const SessionCounts counts = simulation.session.counts();
@@ -203,7 +204,7 @@ TEST(SessionLive, TwentyInterruptionsAtRandomMoments) {
     SessionConfig config;
     config.queued_seconds = 20;
     config.in_engine = 1 + int(seed % 4);
-    config.first_block = 1 + int(seed % 3);
+    config.first_segment = 1 + int(seed % 3);
     std::mt19937 random(seed);
     Simulation simulation(config, [&](int64_t) { return Simulation::ms(100 + random() % 350); });
     simulation.run(Simulation::ms(1000));
@@ -237,19 +238,19 @@ TEST(SessionLive, TwentyInterruptionsAtRandomMoments) {
     EXPECT_EQ(counts.missing + counts.doubled, 0);
     EXPECT_EQ(counts.max_skew, 0);
     EXPECT_LE(counts.max_queued_slots, size_t(12 * (config.in_engine + 2)));
-    // Every block that began went through the engine, in order and once, and a shown picture is the
-    // one that an engine with the same kept state gives.
+    // Every segment that began went through the engine, in order and once, and a shown picture is
+    // the one that an engine with the same kept state gives.
     FakeEngine again;
     std::vector<std::vector<Frame>> pictures;
-    for (size_t b = 0; b < simulation.engine.blocks.size(); ++b) {
-      ASSERT_EQ(simulation.engine.blocks[b].number, int64_t(b));
-      pictures.push_back(again.run(simulation.engine.blocks[b]));
+    for (size_t b = 0; b < simulation.engine.segments.size(); ++b) {
+      ASSERT_EQ(simulation.engine.segments[b].number, int64_t(b));
+      pictures.push_back(again.run(simulation.engine.segments[b]));
     }
-    std::map<int64_t, size_t> shown;  // pictures of a block so far
+    std::map<int64_t, size_t> shown;  // pictures of a segment so far
     for (const SessionSlot& slot : simulation.slots) {
       if (slot.frozen) continue;
-      const size_t picture = shown[slot.block]++;
-      ASSERT_EQ(slot.picture.rgb, pictures[size_t(slot.block)][picture].rgb) << slot.index;
+      const size_t picture = shown[slot.segment]++;
+      ASSERT_EQ(slot.picture.rgb, pictures[size_t(slot.segment)][picture].rgb) << slot.index;
     }
   }
 }
@@ -289,14 +290,14 @@ TEST(SessionLive, LoopsTakeNothingFromTheEngine) {
   config.loops = loops_from(100, 200);
   Simulation simulation(config, constant(300));
   simulation.run(Simulation::ms(2000));
-  EXPECT_EQ(simulation.engine.blocks.size(), 0u);
+  EXPECT_EQ(simulation.engine.segments.size(), 0u);
   EXPECT_EQ(simulation.slots.size(), 45u);
   EXPECT_EQ(simulation.slots[13].picture.rgb[0], 103);
   const std::vector<float> sound = speech(640 * 48, 4);
   simulation.session.push_sound(sound, 0);
   simulation.session.end_turn();
   simulation.run(Simulation::ms(5000));
-  EXPECT_EQ(simulation.engine.blocks.size(), 4u);
+  EXPECT_EQ(simulation.engine.segments.size(), 4u);
   simulation.session.push_sound(sound, 0);
   simulation.run(Simulation::ms(1000));
   simulation.session.interrupt();
@@ -308,7 +309,7 @@ TEST(SessionLive, LoopsTakeNothingFromTheEngine) {
   EXPECT_EQ(simulation.session.counts().clock.frozen, 0);
   std::vector<float> spoken;
   for (const SessionSlot& slot : simulation.slots)
-    if (slot.block >= 0 && slot.block < 4)
+    if (slot.segment >= 0 && slot.segment < 4)
       spoken.insert(spoken.end(), slot.sound.begin(), slot.sound.end());
   EXPECT_EQ(spoken, sound);
 }

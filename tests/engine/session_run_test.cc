@@ -1,5 +1,5 @@
 // A session on a real engine: every picture once, in order, under every split, though the session
-// lets only one block into the engine at a time.
+// lets only one segment into the engine at a time.
 #include "engine/session/session_run.h"
 
 #include <numeric>
@@ -21,8 +21,8 @@ struct Played {
 Played play_session(const StreamSettings& settings, int in_engine, size_t pictures) {
   StreamEngine engine(std::make_shared<const OpenModel>(kModel), settings);
   SessionConfig config;
-  config.block_frames = 2;
-  config.first_block = config.first_pictures = 1;
+  config.segment_frames = 2;
+  config.first_segment = config.first_pictures = 1;
   config.in_engine = in_engine;
   Session session(config);
   std::thread runs([&] { run_session(engine, "a red ball", session); });
@@ -50,7 +50,7 @@ StreamSettings run_settings(int steps, int layers, bool apart) {
           .height = 32,
           .steps = 2,
           .solver = "euler",
-          .block_frames = 2,
+          .segment_frames = 2,
           .window_frames = 4,
           .layout = StreamRun::split(steps, layers),
           .decodes_apart = apart,
@@ -87,7 +87,7 @@ TEST(SessionRun, ASessionMayEndBeforeItBegins) {
 
 TEST(SessionRun, AnErrorOfTheEngineIsTheSessions) {
   StreamSettings other = run_settings(2, 1, true);
-  other.block_frames = 1;
+  other.segment_frames = 1;
   EXPECT_THROW(play_session(other, 2, 30), Error);
 }
 
@@ -96,7 +96,7 @@ TEST(SessionRun, AnErrorOfTheEngineIsTheSessions) {
 StreamEngine avatar_engine(int steps, int layers) {
   StreamSettings small = run_settings(steps, layers, false);
   small.steps = 2;
-  small.block_frames = 3;
+  small.segment_frames = 3;
   small.window_frames = 6;
   return {std::make_shared<const OpenModel>("models/pocket_avatar"), small};
 }
@@ -120,7 +120,7 @@ std::vector<std::vector<SessionSlot>> sessions_together(StreamEngine& engine,
   std::vector<std::shared_ptr<Session>> sessions;
   for (size_t i = 0; i < numbers.size(); ++i) {
     SessionConfig config;
-    config.first_block = 1 + numbers[i] % 3;
+    config.first_segment = 1 + numbers[i] % 3;
     config.first_pictures = 1;
     config.in_engine = engine.plan().under_way();
     config.turns = &runner.token();
@@ -177,7 +177,7 @@ TEST(TurnRunner, LoopsRunForthAndBack) {
   config.in_engine = engine.plan().under_way();
   const auto loops = draw_loops(runner, config, "a calm face", 20);
   for (const std::vector<Frame>* loop : {&loops->idle, &loops->listening}) {
-    // Whole blocks of 12 pictures, of which the stream's first lacks three.
+    // Whole segments of 12 pictures, of which the stream's first lacks three.
     ASSERT_EQ(loop->size() % 2, 0u);
     const size_t drawn = loop->size() / 2 + 1;
     EXPECT_GE(drawn, 20u);

@@ -1,4 +1,4 @@
-// Sessions offline, by the call: blocks, bounds, states, interruptions and faults of an engine.
+// Sessions offline, by the call: segments, bounds, states, interruptions and faults of an engine.
 #include "engine/session/session.h"
 
 #include <gtest/gtest.h>
@@ -21,11 +21,11 @@ std::vector<SessionSlot> played_slots(Session& session, FakeEngine& engine,
   std::vector<SessionSlot> slots;
   const auto run = [&] {
     for (;;) {
-      std::optional<SignalBlock> block = session.try_block();
-      if (block) session.deliver(block->number, engine.run(*block));
+      std::optional<SignalBlock> segment = session.try_segment();
+      if (segment) session.deliver(segment->number, engine.run(*segment));
       std::optional<SessionSlot> slot;
       while ((slot = session.try_next())) slots.push_back(std::move(*slot));
-      if (!block) return;
+      if (!segment) return;
     }
   };
   while (!sound.empty()) {
@@ -42,26 +42,26 @@ std::vector<SessionSlot> played_slots(Session& session, FakeEngine& engine,
 
 TEST(Session, EveryPictureShowsTheSoundThatIsHandedOutWithIt) {
   const std::vector<float> sound = speech(16000 * 5 + 123, 1);
-  for (const int block_frames : {1, 2, 3, 4})
-    for (int first = 1; first <= block_frames; ++first) {
+  for (const int segment_frames : {1, 2, 3, 4})
+    for (int first = 1; first <= segment_frames; ++first) {
       SessionConfig config;
-      config.block_frames = block_frames;
-      config.first_block = first;
+      config.segment_frames = segment_frames;
+      config.first_segment = first;
       Session session(config);
       FakeEngine engine;
       const std::vector<SessionSlot> slots = played_slots(session, engine, sound, uint32_t(first));
       expect_continuous(slots);
       expect_in_step(slots);
-      // The sound is the one that was pushed, filled up to whole blocks with silence.
+      // The sound is the one that was pushed, filled up to whole segments with silence.
       std::vector<float> heard = sound_of(slots);
-      const size_t block = size_t(block_frames) * 4 * kSlotSamples;
+      const size_t segment = size_t(segment_frames) * 4 * kSlotSamples;
       ASSERT_GE(heard.size(), sound.size());
-      EXPECT_LT(heard.size(), sound.size() + block);
+      EXPECT_LT(heard.size(), sound.size() + segment);
       for (size_t i = sound.size(); i < heard.size(); ++i) ASSERT_EQ(heard[i], 0);
       heard.resize(sound.size());
       EXPECT_EQ(heard, sound);
-      EXPECT_EQ(engine.blocks[0].frames, first);
-      EXPECT_EQ(engine.blocks[1].frames, block_frames);
+      EXPECT_EQ(engine.segments[0].frames, first);
+      EXPECT_EQ(engine.segments[1].frames, segment_frames);
       EXPECT_EQ(session.counts().max_skew, 0);
     }
 }
@@ -70,7 +70,7 @@ TEST(Session, SixtySecondsHaveEveryIndexOnceNoSkewAndBoundedQueues) {
   for (const int in_engine : {1, 4}) {
     SessionConfig config;
     config.in_engine = in_engine;
-    config.first_block = 1;
+    config.first_segment = 1;
     Session session(config);
     FakeEngine engine;
     const std::vector<float> sound = speech(16000 * 60, 2);
@@ -102,10 +102,10 @@ TEST(Session, SlowConsumerMakesTheEngineWaitAndLosesNothing) {
   int64_t waits = 0;
   while (!session.finished()) {
     std::deque<SignalBlock> inside;
-    while (std::optional<SignalBlock> block = session.try_block()) inside.push_back(*block);
+    while (std::optional<SignalBlock> segment = session.try_segment()) inside.push_back(*segment);
     waits += inside.empty();
     EXPECT_LE(inside.size(), 2u);
-    for (const SignalBlock& block : inside) session.deliver(block.number, engine.run(block));
+    for (const SignalBlock& segment : inside) session.deliver(segment.number, engine.run(segment));
     if (std::optional<SessionSlot> slot = session.try_next()) slots.push_back(std::move(*slot));
   }
   EXPECT_GT(waits, 100);
@@ -127,8 +127,8 @@ TEST(Session, ProducerOfSoundWaitsForRoom) {
   FakeEngine engine;
   std::vector<SessionSlot> slots;
   std::thread engine_thread([&] {
-    while (std::optional<SignalBlock> block = session.next_block())
-      session.deliver(block->number, engine.run(*block));
+    while (std::optional<SignalBlock> segment = session.next_segment())
+      session.deliver(segment->number, engine.run(*segment));
   });
   while (std::optional<SessionSlot> slot = session.next()) slots.push_back(std::move(*slot));
   producer.join();
@@ -140,21 +140,21 @@ TEST(Session, ProducerOfSoundWaitsForRoom) {
 }
 
 TEST(Session, FirstLatentFrameOfACausalVaeHasOnePicture) {
-  for (const int first_block : {1, 3}) {
+  for (const int first_segment : {1, 3}) {
     SessionConfig config;
     config.first_pictures = 1;
-    config.first_block = first_block;
+    config.first_segment = first_segment;
     Session session(config);
     FakeEngine engine(1);
     const std::vector<float> sound = speech(640 * 24, 5);
     const std::vector<SessionSlot> slots = played_slots(session, engine, sound);
-    // A block of n latent frames has 4 n rows, but the first one 3 pictures less.
-    EXPECT_EQ(engine.blocks[0].rows.size(), size_t(first_block * 4 * Session::kSignalColumns));
-    EXPECT_EQ(slots.size(), first_block == 3 ? 9u + 24 : 1u + 24);
+    // A segment of n latent frames has 4 n rows, but the first one 3 pictures less.
+    EXPECT_EQ(engine.segments[0].rows.size(), size_t(first_segment * 4 * Session::kSignalColumns));
+    EXPECT_EQ(slots.size(), first_segment == 3 ? 9u + 24 : 1u + 24);
     expect_continuous(slots);
     expect_in_step(slots);
     for (size_t k = 0; k < 3; ++k) {
-      const float* row = engine.blocks[0].rows.data() + k * Session::kSignalColumns;
+      const float* row = engine.segments[0].rows.data() + k * Session::kSignalColumns;
       for (int c = 0; c < 32; ++c) ASSERT_EQ(row[c], SoundBands::silence());
       EXPECT_EQ(std::vector<float>(row + 32, row + 35), (std::vector<float>{1, 0, 0}));
     }
@@ -170,29 +170,29 @@ TEST(Session, WarmUpIsSilentIdleAndNotShown) {
   SessionConfig config;
   config.warm_up = 3;
   config.first_pictures = 1;
-  config.first_block = 1;
+  config.first_segment = 1;
   Session session(config);
   FakeEngine engine(1);
   const std::vector<SessionSlot> slots = played_slots(session, engine, speech(640 * 30, 6));
   for (int b = 0; b < 3; ++b) {
-    EXPECT_TRUE(engine.blocks[b].warm_up);
+    EXPECT_TRUE(engine.segments[b].warm_up);
     for (size_t k = 0; k < 12; ++k) {
-      const float* row = engine.blocks[b].rows.data() + k * Session::kSignalColumns;
+      const float* row = engine.segments[b].rows.data() + k * Session::kSignalColumns;
       for (int c = 0; c < 32; ++c) ASSERT_EQ(row[c], SoundBands::silence());
       EXPECT_EQ(std::vector<float>(row + 32, row + 35), (std::vector<float>{1, 0, 0}));
     }
   }
-  EXPECT_FALSE(engine.blocks[3].warm_up);
-  EXPECT_EQ(engine.blocks[3].frames, 1);
-  EXPECT_EQ(slots[0].block, 3);
+  EXPECT_FALSE(engine.segments[3].warm_up);
+  EXPECT_EQ(engine.segments[3].frames, 1);
+  EXPECT_EQ(slots[0].segment, 3);
   expect_continuous(slots);
   expect_in_step(slots);
-  EXPECT_EQ(session.counts().warm_up_blocks, 3);
+  EXPECT_EQ(session.counts().warm_up_segments, 3);
 }
 
 TEST(Session, StatesChangeAtTheBordersOfBlocksOnly) {
   SessionConfig config;
-  config.first_block = 1;
+  config.first_segment = 1;
   config.queued_seconds = 60;
   Session session(config);
   FakeEngine engine;
@@ -224,10 +224,10 @@ TEST(Session, InterruptionDropsTheSoundMutesTheEngineAndListens) {
   session.push_sound(first, 0);
   std::vector<SignalBlock> inside;
   for (int b = 0; b < 2; ++b) {
-    inside.push_back(*session.try_block());
+    inside.push_back(*session.try_segment());
     session.deliver(inside[b].number, engine.run(inside[b]));
   }
-  for (int b = 2; b < 4; ++b) inside.push_back(*session.try_block());
+  for (int b = 2; b < 4; ++b) inside.push_back(*session.try_segment());
   std::vector<SessionSlot> slots;
   for (int k = 0; k < 5; ++k) slots.push_back(*session.try_next());
   EXPECT_FALSE(session.muted(2));
@@ -240,34 +240,34 @@ TEST(Session, InterruptionDropsTheSoundMutesTheEngineAndListens) {
   for (int b = 2; b < 4; ++b) session.deliver(inside[b].number, engine.run(inside[b]));
   for (SessionSlot& slot : played_slots(session, engine, {})) slots.push_back(std::move(slot));
 
-  // 0.6 s of the 19 queued pictures are kept, then a listening block comes, then the new speech.
+  // 0.6 s of the 19 queued pictures are kept, then a listening segment comes, then the new speech.
   ASSERT_EQ(slots.size(), 5u + 15 + 12 + 36);
   for (size_t k = 0; k < slots.size(); ++k) {
     const SessionState state =
         k >= 20 && k < 32 ? SessionState::kListening : SessionState::kSpeaking;
     EXPECT_EQ(slots[k].state, state) << k;
-    EXPECT_EQ(slots[k].block, k < 12 ? 0 : k < 20 ? 1 : 4 + int64_t(k - 20) / 12) << k;
+    EXPECT_EQ(slots[k].segment, k < 12 ? 0 : k < 20 ? 1 : 4 + int64_t(k - 20) / 12) << k;
   }
   expect_continuous(slots);
   const std::vector<float> heard = sound_of(slots);
   for (size_t i = 0; i < 20 * kSlotSamples; ++i) ASSERT_EQ(heard[i], first[i]);
   for (size_t i = 20 * kSlotSamples; i < 32 * kSlotSamples; ++i) ASSERT_EQ(heard[i], 0);
   for (size_t i = 0; i < second.size(); ++i) ASSERT_EQ(heard[32 * kSlotSamples + i], second[i]);
-  // The engine ran all blocks in order; the bands after the muted ones continue theirs.
+  // The engine ran all segments in order; the bands after the muted ones continue theirs.
   SoundBands bands;
   std::vector<float> rows;
   bands.push(std::span(first).first(4 * 12 * kSlotSamples), rows);
   bands.push(std::vector<float>(12 * kSlotSamples), rows);
   for (size_t b = 0; b < 5; ++b) {
-    EXPECT_EQ(engine.blocks[b].number, int64_t(b));
-    EXPECT_EQ(engine.blocks[b].epoch, b < 4 ? 0 : 1);
+    EXPECT_EQ(engine.segments[b].number, int64_t(b));
+    EXPECT_EQ(engine.segments[b].epoch, b < 4 ? 0 : 1);
     for (size_t k = 0; k < 12; ++k)
       for (size_t c = 0; c < 32; ++c)
-        ASSERT_EQ(engine.blocks[b].rows[k * Session::kSignalColumns + c],
+        ASSERT_EQ(engine.segments[b].rows[k * Session::kSignalColumns + c],
                   rows[(b * 12 + k) * 32 + c])
             << b << ' ' << k;
   }
-  EXPECT_EQ(session.counts().muted_blocks, 2);
+  EXPECT_EQ(session.counts().muted_segments, 2);
   EXPECT_EQ(session.counts().missing, 0);
   EXPECT_EQ(session.counts().max_skew, 0);
 }
@@ -281,16 +281,17 @@ TEST(Session, FaultsOfTheEngineAreCountedAndStayInStep) {
   session.push_sound(speech(640 * 12 * 8, 12), 0);
   session.close();
   std::vector<std::vector<Frame>> pictures;
-  for (int b = 0; b < 4; ++b) pictures.push_back(engine.run(*session.try_block()));
+  for (int b = 0; b < 4; ++b) pictures.push_back(engine.run(*session.try_segment()));
   session.deliver(0, pictures[0]);
   session.deliver(0, pictures[0]);  // 12 too many
-  session.deliver(2, pictures[2]);  // block 1 is left out
-  pictures[3].resize(9);            // and 3 of block 3
+  session.deliver(2, pictures[2]);  // segment 1 is left out
+  pictures[3].resize(9);            // and 3 of segment 3
   session.deliver(3, pictures[3]);
   const std::vector<SessionSlot> slots = [&] {
     std::vector<SessionSlot> all;
     while (!session.finished()) {
-      if (auto block = session.try_block()) session.deliver(block->number, engine.run(*block));
+      if (auto segment = session.try_segment())
+        session.deliver(segment->number, engine.run(*segment));
       while (auto slot = session.try_next()) all.push_back(std::move(*slot));
     }
     return all;
@@ -313,15 +314,15 @@ TEST(Session, AnErrorOfTheEngineEndsEveryWaitingCall) {
   std::thread producer([&] { fails([&] { session.push_sound(std::vector<float>(99999), 0); }); });
   std::thread consumer([&] { fails([&] { session.next(); }); });
   std::thread rests([&] { fails([&] { session.rest(SessionState::kIdle, 99999); }); });
-  const std::optional<SignalBlock> block = session.next_block();
-  ASSERT_TRUE(block);
+  const std::optional<SignalBlock> segment = session.next_segment();
+  ASSERT_TRUE(segment);
   session.fail(std::make_exception_ptr(Error(ErrorKind::kNonFinite, "NaN in block 7")));
   session.fail(std::make_exception_ptr(Error(ErrorKind::kComm, "a later error")));
   producer.join();
   consumer.join();
   rests.join();
-  fails([&] { session.next_block(); });
-  fails([&] { session.deliver(block->number, {}); });
+  fails([&] { session.next_segment(); });
+  fails([&] { session.deliver(segment->number, {}); });
 }
 
 TEST(Session, ConfigsThatAreNotLegalNameTheFieldAndTheLegalValues) {
@@ -330,9 +331,9 @@ TEST(Session, ConfigsThatAreNotLegalNameTheFieldAndTheLegalValues) {
     change(config);
     expect_error(ErrorKind::kUsage, text, [&] { Session session(config); });
   };
-  refused("block_frames is 0, but it must be at least 1", [](auto& c) { c.block_frames = 0; });
-  refused("first_block is 4, but it must be between 1 and block_frames (3)",
-          [](auto& c) { c.first_block = 4; });
+  refused("block_frames is 0, but it must be at least 1", [](auto& c) { c.segment_frames = 0; });
+  refused("first_block is 4, but it must be between 1 and segment_frames (3)",
+          [](auto& c) { c.first_segment = 4; });
   refused("first_pictures is 5", [](auto& c) { c.first_pictures = 5; });
   refused("in_engine is 0", [](auto& c) { c.in_engine = 0; });
   refused("warm_up is -1", [](auto& c) { c.warm_up = -1; });

@@ -27,7 +27,7 @@ inline std::vector<float> speech(size_t samples, uint32_t seed) {
   return sound;
 }
 
-// The pictures of a block show, for each row, its bits, and a number that depends on all rows of
+// The pictures of a segment show, for each row, its bits, and a number that depends on all rows of
 // this engine so far, as the keys and values of a model would.
 class FakeEngine {
  public:
@@ -36,11 +36,11 @@ class FakeEngine {
   explicit FakeEngine(int first_pictures = 4, int pictures = 4)
       : missing_(pictures - first_pictures) {}
 
-  std::vector<Frame> run(const SignalBlock& block) {
+  std::vector<Frame> run(const SignalBlock& segment) {
     std::vector<Frame> frames;
-    const size_t rows = block.rows.size() / Session::kSignalColumns;
+    const size_t rows = segment.rows.size() / Session::kSignalColumns;
     for (size_t k = 0; k < rows; ++k) {
-      const float* row = block.rows.data() + k * Session::kSignalColumns;
+      const float* row = segment.rows.data() + k * Session::kSignalColumns;
       for (int c = 0; c < Session::kSignalColumns; ++c) {
         uint32_t bits;
         std::memcpy(&bits, row + c, 4);
@@ -51,12 +51,12 @@ class FakeEngine {
       std::memcpy(frame.rgb.data() + 4 * Session::kSignalColumns, &history_, 8);
       frames.push_back(std::move(frame));
     }
-    if (block.first_frame == 0) frames.erase(frames.begin(), frames.begin() + missing_);
-    blocks.push_back(block);
+    if (segment.first_frame == 0) frames.erase(frames.begin(), frames.begin() + missing_);
+    segments.push_back(segment);
     return frames;
   }
 
-  std::vector<SignalBlock> blocks;  // all that it ran
+  std::vector<SignalBlock> segments;  // all that it ran
 
  private:
   const int missing_;
@@ -111,7 +111,7 @@ inline void expect_continuous(const std::vector<SessionSlot>& slots) {
 // A live session, an engine and a consumer on a simulated clock, in one thread.
 class Simulation {
  public:
-  using Latency = std::function<MediaInstant(int64_t block)>;
+  using Latency = std::function<MediaInstant(int64_t segment)>;
 
   Simulation(SessionConfig config, Latency latency)
       : latency_(std::move(latency)), session(with_clock(std::move(config))) {}
@@ -124,12 +124,13 @@ class Simulation {
     for (const MediaInstant end = now + time; now < end; now += ms(1)) {
       each();
       while (!inside_.empty() && inside_.front().done <= now) {
-        session.deliver(inside_.front().block, inside_.front().pictures);
+        session.deliver(inside_.front().segment, inside_.front().pictures);
         inside_.pop_front();
       }
-      while (std::optional<SignalBlock> block = session.try_block()) {
+      while (std::optional<SignalBlock> segment = session.try_segment()) {
         const MediaInstant begin = inside_.empty() ? now : std::max(now, inside_.back().done);
-        inside_.push_back({block->number, begin + latency_(block->number), engine.run(*block)});
+        inside_.push_back(
+            {segment->number, begin + latency_(segment->number), engine.run(*segment)});
       }
       if (!consumes) continue;
       while (std::optional<SessionSlot> slot = session.try_next()) {
@@ -147,7 +148,7 @@ class Simulation {
 
  private:
   struct Inside {
-    int64_t block;
+    int64_t segment;
     MediaInstant done;
     std::vector<Frame> pictures;
   };

@@ -14,7 +14,7 @@ using namespace test;
 
 struct Turns {
   std::vector<SessionSlot> slots;
-  std::vector<SignalBlock> blocks;
+  std::vector<SignalBlock> segments;
 };
 
 void nap(std::mt19937& random) {
@@ -31,8 +31,8 @@ std::vector<std::vector<float>> speeches(int session) {
 
 SessionConfig session_config_of(int session) {
   SessionConfig config;
-  config.block_frames = 1 + session % 4;  // sessions differ in size
-  config.first_block = 1;
+  config.segment_frames = 1 + session % 4;  // sessions differ in size
+  config.first_segment = 1;
   config.in_engine = 1 + session % 3;
   config.warm_up = session % 2;
   config.queued_seconds = 0.5;
@@ -55,7 +55,7 @@ void produce(Session& session, int number, uint32_t seed) {
   session.close();
 }
 
-// Runs blocks until there are none, with as many inside as the session allows.
+// Runs segments until there are none, with as many inside as the session allows.
 void run_engine(Session& session, FakeEngine& engine, int in_engine, std::mt19937& random) {
   std::deque<std::pair<int64_t, std::vector<Frame>>> inside;
   const auto deliver = [&] {
@@ -63,11 +63,12 @@ void run_engine(Session& session, FakeEngine& engine, int in_engine, std::mt1993
     inside.pop_front();
   };
   for (;;) {
-    std::optional<SignalBlock> block = inside.empty() ? session.next_block() : session.try_block();
+    std::optional<SignalBlock> segment =
+        inside.empty() ? session.next_segment() : session.try_segment();
     nap(random);
-    if (block) inside.emplace_back(block->number, engine.run(*block));
-    if (!block && inside.empty()) return;
-    if (!block || int(inside.size()) == in_engine || random() % 2) deliver();
+    if (segment) inside.emplace_back(segment->number, engine.run(*segment));
+    if (!segment && inside.empty()) return;
+    if (!segment || int(inside.size()) == in_engine || random() % 2) deliver();
   }
 }
 
@@ -93,7 +94,7 @@ Turns alone(int number, uint32_t seed) {
   turns.slots = consume(session, seed + 2);
   producer.join();
   worker.join();
-  turns.blocks = engine.blocks;
+  turns.segments = engine.segments;
   return turns;
 }
 
@@ -104,8 +105,9 @@ void expect_same(const Turns& a, const Turns& b) {
     ASSERT_EQ(a.slots[k].sound, b.slots[k].sound) << k;
     ASSERT_EQ(a.slots[k].state, b.slots[k].state) << k;
   }
-  ASSERT_EQ(a.blocks.size(), b.blocks.size());
-  for (size_t n = 0; n < a.blocks.size(); ++n) ASSERT_EQ(a.blocks[n].rows, b.blocks[n].rows) << n;
+  ASSERT_EQ(a.segments.size(), b.segments.size());
+  for (size_t n = 0; n < a.segments.size(); ++n)
+    ASSERT_EQ(a.segments[n].rows, b.segments[n].rows) << n;
 }
 
 TEST(SessionTurns, DelaysChangeNoBit) {
@@ -117,7 +119,7 @@ TEST(SessionTurns, DelaysChangeNoBit) {
   }
 }
 
-// One engine runs the blocks of the session that has the token.
+// One engine runs the segments of the session that has the token.
 std::vector<Turns> turns_together(int count, uint32_t seed) {
   TurnToken token;
   std::vector<std::unique_ptr<Session>> sessions;
@@ -143,7 +145,7 @@ std::vector<Turns> turns_together(int count, uint32_t seed) {
   token.close();
   engine.join();
   EXPECT_EQ(token.turns(), 4 * count) << "a turn for each speech";
-  for (int s = 0; s < count; ++s) turns[s].blocks = states[s].blocks;
+  for (int s = 0; s < count; ++s) turns[s].segments = states[s].segments;
   return turns;
 }
 
@@ -168,11 +170,11 @@ TEST(SessionTurns, WhoLeavesGivesTheTokenBack) {
   first->push_sound(speech(640 * 30, 1), 0);
   second.push_sound(speech(640 * 30, 2), 0);
   EXPECT_TRUE(token.holds(0));
-  EXPECT_FALSE(second.try_block()) << "it has no token";
-  EXPECT_TRUE(first->try_block());
+  EXPECT_FALSE(second.try_segment()) << "it has no token";
+  EXPECT_TRUE(first->try_segment());
   first.reset();
   EXPECT_TRUE(token.holds(1));
-  EXPECT_TRUE(second.try_block());
+  EXPECT_TRUE(second.try_segment());
   second.fail(std::make_exception_ptr(Error(ErrorKind::kComm, "gone")));
   EXPECT_FALSE(token.holds(1));
 }
@@ -185,19 +187,19 @@ TEST(SessionTurns, AStalledSpeechDoesNotKeepTheEngine) {
   Session stalled(config);
   config.id = 1;
   Session other(config);
-  stalled.push_sound(speech(640 * 6, 1), 0);  // half a block
+  stalled.push_sound(speech(640 * 6, 1), 0);  // half a segment
   other.push_sound(speech(640 * 12, 2), 0);
   EXPECT_TRUE(token.holds(0));
-  EXPECT_FALSE(stalled.next_block());
+  EXPECT_FALSE(stalled.next_segment());
   EXPECT_TRUE(token.holds(1));
   FakeEngine engine;
-  const std::optional<SignalBlock> block = other.next_block();
-  ASSERT_TRUE(block);
-  other.deliver(block->number, engine.run(*block));
+  const std::optional<SignalBlock> segment = other.next_segment();
+  ASSERT_TRUE(segment);
+  other.deliver(segment->number, engine.run(*segment));
   other.end_turn();
   EXPECT_TRUE(token.holds(0)) << "it goes on where it was";
   stalled.push_sound(speech(640 * 6, 3), 0);
-  EXPECT_TRUE(stalled.next_block());
+  EXPECT_TRUE(stalled.next_segment());
 }
 
 TEST(SessionTurns, InterruptionEndsTheTurnAfterItsListeningBlock) {
@@ -210,21 +212,21 @@ TEST(SessionTurns, InterruptionEndsTheTurnAfterItsListeningBlock) {
   FakeEngine engine;
   first.push_sound(speech(640 * 40, 1), 0);
   second.push_sound(speech(640 * 12, 2), 0);
-  const std::optional<SignalBlock> muted = first.try_block();
+  const std::optional<SignalBlock> muted = first.try_segment();
   ASSERT_TRUE(muted);
   first.interrupt();
   second.interrupt();  // while it waits: it still waits, to listen
   EXPECT_TRUE(token.holds(0));
   first.deliver(muted->number, {});
-  const std::optional<SignalBlock> listening = first.try_block();
+  const std::optional<SignalBlock> listening = first.try_segment();
   ASSERT_TRUE(listening);
   EXPECT_EQ(listening->state, SessionState::kListening);
-  EXPECT_FALSE(first.try_block());
+  EXPECT_FALSE(first.try_segment());
   EXPECT_TRUE(token.holds(0)) << "its block is inside the engine";
   first.deliver(listening->number, engine.run(*listening));
-  EXPECT_FALSE(first.try_block()) << "its turn is over";
+  EXPECT_FALSE(first.try_segment()) << "its turn is over";
   EXPECT_TRUE(token.holds(1));
-  EXPECT_EQ(second.try_block()->state, SessionState::kListening);
+  EXPECT_EQ(second.try_segment()->state, SessionState::kListening);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Streams of a model of speech to video: what a block hears, and the picture that a stream shows,
+// Streams of a model of speech to video: what a segment hears, and the picture that a stream shows,
 // against slow references; every split; and what is refused.
 #include <gtest/gtest.h>
 
@@ -46,17 +46,17 @@ class SpeechStream : public testing::Test {
             .height = 64,
             .steps = 2,
             .solver = stream.solver,
-            .block_frames = stream.block_frames,
+            .segment_frames = stream.segment_frames,
             .window_frames = stream.window_frames,
             .seed = 5,
             .picture = picture(0),
             .threads = 1};
   }
-  static std::vector<float> sound_of(int64_t block) {
+  static std::vector<float> sound_of(int64_t segment) {
     static const std::vector<float> whole = tone(20, kRate);
-    return {whole.begin() + block * kOfBlock, whole.begin() + (block + 1) * kOfBlock};
+    return {whole.begin() + segment * kOfBlock, whole.begin() + (segment + 1) * kOfBlock};
   }
-  static std::vector<StreamPictures> run(const StreamSettings& settings, int64_t blocks,
+  static std::vector<StreamPictures> run(const StreamSettings& settings, int64_t segments,
                                          int64_t first_sound = 0) {
     std::vector<StreamPictures> out;
     StreamEngine(model_, settings)
@@ -65,7 +65,7 @@ class SpeechStream : public testing::Test {
             [&](int64_t number) {
               return StreamSignal{.frames = 3,
                                   .sound = sound_of(first_sound + number),
-                                  .last = number + 1 == blocks};
+                                  .last = number + 1 == segments};
             },
             [&](StreamPictures&& pictures) { out.push_back(std::move(pictures)); });
     return out;
@@ -107,21 +107,21 @@ class SpeechStream : public testing::Test {
   static inline std::shared_ptr<const OpenModel> model_;
 };
 
-// Every block hears itself behind all that came before, as long as that is not too long ago.
+// Every segment hears itself after all that came before, as long as that is not too long ago.
 TEST_F(SpeechStream, ABlockHearsWhatCameBeforeIt) {
   StreamHearing hearing = this->hearing();
   std::vector<float> before;
-  for (int64_t block = 0; std::ssize(before) <= StreamHearing::kPastSeconds * kRate; ++block) {
-    const std::vector<float> samples = sound_of(block);
+  for (int64_t segment = 0; std::ssize(before) <= StreamHearing::kPastSeconds * kRate; ++segment) {
+    const std::vector<float> samples = sound_of(segment);
     before.insert(before.end(), samples.begin(), samples.end());
     const std::vector<float> got = hearing.rows(samples);
     const Tensor wanted = heard(before);
     const int64_t columns = wanted.view()[1];
     ASSERT_EQ(std::ssize(got), 3 * columns);
     const float* from = wanted.as<float>() + (wanted.view()[0] - 3) * columns;
-    for (int64_t i = 0; i < 3 * columns; ++i) ASSERT_EQ(got[i], from[i]) << block << " " << i;
-    if (block > 0) {
-      EXPECT_NE(got, this->hearing().rows(samples)) << "of block " << block << " alone";
+    for (int64_t i = 0; i < 3 * columns; ++i) ASSERT_EQ(got[i], from[i]) << segment << " " << i;
+    if (segment > 0) {
+      EXPECT_NE(got, this->hearing().rows(samples)) << "of block " << segment << " alone";
     }
   }
 }
@@ -130,9 +130,9 @@ TEST_F(SpeechStream, WhatIsLongAgoIsForgotten) {
   StreamHearing longer = hearing(), shorter = hearing();
   constexpr int64_t kPast = StreamHearing::kPastSeconds * kRate / (4 * kOfPicture) * 4 * kOfPicture;
   std::vector<float> all;
-  for (int64_t block = 0; block < 14; ++block) {
-    longer.rows(sound_of(block));
-    const std::vector<float> samples = sound_of(block);
+  for (int64_t segment = 0; segment < 14; ++segment) {
+    longer.rows(sound_of(segment));
+    const std::vector<float> samples = sound_of(segment);
     all.insert(all.end(), samples.begin(), samples.end());
   }
   shorter.rows(std::span(all).last(kPast));
@@ -158,10 +158,10 @@ TEST_F(SpeechStream, HasThePublishedSteps) {
     EXPECT_NEAR(sampler.timesteps()[step], wanted[step], 1e-2) << step;
 }
 
-// The stream with its wires laid by hand: the whole latent is decoded at once behind the first
+// The stream with its wires laid by hand: the whole latent is decoded at once after the first
 // latents of the standing picture.
 TEST_F(SpeechStream, ShowsThePictureAsTheReferenceDoes) {
-  constexpr int64_t kBlocks = 6;  // the sink is swapped before block 4
+  constexpr int64_t kBlocks = 6;  // the sink is swapped before segment 4
   const StreamSettings how = settings();
   const std::vector<StreamPictures> got = run(how, kBlocks);
 
@@ -206,20 +206,20 @@ TEST_F(SpeechStream, ShowsThePictureAsTheReferenceDoes) {
                       .motion_rows = parts.expert_model(0).motion_rows({1, 4, 4}),
                       .sink_position = {.start = 30, .distance = {4, 31}, .seed = how.seed}};
   LambdaHost host;
-  host.on_signal = [&](const Segment& block, const TensorView& to) {
-    std::ranges::copy(hearing.rows(sound_of(block.number)), to.as<float>());
+  host.on_signal = [&](const Segment& segment, const TensorView& to) {
+    std::ranges::copy(hearing.rows(sound_of(segment.number)), to.as<float>());
   };
-  host.on_noise = [&](const Segment& block, const TensorView& to) {
-    noise.fill(to, block.frames.begin);
+  host.on_noise = [&](const Segment& segment, const TensorView& to) {
+    noise.fill(to, segment.frames.begin);
   };
-  host.on_take = [&](const Segment& block, const TensorView& latent) {
-    copy(stream, latent, all.view().slice(1, 7 + block.frames.begin, 3));
+  host.on_take = [&](const Segment& segment, const TensorView& latent) {
+    copy(stream, latent, all.view().slice(1, 7 + segment.frames.begin, 3));
   };
   Job job{
       .facts = facts, .host = host, .prompts = {prompt.view()}, .conditions = {.motion = motion}};
   StreamPlanConfig plan = stream_config(one, parts.traits(), DType::kF32, facts, source);
-  plan.blocks = kBlocks;
-  plan.swap_block = 4;
+  plan.segments = kBlocks;
+  plan.swap_segment = 4;
   StreamDenoiser({stream, arena, parts, one}, DType::kF32).run(plan, job, source);
 
   vae->denormalize(all, all);
@@ -228,10 +228,10 @@ TEST_F(SpeechStream, ShowsThePictureAsTheReferenceDoes) {
   Context context = vae_context();
   vae_decode(context, *vae, all, video);
   int64_t at = 25 + 3;  // 7 latents of the standing picture, and what shows it begin to move
-  for (const StreamPictures& block : got) {
-    EXPECT_EQ(block.first, at - 28);
-    EXPECT_EQ(std::ssize(block.pictures), block.block.number == 0 ? 9 : 12);
-    for (const Frame& frame : block.pictures) {
+  for (const StreamPictures& segment : got) {
+    EXPECT_EQ(segment.first, at - 28);
+    EXPECT_EQ(std::ssize(segment.pictures), segment.segment.number == 0 ? 9 : 12);
+    for (const Frame& frame : segment.pictures) {
       ASSERT_LT(at, frames);
       for (int64_t i = 0; i < 64 * 64; ++i)
         for (int64_t c = 0; c < 3; ++c) {
@@ -250,12 +250,12 @@ TEST_F(SpeechStream, ShowsThePictureAsTheReferenceDoes) {
 void expect_near_pictures(const std::vector<StreamPictures>& got,
                           const std::vector<StreamPictures>& wanted, const std::string& split) {
   ASSERT_EQ(got.size(), wanted.size()) << split;
-  for (size_t block = 0; block < got.size(); ++block) {
-    ASSERT_EQ(got[block].pictures.size(), wanted[block].pictures.size()) << split;
-    for (size_t i = 0; i < got[block].pictures.size(); ++i)
-      for (size_t k = 0; k < got[block].pictures[i].rgb.size(); ++k)
-        ASSERT_NEAR(got[block].pictures[i].rgb[k], wanted[block].pictures[i].rgb[k], 1)
-            << split << ", block " << block << ", picture " << i;
+  for (size_t segment = 0; segment < got.size(); ++segment) {
+    ASSERT_EQ(got[segment].pictures.size(), wanted[segment].pictures.size()) << split;
+    for (size_t i = 0; i < got[segment].pictures.size(); ++i)
+      for (size_t k = 0; k < got[segment].pictures[i].rgb.size(); ++k)
+        ASSERT_NEAR(got[segment].pictures[i].rgb[k], wanted[segment].pictures[i].rgb[k], 1)
+            << split << ", block " << segment << ", picture " << i;
   }
 }
 
@@ -282,10 +282,10 @@ TEST_F(SpeechStream, PicturesAreTheSameUnderEverySplit) {
   EXPECT_NE(run(settings(), 1, 7)[0].pictures[8].rgb, wanted[0].pictures[8].rgb);
 }
 
-// The sound and the pictures stay together: the pictures that the first block lacks are silent.
+// The sound and the pictures stay together: the pictures that the first segment lacks are silent.
 TEST_F(SpeechStream, ASessionSpeaksASound) {
   StreamEngine engine(model_, settings());
-  ASSERT_TRUE(engine.hears());
+  ASSERT_TRUE(engine.takes_sound());
   SessionConfig config;
   config.first_pictures = 1;
   config.in_engine = engine.plan().under_way();
@@ -300,7 +300,7 @@ TEST_F(SpeechStream, ASessionSpeaksASound) {
   });
   EXPECT_EQ(pictures, 9 + 4 * 12);
   EXPECT_TRUE(std::equal(whole.begin(), whole.end(), spoken.begin()));
-  EXPECT_EQ(session.counts().blocks, 5);
+  EXPECT_EQ(session.counts().segments, 5);
 }
 
 // The prediction and the measured memory of a stream agree within 5 %.

@@ -1,5 +1,5 @@
-// Tests the blocks of streams with a small random transformer: the same bits under every split,
-// with blocks of any sizes, without a known end, and with memory that does not grow.
+// Tests the segments of streams with a small random transformer: the same bits under every split,
+// with segments of any sizes, without a known end, and with memory that does not grow.
 #include "engine/schedules/stream_denoiser.h"
 
 #include <atomic>
@@ -35,7 +35,7 @@ void expect_the_same_under_every_split(StreamRun run, const std::vector<Decoded>
 
 // Laws 1 to 3.
 TEST(StreamDenoiser, TheSameBitsUnderEverySplit) {
-  const StreamRun run{.blocks = 9};
+  const StreamRun run{.segments = 9};
   const std::vector<Decoded> wanted = run.run();
   ASSERT_EQ(wanted.size(), 9u);
   expect_the_same_under_every_split(run, wanted);
@@ -44,8 +44,8 @@ TEST(StreamDenoiser, TheSameBitsUnderEverySplit) {
 // A fault that only a stream that has settled shows is found before anything runs, whoever has it.
 TEST(StreamDenoiser, AFaultInItsPlanIsFoundBeforeItRuns) {
   for (const int ranks : {2, 4}) {
-    StreamRun run{.swap_block = 0};
-    run.next = [](int64_t number) { return NextBlock{.frames = 3, .last = number == 40}; };
+    StreamRun run{.swap_segment = 0};
+    run.next = [](int64_t number) { return NextSegment{.frames = 3, .last = number == 40}; };
     // The last rank forgets a message once the stream repeats itself.
     run.plan = [](const StreamPlanConfig& config, const Range& turns, int rank) {
       Plan plan = plan_stream(config, turns, rank);
@@ -64,7 +64,7 @@ TEST(StreamDenoiser, AFaultInItsPlanIsFoundBeforeItRuns) {
 // Law 3: layers and steps move between ranks, with their keys, in mid-stream.
 TEST(StreamDenoiser, LayersMoveBetweenRanksWithTheirKeys) {
   for (const KeptRows kept : {KeptRows::kCompute, KeptRows::kFp8}) {
-    const StreamRun whole{.swap_block = 0, .blocks = 12, .kept = kept};
+    const StreamRun whole{.swap_segment = 0, .segments = 12, .kept = kept};
     const std::vector<Decoded> wanted = whole.run();
     const std::vector<std::vector<SplitOfStream>> moves{
         {{1, 2, false}, {1, 4, false}, {1, 3, true}, {1, 1, false}},
@@ -75,14 +75,14 @@ TEST(StreamDenoiser, LayersMoveBetweenRanksWithTheirKeys) {
       std::vector<Decoded> got;
       int64_t end = 0;
       for (const SplitOfStream& split : splits) {
-        StreamRun part{.swap_block = 0, .decodes_apart = split.apart, .kept = kept};
+        StreamRun part{.swap_segment = 0, .decodes_apart = split.apart, .kept = kept};
         part.state = &state;
         end += 3;
         part.next = [end](int64_t number) {
-          return NextBlock{.frames = 3, .last = number + 1 == end};
+          return NextSegment{.frames = 3, .last = number + 1 == end};
         };
-        for (Decoded& block : part.run(StreamRun::split(split.steps, split.layers)))
-          got.push_back(std::move(block));
+        for (Decoded& segment : part.run(StreamRun::split(split.steps, split.layers)))
+          got.push_back(std::move(segment));
         EXPECT_EQ(state.following.number, end);
       }
       EXPECT_EQ(got, wanted) << splits[0].steps << ' ' << splits[0].layers;
@@ -92,47 +92,47 @@ TEST(StreamDenoiser, LayersMoveBetweenRanksWithTheirKeys) {
 
 // Law 18: coded rows are those of every split, too, and not far from the others.
 TEST(StreamDenoiser, RingsMayBeKeptInEightBits) {
-  StreamRun run{.blocks = 9};
+  StreamRun run{.segments = 9};
   const std::vector<Decoded> exact = run.run();
   for (const auto& [kept, most] :
        {std::pair{KeptRows::kFp8, 1.0 / 16}, {KeptRows::kInt8, 1.0 / 64}}) {
     run.kept = kept;
     const std::vector<Decoded> wanted = run.run();
-    for (int block = 0; block < 9; ++block) {
+    for (int segment = 0; segment < 9; ++segment) {
       double error = 0, norm = 0;
-      for (size_t i = 0; i < exact[block].latent.size(); ++i) {
-        error += std::pow(double{wanted[block].latent[i]} - exact[block].latent[i], 2);
-        norm += std::pow(double{exact[block].latent[i]}, 2);
+      for (size_t i = 0; i < exact[segment].latent.size(); ++i) {
+        error += std::pow(double{wanted[segment].latent[i]} - exact[segment].latent[i], 2);
+        norm += std::pow(double{exact[segment].latent[i]}, 2);
       }
-      EXPECT_LE(std::sqrt(error / norm), most) << block;
-      EXPECT_GT(error, 0) << block;
+      EXPECT_LE(std::sqrt(error / norm), most) << segment;
+      EXPECT_GT(error, 0) << segment;
     }
     expect_the_same_under_every_split(run, wanted);
   }
 }
 
 TEST(StreamDenoiser, FollowsItsSignal) {
-  StreamRun run{.blocks = 5};
+  StreamRun run{.segments = 5};
   const std::vector<Decoded> wanted = run.run();
-  run.loud = [](const Segment& block) {
-    return 0.3f * static_cast<float>(block.number % 5) + (block.number == 2 ? 0.1f : 0.0f);
+  run.loud = [](const Segment& segment) {
+    return 0.3f * static_cast<float>(segment.number % 5) + (segment.number == 2 ? 0.1f : 0.0f);
   };
   const std::vector<Decoded> louder = run.run();
-  for (int block = 0; block < 5; ++block)
-    EXPECT_EQ(louder[block] == wanted[block], block < 2) << block;
+  for (int segment = 0; segment < 5; ++segment)
+    EXPECT_EQ(louder[segment] == wanted[segment], segment < 2) << segment;
   run.columns = 0;
   EXPECT_FALSE(run.run()[0] == wanted[0]);
 }
 
-// The end is decided while the stream runs; blocks behind it are not computed.
+// The end is decided while the stream runs; segments after it are not computed.
 TEST(StreamDenoiser, EndsWhereTheFirstRankSays) {
   for (const int last : {0, 1, 2, 5, 13}) {
-    StreamRun finite{.blocks = last + 1};
-    if (last < finite.swap_block) finite.swap_block = 0;
+    StreamRun finite{.segments = last + 1};
+    if (last < finite.swap_segment) finite.swap_segment = 0;
     StreamRun run;
     run.next = [last](int64_t number) {
       EXPECT_LE(number, last);
-      return NextBlock{.frames = 3, .last = number == last};
+      return NextSegment{.frames = 3, .last = number == last};
     };
     const std::vector<Decoded> wanted = finite.run();
     ASSERT_EQ(std::ssize(wanted), last + 1);
@@ -141,7 +141,7 @@ TEST(StreamDenoiser, EndsWhereTheFirstRankSays) {
   }
 }
 
-// Blocks of any sizes, hollow ones among them, which change nothing but when a block comes.
+// Segments of any sizes, hollow ones among them, which change nothing but when a segment comes.
 TEST(StreamDenoiser, BlocksMayHaveAnySize) {
   std::mt19937 random(3);
   for (int round = 0; round < 4; ++round) {
@@ -155,14 +155,14 @@ TEST(StreamDenoiser, BlocksMayHaveAnySize) {
       run.decodes_apart = split.apart;
       run.next = [&](int64_t) {
         const int64_t frames = of[at++];
-        return NextBlock{.frames = frames, .last = at == of.size()};
+        return NextSegment{.frames = frames, .last = at == of.size()};
       };
       return run.run(StreamRun::split(split.steps, split.layers, split.ulysses));
     };
     const std::vector<Decoded> wanted = in_order({}, solid, {1, 1, false});
     ASSERT_EQ(wanted.size(), solid.size());
     for (size_t i = 0; i < solid.size(); ++i)
-      EXPECT_EQ(wanted[i].block.frames.size(), solid[i]) << i;
+      EXPECT_EQ(wanted[i].segment.frames.size(), solid[i]) << i;
     EXPECT_EQ(in_order({}, sizes, {1, 1, false}), wanted);
     for (const SplitOfStream& split : kStreamSplits) EXPECT_EQ(in_order({}, sizes, split), wanted);
   }
@@ -172,7 +172,7 @@ TEST(StreamDenoiser, IllegalSizesAreNamed) {
   const auto error_of = [](int64_t first, int64_t second) -> std::string {
     StreamRun run;
     run.next = [=](int64_t number) {
-      return NextBlock{.frames = number == 0 ? first : second, .last = number == 1};
+      return NextSegment{.frames = number == 0 ? first : second, .last = number == 1};
     };
     try {
       run.run();
@@ -186,12 +186,12 @@ TEST(StreamDenoiser, IllegalSizesAreNamed) {
   EXPECT_EQ(error_of(1, 2), "");
 }
 
-// Law 14 and part of law 15: block numbers pass those that tags can hold.
+// Law 14 and part of law 15: segment numbers pass those that tags can hold.
 TEST(StreamDenoiser, TenThousandBlocksInTheSameMemory) {
   StreamRun run{.steps = 2, .layers = 2};
   run.largest = 1;
   run.window = 3;
-  run.next = [](int64_t number) { return NextBlock{.frames = 1, .last = number + 1 == 10'000}; };
+  run.next = [](int64_t number) { return NextSegment{.frames = 1, .last = number + 1 == 10'000}; };
   for (const SplitOfStream& split : {SplitOfStream{1, 1, false},
                                      {2, 1, true},
                                      {1, 2, false},
@@ -200,18 +200,18 @@ TEST(StreamDenoiser, TenThousandBlocksInTheSameMemory) {
     int64_t count = 0;
     size_t after_two_windows = 0, most = 0;
     run.decodes_apart = split.apart;
-    run.decode = [&](const Segment& block, const TensorView&) {
-      EXPECT_EQ(block.number, count++);
+    run.decode = [&](const Segment& segment, const TensorView&) {
+      EXPECT_EQ(segment.number, count++);
       const size_t live = tensor_bytes_live();
-      if (block.number == 6) after_two_windows = live;
-      if (block.number > 6) most = std::max(most, live);
+      if (segment.number == 6) after_two_windows = live;
+      if (segment.number > 6) most = std::max(most, live);
     };
     std::mutex mutex;
     std::map<int, size_t> arenas;  // by rank, after two windows
     run.updated = [&](int rank, const Pass& pass, size_t arena) {
       const std::scoped_lock lock(mutex);
-      if (pass.clip == 6) arenas[rank] = arena;
-      EXPECT_TRUE(pass.clip <= 6 || arena == arenas.at(rank)) << arena;
+      if (pass.segment == 6) arenas[rank] = arena;
+      EXPECT_TRUE(pass.segment <= 6 || arena == arenas.at(rank)) << arena;
     };
     run.done = [&](int rank, size_t bytes) {
       const std::scoped_lock lock(mutex);
@@ -233,7 +233,7 @@ TEST(StreamDenoiser, TenThousandBlocksInTheSameMemory) {
   }
 }
 
-// Law 15: the numbers of blocks and turns pass those that tags can hold.
+// Law 15: the numbers of segments and turns pass those that tags can hold.
 TEST(StreamDenoiser, TagsGoRoundInACircle) {
   for (const SplitOfStream& split : {SplitOfStream{2, 1, true}, {1, 2, false}, {1, 1, false, 2}}) {
     StreamRun run{.steps = 2, .layers = 2};
@@ -241,47 +241,48 @@ TEST(StreamDenoiser, TagsGoRoundInACircle) {
     int entered = 0;
     run.next = [&](int64_t number) {
       const bool solid = entered % 7'000 == 0;
-      return NextBlock{.frames = solid ? 3 : 0, .last = ++entered == 70'001};
+      return NextSegment{.frames = solid ? 3 : 0, .last = ++entered == 70'001};
     };
     const std::vector<Decoded> out =
         run.run(StreamRun::split(split.steps, split.layers, split.ulysses));
-    EXPECT_EQ(out, (StreamRun{.steps = 2, .layers = 2, .blocks = 11}.run()));
+    EXPECT_EQ(out, (StreamRun{.steps = 2, .layers = 2, .segments = 11}.run()));
   }
 }
 
-// Law 10. Blocks of an epoch that is over are computed to their end, so that every ring is whole:
-// all blocks have the bits of a run in which their signals were known from the start.
+// Law 10. Segments of an epoch that is over are computed to their end, so that every ring is whole:
+// all segments have the bits of a run in which their signals were known from the start.
 TEST(StreamDenoiser, TwentyInterruptions) {
   constexpr int64_t kBlocks = 200;
   for (const SplitOfStream& split :
        {SplitOfStream{1, 1, false}, {4, 1, true}, {2, 2, true}, {1, 3, false}, {2, 1, true, 2}}) {
     std::mt19937 random(split.steps * 10 + split.layers);
-    std::set<int64_t> interrupted;  // when these blocks are decoded
+    std::set<int64_t> interrupted;  // when these segments are decoded
     while (interrupted.size() < 20) interrupted.insert(int64_t(random() % (kBlocks - 1)));
     std::atomic<uint32_t> epoch = 0;
-    std::vector<uint32_t> entered;  // epochs by block, on the first rank
+    std::vector<uint32_t> entered;  // epochs by segment, on the first rank
     int muted = 0, since = 0, most = 0;
     std::vector<Decoded> out;
     StreamRun run;
     run.decodes_apart = split.apart;
     run.next = [&](int64_t number) {
       entered.push_back(epoch);
-      return NextBlock{
+      return NextSegment{
           .frames = 1 + number % 3, .epoch = entered.back(), .last = number + 1 == kBlocks};
     };
-    run.loud = [](const Segment& block) {
-      return 0.1f * static_cast<float>(block.number % 5) + 0.2f * static_cast<float>(block.epoch);
+    run.loud = [](const Segment& segment) {
+      return 0.1f * static_cast<float>(segment.number % 5) +
+             0.2f * static_cast<float>(segment.epoch);
     };
-    run.decode = [&](const Segment& block, const TensorView& latent) {
+    run.decode = [&](const Segment& segment, const TensorView& latent) {
       const float* from = latent.as<float>();
-      out.push_back({block, {from, from + latent.count()}});
-      const bool is_muted = block.epoch != epoch;
-      EXPECT_LE(block.epoch, epoch);
-      EXPECT_TRUE(is_muted || out.size() < 2 || out[out.size() - 2].block.epoch <= block.epoch);
+      out.push_back({segment, {from, from + latent.count()}});
+      const bool is_muted = segment.epoch != epoch;
+      EXPECT_LE(segment.epoch, epoch);
+      EXPECT_TRUE(is_muted || out.size() < 2 || out[out.size() - 2].segment.epoch <= segment.epoch);
       since = is_muted ? since + 1 : 0;
       muted += is_muted;
       most = std::max(most, since);
-      if (interrupted.contains(block.number)) {
+      if (interrupted.contains(segment.number)) {
         ++epoch;
         since = 0;
       }
@@ -297,7 +298,7 @@ TEST(StreamDenoiser, TwentyInterruptions) {
 
     StreamRun same;
     same.next = [&](int64_t number) {
-      return NextBlock{
+      return NextSegment{
           .frames = 1 + number % 3, .epoch = entered[number], .last = number + 1 == kBlocks};
     };
     same.loud = run.loud;
@@ -311,7 +312,7 @@ TEST(StreamDenoiser, DelaysChangeNothing) {
   int entered = 0;
   run.next = [&](int64_t) {
     const int64_t frames = ++entered % 4;
-    return NextBlock{.frames = frames, .last = entered == 12};
+    return NextSegment{.frames = frames, .last = entered == 12};
   };
   const std::vector<Decoded> wanted = run.run();
   for (const LocalOptions& local :

@@ -26,22 +26,22 @@ StreamSettings engine_settings() {
           .height = 32,
           .steps = 2,
           .solver = "euler",
-          .block_frames = 2,
+          .segment_frames = 2,
           .window_frames = 4,
           .seed = 5,
           .threads = 1};
 }
 
-StreamSignal blocks_of(int64_t number, int64_t blocks) {
-  return {.frames = number == 0 ? 1 : 2, .last = number + 1 == blocks};
+StreamSignal segments_of(int64_t number, int64_t segments) {
+  return {.frames = number == 0 ? 1 : 2, .last = number + 1 == segments};
 }
 
-// Runs 4 blocks, the first one of one latent frame.
+// Runs 4 segments, the first one of one latent frame.
 std::vector<StreamPictures> run_stream_engine(const StreamSettings& settings) {
   std::vector<StreamPictures> out;
   StreamEngine(model(), settings)
       .run(
-          "a red ball", [](int64_t number) { return blocks_of(number, 4); },
+          "a red ball", [](int64_t number) { return segments_of(number, 4); },
           [&](StreamPictures&& pictures) { out.push_back(std::move(pictures)); });
   return out;
 }
@@ -50,12 +50,12 @@ TEST(StreamEngine, PicturesAreTheSameUnderEverySplit) {
   const std::vector<StreamPictures> wanted = run_stream_engine(engine_settings());
   ASSERT_EQ(wanted.size(), 4u);
   int64_t index = 0;
-  for (int block = 0; block < 4; ++block) {
-    EXPECT_EQ(wanted[block].block.number, block);
-    EXPECT_EQ(wanted[block].first, index);
-    EXPECT_EQ(std::ssize(wanted[block].pictures), block == 0 ? 1 : 8);
-    EXPECT_FALSE(wanted[block].muted);
-    index += std::ssize(wanted[block].pictures);
+  for (int segment = 0; segment < 4; ++segment) {
+    EXPECT_EQ(wanted[segment].segment.number, segment);
+    EXPECT_EQ(wanted[segment].first, index);
+    EXPECT_EQ(std::ssize(wanted[segment].pictures), segment == 0 ? 1 : 8);
+    EXPECT_FALSE(wanted[segment].muted);
+    index += std::ssize(wanted[segment].pictures);
   }
   EXPECT_NE(wanted[1].pictures[0].rgb, wanted[2].pictures[0].rgb);
   for (const auto& [steps, layers, ulysses, apart] : {std::tuple{1, 1, 1, true},
@@ -84,11 +84,11 @@ TEST(StreamEngine, AnInterruptionMutesTheBlocksThatHaveBegun) {
       "a red ball",
       [&](int64_t number) {
         if (number == 3) engine.interrupt();
-        return blocks_of(number, 6);
+        return segments_of(number, 6);
       },
       [&](StreamPictures&& pictures) {
-        EXPECT_EQ(pictures.block.epoch, pictures.block.number < 3 ? 0u : 1u);
-        EXPECT_TRUE(!pictures.muted || pictures.block.number < 3);
+        EXPECT_EQ(pictures.segment.epoch, pictures.segment.number < 3 ? 0u : 1u);
+        EXPECT_TRUE(!pictures.muted || pictures.segment.number < 3);
         muted += pictures.muted;
       });
   EXPECT_LE(muted, engine.plan().under_way());
@@ -100,10 +100,10 @@ TEST(StreamEngine, WhatEndsACallbackEndsTheStream) {
     split.layout = StreamRun::split(2);
     split.decodes_apart = apart;
     StreamEngine engine(model(), split);
-    const auto next = [](int64_t number) { return blocks_of(number, -1); };
+    const auto next = [](int64_t number) { return segments_of(number, -1); };
     EXPECT_THROW(engine.run("a", next,
                             [](StreamPictures&& pictures) {
-                              if (pictures.block.number == 2)
+                              if (pictures.segment.number == 2)
                                 throw Error(ErrorKind::kOutput, "the disk is full");
                             }),
                  Error);

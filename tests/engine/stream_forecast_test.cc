@@ -11,7 +11,7 @@ namespace {
 
 StreamPlanConfig plan_config_of(int steps, int groups, bool apart, int layers = 1) {
   StreamPlanConfig config{.steps = steps,
-                          .block_frames = 3,
+                          .segment_frames = 3,
                           .frame_tokens = 1056,
                           .layers = 40,
                           .layout = StreamRun::split(groups, layers)};
@@ -31,7 +31,7 @@ TEST(StreamForecast, ThePublishedTableOfSteps) {
   }
 }
 
-// Live Avatar, table 10, is not of one piece with table 5: it has 0.94 s for the block of three
+// Live Avatar, table 10, is not of one piece with table 5: it has 0.94 s for the segment of three
 // frames for which that one has 1.21 s. Its four values lie on a line: a forward in proportion to
 // the frames, beside decoding that takes the same time.
 TEST(StreamForecast, ThePublishedTableOfBlockSizes) {
@@ -42,7 +42,7 @@ TEST(StreamForecast, ThePublishedTableOfBlockSizes) {
     times.decode_s = 0.13;
     times.pictures = 4.0 * frames;
     StreamPlanConfig config = plan_config_of(4, 4, true);
-    config.block_frames = frames;
+    config.segment_frames = frames;
     const double got = stream_forecast(config, times).first_frame_s;
     EXPECT_NEAR(got, first[frames - 1], first[frames - 1] * 0.02) << frames;
   }
@@ -79,7 +79,7 @@ TEST(StreamForecast, PeriodsFollowTheFormulas) {
   EXPECT_NEAR(ring.period_s, 2 * 0.2655, 0.02);
 }
 
-// The only split that makes a block itself faster; its messages cost something in every forward.
+// The only split that makes a segment itself faster; its messages cost something in every forward.
 TEST(StreamForecast, UlyssesIsChosenWhereItsMessagesAreCheap) {
   StreamPlanConfig config = plan_config_of(4, 1, false);
   config.heads = 40;

@@ -14,23 +14,23 @@
 
 namespace weft::test {
 
-// A block as the decoder gets it.
+// A segment as the decoder gets it.
 struct Decoded {
-  Segment block{};
+  Segment segment{};
   std::vector<float> latent;
 };
 inline bool operator==(const Decoded& a, const Decoded& b) {
-  return a.block.number == b.block.number && a.block.frames == b.block.frames &&
+  return a.segment.number == b.segment.number && a.segment.frames == b.segment.frames &&
          a.latent.size() == b.latent.size() &&
          std::memcmp(a.latent.data(), b.latent.data(), a.latent.size() * sizeof(float)) == 0;
 }
 inline void PrintTo(const Decoded& x, std::ostream* out) {
-  *out << "block " << x.block.number << " frames " << to_string(x.block.frames) << " begins "
+  *out << "block " << x.segment.number << " frames " << to_string(x.segment.frames) << " begins "
        << x.latent[0];
 }
 
 struct StreamRun {
-  int steps = 4, layers = 4, credits = 2, swap_block = 2, blocks = StreamPlanConfig::kEndless;
+  int steps = 4, layers = 4, credits = 2, swap_segment = 2, segments = StreamPlanConfig::kEndless;
   int64_t largest = 3, window = 7, columns = 2;
   bool decodes_apart = false;
   DType wire = DType::kF32;
@@ -39,13 +39,13 @@ struct StreamRun {
   StreamState* state = nullptr;
   decltype(StreamSource::plan) plan = plan_stream;
   // It is JobHost::next, on the thread of the first rank.
-  std::function<NextBlock(int64_t number)> next{};
-  std::function<float(const Segment& block)> loud = [](const Segment& block) {
-    return 0.3f * static_cast<float>(block.number % 5);
+  std::function<NextSegment(int64_t number)> next{};
+  std::function<float(const Segment& segment)> loud = [](const Segment& segment) {
+    return 0.3f * static_cast<float>(segment.number % 5);
   };
   std::function<void(const Segment&, const TensorView&)> decode{};  // in place of the result
   std::function<void(int rank, size_t window_bytes)> done{};
-  // Called where a block is updated, with the most bytes that the rank's arena has held.
+  // Called where a segment is updated, with the most bytes that the rank's arena has held.
   std::function<void(int rank, const Pass& pass, size_t arena)> updated{};
 
   static Layout split(int steps, int layers = 1, int ulysses = 1) {
@@ -107,19 +107,19 @@ struct StreamRun {
     LambdaHost host;
     Job job{.facts = facts, .host = host, .prompts = {TensorView(&prompt, DType::kF32, {1, 1})}};
     host.on_next = next;
-    host.on_noise = [](const Segment& block, const TensorView& to) {
-      for (int64_t i = 0; i < to.count(); ++i) to.as<float>()[i] = value(i, block.number);
+    host.on_noise = [](const Segment& segment, const TensorView& to) {
+      for (int64_t i = 0; i < to.count(); ++i) to.as<float>()[i] = value(i, segment.number);
     };
-    host.on_take = [&](const Segment& block, const TensorView& latent) {
-      if (decode) return decode(block, latent);
+    host.on_take = [&](const Segment& segment, const TensorView& latent) {
+      if (decode) return decode(segment, latent);
       const float* from = latent.as<float>();
-      out.push_back({block, {from, from + latent.count()}});
+      out.push_back({segment, {from, from + latent.count()}});
     };
     if (columns > 0)
-      host.on_signal = [&](const Segment& block, const TensorView& to) {
-        EXPECT_EQ(to[0], block.frames.size());
+      host.on_signal = [&](const Segment& segment, const TensorView& to) {
+        EXPECT_EQ(to[0], segment.frames.size());
         for (int64_t i = 0; i < to.count(); ++i)
-          to.as<float>()[i] = loud(block) + 0.1f * static_cast<float>(i);
+          to.as<float>()[i] = loud(segment) + 0.1f * static_cast<float>(i);
       };
     const int rank = world ? world->rank() : 0;
     if (updated)
@@ -128,9 +128,9 @@ struct StreamRun {
       };
     StreamPlanConfig config = stream_config(placement, experts.traits(), wire, facts, source);
     config.layout = layout;
-    config.blocks = blocks;
+    config.segments = segments;
     config.credits = credits;
-    config.swap_block = swap_block;
+    config.swap_segment = swap_segment;
     config.decodes_apart = decodes_apart;
     Rank on(stream, arena, experts, placement);
     if (decodes_apart) on.world = world;

@@ -14,12 +14,12 @@ inline void expect_same_pictures(const std::vector<StreamPictures>& got,
                                  const std::vector<StreamPictures>& wanted,
                                  const std::string& split) {
   ASSERT_EQ(got.size(), wanted.size()) << split;
-  for (size_t block = 0; block < got.size(); ++block) {
-    EXPECT_EQ(got[block].first, wanted[block].first) << split;
-    ASSERT_EQ(got[block].pictures.size(), wanted[block].pictures.size()) << split;
-    for (size_t i = 0; i < got[block].pictures.size(); ++i)
-      EXPECT_EQ(got[block].pictures[i].rgb, wanted[block].pictures[i].rgb)
-          << split << ", block " << block << ", picture " << i;
+  for (size_t segment = 0; segment < got.size(); ++segment) {
+    EXPECT_EQ(got[segment].first, wanted[segment].first) << split;
+    ASSERT_EQ(got[segment].pictures.size(), wanted[segment].pictures.size()) << split;
+    for (size_t i = 0; i < got[segment].pictures.size(); ++i)
+      EXPECT_EQ(got[segment].pictures[i].rgb, wanted[segment].pictures[i].rgb)
+          << split << ", block " << segment << ", picture " << i;
   }
 }
 

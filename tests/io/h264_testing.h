@@ -55,7 +55,7 @@ struct ParameterSet {
   int max_reordered = -1, max_buffered = -1;  // -1: not given
 };
 
-// Parts of the video usability information; leaves the reader behind it.
+// Parts of the video usability information; leaves the reader after it.
 inline void read_usability(BitReader& in, ParameterSet& set) {
   if (in.bits(1) && in.bits(8) == 255) in.bits(32);  // aspect ratio
   if (in.bits(1)) in.bits(1);                        // overscan
@@ -77,7 +77,7 @@ inline void read_usability(BitReader& in, ParameterSet& set) {
 // Reads a unit of type 7.
 inline ParameterSet read_parameter_set(std::span<const uint8_t> unit) {
   std::vector<uint8_t> bytes;
-  for (size_t i = 1; i < unit.size(); ++i)  // 3 behind two zeros is not part of the payload
+  for (size_t i = 1; i < unit.size(); ++i)  // 3 after two zeros is not part of the payload
     if (!(unit[i] == 3 && i >= 3 && unit[i - 1] == 0 && unit[i - 2] == 0)) bytes.push_back(unit[i]);
   BitReader in(bytes);
   ParameterSet set{.profile = in.bits(8), .constraints = in.bits(8), .level = in.bits(8)};

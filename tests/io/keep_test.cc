@@ -1,5 +1,5 @@
-// Frames that a sink has kept are there for a later one, which goes on behind them: every frame is
-// in the file once, in order, at its time. What was written behind them is replaced.
+// Frames that a sink has kept are there for a later one, which goes on after them: every frame is
+// in the file once, in order, at its time. What was written after them is replaced.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 

@@ -225,7 +225,7 @@ TEST(MediaPieces, ParameterSetsSayThatNothingIsReordered) {
     }
   EXPECT_EQ(sets, 2);
 
-  // The header of the MP4 has it in the box avcC, behind eight bytes of its own.
+  // The header of the MP4 has it in the box avcC, after eight bytes of its own.
   const std::vector<MediaPiece> movie = pieces_of(make_movie_pieces, 13);
   const std::vector<uint8_t>& header = movie.at(0).bytes;
   const std::string_view name = "avcC";

@@ -119,7 +119,7 @@ TEST(Segments, AppearWholeWhileLaterOnesAreWritten) {
   EXPECT_EQ(folder.entries(), Names{"a.000.mp4"});
 }
 
-// The same job goes on behind whole segments; frames of kept segments are not written again.
+// The same job goes on after whole segments; frames of kept segments are not written again.
 TEST(Segments, AKilledJobGoesOnBehindItsWholeSegments) {
   const TempFolder folder;
   const std::string path = folder / "a.mp4";

@@ -44,7 +44,7 @@ std::vector<Bounded> expect_layer_norm(const std::vector<double>& x, const std::
   return out;
 }
 
-// Expects x * scale * w, where the sum of squares behind `scale` has a relative error.
+// Expects x * scale * w, where the sum of squares after `scale` has a relative error.
 std::vector<Bounded> expect_scaled(const std::vector<double>& x, double scale, double sum_relative,
                                    const std::vector<double>& w) {
   std::vector<Bounded> out;

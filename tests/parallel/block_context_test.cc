@@ -71,7 +71,7 @@ class Passes {
 BlockContext state(const Range& kept = kKept) { return BlockContext({2, 4, 5}, {0, 1}, kept); }
 
 // One attention over the explicit window of P + 2 C frames, whose last C frames are those of the
-// block behind.
+// block after it.
 Tensor explicit_window(const Qkv& own, const Qkv& behind) {
   Stream stream = Stream::cpu(1);
   const int64_t all = kTokens + kKept.size();
@@ -124,7 +124,7 @@ TEST(BlockContext, AShiftOfAllPositionsChangesNothing) {
   EXPECT_LE(relative_l2(far(own, 0, 1), at_zero(own, 0, 1)), 1e-5);
 }
 
-// A pass reads the keys of the block behind and leaves its own in their place.
+// A pass reads the keys of the block after and leaves its own in their place.
 TEST(BlockContext, APassLeavesItsKeysInThePlaceOfThoseThatItReads) {
   const Qkv a(1), b(2), c(3);
   BlockContext kept = state();

@@ -265,7 +265,7 @@ TEST(CausalWindow, ABlockThatIsWrittenAgainEvictsNothing) {
   EXPECT_DEATH(one.block(WindowQkv({8, 13}, 0), {8, 13}, 30), "in a window of");
 }
 
-// Law 13: a sink stays as it is until another takes its place, and blocks before and behind the
+// Law 13: a sink stays as it is until another takes its place, and blocks before and after the
 // change may come in turn.
 TEST(CausalWindow, SinksAreSeenByTheirBlocks) {
   CausalWindow kept(window(4, 1, 1, 2));

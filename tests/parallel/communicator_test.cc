@@ -48,13 +48,13 @@ TEST(Tag, BitsTellEveryFieldApart) {
   with([](Tag& tag) { tag.topic = Topic::kText; });
   with([](Tag& tag) { tag.hop = 8; });
   for (int Pass::*field :
-       {&Pass::request, &Pass::model, &Pass::branch, &Pass::clip, &Pass::step, &Pass::micro})
+       {&Pass::prompt, &Pass::model, &Pass::branch, &Pass::segment, &Pass::step, &Pass::micro})
     with([&](Tag& tag) { ++(tag.pass.*field); });
   std::sort(all.begin(), all.end());
   EXPECT_EQ(std::unique(all.begin(), all.end()), all.end());
   EXPECT_EQ(tag_text(base.bits(2)), "halo step 3 branch 1 layer 5 hop 7 group 2");
-  EXPECT_EQ(tag_text(Tag{.pass = {.request = 4, .clip = 9}}.bits(0, 7)),
-            "control step 0 request 4 clip 9 layer 0 hop 0 group 0 job 7");
+  EXPECT_EQ(tag_text(Tag{.pass = {.prompt = 4, .segment = 9}}.bits(0, 7)),
+            "control step 0 prompt 4 segment 9 layer 0 hop 0 group 0 job 7");
   EXPECT_EQ(to_string(Tag{.topic = Topic::kJob}), "control of job step 0 layer 0 hop 0 group 0");
   EXPECT_EQ(payload_of(base.bits(255, 65535)), Payload::kHalo);
 }
@@ -67,7 +67,7 @@ TEST(Tag, TheLargestValueOfEveryFieldIsCarriedAndTheNextOneIsRefused) {
                     .hop = (1 << 15) - 1};
   EXPECT_EQ(
       tag_text(largest.bits(kMaxGroup, 65535)),
-      "frames of ? step 65535 request 65535 model 1 branch 3 clip 65535 micro 65535 layer 4095 "
+      "frames of ? step 65535 prompt 65535 model 1 branch 3 segment 65535 micro 65535 layer 4095 "
       "hop 32767 group 255 job 65535");
   EXPECT_DEATH((Tag{.hop = 1 << 15}.bits(0)), "hop");
   EXPECT_DEATH((Tag{.topic = static_cast<Topic>(1 << 5)}.bits(0)), "topic");
@@ -78,7 +78,7 @@ TEST(Tag, TheLargestValueOfEveryFieldIsCarriedAndTheNextOneIsRefused) {
   const char* names[] = {"request", "model", "branch", "clip", "step", "micro"};
   int at = 0;
   for (int Pass::*field :
-       {&Pass::request, &Pass::model, &Pass::branch, &Pass::clip, &Pass::step, &Pass::micro}) {
+       {&Pass::prompt, &Pass::model, &Pass::branch, &Pass::segment, &Pass::step, &Pass::micro}) {
     Tag tag, negative;
     tag.pass.*field = first_refused[at];
     negative.pass.*field = -1;

@@ -189,8 +189,8 @@ inline int patch_of(const Shapes& s, const PipeFusion& method, int64_t row) {
 }
 
 // By definition: a row of patch m sees the present keys of patches 1 ... m, those of the step
-// before of the patches behind, and the replicated rows of its own patch. In an exact step it sees
-// the present keys of all tokens, and all have the replicated rows of the first patch.
+// before of the patches after it, and the replicated rows of its own patch. In an exact step it
+// sees the present keys of all tokens, and all have the replicated rows of the first patch.
 inline Tensor by_definition(const Shapes& s, const PipeFusion& method,
                             const std::vector<Features>& values, int step) {
   Tensor out(DType::kF32, values[0].q.view().shape());

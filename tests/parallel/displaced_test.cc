@@ -195,7 +195,7 @@ TEST(Displaced, BytesAreTheFormulas) {
         });
 }
 
-// The tensor bytes that a rank still holds behind a step, counted. Nothing arrives from others.
+// The tensor bytes that a rank still holds after a step, counted. Nothing arrives from others.
 int64_t kept_bytes(const Shapes& shapes, const PatchRows& rows, int rank) {
   const auto live = static_cast<int64_t>(tensor_bytes_live());
   Communicator world(std::make_shared<SilentTransport>(rank, rows.ranks()));

@@ -226,7 +226,7 @@ TEST(DualScope, FastOpsAreWithinTheirBounds) {
     }
 }
 
-// Bug 1 of Video-Infinity: zero keys and values before the first and behind the last frame. It is
+// Bug 1 of Video-Infinity: zero keys and values before the first and after the last frame. It is
 // planted as frames of zeros around the video. Law 24 fails by it.
 TEST(DualScope, ZerosThatAreNotMaskedFailTheLaw) {
   const DualScope scope{.window = 2, .global = 0};

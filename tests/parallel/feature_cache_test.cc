@@ -160,7 +160,7 @@ TEST(FeatureCacheDeathTest, AnotherVersionThanTheDeclaredOneIsRefusedByName) {
     FeatureCache cache(&group, full(1, 0, 2));
     const FeatureKey key = cache.description().keys[1];
     EXPECT_DEATH(cache.own(key, 0),
-                 "key-value of clip 0 branch 1 layer 4 is asked for version 0 and holds none");
+                 "key-value of segment 0 branch 1 layer 4 is asked for version 0 and holds none");
     for (int version : {3, 4, 5}) cache.write(key, version);
     cache.exchange(reference_stream(), key, 5);
     EXPECT_DEATH(cache.own(key, 3), "layer 4 is asked for version 3 and holds (5, 4|4, 5)");
@@ -168,7 +168,7 @@ TEST(FeatureCacheDeathTest, AnotherVersionThanTheDeclaredOneIsRefusedByName) {
     EXPECT_DEATH(cache.write(key, 5), "layer 4 is written in version 5 after 5");
     EXPECT_DEATH(cache.exchange(reference_stream(), key, 5),
                  "layer 4 is exchanged twice in version 5");
-    EXPECT_DEATH(cache.own({.clip = 2}, 0), "no slot for key-value of clip 2");
+    EXPECT_DEATH(cache.own({.segment = 2}, 0), "no slot for key-value of segment 2");
   });
 }
 

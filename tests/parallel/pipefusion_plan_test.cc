@@ -92,7 +92,7 @@ TEST(PipeFusionPlan, WithWarmupOverAllStepsIsThePlanOfTheLayout) {
 }
 
 // Law L-PF4, as data: pass (k, m) reads the keys of step k of the patches before and those of step
-// k - 1 of the patches behind.
+// k - 1 of the patches after it.
 TEST(PipeFusionPlan, APatchReadsTheKeysOfItsDefinition) {
   const DenoisePlanConfig config = patch_job({1, 2}, {4, 3, 5}, 4, 1);
   int passes = 0;

@@ -108,7 +108,7 @@ TEST(CheckPlans, FindsEveryChangedVersion) {
   const std::vector<std::function<void(SlotVersion & version, int by)>> changes{
       [](SlotVersion& version, int by) { version.turn += by; },
       [](SlotVersion& version, int by) { version.blocks += by; },
-      [](SlotVersion& version, int by) { version.slot.block += by; },
+      [](SlotVersion& version, int by) { version.slot.segment += by; },
       // The results of a round's micro-batches have one version, and so cannot be told apart.
       [](SlotVersion& version, int by) {
         version.slot.part += version.slot.kind == SlotKind::kResults ? 100 * by : by;

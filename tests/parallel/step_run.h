@@ -75,7 +75,7 @@ inline void attend_by_definition(const Shapes& s, const Features& own, int64_t r
 struct Forward {
   Pass pass;
   size_t values = 0;
-  int64_t replicated_at = 0;  // the first of its replicated rows, behind the tokens
+  int64_t replicated_at = 0;  // the first of its replicated rows, after the tokens
 };
 
 // One rank of a run. `own` are the tokens that it holds in a forward.

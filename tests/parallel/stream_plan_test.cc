@@ -1,4 +1,4 @@
-// Tests the plans of streams: they are sound for every split, number of blocks and credits, keep
+// Tests the plans of streams: they are sound for every split, number of segments and credits, keep
 // the pipeline full, and no rank runs ahead further than its credits. The published order of sends
 // and receives deadlocks in the same checker.
 #include "parallel/schedule/stream_plan.h"
@@ -26,10 +26,10 @@ Layout stream_split(int steps, int layers = 1, int tensor = 1) {
   return layout;
 }
 
-StreamPlanConfig stream_of(const Layout& layout, int steps = 4, int blocks = 9) {
+StreamPlanConfig stream_of(const Layout& layout, int steps = 4, int segments = 9) {
   return {.steps = steps,
-          .blocks = blocks,
-          .block_frames = 3,
+          .segments = segments,
+          .segment_frames = 3,
           .frame_tokens = 5,
           .sink_frames = 1,
           .layers = 4,
@@ -38,11 +38,11 @@ StreamPlanConfig stream_of(const Layout& layout, int steps = 4, int blocks = 9) 
           .latent_bytes = 64};
 }
 
-// The forwards of all ranks as (block, step), sinks apart, with the time at which each ends, if a
+// The forwards of all ranks as (segment, step), sinks apart, with the time at which each ends, if a
 // forward of all transformer blocks takes 1 and nothing else takes any time.
 struct Timed {
   std::map<std::pair<int, int>, double> forwards;
-  std::map<int, double> decoded;  // by block
+  std::map<int, double> decoded;  // by segment
 };
 
 Timed timed(const StreamPlanConfig& config) {
@@ -57,8 +57,8 @@ Timed timed(const StreamPlanConfig& config) {
       const Step& step = plans[rank].steps[i];
       const double end = times[rank][i].end_s;
       if (step.kind == Kind::kCompute && step.pass.micro == 0)
-        out.forwards[{step.pass.clip, step.pass.step}] = end;
-      if (step.kind == Kind::kDecode) out.decoded[step.pass.clip] = end;
+        out.forwards[{step.pass.segment, step.pass.step}] = end;
+      if (step.kind == Kind::kDecode) out.decoded[step.pass.segment] = end;
     }
   return out;
 }
@@ -68,17 +68,17 @@ TEST(StreamPlan, IsSoundForEverySplit) {
   for (int steps : {1, 2, 3, 4, 7})
     for (int groups = 1; groups <= steps; ++groups)
       for (int layers : {1, 2, 3})
-        for (int blocks : {1, 2, 3, 5, 11})
+        for (int segments : {1, 2, 3, 5, 11})
           for (int credits : {1, 2, 3, 4})
             for (int swap : {0, 1, 2, 4})
               for (bool apart : {false, true}) {
-                StreamPlanConfig config = stream_of(stream_split(groups, layers), steps, blocks);
+                StreamPlanConfig config = stream_of(stream_split(groups, layers), steps, segments);
                 config.credits = credits;
-                config.swap_block = swap;
+                config.swap_segment = swap;
                 config.decodes_apart = apart;
                 const auto fault = check_plans(plan_stream(config), stream_rules(config));
                 ASSERT_FALSE(fault) << *fault << " steps " << steps << " groups " << groups
-                                    << " layers " << layers << " blocks " << blocks << " credits "
+                                    << " layers " << layers << " blocks " << segments << " credits "
                                     << credits << " swap " << swap << " decoder apart " << apart;
               }
 }
@@ -93,12 +93,12 @@ TEST(StreamPlan, TensorRanksDoTheSame) {
 // latent are those of its tokens.
 TEST(StreamPlan, JointRowsOfSinksAreHiddenRowsAlone) {
   StreamPlanConfig config = stream_of(stream_split(2, 2));
-  config.swap_block = 4;
+  config.swap_segment = 4;
   config.sink_joint_rows = 7;
   const std::vector<Plan> plans = plan_stream(config);
   const auto fault = check_plans(plans, stream_rules(config));
   EXPECT_FALSE(fault) << *fault;
-  std::map<std::pair<bool, Payload>, std::set<int64_t>> bytes;  // of sinks and blocks
+  std::map<std::pair<bool, Payload>, std::set<int64_t>> bytes;  // of sinks and segments
   for (const Plan& plan : plans)
     for (const Step& step : plan.steps)
       if (step.kind == Kind::kSend && step.payload != Payload::kControl)
@@ -112,42 +112,42 @@ TEST(StreamPlan, HasEveryForwardOnceAndDecodesInOrder) {
   for (const Layout& layout : {stream_split(1), stream_split(3), stream_split(4),
                                stream_split(1, 2), stream_split(2, 2)}) {
     StreamPlanConfig config = stream_of(layout);
-    config.swap_block = 4;
+    config.swap_segment = 4;
     std::map<std::tuple<int, int, int>, int> count;
-    std::map<int, std::vector<int>> sinks;  // the blocks before which each rank makes a sink
+    std::map<int, std::vector<int>> sinks;  // the segments before which each rank makes a sink
     std::vector<int> decoded;
     for (const Plan& plan : plan_stream(config))
       for (const Step& step : plan.steps) {
-        if (step.kind == Kind::kDecode) decoded.push_back(step.pass.clip);
+        if (step.kind == Kind::kDecode) decoded.push_back(step.pass.segment);
         if (step.kind != Kind::kCompute) continue;
         if (step.pass.micro == StreamPlanConfig::kSinkPass)
-          sinks[plan.rank].push_back(step.pass.clip);
+          sinks[plan.rank].push_back(step.pass.segment);
         else
           for (int layer = step.blocks.begin; layer < step.blocks.end; ++layer)
-            ++count[{step.pass.clip, step.pass.step, layer}];
+            ++count[{step.pass.segment, step.pass.step, layer}];
       }
-    EXPECT_EQ(count.size(), size_t(config.blocks * config.steps * config.layers));
+    EXPECT_EQ(count.size(), size_t(config.segments * config.steps * config.layers));
     for (const auto& [key, times] : count) EXPECT_EQ(times, 1);
     EXPECT_EQ(sinks.size(), size_t(layout.ranks()));
-    for (const auto& [rank, blocks] : sinks) EXPECT_EQ(blocks, (std::vector{0, 4})) << rank;
-    ASSERT_EQ(std::ssize(decoded), config.blocks);
+    for (const auto& [rank, segments] : sinks) EXPECT_EQ(segments, (std::vector{0, 4})) << rank;
+    ASSERT_EQ(std::ssize(decoded), config.segments);
     EXPECT_TRUE(std::ranges::is_sorted(decoded));
   }
 }
 
-// Law 8: the first block takes T forwards, and then one comes every ceil(T / D), of all of a rank's
-// work; stages go around without gaps.
+// Law 8: the first segment takes T forwards, and then one comes every ceil(T / D), of all of a
+// rank's work; stages go around without gaps.
 TEST(StreamPlan, FirstBlockAndPeriodFollowTheFormulas) {
   for (int groups : {1, 2, 3, 4}) {
     const Timed timed_plan = timed(stream_of(stream_split(groups), 4, 20));
     EXPECT_DOUBLE_EQ(timed_plan.decoded.at(0), 4);
-    for (int block = 1; block < 20; ++block)
-      EXPECT_DOUBLE_EQ(timed_plan.decoded.at(block) - timed_plan.decoded.at(block - 1),
+    for (int segment = 1; segment < 20; ++segment)
+      EXPECT_DOUBLE_EQ(timed_plan.decoded.at(segment) - timed_plan.decoded.at(segment - 1),
                        (4 + groups - 1) / groups)
           << groups;
   }
   const Timed ring = timed(stream_of(stream_split(1, 2), 4, 21));
-  // The last stage decodes when its turn has ended, which is half a forward of block 1 later.
+  // The last stage decodes when its turn has ended, which is half a forward of segment 1 later.
   EXPECT_DOUBLE_EQ(ring.decoded.at(0), 4.5);
   EXPECT_NEAR((ring.decoded.at(20) - ring.decoded.at(4)) / 16, 2, 0.1);
 }
@@ -156,10 +156,10 @@ TEST(StreamPlan, FirstBlockAndPeriodFollowTheFormulas) {
 TEST(StreamPlan, ASwapDrainsNothing) {
   StreamPlanConfig config = stream_of(stream_split(4), 4, 20);
   const Timed without = timed(config);
-  config.swap_block = 4;
+  config.swap_segment = 4;
   const Timed with = timed(config);
   EXPECT_EQ(with.decoded, without.decoded);
-  config.swap_block = 2;
+  config.swap_segment = 2;
   EXPECT_GT(timed(config).decoded.at(19), without.decoded.at(19));
 }
 
@@ -167,7 +167,7 @@ TEST(StreamPlan, ASwapDrainsNothing) {
 TEST(StreamPlan, WindowsJoinToThePlan) {
   for (const Layout& layout : {stream_split(1), stream_split(3), stream_split(2, 2)}) {
     StreamPlanConfig config = stream_of(layout);
-    config.swap_block = 4;
+    config.swap_segment = 4;
     config.decodes_apart = true;
     const std::vector<Plan> whole = plan_stream(config);
     for (int rank = 0; rank < config.ranks(); ++rank) {
@@ -180,17 +180,17 @@ TEST(StreamPlan, WindowsJoinToThePlan) {
   }
 }
 
-// The steps of so many turns, with blocks and turns counted from these.
-std::vector<std::string> steps_from(const StreamPlanConfig& config, int rank, int block,
+// The steps of so many turns, with segments and turns counted from these.
+std::vector<std::string> steps_from(const StreamPlanConfig& config, int rank, int segment,
                                     int turns) {
-  const int first = config.turn(block, 0);
+  const int first = config.turn(segment, 0);
   std::vector<std::string> out;
   for (Step step : plan_stream(config, {first, first + turns}, rank).steps) {
     step.turn -= first;
     if (step.kind == Kind::kWait)
       step.pass = {};  // it belongs to none
     else
-      step.pass.clip -= block;
+      step.pass.segment -= segment;
     for (auto* versions : {&step.reads, &step.writes})
       for (SlotVersion& version : *versions) version.turn -= first;
     out.push_back(to_string(step));
@@ -206,15 +206,16 @@ TEST(StreamPlan, ABriefStreamHasWhatALongOneRepeats) {
     for (const int credits : {1, 2, 3})
       for (const bool apart : {false, true}) {
         StreamPlanConfig endless = stream_of(layout);
-        endless.blocks = StreamPlanConfig::kEndless;
-        endless.swap_block = 4;
+        endless.segments = StreamPlanConfig::kEndless;
+        endless.swap_segment = 4;
         endless.credits = credits;
         endless.decodes_apart = apart;
         const StreamPlanConfig brief = endless.brief();
         EXPECT_FALSE(check_plans(plan_stream(brief), stream_rules(brief)));
-        // Slots are used in turn, by as many blocks as these.
-        const int settled = brief.settled_block(), later = settled + credits * endless.live();
-        const int turns = brief.interval() * (brief.blocks - settled - brief.under_way() - credits);
+        // Slots are used in turn, by as many segments as these.
+        const int settled = brief.settled_segment(), later = settled + credits * endless.live();
+        const int turns =
+            brief.interval() * (brief.segments - settled - brief.under_way() - credits);
         ASSERT_GT(turns, 0);
         for (int rank = 0; rank < brief.ranks(); ++rank) {
           EXPECT_EQ(steps_from(brief, rank, 0, brief.turn(settled, 0) + turns),
@@ -225,8 +226,8 @@ TEST(StreamPlan, ABriefStreamHasWhatALongOneRepeats) {
       }
 }
 
-// A rank that learns of the last block with its rows has planned nothing by then that the plan of
-// all blocks would not have.
+// A rank that learns of the last segment with its rows has planned nothing by then that the plan of
+// all segments would not have.
 TEST(StreamPlan, TheEndIsKnownEarlyEnough) {
   for (int steps : {1, 2, 4, 5})
     for (int groups = 1; groups <= steps; ++groups)
@@ -235,12 +236,12 @@ TEST(StreamPlan, TheEndIsKnownEarlyEnough) {
           for (int swap : {0, 4})
             for (int last : {0, 1, 5, 9}) {
               StreamPlanConfig endless = stream_of(stream_split(groups, layers), steps);
-              endless.blocks = StreamPlanConfig::kEndless;
+              endless.segments = StreamPlanConfig::kEndless;
               endless.credits = credits;
-              endless.swap_block = swap;
+              endless.swap_segment = swap;
               endless.decodes_apart = true;
               StreamPlanConfig known = endless;
-              known.blocks = endless.end_after(last);
+              known.segments = endless.end_after(last);
               for (int rank = 0; rank < known.ranks(); ++rank) {
                 const int group =
                     rank < known.layout.ranks() ? Mesh(known.layout).at(Axis::kStep, rank) : -1;
@@ -262,7 +263,7 @@ TEST(StreamPlan, TheEndIsKnownEarlyEnough) {
             }
 }
 
-// Without waiting for any message to be taken, a rank has sent at most `credits` blocks that its
+// Without waiting for any message to be taken, a rank has sent at most `credits` segments that its
 // successor has not computed with.
 TEST(StreamPlan, NoRankRunsAheadFurtherThanItsCredits) {
   for (int credits : {1, 2, 4}) {
@@ -313,7 +314,7 @@ TEST(StreamPlan, NoRankRunsAheadFurtherThanItsCredits) {
 }
 
 // The same of the stages of a group, where they have the fewest steps: the first one, which alone
-// decides when a block enters, computes with no block that is further ahead of the last one.
+// decides when a segment enters, computes with no segment that is further ahead of the last one.
 TEST(StreamPlan, NoStageRunsAheadFurtherThanItsCredits) {
   for (const auto& [steps, groups] : {std::pair{1, 1}, {2, 2}, {4, 4}, {4, 1}, {4, 2}})
     for (const int credits : {1, 2, 4}) {
@@ -339,7 +340,7 @@ TEST(StreamPlan, NoStageRunsAheadFurtherThanItsCredits) {
           arrived.erase(found);
         }
         if (step.kind == Kind::kSend) sent[{rank, step.peer}].push_back(&step);
-        if (step.kind == Kind::kCompute) newest[rank] = std::max(newest[rank], step.pass.clip);
+        if (step.kind == Kind::kCompute) newest[rank] = std::max(newest[rank], step.pass.segment);
         ++next[rank];
         return true;
       };
@@ -357,46 +358,47 @@ TEST(StreamPlan, NoStageRunsAheadFurtherThanItsCredits) {
     }
 }
 
-// The published streaming pipeline (4 steps and a decoder, blocking sends). From block 8 on the
-// decoder sends the first rank features, which that rank takes at block 12, 4 blocks later; they
-// follow the latents from rank to rank. It sends them before it receives the block that it decodes,
-// or behind it. Slots are distinct, so the order alone can be at fault.
-std::vector<Plan> published_order(int blocks, bool receives_first) {
+// The published streaming pipeline (4 steps and a decoder, blocking sends). From segment 8 on the
+// decoder sends the first rank features, which that rank takes at segment 12, 4 segments later;
+// they follow the latents from rank to rank. It sends them before it receives the segment that it
+// decodes, or after it. Slots are distinct, so the order alone can be at fault.
+std::vector<Plan> published_order(int segments, bool receives_first) {
   constexpr int kSteps = 4, kFirstSent = 8, kLag = 4;
   std::vector<Plan> plans;
   for (int rank = 0; rank <= kSteps; ++rank) {
     Plan plan{.rank = rank, .ranks = kSteps + 1, .turns = {0, 1}};
-    SlotId slot{.kind = SlotKind::kBlock};
-    const auto message = [](Kind kind, int block, int peer, Payload payload) {
+    SlotId slot{.kind = SlotKind::kSegment};
+    const auto message = [](Kind kind, int segment, int peer, Payload payload) {
       return Step{
-          .kind = kind, .pass = {.clip = block}, .peer = peer, .payload = payload, .bytes = 8};
+          .kind = kind, .pass = {.segment = segment}, .peer = peer, .payload = payload, .bytes = 8};
     };
-    const auto send = [&](int block, int peer, Payload payload) {
-      ++slot.block;
+    const auto send = [&](int segment, int peer, Payload payload) {
+      ++slot.segment;
       const SlotVersion made{slot};
       plan.steps.push_back({.kind = Kind::kEnter, .writes = {made}});
-      plan.steps.push_back(message(Kind::kSend, block, peer, payload));
+      plan.steps.push_back(message(Kind::kSend, segment, peer, payload));
       plan.steps.back().reads = {made};
       plan.steps.push_back({.kind = Kind::kWait, .reads = {made}});
     };
-    const auto receive = [&](int block, int peer, Payload payload) {
-      plan.steps.push_back(message(Kind::kReceive, block, peer, payload));
-      ++slot.block;
+    const auto receive = [&](int segment, int peer, Payload payload) {
+      plan.steps.push_back(message(Kind::kReceive, segment, peer, payload));
+      ++slot.segment;
       plan.steps.back().writes = {{slot}};
       plan.steps.push_back({.kind = Kind::kDecode, .reads = {{slot}}});
     };
-    for (int block = 0; block < blocks; ++block) {
+    for (int segment = 0; segment < segments; ++segment) {
       if (rank == kSteps) {
-        if (receives_first) receive(block, rank - 1, Payload::kLatent);
-        if (block >= kFirstSent && block + kLag < blocks) send(block, 0, Payload::kText);
-        if (!receives_first) receive(block, rank - 1, Payload::kLatent);
+        if (receives_first) receive(segment, rank - 1, Payload::kLatent);
+        if (segment >= kFirstSent && segment + kLag < segments) send(segment, 0, Payload::kText);
+        if (!receives_first) receive(segment, rank - 1, Payload::kLatent);
         continue;
       }
-      if (rank > 0) receive(block, rank - 1, Payload::kLatent);
-      if (rank > 0) receive(block, rank - 1, Payload::kText);
-      if (rank == 0 && block >= kFirstSent + kLag) receive(block - kLag, kSteps, Payload::kText);
-      send(block, rank + 1, Payload::kLatent);
-      if (rank + 1 < kSteps) send(block, rank + 1, Payload::kText);
+      if (rank > 0) receive(segment, rank - 1, Payload::kLatent);
+      if (rank > 0) receive(segment, rank - 1, Payload::kText);
+      if (rank == 0 && segment >= kFirstSent + kLag)
+        receive(segment - kLag, kSteps, Payload::kText);
+      send(segment, rank + 1, Payload::kLatent);
+      if (rank + 1 < kSteps) send(segment, rank + 1, Payload::kText);
     }
     plans.push_back(std::move(plan));
   }
@@ -418,22 +420,22 @@ TEST(StreamPlan, TheTextOfAPlan) {
   EXPECT_EQ(to_string(plan_stream(config)[1]), R"(rank 1 of 2, 14 steps
  turn 0
   load step 0
-  post step 1 tokens [0, 15) peer 0 latent 1024 bytes writes [block0@1]
+  post step 1 tokens [0, 15) peer 0 latent 1024 bytes writes [segment0@1]
  turn 1
-  await step 1 tokens [0, 15) peer 0 latent 1024 bytes writes [block0@1]
-  compute step 1 blocks [0, 4) of 4 tokens [0, 15) reads [block0@1] writes [velocity.0@1/4]
-  update step 1 tokens [0, 15) reads [block0@1 velocity.0@1/4] writes [block0@2]
-  post step 1 clip 1 tokens [0, 15) peer 0 latent 1024 bytes writes [block1@2]
-  word step 1 clip 1 writes [granted0@1]
-  send step 1 clip 1 peer 0 control 8 bytes reads [granted0@1]
+  await step 1 tokens [0, 15) peer 0 latent 1024 bytes writes [segment0@1]
+  compute step 1 blocks [0, 4) of 4 tokens [0, 15) reads [segment0@1] writes [velocity.0@1/4]
+  update step 1 tokens [0, 15) reads [segment0@1 velocity.0@1/4] writes [segment0@2]
+  post step 1 segment 1 tokens [0, 15) peer 0 latent 1024 bytes writes [segment1@2]
+  word step 1 segment 1 writes [granted0@1]
+  send step 1 segment 1 peer 0 control 8 bytes reads [granted0@1]
  turn 2
-  decode step 1 tokens [0, 15) reads [block0@2]
-  await step 1 clip 1 tokens [0, 15) peer 0 latent 1024 bytes writes [block1@2]
-  compute step 1 clip 1 blocks [0, 4) of 4 tokens [0, 15) reads [block1@2] writes [velocity.0@2/4]
-  update step 1 clip 1 tokens [0, 15) reads [block1@2 velocity.0@2/4] writes [block1@3]
+  decode step 1 tokens [0, 15) reads [segment0@2]
+  await step 1 segment 1 tokens [0, 15) peer 0 latent 1024 bytes writes [segment1@2]
+  compute step 1 segment 1 blocks [0, 4) of 4 tokens [0, 15) reads [segment1@2] writes [velocity.0@2/4]
+  update step 1 segment 1 tokens [0, 15) reads [segment1@2 velocity.0@2/4] writes [segment1@3]
   wait step 2 reads [granted0@1]
  turn 3
-  decode step 1 clip 1 tokens [0, 15) reads [block1@3]
+  decode step 1 segment 1 tokens [0, 15) reads [segment1@3]
 )");
 }
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <regex>
 
-#include "parallel/schedule/block_queue.h"
+#include "parallel/schedule/segment_queue.h"
 
 namespace weft {
 namespace {
@@ -18,8 +18,8 @@ constexpr double kForward_s = 1, kDecode_s = 2.5;
 std::vector<Plan> plans_of(int blocks) {
   QueuePlanConfig config;
   config.steps.assign(3, {.model = 0, .branches = 1});
-  config.blocks = blocks;
-  config.block_frames = 2;
+  config.segments = blocks;
+  config.segment_frames = 2;
   config.context_frames = 1;
   config.frame_tokens = 6;
   config.layers = {4};
@@ -38,7 +38,7 @@ std::vector<std::vector<StepTime>> times_of(std::span<const Plan> plans) {
 
 std::string drawn(std::span<const Plan> plans, const std::vector<std::vector<StepTime>>& times) {
   return plan_svg(plans, times, "a < b & c", [](const Pass& pass) {
-    return std::to_string(pass.clip) + "." + std::to_string(pass.step);
+    return std::to_string(pass.segment) + "." + std::to_string(pass.step);
   });
 }
 

@@ -71,7 +71,7 @@ inline std::vector<std::string> t5_metadata(const std::string& model) {
     scores.push_back(score);
     types.push_back(piece.contains(3) ? std::stoi(piece.find(3)->second) : 1);
   }
-  for (int i = 0; i < 3; ++i) {  // as transformers adds them behind the pieces
+  for (int i = 0; i < 3; ++i) {  // as transformers adds them after the pieces
     tokens.push_back("<extra_id_" + std::to_string(i) + ">");
     scores.push_back(-1000);
     types.push_back(4);

@@ -120,7 +120,7 @@ std::optional<JobQueue::Page> JobQueue::newest(size_t limit, const std::string& 
   return page;
 }
 
-void JobQueue::work(const JobRunner& run) {
+void JobQueue::work(const DrawJob& run) {
   while (const EntryPtr entry = next()) run_one(*entry, run);
 }
 
@@ -163,7 +163,7 @@ JobQueue::EntryPtr JobQueue::next() {
   return found;
 }
 
-void JobQueue::run_one(Entry& entry, const JobRunner& run) {
+void JobQueue::run_one(Entry& entry, const DrawJob& run) {
   Listener listener(*this, entry);
   try {
     JobResult result = run(entry.job.drawing, listener, entry.stop);

@@ -19,8 +19,8 @@ namespace weft {
 
 // Draws a job on the calling thread. It throws Error, of the kind kStopped where it ended because
 // `stop` became true.
-using JobRunner = std::function<JobResult(const Drawing& drawing, ProgressListener& listener,
-                                          const std::atomic<bool>& stop)>;
+using DrawJob = std::function<JobResult(const Drawing& drawing, ProgressListener& listener,
+                                        const std::atomic<bool>& stop)>;
 
 struct JobLimits {
   size_t queued = 64;     // further ones are refused
@@ -56,7 +56,7 @@ class JobQueue {
   std::optional<Page> newest(size_t limit, const std::string& after) const;
 
   // Runs jobs as they come. Returns when the queue was drained.
-  void work(const JobRunner& run);
+  void work(const DrawJob& run);
   // Takes no more jobs and cancels the queued ones. The running one goes on.
   void drain();
   // Stops the running job of a draining queue, which becomes cancelled.
@@ -72,7 +72,7 @@ class JobQueue {
   class Listener;
 
   EntryPtr next();
-  void run_one(Entry& entry, const JobRunner& run);
+  void run_one(Entry& entry, const DrawJob& run);
   void finish(Entry& entry, JobState state, std::optional<JobFailure> failure = std::nullopt);
   void count_under_lock();
   void forget_under_lock();

@@ -7,7 +7,7 @@
 #include "apps/batch/job_drawing.h"
 #include "apps/command_line/placement.h"
 #include "apps/commands.h"
-#include "apps/generate/drawer.h"
+#include "apps/generate/job_runner.h"
 #include "apps/generate/resume.h"
 #include "apps/scratch_folder.h"
 #include "apps/serve/jobs/job_routes.h"
@@ -15,7 +15,7 @@
 #include "apps/serve/listen_flags.h"
 #include "apps/serve/page_routes.h"
 #include "apps/serve/server_routes.h"
-#include "engine/job/sound_clips.h"
+#include "engine/job/speech_chunks.h"
 #include "io/atomic_file.h"
 #include "io/json.h"
 #include "io/media/image.h"
@@ -150,7 +150,7 @@ class Serving {
   // A grey picture for each that the model needs, and silence for a model that follows a sound.
   void give_any_inputs(Request& request, const ScratchFolder& scratch) const {
     const ModelDirectory& model = planner_.model()->directory;
-    if (model.clips.any()) {
+    if (model.chunks.any()) {
       request.audio.path = scratch.file("silence.wav");
       write_file(request.audio.path, silent_wav());
     }
@@ -167,7 +167,7 @@ class Serving {
     request.frames = 1 + planner_.limits().frame_multiple;
   }
 
-  JobResult draw(const Drawer::Drawings& drawings) {
+  JobResult draw(const JobRunner::Drawings& drawings) {
     JobResult result;
     std::optional<Error> failed;
     drawer_.arrange(drawings.all);
@@ -253,7 +253,7 @@ class Serving {
 
   const Flags& flags_;
   const std::string folder_;
-  Drawer drawer_;
+  JobRunner drawer_;
   const Generator planner_;  // of the server's thread
   ServerState state_;
   JobQueue queue_;

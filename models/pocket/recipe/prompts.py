@@ -115,7 +115,7 @@ def listed(said, rng):
 
 
 def turned(said, rng):
-    """Ground or motion first, the colour behind the shape, and the like."""
+    """Ground or motion first, the colour after the shape, and the like."""
     out, rest = [], dict(said)
     if "ground" in rest and rng.random() < 0.7:
         rest.pop("ground")

@@ -284,7 +284,7 @@ void DisplacedMixer::attend(Context& context, const Attend& whole) {
   const AttendTags tags = take_tags(whole.layer, 1);
   apply_positions(context, whole);
   const Attend attend = own_rows(whole);
-  const FeatureKey key{.clip = pass_.clip, .branch = pass_.branch, .layer = whole.layer};
+  const FeatureKey key{.segment = pass_.segment, .branch = pass_.branch, .layer = whole.layer};
   if (!cache_) make_cache(attend);
   const bool fresh = exact(key);
   const Keys keys = fresh ? gather(context, attend, tags) : displaced(context, attend, key);

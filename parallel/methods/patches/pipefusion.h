@@ -1,7 +1,7 @@
 #pragma once
 // PipeFusion: the tokens are cut into patches, and the stages of a layer pipeline compute them one
 // after the other. A patch sees its own keys and values and those of the patches before it of the
-// present step, and those of the patches behind it of the step before.
+// present step, and those of the patches after it of the step before.
 //
 // Split: the blocks, over stages; the rows of a patch, over Ulysses and ring inside a stage.
 // Talk: none of its own. Patches travel between stages (parallel/schedule/denoise_plan.h). With

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kLayoutTextRows = 60, kTextLength = 512;
 // The first step prepares the text and warms up; on a device a second one records a graph; the last
-// one counts. Of more steps, all behind the second count.
+// one counts. Of more steps, all after the second count.
 int fewest_steps(const Device& device) { return device == Device{} ? 2 : 3; }
 // Displaced patches on two ranks, whose first step is exact.
 constexpr std::pair<const char*, Axis> kDisplaced[] = {

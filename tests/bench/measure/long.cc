@@ -47,7 +47,7 @@ struct Quality {
   std::vector<pocket::ClipScore> scores;
 };
 
-// The first frames of the blocks of a queue but block 0, and the frames of a latent frame.
+// The first frames of the segments of a queue but block 0, and the frames of a latent frame.
 struct Borders {
   std::vector<int64_t> frames;
   int64_t latent_frames;
@@ -178,7 +178,7 @@ class LongBench {
     const Queue& queue = std::get<Queue>(request.method);
     const VaeTraits& vae = model_->directory.vae_model->traits();
     Borders borders{.frames = {}, .latent_frames = vae.temporal_factor};
-    for (int block = 1; block < queue.blocks(vae.latent_frames(request.frames)); ++block)
+    for (int block = 1; block < queue.segments(vae.latent_frames(request.frames)); ++block)
       borders.frames.push_back(vae.frames(queue.frames().first(block)));
     return borders;
   }
@@ -223,7 +223,7 @@ class LongBench {
     const Queue queue = std::get<Queue>(resolved(Queue()).method);
     Queue wide = queue;
     wide.context = *queue.context / 2;
-    wide.block = *queue.block + 2 * (*queue.context - *wide.context);
+    wide.segment = *queue.segment + 2 * (*queue.context - *wide.context);
     for (const Method& method : {Method(Full()), Method(queue), Method(wide), Method(Clips())})
       if (method != Method(wide) || (!flags_.on("quick") && wide != queue))
         cases.push_back({.text = to_string(method), .way = {method}, .axis = {}});

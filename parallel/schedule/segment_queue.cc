@@ -1,4 +1,4 @@
-#include "parallel/schedule/block_queue.h"
+#include "parallel/schedule/segment_queue.h"
 
 #include <algorithm>
 #include <map>
@@ -15,17 +15,17 @@ namespace {
 
 constexpr int64_t kWordBytes = sizeof(int64_t);
 
-// The skipped steps directly behind a step.
+// The skipped steps directly after a step.
 int skips_behind(const QueuePlanConfig& config, int step) {
   int next = step + 1;
   while (next < static_cast<int>(config.steps.size()) && config.steps[next].skipped) ++next;
   return next - step - 1;
 }
-// The sets of a step: every block of the queue has its own until the stretch of skipped steps
-// behind it ends.
+// The sets of a step: every segment of the queue has its own until the stretch of skipped steps
+// after it ends.
 int sets_of(const QueuePlanConfig& config, int step) {
   const int skips = config.steps[step].skipped ? 0 : skips_behind(config, step);
-  return skips > 0 ? std::min(skips + 1, config.blocks) : 0;
+  return skips > 0 ? std::min(skips + 1, config.segments) : 0;
 }
 
 class QueueWriter final : public PlanWriter {
@@ -41,12 +41,12 @@ class QueueWriter final : public PlanWriter {
         branch_(mesh_.at(Axis::kCfg, rank)),
         parts_(config.layout.sequence()),
         part_(mesh_.sequence_index(rank)) {
-    for (const int block : {0, 1})
+    for (const int segment : {0, 1})
       for (int part = 0; part < parts_; ++part) {
-        const Range own = config.own(block, part);
-        has_own_[block].push_back(own.size() > 0);
+        const Range own = config.own(segment, part);
+        has_own_[segment].push_back(own.size() > 0);
         for (int to = 0; to < parts_; ++to)
-          is_before_[block].push_back(intersection(prefix_tokens(config, to), own).size() > 0);
+          is_before_[segment].push_back(intersection(prefix_tokens(config, to), own).size() > 0);
       }
   }
 
@@ -69,7 +69,7 @@ class QueueWriter final : public PlanWriter {
     at[static_cast<int>(Axis::kUlysses)] = part;
     return mesh_.rank_at(at);
   }
-  // The rank that updates a part of a block for this one: it computes the same branch and width.
+  // The rank that updates a part of a segment for this one: it computes the same branch and width.
   int updater(int part) const { return rank_at(branch_, stages_ - 1, part); }
   // The decoder takes its rows from such a rank, too.
   bool decoder_beside() const {
@@ -77,11 +77,11 @@ class QueueWriter final : public PlanWriter {
                                       mesh_.sequence_index(config_.decoder));
   }
 
-  Pass pass(int block, int step, int branch = 0) const {
-    return {.request = branch ? 0 : config_.prompt(block),
+  Pass pass(int segment, int step, int branch = 0) const {
+    return {.prompt = branch ? 0 : config_.prompt(segment),
             .model = config_.steps[step].model,
             .branch = branch,
-            .clip = block,
+            .segment = segment,
             .step = step};
   }
   Step message(const Pass& pass, int peer, Payload payload, const Range& tokens) const {
@@ -91,145 +91,150 @@ class QueueWriter final : public PlanWriter {
     return step;
   }
 
-  bool has_own(int block, int part) const { return has_own_[block > 0][part]; }
-  // z_k^(j): the rows of block k that belong to turn k + j.
-  SlotVersion rows(int block, int part, int turn) const {
-    return {config_.block_slot(block, part), turn};
+  bool has_own(int segment, int part) const { return has_own_[segment > 0][part]; }
+  // z_k^(j): the rows of segment k that belong to turn k + j.
+  SlotVersion rows(int segment, int part, int turn) const {
+    return {config_.segment_slot(segment, part), turn};
   }
   // Returns whether a rank of the first stage reads z_k^(j) as its own frames or as the frames
   // before.
-  bool is_own(int block, int part, int j, int of_part) const {
-    return j < steps() && !skipped(j) && computes_in(j) && part == of_part && has_own(block, part);
+  bool is_own(int segment, int part, int j, int of_part) const {
+    return j < steps() && !skipped(j) && computes_in(j) && part == of_part &&
+           has_own(segment, part);
   }
-  bool is_prefix(int block, int part, int j, int of_part) const {
-    return j > 0 && block + 1 < config_.blocks && !skipped(j - 1) && computes_in(j - 1) &&
-           is_before_[block > 0][part * parts_ + of_part];
+  bool is_prefix(int segment, int part, int j, int of_part) const {
+    return j > 0 && segment + 1 < config_.segments && !skipped(j - 1) && computes_in(j - 1) &&
+           is_before_[segment > 0][part * parts_ + of_part];
   }
   // Returns whether this rank, of the last stage, embeds its part of z_k^(j): the step is skipped,
-  // or the one behind it is, so that it keeps what the transformer blocks add.
-  bool embeds(int block, int j) const {
+  // or the one after it is, so that it keeps what the transformer blocks add.
+  bool embeds(int segment, int j) const {
     return last() && j < steps() && (skipped(j) || skipped(j + 1)) && computes_in(j) &&
-           has_own(block, part_);
+           has_own(segment, part_);
   }
-  bool is_decoded(int block, int part, int j) const { return j == steps() && has_own(block, part); }
+  bool is_decoded(int segment, int part, int j) const {
+    return j == steps() && has_own(segment, part);
+  }
   // Returns whether this rank reads z_k^(j) of a part beside its update.
-  bool reads(int block, int part, int j) const {
-    return (first() && (is_own(block, part, j, part_) || is_prefix(block, part, j, part_))) ||
-           (part == part_ && embeds(block, j)) || (decodes() && is_decoded(block, part, j));
+  bool reads(int segment, int part, int j) const {
+    return (first() && (is_own(segment, part, j, part_) || is_prefix(segment, part, j, part_))) ||
+           (part == part_ && embeds(segment, j)) || (decodes() && is_decoded(segment, part, j));
   }
-  bool wanted(int block, int j) const {
-    bool any = embeds(block, j) || (decoder_beside() && is_decoded(block, part_, j));
+  bool wanted(int segment, int j) const {
+    bool any = embeds(segment, j) || (decoder_beside() && is_decoded(segment, part_, j));
     for (int to = 0; to < parts_; ++to)
-      any = any || is_own(block, part_, j, to) || is_prefix(block, part_, j, to);
+      any = any || is_own(segment, part_, j, to) || is_prefix(segment, part_, j, to);
     return any;
   }
-  // Returns whether this rank, of the last stage, updates its part of the block in a step. It does
-  // so as long as a rank needs the rows of a later step.
-  bool updates(int block, int step) const {
+  // Returns whether this rank, of the last stage, updates its part of the segment in a step. It
+  // does so as long as a rank needs the rows of a later step.
+  bool updates(int segment, int step) const {
     for (int j = step + 1; last() && j <= steps(); ++j)
-      if (wanted(block, j)) return true;
+      if (wanted(segment, j)) return true;
     return false;
   }
   // Returns whether the rank `peer` sends this one the rows of a part for a turn.
-  bool takes_from(int peer, int block, int part, int turn) const {
-    return peer == updater(part) && reads(block, part, turn - block);
+  bool takes_from(int peer, int segment, int part, int turn) const {
+    return peer == updater(part) && reads(segment, part, turn - segment);
   }
-  bool holds(int block, int part, int turn) const {
-    const int j = turn - block;
-    return reads(block, part, j) || (part == part_ && j < steps() && updates(block, j));
+  bool holds(int segment, int part, int turn) const {
+    const int j = turn - segment;
+    return reads(segment, part, j) || (part == part_ && j < steps() && updates(segment, j));
   }
 
   std::vector<SlotVersion> begins() const override {
     std::vector<SlotVersion> held;
     const int turn = config_.first_turn;
-    for (int block = std::max(0, turn - steps()); block < std::min(turn, config_.blocks); ++block)
+    for (int segment = std::max(0, turn - steps()); segment < std::min(turn, config_.segments);
+         ++segment)
       for (int part = 0; part < parts_; ++part)
-        if (holds(block, part, turn)) held.push_back(rows(block, part, turn));
-    const Range blocks = config_.passes(turn);
-    for (auto block = static_cast<int>(blocks.begin); block < std::min<int>(turn, blocks.end);
-         ++block)
-      if (const int step = turn - block; skipped(step))
+        if (holds(segment, part, turn)) held.push_back(rows(segment, part, turn));
+    const Range segments = config_.passes(turn);
+    for (auto segment = static_cast<int>(segments.begin);
+         segment < std::min<int>(turn, segments.end); ++segment)
+      if (const int step = turn - segment; skipped(step))
         for (int branch = 0; branch < config_.steps[step].branches; ++branch) {
-          const Pass kept = pass(block, config_.computed(step), branch);
-          if (computes(branch) && leaves_keys(block, kept.step)) held.push_back(keys(kept));
-          if (computes(branch) && embeds(block, step)) held.push_back(added(kept));
+          const Pass kept = pass(segment, config_.computed(step), branch);
+          if (computes(branch) && leaves_keys(segment, kept.step)) held.push_back(keys(kept));
+          if (computes(branch) && embeds(segment, step)) held.push_back(added(kept));
         }
     return held;
   }
   std::vector<SlotVersion> ends() const override { return {}; }
 
-  void enter(int block) {
-    Step step{.kind = Kind::kEnter, .pass = pass(block, 0)};
+  void enter(int segment) {
+    Step step{.kind = Kind::kEnter, .pass = pass(segment, 0)};
     for (int part = 0; part < parts_; ++part)
-      if (holds(block, part, block)) step.writes.push_back(rows(block, part, block));
+      if (holds(segment, part, segment)) step.writes.push_back(rows(segment, part, segment));
     if (!step.writes.empty()) add(std::move(step));
   }
 
-  bool arrives(int block, int part, int turn) const {
-    return updater(part) != rank() && turn > block && turn > config_.first_turn;
+  bool arrives(int segment, int part, int turn) const {
+    return updater(part) != rank() && turn > segment && turn > config_.first_turn;
   }
-  Step rows_message(int block, int part, int turn, int peer) const {
-    return message(pass(block, turn - block - 1), peer, Payload::kLatent, config_.own(block, part));
+  Step rows_message(int segment, int part, int turn, int peer) const {
+    return message(pass(segment, turn - segment - 1), peer, Payload::kLatent,
+                   config_.own(segment, part));
   }
-  void receive_rows(Kind kind, int block, int part, int turn) {
-    receive(kind, rows_message(block, part, turn, updater(part)), rows(block, part, turn));
+  void receive_rows(Kind kind, int segment, int part, int turn) {
+    receive(kind, rows_message(segment, part, turn, updater(part)), rows(segment, part, turn));
   }
   // The rows that pass (k, turn - k) reads on the first stage.
-  std::vector<SlotVersion> rows_read(int block, int turn) const {
+  std::vector<SlotVersion> rows_read(int segment, int turn) const {
     std::vector<SlotVersion> read;
-    if (is_own(block, part_, turn - block, part_)) read.push_back(rows(block, part_, turn));
-    for (int part = 0; part < parts_ && block > 0; ++part)
-      if (is_prefix(block - 1, part, turn - block + 1, part_))
-        read.push_back(rows(block - 1, part, turn));
+    if (is_own(segment, part_, turn - segment, part_)) read.push_back(rows(segment, part_, turn));
+    for (int part = 0; part < parts_ && segment > 0; ++part)
+      if (is_prefix(segment - 1, part, turn - segment + 1, part_))
+        read.push_back(rows(segment - 1, part, turn));
     return read;
   }
   // Awaits those of them that another rank sends and that no earlier pass has read.
-  void await_rows(int block, int turn) {
-    const int j = turn - block;
-    if (is_own(block, part_, j, part_) && arrives(block, part_, turn) &&
-        !is_prefix(block, part_, j, part_))
-      receive_rows(Kind::kAwait, block, part_, turn);
-    for (int part = 0; part < parts_ && block > 0; ++part)
-      if (is_prefix(block - 1, part, j + 1, part_) && arrives(block - 1, part, turn))
-        receive_rows(Kind::kAwait, block - 1, part, turn);
+  void await_rows(int segment, int turn) {
+    const int j = turn - segment;
+    if (is_own(segment, part_, j, part_) && arrives(segment, part_, turn) &&
+        !is_prefix(segment, part_, j, part_))
+      receive_rows(Kind::kAwait, segment, part_, turn);
+    for (int part = 0; part < parts_ && segment > 0; ++part)
+      if (is_prefix(segment - 1, part, j + 1, part_) && arrives(segment - 1, part, turn))
+        receive_rows(Kind::kAwait, segment - 1, part, turn);
   }
-  void post_rows(int block, int turn) {
+  void post_rows(int segment, int turn) {
     for (int part = 0; part < parts_; ++part)
-      if (arrives(block, part, turn) && reads(block, part, turn - block))
-        receive_rows(Kind::kPost, block, part, turn);
+      if (arrives(segment, part, turn) && reads(segment, part, turn - segment))
+        receive_rows(Kind::kPost, segment, part, turn);
   }
 
   std::vector<Pass> forwards(int turn) const {
     std::vector<Pass> made;
-    const Range blocks = config_.passes(turn);
-    for (auto k = static_cast<int>(blocks.end) - 1; k >= blocks.begin; --k)
+    const Range segments = config_.passes(turn);
+    for (auto k = static_cast<int>(segments.end) - 1; k >= segments.begin; --k)
       for (int branch = 0; branch < config_.steps[turn - k].branches; ++branch)
         if (computes(branch) && !skipped(turn - k)) made.push_back(pass(k, turn - k, branch));
     return made;
   }
   bool uses(int turn, int model) const {
-    const Range blocks = config_.passes(turn);
-    for (auto k = static_cast<int>(blocks.begin); k < blocks.end; ++k)
+    const Range segments = config_.passes(turn);
+    for (auto k = static_cast<int>(segments.begin); k < segments.end; ++k)
       if (config_.steps[turn - k].model == model && computes_in(turn - k)) return true;
     return false;
   }
   // A pass is counted among those of its turn, from the tail of the queue on.
   int order(const Pass& pass) const {
-    const auto tail = static_cast<int>(config_.passes(pass.clip + pass.step).end) - 1;
-    return 2 * (tail - pass.clip) + pass.branch;
+    const auto tail = static_cast<int>(config_.passes(pass.segment + pass.step).end) - 1;
+    return 2 * (tail - pass.segment) + pass.branch;
   }
   // The number of forwards of this rank in the turns before, which chooses the hidden buffer.
   int64_t forwards_before(int turn) const {
     int64_t count = 0;
-    std::vector<int64_t> up_to{0};  // forwards of a block in its first steps
+    std::vector<int64_t> up_to{0};  // forwards of a segment in its first steps
     for (int i = 0; i < steps(); ++i) {
       const int made = cfg_ == 1 ? config_.steps[i].branches : static_cast<int>(computes_in(i));
       up_to.push_back(up_to.back() + (skipped(i) ? 0 : made));
     }
     for (int before = config_.first_turn; before < turn; ++before) {
-      const Range blocks = config_.passes(before);
-      if (blocks.size() > 0)
-        count += up_to[before - blocks.begin + 1] - up_to[before - blocks.end + 1];
+      const Range segments = config_.passes(before);
+      if (segments.size() > 0)
+        count += up_to[before - segments.begin + 1] - up_to[before - segments.end + 1];
     }
     return count;
   }
@@ -251,7 +256,7 @@ class QueueWriter final : public PlanWriter {
     wait_for_send(step.pass, kWordSlot);
     if (!step.reads.empty() || !step.writes.empty()) add(std::move(step));
   }
-  // The root sends it behind its first pass, whose hidden rows another rank has awaited before, or
+  // The root sends it after its first pass, whose hidden rows another rank has awaited before, or
   // at the end of a turn without one.
   void send_word(int turn) {
     for (int to = 1; to < ranks() && sends_word_; ++to)
@@ -265,21 +270,21 @@ class QueueWriter final : public PlanWriter {
 
   void write_turn(int turn) override {
     if (config_.control) make_word(turn);
-    if (turn < config_.blocks) enter(turn);
+    if (turn < config_.segments) enter(turn);
     for (int model = 0; model < static_cast<int>(config_.layers.size()); ++model)
       if (uses(turn, model) && (turn == config_.first_turn || !uses(turn - 1, model)))
         add({.kind = Kind::kLoad, .pass = {.model = model, .step = turn}});
     number_ = forwards_before(turn);
-    const Range blocks = config_.passes(turn);
+    const Range segments = config_.passes(turn);
     std::vector<Pass> todo = forwards(turn);
     if (!todo.empty() && (turn == config_.first_turn || forwards(turn - 1).empty()))
       post_hidden(todo.front());
-    if (turn + 1 < config_.turns().end)  // its first forward is posted behind the last one of this
+    if (turn + 1 < config_.turns().end)  // its first forward is posted after the last one of this
       if (const std::vector<Pass> next = forwards(turn + 1); !next.empty())
         todo.push_back(next.front());
     receive_word(Kind::kPost, turn);
     auto next = todo.begin();
-    for (auto k = static_cast<int>(blocks.end) - 1; k >= blocks.begin; --k) {
+    for (auto k = static_cast<int>(segments.end) - 1; k >= segments.begin; --k) {
       post_velocity(k, turn - k);
       if (first() && computes_in(turn - k)) await_rows(k, turn);
       for (int branch = 0; branch < config_.steps[turn - k].branches; ++branch)
@@ -301,9 +306,9 @@ class QueueWriter final : public PlanWriter {
 
   // A stage sends the buffer that it has received, because hidden rows change in place; so a third
   // one can be filled while the second one is in use.
-  SlotVersion hidden(const Pass& pass, int64_t number, int blocks) const {
+  SlotVersion hidden(const Pass& pass, int64_t number, int segments) const {
     const int buffers = 1 + !first() + !last();
-    return {buffer_slot(number % buffers), pass.clip + pass.step, blocks, order(pass)};
+    return {buffer_slot(number % buffers), pass.segment + pass.step, segments, order(pass)};
   }
   Step hidden_message(const Pass& pass, int stage) const {
     return message(pass, rank_at(branch_, stage, part_), Payload::kHidden, config_.part(part_));
@@ -317,37 +322,38 @@ class QueueWriter final : public PlanWriter {
   }
 
   SlotVersion velocity(const Pass& pass) const {
-    return {velocity_slot(pass.branch), pass.clip + pass.step, config_.layers[pass.model],
+    return {velocity_slot(pass.branch), pass.segment + pass.step, config_.layers[pass.model],
             order(pass)};
   }
-  // The keys that a pass leaves for one of the block before it.
+  // The keys that a pass leaves for one of the segment before it.
   SlotVersion keys(const Pass& pass) const {
-    return {keys_slot(config_.kept_set(pass.clip, pass.step), pass.branch), pass.clip + pass.step,
-            layers(pass).end, order(pass)};
+    return {keys_slot(config_.kept_set(pass.segment, pass.step), pass.branch),
+            pass.segment + pass.step, layers(pass).end, order(pass)};
   }
   // The rows that the transformer blocks add in a pass before a skipped one.
   SlotVersion added(const Pass& pass) const {
-    return {added_slot(config_.kept_set(pass.clip, pass.step), pass.branch), pass.clip + pass.step,
-            config_.layers[pass.model], order(pass)};
+    return {added_slot(config_.kept_set(pass.segment, pass.step), pass.branch),
+            pass.segment + pass.step, config_.layers[pass.model], order(pass)};
   }
-  // The step whose keys pass (k, i) reads of block k + 1, if any. Another expert's keys are
+  // The step whose keys pass (k, i) reads of segment k + 1, if any. Another expert's keys are
   // dropped.
-  std::optional<int> right_step(int block, int step) const {
-    if (config_.context_frames == 0 || step == 0 || skipped(step) || block + 1 >= config_.blocks)
+  std::optional<int> right_step(int segment, int step) const {
+    if (config_.context_frames == 0 || step == 0 || skipped(step) ||
+        segment + 1 >= config_.segments)
       return std::nullopt;
     const int from = config_.computed(step - 1);
     if (config_.steps[from].model != config_.steps[step].model) return std::nullopt;
     return from;
   }
   // Returns whether a pass that is not skipped leaves keys.
-  bool leaves_keys(int block, int step) const {
+  bool leaves_keys(int segment, int step) const {
     const int reader = step + 1 + skips_behind(config_, step);
-    return block > 0 && reader < steps() && right_step(block - 1, reader).has_value();
+    return segment > 0 && reader < steps() && right_step(segment - 1, reader).has_value();
   }
   // A pass may read what passes of earlier turns have kept.
   static void state_age(Step& step) {
     for (const SlotVersion& read : step.reads)
-      step.stale = std::max(step.stale, step.pass.clip + step.pass.step - read.turn);
+      step.stale = std::max(step.stale, step.pass.segment + step.pass.step - read.turn);
   }
 
   void forward(int turn, const Pass& pass, const std::optional<Pass>& next) {
@@ -355,7 +361,7 @@ class QueueWriter final : public PlanWriter {
     Step step{
         .kind = Kind::kCompute, .pass = pass, .blocks = layers, .tokens = config_.part(part_)};
     if (first()) {
-      step.reads = rows_read(pass.clip, turn);
+      step.reads = rows_read(pass.segment, turn);
     } else {
       step.reads = {hidden(pass, number_, layers.begin)};
       receive(Kind::kAwait, hidden_message(pass, stage_ - 1), step.reads[0]);
@@ -363,14 +369,14 @@ class QueueWriter final : public PlanWriter {
     const SlotVersion out = last() ? velocity(pass) : hidden(pass, number_, layers.end);
     ++number_;
     if (next) post_hidden(*next);
-    const bool keeps = embeds(pass.clip, pass.step);
-    if (keeps && !first()) step.reads.push_back(rows(pass.clip, part_, turn));
-    if (const std::optional<int> right = right_step(pass.clip, pass.step))
-      step.reads.push_back(keys(this->pass(pass.clip + 1, *right, pass.branch)));
+    const bool keeps = embeds(pass.segment, pass.step);
+    if (keeps && !first()) step.reads.push_back(rows(pass.segment, part_, turn));
+    if (const std::optional<int> right = right_step(pass.segment, pass.step))
+      step.reads.push_back(keys(this->pass(pass.segment + 1, *right, pass.branch)));
     state_age(step);
-    if (!last() || updates(pass.clip, pass.step) || sends_velocity(pass.clip, pass.step))
+    if (!last() || updates(pass.segment, pass.step) || sends_velocity(pass.segment, pass.step))
       step.writes.push_back(out);
-    if (leaves_keys(pass.clip, pass.step)) step.writes.push_back(keys(pass));
+    if (leaves_keys(pass.segment, pass.step)) step.writes.push_back(keys(pass));
     if (keeps) step.writes.push_back(added(pass));
     wait_for_send(pass, out.slot);
     add(std::move(step));
@@ -380,74 +386,75 @@ class QueueWriter final : public PlanWriter {
 
   // A skipped pass: the last stage alone has something to do.
   void reuse(const Pass& pass) {
-    if (!embeds(pass.clip, pass.step)) return;
+    if (!embeds(pass.segment, pass.step)) return;
     Step step{.kind = Kind::kCompute,
               .pass = pass,
               .blocks = BlockRange::all(config_.layers[pass.model]),
-              .tokens = config_.own(pass.clip, part_),
+              .tokens = config_.own(pass.segment, part_),
               .reuses = true,
-              .reads = {rows(pass.clip, part_, pass.clip + pass.step),
-                        added(this->pass(pass.clip, config_.computed(pass.step), pass.branch))}};
+              .reads = {rows(pass.segment, part_, pass.segment + pass.step),
+                        added(this->pass(pass.segment, config_.computed(pass.step), pass.branch))}};
     state_age(step);
-    if (updates(pass.clip, pass.step) || sends_velocity(pass.clip, pass.step))
+    if (updates(pass.segment, pass.step) || sends_velocity(pass.segment, pass.step))
       step.writes.push_back(velocity(pass));
     wait_for_send(pass, velocity(pass).slot);
     add(std::move(step));
-    send_word(pass.clip + pass.step);
+    send_word(pass.segment + pass.step);
   }
 
   Step velocity_message(const Pass& pass) const {
     return message(pass, rank_at(1 - branch_, stage_, part_), Payload::kVelocity,
-                   config_.own(pass.clip, part_));
+                   config_.own(pass.segment, part_));
   }
   // Returns whether this branch's velocity goes to the other rank; then, whether the other's comes
   // here.
-  bool sends_velocity(int block, int step) const {
+  bool sends_velocity(int segment, int step) const {
     return cfg_ == 2 && last() && computes_in(step) &&
-           other(rank_at(1 - branch_, stage_, part_)).updates(block, step);
+           other(rank_at(1 - branch_, stage_, part_)).updates(segment, step);
   }
-  bool takes_velocity(int block, int step) const {
-    return cfg_ == 2 && 1 - branch_ < config_.steps[step].branches && updates(block, step);
+  bool takes_velocity(int segment, int step) const {
+    return cfg_ == 2 && 1 - branch_ < config_.steps[step].branches && updates(segment, step);
   }
-  void post_velocity(int block, int step) {
-    if (!takes_velocity(block, step)) return;
-    const Pass other = pass(block, step, 1 - branch_);
+  void post_velocity(int segment, int step) {
+    if (!takes_velocity(segment, step)) return;
+    const Pass other = pass(segment, step, 1 - branch_);
     receive(Kind::kPost, velocity_message(other), velocity(other));
   }
   // Every branch's last stage needs both velocities for its update.
-  void exchange_velocities(int block, int step) {
-    const Pass mine = pass(block, step, branch_);
-    if (sends_velocity(block, step)) send(velocity_message(mine), velocity(mine));
-    if (!takes_velocity(block, step)) return;
-    const Pass other = pass(block, step, 1 - branch_);
+  void exchange_velocities(int segment, int step) {
+    const Pass mine = pass(segment, step, branch_);
+    if (sends_velocity(segment, step)) send(velocity_message(mine), velocity(mine));
+    if (!takes_velocity(segment, step)) return;
+    const Pass other = pass(segment, step, 1 - branch_);
     receive(Kind::kAwait, velocity_message(other), velocity(other));
   }
 
-  void update(int block, int i) {
-    const int turn = block + i;
-    const SlotVersion made = rows(block, part_, turn + 1);
+  void update(int segment, int i) {
+    const int turn = segment + i;
+    const SlotVersion made = rows(segment, part_, turn + 1);
     Step step{.kind = Kind::kUpdate,
-              .pass = pass(block, i),
-              .tokens = config_.own(block, part_),
-              .reads = {rows(block, part_, turn)},
+              .pass = pass(segment, i),
+              .tokens = config_.own(segment, part_),
+              .reads = {rows(segment, part_, turn)},
               .writes = {made}};
     for (int branch = 0; branch < config_.steps[i].branches; ++branch)
-      step.reads.push_back(velocity(pass(block, i, branch)));
+      step.reads.push_back(velocity(pass(segment, i, branch)));
     wait_for_send(step.pass, made.slot);
     add(std::move(step));
     for (int to = 0; to < ranks(); ++to)
-      if (to != rank() && other(to).takes_from(rank(), block, part_, turn + 1))
-        send(rows_message(block, part_, turn + 1, to), made);
+      if (to != rank() && other(to).takes_from(rank(), segment, part_, turn + 1))
+        send(rows_message(segment, part_, turn + 1, to), made);
   }
 
-  void decode(int block, int turn) {
+  void decode(int segment, int turn) {
     Step step{
-        .kind = Kind::kDecode, .pass = pass(block, steps() - 1), .tokens = config_.own(block)};
+        .kind = Kind::kDecode, .pass = pass(segment, steps() - 1), .tokens = config_.own(segment)};
     for (int part = 0; part < parts_; ++part) {
-      if (!is_decoded(block, part, steps())) continue;
-      const bool read_before = first() && is_prefix(block, part, steps(), part_);
-      if (arrives(block, part, turn) && !read_before) receive_rows(Kind::kAwait, block, part, turn);
-      step.reads.push_back(rows(block, part, turn));
+      if (!is_decoded(segment, part, steps())) continue;
+      const bool read_before = first() && is_prefix(segment, part, steps(), part_);
+      if (arrives(segment, part, turn) && !read_before)
+        receive_rows(Kind::kAwait, segment, part, turn);
+      step.reads.push_back(rows(segment, part, turn));
     }
     add(std::move(step));
   }
@@ -465,7 +472,7 @@ class QueueWriter final : public PlanWriter {
   int64_t number_ = 0;  // of the next forward
   bool sends_word_ = false;
   mutable std::map<int, std::unique_ptr<QueueWriter>> others_;
-  // For block 0, and for all later ones, which are alike: by part, if the part has own rows; by
+  // For segment 0, and for all later ones, which are alike: by part, if the part has own rows; by
   // part and the part of a reader, if they are among the frames before that it reads.
   std::array<std::vector<bool>, 2> has_own_, is_before_;
 };
@@ -474,29 +481,29 @@ class QueueWriter final : public PlanWriter {
 
 Range QueuePlanConfig::passes(int turn) const {
   const int begin = std::max(0, turn - static_cast<int>(steps.size()) + 1);
-  return {begin, std::max(begin, std::min(turn + 1, blocks))};
+  return {begin, std::max(begin, std::min(turn + 1, segments))};
 }
 
-Range QueuePlanConfig::kept_blocks(int turn) const {
-  return {std::max<int64_t>(0, turn - std::ssize(steps)), std::min(turn, blocks)};
+Range QueuePlanConfig::kept_segments(int turn) const {
+  return {std::max<int64_t>(0, turn - std::ssize(steps)), std::min(turn, segments)};
 }
 
-Range QueuePlanConfig::stepped_blocks(int turn) const {
-  const Range kept = kept_blocks(turn);
+Range QueuePlanConfig::stepped_segments(int turn) const {
+  const Range kept = kept_segments(turn);
   return {kept.begin + (turn >= std::ssize(steps)), kept.end};
 }
 
-Range QueuePlanConfig::own(int block, int part) const {
-  return intersection(own(block), this->part(part));
+Range QueuePlanConfig::own(int segment, int part) const {
+  return intersection(own(segment), this->part(part));
 }
 
-SlotId QueuePlanConfig::block_slot(int block, int part) const {
-  const int live = std::min(static_cast<int>(steps.size()), blocks) + 1;
-  return {.kind = SlotKind::kBlock, .block = block % live, .part = part};
+SlotId QueuePlanConfig::segment_slot(int segment, int part) const {
+  const int live = std::min(static_cast<int>(steps.size()), segments) + 1;
+  return {.kind = SlotKind::kSegment, .segment = segment % live, .part = part};
 }
 
-int QueuePlanConfig::prompt(int block) const {
-  return prompts.empty() ? 0 : prompts[std::min<size_t>(block, prompts.size() - 1)];
+int QueuePlanConfig::prompt(int segment) const {
+  return prompts.empty() ? 0 : prompts[std::min<size_t>(segment, prompts.size() - 1)];
 }
 
 int QueuePlanConfig::computed(int step) const {
@@ -510,10 +517,10 @@ int QueuePlanConfig::kept_sets() const {
   return sets;
 }
 
-int QueuePlanConfig::kept_set(int block, int step) const {
+int QueuePlanConfig::kept_set(int segment, int step) const {
   const int own = sets_of(*this, step);
   if (own == 0) return 0;
-  int set = 1 + block % own;
+  int set = 1 + segment % own;
   while (step-- > 0) set += sets_of(*this, step);
   return set;
 }
@@ -527,7 +534,7 @@ int QueuePlanConfig::longest_skip() const {
 
 Range prefix_tokens(const QueuePlanConfig& config, int part) {
   const Range rows = intersection(config.part(part), {0, config.own(1).begin});
-  const int64_t by = config.block_frames * config.frame_tokens;
+  const int64_t by = config.segment_frames * config.frame_tokens;
   return {rows.begin + by, rows.end + by};
 }
 
@@ -536,9 +543,9 @@ Plan plan_queue(const QueuePlanConfig& config, const Range& turns, int rank) {
   CHECK(turns.begin >= all.begin && turns.begin < turns.end && turns.end <= all.end, "turns",
         to_string(turns), "of", to_string(all));
   CHECK(config.layout[Axis::kData] == 1 && config.layout.blocks() == 1, to_string(config.layout));
-  CHECK(!config.steps.empty() && config.blocks >= 1 && config.context_frames >= 0 &&
-            config.context_frames <= config.block_frames,
-        "steps", config.steps.size(), "blocks", config.blocks, "frames", config.block_frames,
+  CHECK(!config.steps.empty() && config.segments >= 1 && config.context_frames >= 0 &&
+            config.context_frames <= config.segment_frames,
+        "steps", config.steps.size(), "blocks", config.segments, "frames", config.segment_frames,
         config.context_frames);
   CHECK(!config.steps[0].skipped, "step 0 is skipped");
   CHECK(config.decoder >= 0 && config.decoder < config.layout.ranks(), "decoder", config.decoder);

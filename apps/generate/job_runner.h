@@ -1,5 +1,5 @@
 #pragma once
-// Drawer: draws resolved jobs one after the other on the ranks of a command line. Each gets its
+// JobRunner: draws resolved jobs one after the other on the ranks of a command line. Each gets its
 // file, its sidecar, and checkpoints while it runs.
 #include <functional>
 #include <memory>
@@ -35,11 +35,11 @@ using ResultListener = std::function<void(const Finished&)>;
 // Hears of the drawing of this index that failed.
 using FailureListener = std::function<void(size_t index, const Error& error)>;
 
-class Drawer {
+class JobRunner {
  public:
   // Finds the ranks and opens --model, unless `model` is given.
-  Drawer(const Flags& flags, std::shared_ptr<const OpenModel> model);
-  ~Drawer();
+  JobRunner(const Flags& flags, std::shared_ptr<const OpenModel> model);
+  ~JobRunner();
 
   const Ranks& ranks() const { return ranks_; }
   // For planning: it belongs to no rank.

@@ -1,6 +1,6 @@
-// Tests the plans of the block queue: golden slots, soundness under every layout, the laws that the
-// table alone shows, and faults that the checker must find.
-#include "parallel/schedule/block_queue.h"
+// Tests the plans of the segment queue: golden slots, soundness under every layout, the laws that
+// the table alone shows, and faults that the checker must find.
+#include "parallel/schedule/segment_queue.h"
 
 #include <gtest/gtest.h>
 
@@ -14,16 +14,16 @@ namespace {
 using Kind = Step::Kind;
 
 struct Numbers {
-  int steps = 5, blocks = 4, stages = 1;
-  int64_t block_frames = 4, context_frames = 2;
+  int steps = 5, segments = 4, stages = 1;
+  int64_t segment_frames = 4, context_frames = 2;
   int branches = 1;
 };
 
 QueuePlanConfig queue(const Numbers& n) {
   QueuePlanConfig config;
   config.steps.assign(n.steps, {.model = 0, .branches = n.branches});
-  config.blocks = n.blocks;
-  config.block_frames = n.block_frames;
+  config.segments = n.segments;
+  config.segment_frames = n.segment_frames;
   config.context_frames = n.context_frames;
   config.frame_tokens = 6;
   config.layers = {std::max(7, n.stages)};
@@ -61,14 +61,14 @@ int64_t makespan(const std::vector<Plan>& plans) {
   return end;
 }
 
-// The published table of T = 5, B = 4, N = 3: (iteration, block, step)@slot on stage 0. Stage r
+// The published table of T = 5, B = 4, N = 3: (iteration, segment, step)@slot on stage 0. Stage r
 // runs it r slots later.
 TEST(BlockQueue, GoldenSlots) {
   const std::vector<Plan> plans = plan_queue(queue({.stages = 3}));
   for (int rank = 0; rank < 3; ++rank) {
     std::string text;
     for (const QueueForward& f : forwards(plans, rank))
-      text += "(" + std::to_string(f.step->turn) + "," + std::to_string(f.pass.clip) + "," +
+      text += "(" + std::to_string(f.step->turn) + "," + std::to_string(f.pass.segment) + "," +
               std::to_string(f.pass.step) + ")@" + std::to_string(f.slot - rank) + " ";
     EXPECT_EQ(text,
               "(0,0,0)@0 (1,1,0)@3 (1,0,1)@4 (2,2,0)@6 (2,1,1)@7 (2,0,2)@8 (3,3,0)@9 (3,2,1)@10 "
@@ -80,41 +80,41 @@ TEST(BlockQueue, GoldenSlots) {
 
 constexpr const char* kLastOfTwo = R"(rank 1 of 2, 27 steps
  turn 0
-  enter step 0 writes [block0.0@0]
+  enter step 0 writes [segment0.0@0]
   load step 0
   post step 0 tokens [0, 36) peer 0 hidden 3456 bytes writes [buffer.0@0/4]
   await step 0 tokens [0, 36) peer 0 hidden 3456 bytes writes [buffer.0@0/4]
-  post step 0 clip 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [buffer.1@1/4]
+  post step 0 segment 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [buffer.1@1/4]
   compute step 0 blocks [4, 7) of 7 tokens [0, 36) reads [buffer.0@0/4] writes [velocity.0@0/7]
-  update step 0 tokens [0, 36) reads [block0.0@0 velocity.0@0/7] writes [block0.0@1]
-  send step 0 tokens [0, 36) peer 0 latent 9216 bytes reads [block0.0@1]
+  update step 0 tokens [0, 36) reads [segment0.0@0 velocity.0@0/7] writes [segment0.0@1]
+  send step 0 tokens [0, 36) peer 0 latent 9216 bytes reads [segment0.0@1]
  turn 1
-  enter step 0 clip 1 writes [block1.0@1]
-  await step 0 clip 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [buffer.1@1/4]
+  enter step 0 segment 1 writes [segment1.0@1]
+  await step 0 segment 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [buffer.1@1/4]
   post step 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [buffer.0@1.2/4]
-  compute step 0 clip 1 blocks [4, 7) of 7 tokens [0, 36) reads [buffer.1@1/4] writes [velocity.0@1/7 keys.0.0@1/7]
-  update step 0 clip 1 tokens [12, 36) reads [block1.0@1 velocity.0@1/7] writes [block1.0@2]
-  send step 0 clip 1 tokens [12, 36) peer 0 latent 6144 bytes reads [block1.0@2]
+  compute step 0 segment 1 blocks [4, 7) of 7 tokens [0, 36) reads [buffer.1@1/4] writes [velocity.0@1/7 keys.0.0@1/7]
+  update step 0 segment 1 tokens [12, 36) reads [segment1.0@1 velocity.0@1/7] writes [segment1.0@2]
+  send step 0 segment 1 tokens [12, 36) peer 0 latent 6144 bytes reads [segment1.0@2]
   await step 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [buffer.0@1.2/4]
-  post step 1 clip 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [buffer.1@2/4]
+  post step 1 segment 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [buffer.1@2/4]
   compute step 1 blocks [4, 7) of 7 tokens [0, 36) reads [buffer.0@1.2/4 keys.0.0@1/7] writes [velocity.0@1.2/7]
-  wait step 1 reads [block0.0@1]
-  update step 1 tokens [0, 36) reads [block0.0@1 velocity.0@1.2/7] writes [block0.0@2]
-  send step 1 tokens [0, 36) peer 0 latent 9216 bytes reads [block0.0@2]
+  wait step 1 reads [segment0.0@1]
+  update step 1 tokens [0, 36) reads [segment0.0@1 velocity.0@1.2/7] writes [segment0.0@2]
+  send step 1 tokens [0, 36) peer 0 latent 9216 bytes reads [segment0.0@2]
  turn 2
-  await step 1 clip 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [buffer.1@2/4]
-  compute step 1 clip 1 blocks [4, 7) of 7 tokens [0, 36) reads [buffer.1@2/4] writes [velocity.0@2/7]
-  wait step 1 clip 1 reads [block1.0@2]
-  update step 1 clip 1 tokens [12, 36) reads [block1.0@2 velocity.0@2/7] writes [block1.0@3]
-  send step 1 clip 1 tokens [12, 36) peer 0 latent 6144 bytes reads [block1.0@3]
-  wait step 2 reads [block0.0@2]
+  await step 1 segment 1 tokens [0, 36) peer 0 hidden 3456 bytes writes [buffer.1@2/4]
+  compute step 1 segment 1 blocks [4, 7) of 7 tokens [0, 36) reads [buffer.1@2/4] writes [velocity.0@2/7]
+  wait step 1 segment 1 reads [segment1.0@2]
+  update step 1 segment 1 tokens [12, 36) reads [segment1.0@2 velocity.0@2/7] writes [segment1.0@3]
+  send step 1 segment 1 tokens [12, 36) peer 0 latent 6144 bytes reads [segment1.0@3]
+  wait step 2 reads [segment0.0@2]
  turn 3
-  wait step 3 reads [block1.0@3]
+  wait step 3 reads [segment1.0@3]
 )";
 
 // A change of this text is a change of the schedule.
 TEST(BlockQueue, GoldenText) {
-  const std::vector<Plan> plans = plan_queue(queue({.steps = 2, .blocks = 2, .stages = 2}));
+  const std::vector<Plan> plans = plan_queue(queue({.steps = 2, .segments = 2, .stages = 2}));
   EXPECT_EQ(to_string(plans[1]), kLastOfTwo);
 }
 
@@ -123,25 +123,25 @@ TEST(BlockQueue, IdleSlotsFirstBlockAndGapFollowTheirFormulas) {
   for (int stages = 1; stages <= 6; ++stages)
     for (int branches = 1; branches <= 2; ++branches)
       for (int steps = stages + 1; steps <= 12; steps += 3)
-        for (int blocks = stages + 1; blocks <= 17; blocks += 4) {
-          const std::vector<Plan> plans = plan_queue(
-              queue({.steps = steps, .blocks = blocks, .stages = stages, .branches = branches}));
+        for (int segments = stages + 1; segments <= 17; segments += 4) {
+          const std::vector<Plan> plans = plan_queue(queue(
+              {.steps = steps, .segments = segments, .stages = stages, .branches = branches}));
           const std::string what = "N " + std::to_string(stages) + " T " + std::to_string(steps) +
-                                   " B " + std::to_string(blocks) + " branches " +
+                                   " B " + std::to_string(segments) + " branches " +
                                    std::to_string(branches);
           const int64_t n = stages;
-          EXPECT_EQ(makespan(plans) - branches * steps * blocks,
+          EXPECT_EQ(makespan(plans) - branches * steps * segments,
                     branches == 1 ? n * n - 1 : 2 * (n * n / 4) + n - 1)
               << what;
-          // When the last step of a block has ended on the last stage.
+          // When the last step of a segment has ended on the last stage.
           std::map<int, int64_t> ends;
           for (const QueueForward& f : forwards(plans, stages - 1))
-            if (f.pass.step == steps - 1) ends[f.pass.clip] = f.slot + 1;
+            if (f.pass.step == steps - 1) ends[f.pass.segment] = f.slot + 1;
           int64_t first = branches == 1 ? n * (n - 1) / 2 + n - 1 : n * n / 4 + n - 1;
-          for (int j = 0; j < steps; ++j) first += branches * std::min(j + 1, blocks);
+          for (int j = 0; j < steps; ++j) first += branches * std::min(j + 1, segments);
           EXPECT_EQ(ends[0], first) << what;
-          for (int block = 1; block + steps <= blocks; ++block)  // the queue is full
-            EXPECT_EQ(ends[block] - ends[block - 1], branches * steps) << what;
+          for (int segment = 1; segment + steps <= segments; ++segment)  // the queue is full
+            EXPECT_EQ(ends[segment] - ends[segment - 1], branches * steps) << what;
         }
 }
 
@@ -154,18 +154,18 @@ Layout layout_of(std::initializer_list<std::pair<Axis, int>> axes) {
 // A stage computes one branch where cfg = 2.
 TEST(BlockQueue, BranchesSideBySideIdleAsOneBranchDoes) {
   for (int stages = 1; stages <= 4; ++stages) {
-    QueuePlanConfig config = queue({.steps = 7, .blocks = 9, .stages = stages, .branches = 2});
+    QueuePlanConfig config = queue({.steps = 7, .segments = 9, .stages = stages, .branches = 2});
     config.layout[Axis::kCfg] = 2;
     EXPECT_EQ(makespan(plan_queue(config)) - 7 * 9, stages * stages - 1);
   }
 }
 
 // Every turn waits if the queue is not longer than the pipeline: its first pass begins N slots
-// after the pass of the block before in the last turn, and only d passes lie between.
+// after the pass of the segment before in the last turn, and only d passes lie between.
 TEST(BlockQueue, AShortQueueStalls) {
-  const auto idle = [](int steps, int blocks) {
-    const auto plans = plan_queue(queue({.steps = steps, .blocks = blocks, .stages = 8}));
-    return makespan(plans) - int64_t{steps} * blocks;
+  const auto idle = [](int steps, int segments) {
+    const auto plans = plan_queue(queue({.steps = steps, .segments = segments, .stages = 8}));
+    return makespan(plans) - int64_t{steps} * segments;
   };
   EXPECT_EQ(idle(50, 5), 231);
   // d is 1 ... 4 while the queue fills, 5 in 45 turns, and 4 ... 1 while it drains.
@@ -182,14 +182,14 @@ std::vector<QueuePlanConfig> every_queue() {
         layout_of({{Axis::kCfg, 2}, {Axis::kUlysses, 2}}),
         layout_of({{Axis::kTensor, 2}, {Axis::kLayers, 2}}),
         layout_of({{Axis::kCfg, 2}, {Axis::kLayers, 3}, {Axis::kUlysses, 2}})})
-    for (const auto& [block, context] : {std::pair{4, 2}, {3, 3}, {2, 0}, {5, 1}})
+    for (const auto& [segment, context] : {std::pair{4, 2}, {3, 3}, {2, 0}, {5, 1}})
       for (int steps : {1, 2, 5})
-        for (int blocks : {1, 2, 3, 7})
+        for (int segments : {1, 2, 3, 7})
           for (int guided = 0; guided < 3; ++guided) {  // on both experts, the first, the second
             QueuePlanConfig config = queue({.steps = steps,
-                                            .blocks = blocks,
+                                            .segments = segments,
                                             .stages = layout[Axis::kLayers],
-                                            .block_frames = block,
+                                            .segment_frames = segment,
                                             .context_frames = context,
                                             .branches = 2});
             config.layout = layout;
@@ -198,17 +198,17 @@ std::vector<QueuePlanConfig> every_queue() {
               const int model = i < (steps + 1) / 2 ? 0 : 1;
               config.steps[i] = {model, guided == 0 || guided == model + 1 ? 2 : 1};
             }
-            config.decoder = (steps + blocks) % layout.ranks();
-            config.control = blocks % 2 == 1;
+            config.decoder = (steps + segments) % layout.ranks();
+            config.control = segments % 2 == 1;
             all.push_back(config);
           }
   return all;
 }
 
 std::string described(const QueuePlanConfig& config) {
-  std::string text = to_string(config.layout) + " P " + std::to_string(config.block_frames) +
+  std::string text = to_string(config.layout) + " P " + std::to_string(config.segment_frames) +
                      " C " + std::to_string(config.context_frames) + " B " +
-                     std::to_string(config.blocks) + " decoder " + std::to_string(config.decoder);
+                     std::to_string(config.segments) + " decoder " + std::to_string(config.decoder);
   for (const auto& step : config.steps)
     text += " " + std::to_string(step.model) + "x" + std::to_string(step.branches);
   return text;
@@ -221,7 +221,7 @@ TEST(BlockQueue, IsSoundUnderEveryLayout) {
 
 TEST(BlockQueue, WindowsJoinToThePlan) {
   for (const QueuePlanConfig& config : every_queue()) {
-    if (config.blocks < 3 || config.steps.size() < 2) continue;
+    if (config.segments < 3 || config.steps.size() < 2) continue;
     const std::vector<Plan> whole = plan_queue(config);
     const Range turns = config.turns();
     for (const int64_t length : {1, 4}) {
@@ -254,7 +254,7 @@ TEST(BlockQueue, GoesOnFromEveryTurn) {
       return steps;
     };
     const auto last = static_cast<int>(config.turns().end);
-    if (config.blocks < 3 || last > 12) continue;
+    if (config.segments < 3 || last > 12) continue;
     for (int turn = 1; turn < last; turn += 3) {
       config.first_turn = 0;
       const auto expected = after(turn);
@@ -300,7 +300,7 @@ TEST(CachedBlockQueue, IsSoundUnderEveryLayoutAndInWindows) {
 TEST(CachedBlockQueue, GoesOnFromEveryTurn) {
   for (QueuePlanConfig config : every_cached_queue()) {
     const auto last = static_cast<int>(config.turns().end);
-    if (config.blocks < 3 || last > 12) continue;
+    if (config.segments < 3 || last > 12) continue;
     for (int turn = 1; turn < last; ++turn) {
       config.first_turn = turn;
       ASSERT_EQ(queue_fault(config, plan_queue(config)), std::nullopt) << described(config) << turn;
@@ -309,17 +309,18 @@ TEST(CachedBlockQueue, GoesOnFromEveryTurn) {
 }
 
 // Only the last stage has a part in a skipped pass, and it sends velocities and rows of the next
-// step alone. A pass that is computed sees the keys that the block behind has left last, and so
+// step alone. A pass that is computed sees the keys that the segment after has left last, and so
 // many turns are between them as steps were skipped.
 TEST(CachedBlockQueue, ASkippedPassBelongsToTheLastStageAndTheNewestKeysAreRead) {
   for (const QueuePlanConfig& config : every_cached_queue())
     for (const Plan& plan : plan_queue(config)) {
       const Mesh mesh(config.layout);
       const bool last = mesh.at(Axis::kLayers, plan.rank) + 1 == config.layout[Axis::kLayers];
-      std::map<std::array<int, 3>, int> left;  // by block, branch and expert: the newest keys' step
+      std::map<std::array<int, 3>, int>
+          left;  // by segment, branch and expert: the newest keys' step
       for (const Step& step : plan.steps) {
-        const auto [block, i, branch] =
-            std::tuple(step.pass.clip, step.pass.step, step.pass.branch);
+        const auto [segment, i, branch] =
+            std::tuple(step.pass.segment, step.pass.step, step.pass.branch);
         EXPECT_FALSE(step.payload == Payload::kHidden && config.steps[i].skipped);
         if (step.kind != Kind::kCompute) continue;
         const bool skipped = config.steps[i].skipped;
@@ -327,21 +328,21 @@ TEST(CachedBlockQueue, ASkippedPassBelongsToTheLastStageAndTheNewestKeysAreRead)
         EXPECT_TRUE(last || !skipped);
         int newest = -1;
         for (const SlotVersion& v : step.reads)
-          if (v.slot.kind == SlotKind::kKeys) newest = v.turn - block - 1;
-        const auto found = left.find({block + 1, branch, step.pass.model});
+          if (v.slot.kind == SlotKind::kKeys) newest = v.turn - segment - 1;
+        const auto found = left.find({segment + 1, branch, step.pass.model});
         if (!skipped) {
           ASSERT_EQ(newest, found == left.end() ? -1 : found->second)
               << described(config) << " " << to_string(step);
           EXPECT_EQ(step.stale, newest < 0 ? 0 : i - 1 - newest);
-          if (config.context_frames > 0) left[{block, branch, step.pass.model}] = i;
+          if (config.context_frames > 0) left[{segment, branch, step.pass.model}] = i;
         }
       }
     }
 }
 
-// A stretch of n skipped steps has n + 1 sets, which blocks share in turns.
+// A stretch of n skipped steps has n + 1 sets, which segments share in turns.
 TEST(CachedBlockQueue, SetsDoNotGrowWithTheVideo) {
-  QueuePlanConfig config = queue({.steps = 9, .blocks = 40, .stages = 2, .branches = 2});
+  QueuePlanConfig config = queue({.steps = 9, .segments = 40, .stages = 2, .branches = 2});
   for (const int step : {2, 3, 5}) config.steps[step].skipped = true;
   EXPECT_EQ(config.kept_sets(), 1 + 3 + 2);
   EXPECT_EQ(config.longest_skip(), 2);
@@ -359,12 +360,12 @@ TEST(CachedBlockQueue, SetsDoNotGrowWithTheVideo) {
     EXPECT_EQ(std::ssize(keys), 2 * config.kept_sets());
     EXPECT_EQ(std::ssize(added), plan.rank == 1 ? 2 * (config.kept_sets() - 1) : 0);
   }
-  config.blocks = 2;
+  config.segments = 2;
   EXPECT_EQ(config.kept_sets(), 1 + 2 + 2);
 }
 
-// Law 5, on every rank: each step of each block once, in turns, from the tail to the head. Right
-// context where there is one, prefix from the second block on.
+// Law 5, on every rank: each step of each segment once, in turns, from the tail to the head. Right
+// context where there is one, prefix from the second segment on.
 TEST(BlockQueue, EveryPassOnceInOrderWithItsContexts) {
   for (const QueuePlanConfig& config : every_queue()) {
     const std::vector<Plan> plans = plan_queue(config);
@@ -375,18 +376,18 @@ TEST(BlockQueue, EveryPassOnceInOrderWithItsContexts) {
       std::vector<std::array<int, 3>> done;
       for (const Step& step : plan.steps) {
         if (step.kind != Kind::kCompute) continue;
-        const int k = step.pass.clip, i = step.pass.step;
+        const int k = step.pass.segment, i = step.pass.step;
         EXPECT_EQ(step.turn, k + i);
         done.push_back({k + i, -k, step.pass.branch});
         const bool right = std::ranges::any_of(
             step.reads, [&](const SlotVersion& v) { return v.slot.kind == SlotKind::kKeys; });
-        EXPECT_EQ(right, i >= 1 && k + 1 < config.blocks && config.context_frames > 0 &&
+        EXPECT_EQ(right, i >= 1 && k + 1 < config.segments && config.context_frames > 0 &&
                              config.steps[i].model == config.steps[i - 1].model)
             << described(config) << " " << to_string(step);
-        int64_t before = 0;  // rows of the block before
+        int64_t before = 0;  // rows of the segment before
         for (int part = 0; part < config.layout.sequence() && k > 0; ++part)
           for (const SlotVersion& v : step.reads)
-            if (first && v.slot == config.block_slot(k - 1, part)) {
+            if (first && v.slot == config.segment_slot(k - 1, part)) {
               ++before;
               EXPECT_EQ(v.turn, step.turn);  // law 8: z_{k-1}^(i+1)
             }
@@ -400,7 +401,7 @@ TEST(BlockQueue, EveryPassOnceInOrderWithItsContexts) {
       for (int i = 0; i < steps; ++i)
         for (int branch = 0; branch < config.steps[i].branches; ++branch)
           if (config.layout[Axis::kCfg] == 1 || mesh.at(Axis::kCfg, plan.rank) == branch)
-            expected += config.blocks;
+            expected += config.segments;
       EXPECT_EQ(std::ssize(done), expected) << described(config);
     }
   }
@@ -410,10 +411,11 @@ TEST(BlockQueue, EveryPassOnceInOrderWithItsContexts) {
 TEST(BlockQueue, BytesFollowTheirFormula) {
   for (int stages = 1; stages <= 4; ++stages)
     for (int branches = 1; branches <= 2; ++branches)
-      for (int blocks : {1, 3, 8}) {
+      for (int segments : {1, 3, 8}) {
         const QueuePlanConfig config =
-            queue({.steps = 6, .blocks = blocks, .stages = stages, .branches = branches});
-        const int64_t frames = config.block_frames + config.context_frames, s = config.frame_tokens;
+            queue({.steps = 6, .segments = segments, .stages = stages, .branches = branches});
+        const int64_t frames = config.segment_frames + config.context_frames,
+                      s = config.frame_tokens;
         std::map<std::pair<int, Payload>, int64_t> sent;  // by rank
         std::set<int64_t> hidden;                         // sizes
         for (const Plan& plan : plan_queue(config))
@@ -424,22 +426,22 @@ TEST(BlockQueue, BytesFollowTheirFormula) {
           }
         std::map<std::pair<int, Payload>, int64_t> expected;
         for (int rank = 0; rank + 1 < stages; ++rank)
-          expected[{rank, Payload::kHidden}] = 6 * blocks * branches * frames * s * 96;
+          expected[{rank, Payload::kHidden}] = 6 * segments * branches * frames * s * 96;
         if (stages > 1)
           expected[{stages - 1, Payload::kLatent}] =
-              6 * (blocks * config.block_frames + config.context_frames) * s * 256;
+              6 * (segments * config.segment_frames + config.context_frames) * s * 256;
         EXPECT_EQ(sent, expected);
         EXPECT_LE(hidden.size(), 1u);
       }
 }
 
-// Law 19: a stage has one slot of keys per branch, and the blocks' slots do not depend on B.
+// Law 19: a stage has one slot of keys per branch, and the segments' slots do not depend on B.
 TEST(BlockQueue, SlotsDoNotGrowWithTheVideo) {
   for (int stages : {1, 3})
     for (int steps : {3, 6})
-      for (int blocks : {2, 7, 40}) {
+      for (int segments : {2, 7, 40}) {
         const QueuePlanConfig config =
-            queue({.steps = steps, .blocks = blocks, .stages = stages, .branches = 2});
+            queue({.steps = steps, .segments = segments, .stages = stages, .branches = 2});
         for (const Plan& plan : plan_queue(config)) {
           std::map<SlotKind, std::set<SlotId>> slots;
           for (const Step& step : plan.steps)
@@ -447,7 +449,7 @@ TEST(BlockQueue, SlotsDoNotGrowWithTheVideo) {
           EXPECT_LE(slots[SlotKind::kKeys].size(), 2u);
           EXPECT_LE(slots[SlotKind::kBuffer].size(), 3u);
           EXPECT_LE(slots[SlotKind::kVelocity].size(), 2u);
-          EXPECT_LE(std::ssize(slots[SlotKind::kBlock]), std::min(steps, blocks) + 1);
+          EXPECT_LE(std::ssize(slots[SlotKind::kSegment]), std::min(steps, segments) + 1);
           EXPECT_LE(slots.size(), 4u);
         }
       }
@@ -455,7 +457,7 @@ TEST(BlockQueue, SlotsDoNotGrowWithTheVideo) {
 
 // The keys of a neighbour that has overwritten them, because its set is too small.
 TEST(CachedBlockQueueFaults, KeysOfAnOlderPass) {
-  QueuePlanConfig config = queue({.steps = 6, .blocks = 6, .stages = 2});
+  QueuePlanConfig config = queue({.steps = 6, .segments = 6, .stages = 2});
   for (const int step : {2, 3}) config.steps[step].skipped = true;
   std::vector<Plan> plans = plan_queue(config);
   EXPECT_EQ(queue_fault(config, plans), std::nullopt);
@@ -463,7 +465,7 @@ TEST(CachedBlockQueueFaults, KeysOfAnOlderPass) {
     for (Step& step : plan.steps)
       for (auto* list : {&step.reads, &step.writes})
         for (SlotVersion& v : *list)
-          if (v.slot.kind != SlotKind::kBlock && v.slot.part == 3) v.slot.part = 2;
+          if (v.slot.kind != SlotKind::kSegment && v.slot.part == 3) v.slot.part = 2;
   EXPECT_NE(queue_fault(config, plans), std::nullopt);
 }
 
@@ -472,9 +474,9 @@ class Planted {
  public:
   explicit Planted(const Numbers& n) : config(queue(n)), plans(plan_queue(config)) {}
 
-  Step& find(int rank, Kind kind, int block, int step) {
+  Step& find(int rank, Kind kind, int segment, int step) {
     for (Step& s : plans[rank].steps)
-      if (s.kind == kind && s.pass.clip == block && s.pass.step == step) return s;
+      if (s.kind == kind && s.pass.segment == segment && s.pass.step == step) return s;
     ADD_FAILURE();
     return plans[rank].steps[0];
   }
@@ -488,7 +490,7 @@ class Planted {
 TEST(BlockQueueFaults, APrefixThatIsNotAwaited) {
   Planted p({.stages = 2});
   auto& steps = p.plans[0].steps;
-  const SlotVersion prefix{p.config.block_slot(0, 0), 2};
+  const SlotVersion prefix{p.config.segment_slot(0, 0), 2};
   const auto await = std::ranges::find_if(
       steps, [&](const Step& s) { return s.kind == Kind::kAwait && s.writes[0] == prefix; });
   ASSERT_NE(await, steps.end());
@@ -500,15 +502,15 @@ TEST(BlockQueueFaults, APrefixThatIsNotAwaited) {
 TEST(BlockQueueFaults, APrefixOfTheStepBefore) {
   Planted p({.stages = 1});
   for (SlotVersion& v : p.find(0, Kind::kCompute, 1, 1).reads)
-    if (v.slot == p.config.block_slot(0, 0)) --v.turn;
+    if (v.slot == p.config.segment_slot(0, 0)) --v.turn;
   EXPECT_NE(p.found().find("but it holds"), std::string::npos) << p.found();
 }
 
 // In the drain a forward runs on rows that are one step old.
 TEST(BlockQueueFaults, RowsOfTheStepBeforeInTheDrain) {
   Planted p({.stages = 2});
-  const int last = p.config.blocks - 1;
-  const SlotVersion fresh{p.config.block_slot(last, 0), last + 3};
+  const int last = p.config.segments - 1;
+  const SlotVersion fresh{p.config.segment_slot(last, 0), last + 3};
   auto& steps = p.plans[0].steps;
   std::erase_if(steps, [&](const Step& s) {
     return (s.kind == Kind::kAwait || s.kind == Kind::kPost) && s.writes[0] == fresh;
@@ -518,7 +520,7 @@ TEST(BlockQueueFaults, RowsOfTheStepBeforeInTheDrain) {
   EXPECT_NE(p.found().find("too old or too new"), std::string::npos) << p.found();
 }
 
-// The keys of the turn before, which are of no block that is one step back.
+// The keys of the turn before, which are of no segment that is one step back.
 TEST(BlockQueueFaults, KeysOfTheTurnBefore) {
   Planted p({.stages = 2});
   Step& tail = p.find(1, Kind::kCompute, 2, 0);

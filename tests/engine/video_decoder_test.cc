@@ -1,5 +1,5 @@
 // A video that is decoded in pushes, on all ranks, some or one, has the frames of one decode.
-#include "engine/decoding/stream_decoder.h"
+#include "engine/decoding/video_decoder.h"
 
 #include <gtest/gtest.h>
 
@@ -72,7 +72,7 @@ struct Decoding {
   Arena arena{size_t{1} << 30};
   std::unique_ptr<Vae> vae;
   std::optional<FrameWriter> writer;
-  std::optional<StreamDecoder> decoder;
+  std::optional<VideoDecoder> decoder;
 };
 
 // The frames by vae_decode, which knows nothing of pushes, bands and writers.
@@ -106,7 +106,7 @@ std::string reference_hash(const TensorView& latents) {
   return hash.hex();
 }
 
-// Decodes `count` latent frames behind those before `first`, of which it sees `seen`.
+// Decodes `count` latent frames after those before `first`, of which it sees `seen`.
 std::string hash_behind(const TensorView& latents, int64_t first, int64_t seen) {
   Stream stream = Stream::cpu(1);
   Arena arena(size_t{1} << 30);
@@ -129,7 +129,7 @@ std::string hash_behind(const TensorView& latents, int64_t first, int64_t seen) 
 }
 
 // VaeTraits::history is as small as it can be.
-TEST(StreamDecoder, NeedsSoManyLatentFramesToGoOn) {
+TEST(VideoDecoder, NeedsSoManyLatentFramesToGoOn) {
   const int64_t history = vae_model().traits().history;
   EXPECT_EQ(history, 30);
   EXPECT_EQ(WanVaeConfig().history(), 38);  // the published one
@@ -145,7 +145,7 @@ struct CountingSink final : FrameSink {
   std::string finish() override { return ""; }
 };
 
-TEST(StreamDecoder, AnyCutOfAVideoGivesTheFramesOfOneDecode) {
+TEST(VideoDecoder, AnyCutOfAVideoGivesTheFramesOfOneDecode) {
   const Tensor latents = latents_of(6);
   const std::string expected = reference_hash(latents);
   RankPlacement alone;
@@ -161,7 +161,7 @@ TEST(StreamDecoder, AnyCutOfAVideoGivesTheFramesOfOneDecode) {
 
 // Law 21. Without the state that is kept between pushes every block after the first would lose 3
 // frames.
-TEST(StreamDecoder, AFreshDecoderForEveryBlockLosesFrames) {
+TEST(VideoDecoder, AFreshDecoderForEveryBlockLosesFrames) {
   const Tensor latents = latents_of(6);
   RankPlacement alone;
   int64_t pictures = 0;
@@ -188,7 +188,7 @@ struct HashingSink final : FrameSink {
 // front of a norm over time. This engine's transformers have neither such convolutions nor such
 // norms; the decoder's convolutions are the ones that reach over a cut between clips. The bug is
 // planted there: zeros take the place of the frames before a clip, and of nothing before the video.
-TEST(StreamDecoder, ZerosBeforeAClipAreNotItsPast) {
+TEST(VideoDecoder, ZerosBeforeAClipAreNotItsPast) {
   const Tensor latents = latents_of(6);
   RankPlacement alone;
   const auto decoded = [&](bool zeros, int64_t first) {
@@ -213,7 +213,7 @@ TEST(StreamDecoder, ZerosBeforeAClipAreNotItsPast) {
   }
 }
 
-TEST(StreamDecoder, MemoryDoesNotDependOnTheNumberOfFrames) {
+TEST(VideoDecoder, MemoryDoesNotDependOnTheNumberOfFrames) {
   const Tensor latents = latents_of(2);
   RankPlacement alone;
   const auto peak = [&](int blocks) {
@@ -254,7 +254,7 @@ RanDecoder on_layout(const std::string& text, int ranks, const LocalOptions& opt
 
 // Bands and frames travel as bytes, or as f32 where a tap wants the video, and the frames are the
 // same. A rank that decodes alone gives the bits of one rank.
-TEST(StreamDecoder, RanksSendBytesAndTheFramesStayTheSame) {
+TEST(VideoDecoder, RanksSendBytesAndTheFramesStayTheSame) {
   const Tensor latents = latents_of(4);
   const std::string expected = reference_hash(latents);
   const int64_t scale = vae_model().traits().spatial_factor, frames = 4 * 4 - 3;
@@ -294,7 +294,7 @@ TEST(StreamDecoder, RanksSendBytesAndTheFramesStayTheSame) {
 
 // A decoder on a rank of its own works while the others exchange messages. The root's push returns
 // before the pictures are there: the decoding rank waits for a message that the root sends later.
-TEST(StreamDecoder, ARankOfItsOwnDecodesWhileTheOthersGoOn) {
+TEST(VideoDecoder, ARankOfItsOwnDecodesWhileTheOthersGoOn) {
   const Tensor latents = latents_of(6);
   const std::string expected = reference_hash(latents);
   for (uint64_t seed = 1; seed <= 4; ++seed) {
@@ -325,7 +325,7 @@ TEST(StreamDecoder, ARankOfItsOwnDecodesWhileTheOthersGoOn) {
 
 // Nothing but the placement of the decoder changes: the frames are those of one rank, and the VAE
 // is loaded on that rank alone.
-TEST(StreamDecoder, AJobMayNameTheRankThatDecodes) {
+TEST(VideoDecoder, AJobMayNameTheRankThatDecodes) {
   const std::string alone =
       Generator(kModel, options_of(DType::kF32)).run(job(), nullptr).framehash;
   for (const int decoder : {0, 1}) {
@@ -350,7 +350,7 @@ TEST(StreamDecoder, AJobMayNameTheRankThatDecodes) {
 
 // Pushes frames after every denoise step, and measures the tensors of the steps.
 struct DecodingListener final : ProgressListener {
-  StreamDecoder* decoder = nullptr;
+  VideoDecoder* decoder = nullptr;
   Tensor latents;
   size_t peak = 0;
   void progress(const Progress& progress) override {
@@ -361,7 +361,7 @@ struct DecodingListener final : ProgressListener {
   }
 };
 
-TEST(StreamDecoder, ItsMemoryBesideTheTransformersIsPlanned) {
+TEST(VideoDecoder, ItsMemoryBesideTheTransformersIsPlanned) {
   const size_t before = tensor_bytes_live();
   RankPlacement alone;
   Generator generator(kModel, options_of(DType::kF32));
@@ -430,9 +430,9 @@ TEST(StageClock, AStageBesideAnotherKeepsItsOwnTime) {
   EXPECT_LE(stages[0].seconds + stages[1].seconds, passed);
 }
 
-// A decoder that goes on behind frames of an earlier one gives the frames of one decode, and so
+// A decoder that goes on after frames of an earlier one gives the frames of one decode, and so
 // does the hash.
-TEST(StreamDecoder, GoesOnBehindAnEarlierOne) {
+TEST(VideoDecoder, GoesOnBehindAnEarlierOne) {
   const int64_t history = vae_model().traits().history;
   for (const int64_t first : {int64_t{1}, int64_t{5}, history, history + 3}) {
     const Tensor latents = latents_of(first + 3);

@@ -1,4 +1,4 @@
-#include "apps/generate/drawer.h"
+#include "apps/generate/job_runner.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,7 @@
 #include "apps/inspect/memory.h"
 #include "apps/model_folder.h"
 #include "apps/preview/preview_file.h"
-#include "engine/job/sound_clips.h"
+#include "engine/job/speech_chunks.h"
 #include "io/media/segments.h"
 #include "io/media_time.h"
 #include "io/sound/sounded_sink.h"
@@ -66,7 +66,7 @@ Sound heard_in(const Generator& generator, const Request& request) {
   const std::unique_ptr<SoundSource> source = open_sound(request.audio.path, kMovieRate);
   Sound sound = read_all(*source);
   const double before =
-      static_cast<double>(generator.model()->directory.clips.dropped_frames) / request.fps;
+      static_cast<double>(generator.model()->directory.chunks.dropped_frames) / request.fps;
   const auto unheard =
       std::min(sound.samples.size(), static_cast<size_t>(std::lround(before * kMovieRate)));
   sound.samples.erase(sound.samples.begin(),
@@ -104,7 +104,7 @@ std::string job_name(const std::string& path) {
 // Refuses to keep the latents of a job that decodes them as they are done.
 void check_kept_latents(const Flags& flags, const Request& request) {
   const std::string given = flags.label("keep-latents") + " is given, but ";
-  if (request.method->in_blocks())
+  if (request.method->in_segments())
     throw Error(ErrorKind::kUsage, given + "the method " + to_string(request.method) +
                                        " decodes latents as they are done and keeps none; legal "
                                        "with it: full, clips");
@@ -149,7 +149,7 @@ std::string Finished::output() const {
   return segments > 0 ? segment_path(drawing.path, 0) : drawing.path;
 }
 
-struct Drawer::Work {
+struct JobRunner::Work {
   const Drawings& drawings;
   const ResultListener& on_result;
   const FailureListener& on_failure;
@@ -167,12 +167,12 @@ struct Drawer::Work {
 
 // Threads that are the ranks of one layout after another call of draw(), so that each keeps its
 // generator. They end when one of them fails.
-class Drawer::Team {
+class JobRunner::Team {
  public:
-  Team(Drawer& drawer, const Layout& layout) : layout_(layout) {
-    host_ = std::thread([this, &drawer] {
+  Team(JobRunner& runner, const Layout& layout) : layout_(layout) {
+    host_ = std::thread([this, &runner] {
       try {
-        on_ranks(drawer.ranks_, [&](Communicator& world) { serve(drawer, world); });
+        on_ranks(runner.ranks_, [&](Communicator& world) { serve(runner, world); });
       } catch (...) {
         const std::lock_guard lock(mutex_);
         error_ = std::current_exception();
@@ -204,11 +204,11 @@ class Drawer::Team {
   }
 
  private:
-  void serve(Drawer& drawer, Communicator& world) {
+  void serve(JobRunner& runner, Communicator& world) {
     try {
-      drawer.on_rank(world, [&](Generator& mine, int replica, bool root) {
+      runner.on_rank(world, [&](Generator& mine, int replica, bool root) {
         for (uint64_t turn = 1; Work* work = await(turn); ++turn) {
-          drawer.run_jobs(*work, mine, replica, root);
+          runner.run_jobs(*work, mine, replica, root);
           const std::lock_guard lock(mutex_);
           if (--left_ == 0) changed_.notify_all();
         }
@@ -240,7 +240,7 @@ class Drawer::Team {
   std::thread host_;
 };
 
-Drawer::Drawer(const Flags& flags, std::shared_ptr<const OpenModel> model)
+JobRunner::JobRunner(const Flags& flags, std::shared_ptr<const OpenModel> model)
     : given_(flags),
       flags_(flags),
       ranks_(ranks_of(flags)),
@@ -253,11 +253,11 @@ Drawer::Drawer(const Flags& flags, std::shared_ptr<const OpenModel> model)
       std::fprintf(stderr, "weft: warning: %s\n", printable(note).c_str());
 }
 
-Drawer::~Drawer() = default;
+JobRunner::~JobRunner() = default;
 
-void Drawer::keep_ranks() { planned_ = planned_options(); }
+void JobRunner::keep_ranks() { planned_ = planned_options(); }
 
-void Drawer::arrange(const std::vector<Drawing>& drawings) {
+void JobRunner::arrange(const std::vector<Drawing>& drawings) {
   flags_ = given_;  // without a layout that was chosen for other drawings
   const Drawing& first = drawings.front();
   LayoutLimits limits = generator_.layout_limits(first.spec.request);
@@ -289,10 +289,10 @@ void Drawer::arrange(const std::vector<Drawing>& drawings) {
   upload_ = upload_of(flags_, options_, *model_, plan_);
 }
 
-std::string Drawer::mode_text() const { return weft::mode_text(options_, plan_); }
+std::string JobRunner::mode_text() const { return weft::mode_text(options_, plan_); }
 
 // A chosen layout is kept as a given of the job. All ranks receive the same.
-Layout Drawer::layout_for(const Drawing& first, const LayoutLimits& limits) {
+Layout JobRunner::layout_for(const Drawing& first, const LayoutLimits& limits) {
   const std::string asked = layout_text(flags_);
   const std::vector<Layout> layouts = parse_layouts(asked, ranks_.count, limits);
   if (layouts.size() == 1 || !chooses_layout(asked))
@@ -316,7 +316,7 @@ Layout Drawer::layout_for(const Drawing& first, const LayoutLimits& limits) {
 }
 
 // The options of the ranks, with the memory that is free now as the limit.
-GeneratorOptions Drawer::planned_options() const {
+GeneratorOptions JobRunner::planned_options() const {
   if (planned_) return *planned_;
   GeneratorOptions options = options_;
   const auto limited = [](uint64_t& limit, uint64_t free) {
@@ -327,7 +327,7 @@ GeneratorOptions Drawer::planned_options() const {
   return options;
 }
 
-std::optional<PromptCut> Drawer::checked_prompt(const Request& request) const {
+std::optional<PromptCut> JobRunner::checked_prompt(const Request& request) const {
   const std::optional<PromptCut> cut = generator_.prompt_cut(request.prompt);
   if (cut) warn_of_cut("prompt", *cut);
   for (const ScheduledPrompt& later : request.schedule)
@@ -339,8 +339,8 @@ std::optional<PromptCut> Drawer::checked_prompt(const Request& request) const {
   return cut;
 }
 
-void Drawer::draw(const Drawings& drawings, const ResultListener& on_result,
-                  const FailureListener& on_failure) {
+void JobRunner::draw(const Drawings& drawings, const ResultListener& on_result,
+                     const FailureListener& on_failure) {
   const std::map<std::string, std::string> about{
       {"model", generator_.model_name()}, {"layout", to_string(layout_)}, {"weft", version_text()}};
   Work work{.drawings = drawings,
@@ -383,14 +383,15 @@ void Drawer::draw(const Drawings& drawings, const ResultListener& on_result,
   });
 }
 
-void Drawer::run_on_team(Work& work) {
+void JobRunner::run_on_team(Work& work) {
   if (team_ && !team_->fits(layout_)) team_.reset();
   if (!team_) team_ = std::make_unique<Team>(*this, layout_);
   team_->run(work);
 }
 
 // Makes the generator of a rank and runs it as a part of its replica.
-void Drawer::on_rank(Communicator& world, const std::function<void(Generator&, int, bool)>& run) {
+void JobRunner::on_rank(Communicator& world,
+                        const std::function<void(Generator&, int, bool)>& run) {
   const auto recorded = profiling_.record(world.rank());
   RankPlacement placement = RankPlacement::of(world, layout_);
   const bool root = placement.root();
@@ -403,7 +404,7 @@ void Drawer::on_rank(Communicator& world, const std::function<void(Generator&, i
 }
 
 // Runs every data-parallel replica's share of the drawings.
-void Drawer::run_jobs(Work& work, Generator& mine, int replica, bool root) {
+void JobRunner::run_jobs(Work& work, Generator& mine, int replica, bool root) {
   const auto replicas = static_cast<size_t>(layout_[Axis::kData]);
   for (size_t i = replica; i < work.pending.size(); i += replicas) {
     const size_t index = work.pending[i];
@@ -411,7 +412,7 @@ void Drawer::run_jobs(Work& work, Generator& mine, int replica, bool root) {
     try {
       const bool may_be_there = root && work.drawings.several && !flags_.on("overwrite") &&
                                 flags_.text("resume") != "never";
-      const bool done = mine.agreed(may_be_there && complete(mine, drawing));
+      const bool done = mine.broadcast_from_root(may_be_there && complete(mine, drawing));
       if (done && root)
         std::fprintf(stderr, "weft: %s is complete\n", printable(drawing.path).c_str());
       else if (!done && root)
@@ -430,13 +431,13 @@ void Drawer::run_jobs(Work& work, Generator& mine, int replica, bool root) {
 
 // The file of a drawing, whose names are claimed. Null where a job that was killed after its last
 // frame has left a whole result.
-std::unique_ptr<FrameSink> Drawer::sink_of(const Generator& generator, const Drawing& drawing,
-                                           const Checkpoint* left) const {
+std::unique_ptr<FrameSink> JobRunner::sink_of(const Generator& generator, const Drawing& drawing,
+                                              const Checkpoint* left) const {
   const bool with_sidecar = !flags_.on("no-metadata");
   const Overwrite overwrite = flags_.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
   const std::optional<int64_t> length = segment_frames(flags_, drawing.spec.request.fps);
   const Request& request = drawing.spec.request;
-  if (!length && left && (left->final() || request.method->in_blocks()) && with_sidecar &&
+  if (!length && left && (left->final() || request.method->in_segments()) && with_sidecar &&
       overwrite == Overwrite::kRefuse && fs::exists(drawing.path) && !fs::is_empty(drawing.path)) {
     drop_parts(drawing.path);
     return nullptr;
@@ -444,9 +445,9 @@ std::unique_ptr<FrameSink> Drawer::sink_of(const Generator& generator, const Dra
   VideoSettings settings = video_settings(flags_, request, generator.options().threads);
   if (const auto* const queue = std::get_if<Queue>(&request.method)) {
     const VaeTraits& vae = generator.model()->directory.vae_model->traits();
-    const BlockFrames frames = queue->frames();
+    const SegmentFrames frames = queue->frames();
     settings.first_cut = vae.frames(frames.first(1));
-    settings.cut = frames.block * vae.temporal_factor;
+    settings.cut = frames.segment * vae.temporal_factor;
   }
   if (left && left->written.contains("frames"))
     settings.kept_frames = std::stoll(left->written.at("frames"));
@@ -460,7 +461,7 @@ std::unique_ptr<FrameSink> Drawer::sink_of(const Generator& generator, const Dra
 }
 
 // The file names are claimed before anything is computed, and nothing half-written stays.
-void Drawer::draw_one(const Work& work, Generator& generator, const Drawing& drawing) {
+void JobRunner::draw_one(const Work& work, Generator& generator, const Drawing& drawing) {
   const Request& request = drawing.spec.request;
   const bool with_sidecar = !flags_.on("no-metadata");
   const OutputNames names = output_names(drawing.path);

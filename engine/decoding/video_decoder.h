@@ -1,5 +1,5 @@
 #pragma once
-// StreamDecoder: decodes the latent frames of one video as they come, in order, and hands the
+// VideoDecoder: decodes the latent frames of one video as they come, in order, and hands the
 // pictures to a writer.
 #include <array>
 #include <atomic>
@@ -46,10 +46,10 @@ struct DecoderSettings {
 // The VAE's state is kept between calls, so cutting a video into pushes changes no bit of it, and
 // memory does not depend on the number of frames. For a chunk (one latent frame) of n pictures a
 // rank with a band sends the root n * 3 * rows * W bytes, or 4 times as many if float_frames.
-class StreamDecoder {
+class VideoDecoder {
  public:
-  StreamDecoder(Stream& stream, Arena& arena, const RankPlacement& placement,
-                const DecoderSettings& settings);
+  VideoDecoder(Stream& stream, Arena& arena, const RankPlacement& placement,
+               const DecoderSettings& settings);
 
   // Decodes the next latent frames [C, f, h, w] f32, normalised, in host memory. A rank without a
   // band reads only their number, so there `latents` may have no data. Throws Error(kNonFinite)
@@ -57,7 +57,7 @@ class StreamDecoder {
   // arrive while it computes, and the next push, collect() or finish() passes them on. It holds the
   // pictures of one push.
   void push(const TensorView& latents);
-  // Goes on behind `latent_frames` that an earlier decoder has decoded; called before the first
+  // Goes on after `latent_frames` that an earlier decoder has decoded; called before the first
   // push. `last` [C, f, h, w] are the last VaeTraits::history of them, or all.
   void resume(const TensorView& last, int64_t latent_frames);
   // Waits for the pictures of the last push on a root without a band. Does nothing elsewhere.

@@ -1,4 +1,4 @@
-#include "engine/decoding/stream_decoder.h"
+#include "engine/decoding/video_decoder.h"
 
 #include <algorithm>
 #include <cmath>
@@ -37,8 +37,8 @@ void paste(const TensorView& band, int64_t index, int64_t first, Frame& frame) {
 
 }  // namespace
 
-StreamDecoder::StreamDecoder(Stream& stream, Arena& arena, const RankPlacement& placement,
-                             const DecoderSettings& settings)
+VideoDecoder::VideoDecoder(Stream& stream, Arena& arena, const RankPlacement& placement,
+                           const DecoderSettings& settings)
     : stream_(stream),
       arena_(arena),
       placement_(placement),
@@ -54,7 +54,7 @@ StreamDecoder::StreamDecoder(Stream& stream, Arena& arena, const RankPlacement& 
                    stream_.device());
 }
 
-void StreamDecoder::push(const TensorView& latents) {
+void VideoDecoder::push(const TensorView& latents) {
   CHECK(latents.rank == 4 && latents[0] == settings_.latent[0] &&
             latents[2] == settings_.latent[1] && latents[3] == settings_.latent[2],
         latents.to_string_shape());
@@ -77,7 +77,7 @@ void StreamDecoder::push(const TensorView& latents) {
   }
 }
 
-void StreamDecoder::resume(const TensorView& last, int64_t latent_frames) {
+void VideoDecoder::resume(const TensorView& last, int64_t latent_frames) {
   CHECK(pushed_ == 0 && last[1] == std::min(latent_frames, settings_.traits.history), last[1],
         latent_frames);
   for (int64_t i = 0; decoder_ && i < last[1]; ++i) {
@@ -90,12 +90,12 @@ void StreamDecoder::resume(const TensorView& last, int64_t latent_frames) {
   if (latent_frames > 0) pictures_ = settings_.traits.frames(latent_frames);
 }
 
-bool StreamDecoder::shows(int64_t first, int64_t frames) const {
+bool VideoDecoder::shows(int64_t first, int64_t frames) const {
   return first < settings_.shown.end && first + frames > settings_.shown.begin;
 }
 
 // Posts the receives of the other ranks' bands on the root.
-void StreamDecoder::expect(int64_t first, int64_t frames, const Tag& tag) {
+void VideoDecoder::expect(int64_t first, int64_t frames, const Tag& tag) {
   if (!placement_.root()) return;
   Arrival& arrival = arrivals_.emplace_back();
   arrival.chunk = pushed_;
@@ -116,7 +116,7 @@ void StreamDecoder::expect(int64_t first, int64_t frames, const Tag& tag) {
 }
 
 // Returns this rank's rows of the pictures, [n, 3, rows, W] f32.
-TensorView StreamDecoder::decode_rows(const TensorView& latents, int64_t index, const Tag& tag) {
+TensorView VideoDecoder::decode_rows(const TensorView& latents, int64_t index, const Tag& tag) {
   const TensorView frame = latents.select(1, index);
   make_on_host(stream_, latent_, [&](const TensorView& to) {
     for (int64_t c = 0; c < frame[0]; ++c) {
@@ -138,8 +138,8 @@ TensorView StreamDecoder::decode_rows(const TensorView& latents, int64_t index, 
 }
 
 // Joins the f32 bands of a chunk. Returns [n, 3, H, W] on the root and an empty view elsewhere.
-TensorView StreamDecoder::join_floats(const TensorView& rows, int64_t first, int64_t frames,
-                                      const Tag& tag) {
+TensorView VideoDecoder::join_floats(const TensorView& rows, int64_t first, int64_t frames,
+                                     const Tag& tag) {
   TensorView whole = rows;
   if (!placement_.root() || band_.size() < settings_.latent[1]) {
     const int64_t scale = settings_.traits.spatial_factor;
@@ -165,8 +165,7 @@ TensorView StreamDecoder::join_floats(const TensorView& rows, int64_t first, int
   return whole;
 }
 
-TensorView StreamDecoder::Chunk::reserve(const std::array<int64_t, 4>& shape,
-                                         const Stream& stream) {
+TensorView VideoDecoder::Chunk::reserve(const std::array<int64_t, 4>& shape, const Stream& stream) {
   const auto bytes = static_cast<size_t>(shape[0] * shape[1] * shape[2] * shape[3]);
   if (stream.queue()) {
     if (pinned.bytes() < bytes) pinned = PinnedMemory(bytes);
@@ -178,7 +177,7 @@ TensorView StreamDecoder::Chunk::reserve(const std::array<int64_t, 4>& shape,
 }
 
 // Converts rows to 8-bit RGB in host memory. On a device they are handed over one chunk later.
-void StreamDecoder::show(const TensorView& rows, const Tag& tag) {
+void VideoDecoder::show(const TensorView& rows, const Tag& tag) {
   Chunk& chunk = chunks_[shown_++ % 2];
   if (!chunk.sent.empty()) placement_.communicator().wait(chunk.sent);
   chunk.tag = tag;
@@ -194,7 +193,7 @@ void StreamDecoder::show(const TensorView& rows, const Tag& tag) {
   if (handed_ + 1 < shown_) hand_over(chunks_[shown_ % 2]);
 }
 
-void StreamDecoder::hand_over(Chunk& chunk) {
+void VideoDecoder::hand_over(Chunk& chunk) {
   ++handed_;
   if (stream_.queue()) chunk.copied.sync();
   if (placement_.root()) return deliver(chunk.pictures);
@@ -204,7 +203,7 @@ void StreamDecoder::hand_over(Chunk& chunk) {
 
 // Passes the pictures of the oldest arrival to the writer. `own` are this rank's rows of them, or
 // the whole pictures.
-void StreamDecoder::deliver(const TensorView& own) {
+void VideoDecoder::deliver(const TensorView& own) {
   Arrival& arrival = arrivals_.front();
   if (!arrival.pending.empty()) placement_.communicator().wait(arrival.pending);
   for (int64_t f = 0; f < arrival.frames && !is_dry_run(stream_); ++f) {
@@ -223,12 +222,12 @@ void StreamDecoder::deliver(const TensorView& own) {
   if (settings_.on_chunk) settings_.on_chunk(done, pictures_);
 }
 
-void StreamDecoder::collect() {
+void VideoDecoder::collect() {
   if (band_.size() > 0) return;
   while (!arrivals_.empty()) deliver({});
 }
 
-void StreamDecoder::finish() {
+void VideoDecoder::finish() {
   if (handed_ < shown_) hand_over(chunks_[handed_ % 2]);
   collect();
   for (Chunk& chunk : chunks_)
@@ -237,17 +236,17 @@ void StreamDecoder::finish() {
 
 // Throws Error(kStopped) on every rank when the root was asked to stop and more than kFinishSeconds
 // of work are left. `seconds` is the time that the frames so far have taken.
-void StreamDecoder::heed_stop(const std::atomic<bool>& asked, double seconds) {
+void VideoDecoder::heed_stop(const std::atomic<bool>& asked, double seconds) {
   const auto done = static_cast<double>(pushed_), total = static_cast<double>(settings_.total);
   const double left = pushed_ ? seconds / done * (total - done) : HUGE_VAL;
   const Tag tag{
       .kind = Payload::kControl, .pass = {.micro = number_of(pushed_)}, .topic = Topic::kDecode};
-  if (!placement_.agreed(stream_, tag, asked.load() && left > kFinishSeconds)) return;
+  if (!placement_.broadcast_from_root(stream_, tag, asked.load() && left > kFinishSeconds)) return;
   throw Error(ErrorKind::kStopped, "stopped in decode after chunk " + std::to_string(pushed_) +
                                        " of " + std::to_string(settings_.total));
 }
 
-void StreamDecoder::decode(const TensorView& latents, const std::atomic<bool>* stop) {
+void VideoDecoder::decode(const TensorView& latents, const std::atomic<bool>* stop) {
   if (pushed_ == 0) begun_ = std::chrono::steady_clock::now();
   for (int64_t chunk = 0; chunk < latents[1]; ++chunk) {
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun_;

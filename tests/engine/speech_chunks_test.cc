@@ -1,6 +1,6 @@
-// Videos that follow a sound: the loop over clips against a slow reference, layouts, memory, and
+// Videos that follow a sound: the loop over chunks against a slow reference, layouts, memory, and
 // what is refused.
-#include "engine/job/sound_clips.h"
+#include "engine/job/speech_chunks.h"
 
 #include <gtest/gtest.h>
 
@@ -86,18 +86,18 @@ class SpeechClips : public testing::Test {
     return "";
   }
 
-  static constexpr double kSeconds = 6;  // two clips of 80 frames at 16 a second
+  static constexpr double kSeconds = 6;  // two chunks of 80 frames at 16 a second
   static inline std::string folder_;
   static inline test::SpeechModel* model_ = nullptr;
 };
 
 TEST_F(SpeechClips, ThePublishedFolderIsRead) {
   const Generator generator(folder_, options_of(DType::kF32));
-  const SoundClips& clips = generator.model()->directory.clips;
-  EXPECT_EQ(clips.latent_frames, 20);
-  EXPECT_EQ(clips.dropped_frames, 3);
-  EXPECT_EQ(clips.motion_frames, 73);
-  EXPECT_EQ(clips.size_multiple, 64);
+  const SpeechChunks& chunks = generator.model()->directory.chunks;
+  EXPECT_EQ(chunks.latent_frames, 20);
+  EXPECT_EQ(chunks.dropped_frames, 3);
+  EXPECT_EQ(chunks.motion_frames, 73);
+  EXPECT_EQ(chunks.size_multiple, 64);
   EXPECT_EQ(generator.defaults().steps, 40);
   EXPECT_EQ(generator.defaults().fps, 16);
   const Request request = generator.resolve(job());
@@ -136,7 +136,7 @@ class Reference {
       : request_(request),
         model_(std::make_shared<const OpenModel>(folder)),
         parts_(model_, {.dtype = DType::kF32}, DType::kF32, one_),
-        clips_(model_->directory.clips) {}
+        chunks_(model_->directory.chunks) {}
 
   ClipTap run(const Sampler& sampler) {
     const auto vae =
@@ -152,11 +152,11 @@ class Reference {
     const Tensor reference = latent_of(*vae, shown);
     Tensor motion, all;
     std::vector<Tensor> videos;
-    for (int clip = 0; clip * 80 - 3 < request_.frames; ++clip) {
+    for (int chunk = 0; chunk * 80 - 3 < request_.frames; ++chunk) {
       Tensor latent(DType::kF32, {planes, 20, h, w});
-      NoiseField(request_.rng, request_.seed + clip, {planes, 20, h, w}).fill(latent);
+      NoiseField(request_.rng, request_.seed + chunk, {planes, 20, h, w}).fill(latent);
       tap_.tap("latents_initial", latent);
-      denoise(sampler, texts, reference, motion, features.view().slice(2, 80 * clip, 80), latent);
+      denoise(sampler, texts, reference, motion, features.view().slice(2, 80 * chunk, 80), latent);
       tap_.tap("latents_final", latent);
       const TensorView before = motion ? motion.view() : reference.view();
       const int64_t frames = traits.frames(before[1] + 20);
@@ -172,7 +172,7 @@ class Reference {
       Tensor last(DType::kF32, {3, 73, request_.height, request_.width});
       copy(stream_, video.view().slice(1, frames - 73, 73), last);
       motion = latent_of(*vae, last);
-      const int64_t fresh = clip == 0 ? 77 : 80;
+      const int64_t fresh = chunk == 0 ? 77 : 80;
       Tensor kept(DType::kF32, {3, fresh, request_.height, request_.width});
       copy(stream_, video.view().slice(1, frames - fresh, fresh), kept);
       videos.push_back(std::move(kept));
@@ -275,7 +275,7 @@ class Reference {
   ForwardSeams forward_{one_, {}};
   std::shared_ptr<const OpenModel> model_;
   Components parts_;
-  const SoundClips clips_;
+  const SpeechChunks chunks_;
   ClipTap tap_;
 };
 
@@ -294,7 +294,7 @@ TEST_F(SpeechClips, TheLoopIsThatOfTheReference) {
       std::printf("%s %zu: %.2e\n", name, i, error);
     }
   }
-  // A sound changes the clip, and every clip has noise of its own.
+  // A sound changes the chunk, and every chunk has noise of its own.
   EXPECT_GT(rel_l2(got.tensors["latents_initial"][0], got.tensors["latents_initial"][1]), 0.5);
 }
 
@@ -412,7 +412,7 @@ TEST_F(SpeechClips, MemoryIsAsPlanned) {
   }
 }
 
-// The forecast of a layout simulates every clip, or two of them where it is quick.
+// The forecast of a layout simulates every chunk, or two of them where it is quick.
 TEST_F(SpeechClips, TheQuickForecastIsThatOfTheWholeRun) {
   GeneratorOptions options = options_of(DType::kF32);
   options.ops = &metered_ops();
@@ -477,14 +477,14 @@ TEST_F(SpeechClips, RefusesWhatDoesNotGoTogether) {
   }
 }
 
-// Stops a job when so many steps of all clips are done. Where the root is the first of several
-// stages it does not report the last step of a clip, but it decodes behind it.
+// Stops a job when so many steps of all chunks are done. Where the root is the first of several
+// stages it does not report the last step of a chunk, but it decodes after it.
 struct ClipStopper final : ProgressListener {
   ClipStopper(int steps, int after) : steps(steps), after(after) {}
   void progress(const Progress& progress) override {
     const bool decodes = progress.stage == "decode";
     if (!decodes && (progress.stage != "denoise" || progress.step == 0)) return;
-    if (progress.clip * steps + (decodes ? steps : progress.step) == after) stop = true;
+    if (progress.chunk * steps + (decodes ? steps : progress.step) == after) stop = true;
   }
   void warning(const std::string& line) override { said += line; }
   const int steps, after;
@@ -519,7 +519,8 @@ std::optional<RunResult> run_clips_until(const std::string& folder, const Reques
   return out;
 }
 
-// The checkpoint holds the latents of the clips so far; a clip of which there are no steps is none.
+// The checkpoint holds the latents of the chunks so far; a chunk of which there are no steps is
+// none.
 TEST_F(SpeechClips, AStoppedJobGoesOnToTheSameFrames) {
   const std::string path = folder_ + ".checkpoint.safetensors";
   Request request = job();
@@ -549,7 +550,7 @@ TEST_F(SpeechClips, AStoppedJobGoesOnToTheSameFrames) {
   }
 }
 
-// A job that goes on may be stopped again, and its checkpoint has the clips of both runs.
+// A job that goes on may be stopped again, and its checkpoint has the chunks of both runs.
 TEST_F(SpeechClips, AJobMayBeStoppedTwice) {
   const std::string path = folder_ + ".checkpoint.safetensors";
   Request request = job();
