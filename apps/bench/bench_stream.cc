@@ -8,10 +8,10 @@
 
 #include "apps/bench/bench_limits.h"
 #include "apps/bench/benches.h"
+#include "apps/live/face/session_run.h"
 #include "apps/model_folder.h"
 #include "apps/stream/stream_flags.h"
 #include "apps/stream/stream_report.h"
-#include "engine/session/session_run.h"
 #include "io/sound/audio_features.h"
 
 namespace weft {

@@ -14,9 +14,9 @@
 #include <string>
 #include <thread>
 
+#include "apps/live/face/turn_runner.h"
 #include "apps/live/packet_sender.h"
 #include "apps/live/sound_inbox.h"
-#include "engine/session/turn_runner.h"
 #include "io/json.h"
 #include "io/sound/media_pieces.h"
 

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/live/face/media_clock.h"
 #include "apps/serve/stream_messages.h"
-#include "engine/session/media_clock.h"
 
 namespace weft {
 

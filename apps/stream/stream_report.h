@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <string>
 
+#include "apps/live/face/session.h"
 #include "apps/stream/stream_split.h"
-#include "engine/session/session.h"
 #include "io/json.h"
 
 namespace weft {

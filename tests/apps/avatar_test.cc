@@ -3,8 +3,8 @@
 #include <array>
 #include <cmath>
 
+#include "tests/apps/face/avatar_testing.h"
 #include "tests/bench/pocket/face_reader.h"
-#include "tests/engine/avatar_testing.h"
 #include "tests/support/voice.h"
 
 namespace weft::pocket {

@@ -75,7 +75,7 @@ TEST(Tag, TheLargestValueOfEveryFieldIsCarriedAndTheNextOneIsRefused) {
   EXPECT_DEATH((Tag{}.bits(256)), "group");
   EXPECT_DEATH((Tag{}.bits(0, 1 << 16)), "job");
   const int first_refused[] = {1 << 16, 2, 4, 1 << 16, 1 << 16, 1 << 16};
-  const char* names[] = {"request", "model", "branch", "clip", "step", "micro"};
+  const char* names[] = {"prompt", "model", "branch", "segment", "step", "micro"};
   int at = 0;
   for (int Pass::*field :
        {&Pass::prompt, &Pass::model, &Pass::branch, &Pass::segment, &Pass::step, &Pass::micro}) {

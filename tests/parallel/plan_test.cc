@@ -16,7 +16,7 @@ TEST(SlotId, IsNamedByKindAndPlace) {
   EXPECT_EQ(to_string(kLatentSlot), "latent");
   EXPECT_EQ(to_string(velocity_slot(1)), "velocity.1");
   EXPECT_EQ(to_string(keys_slot(2, 1)), "keys.2.1");
-  EXPECT_EQ(to_string(SlotId{SlotKind::kSegment, 3, 1}), "block3.1");
+  EXPECT_EQ(to_string(SlotId{SlotKind::kSegment, 3, 1}), "segment3.1");
   EXPECT_EQ(to_string(SlotId{.kind = SlotKind::kGranted, .segment = 12}), "granted12");
   std::set<std::string> names;
   for (int kind = 0; kind < static_cast<int>(SlotKind::kCount); ++kind)

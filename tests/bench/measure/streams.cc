@@ -3,10 +3,10 @@
 #include <thread>
 
 #include "apps/bench/bench_limits.h"
+#include "apps/live/face/session_run.h"
 #include "apps/model_folder.h"
 #include "apps/stream/stream_flags.h"
 #include "apps/stream/stream_report.h"
-#include "engine/session/session_run.h"
 #include "engine/session/stream_measure.h"
 #include "io/media/image.h"
 #include "tests/bench/measure/measure.h"

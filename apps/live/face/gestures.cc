@@ -1,4 +1,4 @@
-#include "engine/session/gestures.h"
+#include "apps/live/face/gestures.h"
 
 #include <array>
 

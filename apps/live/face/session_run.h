@@ -3,7 +3,7 @@
 #include <functional>
 #include <string>
 
-#include "engine/session/session.h"
+#include "apps/live/face/session.h"
 #include "engine/session/stream_engine.h"
 #include "io/sound/audio.h"
 

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "engine/session/session_run.h"
+#include "apps/live/face/session_run.h"
 #include "tests/engine/stream_job.h"
 
 namespace weft::test {

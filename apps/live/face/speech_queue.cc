@@ -1,4 +1,4 @@
-#include "engine/session/speech_queue.h"
+#include "apps/live/face/speech_queue.h"
 
 #include <algorithm>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "engine/session/session_run.h"
+#include "apps/live/face/session_run.h"
 
 namespace weft {
 

@@ -1,4 +1,4 @@
-#include "engine/session/turn_runner.h"
+#include "apps/live/face/turn_runner.h"
 
 #include <utility>
 

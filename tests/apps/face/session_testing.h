@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "engine/session/session.h"
+#include "apps/live/face/session.h"
 
 namespace weft::test {
 

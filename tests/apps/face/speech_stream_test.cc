@@ -5,9 +5,9 @@
 #include <cmath>
 #include <numeric>
 
+#include "apps/live/face/session_run.h"
 #include "engine/conditions/stream_hearing.h"
 #include "engine/parts/audio_features.h"
-#include "engine/session/session_run.h"
 #include "io/media/image.h"
 #include "kernels/copy.h"
 #include "kernels/meter.h"

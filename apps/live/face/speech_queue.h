@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/session/session_timeline.h"
+#include "apps/live/face/session_timeline.h"
 
 namespace weft {
 

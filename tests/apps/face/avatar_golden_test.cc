@@ -5,7 +5,7 @@
 #include "engine/sampling/noise.h"
 #include "io/media/image.h"
 #include "io/weights/tensor_file.h"
-#include "tests/engine/avatar_testing.h"
+#include "tests/apps/face/avatar_testing.h"
 
 namespace weft::test {
 namespace {

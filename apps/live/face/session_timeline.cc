@@ -1,4 +1,4 @@
-#include "engine/session/session_timeline.h"
+#include "apps/live/face/session_timeline.h"
 
 #include "kernels/check.h"
 

@@ -1,11 +1,11 @@
 // Sessions offline, by the call: segments, bounds, states, interruptions and faults of an engine.
-#include "engine/session/session.h"
+#include "apps/live/face/session.h"
 
 #include <gtest/gtest.h>
 
 #include <thread>
 
-#include "tests/engine/session_testing.h"
+#include "tests/apps/face/session_testing.h"
 #include "tests/io/io_testing.h"
 
 namespace weft {

@@ -1,7 +1,7 @@
 // A stream that follows a signal: the same bits under every split, in the engine and in a session.
 #include "engine/session/stream_measure.h"
-#include "tests/engine/avatar_testing.h"
-#include "tests/engine/session_testing.h"
+#include "tests/apps/face/avatar_testing.h"
+#include "tests/apps/face/session_testing.h"
 #include "tests/engine/stream_pictures.h"
 
 namespace weft::test {

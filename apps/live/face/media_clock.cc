@@ -1,4 +1,4 @@
-#include "engine/session/media_clock.h"
+#include "apps/live/face/media_clock.h"
 
 #include <algorithm>
 

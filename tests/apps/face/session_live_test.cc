@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "tests/engine/session_testing.h"
+#include "tests/apps/face/session_testing.h"
 
 namespace weft {
 namespace {

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "kernels/check.h"
-#include "tests/engine/session_testing.h"
+#include "tests/apps/face/session_testing.h"
 
 namespace weft {
 namespace {

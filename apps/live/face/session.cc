@@ -1,4 +1,4 @@
-#include "engine/session/session.h"
+#include "apps/live/face/session.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "engine/session/turn_token.h"
+#include "apps/live/face/turn_token.h"
 
 #include <algorithm>
 

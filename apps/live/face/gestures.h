@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "engine/session/session_timeline.h"
+#include "apps/live/face/session_timeline.h"
 
 namespace weft {
 

@@ -23,10 +23,10 @@
 #include <optional>
 #include <vector>
 
-#include "engine/session/gestures.h"
-#include "engine/session/media_clock.h"
-#include "engine/session/speech_queue.h"
-#include "engine/session/turn_token.h"
+#include "apps/live/face/gestures.h"
+#include "apps/live/face/media_clock.h"
+#include "apps/live/face/speech_queue.h"
+#include "apps/live/face/turn_token.h"
 #include "io/media/frame.h"
 #include "io/sound/audio_features.h"
 

@@ -6,10 +6,10 @@
 #include <set>
 #include <thread>
 
-#include "engine/session/media_clock.h"
-#include "engine/session/session_timeline.h"
-#include "engine/session/speech_queue.h"
-#include "engine/session/turn_token.h"
+#include "apps/live/face/media_clock.h"
+#include "apps/live/face/session_timeline.h"
+#include "apps/live/face/speech_queue.h"
+#include "apps/live/face/turn_token.h"
 #include "kernels/check.h"
 
 namespace weft {

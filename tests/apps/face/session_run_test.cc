@@ -1,12 +1,12 @@
 // A session on a real engine: every picture once, in order, under every split, though the session
 // lets only one segment into the engine at a time.
-#include "engine/session/session_run.h"
+#include "apps/live/face/session_run.h"
 
 #include <numeric>
 #include <thread>
 
-#include "engine/session/turn_runner.h"
-#include "tests/engine/session_testing.h"
+#include "apps/live/face/turn_runner.h"
+#include "tests/apps/face/session_testing.h"
 #include "tests/engine/small_job.h"
 #include "tests/engine/stream_job.h"
 

@@ -1,5 +1,5 @@
 // Where a face looks and when it blinks. AvatarGolden compares them with the recipe's.
-#include "engine/session/gestures.h"
+#include "apps/live/face/gestures.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "engine/session/session_run.h"
+#include "apps/live/face/session_run.h"
 
 #include <array>
 #include <atomic>
