@@ -18,7 +18,7 @@ constexpr SplitOfAvatar kAvatarSplits[] = {{1, 1, true}, {2, 1, false}, {3, 1, t
                                            {4, 1, true}, {1, 2, false}, {1, 2, true}, {2, 2, false},
                                            {4, 2, true}, {1, 3, true}};
 
-std::string name_of(const SplitOfAvatar& split) {
+std::string split_name(const SplitOfAvatar& split) {
   return "step=" + std::to_string(split.steps) + " layers=" + std::to_string(split.layers) +
          " ulysses=" + std::to_string(split.ulysses) + (split.apart ? " and a decoder" : "");
 }
@@ -66,7 +66,7 @@ TEST(AvatarSplit, PicturesAreTheSameUnderEverySplit) {
   const std::vector<StreamPictures> wanted = run_split({1, 1, false}, 0.5f, 0.5f);
   ASSERT_EQ(wanted.size(), size_t(kAvatarBlocks));
   for (const SplitOfAvatar& split : kAvatarSplits)
-    expect_same_pictures(run_split(split, 0.5f, 0.5f), wanted, name_of(split));
+    expect_same_pictures(run_split(split, 0.5f, 0.5f), wanted, split_name(split));
 }
 
 // A product of few rows may add in another order than one of more rows.
@@ -75,7 +75,7 @@ TEST(AvatarSplit, TokensAndHeadsGiveTheSamePicturesToALevel) {
   for (const SplitOfAvatar& split : {SplitOfAvatar{1, 1, false, 2}, SplitOfAvatar{2, 1, true, 2},
                                      SplitOfAvatar{1, 1, false, 3}, SplitOfAvatar{1, 1, true, 4}}) {
     const std::vector<StreamPictures> got = run_split(split, 0.5f, 0.5f);
-    ASSERT_EQ(got.size(), wanted.size()) << name_of(split);
+    ASSERT_EQ(got.size(), wanted.size()) << split_name(split);
     int64_t values = 0, differ = 0;
     for (size_t segment = 0; segment < got.size(); ++segment) {
       EXPECT_EQ(got[segment].first, wanted[segment].first);
@@ -83,12 +83,12 @@ TEST(AvatarSplit, TokensAndHeadsGiveTheSamePicturesToALevel) {
       for (size_t i = 0; i < got[segment].pictures.size(); ++i) {
         const auto &a = got[segment].pictures[i].rgb, &b = wanted[segment].pictures[i].rgb;
         for (size_t k = 0; k < a.size(); ++k, ++values) {
-          EXPECT_LE(std::abs(a[k] - b[k]), 1) << name_of(split) << ", block " << segment;
+          EXPECT_LE(std::abs(a[k] - b[k]), 1) << split_name(split) << ", block " << segment;
           differ += a[k] != b[k];
         }
       }
     }
-    EXPECT_LE(double(differ), 0.002 * double(values)) << name_of(split);
+    EXPECT_LE(double(differ), 0.002 * double(values)) << split_name(split);
   }
 }
 
@@ -103,7 +103,7 @@ TEST(AvatarSplit, ASignalChangesItsBlockAndLaterOnes) {
       for (size_t i = 0; i < one[segment].pictures.size(); ++i)
         EXPECT_EQ(one[segment].pictures[i].rgb == other[segment].pictures[i].rgb,
                   segment + 1 < kAvatarBlocks)
-            << name_of(split) << ", block " << segment << ", picture " << i;
+            << split_name(split) << ", block " << segment << ", picture " << i;
   }
 }
 
@@ -137,7 +137,7 @@ TEST(AvatarSplit, ASessionShowsTheSamePicturesUnderEverySplit) {
       ASSERT_EQ(got.size(), wanted.size());
       for (size_t i = 0; i < got.size(); ++i) {
         EXPECT_EQ(got[i].picture.rgb, wanted[i].picture.rgb)
-            << name_of(split) << ", slot " << i << ", " << in_engine << " in the engine";
+            << split_name(split) << ", slot " << i << ", " << in_engine << " in the engine";
         EXPECT_EQ(got[i].sound, wanted[i].sound);
         EXPECT_EQ(got[i].state, wanted[i].state);
       }
@@ -182,10 +182,10 @@ TEST(AvatarSplit, ForecastsAreThoseOfTheSimulation) {
   for (const SplitOfAvatar& split : kAvatarSplits) {
     const auto [whole, config] = simulated(split);
     const StreamForecast brief = stream_forecast(config, one.times);
-    EXPECT_NEAR(brief.period_s / whole.stream.period_s, 1, 0.02) << name_of(split);
+    EXPECT_NEAR(brief.period_s / whole.stream.period_s, 1, 0.02) << split_name(split);
     // The first segment sees no other, so its forwards are shorter than the measured ones.
-    EXPECT_GE(brief.first_frame_s, 0.98 * whole.stream.first_frame_s) << name_of(split);
-    EXPECT_LE(brief.first_frame_s, 1.15 * whole.stream.first_frame_s) << name_of(split);
+    EXPECT_GE(brief.first_frame_s, 0.98 * whole.stream.first_frame_s) << split_name(split);
+    EXPECT_LE(brief.first_frame_s, 1.15 * whole.stream.first_frame_s) << split_name(split);
   }
 }
 

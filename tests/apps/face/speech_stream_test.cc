@@ -20,7 +20,8 @@
 namespace weft::test {
 namespace {
 
-constexpr int kFps = 25, kRate = 16000, kOfPicture = kRate / kFps, kOfBlock = 12 * kOfPicture;
+constexpr int kFps = 25, kSoundRate = 16000, kOfPicture = kSoundRate / kFps,
+              kOfBlock = 12 * kOfPicture;
 
 // The tests share the model's folder.
 class SpeechStream : public testing::Test {
@@ -53,7 +54,7 @@ class SpeechStream : public testing::Test {
             .threads = 1};
   }
   static std::vector<float> sound_of(int64_t segment) {
-    static const std::vector<float> whole = tone(20, kRate);
+    static const std::vector<float> whole = tone(20, kSoundRate);
     return {whole.begin() + segment * kOfBlock, whole.begin() + (segment + 1) * kOfBlock};
   }
   static std::vector<StreamPictures> run(const StreamSettings& settings, int64_t segments,
@@ -111,7 +112,8 @@ class SpeechStream : public testing::Test {
 TEST_F(SpeechStream, ABlockHearsWhatCameBeforeIt) {
   StreamHearing hearing = this->hearing();
   std::vector<float> before;
-  for (int64_t segment = 0; std::ssize(before) <= StreamHearing::kPastSeconds * kRate; ++segment) {
+  for (int64_t segment = 0; std::ssize(before) <= StreamHearing::kPastSeconds * kSoundRate;
+       ++segment) {
     const std::vector<float> samples = sound_of(segment);
     before.insert(before.end(), samples.begin(), samples.end());
     const std::vector<float> got = hearing.rows(samples);
@@ -128,7 +130,8 @@ TEST_F(SpeechStream, ABlockHearsWhatCameBeforeIt) {
 
 TEST_F(SpeechStream, WhatIsLongAgoIsForgotten) {
   StreamHearing longer = hearing(), shorter = hearing();
-  constexpr int64_t kPast = StreamHearing::kPastSeconds * kRate / (4 * kOfPicture) * 4 * kOfPicture;
+  constexpr int64_t kPast =
+      StreamHearing::kPastSeconds * kSoundRate / (4 * kOfPicture) * 4 * kOfPicture;
   std::vector<float> all;
   for (int64_t segment = 0; segment < 14; ++segment) {
     longer.rows(sound_of(segment));
@@ -290,8 +293,8 @@ TEST_F(SpeechStream, ASessionSpeaksASound) {
   config.first_pictures = 1;
   config.in_engine = engine.plan().under_way();
   Session session(config);
-  const std::vector<float> whole = tone(2, kRate);
-  const auto sound = sound_in_memory({kRate, whole});
+  const std::vector<float> whole = tone(2, kSoundRate);
+  const auto sound = sound_in_memory({kSoundRate, whole});
   std::vector<float> spoken;
   int64_t pictures = 0;
   play_sound(engine, "a face", session, *sound, [&](SessionSlot&& slot) {
