@@ -5,7 +5,7 @@
 
 namespace weft {
 
-// The folders in which models have names, in the order of the search: those of WEFT_MODEL_DIRS
+// The folders in which models have names, in the order of the search: WEFT_MODEL_DIRS
 // (separated by colons), then share/weft beside or above the program's folder, which holds the
 // models of a build tree or of an installed program.
 std::vector<std::string> model_roots();

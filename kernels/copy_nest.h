@@ -7,7 +7,7 @@
 
 namespace weft {
 
-// Dimensions are outermost first, without those of one element; strides are in elements.
+// Dimensions are outermost first; those with one element are left out; strides are in elements.
 struct CopyNest {
   int rank = 0;
   int64_t extent[kMaxRank] = {}, x[kMaxRank] = {}, out[kMaxRank] = {};

@@ -61,7 +61,7 @@ class PackedLinear : public PackedWeights {
   // Appends the outputs of matrices that are packed alike, with a row of every buffer per output.
   void append(Stream& stream, std::span<const PackedLinear> more);
 
-  // These do what those of PackedWeights do, and count the term.
+  // These do the same as in PackedWeights, and count the term.
   void for_buffers(const BufferVisitor& visit) const;
   size_t bytes() const;
 

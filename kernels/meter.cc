@@ -19,7 +19,7 @@ const DeviceTraits* measured_device() {
   return meter ? meter->measures() : nullptr;
 }
 
-// The buffers of packed weights in a dry run: their sizes are those of the weights that are packed
+// The buffers of packed weights in a dry run: they have the sizes of the weights that are packed
 // for the measured device.
 struct MeasuredWeights : PackedStorage {
   Tensor weights, scales, bias_bf16;

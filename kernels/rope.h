@@ -29,7 +29,7 @@ struct Rope {
 Rope on_device(Stream& stream, const Rope& rope);
 
 // Returns a copy in which frame i has the position frames[i], which need not be whole. Its tables
-// are on the stream's device, as those of `rope` are.
+// are on the stream's device, as the tables of `rope` are.
 Rope with_frame_positions(Stream& stream, const Rope& rope, std::span<const double> frames);
 
 // Makes the tables on the host for head size `head_dim`: the axes get head_dim - 4 (head_dim / 6),

@@ -103,7 +103,7 @@ struct Conditions {
   // newest three. Those that are not read count as zeros.
   int motion_scales = 2;
   TensorView pose{};  // the latent of a video that guides the clip [C, F, H, W] f32, or empty
-  // The tokens are those of the reference picture, not of a clip: a forward for their keys alone.
+  // The tokens belong to the reference picture, not to a video: a forward for their keys alone.
   bool tokens_are_reference = false;
 };
 

@@ -33,7 +33,7 @@ struct OffloadTotals {
   double forward_s = 0;  // time of all forwards together
   WeightOffload weights{};
 
-  // Adds those of forwards that follow.
+  // Adds the figures of forwards that follow.
   OffloadTotals& operator+=(const OffloadTotals& other) {
     bytes_per_forward = other.bytes_per_forward;
     forwards += other.forwards;

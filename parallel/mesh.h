@@ -84,7 +84,7 @@ struct LayoutLimits {
   bool guided = true;        // false: cfg must be 1
   bool whole_width = false;  // true: tensor must be 1
   // The columns at whose multiples alone the width may be cut, because weights are stored in blocks
-  // of so many: those of the heads, of `head_size` columns each, and those of the feed-forward.
+  // of so many: the columns of the heads, of `head_size` each, and the columns of the feed-forward.
   struct Stored {
     int64_t head_size = 1, head_block = 1, ffn_block = 1;
   } stored{};

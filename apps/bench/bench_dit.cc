@@ -355,7 +355,7 @@ double error_against(const MeasuredForward& of, const TensorFile& file, const Tr
   return relative_l2(of.stream, of.forward.velocity(), exact.velocity());
 }
 
-// The bytes of a model with all of its blocks by a dry run, over those of its file.
+// The bytes of a model with all of its blocks, by a dry run, divided by the bytes of its file.
 double planned_over_file(const Flags& flags, const StoredWeights& stored, DType dtype) {
   const auto whole = published_transformer(flags.text("arch"));
   const TensorFile file = bench_weights(stored, *whole, {});

@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-// The values that a shell offers after a flag: those of its legal set; "" where it takes any.
+// The values that a shell offers after a flag: its legal set; "" where it takes any.
 std::string value_choices(const FlagSpec& spec) {
   if (!spec.legal || spec.type != FlagType::kText) return "";
   std::string words;

@@ -100,7 +100,7 @@ void resolve_ranks(Flags& flags) {
   if (flags.given("ranks") || !find_flag(flags.command(), "ranks")) return;
   const std::string layout = layout_text(flags);
   int64_t product = layout.empty() ? 1 : product_of(layout);
-  // The decoder of a stream may be a rank after those of the axes.
+  // The decoder of a stream may be one rank more than the axes say.
   const bool one_more =
       flags.command() == kStream && product > 0 &&
       ("," + layout + ",").find(",decode_rank=" + std::to_string(product) + ",") !=

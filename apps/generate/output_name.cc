@@ -16,7 +16,7 @@ namespace weft {
 namespace {
 
 constexpr size_t kPromptLength = 40, kIdLength = 64, kLongest = 999;  // in characters
-// Bytes of a name that leave room for those of the hidden file of its checkpoint.
+// The most bytes of a name: the hidden file of its checkpoint has a longer one.
 constexpr size_t kMaxName = 255 - std::string_view("..part.checkpoint.safetensors").size();
 
 // Windows reserves these names for devices, with any extension.

@@ -41,7 +41,7 @@ void list_weights(const fs::path& folder, std::vector<std::string>& out) {
     if (out.size() < kMostFiles) out.push_back(std::move(path));
 }
 
-// The weights files beside `path`, then those of the folders beside its folder.
+// The weights files beside `path`, then the ones in the folders beside its folder.
 std::vector<std::string> files_around(const std::string& path) {
   const fs::path own = fs::absolute(path).lexically_normal().parent_path();
   std::vector<std::string> out;

@@ -1,4 +1,4 @@
-// The parts of a case's model: those that case.json names, and those of the case's own folder.
+// The parts of a case's model, which case.json names or the case's own folder holds.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>

@@ -28,7 +28,7 @@ struct DecoderSettings {
   bool float_frames = false;        // the same on all ranks; true where the root has a `video`
   TensorView video{};               // [3, frames, H, W] f32 of the host, filled with [0, 1]
   int64_t total = 0;                // latent frames of the whole video for messages; 0: unknown
-  int64_t pictures = 0;             // of the whole video; 0: those of `total`
+  int64_t pictures = 0;             // of the whole video; 0: as many as `total` has
   // The pictures that are passed on, to the writer and to `video`, where the first of them is
   // number video_begin. The others are decoded because these follow from them.
   Range shown{0, std::numeric_limits<int64_t>::max()};

@@ -7,7 +7,7 @@ namespace weft {
 
 namespace {
 
-// Notes the blocks in which a file stores the matrices whose columns are those of heads or of the
+// Notes the blocks in which a file stores the matrices whose columns belong to heads or to the
 // feed-forward.
 void limit_blocks(const TensorFile& file, const TransformerTraits& traits, LayoutLimits& out) {
   out.stored.head_size = traits.head_dim;

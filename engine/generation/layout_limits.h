@@ -1,5 +1,5 @@
 #pragma once
-// The sizes of a model that limit its jobs, and those of a job that limit how it can be split over
+// The sizes of a model that limit its jobs, and the sizes of a job that limit how it is split over
 // ranks.
 #include "engine/job/job_facts.h"
 #include "engine/parts/components.h"

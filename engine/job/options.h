@@ -72,7 +72,7 @@ struct GeneratorOptions {
   WeightFormat weights = WeightFormat::kCompute;
   // False where a memory mode may choose another one (smallest_weights).
   bool weights_fixed = true;
-  // Format of the text encoder's matrices. In another than kCompute one rank encodes.
+  // Format of the text encoder's matrices. Where it is not kCompute, one rank encodes for all.
   WeightFormat text_weights = WeightFormat::kCompute;
   // Format of the transformer's self-attention. Error(kUsage) where the device or the head size has
   // no 8-bit attention.

@@ -49,7 +49,7 @@ struct Request {
   Method method{};
   StepCache cache{};
   NoiseMode noise = NoiseMode::kPool;  // of the queue
-  PartFiles files{};                   // these and the LoRAs: with which the model was opened
+  PartFiles files{};                   // that the model was opened with, beside the LoRAs
   std::vector<Lora> loras{};
   std::vector<ScheduledPrompt> schedule{};  // after `prompt`; the queue alone can change prompts
   GivenPicture image{}, last_image{};       // the first and the last frame, where they are given

@@ -130,7 +130,7 @@ TimeSample time_sample(const JobFacts& job) {
   if (std::optional<Displaced>& few = out.facts.patches.displaced) {
     few->warmup = exact;
     few->resync = few->steps = 0;
-    if (!windows.empty())  // those of kinds that take turns fall like those of the job
+    if (!windows.empty())  // kinds that take turns fall as in the job
       std::ranges::sort(windows.begin() + exact, windows.end(), std::greater<>());
     few->windows = windows;
   }

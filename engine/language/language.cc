@@ -290,7 +290,7 @@ class Run final : private TokenProgram {
   std::vector<Completion> completions_;
   std::deque<int> waiting_;
   std::vector<int> running_;
-  std::span<Batch> micros_;  // those of the rounds that run
+  std::span<Batch> micros_;  // the batches of the rounds that run
 };
 
 // Requests of the same lengths without values, the longest ones first: `batch` of them, and another

@@ -20,7 +20,7 @@ class PassContext {
  public:
   virtual ~PassContext() = default;
   virtual void condition(const Pass&, Conditions&) {}
-  // The rotary angles of a pass, and its tokens' grid; null: those of the job's latent, with which
+  // The rotary angles of a pass, and its tokens' grid; null: the job's latent has them, with which
   // its prompt was prepared.
   virtual const Rope* positions(const Pass&) { return nullptr; }
   virtual float timestep(const Pass& pass) = 0;

@@ -113,7 +113,7 @@ struct PreviewJob {
 struct Job {
   const JobFacts& facts;  // JobFacts::window is the latent of a forward
   JobHost& host;
-  // Rows [length, d] f32 on the stream's device: those of the prompts, by Pass::request, and of the
+  // Rows [length, d] f32 on the stream's device: of the prompts, by Pass::prompt, and of the
   // negative prompt, which is not read without guidance. Then their vectors [d] f32, by branch,
   // where the model reads one.
   std::vector<TensorView> prompts{};

@@ -65,8 +65,8 @@ class LatentProgram : public Program, protected PassContext {
   virtual int64_t joint_rows(const Pass&) { return 0; }
   // The rows of a message, which are at most those of its plan.
   virtual int64_t message_rows(const Step& message);
-  // The rows of the latent that a step of the first stage reads, and those of the velocity that one
-  // of the last stage writes.
+  // The rows of the latent that a step of the first stage reads, and the rows of the velocity that
+  // one of the last stage writes.
   virtual TensorView latent_rows(const Step& step) { return slots[step.reads[0].slot]; }
   virtual TensorView velocity_rows(const Step& step);
   // Calls forward(blocks, in, out) with the rows that the step reads and writes, as

@@ -26,7 +26,7 @@ struct BlankJob {
   const Rank& rank;
   // All f32, on the stream's device, and empty where the job has none.
   std::array<Tensor, 2> texts;   // the rows of its prompts, by branch
-  Tensor later;                  // those of the longest prompt of the schedule
+  Tensor later;                  // the rows of the longest prompt of the schedule
   Tensor pooled;                 // the vector of a prompt
   PictureConditions pictures;    // without its `frames`
   std::array<Tensor, 2> signal;  // what the frames of a clip follow, by branch

@@ -27,7 +27,7 @@ struct Rank {
   Experts& experts;
   const RankPlacement& placement;
   Components* components = nullptr;
-  // The ranks of a stream whose decoder is no rank of the placement: those of the placement, and
+  // The ranks of a stream whose decoder is no rank of the placement: the placement's ranks, and
   // the decoder after them, which has a placement of its own.
   Communicator* world = nullptr;
 };

@@ -23,7 +23,7 @@ PreviewFit preview_fit_of(const ModelDirectory& directory);
 
 // The pictures of the colours [3, F, h, w] f32 in [-1, 1] that a PreviewFit gives, enlarged by a
 // whole factor to sides of at most 320 pixels (never above the video's, whose sides are `scale`
-// times those of the latent).
+// times the latent's).
 std::vector<Frame> preview_pictures(const TensorView& colours, int64_t scale);
 
 // The preview after `done` of `total` steps of a video with so many frames per second.

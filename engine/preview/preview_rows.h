@@ -23,7 +23,7 @@ struct PreviewSteps {
 
 // Describes the rows of a video's tokens, which hold its latent.
 struct LatentRows {
-  int64_t frame_tokens = 0;  // tokens of a frame, those of the first one first
+  int64_t frame_tokens = 0;  // tokens of a frame, beginning with the first frame
   int64_t row = 0;           // values of a row: as many of each channel
   int64_t frames = 1;        // latent frames of a row, whose values are one after the other
 };
@@ -47,7 +47,7 @@ class PreviewRows {
   };
 
   std::vector<Stretch> stretches_;
-  PackedLinear later_, first_{};  // of rows after the first frame, or of all; of those of it
+  PackedLinear later_, first_{};  // of rows after the first frame, or of all; of its own rows
   Tensor colours_;
 };
 

@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-// The row after those of a segment, from its first byte on.
+// The row that follows a segment's rows, from its first byte on.
 struct Header {
   int32_t segment;  // of the plan
   int32_t frames;

@@ -431,7 +431,7 @@ void StreamEngine::add_bytes(const std::string& caption, int rank, ComponentByte
   const Footprint vae = dry.measure([&] {
     if (rank == config.decoder()) parts.vae(dry.stream());
   });
-  // The window is full after as many segments as it has, and one more may take the sink's place.
+  // So many segments fill the window; one more may take the sink's place.
   const int segments = static_cast<int>(settings_.window_frames / settings_.segment_frames) +
                        config.swap_segment + 1;
   const Footprint ran = dry.measure([&] {

@@ -190,7 +190,7 @@ class Movie final : public MovieSink {
     if (muxer_->pb->error < 0) fail_write(name_, muxer_->pb->error);
   }
 
-  // Null writes the packets that wait for those of the other stream.
+  // Null writes the packets that wait for packets of the other stream.
   void write(AVPacket* packet) {
     const int written = av_interleaved_write_frame(muxer_.get(), packet);
     if (written < 0) fail_write(name_, written);

@@ -396,7 +396,7 @@ void modulated_layer_norm(Stream& stream, const TensorView& x, const TensorView&
   });
 }
 
-// Rows that do not fit registers, and y whose rows are not aligned as those of x, take two passes.
+// Rows that do not fit registers, and rows of y that are aligned otherwise than x, take two passes.
 void gated_add_norm(Stream& stream, const TensorView& sum, const TensorView& y,
                     const TensorView& gate, const LayerNorm& norm, const TensorView& out) {
   constexpr int64_t kMostHeldValues = int64_t{kMostHeld} * kMaxThreads;

@@ -1,5 +1,5 @@
 #pragma once
-// The names that the checkpoint of a CLIP tower may use: those of Hugging Face, which are used
+// The names that the checkpoint of a CLIP tower may use: Hugging Face's, which are used
 // here, or for the vision tower those of Wan's original repository, where queries, keys and values
 // are joined.
 #include <optional>

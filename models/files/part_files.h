@@ -11,7 +11,7 @@ struct ModelDirectory;
 struct PartFiles {
   // Full paths of files, or of folders with one; "" where a part has none of its own. A tokenizer's
   // path may also be a tokenizer.json, a SentencePiece model or a vocab.json beside a merges.txt. A
-  // model with two text encoders takes their files, and those of their tokenizers, in either order.
+  // model with two text encoders takes their files, and their tokenizers' files, in either order.
   std::string transformer, transformer_2, text_encoder, text_encoder_2, tokenizer, tokenizer_2, vae,
       image_encoder;
 

@@ -1,6 +1,6 @@
 #pragma once
-// The names that a FLUX.1 transformer's checkpoint may use: those of diffusers, which are used
-// here, or those of Black Forest Labs' repository, where some matrices are joined.
+// The names that a FLUX.1 transformer's checkpoint may use: diffusers' names, which are used
+// here, or the names of Black Forest Labs' repository, where some matrices are joined.
 #include <optional>
 #include <string>
 

@@ -1,5 +1,5 @@
 #pragma once
-// By which names the checkpoint of a Qwen-Image transformer is known. All have those of diffusers.
+// The names that the checkpoint of a Qwen-Image transformer may use. All of them are diffusers'.
 #include "io/weights/tensor_names.h"
 
 namespace weft {

@@ -1,5 +1,5 @@
 #pragma once
-// The spellings that the checkpoint of a UMT5 or T5 encoder may use: those of Hugging Face, which
+// The spellings that the checkpoint of a UMT5 or T5 encoder may use: Hugging Face's, which
 // are used here, of Wan's original repository, and of llama.cpp in GGUF files.
 #include <optional>
 #include <string>

@@ -111,7 +111,7 @@ class Reader {
   }
 
   void read_statistics() {
-    if (config_.z_dim == std::ssize(config_.latents_mean)) return;  // those of 2.1
+    if (config_.z_dim == std::ssize(config_.latents_mean)) return;  // the statistics of 2.1
     if (config_.z_dim != std::ssize(kMean22))
       sizes_.refuse("the mean of its " + std::to_string(config_.z_dim) +
                     " latent channels is not known (legal without one: the 16 of Wan 2.1, the 48 "

@@ -85,7 +85,7 @@ class TokenRing {
   TensorView queries(int owner, int hop) const {
     return buffers_.select(0, hop % 2).slice(0, 0, tokens_.rows(owner) - first_held(owner, hop));
   }
-  // The state of those of the owner's queries that see something at a hop.
+  // The state of the owner's queries that see something at a hop.
   AttentionState state_at(int owner, int hop, const TensorView& memory) const {
     return state_in(memory, tokens_.rows(owner) - tour_.seeing(owner, hop), mine_.q[1], mine_.q[2]);
   }

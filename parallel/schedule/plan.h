@@ -17,10 +17,10 @@ namespace weft {
 // A kind says what a slot holds, and means the same in the plans of all programs.
 enum class SlotKind : uint8_t {
   kLatent,      // the rank's rows of the latent
-  kPatch,       // those of a patch
+  kPatch,       // the rows of a patch
   kVelocity,    // of a branch
   kHidden,      // hidden rows of a branch or a micro-batch
-  kBuffer,      // hidden rows of any forward: those of a stage take its buffers in turn
+  kBuffer,      // hidden rows of any forward; a stage takes its buffers in turn
   kFirstBlock,  // rows that have passed the first block, of a branch
   kKeys,        // that a pass leaves for others, of a branch and a patch or set
   kAdded,       // what transformer blocks added to the rows, of a branch and set

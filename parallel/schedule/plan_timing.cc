@@ -16,7 +16,7 @@ struct Rank {
   Rank(const DeviceModel& device, const Link& link) : messages(device, link) {}
   double now_s = 0;
   MessageClock messages;
-  std::map<SlotId, size_t> posts{};     // the number of a receive among those of its wire
+  std::map<SlotId, size_t> posts{};     // the number of a receive on its wire
   std::map<SlotId, double> copied_s{};  // when what was sent from the slot has been copied
   std::vector<StepTime> done{};
   size_t forwards = 0;

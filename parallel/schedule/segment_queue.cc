@@ -188,7 +188,7 @@ class QueueWriter final : public PlanWriter {
         read.push_back(rows(segment - 1, part, turn));
     return read;
   }
-  // Awaits those of them that another rank sends and that no earlier pass has read.
+  // Awaits the ones that another rank sends and that no earlier pass has read.
   void await_rows(int segment, int turn) {
     const int j = turn - segment;
     if (is_own(segment, part_, j, part_) && arrives(segment, part_, turn) &&
@@ -218,7 +218,7 @@ class QueueWriter final : public PlanWriter {
       if (config_.steps[turn - k].model == model && computes_in(turn - k)) return true;
     return false;
   }
-  // A pass is counted among those of its turn, from the tail of the queue on.
+  // A pass is counted within its turn, from the tail of the queue on.
   int order(const Pass& pass) const {
     const auto tail = static_cast<int>(config_.passes(pass.segment + pass.step).end) - 1;
     return 2 * (tail - pass.segment) + pass.branch;

@@ -11,7 +11,7 @@ namespace weft {
 
 // Runs the segments of a session until it ends, and hands it their pictures; an error fails the
 // session. With a TurnToken it is called for whoever has the token, and runs one turn: turns do not
-// see each other. A row of the model's signal holds those of the pictures of a latent frame, one
+// see each other. A row of the model's signal holds the rows of a latent frame's pictures, one
 // after the other; a model that hears gets the sound of the segment instead.
 // SessionConfig::in_engine segments are under way at most; StreamPlanConfig::under_way() keep the
 // engine full. While a layer ring has segments, it never waits for sound, because they go round

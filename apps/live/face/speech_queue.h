@@ -14,7 +14,7 @@ namespace weft {
 // One thread at a time may use it (Session guards it).
 class SpeechQueue {
  public:
-  // Holds at most `capacity` samples, those of rests among them.
+  // Holds at most `capacity` samples, with the samples of rests.
   explicit SpeechQueue(size_t capacity);
 
   // Appends the samples that fit, to the open speech or to a new one, and returns their number.
