@@ -38,7 +38,7 @@ struct QueueCase {
     if (noise.rank != 4 || noise[1] != frames.first(segments) || std::ssize(prompts) != segments)
       throw Error(ErrorKind::kModel,
                   c.folder +
-                      ": noise is [C, blocks * segment_frames + context_frames, H, W], and "
+                      ": noise is [C, blocks * block_frames + context_frames, H, W], and "
                       "prompts has a number per block");
     shape = {noise[0], frames.count(0), noise[2], noise[3]};
   }

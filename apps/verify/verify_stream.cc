@@ -21,7 +21,7 @@ struct StreamCase {
   explicit StreamCase(const Case& c) {
     const std::string what = c.file("case.json");
     segment_frames = c.integer("block_frames", kMostStreamFrames);
-    window_segments = c.integer("window_segments", kMostStreamFrames);
+    window_segments = c.integer("window_blocks", kMostStreamFrames);
     segments = c.integer("blocks", kMostStreamFrames);
     steps = c.integer("steps", kMaxSteps);
     constexpr IntRange kPositions{-kMostStreamFrames, kMostStreamFrames};
@@ -39,7 +39,7 @@ struct StreamCase {
     const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
     const TensorView noise = inputs.contains("noise") ? inputs.view("noise") : TensorView();
     if (noise.rank != 4 || noise[1] != int64_t{segments} * segment_frames)
-      throw Error(ErrorKind::kModel, c.folder + ": noise is [C, blocks * segment_frames, H, W]");
+      throw Error(ErrorKind::kModel, c.folder + ": noise is [C, blocks * block_frames, H, W]");
     shape = {noise[0], segment_frames, noise[2], noise[3]};
   }
 };

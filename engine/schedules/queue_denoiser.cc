@@ -61,7 +61,7 @@ QueueDenoiser::QueueDenoiser(const Rank& rank, DType wire)
 bool QueueDenoiser::run(const QueuePlanConfig& config, Job& job) {
   config_ = &config;
   right_positions_.clear();
-  begin(job, {.inner = [this] { return std::make_unique<BlockContextMixer>(*context_); }}, true);
+  begin(job, {.inner = [this] { return std::make_unique<SegmentContextMixer>(*context_); }}, true);
   make_context();
   if (last_stage() && config.longest_skip() > 0) cache_.emplace(stream_, arena_, traits_.width, 0);
 
@@ -226,7 +226,7 @@ const Rope& QueueDenoiser::right_positions(const Pass& pass) {
 }
 
 bool QueueDenoiser::begin_pass(const Step& step) {
-  BlockContext::Use use;
+  SegmentContext::Use use;
   if (const SlotVersion* const read = among(step.reads, SlotKind::kKeys)) {
     use.reads = version_number(*config_, *read);
     use.reads_set = read->slot.part;

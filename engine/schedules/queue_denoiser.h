@@ -6,7 +6,7 @@
 // Memory of a rank beside its weights, with r bytes per token of the latent and S tokens per frame,
 // for a queue of Q = min(T, B) segments of P frames: its first and its last stage hold (Q + 1) P S
 // r for the latents, the last one 3 Q P S r for the solver and 2 (P + C) S r for the velocities;
-// every stage its kept keys (parallel/methods/block_context.h) and 2 or 3 hidden buffers. Where
+// every stage its kept keys (parallel/methods/segment_context.h) and 2 or 3 hidden buffers. Where
 // steps are skipped, the last stage keeps P S D 4 bytes per branch for each set of added rows
 // (QueuePlanConfig::kept_sets). Nothing depends on the length of the video.
 #include <algorithm>
@@ -14,7 +14,7 @@
 #include <optional>
 
 #include "engine/latents/latent_program.h"
-#include "parallel/methods/block_context.h"
+#include "parallel/methods/segment_context.h"
 #include "parallel/schedule/segment_queue.h"
 
 namespace weft {
@@ -98,7 +98,7 @@ class QueueDenoiser final : private LatentProgram {
   std::vector<SlotVersion> begins_{};  // what the plan of the run's first turn begins with
   int turn_ = 0;                       // the turn that began last, and what before_turn said
   StepAction action_ = StepAction::kContinue;
-  std::optional<BlockContext> context_;
+  std::optional<SegmentContext> context_;
   size_t context_bytes_ = 0, set_bytes_ = 0;
   std::array<Tensor, 2> velocities_;     // of a whole forward, by branch
   std::map<int, Rope> right_positions_;  // by expert

@@ -14,11 +14,11 @@ RowCode code_of(KeptRows kept) { return kept == KeptRows::kInt8 ? RowCode::kInt8
 
 }  // namespace
 
-int64_t sink_frame(const SinkPosition& position, int64_t block, int step, int64_t first_frame) {
+int64_t sink_frame(const SinkPosition& position, int64_t segment, int step, int64_t first_frame) {
   const auto low = [](uint64_t value) { return static_cast<uint32_t>(value); };
   const auto high = [](uint64_t value) { return static_cast<uint32_t>(value >> 32); };
   CHECK(position.distance.size() > 0, "distance", to_string(position.distance));
-  const uint32_t drawn = philox4x32_10({low(block), high(block), low(step), 0},
+  const uint32_t drawn = philox4x32_10({low(segment), high(segment), low(step), 0},
                                        {low(position.seed), high(position.seed)})[0];
   return std::max(position.start,
                   first_frame + position.distance.begin + drawn % position.distance.size());
@@ -32,12 +32,12 @@ CausalWindow::CausalWindow(const CausalWindowShape& shape) : shape_(shape) {
   sinks_.resize(layers * shape.sinks);
 }
 
-void CausalWindow::begin(const Block& block) {
-  CHECK(block.step >= shape_.steps.begin && block.step < shape_.steps.end, "step", block.step, "of",
-        to_string(shape_.steps));
-  CHECK(block.frames.size() > 0 && block.frames.size() <= shape_.frames, "frames",
-        to_string(block.frames), "in a window of", shape_.frames);
-  block_ = block;
+void CausalWindow::begin(const WindowSegment& segment) {
+  CHECK(segment.step >= shape_.steps.begin && segment.step < shape_.steps.end, "step", segment.step,
+        "of", to_string(shape_.steps));
+  CHECK(segment.frames.size() > 0 && segment.frames.size() <= shape_.frames, "frames",
+        to_string(segment.frames), "in a window of", shape_.frames);
+  segment_ = segment;
   makes_sink_ = -1;
 }
 
@@ -46,12 +46,12 @@ void CausalWindow::begin_sink(int sink) {
   makes_sink_ = sink;
 }
 
-Range CausalWindow::seen(const Range& block) const {
-  return {std::max<int64_t>(0, block.end - shape_.frames), block.end};
+Range CausalWindow::seen(const Range& segment) const {
+  return {std::max<int64_t>(0, segment.end - shape_.frames), segment.end};
 }
 
-std::vector<double> CausalWindow::slot_positions(const Range& block) const {
-  const Range frames = seen(block);
+std::vector<double> CausalWindow::slot_positions(const Range& segment) const {
+  const Range frames = seen(segment);
   std::vector<double> positions(frames.size());
   for (int64_t frame = frames.begin; frame < frames.end; ++frame)
     positions[frame % shape_.frames] = static_cast<double>(frame - frames.begin);
@@ -122,7 +122,7 @@ TensorView CausalWindow::rows_of(Context& context, const TensorView& kept, DType
 
 void CausalWindow::write(Context& context, Ring& ring, const TensorView& k,
                          const TensorView& v) const {
-  const Range& frames = block_.frames;
+  const Range& frames = segment_.frames;
   CHECK(frames.begin == ring.written.end || frames == ring.written, "frames", to_string(frames),
         "after", to_string(ring.written));
   ring.written = frames;
@@ -152,9 +152,9 @@ void CausalWindowMixer::attend(Context& context, const Attend& attend) {
   CHECK(attend.q[0] - attend.replicated == context.tokens.total, "rows", attend.q[0], "replicated",
         attend.replicated, "tokens", context.tokens.total);
   if (makes_sink) return make_sink(context, attend);
-  const CausalWindow::Block& block = window_.block_;
+  const CausalWindow::WindowSegment& segment = window_.segment_;
   const CausalWindowShape& shape = window_.shape_;
-  CausalWindow::Ring& ring = window_.made(window_.ring(attend.layer, block.step),
+  CausalWindow::Ring& ring = window_.made(window_.ring(attend.layer, segment.step),
                                           shape.frames * shape.frame_tokens, attend.k);
   window_.write(context, ring, attend.k, attend.v);
 
@@ -179,9 +179,9 @@ void CausalWindowMixer::attend(Context& context, const Attend& attend) {
     }
     segments.push_back({.k = k, .v = part(1)});
   };
-  see(ring, {block.keys});
+  see(ring, {segment.keys});
   if (shape.sink_tokens > 0)
-    see(window_.sink(attend.layer, block.sink), {block.sink_keys, block.sink_replicated});
+    see(window_.sink(attend.layer, segment.sink), {segment.sink_keys, segment.sink_replicated});
   apply_rope(context.stream, attend.q, *attend.rope, 0, attend.q);
   attention(context.stream, {.q = attend.q,
                              .segments = segments,

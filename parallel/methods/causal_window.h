@@ -1,7 +1,7 @@
 #pragma once
-// Causal window: the blocks of an endless video are generated one after the other. A block sees its
-// own keys, those that the blocks before it left in the same denoising step, as far as a window of
-// frames reaches, and a sink: keys of reference frames that never leave.
+// Causal window: the segments of an endless video are generated one after the other. A segment sees
+// its own keys, those that the segments before it left in the same denoising step, as far as a
+// window of frames reaches, and a sink: keys of reference frames that never leave.
 //
 // Split: none; this mixer sees all tokens of its heads, alone or inside Ulysses. It does not serve
 //   a ring.
@@ -14,8 +14,8 @@
 // of itself or 2^-17 of its row's largest; as int8, by at most 1/128 of its row's largest. Keys are
 // kept after their norm and before rope. Whoever reads them gives them positions that count from
 // the first frame of the window, so no position grows with the stream. Frame f lies in slot f mod C
-// of a ring, so the block that is written replaces the oldest frames,
-//   and blocks may have any number of frames up to C.
+// of a ring, so the segment that is written replaces the oldest frames,
+//   and segments may have any number of frames up to C.
 // Paper: Live Avatar (2025, arXiv 2512.04677).
 #include <cstdint>
 #include <map>
@@ -27,14 +27,14 @@
 
 namespace weft {
 
-// The frame at which a block sees the sink: `start`, or so far after the block's first frame,
-// where that is later. A range of several distances is drawn from by block and step.
+// The frame at which a segment sees the sink: `start`, or so far after the segment's first frame,
+// where that is later. A range of several distances is drawn from by segment and step.
 struct SinkPosition {
   int64_t start = 30;
   Range distance{30, 31};
   uint64_t seed = 0;
 };
-int64_t sink_frame(const SinkPosition& position, int64_t block, int step, int64_t first_frame);
+int64_t sink_frame(const SinkPosition& position, int64_t segment, int step, int64_t first_frame);
 
 // Kept rows have the dtype of the keys, or are coded in 8 bits (kernels/row_code.h).
 enum class KeptRows : uint8_t { kCompute, kFp8, kInt8 };
@@ -43,7 +43,7 @@ constexpr bool is_coded(KeptRows kept) { return kept != KeptRows::kCompute; }
 struct CausalWindowShape {
   BlockRange layers{};
   Range steps{};            // the denoising steps that this rank computes
-  int64_t frames = 1;       // C, the frames of the present block among them
+  int64_t frames = 1;       // C, the frames of the present segment among them
   int64_t frame_tokens{};   // S
   int64_t sink_tokens = 0;  // R, replicated rows among them
   int sinks = 1;            // how many are kept at a time
@@ -53,7 +53,7 @@ struct CausalWindowShape {
 // The keys and values of one layer and step, or of a sink.
 struct WindowRing {
   Tensor rows;      // [2, tokens, Akv, E]: keys, values; coded [2, tokens, Akv, E + 1]
-  Range written{};  // the frames of the last block
+  Range written{};  // the frames of the last segment
 };
 
 // The rings of all ranks of a process between two runs of one stream, by layer and step, so that
@@ -73,26 +73,26 @@ class CausalWindow {
  public:
   explicit CausalWindow(const CausalWindowShape& shape);
 
-  // Says what the next forward does: one of a block, or one that makes the keys of a sink.
-  struct Block {
+  // Says what the next forward does: one of a segment, or one that makes the keys of a sink.
+  struct WindowSegment {
     int step = 0;
-    Range frames{};              // of the stream: those after the last block, or its own again
+    Range frames{};              // of the stream: those after the last segment, or its own again
     const Rope* keys = nullptr;  // the positions of the frames in the slots (slot_positions)
     int sink = 0;                // which one it sees
     const Rope* sink_keys = nullptr;
     const Rope* sink_replicated = nullptr;  // the positions of its replicated rows; null: none
   };
-  void begin(const Block& block);
+  void begin(const WindowSegment& segment);
   void begin_sink(int sink);
 
-  // The frames that a block sees in the window.
-  Range seen(const Range& block) const;
+  // The frames that a segment sees in the window.
+  Range seen(const Range& segment) const;
   // The positions of the frames that it sees, by slot. They count from the first of seen().
-  std::vector<double> slot_positions(const Range& block) const;
+  std::vector<double> slot_positions(const Range& segment) const;
 
   size_t bytes() const;
 
-  // Moves the rings of blocks to a store and from there. Sinks are made anew. All ranks have the
+  // Moves the rings of segments to a store and from there. Sinks are made anew. All ranks have the
   // same device.
   void leave(WindowStore& store);
   void take(WindowStore& store);
@@ -105,7 +105,7 @@ class CausalWindow {
   Ring& ring(int layer, int64_t step) {
     return rings_[(layer - shape_.layers.begin) * shape_.steps.size() + step - shape_.steps.begin];
   }
-  // Calls each(layer, step, ring) for every ring of blocks.
+  // Calls each(layer, step, ring) for every ring of segments.
   template <class F>
   void for_each_ring(F&& each);
   Ring& sink(int layer, int sink) {
@@ -117,7 +117,7 @@ class CausalWindow {
   TensorView rows_of(Context& context, const TensorView& kept, DType dtype) const;
 
   CausalWindowShape shape_;
-  Block block_{};
+  WindowSegment segment_{};
   int makes_sink_ = -1;
   std::vector<Ring> rings_, sinks_;  // allocated when they are first written
 };

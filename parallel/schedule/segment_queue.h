@@ -29,8 +29,8 @@
 //   turn: 8 to every rank with `control`. A skipped pass has no hidden rows, and no rows go to the
 //   first stage for it.
 // Memory of a rank: 2 or 3 hidden buffers; the rows of min(T, B) + 1 segments on the first and the
-//   last stage; one set of keys per branch (parallel/methods/block_context.h). For every stretch of
-//   n skipped steps n + 1 sets more, and on the last stage as many of n D 4 bytes for the own
+//   last stage; one set of keys per branch (parallel/methods/segment_context.h). For every stretch
+//   of n skipped steps n + 1 sets more, and on the last stage as many of n D 4 bytes for the own
 //   tokens of a segment (QueuePlanConfig::kept_sets).
 // Exact: a pass reads the versions above whatever the ranks and the delays.
 // Divisibility: none; at least one transformer block per stage.

@@ -446,7 +446,7 @@ TEST(QueueDenoiser, KeepsOneSetOfKeys) {
     run_queue(n, layout, {.kept_keys = [&](const RankPlacement& placement, size_t bytes) {
                 const BlockRange layers = placement.blocks(n.layers);
                 const int64_t heads = ToyAttention::kHeads / layout[Axis::kUlysses];
-                EXPECT_EQ(bytes, block_context_cache_bytes(
+                EXPECT_EQ(bytes, segment_context_cache_bytes(
                                      layers.end - layers.begin, layout[Axis::kCfg] == 2 ? 1 : 2,
                                      n.frames.context * 4, {heads, heads, ToyAttention::kHead}))
                     << to_string(layout);

@@ -168,8 +168,8 @@ inline size_t displaced_cache_bytes(const PatchRows& rows, int rank, const Atten
 inline size_t pipefusion_cache_bytes(int64_t rows, const AttendShape& shape) {
   return static_cast<size_t>(rows * key_bytes(shape));
 }
-inline size_t block_context_cache_bytes(int layers, int branches, int64_t rows,
-                                        const AttendShape& shape) {
+inline size_t segment_context_cache_bytes(int layers, int branches, int64_t rows,
+                                          const AttendShape& shape) {
   return static_cast<size_t>(int64_t{layers} * branches * rows * key_bytes(shape));
 }
 inline size_t causal_window_cache_bytes(const CausalWindowShape& window, const AttendShape& shape) {

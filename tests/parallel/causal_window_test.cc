@@ -1,5 +1,5 @@
-// Tests the causal window: it equals attention over an unbounded list of frames in f64, for blocks
-// of any sizes; rings per step, eviction, sinks, positions of long streams and bytes.
+// Tests the causal window: it equals attention over an unbounded list of frames in f64, for
+// segments of any sizes; rings per step, eviction, sinks, positions of long streams and bytes.
 #include "parallel/methods/causal_window.h"
 
 #include <map>
@@ -63,8 +63,9 @@ class WindowPasses {
     window_.begin_sink(number);
     return attend(x, make_rope({1, kWindowRow, kWindowColumn}, {}, kWindowHead));
   }
-  // A sink of two frames, whose second one is tokens or replicated rows, and a block that sees it.
-  std::pair<Tensor, Tensor> two_sinks(const WindowQkv& sink, const WindowQkv& block,
+  // A sink of two frames, whose second one is tokens or replicated rows, and a segment that sees
+  // it.
+  std::pair<Tensor, Tensor> two_sinks(const WindowQkv& sink, const WindowQkv& segment,
                                       bool replicated) {
     const auto at = [](int64_t frames, int64_t first) {
       return make_rope({frames, kWindowRow, kWindowColumn}, {first, 0, 0}, kWindowHead);
@@ -77,11 +78,11 @@ class WindowPasses {
                    .keys = &own,
                    .sink_keys = &first,
                    .sink_replicated = replicated ? &second : nullptr});
-    return {std::move(made), attend(block, own)};
+    return {std::move(made), attend(segment, own)};
   }
   // `shift` is added to all positions.
-  Tensor block(const WindowQkv& x, const Range& frames, int64_t sink_at, int step = 0,
-               int number = 0, int64_t shift = 0) {
+  Tensor segment(const WindowQkv& x, const Range& frames, int64_t sink_at, int step = 0,
+                 int number = 0, int64_t shift = 0) {
     Stream stream = Stream::cpu(1);
     const Range seen = window_.seen(frames);
     const auto positions = [&](int64_t count, int64_t first) {
@@ -132,13 +133,13 @@ class WindowPasses {
 
 // The reference: all frames that ever were, at their absolute positions, in f64. `sink` is empty
 // where there is none.
-Tensor window_by_definition(const Range& block, const Range& seen, int step,
+Tensor window_by_definition(const Range& segment, const Range& seen, int step,
                             std::optional<int64_t> sink_at, uint64_t sink_seed = 0) {
   struct Key {
     std::vector<double> k;
     const float* v;
   };
-  const WindowQkv own(block, step), all(seen, step), sink(kSinkFrames, 0, DType::kF32, sink_seed);
+  const WindowQkv own(segment, step), all(seen, step), sink(kSinkFrames, 0, DType::kF32, sink_seed);
   Tensor out(DType::kF32, own.q.view().shape());
   const auto at = [](const Tensor& x, int64_t token, int64_t head) {
     return x.as<float>() + (token * kWindowHeads + head) * kWindowHead;
@@ -157,7 +158,7 @@ Tensor window_by_definition(const Range& block, const Range& seen, int step,
     for (int64_t token = 0; sink_at && token < kWindowFrame; ++token)
       keys.push_back({turned(sink.k, token, head, *sink_at), at(sink.v, token, head)});
     for (int64_t token = 0; token < own.q.view()[0]; ++token) {
-      const auto q = turned(own.q, token, head, block.begin + token / kWindowFrame);
+      const auto q = turned(own.q, token, head, segment.begin + token / kWindowFrame);
       std::vector<double> logits;
       std::vector<const float*> values;
       for (const Key& key : keys) {
@@ -175,17 +176,17 @@ Tensor window_by_definition(const Range& block, const Range& seen, int step,
 
 // Replicated rows of a sink are kept with its tokens, and have positions of their own.
 TEST(CausalWindow, KeepsReplicatedRowsOfSinks) {
-  const WindowQkv sink({-100, -98}, 0), block({0, 1}, 0);
+  const WindowQkv sink({-100, -98}, 0), segment({0, 1}, 0);
   std::vector<std::pair<Tensor, Tensor>> runs;
   for (const bool replicated : {false, true}) {
     CausalWindow kept(window(4, 1, 2));
-    runs.push_back(WindowPasses(kept).two_sinks(sink, block, replicated));
+    runs.push_back(WindowPasses(kept).two_sinks(sink, segment, replicated));
   }
   EXPECT_TRUE(bitwise_equal(runs[0].first, runs[1].first));
   EXPECT_TRUE(bitwise_equal(runs[0].second, runs[1].second));
 }
 
-// Law 11, without its rejection: blocks of any sizes.
+// Law 11, without its rejection: segments of any sizes.
 TEST(CausalWindow, EqualsAttentionOverTheLastFramesOfAnEndlessList) {
   std::mt19937 random(5);
   for (int64_t capacity : {1, 3, 4, 7})
@@ -196,15 +197,15 @@ TEST(CausalWindow, EqualsAttentionOverTheLastFramesOfAnEndlessList) {
       int64_t first = 0;
       while (first < 3 * capacity + 2) {
         const int64_t most = std::min<int64_t>(capacity, 3);
-        const Range block{first, first + (even ? most : 1 + int64_t(random() % most))};
+        const Range segment{first, first + (even ? most : 1 + int64_t(random() % most))};
         const int64_t sink_at = sink_frame({.start = 6, .distance = {4, 9}}, first, 0, first);
-        const Range seen{std::max<int64_t>(0, block.end - capacity), block.end};
-        EXPECT_EQ(kept.seen(block), seen);
-        EXPECT_LE(relative_l2(passes.block(WindowQkv(block, 0), block, sink_at),
-                              window_by_definition(block, seen, 0, sink_at)),
+        const Range seen{std::max<int64_t>(0, segment.end - capacity), segment.end};
+        EXPECT_EQ(kept.seen(segment), seen);
+        EXPECT_LE(relative_l2(passes.segment(WindowQkv(segment, 0), segment, sink_at),
+                              window_by_definition(segment, seen, 0, sink_at)),
                   1e-6)
-            << capacity << " " << to_string(block);
-        first = block.end;
+            << capacity << " " << to_string(segment);
+        first = segment.end;
       }
     }
 }
@@ -212,19 +213,19 @@ TEST(CausalWindow, EqualsAttentionOverTheLastFramesOfAnEndlessList) {
 TEST(CausalWindow, WorksWithoutASink) {
   CausalWindow kept(window(4, 1, 0));
   WindowPasses passes(kept);
-  for (const Range& block : {Range{0, 3}, {3, 6}})
-    EXPECT_LE(relative_l2(passes.block(WindowQkv(block, 0), block, 0),
-                          window_by_definition(block, kept.seen(block), 0, std::nullopt)),
+  for (const Range& segment : {Range{0, 3}, {3, 6}})
+    EXPECT_LE(relative_l2(passes.segment(WindowQkv(segment, 0), segment, 0),
+                          window_by_definition(segment, kept.seen(segment), 0, std::nullopt)),
               1e-6);
 }
 
 // Faults of careless implementations would be seen: another window, a sink at another place.
 TEST(CausalWindow, TheReferenceTellsFaultsApart) {
-  const Range block{6, 9};
-  const Tensor right = window_by_definition(block, {3, 9}, 0, 30);
-  EXPECT_GT(relative_l2(window_by_definition(block, {2, 9}, 0, 30), right), 1e-2);
-  EXPECT_GT(relative_l2(window_by_definition(block, {3, 9}, 0, 31), right), 1e-3);
-  EXPECT_GT(relative_l2(window_by_definition(block, {3, 9}, 1, 30), right), 1e-2);
+  const Range segment{6, 9};
+  const Tensor right = window_by_definition(segment, {3, 9}, 0, 30);
+  EXPECT_GT(relative_l2(window_by_definition(segment, {2, 9}, 0, 30), right), 1e-2);
+  EXPECT_GT(relative_l2(window_by_definition(segment, {3, 9}, 0, 31), right), 1e-3);
+  EXPECT_GT(relative_l2(window_by_definition(segment, {3, 9}, 1, 30), right), 1e-2);
 }
 
 // Law 7: a step sees what that step has left, and steps may come in any order of the grid.
@@ -232,40 +233,40 @@ TEST(CausalWindow, EveryStepHasARingOfItsOwn) {
   CausalWindow by_block(window(4, 3)), by_step(window(4, 3));
   WindowPasses one(by_block), other(by_step);
   for (WindowPasses* passes : {&one, &other}) passes->sink(WindowQkv(kSinkFrames, 0));
-  const auto run = [](WindowPasses& passes, int block, int step) {
-    const Range frames{2 * block, 2 * block + 2};
-    return passes.block(WindowQkv(frames, step), frames, 30, step);
+  const auto run = [](WindowPasses& passes, int segment, int step) {
+    const Range frames{2 * segment, 2 * segment + 2};
+    return passes.segment(WindowQkv(frames, step), frames, 30, step);
   };
   std::map<std::pair<int, int>, Tensor> results;
-  for (int block = 0; block < 4; ++block)
+  for (int segment = 0; segment < 4; ++segment)
     for (int step = 0; step < 3; ++step) {
-      results[{block, step}] = run(one, block, step);
-      const Range frames{2 * block, 2 * block + 2};
-      EXPECT_LE(relative_l2(results[{block, step}],
+      results[{segment, step}] = run(one, segment, step);
+      const Range frames{2 * segment, 2 * segment + 2};
+      EXPECT_LE(relative_l2(results[{segment, step}],
                             window_by_definition(frames, by_block.seen(frames), step, 30)),
                 1e-6);
     }
   for (int step = 0; step < 3; ++step)
-    for (int block = 0; block < 4; ++block)
-      EXPECT_TRUE(same_bits(run(other, block, step), results[{block, step}]));
+    for (int segment = 0; segment < 4; ++segment)
+      EXPECT_TRUE(same_bits(run(other, segment, step), results[{segment, step}]));
 }
 
-// Law 12: a block that is denoised again takes its own place, and nothing else leaves.
+// Law 12: a segment that is denoised again takes its own place, and nothing else leaves.
 TEST(CausalWindow, ABlockThatIsWrittenAgainEvictsNothing) {
   CausalWindow once(window(4)), twice(window(4));
   WindowPasses one(once), two(twice);
   for (WindowPasses* passes : {&one, &two}) passes->sink(WindowQkv(kSinkFrames, 0));
   for (int64_t first : {0, 2, 4, 6}) {
-    const Range block{first, first + 2};
-    two.block(WindowQkv(block, 5), block, 30);
-    EXPECT_TRUE(same_bits(two.block(WindowQkv(block, 0), block, 30),
-                          one.block(WindowQkv(block, 0), block, 30)));
+    const Range segment{first, first + 2};
+    two.segment(WindowQkv(segment, 5), segment, 30);
+    EXPECT_TRUE(same_bits(two.segment(WindowQkv(segment, 0), segment, 30),
+                          one.segment(WindowQkv(segment, 0), segment, 30)));
   }
-  EXPECT_DEATH(one.block(WindowQkv({9, 10}, 0), {9, 10}, 30), "after");
-  EXPECT_DEATH(one.block(WindowQkv({8, 13}, 0), {8, 13}, 30), "in a window of");
+  EXPECT_DEATH(one.segment(WindowQkv({9, 10}, 0), {9, 10}, 30), "after");
+  EXPECT_DEATH(one.segment(WindowQkv({8, 13}, 0), {8, 13}, 30), "in a window of");
 }
 
-// Law 13: a sink stays as it is until another takes its place, and blocks before and after the
+// Law 13: a sink stays as it is until another takes its place, and segments before and after the
 // change may come in turn.
 TEST(CausalWindow, SinksAreSeenByTheirBlocks) {
   CausalWindow kept(window(4, 1, 1, 2));
@@ -273,10 +274,10 @@ TEST(CausalWindow, SinksAreSeenByTheirBlocks) {
   passes.sink(WindowQkv(kSinkFrames, 0), 0);
   passes.sink(WindowQkv(kSinkFrames, 0, DType::kF32, 7), 1);
   for (int64_t first = 0; first < 20; first += 2) {
-    const Range block{first, first + 2};
+    const Range segment{first, first + 2};
     const bool second = first % 4 == 0;
-    EXPECT_LE(relative_l2(passes.block(WindowQkv(block, 0), block, 30, 0, second),
-                          window_by_definition(block, kept.seen(block), 0, 30, second ? 7 : 0)),
+    EXPECT_LE(relative_l2(passes.segment(WindowQkv(segment, 0), segment, 30, 0, second),
+                          window_by_definition(segment, kept.seen(segment), 0, 30, second ? 7 : 0)),
               1e-6);
   }
 }
@@ -285,9 +286,9 @@ TEST(CausalWindow, SinksAreSeenByTheirBlocks) {
 TEST(CausalWindow, ASinkSeesItself) {
   CausalWindow kept(window(4));
   WindowPasses passes(kept);
-  const Range block{0, 2};
+  const Range segment{0, 2};
   passes.sink(WindowQkv(kSinkFrames, 0));
-  passes.block(WindowQkv(block, 0), block, 30);
+  passes.segment(WindowQkv(segment, 0), segment, 30);
   SerialSeams seams;
   Stream stream = Stream::cpu(1);
   const WindowQkv x(kSinkFrames, 0);
@@ -301,17 +302,18 @@ TEST(CausalWindow, ASinkSeesItself) {
   EXPECT_TRUE(same_bits(again, out));
 }
 
-// Law 16, and law 15: positions count from the window, so a block far down the stream sees the same
-// numbers as one at its beginning, to the bit.
+// Law 16, and law 15: positions count from the window, so a segment far down the stream sees the
+// same numbers as one at its beginning, to the bit.
 TEST(CausalWindow, PositionsDoNotGrowWithTheStream) {
   const auto last_of = [](int64_t first, int64_t shift) {
     CausalWindow kept(window(4));
     WindowPasses passes(kept);
     passes.sink(WindowQkv(kSinkFrames, 0));
     Tensor out;
-    for (int64_t block = 0; block < 8; block += 2)
-      out = passes.block(WindowQkv({block, block + 2}, 0), {first + block, first + block + 2},
-                         first + block + 30, 0, 0, shift);
+    for (int64_t segment = 0; segment < 8; segment += 2)
+      out =
+          passes.segment(WindowQkv({segment, segment + 2}, 0),
+                         {first + segment, first + segment + 2}, first + segment + 30, 0, 0, shift);
     return out;
   };
   const Tensor near = last_of(0, 0);
@@ -326,18 +328,18 @@ TEST(CausalWindow, PositionsDoNotGrowWithTheStream) {
 TEST(CausalWindow, TheSinkStaysAheadByItsDistance) {
   const SinkPosition seeded{.start = 30, .distance = {4, 31}, .seed = 9};
   std::map<int64_t, int> drawn;
-  for (int64_t block = 0; block < 4000; ++block) {
-    const int64_t first = 3 * block, at = sink_frame(seeded, block, 2, first), d = at - first;
+  for (int64_t segment = 0; segment < 4000; ++segment) {
+    const int64_t first = 3 * segment, at = sink_frame(seeded, segment, 2, first), d = at - first;
     EXPECT_GE(at, 30);
     if (first >= 30) ++drawn[d];
-    EXPECT_EQ(at, sink_frame(seeded, block, 2, first));
+    EXPECT_EQ(at, sink_frame(seeded, segment, 2, first));
   }
   EXPECT_EQ(drawn.begin()->first, 4);
   EXPECT_EQ(drawn.rbegin()->first, 30);
   EXPECT_EQ(drawn.size(), 27u);
   int same_in_steps = 0;
-  for (int64_t block = 20; block < 120; ++block)
-    same_in_steps += sink_frame(seeded, block, 0, 60) == sink_frame(seeded, block, 1, 60);
+  for (int64_t segment = 20; segment < 120; ++segment)
+    same_in_steps += sink_frame(seeded, segment, 0, 60) == sink_frame(seeded, segment, 1, 60);
   EXPECT_LT(same_in_steps, 20);
   EXPECT_EQ(sink_frame({.start = 30, .distance = {30, 31}}, 0, 0, 0), 30);
   EXPECT_EQ(sink_frame({.start = 6, .distance = {4, 5}}, 0, 0, 3), 7);
@@ -356,7 +358,7 @@ TEST(CausalWindow, BytesFollowTheFormulaAndStay) {
     for (int number : {0, 1}) passes.sink(WindowQkv(kSinkFrames, 0, dtype), number);
     const auto run = [&](int64_t first) {
       for (int step : {0, 1})
-        passes.block(WindowQkv({first, first + 2}, step, dtype), {first, first + 2}, 30, step);
+        passes.segment(WindowQkv({first, first + 2}, step, dtype), {first, first + 2}, 30, step);
     };
     for (int64_t first = 0; first < 8; first += 2) run(first);
     const size_t bytes = kept.bytes(), live = tensor_bytes_live();
@@ -398,11 +400,11 @@ void expect_rows_of_their_code(KeptRows rows, RowCode kind, double error) {
     passes.sink(WindowQkv(kSinkFrames, 0, dtype));
     reference.sink(changed(WindowQkv(kSinkFrames, 0, dtype), kSinkFrames));
     for (int64_t first = 0; first < 12; first += 3) {
-      const Range block{first, first + 3};
-      const WindowQkv x(block, 0, dtype);
-      const Tensor out = passes.block(x, block, 30);
-      EXPECT_TRUE(same_bits(out, reference.block(changed(x, block), block, 30))) << first;
-      EXPECT_LE(relative_l2(out, window_by_definition(block, kept.seen(block), 0, 30)), error);
+      const Range segment{first, first + 3};
+      const WindowQkv x(segment, 0, dtype);
+      const Tensor out = passes.segment(x, segment, 30);
+      EXPECT_TRUE(same_bits(out, reference.segment(changed(x, segment), segment, 30))) << first;
+      EXPECT_LE(relative_l2(out, window_by_definition(segment, kept.seen(segment), 0, 30)), error);
     }
   }
   Tensor same(DType::kF32, {2, 1, kWindowHead});
@@ -420,9 +422,9 @@ TEST(CausalWindow, Bf16IsWithinItsRounding) {
   WindowPasses passes(kept);
   passes.sink(WindowQkv(kSinkFrames, 0, DType::kBF16));
   for (int64_t first = 0; first < 12; first += 2) {
-    const Range block{first, first + 2};
-    const Tensor out = passes.block(WindowQkv(block, 0, DType::kBF16), block, 30);
-    EXPECT_LE(relative_l2(out, window_by_definition(block, kept.seen(block), 0, 30)), 1e-2);
+    const Range segment{first, first + 2};
+    const Tensor out = passes.segment(WindowQkv(segment, 0, DType::kBF16), segment, 30);
+    EXPECT_LE(relative_l2(out, window_by_definition(segment, kept.seen(segment), 0, 30)), 1e-2);
   }
 }
 

@@ -22,7 +22,7 @@ SessionConfig checked(SessionConfig config) {
   require(config.segment_frames >= 1, "block_frames", config.segment_frames, "at least 1");
   require(config.first_segment >= 1 && config.first_segment <= config.segment_frames, "first_block",
           config.first_segment,
-          "between 1 and segment_frames (" + std::to_string(config.segment_frames) + ")");
+          "between 1 and block_frames (" + std::to_string(config.segment_frames) + ")");
   require(config.pictures >= 1, "pictures", config.pictures, "at least 1");
   require(config.first_pictures >= 1 && config.first_pictures <= config.pictures, "first_pictures",
           config.first_pictures,
@@ -202,7 +202,7 @@ MediaInstant Session::slot_due() const {
   return config_.now() + config_.jitter + MediaInstant(ticks_at(ahead, config_.fps, 1'000'000'000));
 }
 
-Session::BlockPlan Session::plan_segment() const {
+Session::SegmentPlan Session::plan_segment() const {
   if (config_.turns && (turn_over_ || !config_.turns->holds(config_.id))) return {Answer::kNone};
   if (!has_credit()) return {};
   if (timeline_.warming_up()) return {Answer::kSegment, SessionState::kIdle};
@@ -211,7 +211,7 @@ Session::BlockPlan Session::plan_segment() const {
   return head ? plan_speech(*head) : plan_silence();
 }
 
-Session::BlockPlan Session::plan_speech(const SpeechQueue::Head& head) const {
+Session::SegmentPlan Session::plan_speech(const SpeechQueue::Head& head) const {
   const auto wanted = size_t(pictures_if(head.state)) * SoundBands::kHop;
   if (head.ended || head.samples >= wanted) return {Answer::kSegment, head.state, true};
   if (!config_.live) return {};
@@ -228,10 +228,10 @@ Session::BlockPlan Session::plan_speech(const SpeechQueue::Head& head) const {
   return {Answer::kSegment, head.state, true};
 }
 
-Session::BlockPlan Session::plan_silence() const {
+Session::SegmentPlan Session::plan_silence() const {
   const bool open = speech_.head().has_value();
   if (closed_) return {Answer::kNone};
-  if (!config_.live) return config_.turns && !open ? BlockPlan{Answer::kNone} : BlockPlan{};
+  if (!config_.live) return config_.turns && !open ? SegmentPlan{Answer::kNone} : SegmentPlan{};
   if (has_loop() && !config_.turns) return {};
   const MediaInstant latest = slot_due() - (has_loop() ? MediaInstant(0) : config_.lead);
   if (open && has_loop() && config_.now() < latest)
@@ -242,7 +242,7 @@ Session::BlockPlan Session::plan_silence() const {
 }
 
 // `head` rows of the first latent frame have no picture.
-void Session::write_rows(SignalBlock& segment, std::span<const float> bands, int64_t head) {
+void Session::write_rows(SignalSegment& segment, std::span<const float> bands, int64_t head) {
   const size_t rows = bands.size() / SoundBands::kBands;
   segment.rows.assign(rows * kSignalColumns, 0.0f);
   if (stream_is_new_) gestures_.restart();
@@ -258,9 +258,9 @@ void Session::write_rows(SignalBlock& segment, std::span<const float> bands, int
   }
 }
 
-SignalBlock Session::begin_segment(const BlockPlan& plan) {
+SignalSegment Session::begin_segment(const SegmentPlan& plan) {
   const int64_t head = missing_head(), pictures = pictures_if(plan.state);
-  SignalBlock segment{timeline_.begin(plan.state), {}, {}};
+  SignalSegment segment{timeline_.begin(plan.state), {}, {}};
   InEngine inside{segment, next_source_, pictures, {}, false, config_.now()};
   inside.sound.resize(size_t(pictures) * SoundBands::kHop);
   if (plan.takes_sound && speech_.take(inside.sound) && plan.state == SessionState::kSpeaking)
@@ -280,7 +280,7 @@ SignalBlock Session::begin_segment(const BlockPlan& plan) {
   return segment;
 }
 
-std::optional<SignalBlock> Session::poll_segment(BlockPlan& plan) {
+std::optional<SignalSegment> Session::poll_segment(SegmentPlan& plan) {
   throw_error();
   if (stream_is_over()) {
     plan.answer = Answer::kNone;
@@ -305,12 +305,12 @@ void Session::begin_stream() {
   if (config_.turns) stream_turn_ = turns_over_;
 }
 
-std::optional<SignalBlock> Session::next_segment() {
+std::optional<SignalSegment> Session::next_segment() {
   std::unique_lock lock(mutex_);
   const MediaInstant revoked = config_.turns ? config_.now() + config_.revoke : MediaInstant::max();
   for (;;) {
-    BlockPlan plan;
-    if (std::optional<SignalBlock> segment = poll_segment(plan)) return segment;
+    SegmentPlan plan;
+    if (std::optional<SignalSegment> segment = poll_segment(plan)) return segment;
     if (plan.answer == Answer::kNone) return std::nullopt;
     if (config_.turns && in_engine_.empty() && config_.now() >= revoked) {
       give_turn_back();
@@ -320,9 +320,9 @@ std::optional<SignalBlock> Session::next_segment() {
   }
 }
 
-std::optional<SignalBlock> Session::try_segment() {
+std::optional<SignalSegment> Session::try_segment() {
   std::lock_guard lock(mutex_);
-  BlockPlan plan;
+  SegmentPlan plan;
   return poll_segment(plan);
 }
 

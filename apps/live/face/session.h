@@ -70,7 +70,7 @@ struct SessionConfig {
 };
 
 // A segment as the engine takes it. Pictures that belong to a latent frame have neighbouring rows.
-struct SignalBlock : SessionSegment {
+struct SignalSegment : SessionSegment {
   std::vector<float> rows;   // [frames * pictures, kSignalColumns]
   std::vector<float> sound;  // of these pictures, at SessionConfig::sample_rate
 };
@@ -141,9 +141,9 @@ class Session {
   // Segments until the next segment can begin. nullopt: the stream has ended; or, with a token, it
   // has none at present, and gives it back when all its segments are delivered. Throws the error of
   // fail().
-  std::optional<SignalBlock> next_segment();
+  std::optional<SignalSegment> next_segment();
   // As next_segment, but nullopt where it would wait.
-  std::optional<SignalBlock> try_segment();
+  std::optional<SignalSegment> try_segment();
   // The pictures of a segment, in the order of the segments. Those of a muted or warm-up segment
   // may be left out. Never segments.
   void deliver(int64_t segment, std::vector<Frame> pictures);
@@ -179,7 +179,7 @@ class Session {
     std::vector<float> sound;
   };
   enum class Answer : uint8_t { kSegment, kWait, kNone };
-  struct BlockPlan {
+  struct SegmentPlan {
     Answer answer = Answer::kWait;
     SessionState state = SessionState::kIdle;
     bool takes_sound = false;  // of the queue
@@ -187,11 +187,11 @@ class Session {
   };
 
   // All of these need the lock.
-  BlockPlan plan_segment() const;
-  BlockPlan plan_speech(const SpeechQueue::Head& head) const;
-  BlockPlan plan_silence() const;
-  std::optional<SignalBlock> poll_segment(BlockPlan& plan);
-  SignalBlock begin_segment(const BlockPlan& plan);
+  SegmentPlan plan_segment() const;
+  SegmentPlan plan_speech(const SpeechQueue::Head& head) const;
+  SegmentPlan plan_silence() const;
+  std::optional<SignalSegment> poll_segment(SegmentPlan& plan);
+  SignalSegment begin_segment(const SegmentPlan& plan);
   bool has_credit() const;
   bool has_loop() const { return config_.live && loops_; }
   bool waits_for_pictures() const;  // slots that are to come follow the last one directly
@@ -213,7 +213,7 @@ class Session {
   void throw_error() const;
   void wait_until(std::unique_lock<std::mutex>& lock, MediaInstant wake);
 
-  void write_rows(SignalBlock& segment, std::span<const float> bands, int64_t head);
+  void write_rows(SignalSegment& segment, std::span<const float> bands, int64_t head);
 
   const SessionConfig config_;
   mutable std::mutex mutex_;

@@ -12,7 +12,7 @@ void run_session(StreamEngine& engine, const std::string& caption, Session& sess
   session.begin_stream();
   const auto next = [&](int64_t number) -> StreamSignal {
     const bool waits = !goes_round || delivered == number;
-    std::optional<SignalBlock> segment = waits ? session.next_segment() : session.try_segment();
+    std::optional<SignalSegment> segment = waits ? session.next_segment() : session.try_segment();
     if (!segment) return {.frames = 0, .last = waits};
     if (number == 0) first = segment->number;
     if (engine.takes_sound())

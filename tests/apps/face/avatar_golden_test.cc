@@ -118,7 +118,7 @@ TEST(AvatarGolden, TheSessionMakesTheRecipesRows) {
   Session session(avatar_session(1, kSeed));
   std::thread speaks([&] { speak_golden(session, fixture.sound); });
   int64_t frames = 0;
-  while (const std::optional<SignalBlock> segment = session.next_segment()) {
+  while (const std::optional<SignalSegment> segment = session.next_segment()) {
     EXPECT_EQ(segment->first_frame, frames);
     EXPECT_EQ(segment->frames, 3);
     const std::vector<float> wanted = fixture.rows_of(frames, segment->frames);

@@ -21,7 +21,7 @@ std::vector<SessionSlot> played_slots(Session& session, FakeEngine& engine,
   std::vector<SessionSlot> slots;
   const auto run = [&] {
     for (;;) {
-      std::optional<SignalBlock> segment = session.try_segment();
+      std::optional<SignalSegment> segment = session.try_segment();
       if (segment) session.deliver(segment->number, engine.run(*segment));
       std::optional<SessionSlot> slot;
       while ((slot = session.try_next())) slots.push_back(std::move(*slot));
@@ -101,11 +101,12 @@ TEST(Session, SlowConsumerMakesTheEngineWaitAndLosesNothing) {
   std::vector<SessionSlot> slots;
   int64_t waits = 0;
   while (!session.finished()) {
-    std::deque<SignalBlock> inside;
-    while (std::optional<SignalBlock> segment = session.try_segment()) inside.push_back(*segment);
+    std::deque<SignalSegment> inside;
+    while (std::optional<SignalSegment> segment = session.try_segment()) inside.push_back(*segment);
     waits += inside.empty();
     EXPECT_LE(inside.size(), 2u);
-    for (const SignalBlock& segment : inside) session.deliver(segment.number, engine.run(segment));
+    for (const SignalSegment& segment : inside)
+      session.deliver(segment.number, engine.run(segment));
     if (std::optional<SessionSlot> slot = session.try_next()) slots.push_back(std::move(*slot));
   }
   EXPECT_GT(waits, 100);
@@ -127,7 +128,7 @@ TEST(Session, ProducerOfSoundWaitsForRoom) {
   FakeEngine engine;
   std::vector<SessionSlot> slots;
   std::thread engine_thread([&] {
-    while (std::optional<SignalBlock> segment = session.next_segment())
+    while (std::optional<SignalSegment> segment = session.next_segment())
       session.deliver(segment->number, engine.run(*segment));
   });
   while (std::optional<SessionSlot> slot = session.next()) slots.push_back(std::move(*slot));
@@ -222,7 +223,7 @@ TEST(Session, InterruptionDropsTheSoundMutesTheEngineAndListens) {
   FakeEngine engine;
   const std::vector<float> first = speech(640 * 200, 10), second = speech(640 * 30, 11);
   session.push_sound(first, 0);
-  std::vector<SignalBlock> inside;
+  std::vector<SignalSegment> inside;
   for (int b = 0; b < 2; ++b) {
     inside.push_back(*session.try_segment());
     session.deliver(inside[b].number, engine.run(inside[b]));
@@ -314,7 +315,7 @@ TEST(Session, AnErrorOfTheEngineEndsEveryWaitingCall) {
   std::thread producer([&] { fails([&] { session.push_sound(std::vector<float>(99999), 0); }); });
   std::thread consumer([&] { fails([&] { session.next(); }); });
   std::thread rests([&] { fails([&] { session.rest(SessionState::kIdle, 99999); }); });
-  const std::optional<SignalBlock> segment = session.next_segment();
+  const std::optional<SignalSegment> segment = session.next_segment();
   ASSERT_TRUE(segment);
   session.fail(std::make_exception_ptr(Error(ErrorKind::kNonFinite, "NaN in block 7")));
   session.fail(std::make_exception_ptr(Error(ErrorKind::kComm, "a later error")));
@@ -332,7 +333,7 @@ TEST(Session, ConfigsThatAreNotLegalNameTheFieldAndTheLegalValues) {
     expect_error(ErrorKind::kUsage, text, [&] { Session session(config); });
   };
   refused("block_frames is 0, but it must be at least 1", [](auto& c) { c.segment_frames = 0; });
-  refused("first_block is 4, but it must be between 1 and segment_frames (3)",
+  refused("first_block is 4, but it must be between 1 and block_frames (3)",
           [](auto& c) { c.first_segment = 4; });
   refused("first_pictures is 5", [](auto& c) { c.first_pictures = 5; });
   refused("in_engine is 0", [](auto& c) { c.in_engine = 0; });

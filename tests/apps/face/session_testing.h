@@ -36,7 +36,7 @@ class FakeEngine {
   explicit FakeEngine(int first_pictures = 4, int pictures = 4)
       : missing_(pictures - first_pictures) {}
 
-  std::vector<Frame> run(const SignalBlock& segment) {
+  std::vector<Frame> run(const SignalSegment& segment) {
     std::vector<Frame> frames;
     const size_t rows = segment.rows.size() / Session::kSignalColumns;
     for (size_t k = 0; k < rows; ++k) {
@@ -56,7 +56,7 @@ class FakeEngine {
     return frames;
   }
 
-  std::vector<SignalBlock> segments;  // all that it ran
+  std::vector<SignalSegment> segments;  // all that it ran
 
  private:
   const int missing_;
@@ -127,7 +127,7 @@ class Simulation {
         session.deliver(inside_.front().segment, inside_.front().pictures);
         inside_.pop_front();
       }
-      while (std::optional<SignalBlock> segment = session.try_segment()) {
+      while (std::optional<SignalSegment> segment = session.try_segment()) {
         const MediaInstant begin = inside_.empty() ? now : std::max(now, inside_.back().done);
         inside_.push_back(
             {segment->number, begin + latency_(segment->number), engine.run(*segment)});

@@ -14,7 +14,7 @@ using namespace test;
 
 struct Turns {
   std::vector<SessionSlot> slots;
-  std::vector<SignalBlock> segments;
+  std::vector<SignalSegment> segments;
 };
 
 void nap(std::mt19937& random) {
@@ -63,7 +63,7 @@ void run_engine(Session& session, FakeEngine& engine, int in_engine, std::mt1993
     inside.pop_front();
   };
   for (;;) {
-    std::optional<SignalBlock> segment =
+    std::optional<SignalSegment> segment =
         inside.empty() ? session.next_segment() : session.try_segment();
     nap(random);
     if (segment) inside.emplace_back(segment->number, engine.run(*segment));
@@ -193,7 +193,7 @@ TEST(SessionTurns, AStalledSpeechDoesNotKeepTheEngine) {
   EXPECT_FALSE(stalled.next_segment());
   EXPECT_TRUE(token.holds(1));
   FakeEngine engine;
-  const std::optional<SignalBlock> segment = other.next_segment();
+  const std::optional<SignalSegment> segment = other.next_segment();
   ASSERT_TRUE(segment);
   other.deliver(segment->number, engine.run(*segment));
   other.end_turn();
@@ -212,13 +212,13 @@ TEST(SessionTurns, InterruptionEndsTheTurnAfterItsListeningBlock) {
   FakeEngine engine;
   first.push_sound(speech(640 * 40, 1), 0);
   second.push_sound(speech(640 * 12, 2), 0);
-  const std::optional<SignalBlock> muted = first.try_segment();
+  const std::optional<SignalSegment> muted = first.try_segment();
   ASSERT_TRUE(muted);
   first.interrupt();
   second.interrupt();  // while it waits: it still waits, to listen
   EXPECT_TRUE(token.holds(0));
   first.deliver(muted->number, {});
-  const std::optional<SignalBlock> listening = first.try_segment();
+  const std::optional<SignalSegment> listening = first.try_segment();
   ASSERT_TRUE(listening);
   EXPECT_EQ(listening->state, SessionState::kListening);
   EXPECT_FALSE(first.try_segment());

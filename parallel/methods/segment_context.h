@@ -1,6 +1,6 @@
 #pragma once
-// Block context: a block of a video sees, as keys alone, the first frames of the block after it,
-// whose pass has left them on this rank (parallel/schedule/segment_queue.h).
+// Segment context: a segment of a video sees, as keys alone, the first frames of the segment after
+// it, whose pass has left them on this rank (parallel/schedule/segment_queue.h).
 //
 // Split: none; this mixer sees all tokens of its heads, as a FullMixer does, alone or inside
 //   Ulysses. It does not serve a ring.
@@ -19,11 +19,12 @@
 namespace weft {
 
 // The keys and values that a rank keeps. The mixers that RankPlacement makes share them.
-class BlockContext {
+class SegmentContext {
  public:
   // Keeps the keys of `rows` for the layers [begin, end) of each of the branches: in one set, or in
   // as many as there are forwards whose keys outlive the next one.
-  BlockContext(const BlockRange& layers, std::vector<int> branches, const Range& rows, int sets = 1)
+  SegmentContext(const BlockRange& layers, std::vector<int> branches, const Range& rows,
+                 int sets = 1)
       : layers_(layers), branches_(std::move(branches)), rows_(rows), sets_(sets) {}
 
   // Says what the next forward does. The versions of a set and branch ascend; none: it reads or
@@ -38,7 +39,7 @@ class BlockContext {
   size_t bytes() const { return cache_ ? cache_->bytes() : 0; }
 
  private:
-  friend class BlockContextMixer;
+  friend class SegmentContextMixer;
   FeatureCache& cache(const TensorView& keys);
 
   BlockRange layers_;
@@ -49,13 +50,13 @@ class BlockContext {
   std::optional<FeatureCache> cache_;  // made when the first keys are kept
 };
 
-class BlockContextMixer final : public TokenMixer {
+class SegmentContextMixer final : public TokenMixer {
  public:
-  explicit BlockContextMixer(BlockContext& context) : context_(context) {}
+  explicit SegmentContextMixer(SegmentContext& context) : context_(context) {}
   void attend(Context& context, const Attend& attend) override;
 
  private:
-  BlockContext& context_;
+  SegmentContext& context_;
 };
 
 }  // namespace weft

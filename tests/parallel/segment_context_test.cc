@@ -1,6 +1,6 @@
-// Tests the keys that a block of a video leaves for the block before it: positions, versions,
+// Tests the keys that a segment of a video leaves for the segment before it: positions, versions,
 // frames, branches and bytes, alone and inside Ulysses.
-#include "parallel/methods/block_context.h"
+#include "parallel/methods/segment_context.h"
 
 #include "parallel/methods/mixer_factory.h"
 #include "tests/parallel/byte_formulas.h"
@@ -29,10 +29,10 @@ Rope positions(int64_t frames, int64_t first) {
 // The passes of one rank. It holds the tokens `own`.
 class Passes {
  public:
-  explicit Passes(BlockContext& state, std::unique_ptr<TokenMixer> mixer = nullptr,
+  explicit Passes(SegmentContext& state, std::unique_ptr<TokenMixer> mixer = nullptr,
                   const Range& own = {0, kTokens}, int64_t shift = 0)
       : state_(state),
-        mixer_(mixer ? std::move(mixer) : std::make_unique<BlockContextMixer>(state)),
+        mixer_(mixer ? std::move(mixer) : std::make_unique<SegmentContextMixer>(state)),
         own_(own),
         rope_(positions(kFrames, shift)),
         right_(positions(kContext, shift + kFrames)) {}
@@ -60,7 +60,7 @@ class Passes {
   Arena arena{size_t{1} << 28};
 
  private:
-  BlockContext& state_;
+  SegmentContext& state_;
   std::unique_ptr<TokenMixer> mixer_;
   Range own_;
   Rope rope_, right_;
@@ -68,10 +68,10 @@ class Passes {
   IdentityHalo halo_;
 };
 
-BlockContext state(const Range& kept = kKept) { return BlockContext({2, 4, 5}, {0, 1}, kept); }
+SegmentContext state(const Range& kept = kKept) { return SegmentContext({2, 4, 5}, {0, 1}, kept); }
 
 // One attention over the explicit window of P + 2 C frames, whose last C frames are those of the
-// block after it.
+// segment after it.
 Tensor explicit_window(const Qkv& own, const Qkv& behind) {
   Stream stream = Stream::cpu(1);
   const int64_t all = kTokens + kKept.size();
@@ -93,52 +93,52 @@ Tensor explicit_window(const Qkv& own, const Qkv& behind) {
 }
 
 // Laws 10 to 12.
-TEST(BlockContext, IsOneAttentionOverTheExplicitWindow) {
+TEST(SegmentContext, IsOneAttentionOverTheExplicitWindow) {
   const Qkv behind(1), own(2);
-  BlockContext kept = state();
+  SegmentContext kept = state();
   Passes passes(kept);
   passes(behind, {}, 4);
   EXPECT_LE(relative_l2(passes(own, 4, 5), explicit_window(own, behind)), 1e-6);
   // Keys of other frames would be seen.
-  BlockContext prefix = state({0, kKept.size()});
+  SegmentContext prefix = state({0, kKept.size()});
   Passes wrong(prefix);
   wrong(behind, {}, 4);
   EXPECT_GT(relative_l2(wrong(own, 4, 5), explicit_window(own, behind)), 1e-2);
 }
 
-TEST(BlockContext, NothingKeptIsPlainAttention) {
+TEST(SegmentContext, NothingKeptIsPlainAttention) {
   const Qkv own(2);
-  BlockContext kept = state(), none = state();
-  BlockContext& unused = none;
+  SegmentContext kept = state(), none = state();
+  SegmentContext& unused = none;
   Passes passes(kept), plain(unused, std::make_unique<FullMixer>());
   EXPECT_TRUE(same_bits(passes(own, {}, 1), plain(own, {}, {})));
   EXPECT_TRUE(same_bits(passes(own, {}, {}), plain(own, {}, {})));
 }
 
-TEST(BlockContext, AShiftOfAllPositionsChangesNothing) {
+TEST(SegmentContext, AShiftOfAllPositionsChangesNothing) {
   const Qkv behind(1), own(2);
-  BlockContext here = state(), there = state();
+  SegmentContext here = state(), there = state();
   Passes at_zero(here), far(there, nullptr, {0, kTokens}, 40);
   at_zero(behind, {}, 0);
   far(behind, {}, 0);
   EXPECT_LE(relative_l2(far(own, 0, 1), at_zero(own, 0, 1)), 1e-5);
 }
 
-// A pass reads the keys of the block after and leaves its own in their place.
-TEST(BlockContext, APassLeavesItsKeysInThePlaceOfThoseThatItReads) {
+// A pass reads the keys of the segment after and leaves its own in their place.
+TEST(SegmentContext, APassLeavesItsKeysInThePlaceOfThoseThatItReads) {
   const Qkv a(1), b(2), c(3);
-  BlockContext kept = state();
+  SegmentContext kept = state();
   Passes passes(kept);
   passes(a, {}, 0);
   const Tensor second = passes(b, 0, 1), third = passes(c, 1, 2);
   EXPECT_LE(relative_l2(second, explicit_window(b, a)), 1e-6);
   EXPECT_LE(relative_l2(third, explicit_window(c, b)), 1e-6);
-  EXPECT_EQ(kept.bytes(), block_context_cache_bytes(2, 2, kKept.size(), {kHeads, kHeads, kHead}));
+  EXPECT_EQ(kept.bytes(), segment_context_cache_bytes(2, 2, kKept.size(), {kHeads, kHeads, kHead}));
 }
 
-TEST(BlockContext, BranchesDoNotMix) {
+TEST(SegmentContext, BranchesDoNotMix) {
   const Qkv a(1), b(2), own(3);
-  BlockContext kept = state();
+  SegmentContext kept = state();
   Passes passes(kept);
   passes(a, {}, 0, 0);
   passes(b, {}, 0, 1);
@@ -146,9 +146,9 @@ TEST(BlockContext, BranchesDoNotMix) {
   EXPECT_LE(relative_l2(passes(own, 0, {}, 1), explicit_window(own, b)), 1e-6);
 }
 
-TEST(BlockContext, TakesTheMemoryOfADryRun) {
+TEST(SegmentContext, TakesTheMemoryOfADryRun) {
   const Qkv own(2);
-  BlockContext kept = state();
+  SegmentContext kept = state();
   Passes passes(kept);
   const size_t before = tensor_bytes_live();
   passes(own, {}, 0);
@@ -156,8 +156,8 @@ TEST(BlockContext, TakesTheMemoryOfADryRun) {
   passes(own, 0, 1);
   const size_t held = tensor_bytes_live() - before;
   DryRun dry;
-  BlockContext dry_kept = state();
-  BlockContextMixer mixer(dry_kept);
+  SegmentContext dry_kept = state();
+  SegmentContextMixer mixer(dry_kept);
   const Tensor rows = dry.tensor(DType::kF32, {kTokens, kHeads, kHead});
   const Rope rope = on_device(dry.stream(), positions(kFrames, 0)),
              right = on_device(dry.stream(), positions(kContext, kFrames));
@@ -178,9 +178,9 @@ TEST(BlockContext, TakesTheMemoryOfADryRun) {
 }
 
 // Law 9.
-TEST(BlockContextDeathTest, AnotherVersionIsRefused) {
+TEST(SegmentContextDeathTest, AnotherVersionIsRefused) {
   const Qkv own(2);
-  BlockContext kept = state();
+  SegmentContext kept = state();
   Passes passes(kept);
   EXPECT_DEATH(passes(own, 0, 1), "is asked for version 0 and holds none");
   passes(own, {}, 3);
@@ -190,18 +190,18 @@ TEST(BlockContextDeathTest, AnotherVersionIsRefused) {
 }
 
 // Every rank of a Ulysses group keeps the keys of its heads.
-TEST(BlockContext, GivesTheSameBitsInsideUlysses) {
+TEST(SegmentContext, GivesTheSameBitsInsideUlysses) {
   for (const DType dtype : {DType::kF32, DType::kBF16})
     for (int ranks = 2; ranks <= 4; ++ranks) {
       const Qkv a(1, dtype), b(2, dtype);
-      BlockContext alone = state();
+      SegmentContext alone = state();
       Passes one(alone);
       one(a, {}, 0);
       const Tensor expected = one(b, 0, 1);
       Layout layout;
       layout[Axis::kUlysses] = ranks;
       run_ranks(ranks, [&](Communicator& world) {
-        BlockContext kept = state();
+        SegmentContext kept = state();
         const SequenceMap map = SequenceMap::contiguous(kTokens, ranks);
         const Range own = map[world.rank()].ranges[0];
         Passes passes(
@@ -209,7 +209,7 @@ TEST(BlockContext, GivesTheSameBitsInsideUlysses) {
             make_mixer({.mesh = Mesh(layout),
                         .rank = world.rank(),
                         .tokens = map,
-                        .inner = [&] { return std::make_unique<BlockContextMixer>(kept); }},
+                        .inner = [&] { return std::make_unique<SegmentContextMixer>(kept); }},
                        [&](const std::vector<int>& group, int number) {
                          return world.group(group, 7 + number);
                        }),
@@ -217,8 +217,8 @@ TEST(BlockContext, GivesTheSameBitsInsideUlysses) {
         passes(a, {}, 0);
         EXPECT_TRUE(same_bits(passes(b, 0, 1), expected.view().slice(0, own.begin, own.size())));
         const HeadPart heads = partition_heads(kHeads, kHeads, ranks, world.rank());
-        EXPECT_EQ(kept.bytes(), block_context_cache_bytes(2, 2, kKept.size(),
-                                                          {kHeads, heads.kv.size(), kHead, dtype}));
+        EXPECT_EQ(kept.bytes(), segment_context_cache_bytes(
+                                    2, 2, kKept.size(), {kHeads, heads.kv.size(), kHead, dtype}));
       });
     }
 }

@@ -1,11 +1,11 @@
-#include "parallel/methods/block_context.h"
+#include "parallel/methods/segment_context.h"
 
 #include "kernels/copy.h"
 #include "parallel/context.h"
 
 namespace weft {
 
-FeatureCache& BlockContext::cache(const TensorView& keys) {
+FeatureCache& SegmentContext::cache(const TensorView& keys) {
   if (cache_) return *cache_;
   FeatureDescription description{.rows = rows_.size(),
                                  .row = {2 * keys[1], keys[2]},
@@ -19,12 +19,12 @@ FeatureCache& BlockContext::cache(const TensorView& keys) {
   return cache_.emplace(nullptr, std::move(description));
 }
 
-void BlockContextMixer::attend(Context& context, const Attend& attend) {
+void SegmentContextMixer::attend(Context& context, const Attend& attend) {
   CHECK(!attend.past && attend.replicated == 0 && attend.mask == Mask::kFull && attend.rope,
         "layer", attend.layer, "replicated", attend.replicated);
   CHECK(attend.q[0] == context.tokens.total, "rows", attend.q[0], "tokens", context.tokens.total);
   const Range& rows = context_.rows_;
-  const BlockContext::Use& use = context_.use_;
+  const SegmentContext::Use& use = context_.use_;
   const auto key = [&](int set) {
     return FeatureKey{.segment = set, .branch = context.pass.branch, .layer = attend.layer};
   };
