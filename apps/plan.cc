@@ -197,7 +197,7 @@ void check_memory(const PlannedJob& job, const Forecast& out) {
   throw Error(ErrorKind::kMemory, refusal);
 }
 
-// A queue of many blocks is never simulated whole.
+// A queue of many segments is never simulated whole.
 Forecast forecast_of(const PlannedJob& job, const Layout& layout) {
   if (!job.request.method->in_segments()) return forecast_whole(job, layout);
   Forecast out = QuickForecast(job)(layout);
@@ -253,6 +253,10 @@ void print_comparison(const PlannedJob& job, const SimulatedMachine& machine,
 int run_plan(const Flags& flags) {
   const std::shared_ptr<const OpenModel> model = open_model(flags);
   if (draws_streams_alone(model->directory)) return plan_stream(flags, model);
+  if (flags.typed("kv-dtype"))
+    throw Error(ErrorKind::kUsage, flags.label("kv-dtype") +
+                                       " is of streams, and this plan is of a video or a picture; "
+                                       "legal: a model that draws streams alone");
   const GivenJob given = job_of(flags);
   Ranks ranks;
   ranks.count = ranks.on_this_host = static_cast<int>(flags.integer("ranks").value_or(1));

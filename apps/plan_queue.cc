@@ -71,7 +71,7 @@ std::vector<int64_t> shown_slots(const SlotTable& table) {
 }
 
 // `skipped` segments of the video, of so many slots each, belong after the middle of the table.
-void print_slots(const SlotTable& table, int skipped, int64_t segment_slot) {
+void print_slots(const SlotTable& table, int skipped, int64_t segment_slots) {
   std::printf("\n%-9s", "slot");
   for (const Column& column : table.columns) std::printf(" %9s", column.name.c_str());
   std::printf("    block.step%s of a forward, . is idle\n",
@@ -79,7 +79,7 @@ void print_slots(const SlotTable& table, int skipped, int64_t segment_slot) {
   int64_t next = 0;
   for (const int64_t slot : shown_slots(table)) {
     const bool late = 2 * slot > table.slots + 6;
-    const int64_t moved = late ? skipped * segment_slot : 0;
+    const int64_t moved = late ? skipped * segment_slots : 0;
     if (slot + moved > next)
       std::printf("... %lld slots\n", static_cast<long long>(slot + moved - next));
     next = slot + moved + 1;
@@ -133,7 +133,7 @@ std::string law_of(const QueueTimeline& timeline, const SlotTable& table) {
   return (table.branches == 1 ? "N^2 - 1" : "2 floor(N^2 / 4) + N - 1") + stages;
 }
 
-int64_t segment_slot(const QueueTimeline& timeline, const SlotTable& table) {
+int64_t segment_slots(const QueueTimeline& timeline, const SlotTable& table) {
   return static_cast<int64_t>(table.columns.front().forwards.size()) / timeline.config.segments;
 }
 
@@ -141,7 +141,8 @@ int64_t segment_slot(const QueueTimeline& timeline, const SlotTable& table) {
 
 void print_queue(const QueueTimeline& timeline, const Forecast& forecast) {
   const SlotTable table = table_of(timeline.config, timeline.plans);
-  const int64_t each = segment_slot(timeline, table), slots = table.slots + timeline.skipped * each;
+  const int64_t each = segment_slots(timeline, table),
+                slots = table.slots + timeline.skipped * each;
   std::printf("queue   %d blocks, %zu steps", timeline.config.segments + timeline.skipped,
               timeline.config.steps.size());
   if (timeline.segment_s > 0)
@@ -178,7 +179,7 @@ Json to_json(const QueueTimeline& timeline, const Forecast& forecast) {
   QueuePlanConfig config = timeline.config;
   config.segments = segments;
   const auto columns = static_cast<int64_t>(table.columns.size());
-  if (segments * segment_slot(timeline, table) * columns > kMostForwards) return object;
+  if (segments * segment_slots(timeline, table) * columns > kMostForwards) return object;
   for (const Column& column : table_of(config, plan_queue(config)).columns) {
     Json forwards = Json::array();
     for (const auto& [slot, pass] : column.forwards)

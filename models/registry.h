@@ -23,10 +23,10 @@ namespace weft {
 // it lie the latents of the picture that stands still (Conditions::motion).
 struct StreamPicture {
   int64_t sink_frame = 0;  // the sink's position in time, in frames of tokens
-  // A forward draws from these how many frames ahead of its block the sink is kept.
+  // A forward draws from these how many frames ahead of its segment the sink is kept.
   Range sink_distance{};
-  int swap_segment = 0;  // before this block the stream's first latent becomes the sink; 0: never
-  // The decoder has seen so many latents of the standing picture when the first block comes, of
+  int swap_segment = 0;  // before this segment the stream's first latent becomes the sink; 0: never
+  // The decoder has seen so many latents of the standing picture when the first segment comes, of
   // whose pictures the first ones are not shown.
   int64_t decoded_latents = 0, dropped_pictures = 0;
 };
@@ -39,9 +39,9 @@ struct StreamDefaults {
   double fps = 0;
   int steps = 0;
   std::string solver;          // "": that of the model's scheduler
-  int64_t segment_frames = 0;  // latent frames of a block
-  int64_t window_frames = 0;   // latent frames that a block sees, its own among them
-  bool clean_pass = false;     // a block sees keys of finished blocks, not of the same step
+  int64_t segment_frames = 0;  // latent frames of a segment
+  int64_t window_frames = 0;   // latent frames that a segment sees, its own among them
+  bool clean_pass = false;     // a segment sees keys of finished segments, not of the same step
   std::optional<StreamPicture> picture;  // unset: streams show what the caption says alone
   std::string needs_lora;                // of which the model draws good streams; "": it needs none
 };

@@ -120,6 +120,7 @@ with tempfile.TemporaryDirectory() as folder:
     weft("replay", "replay", clip, "--quiet", "--dry-run")
 weft("verify", "verify", "--profile", *sorted(glob.glob("tests/golden/scheduler_euler*")),
      "tests/golden/dit_wan_tiny")
+weft("stream_dry_run", "plan", "--model", "models/pocket_avatar", "--device-gflops", "100", "--device-gbs", "10")
 weft("plan", "plan", "--model", model, "--ranks", "2", "--layout", "all", "--device-gflops", "100",
      "--device-gbs", "10", "--check")
 weft("plan", "plan", "--model", model, "--ranks", "2", "--device-gflops", "100", "--device-gbs", "10")

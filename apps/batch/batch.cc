@@ -50,7 +50,7 @@ class Batch {
         shard_(shard_of(flags)),
         lines_(lines_of(flags, "", file_)),
         jobs_(read_jobs()),
-        drawer_(flags, nullptr) {}
+        runner_(flags, nullptr) {}
 
   int run() {
     resolve();
@@ -64,7 +64,7 @@ class Batch {
       mine.push_back(std::move(job));
     }
     // The first process keeps account, and tells the others what is to be drawn.
-    const std::vector<std::string> left = agreed_texts(drawer_.ranks(), [&] {
+    const std::vector<std::string> left = agreed_texts(runner_.ranks(), [&] {
       log_ = std::make_unique<BatchLog>(folder_, shard_);
       return unfinished(mine);
     });
@@ -87,7 +87,7 @@ class Batch {
     const size_t failed = log_->conclude(own_ids);
     log_->write_manifest({{"input", path_text(file_)},
                           {"input_sha256", file_hash(file_)},
-                          {"model", drawer_.generator().model_name()}},
+                          {"model", runner_.generator().model_name()}},
                          ids);
     return failed;
   }
@@ -140,7 +140,7 @@ class Batch {
 
   // Completes the requests with the model's defaults, and finds the paths of the results.
   void resolve() {
-    const Generator& generator = drawer_.generator();
+    const Generator& generator = runner_.generator();
     std::map<std::string, std::string> paths;  // the line of each
     std::vector<BatchJob> good;
     for (BatchJob& job : jobs_) {
@@ -164,7 +164,7 @@ class Batch {
 
   // Tells every faulty line. Nothing is drawn then, unless --skip-invalid is given.
   void refuse_faults() {
-    if (drawer_.ranks().speaks)
+    if (runner_.ranks().speaks)
       for (const auto& [index, message] : faults_)
         std::fprintf(stderr, "weft: %s\n", printable(message).c_str());
     if (faults_.empty()) return;
@@ -216,7 +216,7 @@ class Batch {
       return false;
     }
     const Drawing& drawing = job.placed.drawing;
-    if (complete(drawer_.generator(), drawing)) {  // killed before its line was written
+    if (complete(runner_.generator(), drawing)) {  // killed before its line was written
       const Json sidecar = sidecar_of(path);
       log_->add_result(result_line(drawing, job.placed.hash, sidecar));
       drop_leftovers(flags_, names);
@@ -238,7 +238,7 @@ class Batch {
     const double length = static_cast<double>(request.frames) / request.fps;
     Json body{{"id", "video_" + hash.substr(0, 24)},
               {"object", "video"},
-              {"model", drawer_.generator().model_name()},
+              {"model", runner_.generator().model_name()},
               {"status", "completed"},
               {"progress", 100},
               {"created_at", now - static_cast<std::time_t>(made.number("seconds"))},
@@ -261,15 +261,15 @@ class Batch {
   }
 
   void draw(const std::vector<Drawing>& drawings) {
-    drawer_.arrange(drawings);
+    runner_.arrange(drawings);
     const auto hash_of = [&](const Drawing& drawing) {
-      return job_hash(drawer_.generator().job_record(drawing.spec.request));
+      return job_hash(runner_.generator().job_record(drawing.spec.request));
     };
     const auto print = [&](const Json& line) {
       if (flags_.on("json")) std::printf("%s\n", line.dump().c_str());
       std::fflush(stdout);
     };
-    drawer_.draw(
+    runner_.draw(
         {.all = drawings},
         [&](const Finished& done) {
           const RunResult& result = done.result;
@@ -306,7 +306,7 @@ class Batch {
   const std::vector<Line> lines_;
   std::map<size_t, std::string> faults_;  // by the index of the line
   std::vector<BatchJob> jobs_;
-  JobRunner drawer_;
+  JobRunner runner_;
   std::unique_ptr<BatchLog> log_;  // in the first process alone
 };
 

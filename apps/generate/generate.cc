@@ -62,7 +62,7 @@ std::string cache_text(const RunResult& result) {
       ++count;
     }
   if (count > 0)
-    text += "; behind them the output changed by " + percent(sum / count) + " in the mean, " +
+    text += "; after them the output changed by " + percent(sum / count) + " in the mean, " +
             percent(most) + " at most";
   for (size_t i = 0; i < steps.size(); ++i)
     if (steps[i].error)
@@ -118,22 +118,22 @@ class Generation {
                       jobs_, [](const GivenJob& job) { return job.spec.expanded_from.empty(); })
                       ? expander_folder(flags)
                       : ""),
-        drawer_(flags, std::move(model)) {}
+        runner_(flags, std::move(model)) {}
 
   int run(const ResultListener& on_result) {
     resolve();
     if (flags_.on("dry-run")) {
-      if (drawer_.ranks().speaks) print_dry_run();
-      return drawer_.plan().fits() ? 0 : static_cast<int>(ErrorKind::kMemory);
+      if (runner_.ranks().speaks) print_dry_run();
+      return runner_.plan().fits() ? 0 : static_cast<int>(ErrorKind::kMemory);
     }
-    if (drawer_.ranks().speaks && informative(flags_)) {
+    if (runner_.ranks().speaks && informative(flags_)) {
       print_header(stderr);
       std::fprintf(stderr, "seed    %llu (%s)\n", static_cast<unsigned long long>(first().seed),
                    jobs_.front().spec.seeded ? "given" : "random");
       if (const std::string remark = first().method->remark(first().steps); !remark.empty())
         std::fprintf(stderr, "weft: %s\n", remark.c_str());
     }
-    drawer_.draw(drawings_, on_result);
+    runner_.draw(drawings_, on_result);
     return 0;
   }
 
@@ -142,7 +142,7 @@ class Generation {
 
   // Completes the requests with the model's defaults, the seed, the captions and the names.
   void resolve() {
-    const Generator& generator = drawer_.generator();
+    const Generator& generator = runner_.generator();
     const bool dry = flags_.on("dry-run");
     uint64_t seed = seed_of(flags_);
     std::vector<std::string> prompts;
@@ -156,7 +156,7 @@ class Generation {
     stamp_now(fields_);
     if (!jobs_.front().spec.seeded && !dry)
       seed = seed_left(flags_, output_names(expand_name(pattern(0), fields_of(0)))).value_or(seed);
-    seed = broadcast_from_root(drawer_.ranks(), seed);
+    seed = broadcast_from_root(runner_.ranks(), seed);
     for (size_t i = 0; i < jobs_.size(); ++i)
       if (!jobs_[i].spec.seeded) drawings_.all[i].spec.request.seed = seed;
     for (size_t i = 0; i < jobs_.size(); ++i)
@@ -169,7 +169,7 @@ class Generation {
       expand(prompts);
     }
     if (!dry) refuse_outputs(true);
-    drawer_.arrange(drawings_.all);
+    runner_.arrange(drawings_.all);
   }
 
   // Names that were cut may have become the same.
@@ -184,9 +184,9 @@ class Generation {
 
   // Refuses outputs before anything is printed, and before more than the model's headers are read.
   void refuse_outputs(bool prompts_are_final) {
-    agreed_texts(drawer_.ranks(), [&] {
+    agreed_texts(runner_.ranks(), [&] {
       for (const Drawing& drawing : drawings_.all) {
-        const auto is_drawn = [&] { return complete(drawer_.generator(), drawing); };
+        const auto is_drawn = [&] { return complete(runner_.generator(), drawing); };
         check_output(flags_, drawing.path, several_,
                      prompts_are_final ? is_drawn : std::function<bool()>());
       }
@@ -196,7 +196,7 @@ class Generation {
 
   void expand(const std::vector<std::string>& prompts) {
     const std::vector<std::string> captions =
-        expanded(flags_, drawer_.ranks(), expander_, prompts, first().seed);
+        expanded(flags_, runner_.ranks(), expander_, prompts, first().seed);
     for (size_t i = 0; i < captions.size(); ++i) {
       drawings_.all[i].spec.expanded_from = prompts[i];
       drawings_.all[i].spec.request.prompt = captions[i];
@@ -212,7 +212,7 @@ class Generation {
     NameFields fields = fields_;
     fields.id = job.id;
     fields.seed = job.request.seed;
-    fields.model = drawer_.generator().model_name();
+    fields.model = runner_.generator().model_name();
     fields.prompt = job.request.prompt;
     fields.width = job.request.width;
     fields.height = job.request.height;
@@ -222,7 +222,7 @@ class Generation {
   }
 
   void print_dry_run() const {
-    drawer_.checked_prompt(first());
+    runner_.checked_prompt(first());
     if (flags_.on("json"))
       print_plan_json();
     else
@@ -230,7 +230,7 @@ class Generation {
   }
 
   void print_header(FILE* out) const {
-    const Generator& generator = drawer_.generator();
+    const Generator& generator = runner_.generator();
     const bool experts = generator.limits().experts > 1;
     std::fprintf(
         out,
@@ -244,24 +244,24 @@ class Generation {
         static_cast<long long>(generator.facts(first()).sequence().tokens));
     std::fprintf(out, "device  %s%s\n", device_description(generator.options().device).c_str(),
                  chosen_by_auto(flags_).c_str());
-    const Layout& layout = drawer_.layout();
-    const std::optional<LayoutChoice>& choice = drawer_.choice();
+    const Layout& layout = runner_.layout();
+    const std::optional<LayoutChoice>& choice = runner_.choice();
     std::fprintf(out, "layout  %s (%s)%s%s\n", to_string(layout).c_str(),
-                 drawer_.ranks().description.c_str(), choice ? ", chosen by simulation: " : "",
+                 runner_.ranks().description.c_str(), choice ? ", chosen by simulation: " : "",
                  choice ? to_string(*choice).c_str() : "");
-    std::fprintf(out, "mode    %s\n", drawer_.mode_text().c_str());
+    std::fprintf(out, "mode    %s\n", runner_.mode_text().c_str());
     std::fprintf(out, "memory  %s%s\n", layout.ranks() > 1 ? "per rank, rank 0: " : "",
-                 drawer_.plan().to_string().c_str());
-    if (drawer_.upload().bytes_per_forward > 0)
-      std::fprintf(out, "%s  %s\n", line_name(drawer_.upload()),
-                   to_string(drawer_.upload()).c_str());
+                 runner_.plan().to_string().c_str());
+    if (runner_.upload().bytes_per_forward > 0)
+      std::fprintf(out, "%s  %s\n", line_name(runner_.upload()),
+                   to_string(runner_.upload()).c_str());
     if (flags_.text("log-level") == "debug" || flags_.on("verbose"))
       std::fprintf(out, "%s", flags_.to_string().c_str());
   }
 
   void print_plan_json() const {
-    const Generator& generator = drawer_.generator();
-    const MemoryPlan& plan = drawer_.plan();
+    const Generator& generator = runner_.generator();
+    const MemoryPlan& plan = runner_.plan();
     Json object{{"model", generator.model_name()},
                 {"dtype", to_string(generator.options().dtype)},
                 {"width", first().width},
@@ -270,8 +270,8 @@ class Generation {
                 {"steps", first().steps},
                 {"seed", first().seed},
                 {"tokens", generator.facts(first()).sequence().tokens},
-                {"layout", to_string(drawer_.layout())},
-                {"ranks", drawer_.layout().ranks()},
+                {"layout", to_string(runner_.layout())},
+                {"ranks", runner_.layout().ranks()},
                 {"weights_bytes", plan.weights},
                 {"encode_text_bytes", plan.encode_text},
                 {"denoise_bytes", plan.denoise},
@@ -284,8 +284,8 @@ class Generation {
     if (plan.encode_image > 0) object["encode_image_bytes"] = plan.encode_image;
     describe_mode(generator.options(), plan, object);
     describe_device_memory(plan, object);
-    if (drawer_.choice()) object["chosen_from"] = to_json(*drawer_.choice());
-    if (drawer_.upload().bytes_per_forward > 0) object["streaming"] = to_json(drawer_.upload());
+    if (runner_.choice()) object["chosen_from"] = to_json(*runner_.choice());
+    if (runner_.upload().bytes_per_forward > 0) object["streaming"] = to_json(runner_.upload());
     std::printf("%s\n", object.dump().c_str());
   }
 
@@ -293,7 +293,7 @@ class Generation {
   const std::vector<GivenJob> jobs_;
   const bool several_;
   const std::string expander_;
-  JobRunner drawer_;
+  JobRunner runner_;
 
   // Set by resolve().
   JobRunner::Drawings drawings_;  // with all defaults

@@ -280,7 +280,7 @@ void JobRunner::arrange(const std::vector<Drawing>& drawings) {
     if (drawing.spec.request.endless && drawings.size() > 1)
       throw Error(ErrorKind::kUsage,
                   "one of " + std::to_string(drawings.size()) +
-                      " jobs is endless, so that those behind it would never begin; legal: one "
+                      " jobs is endless, so that those after it would never begin; legal: one "
                       "endless job alone");
   }
   limits.requests = static_cast<int64_t>(drawings.size());

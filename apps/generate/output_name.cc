@@ -16,7 +16,8 @@ namespace weft {
 namespace {
 
 constexpr size_t kPromptLength = 40, kIdLength = 64, kLongest = 999;  // in characters
-// The most bytes of a name: the hidden file of its checkpoint has a longer one.
+// The most bytes of a name. The hidden file of its checkpoint has a longer name, which must be
+// legal too.
 constexpr size_t kMaxName = 255 - std::string_view("..part.checkpoint.safetensors").size();
 
 // Windows reserves these names for devices, with any extension.

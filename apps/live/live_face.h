@@ -28,7 +28,7 @@ struct FaceStage {
   SessionConfig session;  // without loops, token and id
   MovieSettings movie;    // picture size and rates
   std::string voice;      // of texts, as espeak-ng names it
-  // The loops of a caption, drawn where they are new. Segments.
+  // The loops of a caption, drawn where they are new. Waits.
   std::function<std::shared_ptr<const SessionLoops>(const std::string& caption)> loops;
   // The caption with a mood in it. Error(kUsage).
   std::function<std::string(const std::optional<std::string>& caption,
@@ -49,7 +49,7 @@ class LiveFace {
   LiveFace(FaceStage& stage, const FaceRequest& request, std::function<void()> ready);
   ~LiveFace();  // ends it; waits for its threads
 
-  // The client. None of these segment.
+  // The client. None of these waits.
   void attach(std::shared_ptr<WebSocket> socket, int64_t seen_us);
   void detach();
   bool speak(SoundPacket packet);            // false: too much waits

@@ -48,7 +48,7 @@ class SoundInbox {
   bool empty() const;
   void close();
 
-  // Segments until there is something. A turn without new sound for `patience` ends. nullopt:
+  // Waits until there is something. A turn without new sound for `patience` ends. nullopt:
   // closed.
   std::optional<Utterance> next(MediaInstant patience);
 

@@ -87,11 +87,13 @@ Json to_json(const StreamForecast& forecast) {
 
 Json to_json(const StreamSplit& split) {
   Json object = split.forecast ? to_json(*split.forecast) : Json::object();
-  for (const MemoryPlan& plan : split.memory)
-    object["memory"].push_back({{"weights_bytes", plan.weights},
-                                {"high_water_bytes", plan.high_water},
-                                {"available_bytes", plan.available},
-                                {"fits", plan.fits()}});
+  for (const MemoryPlan& plan : split.memory) {
+    Json device{{"weights_bytes", plan.weights},
+                {"high_water_bytes", plan.high_water},
+                {"fits", plan.fits()}};
+    if (plan.available != UINT64_MAX) device["available_bytes"] = plan.available;
+    object["memory"].push_back(std::move(device));
+  }
   return object;
 }
 

@@ -32,8 +32,9 @@ struct Progress {
   int kept = -1;                // denoise: steps in the newest checkpoint; -1: none
   int64_t pictures = 0;         // decoded so far
   int turn = -1;                // denoise: the queue's turn, which checkpoints count; -1: no queue
-  // The queue counts forwards as steps. It also tells the blocks that have done all their steps,
-  // the number of blocks, and the seconds until the first has (0: it has, or nothing is known yet).
+  // The queue counts forwards as steps. It also tells the segments that have done all their steps,
+  // the number of segments, and the seconds until the first has (0: it has, or nothing is known
+  // yet).
   int finished_segments = 0, segments = 0;
   double first_frame_seconds = 0;
   // A video that follows a sound consists of chunks, each with its own steps.

@@ -20,8 +20,8 @@ class PassContext {
  public:
   virtual ~PassContext() = default;
   virtual void condition(const Pass&, Conditions&) {}
-  // The rotary angles of a pass, and its tokens' grid; null: the job's latent has them, with which
-  // its prompt was prepared.
+  // The rotary angles of a pass, and its tokens' grid; null: the angles and the grid of the job's
+  // latent, with which its prompt was prepared.
   virtual const Rope* positions(const Pass&) { return nullptr; }
   virtual float timestep(const Pass& pass) = 0;
   // The signal of a pass [frames of its grid, signal_columns] f32, on the stream's device, for a
@@ -33,7 +33,7 @@ struct ForwardJob {
   const Job& job;
   std::array<int64_t, 3> grid;  // tokens of the job's latent along frame, row and column
   ForwardMethod method{};
-  bool in_segments = false;  // an error names the block (Pass::clip) of a pass
+  bool in_segments = false;  // an error names the segment (Pass::segment) of a pass
   bool by_micro = false;     // passes that differ in Pass::micro are prepared apart
 };
 

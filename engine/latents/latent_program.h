@@ -1,7 +1,7 @@
 #pragma once
 // LatentProgram: the program of all plans that denoise a latent. A rank keeps the rows of latents,
 // the velocities and the hidden states that it owns in slots. A forward predicts the velocity of a
-// segment's rows (Pass::clip); an update guides it and moves the rows by a step of the solver; a
+// segment's rows (Pass::segment); an update guides it and moves the rows by a step of the solver; a
 // checkpoint gathers the rows and the solver's state of segments on the root; a decode makes a
 // latent whole. What differs from schedule to schedule is what the virtual functions say.
 //

@@ -252,7 +252,7 @@ StageBytes RankRun::decoding(ComponentBytes& bytes) {
   // A queue's segments reach the rank that decodes them, and no other.
   const uint64_t latent = decodes || !queue_ ? decoded_latent() : 0;
   uint64_t held = embeds_;
-  if (blank_.motion && decodes)  // the rows of the pictures that end the clip
+  if (blank_.motion && decodes)  // the rows of the pictures that end the chunk
     held +=
         f32_bytes(parts_.directory().chunks.motion_frames * 3 * request_.width *
                   placement_.band(shape_[2]).size() * parts_.vae_model().traits().spatial_factor);
@@ -294,7 +294,7 @@ uint64_t RankRun::decoded_latent() const {
 }
 
 // The bytes of a checkpoint of `kept` tensors. The queue's has the segments of the queue and the
-// one before them, their histories, and the frames that the decoder needs. Clips are held beside
+// one before them, their histories, and the frames that the decoder needs. Chunks are held beside
 // it.
 uint64_t RankRun::checkpoint_bytes(uint64_t kept) const {
   if (!queue_ || kept == 0) return latent_ * kept + chunk_bytes(kept, facts_.chunks - 1);

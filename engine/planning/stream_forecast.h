@@ -14,8 +14,8 @@ namespace weft {
 
 // Measured for the segments of a stream.
 struct StreamTimes {
-  double forward_s =
-      0;                // t: one forward of a segment through all transformer blocks, on one device
+  // t: one forward of a segment through all transformer blocks, on one device.
+  double forward_s = 0;
   double decode_s = 0;  // v: decoding a segment
   Link hop{};           // c: how messages go from a device to another
   // Seconds that a split of tokens and heads (ulysses) adds to its share of a forward. Unknown:
@@ -32,8 +32,8 @@ struct StreamForecast {
   bool decodes_apart = false;
   double period_s = 0;  // between segments in the long run
   double fps = 0;       // pictures per second
-  double first_frame_s =
-      0;  // until segment 0 is decoded, from a loaded model and an encoded caption
+  // Until segment 0 is decoded, from a loaded model and an encoded caption.
+  double first_frame_s = 0;
   int devices() const { return layout.ranks() + decodes_apart; }
 };
 

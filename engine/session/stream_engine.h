@@ -36,8 +36,8 @@ struct StreamSettings {
   int64_t width = 0, height = 0;  // pixels
   int steps = 4;
   std::string solver{};  // empty: the model's
-  int64_t segment_frames = 3,
-          window_frames = 12;  // latent frames of a segment, and that a segment sees
+  // Latent frames of a segment, and that a segment sees.
+  int64_t segment_frames = 3, window_frames = 12;
   uint64_t seed = 0;
   GivenPicture picture{};  // that the stream shows, for models whose streams do
   PictureFit picture_fit{};

@@ -34,7 +34,7 @@
 //   tokens of a segment (QueuePlanConfig::kept_sets).
 // Exact: a pass reads the versions above whatever the ranks and the delays.
 // Divisibility: none; at least one transformer block per stage.
-// Overlap: sends never segment; hidden rows are received into another buffer while a pass computes.
+// Overlap: sends never wait; hidden rows are received into another buffer while a pass computes.
 // Idle slots of a stage, a slot being one forward: N^2 - 1 for N stages that compute one branch per
 //   pass, 2 floor(N^2 / 4) + N - 1 where each computes two, if min(T, B) > N.
 // Paper: DualParal (Wang et al. 2025, arXiv 2505.21070).
@@ -53,7 +53,7 @@ struct QueuePlanConfig {
   int64_t segment_frames = 1, context_frames = 0;
   int64_t frame_tokens = 0;    // S
   std::vector<int> layers{};   // transformer blocks of each expert
-  std::vector<int> prompts{};  // of each segment (Pass::request); later segments have the last one
+  std::vector<int> prompts{};  // of each segment (Pass::prompt); later segments have the last one
   // data = 1; its sequence axis is ulysses.
   Layout layout{};
   int decoder = 0;           // the rank that decodes

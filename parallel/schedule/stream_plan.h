@@ -28,7 +28,7 @@
 // Memory of a rank beside its weights and keys: credits + stages + 1 segments of rows.
 // Exact, whatever the ranks and the delays.
 // Divisibility: none; at least one step per group and one transformer block per stage.
-// Overlap: sends never segment; rows and hidden rows are received while another pass computes.
+// Overlap: sends never wait; rows and hidden rows are received while another pass computes.
 // A turn is a denoising step. A segment enters every interval() turns: T of them on one rank, one
 // where every step has a rank.
 // Turns and segments are counted in 31 bits, of which the tags of messages have 16: at 4 steps on

@@ -78,6 +78,7 @@ OLD_NAMES = {
     "SoundClips": "SpeechChunks", "sound_clips": "speech_chunks", "NextBlock": "NextSegment",
     "SessionBlock": "SessionSegment", "BlockFrames": "SegmentFrames", "block_queue": "segment_queue",
     "clip_pictures": "chunk_pictures", "pass.clip": "pass.segment", "pass.request": "pass.prompt",
+    "Pass::clip": "Pass::segment", "Pass::request": "Pass::prompt", "BlockQueue": "SegmentQueue",
 }
 # Words of the glossary (apps/guide/contributing.md) in another sense than it gives them, and the words to use.
 OTHER_SENSES = {re.compile(sense): word for sense, word in (

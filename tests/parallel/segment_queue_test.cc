@@ -63,7 +63,7 @@ int64_t makespan(const std::vector<Plan>& plans) {
 
 // The published table of T = 5, B = 4, N = 3: (iteration, segment, step)@slot on stage 0. Stage r
 // runs it r slots later.
-TEST(BlockQueue, GoldenSlots) {
+TEST(SegmentQueue, GoldenSlots) {
   const std::vector<Plan> plans = plan_queue(queue({.stages = 3}));
   for (int rank = 0; rank < 3; ++rank) {
     std::string text;
@@ -113,13 +113,13 @@ constexpr const char* kLastOfTwo = R"(rank 1 of 2, 27 steps
 )";
 
 // A change of this text is a change of the schedule.
-TEST(BlockQueue, GoldenText) {
+TEST(SegmentQueue, GoldenText) {
   const std::vector<Plan> plans = plan_queue(queue({.steps = 2, .segments = 2, .stages = 2}));
   EXPECT_EQ(to_string(plans[1]), kLastOfTwo);
 }
 
 // Law 18. Two branches are two forwards of one pass, one after the other.
-TEST(BlockQueue, IdleSlotsFirstBlockAndGapFollowTheirFormulas) {
+TEST(SegmentQueue, IdleSlotsFirstBlockAndGapFollowTheirFormulas) {
   for (int stages = 1; stages <= 6; ++stages)
     for (int branches = 1; branches <= 2; ++branches)
       for (int steps = stages + 1; steps <= 12; steps += 3)
@@ -152,7 +152,7 @@ Layout layout_of(std::initializer_list<std::pair<Axis, int>> axes) {
 }
 
 // A stage computes one branch where cfg = 2.
-TEST(BlockQueue, BranchesSideBySideIdleAsOneBranchDoes) {
+TEST(SegmentQueue, BranchesSideBySideIdleAsOneBranchDoes) {
   for (int stages = 1; stages <= 4; ++stages) {
     QueuePlanConfig config = queue({.steps = 7, .segments = 9, .stages = stages, .branches = 2});
     config.layout[Axis::kCfg] = 2;
@@ -162,7 +162,7 @@ TEST(BlockQueue, BranchesSideBySideIdleAsOneBranchDoes) {
 
 // Every turn waits if the queue is not longer than the pipeline: its first pass begins N slots
 // after the pass of the segment before in the last turn, and only d passes lie between.
-TEST(BlockQueue, AShortQueueStalls) {
+TEST(SegmentQueue, AShortQueueStalls) {
   const auto idle = [](int steps, int segments) {
     const auto plans = plan_queue(queue({.steps = steps, .segments = segments, .stages = 8}));
     return makespan(plans) - int64_t{steps} * segments;
@@ -214,12 +214,12 @@ std::string described(const QueuePlanConfig& config) {
   return text;
 }
 
-TEST(BlockQueue, IsSoundUnderEveryLayout) {
+TEST(SegmentQueue, IsSoundUnderEveryLayout) {
   for (const QueuePlanConfig& config : every_queue())
     ASSERT_EQ(queue_fault(config, plan_queue(config)), std::nullopt) << described(config);
 }
 
-TEST(BlockQueue, WindowsJoinToThePlan) {
+TEST(SegmentQueue, WindowsJoinToThePlan) {
   for (const QueuePlanConfig& config : every_queue()) {
     if (config.segments < 3 || config.steps.size() < 2) continue;
     const std::vector<Plan> whole = plan_queue(config);
@@ -241,7 +241,7 @@ TEST(BlockQueue, WindowsJoinToThePlan) {
 }
 
 // A queue that goes on at a turn runs the passes that are left and no others.
-TEST(BlockQueue, GoesOnFromEveryTurn) {
+TEST(SegmentQueue, GoesOnFromEveryTurn) {
   for (QueuePlanConfig config : every_queue()) {
     const auto after = [&](int turn) {
       std::multiset<std::string> steps;
@@ -280,7 +280,7 @@ std::vector<QueuePlanConfig> every_cached_queue() {
   return all;
 }
 
-TEST(CachedBlockQueue, IsSoundUnderEveryLayoutAndInWindows) {
+TEST(CachedSegmentQueue, IsSoundUnderEveryLayoutAndInWindows) {
   const auto queues = every_cached_queue();
   EXPECT_GT(queues.size(), 100u);
   for (const QueuePlanConfig& config : queues) {
@@ -297,7 +297,7 @@ TEST(CachedBlockQueue, IsSoundUnderEveryLayoutAndInWindows) {
   }
 }
 
-TEST(CachedBlockQueue, GoesOnFromEveryTurn) {
+TEST(CachedSegmentQueue, GoesOnFromEveryTurn) {
   for (QueuePlanConfig config : every_cached_queue()) {
     const auto last = static_cast<int>(config.turns().end);
     if (config.segments < 3 || last > 12) continue;
@@ -311,7 +311,7 @@ TEST(CachedBlockQueue, GoesOnFromEveryTurn) {
 // Only the last stage has a part in a skipped pass, and it sends velocities and rows of the next
 // step alone. A pass that is computed sees the keys that the segment after has left last, and so
 // many turns are between them as steps were skipped.
-TEST(CachedBlockQueue, ASkippedPassBelongsToTheLastStageAndTheNewestKeysAreRead) {
+TEST(CachedSegmentQueue, ASkippedPassBelongsToTheLastStageAndTheNewestKeysAreRead) {
   for (const QueuePlanConfig& config : every_cached_queue())
     for (const Plan& plan : plan_queue(config)) {
       const Mesh mesh(config.layout);
@@ -341,7 +341,7 @@ TEST(CachedBlockQueue, ASkippedPassBelongsToTheLastStageAndTheNewestKeysAreRead)
 }
 
 // A stretch of n skipped steps has n + 1 sets, which segments share in turns.
-TEST(CachedBlockQueue, SetsDoNotGrowWithTheVideo) {
+TEST(CachedSegmentQueue, SetsDoNotGrowWithTheVideo) {
   QueuePlanConfig config = queue({.steps = 9, .segments = 40, .stages = 2, .branches = 2});
   for (const int step : {2, 3, 5}) config.steps[step].skipped = true;
   EXPECT_EQ(config.kept_sets(), 1 + 3 + 2);
@@ -366,7 +366,7 @@ TEST(CachedBlockQueue, SetsDoNotGrowWithTheVideo) {
 
 // Law 5, on every rank: each step of each segment once, in turns, from the tail to the head. Right
 // context where there is one, prefix from the second segment on.
-TEST(BlockQueue, EveryPassOnceInOrderWithItsContexts) {
+TEST(SegmentQueue, EveryPassOnceInOrderWithItsContexts) {
   for (const QueuePlanConfig& config : every_queue()) {
     const std::vector<Plan> plans = plan_queue(config);
     const auto steps = static_cast<int>(config.steps.size());
@@ -408,7 +408,7 @@ TEST(BlockQueue, EveryPassOnceInOrderWithItsContexts) {
 }
 
 // Law 17: the bytes of a job with `layers` alone, and equal hidden messages.
-TEST(BlockQueue, BytesFollowTheirFormula) {
+TEST(SegmentQueue, BytesFollowTheirFormula) {
   for (int stages = 1; stages <= 4; ++stages)
     for (int branches = 1; branches <= 2; ++branches)
       for (int segments : {1, 3, 8}) {
@@ -436,7 +436,7 @@ TEST(BlockQueue, BytesFollowTheirFormula) {
 }
 
 // Law 19: a stage has one slot of keys per branch, and the segments' slots do not depend on B.
-TEST(BlockQueue, SlotsDoNotGrowWithTheVideo) {
+TEST(SegmentQueue, SlotsDoNotGrowWithTheVideo) {
   for (int stages : {1, 3})
     for (int steps : {3, 6})
       for (int segments : {2, 7, 40}) {
@@ -456,7 +456,7 @@ TEST(BlockQueue, SlotsDoNotGrowWithTheVideo) {
 }
 
 // The keys of a neighbour that has overwritten them, because its set is too small.
-TEST(CachedBlockQueueFaults, KeysOfAnOlderPass) {
+TEST(CachedSegmentQueueFaults, KeysOfAnOlderPass) {
   QueuePlanConfig config = queue({.steps = 6, .segments = 6, .stages = 2});
   for (const int step : {2, 3}) config.steps[step].skipped = true;
   std::vector<Plan> plans = plan_queue(config);
@@ -487,7 +487,7 @@ class Planted {
 };
 
 // The prefix is read before it has arrived, so that timing decides which version it is.
-TEST(BlockQueueFaults, APrefixThatIsNotAwaited) {
+TEST(SegmentQueueFaults, APrefixThatIsNotAwaited) {
   Planted p({.stages = 2});
   auto& steps = p.plans[0].steps;
   const SlotVersion prefix{p.config.segment_slot(0, 0), 2};
@@ -499,7 +499,7 @@ TEST(BlockQueueFaults, APrefixThatIsNotAwaited) {
   EXPECT_NE(p.found().find("while a receive is posted"), std::string::npos) << p.found();
 }
 
-TEST(BlockQueueFaults, APrefixOfTheStepBefore) {
+TEST(SegmentQueueFaults, APrefixOfTheStepBefore) {
   Planted p({.stages = 1});
   for (SlotVersion& v : p.find(0, Kind::kCompute, 1, 1).reads)
     if (v.slot == p.config.segment_slot(0, 0)) --v.turn;
@@ -507,7 +507,7 @@ TEST(BlockQueueFaults, APrefixOfTheStepBefore) {
 }
 
 // In the drain a forward runs on rows that are one step old.
-TEST(BlockQueueFaults, RowsOfTheStepBeforeInTheDrain) {
+TEST(SegmentQueueFaults, RowsOfTheStepBeforeInTheDrain) {
   Planted p({.stages = 2});
   const int last = p.config.segments - 1;
   const SlotVersion fresh{p.config.segment_slot(last, 0), last + 3};
@@ -521,7 +521,7 @@ TEST(BlockQueueFaults, RowsOfTheStepBeforeInTheDrain) {
 }
 
 // The keys of the turn before, which are of no segment that is one step back.
-TEST(BlockQueueFaults, KeysOfTheTurnBefore) {
+TEST(SegmentQueueFaults, KeysOfTheTurnBefore) {
   Planted p({.stages = 2});
   Step& tail = p.find(1, Kind::kCompute, 2, 0);
   tail.reads.push_back({keys_slot(0, 0), 1, 7, 0});
@@ -531,7 +531,7 @@ TEST(BlockQueueFaults, KeysOfTheTurnBefore) {
 }
 
 // The keys of the pass before the last.
-TEST(BlockQueueFaults, KeysOfAnotherBlock) {
+TEST(SegmentQueueFaults, KeysOfAnotherBlock) {
   Planted p({.stages = 1});
   for (SlotVersion& v : p.find(0, Kind::kCompute, 1, 2).reads)
     if (v.slot == keys_slot(0, 0)) v.order -= 2;
@@ -539,7 +539,7 @@ TEST(BlockQueueFaults, KeysOfAnotherBlock) {
 }
 
 // One buffer for hidden rows that are received and computed at once.
-TEST(BlockQueueFaults, HiddenRowsWithoutASecondBuffer) {
+TEST(SegmentQueueFaults, HiddenRowsWithoutASecondBuffer) {
   Planted p({.stages = 2});
   for (Step& step : p.plans[1].steps)
     for (auto* list : {&step.reads, &step.writes})
@@ -549,7 +549,7 @@ TEST(BlockQueueFaults, HiddenRowsWithoutASecondBuffer) {
 }
 
 // Both ends agree on a word, but it is not that of the next turn.
-TEST(BlockQueueFaults, AWordOfAnotherTurn) {
+TEST(SegmentQueueFaults, AWordOfAnotherTurn) {
   for (const int by : {-1, 1}) {
     Planted p({.stages = 2});
     p.config.control = true;
@@ -570,7 +570,7 @@ TEST(BlockQueueFaults, AWordOfAnotherTurn) {
   }
 }
 
-TEST(BlockQueueFaults, AnExpertThatIsNotLoaded) {
+TEST(SegmentQueueFaults, AnExpertThatIsNotLoaded) {
   Planted p({.stages = 1});
   p.config.layers = {7, 5};
   p.config.steps.back().model = 1;

@@ -115,12 +115,12 @@ class Session {
   // The sound. These calls throw the error of fail().
 
   int epoch() const;  // the number of interruptions
-  // Appends samples to the present speech, or begins one. Segments while the queue is full. Returns
+  // Appends samples to the present speech, or begins one. Waits while the queue is full. Returns
   // false if `epoch` is over: the rest of an interrupted speech is not played.
   bool push_sound(std::span<const float> samples, int epoch);
   // Ends the present speech. Its last segment is filled up with silence.
   void end_turn();
-  // Appends a rest of so many pictures, rounded up to segments. Segments while the queue is full.
+  // Appends a rest of so many pictures, rounded up to segments. Waits while the queue is full.
   void rest(SessionState state, int64_t pictures);
   // Live, without sound: the face listens while a user speaks, else it is idle.
   void hear(bool user_speaks);
@@ -138,14 +138,14 @@ class Session {
   // Only the segments of one turn belong to it, if there is a token. It is not needed by an engine
   // that keeps what it knows of the session from turn to turn.
   void begin_stream();
-  // Segments until the next segment can begin. nullopt: the stream has ended; or, with a token, it
+  // Waits until the next segment can begin. nullopt: the stream has ended; or, with a token, it
   // has none at present, and gives it back when all its segments are delivered. Throws the error of
   // fail().
   std::optional<SignalSegment> next_segment();
   // As next_segment, but nullopt where it would wait.
   std::optional<SignalSegment> try_segment();
   // The pictures of a segment, in the order of the segments. Those of a muted or warm-up segment
-  // may be left out. Never segments.
+  // may be left out. Never waits.
   void deliver(int64_t segment, std::vector<Frame> pictures);
   bool muted(int64_t segment) const;
   // Ends the session: every call, also one that waits, throws `error` from now on.
@@ -153,7 +153,7 @@ class Session {
 
   // The consumer.
 
-  // Segments until the next slot is there and, live, due. nullopt at the end.
+  // Waits until the next slot is there and, live, due. nullopt at the end.
   std::optional<SessionSlot> next();
   // As next(), but nullopt where it would wait.
   std::optional<SessionSlot> try_next();

@@ -24,7 +24,7 @@ class TurnToken {
   // The sessions before this one: 0 for the holder. nullopt where it does not want the token.
   std::optional<int> position(int session) const;
   int wanted() const;  // sessions that have the token or wait for it
-  // Segments until a session has the token, and returns it; nullopt after close(), once no session
+  // Waits until a session has the token, and returns it; nullopt after close(), once no session
   // wants it.
   std::optional<int> wait() const;
   void close();

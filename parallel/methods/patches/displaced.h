@@ -100,7 +100,7 @@ class DisplacedMixer final : public TokenMixer {
  private:
   struct Keys;
   // The decoded keys and values that the next code is a change of: this rank's own (piece 0),
-  // then one piece for every link (1 + link).
+  // then those of every link (piece 1 + link).
   struct Bases {
     int step = -1;
     std::vector<Tensor> pieces{};
