@@ -7,8 +7,8 @@
 
 namespace weft::cuda {
 
-// Where a token's cosines and sines begin in the table of each axis, less the pairs before the
-// axis.
+// A token's cosines and sines begin at these places in the tables of the axes, less the pairs that
+// come before the axis.
 struct GridPlace {
   int first[3];
 };

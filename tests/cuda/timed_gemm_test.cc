@@ -1,5 +1,5 @@
-// Which of cuBLASLt's algorithms is the fastest differs from run to run; results do not. Needs a
-// GPU.
+// The fastest of cuBLASLt's algorithms is another one from run to run, and results are the same.
+// This needs a GPU.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/gemm.h"
 #include "tests/cuda/first_device.h"

@@ -251,7 +251,7 @@ TEST(Qwen, WeightsAreWhatWasPredicted) {
   }
 }
 
-// As a text encoder the model gives its hidden states before the last block or after the final
+// A text encoder of this model gives its hidden states before the last block or after the final
 // norm, of all ids or of the last ones.
 TEST(Qwen, TextEncodersGiveHiddenStates) {
   const GoldenCase golden("llm_qwen2_bias");

@@ -142,7 +142,7 @@ class Session {
   // has none at present, and gives it back when all its segments are delivered. Throws the error of
   // fail().
   std::optional<SignalSegment> next_segment();
-  // As next_segment, but nullopt where it would wait.
+  // Does what next_segment does, but returns nullopt where that would wait.
   std::optional<SignalSegment> try_segment();
   // The pictures of a segment, in the order of the segments. Those of a muted or warm-up segment
   // may be left out. Never waits.
