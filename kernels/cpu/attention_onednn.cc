@@ -128,12 +128,12 @@ Job make_job(const AttentionArgs& args, DType type) {
   Job job;
   job.args = &args;
   job.type = type;
-  job.rows = part_of(args.q[0], args.causal ? kMaskedRows : kQueryRows, 1);
+  job.rows = part_of(args.q[0], args.causal ? kMaskedRows : kQueryRows, 16);
   int64_t* starts =
       thread_scratch<int64_t>(Scratch::kStarts, static_cast<int64_t>(args.segments.size()) + 1);
   job.keys = fill_starts(args.segments, starts);
   job.starts = starts;
-  job.columns = part_of(job.keys, args.causal ? kMaskedKeys : kKeys, 16);
+  job.columns = part_of(job.keys, args.causal ? kMaskedKeys : kKeys, 64);
   const BlockKey key{job.rows, job.columns, args.q[2], type};
   job.full = block_of(key);
   job.last = block_of({key.rows, job.width(job.blocks() - 1), key.size, type});
