@@ -93,8 +93,6 @@ class VaeDecoder {
   // contiguous, in [-1, 1] but for overshoot, which is cut off where frames become pixels.
   void decode_chunk(Context& context, const TensorView& latent, const TensorView& frames);
 
-  VaeState& state() { return state_; }  // the state, to be saved, resumed or reset
-
  private:
   const VaeModel& model_;
   VaeState state_;

@@ -154,6 +154,4 @@ TensorView VaeState::shrinking(Context& context, const Access& fill) {
   return x;
 }
 
-std::vector<TensorView> VaeState::views() const { return {history_.begin(), history_.end()}; }
-
 }  // namespace weft

@@ -93,20 +93,13 @@ class VaeState {
            DType dtype, Device device);
 
   Chunk chunk() const { return chunks_ == 0 ? Chunk::kFirst : Chunk::kLater; }
-  int64_t chunks() const { return chunks_; }  // chunks done so far
-  FrameShape input() const;                   // the next chunk's input
+  FrameShape input() const;  // the next chunk's input
   FrameShape output() const;
 
   // Runs one chunk. `fill` writes the input and `use` reads the output; both views are in the
   // arena.
   using Access = std::function<void(const TensorView&)>;
   void run(Context& context, const Access& fill, const Access& use);
-
-  // The history as views in a fixed order. To save it, copy the views. To resume, write them back
-  // and call resume() with the number of chunks done.
-  std::vector<TensorView> views() const;
-  void resume(int64_t chunks) { chunks_ = chunks; }
-  void reset() { chunks_ = 0; }
 
  private:
   std::span<const Tensor> history(size_t layer) const;
