@@ -372,7 +372,9 @@ DType compute_dtype(const Flags& flags) {
 
 DType vae_dtype(const Flags& flags) {
   const std::string dtype = flags.text("vae-dtype");
-  return dtype == "bf16" || (dtype == "auto" && wants_cuda(flags)) ? DType::kBF16 : DType::kF32;
+  if (dtype != "auto") return dtype == "bf16" ? DType::kBF16 : DType::kF32;
+  const bool fast = cpu_has_bf16() && compute_dtype(flags) == DType::kBF16;
+  return wants_cuda(flags) || fast ? DType::kBF16 : DType::kF32;
 }
 
 }  // namespace weft

@@ -99,7 +99,7 @@ void set_attention_path(const Flags& flags, const std::string& path);
 
 // --dtype with auto resolved: bf16 where the device multiplies it in hardware, else f32.
 DType compute_dtype(const Flags& flags);
-// --vae-dtype with auto resolved: bf16 on a GPU, else f32.
+// --vae-dtype with auto resolved: bf16 on a GPU, and with --dtype bf16 on a CPU that multiplies it.
 DType vae_dtype(const Flags& flags);
 
 }  // namespace weft

@@ -94,23 +94,11 @@ Footprint dry_forward(DryRun& run, const Transformer& model, Context& context,
   return followed(prepared, ran);
 }
 
-Footprint dry_encode(DryRun& run, const TextEncoder& encoder, Context& context, int64_t n,
-                     int64_t columns) {
-  const Tensor out = run.tensor(DType::kF32, {n, columns});
-  const std::vector<int32_t> ids(static_cast<size_t>(n));
-  return run.measure([&] { encoder.encode(context, ids, out); });
-}
-
-Footprint dry_encode(DryRun& run, const AudioEncoder& encoder, Context& context, int64_t samples) {
-  const Tensor sound(DType::kF32, {samples}, {Device::Kind::kMeasuredHost});
-  return run.measure([&] { encoder.encode(context, sound, [](int64_t, const TensorView&) {}); });
-}
-
 Footprint dry_decode(DryRun& run, const Vae& vae, Context& context, int64_t h, int64_t w,
                      int64_t latent_frames) {
   const Tensor latent = run.tensor(DType::kF32, {vae.traits().channels, h, w});
-  std::unique_ptr<VaeDecoder> decoder;
-  Footprint all = run.measure([&] { decoder = vae.decoder(h, w); });
+  std::optional<VaeDecoder> decoder;
+  Footprint all = run.measure([&] { decoder.emplace(vae, h, w); });
   // The second chunk is like all later ones.
   for (int64_t chunk = 0; chunk < std::min<int64_t>(latent_frames, 2); ++chunk) {
     const Tensor frames =

@@ -1,8 +1,7 @@
 #pragma once
 // The bytes that one rank's models take, found by dry runs (kernels/dry_run.h).
 #include "kernels/dry_run.h"
-#include "models/audio_encoder.h"
-#include "models/text_encoder.h"
+#include "models/encoder.h"
 #include "models/transformer.h"
 #include "models/vae.h"
 
@@ -22,12 +21,12 @@ DryTransformer dry_load(DryRun& run, const TransformerModel& model, const Tensor
 Footprint dry_forward(DryRun& run, const Transformer& model, Context& context,
                       std::array<int64_t, 3> grid, int64_t text, int64_t text_length);
 
-// The encoding of `n` ids; the rows out are not counted.
-Footprint dry_encode(DryRun& run, const TextEncoder& encoder, Context& context, int64_t n,
-                     int64_t columns);
-
-// The encoding of a sound of so many samples; the samples are not counted.
-Footprint dry_encode(DryRun& run, const AudioEncoder& encoder, Context& context, int64_t samples);
+// The encoding of an input; what it gives is not counted, nor is the input.
+template <class Traits>
+Footprint dry_encode(DryRun& run, const Encoder<Traits>& encoder, Context& context,
+                     typename Traits::Input in, typename Traits::Output out) {
+  return run.measure([&] { encoder.encode(context, in, out); });
+}
 
 // The decoding of `latent_frames` frames of a latent of size h x w. `held` is what the decoder
 // remembers; the latent and the frames are not counted.

@@ -117,14 +117,14 @@ ModelDirectory model_of_files(const PartFiles& files) {
   find_tokenizers(files, model, whole);
   for (int i = 0; i < model.experts(); ++i)
     model.transformers.push_back(
-        open_part(kTransformers, model.expert_path(i), "", family.transformer_class));
-  model.text_model = open_part(kTextEncoders, model.text_encoder, "", family.text_encoder_class);
+        kTransformers.open_part(model.expert_path(i), "", family.transformer_class));
+  model.text_model = kTextEncoders.open_part(model.text_encoder, "", family.text_encoder_class);
   if (family.pooled.encoder)
     model.pooled_model =
-        open_part(kTextEncoders, model.pooled_encoder, "", family.pooled_encoder_class);
-  model.vae_model = open_part(kVaes, model.vae, "", family.vae_class);
+        kTextEncoders.open_part(model.pooled_encoder, "", family.pooled_encoder_class);
+  model.vae_model = kVaes.open_part(model.vae, "", family.vae_class);
   if (!model.image_encoder.empty())
-    model.image_model = open_part(kImageEncoders, model.image_encoder, "", "");
+    model.image_model = kImageEncoders.open_part(model.image_encoder, "", "");
   if (model.expert(0).traits().image_columns > 0 && !model.image_model)
     refuse(model.transformer + " needs an image encoder: give --image-encoder FILE, a " +
            kImageEncoders[0].class_name + whole);
@@ -246,8 +246,8 @@ ModelDirectory open_model_directory(const std::string& path, const PartFiles& fi
   const auto open = [&](const auto& rows, const std::string& part, const std::string& folder,
                         const char* class_name) {
     const std::string config = folder.empty() ? "" : folder + "/config.json";
-    return part == folder ? open_component(rows, config)
-                          : open_part(rows, part, config, class_name ? class_name : "");
+    return part == folder ? rows.open(config)
+                          : rows.open_part(part, config, class_name ? class_name : "");
   };
   for (int i = 0; i < model.experts(); ++i)
     model.transformers.push_back(open(kTransformers, model.expert_path(i), own.expert_path(i),
@@ -257,7 +257,7 @@ ModelDirectory open_model_directory(const std::string& path, const PartFiles& fi
   if (model.family->pooled.encoder) {
     model.pooled_model = open(kTextEncoders, model.pooled_encoder, own.pooled_encoder,
                               model.family->pooled_encoder_class);
-    require(model.pooled_model->pooled_row({}).has_value(),
+    require(model.pooled_model->traits().pooled_row != nullptr,
             model.pooled_encoder +
                 "/config.json: an encoder that makes no vector of a prompt (legal: CLIPTextModel)");
   }

@@ -8,11 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "models/audio_encoder.h"
+#include "models/encoder.h"
 #include "models/files/part_files.h"
 #include "models/files/tokenizer_kind.h"
-#include "models/image_encoder.h"
-#include "models/text_encoder.h"
+#include "models/prompt_tokenizer.h"
 #include "models/transformer.h"
 #include "models/vae.h"
 #include "parallel/partition.h"

@@ -2,6 +2,7 @@
 // Transformer: a diffusion transformer as the engine sees it. TransformerModel is one that is known
 // by its configuration alone.
 #include <array>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -116,12 +117,8 @@ struct Conditioning {
   virtual int64_t joint_rows() const { return 0; }
 };
 
-// Sees the hidden rows of a forward before its head.
-struct HiddenHook {
-  virtual ~HiddenHook() = default;
-  // x [N + joint rows, D] f32 has passed the last block.
-  virtual void before_head(Context& context, const TensorView& x) = 0;
-};
+// Sees the hidden rows x [N + joint rows, D] f32 of a forward between its last block and its head.
+using HiddenHook = std::function<void(const TensorView& x)>;
 
 // A forward of this rank's N = context.tokens.size() tokens through some blocks.
 struct ForwardArgs {
@@ -136,7 +133,7 @@ struct ForwardArgs {
   const Rope& rope;
   // Rows of the velocity [N, row] f32 if blocks.last(), else hidden rows as above.
   TensorView out{};
-  HiddenHook* hook = nullptr;  // called if blocks.last()
+  HiddenHook hook{};  // called if blocks.last()
   // The signal of every segment of `times` [segments, signal_columns] f32, or empty if the model
   // follows none.
   TensorView signal{};

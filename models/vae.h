@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "models/vae_network.h"
 #include "models/weights.h"
-#include "parallel/context.h"
 
 namespace weft {
 
@@ -27,62 +27,92 @@ struct VaeTraits {
 
 enum class VaeParts : uint8_t { kDecoder, kEncoder, kBoth };
 
-// Decodes the rows that this rank has of one video. Its memory holds the frames that later chunks
-// need.
-class VaeDecoder {
- public:
-  virtual ~VaeDecoder() = default;
-  virtual int64_t height() const = 0;  // pixels
-  virtual int64_t width() const = 0;
-  virtual int64_t next_frames() const = 0;  // frames of the next chunk: 1, then temporal_factor
-  // Decodes latent [channels, h, w] f32, de-normalised, to frames [next_frames(), 3, H, W] f32
-  // contiguous, in [-1, 1] but for overshoot, which is cut off where frames become pixels.
-  virtual void decode_chunk(Context& context, const TensorView& latent,
-                            const TensorView& frames) = 0;
+// Turns a value of the transformer's latents into one of the decoder's, for one channel:
+// value / divisor * factor + shift.
+struct LatentScale {
+  float divisor = 1, factor = 1, shift = 0;
 };
 
-// Encodes one video.
-class VaeEncoder {
- public:
-  virtual ~VaeEncoder() = default;
-  virtual int64_t next_frames() const = 0;
-  // Encodes frames [next_frames(), 3, H, W] f32 in [-1, 1] to mean [channels, h, w] f32, not
-  // normalised.
-  virtual void encode_chunk(Context& context, const TensorView& frames, const TensorView& mean) = 0;
+class Vae;
+
+struct VaeModel {
+  VaeTraits traits;
+  // Make the networks, which take their tensors from `source`.
+  std::function<VaeNetwork(const VaeWeightSource&)> encoder, decoder;
+  std::vector<LatentScale> scales;  // one per channel
+  int64_t patch = 1;                // a pixel of the networks is a cell of patch x patch pixels
+  bool clamps = false;              // cuts decoded frames off at -1 and 1
+  // Returns the spelling of a tensor's diffusers name in a file; empty: every file has that name.
+  std::function<std::string(const TensorFile& file, const std::string& name)> spelled{};
+
+  std::vector<TensorSpec> tensors() const;  // of encoder and decoder, with diffusers names
+  // Makes a Vae as its constructor says.
+  std::unique_ptr<Vae> load(Stream& stream, const TensorFile& file, DType dtype,
+                            VaeParts parts) const;
+  // The shapes of the networks' inputs for a latent of size h x w.
+  FrameShape decoder_input(int64_t h, int64_t w) const { return {1, h, w, traits.channels}; }
+  FrameShape encoder_input(int64_t h, int64_t w, Chunk chunk) const;
 };
 
 class Vae {
  public:
-  virtual ~Vae() = default;
-  virtual const VaeTraits& traits() const = 0;
-  virtual size_t bytes() const = 0;  // packed weights
-  // Converts the transformer's latents to those that decoders take, [channels, F, h, w] f32 on the
-  // host. `out` may alias `latents`.
-  virtual void denormalize(const TensorView& latents, const TensorView& out) const = 0;
-  // The inverse, for the mean that encoders give.
-  virtual void normalize(const TensorView& mean, const TensorView& out) const = 0;
-  // A decoder and an encoder of latents of size h x w. The Vae must outlive them.
-  virtual std::unique_ptr<VaeDecoder> decoder(int64_t h, int64_t w) const = 0;
-  virtual std::unique_ptr<VaeEncoder> encoder(int64_t h, int64_t w) const = 0;
-};
-
-class VaeModel {
- public:
-  virtual ~VaeModel() = default;
-
-  const VaeTraits& traits() const { return traits_; }
-  virtual std::vector<TensorSpec> tensors() const = 0;  // of encoder and decoder
-
   // Checks the whole file, but packs only `parts`. `dtype`, f32 or bf16, is the compute dtype. The
   // file may be closed afterwards.
-  virtual std::unique_ptr<Vae> load(Stream& stream, const TensorFile& file, DType dtype,
-                                    VaeParts parts) const = 0;
+  Vae(VaeModel model, const TensorFile& file, Stream& stream, DType dtype,
+      VaeParts parts = VaeParts::kBoth);
 
- protected:
-  explicit VaeModel(const VaeTraits& traits) : traits_(traits) {}
+  const VaeTraits& traits() const { return model_.traits; }
+  size_t bytes() const;  // packed weights
+  // Converts the transformer's latents to those that decoders take, [channels, F, h, w] f32 on the
+  // host. `out` may alias `latents`.
+  void denormalize(const TensorView& latents, const TensorView& out) const;
+  // The inverse, for the mean that encoders give.
+  void normalize(const TensorView& mean, const TensorView& out) const;
 
  private:
-  VaeTraits traits_;
+  friend class VaeDecoder;
+  friend class VaeEncoder;
+
+  VaeModel model_;
+  DType dtype_;
+  Device device_;
+  VaeNetwork encoder_, decoder_;  // empty where they are not loaded
+};
+
+// Decodes the rows that this rank has of one video. Its memory holds the frames that later chunks
+// need. The Vae must outlive it.
+class VaeDecoder {
+ public:
+  VaeDecoder(const Vae& vae, int64_t h, int64_t w);  // latent size
+
+  int64_t height() const { return state_.output().height * model_.patch; }  // pixels
+  int64_t width() const { return state_.output().width * model_.patch; }
+  // The frames of the next chunk: 1, then temporal_factor.
+  int64_t next_frames() const { return state_.output().frames; }
+  // Decodes latent [channels, h, w] f32, de-normalised, to frames [next_frames(), 3, H, W] f32
+  // contiguous, in [-1, 1] but for overshoot, which is cut off where frames become pixels.
+  void decode_chunk(Context& context, const TensorView& latent, const TensorView& frames);
+
+  VaeState& state() { return state_; }  // the state, to be saved, resumed or reset
+
+ private:
+  const VaeModel& model_;
+  VaeState state_;
+};
+
+// Encodes one video. The Vae must outlive it.
+class VaeEncoder {
+ public:
+  VaeEncoder(const Vae& vae, int64_t h, int64_t w);  // latent size
+
+  int64_t next_frames() const { return state_.input().frames; }
+  // Encodes frames [next_frames(), 3, H, W] f32 in [-1, 1] to mean [channels, h, w] f32, not
+  // normalised.
+  void encode_chunk(Context& context, const TensorView& frames, const TensorView& mean);
+
+ private:
+  const VaeModel& model_;
+  VaeState state_;
 };
 
 // Decode and encode whole videos: latents or mean [channels, F, h, w] f32, video [3, frames(F), H,

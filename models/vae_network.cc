@@ -1,9 +1,6 @@
 #include "models/vae_network.h"
 
-#include <algorithm>
-
 #include "kernels/copy.h"
-#include "kernels/pointwise.h"
 
 namespace weft {
 
@@ -36,16 +33,6 @@ class Pointwise final : public VaeLayer {
   int64_t keep_;
   PackedLinear linear_;
 };
-
-// The pixels of a p x p cell become channels c p p + dw p + dh (column before row). `pixels` views
-// a frame [C, H, W], and `cells` its cells [H / p, W / p, C p p], as [C, dw, dh, H / p, W / p].
-TensorView pixels(const TensorView& frame, int64_t p) {
-  return frame.reshape({frame[0], frame[1] / p, p, frame[2] / p, p}).permute({0, 4, 2, 1, 3});
-}
-
-TensorView cells(const TensorView& x, int64_t p) {
-  return x.reshape({x[0], x[1], x[2] / (p * p), p, p}).permute({2, 3, 4, 0, 1});
-}
 
 }  // namespace
 
@@ -168,131 +155,5 @@ TensorView VaeState::shrinking(Context& context, const Access& fill) {
 }
 
 std::vector<TensorView> VaeState::views() const { return {history_.begin(), history_.end()}; }
-
-std::vector<TensorSpec> VaeDesign::tensors() const {
-  std::vector<TensorSpec> tensors;
-  const VaeWeightSource source{
-      .take = [&](const std::string& name, std::initializer_list<int64_t> shape) {
-        tensors.push_back({name, shape});
-        return TensorView();
-      }};
-  encoder(source);
-  decoder(source);
-  return tensors;
-}
-
-FrameShape VaeDesign::encoder_input(int64_t h, int64_t w, Chunk chunk) const {
-  const int64_t scale = traits.spatial_factor / patch;
-  return {chunk == Chunk::kFirst ? 1 : traits.temporal_factor, h * scale, w * scale,
-          3 * patch * patch};
-}
-
-NetworkVae::NetworkVae(VaeDesign design, const TensorFile& file, Stream& stream, DType dtype,
-                       VaeParts parts)
-    : design_(std::move(design)), dtype_(dtype), device_(stream.device()) {
-  const auto spelled = [&](const std::string& name) {
-    return design_.spelled ? design_.spelled(file, name) : name;
-  };
-  WeightBinder binder(file, "vae", spelled);
-  for (const TensorSpec& tensor : design_.tensors()) binder.take(tensor.name, tensor.shape);
-  binder.finish();
-  std::vector<TensorView> taken;
-  const VaeWeightSource source{
-      .take =
-          [&](const std::string& name, std::initializer_list<int64_t> shape) {
-            return taken.emplace_back(file.view(spelled(name))).reshape(shape);
-          },
-      .stream = &stream,
-      .dtype = dtype};
-  if (parts != VaeParts::kDecoder) encoder_ = design_.encoder(source);
-  if (parts != VaeParts::kEncoder) decoder_ = design_.decoder(source);
-  for (const TensorView& view : taken) file.drop_pages(view);
-}
-
-size_t NetworkVae::bytes() const {
-  size_t total = 0;
-  for (const VaeNetwork* network : {&encoder_, &decoder_})
-    for (const auto& layer : *network) total += layer->weight_bytes();
-  return total;
-}
-
-namespace {
-
-// Writes change(x, scale of its channel) of every value of x [C, ..] to `out`.
-template <class Change>
-void change_channels(const std::vector<LatentScale>& scales, const TensorView& x,
-                     const TensorView& out, const Change& change) {
-  const auto channels = std::ssize(scales);
-  CHECK(x[0] == channels && x.contiguous() && out.contiguous() && x.count() == out.count(),
-        x.to_string_shape(), out.to_string_shape());
-  for (int64_t c = 0, n = x.count() / channels; c < channels; ++c)
-    for (int64_t i = c * n; i < (c + 1) * n; ++i)
-      out.as<float>()[i] = change(x.as<float>()[i], scales[c]);
-}
-
-}  // namespace
-
-void NetworkVae::denormalize(const TensorView& latents, const TensorView& out) const {
-  change_channels(design_.scales, latents, out, [](float x, const LatentScale& scale) {
-    return x / scale.divisor * scale.factor + scale.shift;
-  });
-}
-
-void NetworkVae::normalize(const TensorView& mean, const TensorView& out) const {
-  change_channels(design_.scales, mean, out, [](float x, const LatentScale& scale) {
-    return (x - scale.shift) / scale.factor * scale.divisor;
-  });
-}
-
-std::unique_ptr<VaeDecoder> NetworkVae::decoder(int64_t h, int64_t w) const {
-  return std::make_unique<NetworkVaeDecoder>(*this, h, w);
-}
-
-std::unique_ptr<VaeEncoder> NetworkVae::encoder(int64_t h, int64_t w) const {
-  return std::make_unique<NetworkVaeEncoder>(*this, h, w);
-}
-
-NetworkVaeDecoder::NetworkVaeDecoder(const NetworkVae& vae, int64_t h, int64_t w)
-    : design_(vae.design_),
-      state_(vae.decoder_, VaeOrder::kGrowing, design_.decoder_input(h, w),
-             design_.decoder_input(h, w), vae.dtype_, vae.device_) {}
-
-void NetworkVaeDecoder::decode_chunk(Context& context, const TensorView& latent,
-                                     const TensorView& frames) {
-  CHECK(frames.rank == 4 && frames[0] == next_frames() && frames.contiguous(),
-        frames.to_string_shape());
-  state_.run(
-      context,
-      [&](const TensorView& in) {
-        copy(context.stream, latent.permute({1, 2, 0}), in.select(0, 0));
-      },
-      [&](const TensorView& out) {
-        for (int64_t f = 0; f < out[0]; ++f)
-          copy(context.stream, cells(out.select(0, f), design_.patch),
-               pixels(frames.select(0, f), design_.patch));
-      });
-  if (design_.clamps) clamp(context.stream, frames, -1, 1, frames);
-}
-
-NetworkVaeEncoder::NetworkVaeEncoder(const NetworkVae& vae, int64_t h, int64_t w)
-    : design_(vae.design_),
-      state_(vae.encoder_, VaeOrder::kShrinking, design_.encoder_input(h, w, Chunk::kFirst),
-             design_.encoder_input(h, w, Chunk::kLater), vae.dtype_, vae.device_) {}
-
-void NetworkVaeEncoder::encode_chunk(Context& context, const TensorView& frames,
-                                     const TensorView& mean) {
-  CHECK(frames.rank == 4 && frames[0] == next_frames() && frames.contiguous(),
-        frames.to_string_shape());
-  state_.run(
-      context,
-      [&](const TensorView& in) {
-        for (int64_t f = 0; f < in[0]; ++f)
-          copy(context.stream, pixels(frames.select(0, f), design_.patch),
-               cells(in.select(0, f), design_.patch));
-      },
-      [&](const TensorView& out) {  // may also hold the log-variance, after the mean
-        copy(context.stream, out.select(0, 0).slice(2, 0, mean[0]), mean.permute({1, 2, 0}));
-      });
-}
 
 }  // namespace weft

@@ -1,5 +1,5 @@
 #pragma once
-// NetworkVae: a VAE whose encoder and decoder are lists of layers, which work on channels-last
+// VaeNetwork: the encoder or the decoder of a VAE as a list of layers, which work on channels-last
 // chunks [F, H, W, C]. VaeState runs such a list chunk by chunk and holds its history. The rows may
 // be a band of the picture: every convolution gets its neighbours' rows through Halo, and the
 // attention uses the mixer.
@@ -13,7 +13,6 @@
 
 #include "kernels/conv.h"
 #include "kernels/device_plan.h"
-#include "models/vae.h"
 #include "parallel/context.h"
 
 namespace weft {
@@ -121,99 +120,6 @@ class VaeState {
   std::vector<Tensor> history_;
   std::vector<size_t> first_history_;  // per layer, and the end
   int64_t chunks_ = 0;
-};
-
-// Turns a value of the transformer's latents into one of the decoder's, for one channel:
-// value / divisor * factor + shift.
-struct LatentScale {
-  float divisor = 1, factor = 1, shift = 0;
-};
-
-// Describes a VAE of layers.
-struct VaeDesign {
-  VaeTraits traits;
-  // Make the networks, which take their tensors from `source`.
-  std::function<VaeNetwork(const VaeWeightSource&)> encoder, decoder;
-  std::vector<LatentScale> scales;  // one per channel
-  int64_t patch = 1;                // a pixel of the networks is a cell of patch x patch pixels
-  bool clamps = false;              // cuts decoded frames off at -1 and 1
-  // Returns the spelling of a tensor's diffusers name in a file; empty: every file has that name.
-  std::function<std::string(const TensorFile& file, const std::string& name)> spelled{};
-
-  std::vector<TensorSpec> tensors() const;  // of encoder and decoder, with diffusers names
-  // The shapes of the networks' inputs for a latent of size h x w.
-  FrameShape decoder_input(int64_t h, int64_t w) const { return {1, h, w, traits.channels}; }
-  FrameShape encoder_input(int64_t h, int64_t w, Chunk chunk) const;
-};
-
-class NetworkVae final : public Vae {
- public:
-  // Checks the whole file, but packs only `parts`. `dtype`, f32 or bf16, is the compute dtype. The
-  // file may be closed afterwards.
-  NetworkVae(VaeDesign design, const TensorFile& file, Stream& stream, DType dtype,
-             VaeParts parts = VaeParts::kBoth);
-
-  const VaeTraits& traits() const override { return design_.traits; }
-  size_t bytes() const override;
-  void denormalize(const TensorView& latents, const TensorView& out) const override;
-  void normalize(const TensorView& mean, const TensorView& out) const override;
-  std::unique_ptr<VaeDecoder> decoder(int64_t h, int64_t w) const override;
-  std::unique_ptr<VaeEncoder> encoder(int64_t h, int64_t w) const override;
-
- private:
-  friend class NetworkVaeDecoder;
-  friend class NetworkVaeEncoder;
-
-  VaeDesign design_;
-  DType dtype_;
-  Device device_;
-  VaeNetwork encoder_, decoder_;  // empty where they are not loaded
-};
-
-class NetworkVaeDecoder final : public VaeDecoder {
- public:
-  NetworkVaeDecoder(const NetworkVae& vae, int64_t h, int64_t w);
-
-  int64_t height() const override { return state_.output().height * design_.patch; }
-  int64_t width() const override { return state_.output().width * design_.patch; }
-  int64_t next_frames() const override { return state_.output().frames; }
-  void decode_chunk(Context& context, const TensorView& latent, const TensorView& frames) override;
-
-  VaeState& state() { return state_; }  // the state, to be saved, resumed or reset
-
- private:
-  const VaeDesign& design_;
-  VaeState state_;
-};
-
-class NetworkVaeEncoder final : public VaeEncoder {
- public:
-  NetworkVaeEncoder(const NetworkVae& vae, int64_t h, int64_t w);  // latent size
-
-  int64_t next_frames() const override { return state_.input().frames; }
-  void encode_chunk(Context& context, const TensorView& frames, const TensorView& mean) override;
-
-  VaeState& state() { return state_; }
-
- private:
-  const VaeDesign& design_;
-  VaeState state_;
-};
-
-// A NetworkVae by its design.
-class NetworkVaeModel final : public VaeModel {
- public:
-  explicit NetworkVaeModel(VaeDesign design)
-      : VaeModel(design.traits), design_(std::move(design)) {}
-
-  std::vector<TensorSpec> tensors() const override { return design_.tensors(); }
-  std::unique_ptr<Vae> load(Stream& stream, const TensorFile& file, DType dtype,
-                            VaeParts parts) const override {
-    return std::make_unique<NetworkVae>(design_, file, stream, dtype, parts);
-  }
-
- private:
-  VaeDesign design_;
 };
 
 }  // namespace weft

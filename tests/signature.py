@@ -15,7 +15,7 @@ SMALL = ["--prompt", "a red ball", "--size", "64x64", "--seed", "1", "--threads"
 CLIP = [*SMALL, "--num-frames", "9", "--steps", "10"]
 LONG = ["--model", "models/pocket", *SMALL, "--num-frames", "97", "--steps", "10"]
 T2V = ["generate", "--model", PIPELINE + "t2v/model", *CLIP]
-F32, BF16 = ["--dtype", "f32"], ["--dtype", "bf16"]
+F32, BF16 = ["--dtype", "f32"], ["--dtype", "bf16", "--vae-dtype", "f32"]
 
 # FOLDER is replaced by the folder of face.png, talk.wav and speech/, a model of speech to video.
 JOBS = {

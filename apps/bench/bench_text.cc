@@ -76,7 +76,7 @@ int bench_text(const Flags& flags, DType dtype, int repeat) {
   for (int layer = 0; layer < layers; ++layer) {
     const TensorFile file =
         random_tensors(umt5_tensors(config), 100 * static_cast<uint64_t>(layer));
-    const Umt5Encoder encoder = Umt5Encoder::load(file, config, bare, dtype);
+    const Umt5Encoder encoder = Umt5Encoder::load(file, config, bare, {.dtype = dtype});
     weights += encoder.bytes();
     Context context = seams.context(stream, arena, {}, {});
     const auto encode = [&] {

@@ -49,8 +49,8 @@ Extents extents_of(const Flags& flags, const WanVaeConfig& config) {
 // Decodes clips of the same latent frame.
 class Decoding {
  public:
-  Decoding(const NetworkVae& vae, const WanVaeConfig& config, const Extents& extents,
-           Stream& stream, MachineLimits& limits)
+  Decoding(const Vae& vae, const WanVaeConfig& config, const Extents& extents, Stream& stream,
+           MachineLimits& limits)
       : vae_(vae), extents_(extents), limits_(limits), arena_(size_t{256} << 30, stream.device()) {
     Tensor made(DType::kF32, {config.z_dim, extents.h, extents.w});
     for (int64_t i = 0; i < made.count(); ++i)
@@ -63,7 +63,7 @@ class Decoding {
 
   std::vector<ChunkTimes> run(Stream& stream, bool quiet) {
     std::vector<ChunkTimes> chunks;
-    NetworkVaeDecoder decoder(vae_, extents_.h, extents_.w);
+    VaeDecoder decoder(vae_, extents_.h, extents_.w);
     for (int64_t f = 0; f < extents_.frames; ++f) {
       limits_.sample();
       TimingMeter first;
@@ -86,7 +86,7 @@ class Decoding {
   const TimingMeter& later() const { return later_; }
 
  private:
-  const NetworkVae& vae_;
+  const Vae& vae_;
   const Extents& extents_;
   MachineLimits& limits_;
   Arena arena_;
@@ -98,8 +98,8 @@ class Decoding {
 
 Footprint predict(const WanVaeConfig& config, const Extents& extents, DType dtype) {
   DryRun run;
-  const NetworkVae vae(config.design(), without_values(wan_vae_tensors(config)), run.stream(),
-                       dtype, VaeParts::kDecoder);
+  const Vae vae(make_wan_vae_model(config), without_values(wan_vae_tensors(config)), run.stream(),
+                dtype, VaeParts::kDecoder);
   SerialSeams seams;
   Context context = seams.context(run.stream(), run.arena(), {}, {});
   return dry_decode(run, vae, context, extents.h, extents.w, extents.frames);
@@ -128,8 +128,8 @@ int bench_vae(const Flags& flags, DType dtype, int) {
   const auto [width, height, h, w, frames] = extents;
   const bool json = flags.on("json");
   Stream bare = stream_of(flags), stream = bare.with(metered_ops());
-  const NetworkVae vae(config.design(), random_tensors(wan_vae_tensors(config)), stream, dtype,
-                       VaeParts::kDecoder);
+  const Vae vae(make_wan_vae_model(config), random_tensors(wan_vae_tensors(config)), stream, dtype,
+                VaeParts::kDecoder);
   // The limits are measured with the transformer's GEMMs, so that all benches compare with one
   // rate; on a device with the tokens of a whole clip.
   const int64_t rows = std::max<int64_t>(1, h * w / 4) * (bare.queue() ? frames : 1);

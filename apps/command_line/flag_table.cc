@@ -141,9 +141,9 @@ constexpr FlagSpec kModel[] = {
     {.name = "vae-dtype",
      .fallback = "auto",
      .legal = "auto|f32|bf16",
-     .help = "number format of the VAE; auto is bf16 on a GPU, else f32, which the models were "
-             "published with",
-     .commands = kGenerate | kStream | kBatch | kServe | kPlan,
+     .help = "number format of the VAE; auto is bf16 on a GPU, and where --dtype is bf16 on a CPU "
+             "that multiplies it in hardware, else f32, which the models were published with",
+     .commands = kGenerate | kStream | kBatch | kServe | kPlan | kInspect,
      .level = kAdvanced},
     {.name = "wire-dtype",
      .fallback = "that of the computation",

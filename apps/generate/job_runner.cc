@@ -444,7 +444,7 @@ std::unique_ptr<FrameSink> JobRunner::sink_of(const Generator& generator, const 
   }
   VideoSettings settings = video_settings(flags_, request, generator.options().threads);
   if (const auto* const queue = std::get_if<Queue>(&request.method)) {
-    const VaeTraits& vae = generator.model()->directory.vae_model->traits();
+    const VaeTraits& vae = generator.model()->directory.vae_model->traits;
     const SegmentFrames frames = queue->frames();
     settings.first_cut = vae.frames(frames.first(1));
     settings.cut = frames.segment * vae.temporal_factor;

@@ -113,7 +113,7 @@ std::shared_ptr<const OpenModel> stream_model(const Flags& flags) {
   const std::string& folder = directory.path;
   const int64_t columns = directory.expert(0).traits().signal_columns;
   const int64_t wanted =
-      directory.vae_model->traits().temporal_factor * int64_t{Session::kSignalColumns};
+      directory.vae_model->traits.temporal_factor * int64_t{Session::kSignalColumns};
   if (!directory.defaults.stream)
     throw Error(ErrorKind::kModel,
                 flags.label("model") + " is '" + folder +
@@ -166,7 +166,7 @@ StreamSettings stream_settings(const Flags& flags, Ranks& ranks, const OpenModel
   const DefaultSettings& defaults = model.directory.defaults;
   const StreamDefaults& stream = *defaults.stream;
   const TransformerTraits& traits = model.directory.expert(0).traits();
-  const int64_t scale = model.directory.vae_model->traits().spatial_factor;
+  const int64_t scale = model.directory.vae_model->traits.spatial_factor;
   const Request request = job_of(flags).spec.request;
   const GivenPicture picture = picture_of(flags, stream, request.image);
   const auto [width, height] = size_of(request, picture, model.directory);
@@ -226,7 +226,7 @@ SessionConfig session_config(const Flags& flags, const StreamEngine& engine) {
   config.segment_frames = static_cast<int>(engine.settings().segment_frames);
   config.first_segment =
       static_cast<int>(first_block_of(flags, *engine.model().directory.defaults.stream));
-  config.pictures = static_cast<int>(engine.model().directory.vae_model->traits().temporal_factor);
+  config.pictures = static_cast<int>(engine.model().directory.vae_model->traits.temporal_factor);
   config.first_pictures = 1;
   config.in_engine = engine.plan().under_way();
   config.seed = engine.settings().seed;

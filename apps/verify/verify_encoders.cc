@@ -129,8 +129,8 @@ NamedTensors run_text_encoder(Case& c) {
                                    nullptr, model.get());
   const TextEncoderTraits& traits = model->traits();
   if (!c.placement.encodes_text(traits)) return {};
-  const std::unique_ptr<TextEncoder> encoder =
-      model->load(bench.stream, *weights, c.options.dtype, c.placement.text_width(traits));
+  const auto encoder =
+      model->load(bench.stream, *weights, {c.options.dtype, c.placement.text_width(traits)});
   const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
   NamedTensors out;
   EncoderSeams seams(c.placement);
@@ -147,9 +147,10 @@ NamedTensors run_text_encoder(Case& c) {
     encoder->encode(context, ids, states);
     const std::string number = name.substr(prefix.size());
     states = on_host(bench.stream, std::move(states));
-    if (const std::optional<int64_t> row = model->pooled_row(ids); row && !ids.empty()) {
+    if (traits.pooled_row && !ids.empty()) {
       Stream host = host_stream(bench.stream);
-      out["pooled." + number] = f32_copy(host, states.view().select(0, *row), {traits.columns});
+      const TensorView row = states.view().select(0, traits.pooled_row(ids));
+      out["pooled." + number] = f32_copy(host, row, {traits.columns});
     }
     out["last_hidden_state." + number] = std::move(states);
   }
@@ -162,11 +163,10 @@ NamedTensors run_image_encoder(Case& c) {
   const std::shared_ptr<const ImageEncoderModel> model =
       open_image_encoder(c.part_file("image_encoder", "config.json"));
   const ImageEncoderTraits& traits = model->traits();
-  const TextEncoderTraits split = traits.split();
-  if (!c.placement.encodes_text(split)) return {};
-  const std::unique_ptr<ImageEncoder> encoder =
+  if (!c.placement.encodes_text(traits)) return {};
+  const auto encoder =
       model->load(bench.stream, open_part_weights(PartKind::kImageEncoder, c.part("image_encoder")),
-                  c.options.dtype, c.placement.text_width(split));
+                  {c.options.dtype, c.placement.text_width(traits)});
   const Tensor pixels = bench.load(TensorFile::open(c.file("inputs.safetensors")), "pixel_values");
   const TensorView& view = pixels.view();
   if (view.rank != 3 || view[0] != 3 || view[1] != traits.size || view[2] != traits.size)
@@ -175,7 +175,7 @@ NamedTensors run_image_encoder(Case& c) {
                                        std::to_string(traits.size) + "])");
   Tensor rows = bench.tensor(DType::kF32, {traits.rows, traits.columns});
   EncoderSeams seams(c.placement);
-  Context context = seams.context(bench.stream, bench.arena, Pass{}, split, traits.rows);
+  Context context = seams.context(bench.stream, bench.arena, Pass{}, traits, traits.rows);
   encoder->encode(context, pixels, rows);
   NamedTensors out;
   out["hidden_states.-2"] = on_host(bench.stream, std::move(rows));
@@ -188,12 +188,11 @@ NamedTensors run_audio_encoder(Case& c) {
   const std::shared_ptr<const AudioEncoderModel> model =
       open_audio_encoder(c.part_file("audio_encoder", "config.json"));
   const AudioEncoderTraits& traits = model->traits();
-  const TextEncoderTraits split = traits.split();
   const std::vector<HeardChunks> buckets = clips_of(c);
-  if (!c.placement.encodes_text(split)) return {};
-  const std::unique_ptr<AudioEncoder> encoder =
+  if (!c.placement.encodes_text(traits)) return {};
+  const auto encoder =
       model->load(bench.stream, open_part_weights(PartKind::kAudioEncoder, c.part("audio_encoder")),
-                  c.options.dtype, c.placement.text_width(split));
+                  {c.options.dtype, c.placement.text_width(traits)});
   const Tensor samples =
       on_host(bench.stream, bench.load(TensorFile::open(c.file("inputs.safetensors")), "waveform"));
   if (samples.view().rank != 1)
@@ -206,7 +205,7 @@ NamedTensors run_audio_encoder(Case& c) {
     out[clips.name] = Tensor(DType::kF32, {traits.states, d, std::ssize(clips.rows_of(n))});
   EncoderSeams seams(c.placement);
   Context context =
-      seams.context(bench.stream, bench.arena, Pass{}, split, traits.rows(samples.count()));
+      seams.context(bench.stream, bench.arena, Pass{}, traits, traits.rows(samples.count()));
   encoder->encode(context, samples, [&](int64_t k, const TensorView& state) {
     const HostCopy here(bench.stream, state);
     Stream host = host_stream(bench.stream);

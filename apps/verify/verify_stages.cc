@@ -57,7 +57,7 @@ NamedTensors run_vae(Case& c, VaeParts part) {
   const ZoneScope zone(Zone::kDecode);
   Bench bench(c);
   const std::shared_ptr<const VaeModel> model = open_vae(c.part_file("vae", "config.json"));
-  const VaeTraits& traits = model->traits();
+  const VaeTraits& traits = model->traits;
   const std::unique_ptr<Vae> vae = model->load(
       bench.stream, open_part_weights(PartKind::kVae, c.part("vae")), c.options.dtype, part);
   const bool decode = part == VaeParts::kDecoder;

@@ -184,16 +184,13 @@ Tensor PictureEncoder::encode_rows(const std::function<void()>& next) {
     return rows;
   }
   if (!parts_.directory().image_model) return rows;  // of a plan
-  const TextEncoderTraits split = parts_.directory().image_model->traits().split();
+  const ImageEncoderTraits& traits = parts_.directory().image_model->traits();
   const Tag tag{.kind = Payload::kText, .topic = Topic::kPictures};
-  if (!placement_.encodes_text(split)) {
+  if (!placement_.encodes_text(traits)) {
     placement_.communicator().receive(stream_, 0, tag, rows);
     return rows;
   }
-  const auto [size, per_picture] = [&] {
-    const ImageEncoderTraits& traits = parts_.directory().image_model->traits();
-    return std::pair{traits.size, traits.rows};
-  }();
+  const int64_t size = traits.size, per_picture = traits.rows;
   const ClipPreprocessing preprocessing = read_clip_preprocessing(
       parts_.directory().image_processor + "/preprocessor_config.json", static_cast<int>(size));
   const ImageEncoder& encoder = parts_.image_encoder(stream_);
@@ -205,20 +202,20 @@ Tensor PictureEncoder::encode_rows(const std::function<void()>& next) {
       clip_pixels(whole_picture(*pictures_[i]), preprocessing, to);
     });
     const Pass pass{.branch = static_cast<int>(i), .segment = 1};
-    Context context = seams.context(stream_, arena_, pass, split, per_picture);
+    Context context = seams.context(stream_, arena_, pass, traits, per_picture);
     encoder.encode(context, pixels, rows.view().slice(0, i * per_picture, per_picture));
     next();
   }
   parts_.done_with_pictures();
   if (placement_.root())
-    for (int rank = placement_.text_parts(split); rank < placement_.ranks(); ++rank)
+    for (int rank = placement_.text_parts(traits); rank < placement_.ranks(); ++rank)
       placement_.communicator().send(stream_, rank, tag, rows);
   return rows;
 }
 
 // Returns the encoded video [C, f, h, w], normalised, on every rank.
 Tensor PictureEncoder::encode_video(const std::function<void()>& next) {
-  VideoEncoder encoder(stream_, arena_, placement_, parts_.vae_model().traits(),
+  VideoEncoder encoder(stream_, arena_, placement_, parts_.vae_model().traits,
                        {shape_[0], latent_frames(), shape_[2], shape_[3]});
   const Range rows = encoder.rows();
   const int64_t last = form_.form == PictureForm::kChannels ? request_.frames - 1 : 0;

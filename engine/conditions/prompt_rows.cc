@@ -183,7 +183,7 @@ void PromptEncoder::encode(const Source& source, Prompt& prompt, int count) {
     const Arena::Scope scope(arena_);
     Context context = seams_.context(stream_, arena_, tag.pass, traits, std::ssize(ids));
     if (source.pooled)
-      encode_pooled(context, encoder, ids, source.model.pooled_row(ids).value(), made);
+      encode_pooled(context, encoder, ids, traits.pooled_row(ids), made);
     else
       encoder.encode(context, ids, made);
     if (placement_.root()) send_to_ranks(placement_.text_parts(traits), tag, made);

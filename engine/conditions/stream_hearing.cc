@@ -20,7 +20,7 @@ StreamHearing::StreamHearing(std::shared_ptr<const OpenModel> model, Device devi
 }
 
 int64_t StreamHearing::samples_of_frame() const {
-  return parts_.audio_model().traits().rate / fps_ * parts_.vae_model().traits().temporal_factor;
+  return parts_.audio_model().traits().rate / fps_ * parts_.vae_model().traits.temporal_factor;
 }
 
 uint64_t StreamHearing::bytes(DryRun& dry, const AudioEncoder& encoder, int64_t frames) {
@@ -28,11 +28,11 @@ uint64_t StreamHearing::bytes(DryRun& dry, const AudioEncoder& encoder, int64_t 
   const TransformerTraits& transformer = parts_.expert_model(0).traits();
   const int64_t past = kPastSeconds * traits.rate / samples_of_frame(), all = past + frames;
   const int64_t samples = all * samples_of_frame();
-  Context context =
-      seams_.context(dry.stream(), dry.arena(), Pass{}, traits.split(), traits.rows(samples));
-  const Footprint ran = dry_encode(dry, encoder, context, samples);
+  Context context = seams_.context(dry.stream(), dry.arena(), Pass{}, traits, traits.rows(samples));
+  const Tensor sound(DType::kF32, {samples}, {Device::Kind::kMeasuredHost});
+  const Footprint ran = dry_encode(dry, encoder, context, sound, [](auto...) {});
   const int64_t of_features = traits.states * traits.columns * all *
-                              parts_.vae_model().traits().temporal_factor,
+                              parts_.vae_model().traits.temporal_factor,
                 of_signal = all / transformer.patch[0] * transformer.signal_columns;
   return ran.held + ran.passing + ran.arena +
          static_cast<uint64_t>(of_features + of_signal) * sizeof(float);
@@ -57,7 +57,7 @@ std::vector<float> StreamHearing::rows(std::span<const float> samples) {
   }
   if (!encoder_) encoder_ = parts_.audio_encoder(stream_);
   const Tensor features(DType::kF32, {traits.states, traits.columns, pictures});
-  Context context = seams_.context(stream_, arena_, Pass{}, traits.split(), traits.rows(count));
+  Context context = seams_.context(stream_, arena_, Pass{}, traits, traits.rows(count));
   encode_frames(context, *encoder_, {TensorView(heard_.data(), DType::kF32, {count}), rows, taken},
                 features);
 

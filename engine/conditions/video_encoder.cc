@@ -28,18 +28,18 @@ Tensor VideoEncoder::encode_rows(const Vae& vae, const char* what, const Fill& f
   const auto [channels, frames, height, width] = shape_;
   const Range band = placement_.band(height);
   BandSeams seams(placement_, height);
-  const std::unique_ptr<VaeEncoder> encoder = vae.encoder(band.size(), width);
+  VaeEncoder encoder(vae, band.size(), width);
   Tensor mean(DType::kF32, {channels, frames, band.size(), width}, stream_.device());
   int64_t first = 0;  // picture of the chunk
   for (int64_t chunk = 0; chunk < frames; ++chunk) {
     const Arena::Scope scope(arena_);
-    const int64_t count = encoder->next_frames();
+    const int64_t count = encoder.next_frames();
     const TensorView pictures =
         arena_.alloc(DType::kF32, {count, 3, band.size() * scale_, width * scale_});
     fill(first, pictures);
     Context context = seams.context(stream_, arena_,
                                     {.segment = 1, .micro = static_cast<int>(chunk % (1 << 16))});
-    encoder->encode_chunk(context, pictures, mean.view().select(1, chunk));
+    encoder.encode_chunk(context, pictures, mean.view().select(1, chunk));
     first += count;
     next();
   }

@@ -49,7 +49,7 @@ VideoDecoder::VideoDecoder(Stream& stream, Arena& arena, const RankPlacement& pl
       width_(settings.latent[2] * settings.traits.spatial_factor) {
   if (band_.size() == 0) return;
   CHECK(settings_.vae, "a rank with a band needs a VAE");
-  decoder_ = settings_.vae->decoder(band_.size(), settings_.latent[2]);
+  decoder_.emplace(*settings_.vae, band_.size(), settings_.latent[2]);
   latent_ = Tensor(DType::kF32, {settings_.latent[0], band_.size(), settings_.latent[2]},
                    stream_.device());
 }

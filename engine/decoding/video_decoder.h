@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/decoding/frame_writer.h"
@@ -109,7 +110,7 @@ class VideoDecoder {
   BandSeams seams_;
   const Range band_;
   const int64_t height_, width_;  // pixels
-  std::unique_ptr<VaeDecoder> decoder_;
+  std::optional<VaeDecoder> decoder_;
   Tensor latent_;  // the band of one latent frame
   Chunk chunks_[2];
   std::deque<Arrival> arrivals_;

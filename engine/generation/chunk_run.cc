@@ -28,7 +28,7 @@ class ChunkLoop final : JobHost {
         rank_(run.rank),
         facts_(run.facts),
         directory_(run.rank.parts().directory()),
-        vae_(run.rank.parts().vae_model().traits()),
+        vae_(run.rank.parts().vae_model().traits),
         shape_(run.facts.latent),
         steps_(run.facts.sampler.steps()),
         policy_(run.options, run.about, run.first, run.result.earlier_seconds,

@@ -212,7 +212,7 @@ void Generator::Impl::encode_pictures(JobRun& run) {
 // The step, or turn of the queue, that the job goes on with.
 int Generator::Impl::first_step(const JobFacts& facts, const RunOptions& options) {
   const Checkpoint* const from = options.resume.get();
-  if (from) check_resumable(*from, job_record(facts), facts, parts.vae_model().traits());
+  if (from) check_resumable(*from, job_record(facts), facts, parts.vae_model().traits);
   return agreed_step(stream, placement, from ? from->step : 0, options.stop);
 }
 
@@ -340,7 +340,7 @@ Request Generator::resolve(const Request& request) const {
   validate(resolved, impl_->limits);
   const SamplerConfig config = sampler_of(*model(), resolved);
   const Sampler sampler(config, resolved.steps, resolved.sigmas);  // refuses what is illegal
-  const VaeTraits& vae = impl_->parts.vae_model().traits();
+  const VaeTraits& vae = impl_->parts.vae_model().traits;
   const int64_t latents = latent_of(directory, resolved)[1];
   const int64_t trained = defaults().trained_frames.value_or(defaults().frames);
   resolved.method = resolve_method(

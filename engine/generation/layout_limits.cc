@@ -50,7 +50,7 @@ LayoutLimits limits_of(const JobFacts& facts, const Components& parts, WeightFor
 
 ModelLimits model_limits(const Components& parts) {
   ModelLimits limits;
-  const VaeTraits& vae = parts.vae_model().traits();
+  const VaeTraits& vae = parts.vae_model().traits;
   const std::array<int64_t, 3>& patch = parts.expert_model(0).traits().patch;
   const SpeechChunks& chunks = parts.directory().chunks;
   limits.size_multiple =

@@ -24,7 +24,7 @@ class SegmentOutput {
         rank_(run.rank),
         segments_(std::get<Queue>(run.facts.request.method).frames()),
         latent_(run.facts.latent),
-        traits_(run.rank.parts().vae_model().traits()),
+        traits_(run.rank.parts().vae_model().traits),
         decoder_(std::max(0, run.rank.placement.layout().decode_rank)) {
     decodes_ = run.rank.placement.band(latent_[2]).size() > 0;
     if (!decodes_ && !run.rank.placement.root()) return;
@@ -155,7 +155,7 @@ class SegmentOutput {
 // The root reports what is legal but slow, or outside of the model's training.
 void warn(const JobRun& run, ProgressListener& listener) {
   const DefaultSettings& model = run.rank.parts().directory().defaults;
-  const VaeTraits& vae = run.rank.parts().vae_model().traits();
+  const VaeTraits& vae = run.rank.parts().vae_model().traits;
   const QueueFacts facts{
       .steps = run.facts.request.steps,
       .segments = run.facts.segments(),

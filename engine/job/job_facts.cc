@@ -22,7 +22,7 @@ std::vector<double> guidance_of(const ModelDirectory& model, const Request& requ
 std::vector<int> segment_prompts_of(const ModelDirectory& model, const Request& request,
                                     int64_t latent_frames) {
   const Queue& queue = std::get<Queue>(request.method);
-  const VaeTraits& vae = model.vae_model->traits();
+  const VaeTraits& vae = model.vae_model->traits;
   std::vector<int> prompts(queue.segments(latent_frames));
   for (size_t segment = 0; segment < prompts.size(); ++segment) {
     const int64_t first = queue.frames().first(static_cast<int>(segment));
@@ -37,7 +37,7 @@ std::vector<int> segment_prompts_of(const ModelDirectory& model, const Request& 
 }  // namespace
 
 std::array<int64_t, 4> latent_of(const ModelDirectory& model, const Request& request) {
-  const VaeTraits& vae = model.vae_model->traits();
+  const VaeTraits& vae = model.vae_model->traits;
   return {vae.channels,
           model.chunks.any() ? model.chunks.latent_frames : vae.latent_frames(request.frames),
           request.height / vae.spatial_factor, request.width / vae.spatial_factor};

@@ -157,7 +157,7 @@ Request ends_sample(const JobFacts& job, const ModelDirectory& model, int64_t pi
   brief.sigmas.resize(std::min<size_t>(brief.sigmas.size(), 1));
   const int64_t frames = model.chunks.any()
                              ? pieces * chunk_pictures(model) - model.chunks.dropped_frames
-                             : model.vae_model->traits().frames(pieces);
+                             : model.vae_model->traits.frames(pieces);
   brief.frames = std::min(brief.frames, frames);
   return brief;
 }

@@ -23,7 +23,7 @@ int64_t frames_of_sound(const ModelDirectory& model, const Request& request) {
 }  // namespace
 
 int64_t chunk_pictures(const ModelDirectory& model) {
-  return model.chunks.latent_frames * model.vae_model->traits().temporal_factor;
+  return model.chunks.latent_frames * model.vae_model->traits.temporal_factor;
 }
 
 int clips_of(const ModelDirectory& model, const Request& request) {

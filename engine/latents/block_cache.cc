@@ -24,20 +24,16 @@ Change change_of(Stream& stream, const TensorView& a, const TensorView& b) {
 BlockCache::BlockCache(Stream& stream, Arena& arena, int64_t width, int steps)
     : changes(steps), errors(steps), stream_(stream), arena_(arena), width_(width) {}
 
-void BlockCache::watch(const Rows& rows, Before before) {
+void BlockCache::keep(const Rows& rows, const Before& before, const TensorView& x) {
+  const Range& kept = rows.kept;
   Tensor& added = added_[rows.slot];
-  if (!added || added.view()[0] != rows.kept.size())
-    added = Tensor(DType::kF32, {rows.kept.size(), width_}, stream_.device());
-  watched_ = {rows, std::move(before)};
-}
-
-void BlockCache::before_head(Context&, const TensorView& x) {
+  if (!added || added.view()[0] != kept.size())
+    added = Tensor(DType::kF32, {kept.size(), width_}, stream_.device());
   const Arena::Scope scope(arena_);
-  const TensorView before = arena_.alloc(DType::kF32, x.shape());
-  watched_.before(before);
-  const Range& kept = watched_.rows.kept;
-  axpby(stream_, 1, x.slice(0, kept.begin, kept.size()), -1,
-        before.slice(0, kept.begin, kept.size()), added_.at(watched_.rows.slot));
+  const TensorView from = arena_.alloc(DType::kF32, x.shape());
+  before(from);
+  axpby(stream_, 1, x.slice(0, kept.begin, kept.size()), -1, from.slice(0, kept.begin, kept.size()),
+        added);
 }
 
 void BlockCache::reuse(const Rows& rows, int blocks, const Before& before,

@@ -21,7 +21,7 @@ namespace weft {
 
 Change change_of(Stream& stream, const TensorView& a, const TensorView& b);
 
-class BlockCache final : public HiddenHook {
+class BlockCache {
  public:
   using Forward =
       std::function<void(const BlockRange& blocks, const TensorView& in, const TensorView& out)>;
@@ -36,10 +36,8 @@ class BlockCache final : public HiddenHook {
   };
   // Writes the hidden rows before the blocks that can be skipped.
   using Before = std::function<void(const TensorView& x)>;
-  // A forward is about to run its blocks with this object as its hook. `before` is called while it
-  // runs.
-  void watch(const Rows& rows, Before before);
-  void before_head(Context& context, const TensorView& x) override;
+  // Keeps what the blocks of a forward added to its rows. `x` are the rows that its hook sees.
+  void keep(const Rows& rows, const Before& before, const TensorView& x);
   // Writes the velocity of a skipped step of `blocks` blocks. That of rows that are not kept is of
   // no use.
   void reuse(const Rows& rows, int blocks, const Before& before, const TensorView& velocity,
@@ -53,15 +51,9 @@ class BlockCache final : public HiddenHook {
   std::vector<Change> changes, errors;
 
  private:
-  struct Watched {
-    Rows rows{};
-    Before before{};
-  };
-
   Stream& stream_;
   Arena& arena_;
   const int64_t width_;
-  Watched watched_{};
   std::map<SlotId, Tensor> added_{};  // by the blocks that can be skipped
   Tensor velocity_{};                 // of the step before
 };

@@ -169,7 +169,7 @@ TensorView Forwards::signal_of(const Pass& pass) const {
 
 // Enqueues all of a forward's work on the stream.
 void Forwards::enqueue(const Step& step, const TensorView& embedding, const TensorView& signal,
-                       const Blocks& blocks, HiddenHook* hook) {
+                       const Blocks& blocks, const HiddenHook& hook) {
   const Prepared& prepared = this->prepared(step.pass);
   const Rope* const own = passes_.positions(step.pass);
   Context context =

@@ -38,7 +38,7 @@ struct ForwardJob {
 };
 
 struct ForwardOptions {
-  HiddenHook* hook = nullptr;
+  HiddenHook hook{};
   bool repeats = true;  // it enqueues the same work as the other forwards of its branch
 };
 
@@ -84,7 +84,7 @@ class Forwards {
     WeightOffload outside{};  // offload outside of this job's forwards
   };
   void enqueue(const Step& step, const TensorView& embedding, const TensorView& signal,
-               const Blocks& blocks, HiddenHook* hook);
+               const Blocks& blocks, const HiddenHook& hook);
   bool recordable(const Step& step) const;
   void release();
   const std::array<int64_t, 3>& grid(const Pass& pass) const;

@@ -84,16 +84,18 @@ void LatentProgram::compute(const Step& step) {
 
 void LatentProgram::run_forward(const Step& step, bool reuses) {
   const std::optional<BlockCache::Rows> added = added_rows(step);
+  const Forward* running = nullptr;
+  const auto before = [&](const TensorView& x) { write_before(step, *running, x); };
   const auto blocks = [&](const Forward& forward) {
-    const auto before = [&](const TensorView& x) { write_before(step, forward, x); };
+    running = &forward;
     if (reuses)
       return cache_->reuse(*added, step.blocks.total, before, velocity_rows(step), forward);
-    if (added) cache_->watch(*added, before);
     run_blocks(step, forward);
   };
-  const bool watches = added && !reuses;
+  HiddenHook hook;
+  if (added && !reuses) hook = [&](const TensorView& x) { cache_->keep(*added, before, x); };
   forwards_.run(step, slots.has(kLatentSlot) ? slots[kLatentSlot] : TensorView(), blocks,
-                {.hook = watches ? &*cache_ : nullptr, .repeats = !reuses});
+                {.hook = hook, .repeats = !reuses});
 }
 
 void LatentProgram::run_blocks(const Step& step, const Forward& forward) {

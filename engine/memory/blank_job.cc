@@ -26,7 +26,7 @@ BlankJob::BlankJob(const Rank& on, const JobFacts& facts) : rank(on) {
   if (!pictures_of(facts.request).empty()) pictures = PictureEncoder(rank, facts).blank();
   if (facts.chunks > 1)
     motion = tensor(
-        {channels, parts.vae_model().traits().latent_frames(chunks.motion_frames), height, width});
+        {channels, parts.vae_model().traits.latent_frames(chunks.motion_frames), height, width});
 }
 
 size_t BlankJob::run(const JobFacts& few, const std::function<void(const Step& step)>& did,

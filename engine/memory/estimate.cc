@@ -80,7 +80,7 @@ class RankRun {
   uint64_t frame_bytes() const { return latent_ / static_cast<uint64_t>(shape_[1]); }
   // The latent frames that a decoder of the queue keeps.
   uint64_t last_frames() const {
-    return static_cast<uint64_t>(std::min(facts_.latent[1], parts_.vae_model().traits().history));
+    return static_cast<uint64_t>(std::min(facts_.latent[1], parts_.vae_model().traits.history));
   }
   Sequence sequence() const {
     const auto [frames, rows, columns] = parts_.traits().grid(shape_[1], shape_[2], shape_[3]);
@@ -132,11 +132,10 @@ StageBytes RankRun::encoding(ComponentBytes& bytes) {
 StageBytes RankRun::hearing(ComponentBytes& bytes) {
   const auto [samples, fps, chunk_frames] = *facts_.sound;
   const AudioEncoderTraits& traits = parts_.audio_model().traits();
-  const TextEncoderTraits split = traits.split();
   const int64_t rows = feature_rows(traits, samples), states = traits.rows(samples);
   const auto frames = std::ssize(rows_of_frames(rows, fps, chunk_frames));
   const uint64_t features = f32_bytes(traits.states * traits.columns * frames);
-  const bool encodes = placement_.encodes_text(split);
+  const bool encodes = placement_.encodes_text(traits);
   // The sound, the rows of one hidden state at the features' rate, and on a device its copy.
   const uint64_t on_host =
       f32_bytes(samples + (encodes ? (rows + (on_device() ? states : 0)) * traits.columns : 0));
@@ -149,8 +148,9 @@ StageBytes RankRun::hearing(ComponentBytes& bytes) {
   std::unique_ptr<AudioEncoder> encoder;
   const Footprint weights = run_.measure([&] { encoder = dry_.audio_encoder(run_.stream()); });
   bytes.audio_encoder = weights.held;
-  Context context = seams_.context(run_.stream(), run_.arena(), {}, split, states);
-  return stage(tensors, weights, dry_encode(run_, *encoder, context, samples));
+  Context context = seams_.context(run_.stream(), run_.arena(), {}, traits, states);
+  const Tensor sound(DType::kF32, {samples}, {Device::Kind::kMeasuredHost});
+  return stage(tensors, weights, dry_encode(run_, *encoder, context, sound, [](auto...) {}));
 }
 
 // The encoders' weights are tensors of the stage.
@@ -162,7 +162,7 @@ StageBytes RankRun::encoding_pictures(ComponentBytes& bytes) {
     dry_.done_with_pictures();
   };
   const auto& image_model = parts_.directory().image_model;
-  if (image_model && placement_.encodes_text(image_model->traits().split()))
+  if (image_model && placement_.encodes_text(image_model->traits()))
     weigh([&] { dry_.image_encoder(run_.stream()); });
   if (placement_.band(shape_[2]).size() > 0) weigh([&] { dry_.vae_encoder(run_.stream()); });
   PictureEncoder encoder(rank_, facts_);
@@ -234,9 +234,8 @@ StageBytes RankRun::decoding(ComponentBytes& bytes) {
   bytes.vae = weights.held;
   const int64_t frames = decodes ? std::min(shape_[1], kDecodedChunks) : shape_[1];
   const Tensor latents = run_.tensor(DType::kF32, {shape_[0], frames, shape_[2], shape_[3]});
-  const DecoderSettings settings{.traits = parts_.vae_model().traits(),
-                                 .vae = vae,
-                                 .latent = {shape_[0], shape_[2], shape_[3]}};
+  const DecoderSettings settings{
+      .traits = parts_.vae_model().traits, .vae = vae, .latent = {shape_[0], shape_[2], shape_[3]}};
   std::optional<VideoDecoder> decoder;
   const Footprint ran = run_.measure([&] {
     decoder.emplace(run_.stream(), run_.arena(), placement_, settings);
@@ -253,9 +252,8 @@ StageBytes RankRun::decoding(ComponentBytes& bytes) {
   const uint64_t latent = decodes || !queue_ ? decoded_latent() : 0;
   uint64_t held = embeds_;
   if (blank_.motion && decodes)  // the rows of the pictures that end the chunk
-    held +=
-        f32_bytes(parts_.directory().chunks.motion_frames * 3 * request_.width *
-                  placement_.band(shape_[2]).size() * parts_.vae_model().traits().spatial_factor);
+    held += f32_bytes(parts_.directory().chunks.motion_frames * 3 * request_.width *
+                      placement_.band(shape_[2]).size() * parts_.vae_model().traits.spatial_factor);
   if (on_device()) {
     bytes.host.copies += ran.host;
     bytes.host.buffers += pictures;
@@ -271,7 +269,7 @@ StageBytes RankRun::decoding(ComponentBytes& bytes) {
 
 // Encodes the pictures that end a clip. Then its latent and its signal are gone.
 StageBytes RankRun::encoding_motion(const Vae* vae, uint64_t held) {
-  VideoEncoder encoder(run_.stream(), run_.arena(), placement_, parts_.vae_model().traits(),
+  VideoEncoder encoder(run_.stream(), run_.arena(), placement_, parts_.vae_model().traits,
                        {shape_[0], blank_.motion.view()[1], shape_[2], shape_[3]});
   const Footprint ran = run_.measure([&] {
     Tensor own;
@@ -369,15 +367,16 @@ DryEncoding dry_encode_text(DryRun& run, const Rank& rank, EncoderSeams& seams,
     out.weights.held += weights.held;
     take_most(out.weights, weights);
     const int64_t columns = model->traits().columns;
-    const Tensor vector = run.tensor(DType::kF32, {1, columns});
     for (const int64_t count : pooled ? vectors : rows) {
       if (count == 0) continue;
       // The sums of a short prompt may take a star, which holds more than the ring of a long one.
       Context context = seams.context(run.stream(), run.arena(), {}, model->traits(), count);
       const std::vector<int32_t> ids(static_cast<size_t>(count));
-      take_most(out.ran,
-                pooled ? run.measure([&] { encode_pooled(context, *encoder, ids, 0, vector); })
-                       : dry_encode(run, *encoder, context, count, columns));
+      const Tensor made = run.tensor(DType::kF32, {pooled ? 1 : count, columns});
+      take_most(out.ran, run.measure([&] {
+        pooled ? encode_pooled(context, *encoder, ids, 0, made)
+               : encoder->encode(context, ids, made);
+      }));
     }
   }
   return out;

@@ -111,17 +111,17 @@ Tensor encode_audio(const Rank& rank, const HeardSound& sound) {
   const std::vector<int64_t> taken = rows_of_frames(rows, sound.fps, sound.chunk_frames);
   Tensor features(DType::kF32, {traits.states, traits.columns, std::ssize(taken)});
   const Tag tag{.kind = Payload::kText, .topic = Topic::kAudio};
-  const TextEncoderTraits split = traits.split();
-  if (!placement.encodes_text(split)) {
+  if (!placement.encodes_text(traits)) {
     placement.communicator().receive(stream, 0, tag, features);
     return features;
   }
   const std::unique_ptr<AudioEncoder> encoder = parts.audio_encoder(stream);
   EncoderSeams seams(placement);
-  Context context = seams.context(stream, rank.arena, Pass{}, split, traits.rows(sound.samples[0]));
+  Context context =
+      seams.context(stream, rank.arena, Pass{}, traits, traits.rows(sound.samples[0]));
   encode_frames(context, *encoder, {sound.samples, rows, taken}, features);
   if (placement.root())
-    for (int rank = placement.text_parts(split); rank < placement.ranks(); ++rank)
+    for (int rank = placement.text_parts(traits); rank < placement.ranks(); ++rank)
       placement.communicator().send(stream, rank, tag, features);
   return features;
 }

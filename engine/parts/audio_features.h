@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/parts/rank.h"
-#include "models/audio_encoder.h"
+#include "models/encoder.h"
 
 namespace weft {
 

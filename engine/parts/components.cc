@@ -38,28 +38,31 @@ void Components::load(const std::string& name, const std::function<void()>& body
   }
 }
 
-// The text encoders are resident without the other parts, unless all are.
-const TextEncoder& Components::encoder(Stream& stream, const std::string& name,
-                                       const TextEncoderModel& model, const TensorFile& file,
-                                       WeightFormat weights, std::unique_ptr<TextEncoder>& held) {
+// The encoders are resident without the other parts, unless all are.
+template <class Traits>
+const Encoder<Traits>& Components::encoder(Stream& stream, const std::string& name,
+                                           const EncoderModel<Traits>& model,
+                                           const TensorFile& file,
+                                           std::unique_ptr<Encoder<Traits>>& held,
+                                           WeightFormat weights) {
   if (!held) {
     release_others();
     load(name, [&] {
-      held = model.load(stream, file, dtype(), placement_.text_width(model.traits()), weights);
+      held = model.load(stream, file, {dtype(), placement_.text_width(model.traits()), weights});
     });
   }
   return *held;
 }
 
 const TextEncoder& Components::text_encoder(Stream& stream) {
-  return encoder(stream, "text_encoder", text_model(), *model_->text_files.rows, text_weights_,
-                 text_encoder_);
+  return encoder(stream, "text_encoder", text_model(), *model_->text_files.rows, text_encoder_,
+                 text_weights_);
 }
 
 const TextEncoder& Components::pooled_encoder(Stream& stream) {
   CHECK(pooled_model());
   return encoder(stream, "pooled_encoder", *pooled_model(), *model_->text_files.pooled,
-                 WeightFormat::kCompute, pooled_encoder_);
+                 pooled_encoder_);
 }
 
 void Components::load_text_encoders(Stream& stream) {
@@ -74,15 +77,8 @@ void Components::release_others() {
 }
 
 const ImageEncoder& Components::image_encoder(Stream& stream) {
-  if (!image_encoder_) {
-    release_others();
-    const ImageEncoderModel& image_model = *directory().image_model;
-    load("image_encoder", [&] {
-      image_encoder_ = image_model.load(stream, *model_->image_file, dtype(),
-                                        placement_.text_width(image_model.traits().split()));
-    });
-  }
-  return *image_encoder_;
+  return encoder(stream, "image_encoder", *directory().image_model, *model_->image_file,
+                 image_encoder_);
 }
 
 const Vae& Components::vae_encoder(Stream& stream) {
@@ -134,13 +130,9 @@ const AudioEncoderModel& Components::audio_model() const {
 std::unique_ptr<AudioEncoder> Components::audio_encoder(Stream& stream) {
   const AudioEncoderModel& model = audio_model();
   done_with_text_encoders();
-  release_others();
-  std::unique_ptr<AudioEncoder> encoder;
-  load("audio_encoder", [&] {
-    encoder = model.load(stream, *model_->audio_file, dtype(),
-                         placement_.text_width(model.traits().split()));
-  });
-  return encoder;
+  std::unique_ptr<AudioEncoder> held;
+  encoder(stream, "audio_encoder", model, *model_->audio_file, held);
+  return held;
 }
 
 void Components::done_with_text_encoders() {

@@ -94,9 +94,12 @@ class Components final : public Experts {
   void load(const std::string& name, const std::function<void()>& body);
   // Before a part that is resident alone, unless all parts are resident.
   void release_others();
-  const TextEncoder& encoder(Stream& stream, const std::string& name, const TextEncoderModel& model,
-                             const TensorFile& file, WeightFormat weights,
-                             std::unique_ptr<TextEncoder>& held);
+  // Loads an encoder into `held` if that is empty.
+  template <class Traits>
+  const Encoder<Traits>& encoder(Stream& stream, const std::string& name,
+                                 const EncoderModel<Traits>& model, const TensorFile& file,
+                                 std::unique_ptr<Encoder<Traits>>& held,
+                                 WeightFormat weights = WeightFormat::kCompute);
 
   const std::shared_ptr<const OpenModel> model_;
   TransformerLoad how_;

@@ -27,7 +27,7 @@ void check_that_parts_fit(const ModelDirectory& directory) {
            name + " pooled_projection_dim",
            std::string(pooled ? directory.family->pooled.encoder : "no text encoder's") +
                " hidden_size");
-    expect(traits.out_channels, directory.vae_model->traits().channels, name + " out_channels",
+    expect(traits.out_channels, directory.vae_model->traits.channels, name + " out_channels",
            "vae z_dim");
     expect(traits.given_channels(), directory.pictures.given_channels,
            name + " in_channels less out_channels", "what the pipeline gives it");

@@ -89,12 +89,12 @@ TransformerLoad RankPlacement::load(const TransformerTraits& traits, Transformer
   return how;
 }
 
-int RankPlacement::text_parts(const TextEncoderTraits& traits) const {
+int RankPlacement::text_parts(const EncoderTraits& traits) const {
   const int64_t most = layout().text_ranks > 0 ? layout().text_ranks : ranks();
   return static_cast<int>(std::min({most, traits.heads, traits.ffn_columns}));
 }
 
-WidthSlice RankPlacement::text_width(const TextEncoderTraits& traits) const {
+WidthSlice RankPlacement::text_width(const EncoderTraits& traits) const {
   const int parts = text_parts(traits);
   if (parts == 1 || !encodes_text(traits)) return {};
   return {partition(traits.heads, parts, rank()), partition(traits.ffn_columns, parts, rank())};

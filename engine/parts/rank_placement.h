@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "models/text_encoder.h"
+#include "models/encoder.h"
 #include "models/transformer.h"
 #include "parallel/mesh.h"
 #include "parallel/methods/mixer_factory.h"
@@ -65,9 +65,9 @@ class RankPlacement {
   TransformerLoad load(const TransformerTraits& traits, TransformerLoad how) const;
   // The text encoder's width is split over the first ranks (Layout::text_ranks), at most one rank
   // per head. The other ranks receive its output. {} means the whole width.
-  int text_parts(const TextEncoderTraits& traits) const;
-  bool encodes_text(const TextEncoderTraits& traits) const { return rank() < text_parts(traits); }
-  WidthSlice text_width(const TextEncoderTraits& traits) const;
+  int text_parts(const EncoderTraits& traits) const;
+  bool encodes_text(const EncoderTraits& traits) const { return rank() < text_parts(traits); }
+  WidthSlice text_width(const EncoderTraits& traits) const;
 
   // Returns the root's value on all ranks. All of them must call it with the same tag; the root
   // sends 8 bytes to each.

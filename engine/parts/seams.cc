@@ -57,7 +57,7 @@ void ForwardSeams::finish() {
 }
 
 Context EncoderSeams::context(Stream& stream, Arena& arena, const Pass& pass,
-                              const TextEncoderTraits& traits, int64_t rows) {
+                              const EncoderTraits& traits, int64_t rows) {
   const int parts = placement_.text_parts(traits);
   Reducer* reducer = &whole_;
   if (parts > 1) {

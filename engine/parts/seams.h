@@ -49,7 +49,7 @@ class ForwardSeams {
 class EncoderSeams {
  public:
   explicit EncoderSeams(const RankPlacement& placement) : placement_(placement) {}
-  Context context(Stream& stream, Arena& arena, const Pass& pass, const TextEncoderTraits& traits,
+  Context context(Stream& stream, Arena& arena, const Pass& pass, const EncoderTraits& traits,
                   int64_t rows);
 
  private:

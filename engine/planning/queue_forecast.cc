@@ -116,7 +116,7 @@ struct QuickForecast::QueueCosts {
 
 // One rank encodes the text, and one decodes, like a single rank with full attention.
 void QuickForecast::begin_queue() {
-  const VaeTraits& vae = job_.model->directory.vae_model->traits();
+  const VaeTraits& vae = job_.model->directory.vae_model->traits;
   PlannedJob ends = job_;
   ends.options.resident_blocks = 0;
   ends.options.wire_dtype.reset();
@@ -156,7 +156,7 @@ QueueTimeline QuickForecast::queue_timeline(const QueueCosts& costs) const {
   out.skipped = std::exchange(out.config.segments, kept) - kept;
   out.plans = plan_queue(out.config);
   const SegmentFrames frames = std::get<Queue>(job_.request.method).frames();
-  const VaeTraits& vae = job_.model->directory.vae_model->traits();
+  const VaeTraits& vae = job_.model->directory.vae_model->traits;
   const auto pictures = [&](int segment) {  // that a segment is decoded to
     const int64_t first = frames.first(segment),
                   end = std::min<int64_t>(first + frames.count(segment), facts_.latent[1]);

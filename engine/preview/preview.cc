@@ -21,7 +21,7 @@ PreviewFit preview_fit_of(const ModelDirectory& directory) {
                 "--preview is proj, but '" + path +
                     "' does not exist; legal: none, or a model that has it. It is made by "
                     "models/pocket/recipe/fit_preview.py of weft's sources");
-  return read_preview_fit(path, directory.vae_model->traits().channels);
+  return read_preview_fit(path, directory.vae_model->traits.channels);
 }
 
 std::vector<Frame> preview_pictures(const TensorView& colours, int64_t scale) {

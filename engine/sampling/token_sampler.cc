@@ -1,6 +1,7 @@
 #include "engine/sampling/token_sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <string>
@@ -52,6 +53,26 @@ double keep_likeliest(std::span<const float> logits, const Weight& weight, doubl
   return sum;
 }
 
+// The largest logit, or NaN where one is not finite: x - x is 0 for every finite x. Several lanes
+// leave no chain of comparisons to wait for.
+float largest(std::span<const float> logits) {
+  constexpr size_t kLanes = 16;
+  std::array<float, kLanes> most, lost{};
+  most.fill(logits[0]);
+  size_t i = 0;
+  for (; i + kLanes <= logits.size(); i += kLanes)
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      const float x = logits[i + lane];
+      most[lane] = x > most[lane] ? x : most[lane];
+      lost[lane] += x - x;
+    }
+  for (; i < logits.size(); ++i) {
+    most[0] = std::max(most[0], logits[i]);
+    lost[0] += logits[i] - logits[i];
+  }
+  return std::ranges::max(most) + std::accumulate(lost.begin(), lost.end(), 0.0f);
+}
+
 [[noreturn]] void refuse(const char* field, double value, const char* legal) {
   throw Error(ErrorKind::kUsage,
               std::string(field) + " is " + std::to_string(value) + ", legal: " + legal);
@@ -69,12 +90,13 @@ void TokenSampling::check() const {
 int32_t choose_token(std::span<const float> logits, const TokenSampling& sampling, uint32_t request,
                      uint32_t position) {
   CHECK(!logits.empty(), "no logits");
-  for (size_t i = 0; i < logits.size(); ++i)
+  const float most = largest(logits);
+  for (size_t i = 0; std::isnan(most) && i < logits.size(); ++i)
     if (!std::isfinite(logits[i]))
       throw Error(ErrorKind::kNonFinite, "the logit of token " + std::to_string(i) +
                                              " at position " + std::to_string(position) +
                                              " is not finite");
-  const auto best = std::ranges::max_element(logits) - logits.begin();
+  const auto best = std::ranges::find(logits, most) - logits.begin();
   if (sampling.temperature == 0) return static_cast<int32_t>(best);
 
   const auto weight = [&](int32_t id) {

@@ -43,7 +43,7 @@ class SegmentDecoder {
                  const std::array<int64_t, 4>& shape, const StreamPicture& picture,
                  const TensorView& still)
       : stream_(stream), before_(pictures_of(parts, picture)), writer_(&pictures_) {
-    const VaeTraits& vae = parts.vae_model().traits();
+    const VaeTraits& vae = parts.vae_model().traits;
     DecoderSettings settings{.traits = vae,
                              .vae = &parts.vae(stream),
                              .latent = {shape[0], shape[2], shape[3]},
@@ -73,7 +73,7 @@ class SegmentDecoder {
   }
   // The pictures that are made before the stream.
   static int64_t pictures_of(Components& parts, const StreamPicture& picture) {
-    return picture.decoded_latents > 0 ? parts.vae_model().traits().frames(picture.decoded_latents)
+    return picture.decoded_latents > 0 ? parts.vae_model().traits.frames(picture.decoded_latents)
                                        : 0;
   }
 
@@ -89,7 +89,7 @@ class SegmentDecoder {
 
 std::array<int64_t, 2> stream_size_multiples(const ModelDirectory& model) {
   const auto& patch = model.expert(0).traits().patch;
-  const int64_t scale = model.vae_model->traits().spatial_factor;
+  const int64_t scale = model.vae_model->traits.spatial_factor;
   return {std::lcm(scale * patch[2], model.chunks.size_multiple),
           std::lcm(scale * patch[1], model.chunks.size_multiple)};
 }
@@ -178,7 +178,7 @@ Sampler StreamEngine::sampler() const {
 }
 
 std::array<int64_t, 4> StreamEngine::shape() const {
-  const int64_t scale = model_->directory.vae_model->traits().spatial_factor;
+  const int64_t scale = model_->directory.vae_model->traits.spatial_factor;
   return {traits().out_channels, settings_.segment_frames, settings_.height / scale,
           settings_.width / scale};
 }
@@ -495,7 +495,7 @@ std::vector<StreamSegmentTime> StreamEngine::simulated(const std::string& captio
       times.push_back(
           {.done_s = simulated_seconds() - begun_s,
            .decode_s = drawn.decode_s,
-           .pictures = settings_.segment_frames * parts.vae_model().traits().temporal_factor});
+           .pictures = settings_.segment_frames * parts.vae_model().traits.temporal_factor});
     });
   });
   return times;

@@ -11,7 +11,7 @@ namespace weft {
 StillLatents still_latents(Stream& stream, Arena& arena, Components& parts,
                            const GivenPicture& picture, PictureFit fit,
                            const std::array<int64_t, 4>& latent) {
-  const VaeTraits& vae = parts.vae_model().traits();
+  const VaeTraits& vae = parts.vae_model().traits;
   const auto [channels, frames, rows, columns] = latent;
   const int64_t width = columns * vae.spatial_factor, height = rows * vae.spatial_factor;
   const Tensor pixels = is_dry_run(stream) ? Tensor(DType::kF32, {3, height, width})

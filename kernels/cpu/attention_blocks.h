@@ -13,8 +13,9 @@ namespace weft::cpu {
 // Gimelshein 2018, algorithm 3).
 struct OnlineSoftmaxRows {
   int64_t rows = 0, keys = 0, size = 0;  // size = E
-  float* logits = nullptr;               // [rows, keys]: q k^T on entry, probabilities on return
-  bf16* narrow = nullptr;                // [rows, keys] the probabilities in bf16, or null
+  // [rows, keys]: q k^T on entry, probabilities on return, but where `narrow` gets them.
+  float* logits = nullptr;
+  bf16* narrow = nullptr;  // [rows, keys] the probabilities in bf16, in place of f32; or null
   float scale = 1;
   const float* add = nullptr;  // [rows, keys] added after the scale, or null
   int64_t add_stride = 0;      // row stride; 0 = one row for all

@@ -52,6 +52,9 @@ struct Block {
     return is_fast_implementation(logits.call.implementation) &&
            is_fast_implementation(sums.call.implementation);
   }
+  size_t scratch_bytes() const {
+    return std::max(logits.call.scratchpad.get_size(), sums.call.scratchpad.get_size());
+  }
 };
 
 // `transposed`: the right operand is stored as [columns, depth].
@@ -125,12 +128,12 @@ Job make_job(const AttentionArgs& args, DType type) {
   Job job;
   job.args = &args;
   job.type = type;
-  job.rows = part_of(args.q[0], args.causal ? kMaskedRows : kQueryRows, 1);
+  job.rows = part_of(args.q[0], args.causal ? kMaskedRows : kQueryRows, 16);
   int64_t* starts =
       thread_scratch<int64_t>(Scratch::kStarts, static_cast<int64_t>(args.segments.size()) + 1);
   job.keys = fill_starts(args.segments, starts);
   job.starts = starts;
-  job.columns = part_of(job.keys, args.causal ? kMaskedKeys : kKeys, 16);
+  job.columns = part_of(job.keys, args.causal ? kMaskedKeys : kKeys, 64);
   const BlockKey key{job.rows, job.columns, args.q[2], type};
   job.full = block_of(key);
   job.last = block_of({key.rows, job.width(job.blocks() - 1), key.size, type});
@@ -226,6 +229,11 @@ RowTerms row_terms(const Job& job, int64_t head, int64_t row, int64_t count, int
   return {terms, width};
 }
 
+// The GEMMs of a block with the buffers of some query rows.
+struct BoundBlock {
+  BoundCall logits, sums;
+};
+
 // Computes query rows [row, row + job.rows) of one head against all keys. Rows past the last query
 // are zeros.
 void attend_rows(const Job& job, int64_t head, int64_t row) {
@@ -246,11 +254,19 @@ void attend_rows(const Job& job, int64_t head, int64_t row) {
   std::fill_n(sums, job.rows * size, 0.0f);
   std::fill_n(top, job.rows, kMinusInfinity);
   std::fill_n(total, job.rows, 0.0f);
+  void* const scratch = thread_scratch_bytes(
+      Scratch::kVendor, std::max(job.full->scratch_bytes(), job.last->scratch_bytes()));
+  const auto bind = [&](const Block& block) {
+    return BoundBlock{
+        {block.logits.call, query, logits, scratch},
+        {block.sums.call, rounds ? static_cast<void*>(narrowed) : logits, sums, scratch}};
+  };
+  BoundBlock full = bind(*job.full), last = bind(*job.last);
   const int64_t kv_head = head / (args.q[1] / args.segments[0].k[1]);
   for (int64_t b = 0; b < job.blocks(); ++b) {
     const Seen seen = seen_of(job, row, count, b);
     if (seen == Seen::kNone) continue;
-    const Block& block = job.block(b);
+    BoundBlock& block = b + 1 < job.blocks() ? full : last;
     OnlineSoftmaxRows rows{.rows = count,
                            .keys = job.width(b),
                            .size = size,
@@ -263,11 +279,10 @@ void attend_rows(const Job& job, int64_t head, int64_t row) {
     const RowTerms terms = row_terms(job, head, row, count, b, seen);
     rows.add = terms.data;
     rows.add_stride = terms.stride;
-    run_onednn(block.logits.call, query, job.keys_of(kv_head, b), nullptr, logits);
+    block.logits.run(job.keys_of(kv_head, b));
     online_softmax_rows(rows);
     if (rounds) std::fill_n(narrowed + count * rows.keys, (job.rows - count) * rows.keys, bf16{});
-    run_onednn(block.sums.call, rounds ? static_cast<void*>(narrowed) : logits,
-               job.values_of(kv_head, b), nullptr, sums);
+    block.sums.run(job.values_of(kv_head, b));
   }
   for (int64_t i = 0; i < count; ++i)
     store_attention_row(args, row + i, head, sums + i * size, top[i], total[i]);

@@ -2,8 +2,6 @@
 
 #include <omp.h>
 
-#include <unordered_map>
-
 #include "kernels/copy.h"
 #include "kernels/cpu/cpu_isa.h"
 #include "kernels/cpu/scratch.h"
@@ -56,22 +54,45 @@ void reorder_weight(Stream& stream, const TensorView& weight, const dnnl::memory
   }
 }
 
+namespace {
+
+dnnl::memory memory_at(const dnnl::memory::desc& desc, const void* data) {
+  return dnnl::memory(desc, onednn_engine(), const_cast<void*>(data));
+}
+
+void run_primitive(const dnnl::primitive& primitive,
+                   const std::unordered_map<int, dnnl::memory>& args) {
+  dnnl::stream& stream = onednn_stream();
+  primitive.execute(stream, args);
+  stream.wait();
+}
+
+}  // namespace
+
+BoundCall::BoundCall(const OnednnCall& call, const void* in, void* out, void* scratch)
+    : primitive_(call.primitive),
+      args_{{DNNL_ARG_SRC, memory_at(call.in, in)},
+            {DNNL_ARG_WEIGHTS, dnnl::memory(call.weight, onednn_engine(), nullptr)},
+            {DNNL_ARG_DST, memory_at(call.out, out)}} {
+  if (call.scratchpad.get_size() > 0)
+    args_.emplace(DNNL_ARG_SCRATCHPAD, memory_at(call.scratchpad, scratch));
+}
+
+void BoundCall::run(const void* weight) {
+  args_.at(DNNL_ARG_WEIGHTS).set_data_handle(const_cast<void*>(weight));
+  run_primitive(primitive_, args_);
+}
+
 void run_onednn(const OnednnCall& call, const void* in, const void* weight, const void* bias,
                 void* out) {
-  dnnl::engine& engine = onednn_engine();
-  const auto memory = [&](const dnnl::memory::desc& desc, const void* data) {
-    return dnnl::memory(desc, engine, const_cast<void*>(data));
-  };
-  std::unordered_map<int, dnnl::memory> args{{DNNL_ARG_SRC, memory(call.in, in)},
-                                             {DNNL_ARG_WEIGHTS, memory(call.weight, weight)},
-                                             {DNNL_ARG_DST, memory(call.out, out)}};
-  if (bias) args.emplace(DNNL_ARG_BIAS, memory(call.bias, bias));
+  std::unordered_map<int, dnnl::memory> args{{DNNL_ARG_SRC, memory_at(call.in, in)},
+                                             {DNNL_ARG_WEIGHTS, memory_at(call.weight, weight)},
+                                             {DNNL_ARG_DST, memory_at(call.out, out)}};
+  if (bias) args.emplace(DNNL_ARG_BIAS, memory_at(call.bias, bias));
   if (const size_t bytes = call.scratchpad.get_size())
     args.emplace(DNNL_ARG_SCRATCHPAD,
-                 memory(call.scratchpad, thread_scratch_bytes(Scratch::kVendor, bytes)));
-  dnnl::stream& stream = onednn_stream();
-  call.primitive.execute(stream, args);
-  stream.wait();
+                 memory_at(call.scratchpad, thread_scratch_bytes(Scratch::kVendor, bytes)));
+  run_primitive(call.primitive, args);
 }
 
 }  // namespace weft::cpu

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -60,6 +61,19 @@ void reorder_weight(Stream& stream, const TensorView& weight, const dnnl::memory
 // none.
 void run_onednn(const OnednnCall& call, const void* in, const void* weight, const void* bias,
                 void* out);
+
+// A call without bias whose input, output and scratchpad stay where they are from run to run:
+// describing them for every run costs a quarter of a small one.
+class BoundCall {
+ public:
+  // `scratch` holds what the call asks for.
+  BoundCall(const OnednnCall& call, const void* in, void* out, void* scratch);
+  void run(const void* weight);
+
+ private:
+  const dnnl::primitive& primitive_;
+  std::unordered_map<int, dnnl::memory> args_;
+};
 
 // A cache of one weight's primitives, by shape. It is bounded: the oldest goes first (a call in
 // flight keeps its own reference). Equal shapes of other weights share their machine code inside

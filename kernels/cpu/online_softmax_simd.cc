@@ -29,40 +29,119 @@ HWY_INLINE void over_row(int64_t count, Body&& body) {
        [&](TileVec value, float other) { return hn::IfThenElse(mask, value, hn::Set(d, other)); });
 }
 
-void online_softmax(const OnlineSoftmaxRows& block) {
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr float kLog2E = 1.44269504088896341f;
+
+// The largest of a row's logits, scaled and with the terms that are added to them.
+template <bool kAdds>
+HWY_INLINE float row_top(const float* row, int64_t keys, float scale, const float* add) {
   const TileTag d;
-  constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-  const TileVec scale = hn::Set(d, block.scale);
-  for (int64_t r = 0; r < block.rows; ++r) {
-    float* row = block.logits + r * block.keys;
-    const float* add = block.add ? block.add + r * block.add_stride : nullptr;
-    TileVec most = hn::Set(d, kMinusInfinity);
-    over_row(block.keys, [&](auto load, auto, auto only) {
-      const TileVec x = add ? hn::MulAdd(load(row), scale, load(add)) : hn::Mul(load(row), scale);
-      most = hn::Max(most, only(x, kMinusInfinity));
-    });
-    const float before = block.top[r];
-    const float top = std::max(before, hn::GetLane(hn::MaxOfLanes(d, most)));
-    // No key has been seen yet if the maximum is -inf: any finite shift then turns -inf into 0.
-    const float shift = top == kMinusInfinity ? 0 : top;
-    const TileVec down = hn::Set(d, -shift);
-    TileVec sum = hn::Zero(d);
-    over_row(block.keys, [&](auto load, auto store, auto only) {
-      const TileVec x = add ? hn::MulAdd(load(row), scale, load(add)) : hn::Mul(load(row), scale);
-      const TileVec p = exp_f32(hn::Add(x, down));
-      sum = hn::Add(sum, only(p, 0));
-      store(p, row);
-    });
-    if (block.narrow) convert_row(row, block.keys, block.narrow + r * block.keys);
-    const float rescale = hn::GetLane(exp_f32(hn::Set(d, before - shift)));
-    block.top[r] = top;
-    block.total[r] = block.total[r] * rescale + hn::GetLane(hn::SumOfLanes(d, sum));
-    if (rescale == 1) continue;
-    float* sums = block.sums + r * block.size;
-    const TileVec factor = hn::Set(d, rescale);
-    over_row(block.size,
-             [&](auto load, auto store, auto) { store(hn::Mul(load(sums), factor), sums); });
+  TileVec most = hn::Set(d, kMinusInfinity);
+  over_row(keys, [&](auto load, auto, auto only) {
+    TileVec x = hn::Mul(load(row), hn::Set(d, scale));
+    if constexpr (kAdds) x = hn::MulAdd(load(row), hn::Set(d, scale), load(add));
+    most = hn::Max(most, only(x, kMinusInfinity));
+  });
+  return hn::GetLane(hn::MaxOfLanes(d, most));
+}
+
+// Turns a row's logits x into probabilities e^(x - shift), and returns their sum.
+template <bool kAdds>
+HWY_INLINE float row_exp(float* row, int64_t keys, float scale, const float* add, float shift) {
+  const TileTag d;
+  const TileVec down = hn::Set(d, -shift);
+  TileVec sum = hn::Zero(d);
+  over_row(keys, [&](auto load, auto store, auto only) {
+    TileVec x = hn::Mul(load(row), hn::Set(d, scale));
+    if constexpr (kAdds) x = hn::MulAdd(load(row), hn::Set(d, scale), load(add));
+    const TileVec p = exp_f32(hn::Add(x, down));
+    sum = hn::Add(sum, only(p, 0));
+    store(p, row);
+  });
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// 2^x within 3e-7 of itself for x <= 1; 0 below -125, NaN kept. n = round(x), and 2^r for |r| <=
+// 1/2 is its series to r^6.
+HWY_INLINE TileVec exp2_small(TileVec x) {
+  const TileTag d;
+  const hn::RebindToSigned<TileTag> di;
+  const TileVec n = hn::Round(x), r = hn::Sub(x, n);
+  TileVec p = hn::Set(d, 1.5403530e-4f);
+  p = hn::MulAdd(p, r, hn::Set(d, 1.3333558e-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 9.6181291e-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 5.5504109e-2f));
+  p = hn::MulAdd(p, r, hn::Set(d, 2.4022651e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 6.9314718e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
+  const auto scaled = hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::ConvertTo(di, n)));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -125.0f)), hn::BitCast(d, scaled));
+}
+
+// The same as row_exp, with the probabilities in bf16: they are rounded to 8 bits, so ties need not
+// go to even, and one fused multiply-add makes the argument of the power of two.
+template <bool kAdds>
+HWY_INLINE float row_exp(const float* row, int64_t keys, float scale, const float* add, float shift,
+                         bf16* out) {
+  const TileTag d;
+  const hn::RebindToUnsigned<TileTag> d32;
+  const hn::RebindToSigned<TileTag> di;
+  const hn::Rebind<uint16_t, TileTag> d16;
+  const TileVec factor = hn::Set(d, scale * kLog2E), down = hn::Set(d, -shift * kLog2E);
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  TileVec sum = hn::Zero(d);
+  const auto power = [&](TileVec x, TileVec term) {
+    if constexpr (kAdds)
+      return exp2_small(hn::MulAdd(x, factor, hn::MulAdd(term, hn::Set(d, kLog2E), down)));
+    else
+      return exp2_small(hn::MulAdd(x, factor, down));
+  };
+  const auto narrowed = [&](TileVec p) {
+    const auto bits = hn::Add(hn::BitCast(d32, p), hn::Set(d32, 0x8000u));
+    return hn::DemoteTo(d16, hn::BitCast(di, hn::ShiftRight<16>(bits)));
+  };
+  int64_t i = 0;
+  for (; i + lanes <= keys; i += lanes) {
+    const TileVec p = power(hn::LoadU(d, row + i), kAdds ? hn::LoadU(d, add + i) : hn::Zero(d));
+    sum = hn::Add(sum, p);
+    hn::StoreU(narrowed(p), d16, reinterpret_cast<uint16_t*>(out + i));
   }
+  if (i < keys) {
+    const auto rest = static_cast<size_t>(keys - i);
+    const auto mask = hn::FirstN(d, rest);
+    const TileVec p = power(hn::MaskedLoad(mask, d, row + i),
+                            kAdds ? hn::MaskedLoad(mask, d, add + i) : hn::Zero(d));
+    sum = hn::Add(sum, hn::IfThenElseZero(mask, p));
+    hn::BlendedStore(narrowed(p), hn::FirstN(d16, rest), d16, reinterpret_cast<uint16_t*>(out + i));
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+template <bool kAdds>
+HWY_INLINE void online_softmax_row(const OnlineSoftmaxRows& block, int64_t r) {
+  const TileTag d;
+  float* row = block.logits + r * block.keys;
+  const float* add = kAdds ? block.add + r * block.add_stride : nullptr;
+  const float before = block.top[r];
+  const float top = std::max(before, row_top<kAdds>(row, block.keys, block.scale, add));
+  // No key has been seen yet if the maximum is -inf: any finite shift then turns -inf into 0.
+  const float shift = top == kMinusInfinity ? 0 : top;
+  const float sum = block.narrow ? row_exp<kAdds>(row, block.keys, block.scale, add, shift,
+                                                  block.narrow + r * block.keys)
+                                 : row_exp<kAdds>(row, block.keys, block.scale, add, shift);
+  const float rescale = hn::GetLane(exp_f32(hn::Set(d, before - shift)));
+  block.top[r] = top;
+  block.total[r] = block.total[r] * rescale + sum;
+  if (rescale == 1) return;
+  float* sums = block.sums + r * block.size;
+  const TileVec factor = hn::Set(d, rescale);
+  over_row(block.size,
+           [&](auto load, auto store, auto) { store(hn::Mul(load(sums), factor), sums); });
+}
+
+void online_softmax(const OnlineSoftmaxRows& block) {
+  for (int64_t r = 0; r < block.rows; ++r)
+    block.add ? online_softmax_row<true>(block, r) : online_softmax_row<false>(block, r);
 }
 
 // Divides in place.

@@ -380,6 +380,11 @@ void frames_to_rgb8(Stream& stream, const TensorView& x, const TensorView& out) 
 
 }  // namespace
 
+cudaError_t code_status() {
+  cudaFuncAttributes attributes{};
+  return cudaFuncGetAttributes(&attributes, double_pixels<uint32_t>);
+}
+
 void copy_on_device(Stream& stream, const TensorView& x, const TensorView& out) {
   if (x.dtype == out.dtype && x.contiguous() && out.contiguous()) {
     WEFT_CUDA_CHECK(cudaMemcpyAsync(out.data, x.data, x.bytes(), cudaMemcpyDeviceToDevice,

@@ -69,10 +69,8 @@ CudaQueue::CudaQueue(int index) : index_(index) {
                  .l2_bytes = static_cast<size_t>(properties.l2CacheSize),
                  .name = properties.name};
   if (properties_.major < 8)
-    throw Error(ErrorKind::kUsage,
-                "--device cuda:" + std::to_string(index) + ": " + properties_.name +
-                    " has compute capability " + std::to_string(properties_.major) + "." +
-                    std::to_string(properties_.minor) + "; legal: 8.0 (Ampere) and newer");
+    throw Error(ErrorKind::kUsage, described() + "; legal: 8.0 (Ampere) and newer");
+  check_code();
   WEFT_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   scratch_ = std::make_unique<DeviceRange>(Device{Device::Kind::kCuda, static_cast<int8_t>(index)},
                                            kScratchLimit);
@@ -94,6 +92,19 @@ CudaQueue::~CudaQueue() {
   cudaStreamSynchronize(stream_);
   parts_.clear();
   cudaStreamDestroy(stream_);
+}
+
+std::string CudaQueue::described() const {
+  return "--device cuda:" + std::to_string(index_) + ": " + properties_.name +
+         " has compute capability " + std::to_string(properties_.major) + "." +
+         std::to_string(properties_.minor);
+}
+
+void CudaQueue::check_code() const {
+  const cudaError_t status = cuda::code_status();
+  const std::string absent = absent_code(status);
+  if (!absent.empty()) throw Error(ErrorKind::kUsage, described() + ", " + absent);
+  WEFT_CUDA_CHECK(status);
 }
 
 void CudaQueue::sync() {

@@ -69,6 +69,9 @@ class CudaQueue final : public DeviceQueue {
   }
 
  private:
+  std::string described() const;  // the device, for messages
+  void check_code() const;        // throws Error(kUsage) where the binary has none for the device
+
   int index_;
   CudaProperties properties_;
   cudaStream_t stream_ = nullptr;
@@ -83,5 +86,10 @@ void wait_for_queues(int index);
 
 // Returns the queue of a CUDA stream and makes its device the calling thread's.
 CudaQueue& cuda_queue(const Stream& stream);
+
+namespace cuda {
+// Says whether the binary has code of our kernels for the calling thread's device (copy.cu).
+cudaError_t code_status();
+}  // namespace cuda
 
 }  // namespace weft

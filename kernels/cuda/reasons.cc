@@ -45,6 +45,15 @@ std::string absence_of(cudaError_t status) {
   return "";
 }
 
+std::string absent_code(cudaError_t status) {
+  if (status != cudaErrorNoKernelImageForDevice && status != cudaErrorInvalidDeviceFunction &&
+      status != cudaErrorUnsupportedPtxVersion)
+    return "";
+  cudaGetLastError();  // clears the error, which later calls would report again
+  return "for which this binary has no code (it was compiled for " WEFT_CUDA_CODE
+         "); build it on this machine with -DWEFT_CUDA_ARCHITECTURES=native";
+}
+
 std::string shortage_on(int device, const std::string& request) {
   int before = 0;
   size_t free = 0, total = 0;

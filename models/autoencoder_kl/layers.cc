@@ -281,23 +281,20 @@ VaeNetwork make_decoder(const KlVaeConfig& config, const VaeWeightSource& source
 
 }  // namespace
 
-VaeDesign KlVaeConfig::design() const {
-  const LatentScale scale{.divisor = scaling_factor, .shift = shift_factor};
-  return {.traits = traits(),
-          .encoder = [*this](const VaeWeightSource& source) { return make_encoder(*this, source); },
-          .decoder = [*this](const VaeWeightSource& source) { return make_decoder(*this, source); },
-          .scales = std::vector<LatentScale>(static_cast<size_t>(latent_channels), scale),
-          .spelled = [levels = static_cast<int64_t>(channels.size())](
-                         const TensorFile& file,
-                         const std::string& name) { return kl_vae_name(file, name, levels); }};
+VaeModel make_kl_vae_model(const KlVaeConfig& config) {
+  const LatentScale scale{.divisor = config.scaling_factor, .shift = config.shift_factor};
+  return {
+      .traits = config.traits(),
+      .encoder = [config](const VaeWeightSource& source) { return make_encoder(config, source); },
+      .decoder = [config](const VaeWeightSource& source) { return make_decoder(config, source); },
+      .scales = std::vector<LatentScale>(static_cast<size_t>(config.latent_channels), scale),
+      .spelled = [levels = static_cast<int64_t>(config.channels.size())](
+                     const TensorFile& file,
+                     const std::string& name) { return kl_vae_name(file, name, levels); }};
 }
 
 std::vector<TensorSpec> kl_vae_tensors(const KlVaeConfig& config) {
-  return config.design().tensors();
-}
-
-std::unique_ptr<VaeModel> make_kl_vae_model(const KlVaeConfig& config) {
-  return std::make_unique<NetworkVaeModel>(config.design());
+  return make_kl_vae_model(config).tensors();
 }
 
 }  // namespace weft

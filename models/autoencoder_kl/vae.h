@@ -1,12 +1,11 @@
 #pragma once
 // AutoencoderKL, the VAE of pictures (Rombach et al. 2022, arXiv 2112.10752, section 3.1), in the
 // form of FLUX.1 and Z-Image.
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "io/weights/tensor_names.h"
-#include "models/vae_network.h"
+#include "models/vae.h"
 
 namespace weft {
 
@@ -22,8 +21,6 @@ struct KlVaeConfig {
   VaeTraits traits() const {
     return {.channels = latent_channels, .spatial_factor = spatial_factor(), .max_frames = 1};
   }
-  // A Context's reducer must sum over the bands where a rank has a band of the rows.
-  VaeDesign design() const;
 
   // Reads a diffusers vae/config.json. Error(kModel) names the field, its value and what is legal.
   static KlVaeConfig from_json_file(const std::string& path);
@@ -45,6 +42,7 @@ bool holds_kl_vae(const TensorNames& names);
 // Every tensor of encoder and decoder, with diffusers names.
 std::vector<TensorSpec> kl_vae_tensors(const KlVaeConfig& config);
 
-std::unique_ptr<VaeModel> make_kl_vae_model(const KlVaeConfig& config);
+// A Context's reducer must sum over the bands where a rank has a band of the rows.
+VaeModel make_kl_vae_model(const KlVaeConfig& config);
 
 }  // namespace weft

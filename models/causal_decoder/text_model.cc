@@ -47,7 +47,7 @@ class DecoderTextModel final : public TextEncoderModel {
  public:
   DecoderTextModel(const DecoderConfig& config, DecoderRows rows)
       : TextEncoderModel(
-            {.columns = config.hidden, .heads = config.kv_heads, .ffn_columns = config.ffn}),
+            {{.columns = config.hidden, .heads = config.kv_heads, .ffn_columns = config.ffn}}),
         config_(config),
         rows_(rows) {}
 
@@ -57,22 +57,23 @@ class DecoderTextModel final : public TextEncoderModel {
     for (const DecoderNames& names : all_decoder_names()) places.push_back({.name = names(name)});
     return places;
   }
-  std::unique_ptr<TextEncoder> load(Stream& stream, const TensorFile& file, DType dtype,
-                                    const WidthSlice& width, WeightFormat weights) const override {
+  std::unique_ptr<TextEncoder> load(Stream& stream, const TensorFile& file,
+                                    const EncoderLoad& load) const override {
     return std::make_unique<DecoderText>(
-        CausalDecoder::load(file, config_, stream, load_of(dtype, width, weights)), rows_);
+        CausalDecoder::load(file, config_, stream, blocks_of(load)), rows_);
   }
 
  private:
   // All blocks, or all but the last; no output layer.
-  DecoderLoad load_of(DType dtype, WidthSlice width, WeightFormat weights) const {
+  DecoderLoad blocks_of(const EncoderLoad& load) const {
     const int64_t group = config_.heads / config_.kv_heads;
-    width.heads = {width.heads.begin * group, width.heads.end * group};
-    return {.dtype = dtype,
+    const WidthSlice width{{load.width.heads.begin * group, load.width.heads.end * group},
+                           load.width.ffn};
+    return {.dtype = load.dtype,
             .blocks = {0, config_.layers - (rows_ == DecoderRows::kBeforeLast), config_.layers},
             .width = width.of(config_.heads, config_.ffn),
             .logits = false,
-            .weights = weights};
+            .weights = load.weights};
   }
 
   DecoderConfig config_;

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "models/causal_decoder/decoder.h"
-#include "models/text_encoder.h"
+#include "models/encoder.h"
 
 namespace weft {
 

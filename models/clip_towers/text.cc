@@ -11,9 +11,11 @@ namespace {
 class ClipTextModel final : public TextEncoderModel {
  public:
   explicit ClipTextModel(const ClipTextConfig& config)
-      : TextEncoderModel({.columns = config.blocks.width,
-                          .heads = config.blocks.heads,
-                          .ffn_columns = config.blocks.ffn}),
+      : TextEncoderModel(
+            {{.columns = config.blocks.width,
+              .heads = config.blocks.heads,
+              .ffn_columns = config.blocks.ffn},
+             [config](std::span<const int32_t> ids) { return clip_pooled_row(config, ids); }}),
         config_(config) {}
 
   std::vector<TensorSpec> tensors() const override { return clip_text_tensors(config_); }
@@ -22,13 +24,9 @@ class ClipTextModel final : public TextEncoderModel {
     for (const char* prefix : kClipTextPrefixes) places.push_back({.name = prefix + name});
     return places;
   }
-  std::unique_ptr<TextEncoder> load(Stream& stream, const TensorFile& file, DType dtype,
-                                    const WidthSlice& width,
-                                    WeightFormat /*small*/) const override {
-    return std::make_unique<ClipText>(ClipText::load(file, config_, stream, dtype, width));
-  }
-  std::optional<int64_t> pooled_row(std::span<const int32_t> ids) const override {
-    return clip_pooled_row(config_, ids);
+  std::unique_ptr<TextEncoder> load(Stream& stream, const TensorFile& file,
+                                    const EncoderLoad& load) const override {
+    return std::make_unique<ClipText>(ClipText::load(file, config_, stream, load));
   }
 
  private:
@@ -86,16 +84,15 @@ int64_t clip_pooled_row(const ClipTextConfig& config, std::span<const int32_t> i
 }
 
 ClipText ClipText::load(const TensorFile& file, const ClipTextConfig& config, Stream& stream,
-                        DType dtype, const WidthSlice& width) {
+                        const EncoderLoad& load) {
   const ClipNames names = find_clip_text_names(file).value_or(ClipNames());
   const CheckpointPart held =
-      clip_tensors_of(file, config.blocks, clip_text_tensors(config), names, width);
+      clip_tensors_of(file, config.blocks, clip_text_tensors(config), names, load.width);
   ClipText encoder;
   encoder.config_ = config;
   encoder.embedding_ = {&file, names(kClipTokens).name};
   encoder.positions_ = held.table(stream, kClipPositions);
-  encoder.blocks_ =
-      EncoderBlocks::load(stream, held, config.blocks, config.blocks.layers, dtype, width);
+  encoder.blocks_ = EncoderBlocks::load(stream, held, config.blocks, config.blocks.layers, load);
   encoder.final_norm_ = NormWeights::load(stream, held, "final_layer_norm");
   return encoder;
 }

@@ -1,7 +1,7 @@
 #pragma once
 // CLIP's text tower: causal blocks over a prompt's tokens (CLIP-L conditions FLUX.1).
 #include "models/clip_towers/tower.h"
-#include "models/text_encoder.h"
+#include "models/encoder.h"
 
 namespace weft {
 
@@ -33,10 +33,9 @@ int64_t clip_pooled_row(const ClipTextConfig& config, std::span<const int32_t> i
 
 class ClipText final : public TextEncoder {
  public:
-  // Packs the slice `width` of the linear layers in `dtype`. The token embedding stays in the
-  // file, so `file` must outlive the encoder.
+  // The token embedding stays in the file, so `file` must outlive the encoder.
   static ClipText load(const TensorFile& file, const ClipTextConfig& config, Stream& stream,
-                       DType dtype, const WidthSlice& width = {});
+                       const EncoderLoad& load = {});
 
   // The rows are the final norm's. Padding after the end of the text changes no row before it.
   void encode(Context& context, std::span<const int32_t> ids, const TensorView& out) const override;

@@ -11,17 +11,17 @@ constexpr int64_t kColours = 3;
 class ClipVisionModel final : public ImageEncoderModel {
  public:
   explicit ClipVisionModel(const ClipVisionConfig& config)
-      : ImageEncoderModel({.size = config.image_size,
-                           .rows = config.rows(),
-                           .columns = config.blocks.width,
-                           .heads = config.blocks.heads,
-                           .ffn_columns = config.blocks.ffn}),
+      : ImageEncoderModel({{.columns = config.blocks.width,
+                            .heads = config.blocks.heads,
+                            .ffn_columns = config.blocks.ffn},
+                           config.image_size,
+                           config.rows()}),
         config_(config) {}
 
   std::vector<TensorSpec> tensors() const override { return clip_vision_tensors(config_); }
-  std::unique_ptr<ImageEncoder> load(Stream& stream, const TensorFile& file, DType dtype,
-                                     const WidthSlice& width) const override {
-    return std::make_unique<ClipVision>(ClipVision::load(file, config_, stream, dtype, width));
+  std::unique_ptr<ImageEncoder> load(Stream& stream, const TensorFile& file,
+                                     const EncoderLoad& load) const override {
+    return std::make_unique<ClipVision>(ClipVision::load(file, config_, stream, load));
   }
 
  private:
@@ -78,10 +78,10 @@ std::vector<TensorSpec> clip_vision_tensors(const ClipVisionConfig& config) {
 }
 
 ClipVision ClipVision::load(const TensorFile& file, const ClipVisionConfig& config, Stream& stream,
-                            DType dtype, const WidthSlice& width) {
+                            const EncoderLoad& load) {
   const ClipNames names = find_clip_vision_names(file).value_or(ClipNames());
   const CheckpointPart held =
-      clip_tensors_of(file, config.blocks, clip_vision_tensors(config), names, width);
+      clip_tensors_of(file, config.blocks, clip_vision_tensors(config), names, load.width);
   ClipVision encoder;
   encoder.config_ = config;
   encoder.patch_embedding_ = held.linear(stream, "embeddings.patch_embedding", DType::kF32);
@@ -89,7 +89,7 @@ ClipVision ClipVision::load(const TensorFile& file, const ClipVisionConfig& conf
   encoder.positions_ = held.table(stream, kClipPositions);
   encoder.pre_norm_ = NormWeights::load(stream, held, "pre_layrnorm");
   encoder.blocks_ =
-      EncoderBlocks::load(stream, held, config.blocks, config.blocks.layers - 1, dtype, width);
+      EncoderBlocks::load(stream, held, config.blocks, config.blocks.layers - 1, load);
   return encoder;
 }
 

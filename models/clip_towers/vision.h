@@ -1,7 +1,7 @@
 #pragma once
 // CLIP's vision tower: a ViT (Dosovitskiy et al. 2021) whose rows condition Wan 2.1 on a picture.
 #include "models/clip_towers/tower.h"
-#include "models/image_encoder.h"
+#include "models/encoder.h"
 
 namespace weft {
 
@@ -30,10 +30,9 @@ std::vector<TensorSpec> clip_vision_tensors(const ClipVisionConfig& config);
 
 class ClipVision final : public ImageEncoder {
  public:
-  // Packs the slice `width` of the linear layers in `dtype`. The last block and the norm after it
-  // are not used, and not read.
+  // The last block and the norm after it are not used, and not read.
   static ClipVision load(const TensorFile& file, const ClipVisionConfig& config, Stream& stream,
-                         DType dtype, const WidthSlice& width = {});
+                         const EncoderLoad& load = {});
 
   // The rows are those that the last block would read (hidden_states[-2]), without a final norm.
   void encode(Context& context, const TensorView& pixels, const TensorView& out) const override;

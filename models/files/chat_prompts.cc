@@ -1,5 +1,6 @@
 #include "models/files/chat_prompts.h"
 
+#include "kernels/check.h"
 #include "models/files/tokenizer_files.h"
 
 namespace weft {

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "models/text_encoder.h"
+#include "models/prompt_tokenizer.h"
 
 namespace weft {
 

@@ -31,177 +31,97 @@ bool is_original_wan(const nlohmann::json& config) {
   return config.contains("num_heads") && config.contains("ffn_dim");
 }
 
+bool holds_wan_alone(const TensorNames& names) { return holds_wan(names) && !holds_wan_s2v(names); }
+
+template <DecoderRows rows>
+std::unique_ptr<TextEncoderModel> make_decoder_text(const DecoderConfig& config) {
+  return make_decoder_text_model(config, rows);
+}
+
+VaeModel make_wan_picture_vae(WanVaeConfig config) {
+  config.pictures = true;
+  return make_wan_vae_model(config);
+}
+
+template <class Model>
+std::shared_ptr<const Model> shared(std::unique_ptr<Model> model) {
+  return model;
+}
+std::shared_ptr<const VaeModel> shared(VaeModel model) {
+  return std::make_shared<const VaeModel>(std::move(model));
+}
+
+template <class Config, auto make>
+auto open(const std::string& path) {
+  return shared(make(Config::from_json_file(path)));
+}
+
+// The row of a class whose config.json says `name`, and whose models `make` makes of a Config.
+template <class Config, auto make>
+constexpr auto row(const char* class_name, const char* name,
+                   bool (*holds)(const TensorNames& names)) {
+  using Model = std::remove_const_t<typename decltype(open<Config, make>(""))::element_type>;
+  return ComponentRow<Model>{
+      .class_name = class_name,
+      .name = name,
+      .open = open<Config, make>,
+      .of_tensors = [](const TensorFile& file) { return shared(make(Config::from_tensors(file))); },
+      .holds = holds,
+      .describe = [](const TensorFile& file) { return to_string(Config::from_tensors(file)); }};
+}
+
+// The row of a class whose config.json names it.
+template <class Config, auto make>
+constexpr auto row(const char* class_name, bool (*holds)(const TensorNames& names)) {
+  return row<Config, make>(class_name, class_name, holds);
+}
+
 constexpr ComponentRow<TransformerModel> kTransformerRows[] = {
-    {"WanTransformer3DModel",
-     [](const std::string& name, const nlohmann::json& config) {
-       return name == "WanTransformer3DModel" || (name.empty() && is_original_wan(config));
-     },
-     [](const std::string& path) -> std::shared_ptr<const TransformerModel> {
-       return make_wan_model(WanConfig::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const TransformerModel> {
-       return make_wan_model(WanConfig::from_tensors(file));
-     },
-     [](const TensorNames& names) { return holds_wan(names) && !holds_wan_s2v(names); }},
-    {kSpeechClass,
-     [](const std::string& name, const nlohmann::json&) { return name == kSpeechClass; },
-     [](const std::string& path) -> std::shared_ptr<const TransformerModel> {
-       return make_wan_s2v_model(WanS2vConfig::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const TransformerModel> {
-       return make_wan_s2v_model(WanS2vConfig::from_tensors(file));
-     },
-     holds_wan_s2v},
-    {"ZImageTransformer2DModel",
-     [](const std::string& name, const nlohmann::json&) {
-       return name == "ZImageTransformer2DModel";
-     },
-     [](const std::string& path) -> std::shared_ptr<const TransformerModel> {
-       return make_z_image_model(ZImageConfig::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const TransformerModel> {
-       return make_z_image_model(ZImageConfig::from_tensors(file));
-     },
-     holds_z_image},
-    {"QwenImageTransformer2DModel",
-     [](const std::string& name, const nlohmann::json&) {
-       return name == "QwenImageTransformer2DModel";
-     },
-     [](const std::string& path) -> std::shared_ptr<const TransformerModel> {
-       return make_qwen_image_model(QwenImageConfig::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const TransformerModel> {
-       return make_qwen_image_model(QwenImageConfig::from_tensors(file));
-     },
-     holds_qwen_image},
-    {"FluxTransformer2DModel",
-     [](const std::string& name, const nlohmann::json&) {
-       return name == "FluxTransformer2DModel";
-     },
-     [](const std::string& path) -> std::shared_ptr<const TransformerModel> {
-       return make_flux_model(FluxConfig::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const TransformerModel> {
-       return make_flux_model(FluxConfig::from_tensors(file));
-     },
-     holds_flux}};
+    [] {
+      auto wan = row<WanConfig, make_wan_model>("WanTransformer3DModel", holds_wan_alone);
+      wan.is_unnamed = is_original_wan;
+      return wan;
+    }(),
+    row<WanS2vConfig, make_wan_s2v_model>(kSpeechClass, holds_wan_s2v),
+    row<ZImageConfig, make_z_image_model>("ZImageTransformer2DModel", holds_z_image),
+    row<QwenImageConfig, make_qwen_image_model>("QwenImageTransformer2DModel", holds_qwen_image),
+    row<FluxConfig, make_flux_model>("FluxTransformer2DModel", holds_flux)};
 
 constexpr ComponentRow<TextEncoderModel> kTextEncoderRows[] = {
-    {"UMT5EncoderModel",
-     [](const std::string& name, const nlohmann::json&) { return name == "umt5"; },
-     [](const std::string& path) -> std::shared_ptr<const TextEncoderModel> {
-       return make_umt5_model(Umt5Config::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const TextEncoderModel> {
-       return make_umt5_model(Umt5Config::from_tensors(file));
-     },
-     holds_umt5, [](const TensorFile& file) { return to_string(Umt5Config::from_tensors(file)); }},
-    {"T5EncoderModel", [](const std::string& name, const nlohmann::json&) { return name == "t5"; },
-     [](const std::string& path) -> std::shared_ptr<const TextEncoderModel> {
-       return make_umt5_model(Umt5Config::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const TextEncoderModel> {
-       return make_umt5_model(Umt5Config::from_tensors(file));
-     },
-     holds_t5, [](const TensorFile& file) { return to_string(Umt5Config::from_tensors(file)); }},
-    {"CLIPTextModel",
-     [](const std::string& name, const nlohmann::json&) { return name == "clip_text_model"; },
-     [](const std::string& path) -> std::shared_ptr<const TextEncoderModel> {
-       return make_clip_text_model(ClipTextConfig::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const TextEncoderModel> {
-       return make_clip_text_model(ClipTextConfig::from_tensors(file));
-     },
-     holds_clip_text,
-     [](const TensorFile& file) { return to_string(ClipTextConfig::from_tensors(file)); }},
-    {"Qwen3Model", [](const std::string& name, const nlohmann::json&) { return name == "qwen3"; },
-     [](const std::string& path) -> std::shared_ptr<const TextEncoderModel> {
-       return make_decoder_text_model(DecoderConfig::from_json_file(path),
-                                      DecoderRows::kBeforeLast);
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const TextEncoderModel> {
-       return make_decoder_text_model(DecoderConfig::from_tensors(file), DecoderRows::kBeforeLast);
-     },
-     holds_qwen3,
-     [](const TensorFile& file) { return to_string(DecoderConfig::from_tensors(file)); }},
-    {"Qwen2_5_VLForConditionalGeneration",
-     [](const std::string& name, const nlohmann::json&) { return name == "qwen2_5_vl"; },
-     [](const std::string& path) -> std::shared_ptr<const TextEncoderModel> {
-       return make_decoder_text_model(DecoderConfig::from_json_file(path), DecoderRows::kFinal);
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const TextEncoderModel> {
-       return make_decoder_text_model(DecoderConfig::from_tensors(file), DecoderRows::kFinal);
-     },
-     holds_qwen2,
-     [](const TensorFile& file) { return to_string(DecoderConfig::from_tensors(file)); }}};
+    row<Umt5Config, make_umt5_model>("UMT5EncoderModel", "umt5", holds_umt5),
+    row<Umt5Config, make_umt5_model>("T5EncoderModel", "t5", holds_t5),
+    row<ClipTextConfig, make_clip_text_model>("CLIPTextModel", "clip_text_model", holds_clip_text),
+    row<DecoderConfig, make_decoder_text<DecoderRows::kBeforeLast>>("Qwen3Model", "qwen3",
+                                                                    holds_qwen3),
+    row<DecoderConfig, make_decoder_text<DecoderRows::kFinal>>("Qwen2_5_VLForConditionalGeneration",
+                                                               "qwen2_5_vl", holds_qwen2)};
 
 constexpr ComponentRow<ImageEncoderModel> kImageEncoderRows[] = {
-    {"CLIPVisionModel",
-     [](const std::string& name, const nlohmann::json&) { return name == "clip_vision_model"; },
-     [](const std::string& path) -> std::shared_ptr<const ImageEncoderModel> {
-       return make_clip_vision_model(ClipVisionConfig::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const ImageEncoderModel> {
-       return make_clip_vision_model(ClipVisionConfig::from_tensors(file));
-     },
-     holds_clip_vision,
-     [](const TensorFile& file) { return to_string(ClipVisionConfig::from_tensors(file)); }}};
+    row<ClipVisionConfig, make_clip_vision_model>("CLIPVisionModel", "clip_vision_model",
+                                                  holds_clip_vision)};
 
 constexpr ComponentRow<AudioEncoderModel> kAudioEncoderRows[] = {
-    {"Wav2Vec2Model",
-     [](const std::string& name, const nlohmann::json&) { return name == "wav2vec2"; },
-     [](const std::string& path) -> std::shared_ptr<const AudioEncoderModel> {
-       return make_wav2vec2_model(Wav2Vec2Config::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const AudioEncoderModel> {
+    {.class_name = "Wav2Vec2Model",
+     .name = "wav2vec2",
+     .open = open<Wav2Vec2Config, make_wav2vec2_model>,
+     .of_tensors = [](const TensorFile& file) -> std::shared_ptr<const AudioEncoderModel> {
        throw Error(ErrorKind::kModel, shown_name(file) +
                                           ": no config.json, and the strides of the "
                                           "convolutions follow from no tensor");
      },
-     holds_wav2vec2}};
+     .holds = holds_wav2vec2}};
 
 constexpr ComponentRow<VaeModel> kVaeRows[] = {
-    {"AutoencoderKLWan",
-     [](const std::string& name, const nlohmann::json&) { return name == "AutoencoderKLWan"; },
-     [](const std::string& path) -> std::shared_ptr<const VaeModel> {
-       return make_wan_vae_model(WanVaeConfig::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const VaeModel> {
-       return make_wan_vae_model(WanVaeConfig::from_tensors(file));
-     },
-     holds_wan_vae,
-     [](const TensorFile& file) { return to_string(WanVaeConfig::from_tensors(file)); }},
-    {"AutoencoderKLQwenImage",
-     [](const std::string& name, const nlohmann::json&) {
-       return name == "AutoencoderKLQwenImage";
-     },
-     [](const std::string& path) -> std::shared_ptr<const VaeModel> {
-       return make_wan_vae_model(WanVaeConfig::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const VaeModel> {
-       WanVaeConfig config = WanVaeConfig::from_tensors(file);
-       config.pictures = true;
-       return make_wan_vae_model(config);
-     },
-     holds_wan_vae,
-     [](const TensorFile& file) { return to_string(WanVaeConfig::from_tensors(file)); }},
-    {"AutoencoderKL",
-     [](const std::string& name, const nlohmann::json&) { return name == "AutoencoderKL"; },
-     [](const std::string& path) -> std::shared_ptr<const VaeModel> {
-       return make_kl_vae_model(KlVaeConfig::from_json_file(path));
-     },
-     [](const TensorFile& file) -> std::shared_ptr<const VaeModel> {
-       return make_kl_vae_model(KlVaeConfig::from_tensors(file));
-     },
-     holds_kl_vae,
-     [](const TensorFile& file) { return to_string(KlVaeConfig::from_tensors(file)); }}};
+    row<WanVaeConfig, make_wan_vae_model>("AutoencoderKLWan", holds_wan_vae),
+    row<WanVaeConfig, make_wan_picture_vae>("AutoencoderKLQwenImage", holds_wan_vae),
+    row<KlVaeConfig, make_kl_vae_model>("AutoencoderKL", holds_kl_vae)};
 
 }  // namespace
 
-constinit const ComponentRows<TransformerModel> kTransformers = kTransformerRows;
-constinit const ComponentRows<TextEncoderModel> kTextEncoders = kTextEncoderRows;
-constinit const ComponentRows<ImageEncoderModel> kImageEncoders = kImageEncoderRows;
-constinit const ComponentRows<AudioEncoderModel> kAudioEncoders = kAudioEncoderRows;
-constinit const ComponentRows<VaeModel> kVaes = kVaeRows;
+constinit const ComponentRows<TransformerModel> kTransformers{kTransformerRows};
+constinit const ComponentRows<TextEncoderModel> kTextEncoders{kTextEncoderRows};
+constinit const ComponentRows<ImageEncoderModel> kImageEncoders{kImageEncoderRows};
+constinit const ComponentRows<AudioEncoderModel> kAudioEncoders{kAudioEncoderRows};
+constinit const ComponentRows<VaeModel> kVaes{kVaeRows};
 
 }  // namespace weft

@@ -20,17 +20,9 @@ void require(bool there, const std::string& message) {
 }
 
 // Load a model without reading values. They throw where the file's tensors are not the model's.
-void try_load(const TransformerModel& model, Stream& stream, const TensorFile& file) {
+template <class Model>
+void try_load(const Model& model, Stream& stream, const TensorFile& file) {
   model.load(stream, file, {});
-}
-void try_load(const TextEncoderModel& model, Stream& stream, const TensorFile& file) {
-  model.load(stream, file, DType::kF32, {});
-}
-void try_load(const ImageEncoderModel& model, Stream& stream, const TensorFile& file) {
-  model.load(stream, file, DType::kF32, {});
-}
-void try_load(const AudioEncoderModel& model, Stream& stream, const TensorFile& file) {
-  model.load(stream, file, DType::kF32, {});
 }
 void try_load(const VaeModel& model, Stream& stream, const TensorFile& file) {
   model.load(stream, file, DType::kF32, VaeParts::kDecoder);
@@ -77,69 +69,53 @@ std::string holdings(const std::string& path) {
 }
 
 template <class Model>
-std::shared_ptr<const Model> open_component(ComponentRows<Model> rows, const std::string& path) {
+std::shared_ptr<const Model> ComponentRows<Model>::open(const std::string& path) const {
   require(fs::is_regular_file(path), path + ": missing; it says what the weights beside it are");
   const nlohmann::json config = read_config(path);
-  const ComponentRow<Model>* row = row_of(rows, config, path);
+  const ComponentRow<Model>* row = row_of(*this, config, path);
   // A config without a class is read as the first row's, which names what it lacks.
   const bool unnamed = !json_has(config, "_class_name") && !json_has(config, "model_type");
-  if (!row && unnamed) row = &rows[0];
+  if (!row && unnamed) row = &this->front();
   require(row, path + ": _class_name or model_type " + class_of(config, path) +
-                   " is not supported (legal: " + legal_classes(rows) + ")");
+                   " is not supported (legal: " + legal_classes(*this) + ")");
   return row->open(path);
 }
 
 template <class Model>
-std::shared_ptr<const Model> open_part(ComponentRows<Model> rows, const std::string& weights,
-                                       const std::string& folder_config,
-                                       const std::string& class_name) {
-  const auto [found, file] = open_found(rows, weights, class_name);
+std::shared_ptr<const Model> ComponentRows<Model>::open_part(const std::string& weights,
+                                                             const std::string& folder_config,
+                                                             const std::string& class_name) const {
+  const auto [found, file] = open_found(*this, weights, class_name);
   for (const std::string& config : {config_beside(file), folder_config})
-    if (std::shared_ptr<const Model> model = fitting(rows, config, file)) return model;
+    if (std::shared_ptr<const Model> model = fitting(*this, config, file)) return model;
   const ComponentRow<Model>* row = found.row;
   require(row, weights + ": " + holdings(weights) + " (legal here: " +
-                   (class_name.empty() ? legal_classes(rows) : class_name) + ")");
+                   (class_name.empty() ? legal_classes(*this) : class_name) + ")");
   require(!folder_config.empty() || class_name.empty() || class_name == row->class_name,
           weights + ": holds a " + row->class_name + ", and this model's is a " + class_name);
   return row->of_tensors(file);
 }
 
-template std::shared_ptr<const TransformerModel> open_component(ComponentRows<TransformerModel>,
-                                                                const std::string&);
-template std::shared_ptr<const TextEncoderModel> open_component(ComponentRows<TextEncoderModel>,
-                                                                const std::string&);
-template std::shared_ptr<const ImageEncoderModel> open_component(ComponentRows<ImageEncoderModel>,
-                                                                 const std::string&);
-template std::shared_ptr<const VaeModel> open_component(ComponentRows<VaeModel>,
-                                                        const std::string&);
-template std::shared_ptr<const AudioEncoderModel> open_component(ComponentRows<AudioEncoderModel>,
-                                                                 const std::string&);
-template std::shared_ptr<const TransformerModel> open_part(ComponentRows<TransformerModel>,
-                                                           const std::string&, const std::string&,
-                                                           const std::string&);
-template std::shared_ptr<const TextEncoderModel> open_part(ComponentRows<TextEncoderModel>,
-                                                           const std::string&, const std::string&,
-                                                           const std::string&);
-template std::shared_ptr<const ImageEncoderModel> open_part(ComponentRows<ImageEncoderModel>,
-                                                            const std::string&, const std::string&,
-                                                            const std::string&);
-template std::shared_ptr<const VaeModel> open_part(ComponentRows<VaeModel>, const std::string&,
-                                                   const std::string&, const std::string&);
+template struct ComponentRows<TransformerModel>;
+template struct ComponentRows<TextEncoderModel>;
+template struct ComponentRows<ImageEncoderModel>;
+template struct ComponentRows<AudioEncoderModel>;
+template struct ComponentRows<VaeModel>;
 
 std::shared_ptr<const TransformerModel> open_transformer(const std::string& config_path) {
-  return open_component(kTransformers, config_path);
+  return kTransformers.open(config_path);
 }
 std::shared_ptr<const TextEncoderModel> open_text_encoder(const std::string& config_path) {
-  return open_component(kTextEncoders, config_path);
+  return kTextEncoders.open(config_path);
 }
 std::shared_ptr<const ImageEncoderModel> open_image_encoder(const std::string& config_path) {
-  return open_component(kImageEncoders, config_path);
+  return kImageEncoders.open(config_path);
 }
 std::shared_ptr<const AudioEncoderModel> open_audio_encoder(const std::string& config_path) {
-  return open_component(kAudioEncoders, config_path);
+  return kAudioEncoders.open(config_path);
 }
 std::shared_ptr<const VaeModel> open_vae(const std::string& config_path) {
-  return open_component(kVaes, config_path);
+  return kVaes.open(config_path);
 }
 
 std::shared_ptr<const TransformerModel> open_transformer(const TensorFile& file) {
@@ -148,21 +124,31 @@ std::shared_ptr<const TransformerModel> open_transformer(const TensorFile& file)
   return (row ? *row : kTransformers[0]).of_tensors(file);
 }
 
+namespace {
+
+// Calls f with each kind of components, its name and its table.
+template <class F>
+void for_each_kind(const F& f) {
+  f(PartKind::kTransformer, "transformer", kTransformers);
+  f(PartKind::kTextEncoder, "text_encoder", kTextEncoders);
+  f(PartKind::kImageEncoder, "image_encoder", kImageEncoders);
+  f(PartKind::kAudioEncoder, "audio_encoder", kAudioEncoders);
+  f(PartKind::kVae, "vae", kVaes);
+}
+
+}  // namespace
+
 std::optional<ComponentFacts> component_facts(const std::string& config_path) {
   const nlohmann::json config = read_json_file(config_path);
-  if (const auto* row = row_of(kTransformers, config, config_path)) {
+  std::optional<ComponentFacts> facts;
+  for_each_kind([&](PartKind, const char* part, const auto& rows) {
+    const auto* row = facts ? nullptr : row_of(rows, config, config_path);
+    if (!row) return;
     const auto model = row->open(config_path);
-    return ComponentFacts{"transformer", row->class_name, model->tensors(), model->description()};
-  }
-  if (const auto* row = row_of(kTextEncoders, config, config_path))
-    return ComponentFacts{"text_encoder", row->class_name, row->open(config_path)->tensors(), ""};
-  if (const auto* row = row_of(kImageEncoders, config, config_path))
-    return ComponentFacts{"image_encoder", row->class_name, row->open(config_path)->tensors(), ""};
-  if (const auto* row = row_of(kAudioEncoders, config, config_path))
-    return ComponentFacts{"audio_encoder", row->class_name, row->open(config_path)->tensors(), ""};
-  if (const auto* row = row_of(kVaes, config, config_path))
-    return ComponentFacts{"vae", row->class_name, row->open(config_path)->tensors(), ""};
-  return std::nullopt;
+    facts = {part, row->class_name, model->tensors(), ""};
+    if constexpr (requires { model->description(); }) facts->description = model->description();
+  });
+  return facts;
 }
 
 namespace {
@@ -173,10 +159,7 @@ ComponentFacts facts_of_tensors(const char* part, const ComponentRow<Model>& row
   ComponentFacts facts{part, row.class_name, {}, ""};
   try {
     const auto model = row.of_tensors(file);
-    if constexpr (requires { model->description(); })
-      facts.description = model->description();
-    else
-      facts.description = row.describe(file);
+    facts.description = row.describe(file);
     facts.tensors = model->tensors();
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kModel) throw;
@@ -211,37 +194,26 @@ void append_held(const char* part, ComponentRows<Model> rows, const std::string&
 std::vector<ComponentFacts> held_components(const std::string& path) {
   const PartNames names(path);
   std::vector<ComponentFacts> out;
-  append_held("transformer", kTransformers, path, names, out);
-  append_held("text_encoder", kTextEncoders, path, names, out);
-  append_held("image_encoder", kImageEncoders, path, names, out);
-  append_held("audio_encoder", kAudioEncoders, path, names, out);
-  append_held("vae", kVaes, path, names, out);
+  for_each_kind([&](PartKind, const char* part, const auto& rows) {
+    append_held(part, rows, path, names, out);
+  });
   return out;
 }
 
 TensorFile open_part_weights(PartKind kind, const std::string& path, const char* class_name) {
-  const auto open = [&](const auto& rows) {
-    return open_found(rows, path, class_name ? class_name : "").second;
-  };
-  switch (kind) {
-    case PartKind::kTransformer:
-      return open(kTransformers);
-    case PartKind::kTextEncoder:
-      return open(kTextEncoders);
-    case PartKind::kImageEncoder:
-      return open(kImageEncoders);
-    case PartKind::kAudioEncoder:
-      return open(kAudioEncoders);
-    case PartKind::kVae:
-      break;
-  }
-  return open(kVaes);
+  std::optional<TensorFile> file;
+  for_each_kind([&](PartKind of, const char*, const auto& rows) {
+    if (of == kind) file = open_found(rows, path, class_name ? class_name : "").second;
+  });
+  return std::move(*file);
 }
 
 std::string known_components() {
-  return legal_classes(kTransformers) + ", " + legal_classes(kTextEncoders) + ", " +
-         legal_classes(kImageEncoders) + ", " + legal_classes(kAudioEncoders) + ", " +
-         legal_classes(kVaes);
+  std::string all;
+  for_each_kind([&](PartKind, const char*, const auto& rows) {
+    all += (all.empty() ? "" : ", ") + legal_classes(rows);
+  });
+  return all;
 }
 
 }  // namespace weft

@@ -11,31 +11,44 @@
 
 #include "io/weights/tensor_names.h"
 #include "io/weights/weights_file.h"
-#include "models/audio_encoder.h"
+#include "models/encoder.h"
 #include "models/files/part_prefix.h"
-#include "models/image_encoder.h"
-#include "models/text_encoder.h"
 #include "models/transformer.h"
 #include "models/vae.h"
 
 namespace weft {
 
-// A class of components. A config.json is of the first row that recognises it.
+// A class of components.
 template <class Model>
 struct ComponentRow {
   const char* class_name;
-  // `name` is the config's _class_name or model_type, "" where it has neither.
-  bool (*is)(const std::string& name, const nlohmann::json& config);
+  const char* name;  // the _class_name or model_type of its config.json
   std::shared_ptr<const Model> (*open)(const std::string& path);
-  std::shared_ptr<const Model> (*of_tensors)(const TensorFile& file) = nullptr;
+  std::shared_ptr<const Model> (*of_tensors)(const TensorFile& file);
   // Returns whether a file with these names holds the model.
-  bool (*holds)(const TensorNames& names) = nullptr;
-  // The configuration of such a file in one line; null where the model itself tells it.
+  bool (*holds)(const TensorNames& names);
+  // The configuration of such a file in one line; null where tensors do not tell it.
   std::string (*describe)(const TensorFile& file) = nullptr;
+  // Returns whether a config.json without a name is of this class; null: none is.
+  bool (*is_unnamed)(const nlohmann::json& config) = nullptr;
+
+  bool is(const std::string& named, const nlohmann::json& config) const {
+    return named.empty() && is_unnamed ? is_unnamed(config) : named == name;
+  }
 };
 
 template <class Model>
-using ComponentRows = std::span<const ComponentRow<Model>>;
+struct ComponentRows : std::span<const ComponentRow<Model>> {
+  using std::span<const ComponentRow<Model>>::span;
+
+  // Opens the component that a config.json describes.
+  std::shared_ptr<const Model> open(const std::string& path) const;
+  // Opens the component of a weights file. Its configuration is that beside the weights or
+  // `folder_config`, if one fits, or else follows from the tensors.
+  std::shared_ptr<const Model> open_part(const std::string& weights,
+                                         const std::string& folder_config,
+                                         const std::string& class_name) const;
+};
 
 extern const ComponentRows<TransformerModel> kTransformers;
 extern const ComponentRows<TextEncoderModel> kTextEncoders;
@@ -76,7 +89,7 @@ const ComponentRow<Model>* row_of(ComponentRows<Model> rows, const TensorNames& 
                                   const std::string& class_name = "") {
   const ComponentRow<Model>* found = nullptr;
   for (const auto& row : rows)
-    if (row.holds && row.holds(names) && (!found || class_name == row.class_name)) found = &row;
+    if (row.holds(names) && (!found || class_name == row.class_name)) found = &row;
   return found;
 }
 
@@ -126,16 +139,5 @@ std::pair<FoundPart<Model>, TensorFile> open_found(ComponentRows<Model> rows,
   });
   return {part, std::move(file)};
 }
-
-// Opens the component that a config.json describes.
-template <class Model>
-std::shared_ptr<const Model> open_component(ComponentRows<Model> rows, const std::string& path);
-
-// Opens the component of a weights file. Its configuration is that beside the weights or
-// `folder_config`, if one fits, or else follows from the tensors.
-template <class Model>
-std::shared_ptr<const Model> open_part(ComponentRows<Model> rows, const std::string& weights,
-                                       const std::string& folder_config,
-                                       const std::string& class_name);
 
 }  // namespace weft

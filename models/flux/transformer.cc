@@ -197,7 +197,7 @@ void FluxTransformer::forward(Context& context, const ForwardArgs& args) const {
     observe_text_first(context, name, number, x);
   }
   if (!blocks.last()) return;
-  if (hook) hook->before_head(context, x);
+  if (hook) hook(x);
   apply_head(context, head_, time, x.slice(0, 0, n), out);
 }
 

@@ -10,7 +10,6 @@
 #include "io/sha256.h"
 #include "io/weights/safetensors_header.h"
 #include "models/lora/lora_file.h"
-#include "models/text_encoder.h"
 #include "models/transformer.h"
 
 namespace weft {

@@ -12,7 +12,7 @@
 
 namespace weft {
 
-class TextEncoderModel;
+class CheckpointModel;
 class TransformerModel;
 
 // The experts of a model with two that a LoRA changes. Only kAll is legal for a model with one.
@@ -52,7 +52,7 @@ TensorFile with_loras(std::shared_ptr<const TensorFile> weights, const Transform
 // Changes the weights of a pipeline's text encoders alike: each module of the `loras` for a text
 // encoder changes the first one that has it in its sizes. The others are listed in `notes`.
 struct TextEncoderWeights {
-  const TextEncoderModel& model;
+  const CheckpointModel& model;
   std::shared_ptr<const TensorFile>& weights;
 };
 void change_text_encoders(std::span<const TextEncoderWeights> encoders, std::span<const Lora> loras,

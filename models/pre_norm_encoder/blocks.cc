@@ -79,28 +79,33 @@ NormWeights NormWeights::load(Stream& stream, const CheckpointPart& held, const 
 }
 
 EncoderBlocks EncoderBlocks::load(Stream& stream, const CheckpointPart& held,
-                                  const EncoderBlocksConfig& config, int64_t count, DType dtype,
-                                  const WidthSlice& width) {
+                                  const EncoderBlocksConfig& config, int64_t count,
+                                  const EncoderLoad& load) {
   EncoderBlocks blocks;
   blocks.config_ = config;
-  blocks.dtype_ = dtype;
-  blocks.width_ = width.of(config.heads, config.ffn);
+  blocks.dtype_ = load.dtype;
+  blocks.width_ = load.width.of(config.heads, config.ffn);
+  CHECK(!rounds_to_8bit(load.weights) || blocks.width_.heads.size() == config.heads,
+        "8-bit weights of a part of the width");
   for (int64_t i = 0; i < count; ++i) {
     const EncoderBlockNames& names = config.names;
     const auto norm = [&](const char* name) {
       return NormWeights::load(stream, held, block_name(i, name));
     };
     const auto linear = [&](const char* name) {
-      return held.linear(stream, block_name(i, name), dtype);
+      return held.linear(stream, block_name(i, name), load.dtype, load.weights);
+    };
+    const auto row_linear = [&](const char* name) {
+      return held.row_linear(stream, block_name(i, name), load.dtype, load.weights);
     };
     blocks.blocks_.push_back({.norm1 = norm(names.norm1),
                               .q = linear(names.q),
                               .k = linear(names.k),
                               .v = linear(names.v),
-                              .out = held.row_linear(stream, block_name(i, names.out), dtype),
+                              .out = row_linear(names.out),
                               .norm2 = norm(names.norm2),
                               .fc1 = linear(names.fc1),
-                              .fc2 = held.row_linear(stream, block_name(i, names.fc2), dtype)});
+                              .fc2 = row_linear(names.fc2)});
   }
   return blocks;
 }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "models/blocks.h"
-#include "parallel/context.h"
+#include "models/encoder.h"
 
 namespace weft {
 
@@ -62,8 +62,8 @@ class EncoderBlocks {
   EncoderBlocks() = default;
   // Packs the first `count` blocks.
   static EncoderBlocks load(Stream& stream, const CheckpointPart& held,
-                            const EncoderBlocksConfig& config, int64_t count, DType dtype,
-                            const WidthSlice& width);
+                            const EncoderBlocksConfig& config, int64_t count,
+                            const EncoderLoad& load);
   // Applies the blocks to x [n, D] f32 in place. Observes `name` with the block's index, and calls
   // `after` with it, if there is one, when a block is done.
   void run(Context& context, Mask mask, const char* name, const TensorView& x,

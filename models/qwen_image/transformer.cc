@@ -106,7 +106,7 @@ void QwenImageTransformer::forward(Context& context, const ForwardArgs& args) co
     observe_text_first(context, traits_.block_name, pass.layer, x);
   }
   if (!blocks.last()) return;
-  if (hook) hook->before_head(context, x);
+  if (hook) hook(x);
   apply_head(context, head_, time, x.slice(0, 0, n), out);
 }
 

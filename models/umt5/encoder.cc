@@ -55,10 +55,9 @@ class Umt5Model final : public TextEncoderModel {
             {.name = umt5_name(Umt5Spelling::kOriginal, name)},
             {.name = umt5_name(Umt5Spelling::kGguf, name)}};
   }
-  std::unique_ptr<TextEncoder> load(Stream& stream, const TensorFile& file, DType dtype,
-                                    const WidthSlice& width, WeightFormat weights) const override {
-    return std::make_unique<Umt5Encoder>(
-        Umt5Encoder::load(file, config_, stream, dtype, width, weights));
+  std::unique_ptr<TextEncoder> load(Stream& stream, const TensorFile& file,
+                                    const EncoderLoad& load) const override {
+    return std::make_unique<Umt5Encoder>(Umt5Encoder::load(file, config_, stream, load));
   }
 
  private:
@@ -168,7 +167,8 @@ TensorPart umt5_part(const Umt5Config& config, const TensorSpec& tensor, const W
 }
 
 Umt5Encoder Umt5Encoder::load(const TensorFile& file, const Umt5Config& config, Stream& stream,
-                              DType dtype, const WidthSlice& width, WeightFormat weights) {
+                              const EncoderLoad& load) {
+  const auto& [dtype, width, weights] = load;
   const Umt5Spelling spelling = find_umt5_spelling(file).value_or(Umt5Spelling::kHuggingFace);
   const auto spelled = [&](const std::string& name) { return umt5_name(spelling, name); };
   WeightBinder binder(file, "text_encoder", spelled);

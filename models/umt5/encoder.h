@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "models/blocks.h"
-#include "models/text_encoder.h"
+#include "models/encoder.h"
 #include "parallel/context.h"
 
 namespace weft {
@@ -25,7 +25,7 @@ struct Umt5Config {
   bool shared_bias = false;  // T5: only the first layer has a position bias, which all layers add
 
   int64_t inner() const { return num_heads * d_kv; }
-  TextEncoderTraits traits() const { return {d_model, num_heads, d_ff}; }
+  TextEncoderTraits traits() const { return {{d_model, num_heads, d_ff}}; }
 
   // Reads a transformers config.json of model_type "umt5" or "t5". Error(kModel) names the field,
   // its value and what is legal.
@@ -51,12 +51,11 @@ int64_t umt5_bucket(int64_t delta, int64_t num_buckets, int64_t max_distance);
 
 class Umt5Encoder final : public TextEncoder {
  public:
-  // Packs the slice `width` of the linear layers in `dtype` and the format `weights`. If it is only
-  // a part of the width, encode needs a Context whose Reducer sums over the parts. The embedding
-  // stays in the mapped file, in the file's dtype, so `file` must outlive the encoder.
+  // If only a part of the width is loaded, encode needs a Context whose Reducer sums over the
+  // parts. The embedding stays in the mapped file, in the file's dtype, so `file` must outlive the
+  // encoder.
   static Umt5Encoder load(const TensorFile& file, const Umt5Config& config, Stream& stream,
-                          DType dtype, const WidthSlice& width = {},
-                          WeightFormat weights = WeightFormat::kCompute);
+                          const EncoderLoad& load = {});
 
   // The rows are the final norm's. The ids include </s> but no padding: the model masks keys beyond
   // the prompt, so the result is the same without them.

@@ -64,7 +64,7 @@ void wan_given_channels(int pictures, const TensorView& encoded, const TensorVie
 
 PictureConditioning wan_pictures(const ModelDirectory& model) {
   const TransformerTraits& traits = model.expert(0).traits();
-  const VaeTraits& vae = model.vae_model->traits();
+  const VaeTraits& vae = model.vae_model->traits;
   const auto refuse = [&](int64_t legal, const std::string& why) {
     throw Error(ErrorKind::kModel, model.transformer + "/config.json: in_channels is " +
                                        std::to_string(traits.in_channels) + " (legal" + why + ": " +

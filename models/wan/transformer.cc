@@ -206,7 +206,7 @@ void WanTransformer::forward_with(Context& context, const ForwardArgs& args,
     context.observe("blocks", x, i);
   }
   if (!blocks.last()) return;
-  if (hook) hook->before_head(context, x);
+  if (hook) hook(x);
   head(context, {rows.data(), rows.size() - (text.joint.rows > 0)}, x.slice(0, 0, n), out);
 }
 

@@ -36,11 +36,7 @@ VaeTraits WanVaeConfig::traits() const {
 }
 
 std::vector<TensorSpec> wan_vae_tensors(const WanVaeConfig& config) {
-  return config.design().tensors();
-}
-
-std::unique_ptr<VaeModel> make_wan_vae_model(const WanVaeConfig& config) {
-  return std::make_unique<NetworkVaeModel>(config.design());
+  return make_wan_vae_model(config).tensors();
 }
 
 }  // namespace weft

@@ -2,12 +2,11 @@
 // Wan's causal video VAE (Wan Team 2025, section 4.1): the 2.1 form, the form with patch_size, and
 // the residual form of 2.2. It works in chunks of one latent frame. Each causal convolution
 // remembers the last frames of its input. The first chunk is a single picture.
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "io/weights/tensor_names.h"
-#include "models/vae_network.h"
+#include "models/vae.h"
 
 namespace weft {
 
@@ -36,7 +35,6 @@ struct WanVaeConfig {
   int64_t temporal_factor() const;  // frames per latent frame but the first, which holds one
   int64_t history() const;          // latent frames before its own that a picture depends on
   VaeTraits traits() const;
-  VaeDesign design() const;  // accepts diffusers and original names
 
   // Reads a diffusers vae/config.json. Error(kModel) names the field, its value and what is legal.
   static WanVaeConfig from_json_file(const std::string& path);
@@ -59,7 +57,7 @@ std::vector<TensorSpec> wan_vae_tensors(const WanVaeConfig& config);
 // The name of a tensor in files with the original layout ("decoder.upsamples.3.resample.1.weight").
 std::string wan_vae_original_name(const WanVaeConfig& config, const std::string& name);
 
-// Wan's VAE by its configuration.
-std::unique_ptr<VaeModel> make_wan_vae_model(const WanVaeConfig& config);
+// Wan's VAE by its configuration. It accepts diffusers and original names.
+VaeModel make_wan_vae_model(const WanVaeConfig& config);
 
 }  // namespace weft

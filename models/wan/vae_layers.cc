@@ -365,21 +365,21 @@ VaeNetwork make_decoder(const WanVaeConfig& config, const VaeWeightSource& sourc
 
 }  // namespace
 
-VaeDesign WanVaeConfig::design() const {
-  VaeDesign design{
-      .traits = traits(),
-      .encoder = [*this](const VaeWeightSource& source) { return make_encoder(*this, source); },
-      .decoder = [*this](const VaeWeightSource& source) { return make_decoder(*this, source); },
+VaeModel make_wan_vae_model(const WanVaeConfig& config) {
+  VaeModel model{
+      .traits = config.traits(),
+      .encoder = [config](const VaeWeightSource& source) { return make_encoder(config, source); },
+      .decoder = [config](const VaeWeightSource& source) { return make_decoder(config, source); },
       .scales = {},
-      .patch = patch_size,
+      .patch = config.patch_size,
       .clamps = true,
       .spelled =
-          [*this](const TensorFile& file, const std::string& name) {
-            return wan_vae_has_original_names(file) ? wan_vae_original_name(*this, name) : name;
+          [config](const TensorFile& file, const std::string& name) {
+            return wan_vae_has_original_names(file) ? wan_vae_original_name(config, name) : name;
           }};
-  for (int64_t c = 0; c < z_dim; ++c)
-    design.scales.push_back({.factor = latents_std[c], .shift = latents_mean[c]});
-  return design;
+  for (int64_t c = 0; c < config.z_dim; ++c)
+    model.scales.push_back({.factor = config.latents_std[c], .shift = config.latents_mean[c]});
+  return model;
 }
 
 }  // namespace weft

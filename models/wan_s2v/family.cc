@@ -61,7 +61,7 @@ PictureConditioning speech_pictures(const ModelDirectory&) {
 }
 
 SpeechChunks speech_chunks(const ModelDirectory& model) {
-  const VaeTraits& vae = model.vae_model->traits();
+  const VaeTraits& vae = model.vae_model->traits;
   return {.latent_frames = kClipLatents,
           .dropped_frames = kDropped,
           .motion_frames = vae.frames(kWanMotionFrames),

@@ -98,19 +98,19 @@ struct Normalization {
 class Wav2Vec2Model final : public AudioEncoderModel {
  public:
   explicit Wav2Vec2Model(const Wav2Vec2Config& config)
-      : AudioEncoderModel({.rate = kRate,
-                           .hop = config.hop(),
-                           .window = config.window(),
-                           .states = config.blocks.layers + 1,
-                           .columns = config.blocks.width,
-                           .heads = config.blocks.heads,
-                           .ffn_columns = config.blocks.ffn}),
+      : AudioEncoderModel({{.columns = config.blocks.width,
+                            .heads = config.blocks.heads,
+                            .ffn_columns = config.blocks.ffn},
+                           kRate,
+                           config.hop(),
+                           config.window(),
+                           config.blocks.layers + 1}),
         config_(config) {}
 
   std::vector<TensorSpec> tensors() const override { return wav2vec2_tensors(config_); }
-  std::unique_ptr<AudioEncoder> load(Stream& stream, const TensorFile& file, DType dtype,
-                                     const WidthSlice& width) const override {
-    return std::make_unique<Wav2Vec2>(Wav2Vec2::load(file, config_, stream, dtype, width));
+  std::unique_ptr<AudioEncoder> load(Stream& stream, const TensorFile& file,
+                                     const EncoderLoad& load) const override {
+    return std::make_unique<Wav2Vec2>(Wav2Vec2::load(file, config_, stream, load));
   }
 
  private:
@@ -150,8 +150,9 @@ std::vector<TensorSpec> wav2vec2_tensors(const Wav2Vec2Config& config) {
 }
 
 Wav2Vec2 Wav2Vec2::load(const TensorFile& file, const Wav2Vec2Config& config, Stream& stream,
-                        DType dtype, const WidthSlice& width) {
-  const CheckpointPart held = wav2vec2_tensors_of(file, config, width);
+                        const EncoderLoad& load) {
+  const DType dtype = load.dtype;
+  const CheckpointPart held = wav2vec2_tensors_of(file, config, load.width);
   Wav2Vec2 encoder;
   encoder.config_ = config;
   encoder.dtype_ = dtype;
@@ -177,13 +178,12 @@ Wav2Vec2 Wav2Vec2::load(const TensorFile& file, const Wav2Vec2Config& config, St
           pack_conv(stream, kernel.view().slice(0, group * columns, columns),
                     bias.view().slice(0, group * columns, columns), DType::kF32));
   }
-  encoder.blocks_ =
-      EncoderBlocks::load(stream, held, config.blocks, config.blocks.layers, dtype, width);
+  encoder.blocks_ = EncoderBlocks::load(stream, held, config.blocks, config.blocks.layers, load);
   encoder.final_norm_ = NormWeights::load(stream, held, "encoder.layer_norm");
   return encoder;
 }
 
-void Wav2Vec2::encode(Context& context, const TensorView& samples, const Take& take) const {
+void Wav2Vec2::encode(Context& context, const TensorView& samples, Output take) const {
   CHECK(samples.rank == 1 && samples.dtype == DType::kF32 && samples.contiguous(),
         samples.to_string_shape());
   constexpr int64_t kMost = kMostEncodedSeconds * kRate;

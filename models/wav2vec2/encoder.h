@@ -7,7 +7,7 @@
 
 #include "io/weights/tensor_names.h"
 #include "kernels/conv.h"
-#include "models/audio_encoder.h"
+#include "models/encoder.h"
 #include "models/pre_norm_encoder/blocks.h"
 
 namespace weft {
@@ -42,12 +42,12 @@ std::vector<TensorSpec> wav2vec2_tensors(const Wav2Vec2Config& config);
 
 class Wav2Vec2 final : public AudioEncoder {
  public:
-  // Packs the slice `width` of the blocks' linear layers, and all of the others. The file may spell
+  // `load` says how the blocks' linear layers are packed; all of the others are. The file may spell
   // the weight norm as a parametrization.
   static Wav2Vec2 load(const TensorFile& file, const Wav2Vec2Config& config, Stream& stream,
-                       DType dtype, const WidthSlice& width = {});
+                       const EncoderLoad& load = {});
 
-  void encode(Context& context, const TensorView& samples, const Take& take) const override;
+  void encode(Context& context, const TensorView& samples, Output take) const override;
   size_t bytes() const override;
 
  private:

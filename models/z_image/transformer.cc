@@ -226,7 +226,7 @@ void ZImageTransformer::forward(Context& context, const ForwardArgs& args) const
     observe_layer(context, i, prompt, x);
   }
   if (!blocks.last()) return;
-  if (hook) hook->before_head(context, x);
+  if (hook) hook(x);
   head(context, time, x.slice(0, 0, n), out);
 }
 

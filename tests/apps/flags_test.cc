@@ -9,7 +9,9 @@
 
 #include "apps/command_line/help.h"
 #include "apps/command_line/suggest.h"
+#include "apps/device.h"
 #include "kernels/check.h"
+#include "kernels/ops.h"
 
 namespace weft {
 namespace {
@@ -242,6 +244,18 @@ TEST(Flags, UnknownEnvironmentIsNamedWithTheNearestKnown) {
   unsetenv("WEFT_CPUS");
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_TRUE(contains(warnings[0], "did you mean WEFT_CPU?")) << warnings[0];
+}
+
+TEST(Flags, TheVaeTakesBf16WhereTheHardwareMultipliesIt) {
+  const auto format = [](const std::string& dtype, const std::string& vae) {
+    return vae_dtype(parse_flags({"--device", "cpu", "--dtype", dtype, "--vae-dtype", vae}));
+  };
+  const DType fast = cpu_has_bf16() ? DType::kBF16 : DType::kF32;
+  EXPECT_EQ(format("auto", "auto"), fast);
+  EXPECT_EQ(format("bf16", "auto"), fast);
+  EXPECT_EQ(format("f32", "auto"), DType::kF32);
+  EXPECT_EQ(format("f32", "bf16"), DType::kBF16);
+  EXPECT_EQ(format("bf16", "f32"), DType::kF32);
 }
 
 TEST(Flags, NumbersAreReadAsTyped) {

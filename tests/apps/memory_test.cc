@@ -1,6 +1,7 @@
-// weft inspect --memory: its prediction agrees with the memory of the job within 5 %.
+// weft inspect --memory: its prediction agrees with the memory of the job within 2 %.
 #include <nlohmann/json.hpp>
 
+#include "engine/decoding/frame_writer.h"
 #include "tests/apps/cli_testing.h"
 
 namespace weft {
@@ -34,8 +35,11 @@ TEST_F(Memory, PredictionAgreesWithTheMeasuredHighWater) {
             " --height " + std::to_string(clip.height) + " --width " + std::to_string(clip.width) +
             " --overwrite -o " + path("a.mp4"));
     ASSERT_EQ(made.code, 0) << made.err;
-    const double measured = nlohmann::json::parse(made.out)["memory_high_water"];
-    EXPECT_NEAR(plan["high_water_bytes"].get<double>() / measured, 1, 0.05)
+    // The meter does not see the pictures that wait for the writer; the plan counts all that may.
+    const size_t waiting = std::min<size_t>(clip.frames, kFramesWaiting + 2);
+    const double measured = nlohmann::json::parse(made.out)["memory_high_water"].get<double>() +
+                            static_cast<double>(waiting * 3 * clip.height * clip.width);
+    EXPECT_NEAR(plan["high_water_bytes"].get<double>() / measured, 1, 0.02)
         << clip.model << " " << size << " " << measured;
     uint64_t most = 0;
     for (const auto& [name, stage] : plan["stages"].items()) {

@@ -562,3 +562,9 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   weft::emulated::shared_limits()[kernel] = value;
   return cudaSuccess;
 }
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) {
+  const weft::emulated::Lock lock(weft::emulated::machine().mutex);
+  static const bool absent = std::getenv("WEFT_EMULATED_NO_CODE") != nullptr;
+  return weft::emulated::told(absent ? cudaErrorNoKernelImageForDevice : cudaSuccess);
+}

@@ -11,7 +11,7 @@ namespace weft::emulated {
 // Sets the machine for later calls. The default is 1 device of 8 GiB and a driver of CUDA 13.0;
 // WEFT_EMULATED_DEVICES, WEFT_EMULATED_BYTES and WEFT_EMULATED_DRIVER (13000) in the environment
 // change it. Another process takes WEFT_EMULATED_HELD bytes of each device as soon as this one asks
-// for more than is left.
+// for more than is left. With WEFT_EMULATED_NO_CODE the program has no kernels for the device.
 void set_device_count(int count);
 void set_device_bytes(size_t bytes);
 // The most shared memory of a block; 227 KiB, as on compute capability 9.0, is the default and the

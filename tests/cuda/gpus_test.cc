@@ -80,6 +80,19 @@ TEST_F(Cli, AnAbsentDeviceHasAReason) {
   }
 }
 
+// A binary that was built for other cards says so before it loads anything.
+TEST_F(Cli, ADeviceThatTheBinaryHasNoCodeForIsRefused) {
+  const Outcome refused =
+      run("generate --model " + kModel + kJob + "-p x --device cuda -o " + path("a.mp4"),
+          std::string("WEFT_EMULATED_NO_CODE=1 ") + WEFT_BINARY);
+  EXPECT_EQ(refused.code, 2) << refused.err;
+  const std::string line = error_line(refused);
+  for (const char* part :
+       {"--device cuda:0: ", " has compute capability 9.0, for which this binary",
+        "compiled for the emulated device", "WEFT_CUDA_ARCHITECTURES=native"})
+    EXPECT_NE(line.find(part), std::string::npos) << line;
+}
+
 // Another process takes the device's memory after this one has planned: the job ends in one line
 // with what was asked, what is free, and what needs less, whether it was loading or computing.
 TEST_F(Cli, AFullDeviceSaysWhatHelps) {

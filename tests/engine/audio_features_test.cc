@@ -9,8 +9,7 @@
 namespace weft {
 namespace {
 
-constexpr AudioEncoderTraits kLarge{
-    .rate = 16000, .hop = 320, .window = 400, .states = 25, .columns = 1024};
+constexpr AudioEncoderTraits kLarge{{.columns = 1024}, 16000, 320, 400, 25};
 
 // The samples whose states have so many rows.
 int64_t samples_of(int64_t rows) { return (rows - 1) * kLarge.hop + kLarge.window; }

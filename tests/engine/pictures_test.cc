@@ -374,8 +374,7 @@ TEST(Pictures, AnImageEncoderReadsTheWholePicture) {
   Stream stream = Stream::cpu(1);
   Arena arena(size_t{1} << 34);
   RankPlacement one;
-  const auto encoder =
-      model->load(stream, TensorFile::open(folder.path + "/image_encoder"), DType::kF32, {});
+  const auto encoder = model->load(stream, TensorFile::open(folder.path + "/image_encoder"), {});
   const TensorView from = *c.request.image.pixels;
   Frame frame(static_cast<int>(from[2]), static_cast<int>(from[1]));
   for (int64_t y = 0; y < from[1]; ++y)
@@ -387,7 +386,7 @@ TEST(Pictures, AnImageEncoderReadsTheWholePicture) {
       rows(DType::kF32, {traits.rows, traits.columns});
   clip_pixels(frame, default_clip_preprocessing(static_cast<int>(traits.size)), pixels);
   EncoderSeams seams(one);
-  Context context = seams.context(stream, arena, {}, traits.split(), traits.rows);
+  Context context = seams.context(stream, arena, {}, traits, traits.rows);
   encoder->encode(context, pixels, rows);
   for (const int ranks : {1, 2, 3})
     for (const PictureConditions& on_rank : conditions_on(ranks, folder.path, c.request))

@@ -23,12 +23,6 @@ struct Planted {
   bool oldest_residual = false;  // it is kept at the first step alone
 };
 
-// Sees the hidden rows of a forward after its transformer blocks.
-struct ReferenceHook final : HiddenHook {
-  Tensor rows{};
-  void before_head(Context&, const TensorView& x) override { rows = copy_of(x); }
-};
-
 // Keeps the keys of every forward, by pass and layer.
 class ReferenceMixer final : public TokenMixer {
  public:
@@ -118,7 +112,7 @@ inline Video closed_form(const QueueNumbers& n, const Planted& planted = {}) {
             model.prepare(own_mixer, {.text = TensorView(&prompt, DType::kF32, {1, 1})}, grid);
         const Rope rope = model.rope(grid, {}, *conditioning);
         const TimeSegment time{{0, tokens}, sampler.timesteps()[i]};
-        const auto run = [&](const BlockRange& blocks, const TensorView& in, HiddenHook* hook) {
+        const auto run = [&](const BlockRange& blocks, const TensorView& in, HiddenHook hook) {
           const bool embeds = blocks.begin == 0 && blocks.end == 0;
           Tensor out(DType::kF32, {in[0], embeds ? ToyAttention::kWidth : row});
           model.forward(own_mixer, {.blocks = blocks,
@@ -128,7 +122,7 @@ inline Video closed_form(const QueueNumbers& n, const Planted& planted = {}) {
                                     .conditioning = *conditioning,
                                     .rope = rope,
                                     .out = out,
-                                    .hook = hook});
+                                    .hook = std::move(hook)});
           return out;
         };
         // The transformer blocks turn the embedded rows of the own frames into `last`.
@@ -140,14 +134,15 @@ inline Video closed_form(const QueueNumbers& n, const Planted& planted = {}) {
           velocities.push_back(run({n.layers, n.layers, n.layers}, first, nullptr));
           continue;
         }
-        ReferenceHook hook;
-        const Tensor out = run(BlockRange::all(n.layers), x, &hook);
+        Tensor last;
+        const Tensor out = run(BlockRange::all(n.layers), x,
+                               [&](const TensorView& rows) { last = copy_of(rows); });
         velocities.push_back(copy_of(out.view().slice(0, tokens - own, own)));
         if (planted.oldest_residual && !added.empty()) continue;
         added.resize(first.count());
         for (int64_t at = 0; at < first.count(); ++at)
           added[at] =
-              hook.rows.view().slice(0, tokens - own, own).as<float>()[at] - first.as<float>()[at];
+              last.view().slice(0, tokens - own, own).as<float>()[at] - first.as<float>()[at];
       }
       guide(stream, arena, {}, n.guidance,
             velocities.size() > 1 ? velocities[1].view() : TensorView(), velocities[0]);

@@ -96,7 +96,7 @@ struct ToyAttention final : ToyTransformer {
       add_signal(context, args, x);
     }
     if (args.blocks.last()) {
-      if (args.hook) args.hook->before_head(context, x);
+      if (args.hook) args.hook(x);
       std::fill_n(args.out.as<float>(), args.out.count(), 0.0f);
       multiply(-2, 0, x, args.out);
     } else {

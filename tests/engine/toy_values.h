@@ -37,7 +37,7 @@ struct ToyValues final : ToyTransformer {
         value = block(value, prompt, timestep);
       x.as<float>()[i] = value;
     }
-    if (args.blocks.last() && args.hook) args.hook->before_head(context, x);
+    if (args.blocks.last() && args.hook) args.hook(x);
     for (int64_t i = 0; i < x.count(); ++i)
       args.out.as<float>()[i] =
           args.blocks.last() ? head(x.as<float>()[i], timestep) : x.as<float>()[i];

@@ -32,7 +32,7 @@ std::unique_ptr<Vae> load_vae(Stream& stream) {
 }
 
 Tensor latents_of(int64_t frames) {
-  Tensor latents(DType::kF32, {vae_model().traits().channels, frames, kRows, kColumns});
+  Tensor latents(DType::kF32, {vae_model().traits.channels, frames, kRows, kColumns});
   NoiseField(Rng::kPortable, 5, {latents.view()[0], frames, kRows, kColumns}).fill(latents);
   return latents;
 }
@@ -44,9 +44,9 @@ struct Decoding {
       : vae(placement.band(size[0]).size() > 0 ? load_vae(stream) : nullptr) {
     if (placement.root()) writer.emplace(sink, before);
     decoder.emplace(stream, arena, placement,
-                    DecoderSettings{.traits = vae_model().traits(),
+                    DecoderSettings{.traits = vae_model().traits,
                                     .vae = vae.get(),
-                                    .latent = {vae_model().traits().channels, size[0], size[1]},
+                                    .latent = {vae_model().traits.channels, size[0], size[1]},
                                     .writer = writer ? &*writer : nullptr,
                                     .float_frames = floats});
   }
@@ -111,7 +111,7 @@ std::string hash_behind(const TensorView& latents, int64_t first, int64_t seen) 
   Stream stream = Stream::cpu(1);
   Arena arena(size_t{1} << 30);
   const std::unique_ptr<Vae> vae = load_vae(stream);
-  const auto decoder = vae->decoder(kRows, kColumns);
+  VaeDecoder decoder(*vae, kRows, kColumns);
   const RankPlacement alone;
   BandSeams seams(alone, kRows);
   Sha256 hash;
@@ -121,8 +121,8 @@ std::string hash_behind(const TensorView& latents, int64_t first, int64_t seen) 
     copy(stream, latents.select(1, f), latent);
     Context context = seams.context(stream, arena, {});
     const TensorView frames =
-        arena.alloc(DType::kF32, {decoder->next_frames(), 3, decoder->height(), decoder->width()});
-    decoder->decode_chunk(context, latent, frames);
+        arena.alloc(DType::kF32, {decoder.next_frames(), 3, decoder.height(), decoder.width()});
+    decoder.decode_chunk(context, latent, frames);
     if (f >= first) hash.update(frames.data, frames.bytes());
   }
   return hash.hex();
@@ -130,7 +130,7 @@ std::string hash_behind(const TensorView& latents, int64_t first, int64_t seen) 
 
 // VaeTraits::history is as small as it can be.
 TEST(VideoDecoder, NeedsSoManyLatentFramesToGoOn) {
-  const int64_t history = vae_model().traits().history;
+  const int64_t history = vae_model().traits.history;
   EXPECT_EQ(history, 30);
   EXPECT_EQ(WanVaeConfig().history(), 38);  // the published one
   const Tensor latents = latents_of(history + 4);
@@ -257,7 +257,7 @@ RanDecoder on_layout(const std::string& text, int ranks, const LocalOptions& opt
 TEST(VideoDecoder, RanksSendBytesAndTheFramesStayTheSame) {
   const Tensor latents = latents_of(4);
   const std::string expected = reference_hash(latents);
-  const int64_t scale = vae_model().traits().spatial_factor, frames = 4 * 4 - 3;
+  const int64_t scale = vae_model().traits.spatial_factor, frames = 4 * 4 - 3;
   for (const auto& [ranks, text] :
        {std::pair{2, "ring=2"}, std::pair{3, "ring=3"}, std::pair{3, "ring=3,vae_ranks=2"},
         std::pair{2, "ring=2,vae_ranks=1"}, std::pair{2, "ring=2,decode_rank=0"},
@@ -433,7 +433,7 @@ TEST(StageClock, AStageBesideAnotherKeepsItsOwnTime) {
 // A decoder that goes on after frames of an earlier one gives the frames of one decode, and so
 // does the hash.
 TEST(VideoDecoder, GoesOnBehindAnEarlierOne) {
-  const int64_t history = vae_model().traits().history;
+  const int64_t history = vae_model().traits.history;
   for (const int64_t first : {int64_t{1}, int64_t{5}, history, history + 3}) {
     const Tensor latents = latents_of(first + 3);
     const std::string expected = reference_hash(latents);
@@ -467,7 +467,7 @@ TEST(VideoDecoder, GoesOnBehindAnEarlierOne) {
           rank(nullptr, again);
         else
           run_ranks(2, [&](Communicator& world) { rank(&world, again); });
-      EXPECT_EQ(before.frames, vae_model().traits().frames(first));
+      EXPECT_EQ(before.frames, vae_model().traits.frames(first));
     }
   }
 }

@@ -272,20 +272,24 @@ TEST(CpuConv, ChannelsOfTheModelsEqualTheReference) {
 TEST(CpuConv, HeavyShapesTakeAFastKernel) {
   if (!has_vendor_f32()) GTEST_SKIP() << "needs AVX-512";
   Stream stream = Stream::cpu(2, Determinism::kFast, &cpu_ops());
-  // These are the autoencoder's stages for a 480p picture.
-  for (const ConvShape& s : {ConvShape{384, 384, 3, 3, 3, 60, 104},
-                             {192, 192, 3, 3, 3, 120, 208},
-                             {96, 96, 3, 3, 3, 240, 416},
-                             {16, 384, 3, 3, 3, 60, 104},
-                             {384, 192, 1, 3, 2, 120, 208},
-                             {96, 3, 3, 3, 3, 480, 832}}) {
-    Tensor weight(DType::kF32, {s.out, s.in, s.kt, s.k, s.k});
-    const PackedConv packed = pack_conv(stream, weight, {}, DType::kF32);
-    // Only the extents are used.
-    const TensorView x(weight.view().data, DType::kF32, {s.frames, s.height, s.width, s.in});
-    const std::string name = cpu::conv_implementation(stream, packed, x, same_padding(s));
-    EXPECT_TRUE(name.starts_with("brg")) << name << " for " << s.in << " to " << s.out;
-    EXPECT_LE(packed.bytes(), weight.view().bytes() * (s.out < 16 ? 16 : 1.25));
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    if (dtype == DType::kBF16 && !cpu::has_bf16_dot_products()) continue;
+    // These are the autoencoder's stages for a 480p picture.
+    for (const ConvShape& s : {ConvShape{384, 384, 3, 3, 3, 60, 104},
+                               {192, 192, 3, 3, 3, 120, 208},
+                               {96, 96, 3, 3, 3, 240, 416},
+                               {16, 384, 3, 3, 3, 60, 104},
+                               {384, 192, 1, 3, 2, 120, 208},
+                               {96, 3, 3, 3, 3, 480, 832}}) {
+      Tensor weight(dtype, {s.out, s.in, s.kt, s.k, s.k});
+      const PackedConv packed = pack_conv(stream, weight, {}, dtype);
+      // Only the extents are used.
+      const TensorView x(weight.view().data, dtype, {s.frames, s.height, s.width, s.in});
+      const std::string name = cpu::conv_implementation(stream, packed, x, same_padding(s));
+      EXPECT_TRUE(name.starts_with(cpu::cpu_cap() == cpu::CpuCap::kEmulatedBf16 ? "" : "brg"))
+          << name << " for " << s.in << " to " << s.out;
+      EXPECT_LE(packed.bytes(), weight.view().bytes() * (s.out < 16 ? 16 : 1.25));
+    }
   }
 }
 

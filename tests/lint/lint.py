@@ -73,7 +73,7 @@ OLD_NAMES = {
     "kStepWord": "Topic::kStep", "kStartWord": "Topic::kStart",
     "kDecodeWord": "Topic::kDecode", "kJobWord": "Topic::kJob",
     "Replica": "RankPlacement", "Keeper": "CheckpointPolicy", "StreamedWeights": "WeightOffload",
-    "VaeStream": "NetworkVaeDecoder or NetworkVaeEncoder", "QwenDecoder": "CausalDecoder", "Traffic": "Payload",
+    "VaeStream": "VaeDecoder or VaeEncoder", "QwenDecoder": "CausalDecoder", "Traffic": "Payload",
     "StreamDecoder": "VideoDecoder", "stream_decoder": "video_decoder", "Drawer": "JobRunner",
     "SoundClips": "SpeechChunks", "sound_clips": "speech_chunks", "NextBlock": "NextSegment",
     "SessionBlock": "SessionSegment", "BlockFrames": "SegmentFrames", "block_queue": "segment_queue",

@@ -30,10 +30,10 @@ struct KlBench {
 };
 
 // The picture [3, H, W] of a band of latent [z, h, w].
-Tensor decode(Context& context, const NetworkVae& vae, const TensorView& latent) {
-  const auto decoder = vae.decoder(latent[1], latent[2]);
-  Tensor frames(DType::kF32, {1, 3, decoder->height(), decoder->width()});
-  decoder->decode_chunk(context, latent, frames);
+Tensor decode(Context& context, const Vae& vae, const TensorView& latent) {
+  VaeDecoder decoder(vae, latent[1], latent[2]);
+  Tensor frames(DType::kF32, {1, 3, decoder.height(), decoder.width()});
+  decoder.decode_chunk(context, latent, frames);
   return frames;
 }
 
@@ -45,8 +45,8 @@ TEST(KlVae, DecodesAsTheReference) {
   for (const Ops* ops : {&reference_ops(), &cpu_ops()})
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       KlBench bench(*ops);
-      const NetworkVae vae(golden_config().design(), TensorFile::open(kFolder), bench.stream, dtype,
-                           VaeParts::kDecoder);
+      const Vae vae(make_kl_vae_model(golden_config()), TensorFile::open(kFolder), bench.stream,
+                    dtype, VaeParts::kDecoder);
       const Tensor frames = decode(bench.context, vae, latents);
       EXPECT_TRUE(golden.matches("image", frames.view().select(0, 0), dtype)) << ops->name;
       EXPECT_GE(golden.psnr("image", frames.view().select(0, 0)), 45);
@@ -77,14 +77,14 @@ void run_kl_bands(int64_t rows, int bands, Work&& work) {
 TEST(KlVae, BandsGiveThePictureOfOneRank) {
   constexpr int64_t kRows = 5, kColumns = 4;
   KlBench bench;
-  const NetworkVae vae(golden_config().design(), TensorFile::open(kFolder), bench.stream,
-                       DType::kF32);
+  const Vae vae(make_kl_vae_model(golden_config()), TensorFile::open(kFolder), bench.stream,
+                DType::kF32);
   const int64_t scale = vae.traits().spatial_factor;
   const Tensor latent = kl_waves({16, kRows, kColumns});
   const Tensor whole = decode(bench.context, vae, latent);
   const Tensor picture = kl_waves({1, 3, kRows * scale, kColumns * scale});
   Tensor mean(DType::kF32, {16, kRows, kColumns});
-  vae.encoder(kRows, kColumns)->encode_chunk(bench.context, picture, mean);
+  VaeEncoder(vae, kRows, kColumns).encode_chunk(bench.context, picture, mean);
   for (int bands = 2; bands <= kRows; ++bands) {
     Tensor joined(DType::kF32, whole.view().shape()), means(DType::kF32, mean.view().shape());
     run_kl_bands(kRows, bands, [&](Context& context, Range band) {
@@ -93,7 +93,7 @@ TEST(KlVae, BandsGiveThePictureOfOneRank) {
       Tensor rows(DType::kF32, {1, 3, band.size() * scale, kColumns * scale}),
           part_mean(DType::kF32, {16, band.size(), kColumns});
       copy(context.stream, picture.view().slice(2, band.begin * scale, band.size() * scale), rows);
-      vae.encoder(band.size(), kColumns)->encode_chunk(context, rows, part_mean);
+      VaeEncoder(vae, band.size(), kColumns).encode_chunk(context, rows, part_mean);
       copy(context.stream, part_mean, means.view().slice(1, band.begin, band.size()));
     });
     EXPECT_LT(relative_l2(to_f64(joined), to_f64(whole)), kParallelL2) << bands << " bands";
@@ -109,24 +109,25 @@ TEST(KlVae, MemoryIsPredicted) {
     write_file(path, random_weights(kl_vae_tensors(config), 3));
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       KlBench bench;
-      const NetworkVae vae(config.design(), TensorFile::open(path), bench.stream, dtype);
+      const Vae vae(make_kl_vae_model(config), TensorFile::open(path), bench.stream, dtype);
       const int64_t h = 8, w = 4, scale = config.spatial_factor();
       decode(bench.context, vae, kl_waves({16, h, w}));
       DryRun dry;
-      const NetworkVae same(config.design(), without_values(kl_vae_tensors(config)), dry.stream(),
-                            dtype);
+      const Vae same(make_kl_vae_model(config), without_values(kl_vae_tensors(config)),
+                     dry.stream(), dtype);
       Stream packs = Stream::cpu(1);
-      EXPECT_EQ(NetworkVae(config.design(), TensorFile::open(path), packs, dtype).bytes(),
+      EXPECT_EQ(Vae(make_kl_vae_model(config), TensorFile::open(path), packs, dtype).bytes(),
                 same.bytes());
       Context dry_context = bench.seams.context(dry.stream(), dry.arena(), {}, {});
       EXPECT_EQ(bench.arena.high_water(), dry_decode(dry, same, dry_context, h, w, 1).arena);
       bench.arena.reset_high_water();
       Tensor mean(DType::kF32, {16, h, w});
-      vae.encoder(h, w)->encode_chunk(bench.context, kl_waves({1, 3, h * scale, w * scale}), mean);
+      VaeEncoder(vae, h, w).encode_chunk(bench.context, kl_waves({1, 3, h * scale, w * scale}),
+                                         mean);
       const Footprint encoded = dry.measure([&] {
-        same.encoder(h, w)->encode_chunk(dry_context,
-                                         dry.tensor(DType::kF32, {1, 3, h * scale, w * scale}),
-                                         dry.tensor(DType::kF32, {16, h, w}));
+        VaeEncoder(same, h, w)
+            .encode_chunk(dry_context, dry.tensor(DType::kF32, {1, 3, h * scale, w * scale}),
+                          dry.tensor(DType::kF32, {16, h, w}));
       });
       EXPECT_EQ(bench.arena.high_water(), encoded.arena);
     }
@@ -136,8 +137,8 @@ TEST(KlVae, MemoryIsPredicted) {
 
 TEST(KlVae, LatentsOfTheTransformer) {
   KlBench bench;
-  const NetworkVae vae(golden_config().design(), TensorFile::open(kFolder), bench.stream,
-                       DType::kF32);
+  const Vae vae(make_kl_vae_model(golden_config()), TensorFile::open(kFolder), bench.stream,
+                DType::kF32);
   const Tensor latents = kl_waves({16, 2, 3});
   Tensor out(DType::kF32, {16, 2, 3});
   vae.denormalize(latents, out);

@@ -28,7 +28,7 @@ TEST_P(ClipGolden, Text) {
   const TensorFile file = TensorFile::open(golden.folder + "/model/text_encoder");
   const ClipTextConfig config =
       ClipTextConfig::from_json_file(golden.folder + "/model/text_encoder/config.json");
-  const ClipText encoder = ClipText::load(file, config, stream_, dtype);
+  const ClipText encoder = ClipText::load(file, config, stream_, {.dtype = dtype});
   for (const std::string& input : golden.inputs.names()) {
     const Tensor given = golden.input(input);
     const std::span<const int32_t> ids(given.as<int32_t>(), static_cast<size_t>(given.count()));
@@ -43,9 +43,11 @@ TEST_P(ClipGolden, Text) {
                                out.view().select(0, clip_pooled_row(config, ids)), dtype));
     EXPECT_EQ(arena_.used(), 0u);
     DryRun dry;
-    const ClipText same = ClipText::load(file, config, dry.stream(), dtype);
+    const ClipText same = ClipText::load(file, config, dry.stream(), {.dtype = dtype});
     Context dry_context = seams_.context(dry.stream(), dry.arena(), {}, TokenRanges::all(n));
-    EXPECT_EQ(arena_.high_water(), dry_encode(dry, same, dry_context, n, out.view()[1]).arena);
+    EXPECT_EQ(arena_.high_water(), dry_encode(dry, same, dry_context, ids,
+                                              dry.tensor(DType::kF32, {n, config.blocks.width}))
+                                       .arena);
   }
 }
 
@@ -54,7 +56,7 @@ TEST_P(ClipGolden, Vision) {
   const TensorFile file = TensorFile::open(golden.folder + "/model/image_encoder");
   const ClipVisionConfig config =
       ClipVisionConfig::from_json_file(golden.folder + "/model/image_encoder/config.json");
-  const ClipVision encoder = ClipVision::load(file, config, stream_, GetParam().dtype);
+  const ClipVision encoder = ClipVision::load(file, config, stream_, {.dtype = GetParam().dtype});
   Context context = seams_.context(stream_, arena_, {}, TokenRanges::all(config.rows()));
   Tensor out(DType::kF32, {config.rows(), config.blocks.width});
   encoder.encode(context, golden.input("pixel_values"), out);
@@ -96,8 +98,8 @@ TEST(Clip, ForeignIdsAndLongPromptsAreErrors) {
   const std::string folder = "tests/golden/clip_text/model/text_encoder";
   Stream stream = Stream::cpu(1);
   const TensorFile file = TensorFile::open(folder);
-  const ClipText encoder = ClipText::load(
-      file, ClipTextConfig::from_json_file(folder + "/config.json"), stream, DType::kF32);
+  const ClipText encoder =
+      ClipText::load(file, ClipTextConfig::from_json_file(folder + "/config.json"), stream);
   Arena arena(size_t{1} << 24);
   SerialSeams seams;
   const auto fault = [&](const std::vector<int32_t>& ids) -> std::string {
@@ -162,7 +164,7 @@ TEST(Clip, TheVisionTowerHasOriginalNames) {
   std::vector<Tensor> rows;
   for (const TensorFile* each : {&source, &file}) {
     rows.emplace_back(DType::kF32, std::vector<int64_t>{config.rows(), config.blocks.width});
-    ClipVision::load(*each, config, stream, DType::kF32)
+    ClipVision::load(*each, config, stream)
         .encode(context, golden.input("pixel_values"), rows.back());
   }
   EXPECT_TRUE(bitwise_equal(rows[0], rows[1]));
@@ -188,7 +190,7 @@ TEST(Clip, PublishedTowersFollowFromTensors) {
     EXPECT_EQ(read.blocks.heads, 16);
     EXPECT_EQ(read.blocks.ffn, 5120);
     DryRun run;
-    ClipVision::load(file, read, run.stream(), DType::kBF16);
+    ClipVision::load(file, read, run.stream(), {.dtype = DType::kBF16});
   }
   for (const std::string prefix : {"text_model.", ""}) {
     std::vector<TensorSpec> list = clip_text_tensors(large_text());
@@ -203,7 +205,7 @@ TEST(Clip, PublishedTowersFollowFromTensors) {
     EXPECT_EQ(read.blocks.activation, EncoderActivation::kQuickGelu);
     EXPECT_EQ(read.end_id, 49407);
     DryRun run;
-    ClipText::load(file, read, run.stream(), DType::kBF16);
+    ClipText::load(file, read, run.stream(), {.dtype = DType::kBF16});
   }
 }
 
@@ -280,11 +282,28 @@ TEST_F(ClipSlices, OfTextAreTheWhole) {
                           const TensorView& out) {
     std::vector<int32_t> ids;
     for (int32_t i = 0; i < 19; ++i) ids.push_back(i * 7 % 50);
-    ClipText::load(file, config, context.stream, DType::kF32, width).encode(context, ids, out);
+    ClipText::load(file, config, context.stream, {.width = width}).encode(context, ids, out);
   };
   const std::vector<double> whole = to_f64(run(1, 19, encode));
   for (int parts = 2; parts <= 5; ++parts)
     EXPECT_LT(relative_l2(to_f64(run(parts, 19, encode)), whole), kParallelL2) << parts;
+}
+
+// The matrices of the blocks are packed in the format that is asked for.
+TEST_F(ClipSlices, EightBitWeightsAreNear) {
+  const ClipTextConfig config{.blocks = kBlocks, .vocab_size = 50};
+  write(clip_text_tensors(config), "text_model.");
+  const auto encode = [&](WeightFormat weights) {
+    return to_f64(run(
+        1, 3,
+        [&](Context& context, const TensorFile& file, const WidthSlice&, const TensorView& out) {
+          ClipText::load(file, config, context.stream, {.weights = weights})
+              .encode(context, std::vector<int32_t>{4, 9, 2}, out);
+        }));
+  };
+  const double error = relative_l2(encode(WeightFormat::kInt8), encode(WeightFormat::kCompute));
+  EXPECT_GT(error, 1e-4);
+  EXPECT_LT(error, 0.05);
 }
 
 TEST_F(ClipSlices, OfVisionAreTheWhole) {
@@ -295,7 +314,7 @@ TEST_F(ClipSlices, OfVisionAreTheWhole) {
     pixels.as<float>()[i] = static_cast<float>(i % 17) / 8 - 1;
   const auto encode = [&](Context& context, const TensorFile& file, const WidthSlice& width,
                           const TensorView& out) {
-    ClipVision::load(file, config, context.stream, DType::kF32, width).encode(context, pixels, out);
+    ClipVision::load(file, config, context.stream, {.width = width}).encode(context, pixels, out);
   };
   const std::vector<double> whole = to_f64(run(1, config.rows(), encode));
   for (int parts = 2; parts <= 5; ++parts)

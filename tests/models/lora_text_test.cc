@@ -198,7 +198,7 @@ TEST_F(TextLora, AnEncoderReadsThem) {
   SerialSeams seams;
   const std::vector<int32_t> ids{3, 9, 1};
   const auto encoded = [&](const TensorFile& file, WeightFormat format) {
-    const auto encoder = first_->load(stream, file, DType::kF32, {}, format);
+    const auto encoder = first_->load(stream, file, {.weights = format});
     Context context = seams.context(stream, arena, {}, TokenRanges::all(3));
     Tensor out(DType::kF32, {3, 16});
     encoder->encode(context, ids, out);

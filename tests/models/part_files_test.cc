@@ -53,7 +53,7 @@ Tensor rows_of(const TextEncoderModel& model, const TensorFile& file,
   Stream stream = Stream::cpu(1, Determinism::kFixed);
   Arena arena(size_t{1} << 30);
   SerialSeams seams;
-  const auto encoder = model.load(stream, file, DType::kF32, {});
+  const auto encoder = model.load(stream, file, {});
   const auto n = static_cast<int64_t>(ids.size());
   Context context = seams.context(stream, arena, {}, TokenRanges::all(n));
   Tensor out(DType::kF32, {n, model.traits().columns});
@@ -126,10 +126,10 @@ TEST_F(PartFile, KlVaesHaveTwoSpellings) {
     latent.as<float>()[i] = static_cast<float>(i % 7) / 7;
   std::vector<std::vector<double>> pictures;
   for (const TensorFile* each : {&source, &file}) {
-    const NetworkVae vae(config.design(), *each, stream, DType::kF32, VaeParts::kDecoder);
-    const auto decoder = vae.decoder(4, 4);
-    const Tensor frames(DType::kF32, {1, 3, decoder->height(), decoder->width()});
-    decoder->decode_chunk(context, latent, frames);
+    const Vae vae(make_kl_vae_model(config), *each, stream, DType::kF32, VaeParts::kDecoder);
+    VaeDecoder decoder(vae, 4, 4);
+    const Tensor frames(DType::kF32, {1, 3, decoder.height(), decoder.width()});
+    decoder.decode_chunk(context, latent, frames);
     pictures.push_back(to_f64(frames));
   }
   EXPECT_EQ(pictures[0], pictures[1]);

@@ -266,21 +266,22 @@ TEST(Qwen, TextEncodersGiveHiddenStates) {
   for (const auto& [rows, layer] : {std::pair{DecoderRows::kBeforeLast, config.layers - 1},
                                     {DecoderRows::kFinal, config.layers}}) {
     const auto model = make_decoder_text_model(config, rows);
-    const auto encoder = model->load(stream, file, DType::kF32, {});
+    const auto encoder = model->load(stream, file, {});
     const Tensor expected = load_tensor(golden.expected, "hidden_states." + std::to_string(layer));
     for (const int64_t kept : {n, n - 3, int64_t{1}}) {
       Tensor out(DType::kF32, {kept, config.hidden});
       Context context = seams.context(stream, arena, {}, TokenRanges::all(n));
-      encoder->encode(context, {ids.as<int32_t>(), static_cast<size_t>(n)}, out);
+      const std::span<const int32_t> read(ids.as<int32_t>(), static_cast<size_t>(n));
+      encoder->encode(context, read, out);
       EXPECT_LT(relative_l2(to_f64(out), to_f64(expected.view().slice(0, n - kept, kept))),
                 golden.bound(DType::kF32));
       EXPECT_EQ(arena.used(), 0u);
       DryRun dry;
-      const auto same =
-          model->load(dry.stream(), without_values(model->tensors()), DType::kF32, {});
+      const auto same = model->load(dry.stream(), without_values(model->tensors()), {});
       SerialSeams dry_seams;
       Context dry_context = dry_seams.context(dry.stream(), dry.arena(), {}, TokenRanges::all(n));
-      const Footprint planned = dry_encode(dry, *same, dry_context, n, config.hidden);
+      const Footprint planned =
+          dry_encode(dry, *same, dry_context, read, dry.tensor(DType::kF32, {n, config.hidden}));
       EXPECT_TRUE(kept < n || arena.high_water() == planned.arena);
     }
   }
@@ -347,7 +348,7 @@ TEST(Qwen, EightBitFloatsGiveTheModelOfTheirValues) {
         SerialSeams seams;
         Context context = seams.context(stream, arena, {}, TokenRanges::all(n));
         const auto encoder = make_decoder_text_model(config, DecoderRows::kFinal)
-                                 ->load(stream, opened, DType::kF32, {}, weights);
+                                 ->load(stream, opened, {.weights = weights});
         rows.emplace_back(DType::kF32, std::vector<int64_t>{n, config.hidden});
         encoder->encode(context, ids, rows.back());
       }

@@ -52,12 +52,12 @@ class Umt5Slices : public testing::TestWithParam<bool> {
       const std::string own = own_files ? "." + std::to_string(rank) : "";
       const TensorFile file = TensorFile::open(file_ + own + ".safetensors");
       const WidthSlice width = width_part(config_.num_heads, config_.d_ff, parts, rank);
-      const Umt5Encoder encoder = Umt5Encoder::load(file, config_, stream, dtype, width);
+      const Umt5Encoder encoder = Umt5Encoder::load(file, config_, stream, {dtype, width});
       DryRun dry;
       // Dry runs pack as this table does.
       Stream panels = Stream::cpu(1, Determinism::kFixed, &cpu_ops());
       const TensorFile again = TensorFile::open(file_ + own + ".safetensors");
-      EXPECT_EQ(Umt5Encoder::load(again, config_, panels, dtype, width).bytes(),
+      EXPECT_EQ(Umt5Encoder::load(again, config_, panels, {dtype, width}).bytes(),
                 load_dry(dry, dtype, width).bytes());
       Arena arena(size_t{1} << 26);
       SerialSeams seams;
@@ -68,15 +68,17 @@ class Umt5Slices : public testing::TestWithParam<bool> {
       const auto silent = test::silent_reducer(parts, rank);
       Context dry_context{dry.stream(), dry.arena(), seams.mixer,         *silent,
                           seams.halo,   {},          TokenRanges::all(19)};
-      EXPECT_EQ(arena.high_water(), dry_encode(dry, same, dry_context, 19, config_.d_model).arena);
+      EXPECT_EQ(arena.high_water(), dry_encode(dry, same, dry_context, ids,
+                                               dry.tensor(DType::kF32, {19, config_.d_model}))
+                                        .arena);
     });
     for (const Tensor& other : out) EXPECT_TRUE(test::bitwise_equal(other, out[0]));
     return std::move(out[0]);
   }
 
   Umt5Encoder load_dry(DryRun& run, DType dtype, const WidthSlice& width) const {
-    return Umt5Encoder::load(without_values(umt5_tensors(config_)), config_, run.stream(), dtype,
-                             width);
+    return Umt5Encoder::load(without_values(umt5_tensors(config_)), config_, run.stream(),
+                             {dtype, width});
   }
 
   Umt5Config config_;
@@ -117,12 +119,11 @@ TEST_P(Umt5Slices, ReadsItsBytesAlone) {
     for (int rank = 0; rank < parts; ++rank) {
       const TensorFile file = TensorFile::open(file_ + ".safetensors");
       const WidthSlice width = width_part(5, 37, parts, rank);
-      held += Umt5Encoder::load(file, config_, stream, DType::kF32, width).bytes();
+      held += Umt5Encoder::load(file, config_, stream, {.width = width}).bytes();
       read += file.bytes_read();
     }
     const size_t whole =
-        Umt5Encoder::load(TensorFile::open(file_ + ".safetensors"), config_, stream, DType::kF32)
-            .bytes();
+        Umt5Encoder::load(TensorFile::open(file_ + ".safetensors"), config_, stream).bytes();
     EXPECT_EQ(read, parts == 1 ? 0 : sliced) << parts;
     EXPECT_EQ(held, whole + (parts - 1) * (whole - sliced)) << parts;
   }
@@ -132,7 +133,7 @@ TEST_P(Umt5Slices, APartWithoutASumIsABug) {
   Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
   const TensorFile file = TensorFile::open(file_ + ".safetensors");
   const auto load = [&](const WidthSlice& width) {
-    return Umt5Encoder::load(file, config_, stream, DType::kF32, width);
+    return Umt5Encoder::load(file, config_, stream, {.width = width});
   };
   EXPECT_DEATH(load({.heads = {5, 5}, .ffn = {30, 37}}), "part");
   EXPECT_DEATH(load({.heads = {4, 5}, .ffn = {}}), "heads");

@@ -21,7 +21,7 @@ TEST_P(Umt5Golden, MatchesReference) {
   const TensorFile file = TensorFile::open(golden.folder + "/model/text_encoder");
   const Umt5Config config =
       Umt5Config::from_json_file(golden.folder + "/model/text_encoder/config.json");
-  const Umt5Encoder encoder = Umt5Encoder::load(file, config, stream, run.dtype);
+  const Umt5Encoder encoder = Umt5Encoder::load(file, config, stream, {.dtype = run.dtype});
   Arena arena(size_t{1} << 30);
   SerialSeams seams;
   for (const std::string& input : golden.inputs.names()) {
@@ -35,9 +35,11 @@ TEST_P(Umt5Golden, MatchesReference) {
         golden.matches("last_hidden_state" + input.substr(input.find('.')), out, run.dtype));
     EXPECT_EQ(arena.used(), 0u);
     DryRun dry;
-    const Umt5Encoder same = Umt5Encoder::load(file, config, dry.stream(), run.dtype);
+    const Umt5Encoder same = Umt5Encoder::load(file, config, dry.stream(), {.dtype = run.dtype});
     Context dry_context = seams.context(dry.stream(), dry.arena(), {}, TokenRanges::all(n));
-    EXPECT_EQ(arena.high_water(), dry_encode(dry, same, dry_context, n, config.d_model).arena);
+    EXPECT_EQ(arena.high_water(),
+              dry_encode(dry, same, dry_context, ids, dry.tensor(DType::kF32, {n, config.d_model}))
+                  .arena);
   }
 }
 
@@ -71,8 +73,8 @@ TEST(Umt5, ForeignTokenIsAnError) {
   const std::string folder = "tests/golden/umt5/model/text_encoder";
   Stream stream = Stream::cpu(1);
   const TensorFile file = TensorFile::open(folder);
-  const Umt5Encoder encoder = Umt5Encoder::load(
-      file, Umt5Config::from_json_file(folder + "/config.json"), stream, DType::kF32);
+  const Umt5Encoder encoder =
+      Umt5Encoder::load(file, Umt5Config::from_json_file(folder + "/config.json"), stream);
   Arena arena(size_t{1} << 24);
   SerialSeams seams;
   Context context = seams.context(stream, arena, {}, TokenRanges::all(2));
@@ -106,7 +108,7 @@ TEST(Umt5, EmbeddingByEitherName) {
   write_safetensors(path, tensors);
   {
     const TensorFile file = TensorFile::open(path);
-    EXPECT_NO_THROW(Umt5Encoder::load(file, config, stream, DType::kF32));
+    EXPECT_NO_THROW(Umt5Encoder::load(file, config, stream));
   }
   for (const auto& [name, view] : tensors)
     if (name == "encoder.embed_tokens.weight") {
@@ -115,7 +117,7 @@ TEST(Umt5, EmbeddingByEitherName) {
     }
   write_safetensors(path, tensors);
   const TensorFile file = TensorFile::open(path);
-  EXPECT_NO_THROW(Umt5Encoder::load(file, config, stream, DType::kF32));
+  EXPECT_NO_THROW(Umt5Encoder::load(file, config, stream));
 }
 
 }  // namespace

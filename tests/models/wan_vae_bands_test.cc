@@ -64,7 +64,7 @@ class VaeBands : public testing::TestWithParam<const char*> {
   VaeBands()
       : folder_(std::string("tests/golden/") + GetParam() + "/model/vae"),
         config_(WanVaeConfig::from_json_file(folder_ + "/config.json")),
-        vae_(config_.design(), TensorFile::open(folder_), stream_, DType::kF32) {}
+        vae_(make_wan_vae_model(config_), TensorFile::open(folder_), stream_, DType::kF32) {}
   Context context() { return seams_.context(stream_, arena_, {}, {}); }
 
   std::string folder_;
@@ -72,7 +72,7 @@ class VaeBands : public testing::TestWithParam<const char*> {
   Arena arena_{size_t{1} << 30};
   SerialSeams seams_;
   WanVaeConfig config_;
-  NetworkVae vae_;
+  Vae vae_;
 };
 
 constexpr int64_t kRows = 5, kColumns = 2, kLatentFrames = 2;

@@ -33,9 +33,9 @@ WanVaeConfig vae_config_of(const std::string& name) {
   return WanVaeConfig::from_json_file(golden_part(name, "vae") + "/config.json");
 }
 
-NetworkVae load(WanVaeBench& bench, const std::string& name, DType dtype, VaeParts parts) {
+Vae load(WanVaeBench& bench, const std::string& name, DType dtype, VaeParts parts) {
   const TensorFile file = TensorFile::open(golden_part(name, "vae"));
-  return NetworkVae(vae_config_of(name).design(), file, bench.stream, dtype, parts);
+  return Vae(make_wan_vae_model(vae_config_of(name)), file, bench.stream, dtype, parts);
 }
 
 // Makes a smooth latent without symmetries.
@@ -46,7 +46,7 @@ Tensor make_latent(int64_t z, int64_t h, int64_t w, int64_t frame) {
   return latent;
 }
 
-Tensor decode_next(WanVaeBench& bench, NetworkVaeDecoder& decoder, const TensorView& latent) {
+Tensor decode_next(WanVaeBench& bench, VaeDecoder& decoder, const TensorView& latent) {
   Tensor frames(DType::kF32, {decoder.next_frames(), 3, decoder.height(), decoder.width()});
   decoder.decode_chunk(bench.context, latent, frames);
   return frames;
@@ -58,7 +58,7 @@ TEST_P(VaeDecodeGolden, MatchesReference) {
   const auto& [name, run] = GetParam();
   const GoldenCase golden(name);
   WanVaeBench bench(run.reference);
-  const NetworkVae vae = load(bench, name, run.dtype, VaeParts::kDecoder);
+  const Vae vae = load(bench, name, run.dtype, VaeParts::kDecoder);
   const Tensor latents = golden.input("latents");
   const TensorView z = latents;
   const int64_t scale = vae.traits().spatial_factor;
@@ -82,7 +82,7 @@ TEST_P(VaeEncodeGolden, MatchesReference) {
   const auto& [name, run] = GetParam();
   const GoldenCase golden(name);
   WanVaeBench bench(run.reference);
-  const NetworkVae vae = load(bench, name, run.dtype, VaeParts::kEncoder);
+  const Vae vae = load(bench, name, run.dtype, VaeParts::kEncoder);
   const Tensor video = golden.input("video");
   const TensorView x = video;
   const int64_t scale = vae.traits().spatial_factor;
@@ -141,8 +141,8 @@ TEST(WanVae, FactorsFollowFromTheConfig) {
 // A second decoder that continues from the first one's state gives the same bits.
 TEST(WanVae, DecodingResumesFromSavedState) {
   WanVaeBench bench;
-  const NetworkVae vae = load(bench, "vae21_mult_decode2", DType::kF32, VaeParts::kDecoder);
-  NetworkVaeDecoder whole(vae, 3, 2), second(vae, 3, 2);
+  const Vae vae = load(bench, "vae21_mult_decode2", DType::kF32, VaeParts::kDecoder);
+  VaeDecoder whole(vae, 3, 2), second(vae, 3, 2);
   for (int64_t i = 0; i < 5; ++i) {
     const Tensor latent = make_latent(16, 3, 2, i);
     if (i >= 1) {  // every later chunk is resumed by another decoder, whose state is garbage
@@ -161,8 +161,8 @@ TEST(WanVae, DecodingResumesFromSavedState) {
 
 TEST(WanVae, ResetForgetsEverything) {
   WanVaeBench bench;
-  const NetworkVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kBoth);
-  NetworkVaeDecoder decoder(vae, 2, 3);
+  const Vae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kBoth);
+  VaeDecoder decoder(vae, 2, 3);
   std::vector<Tensor> first;
   for (int64_t i = 0; i < 3; ++i)
     first.push_back(decode_next(bench, decoder, make_latent(16, 2, 3, i)));
@@ -176,7 +176,7 @@ TEST(WanVae, ResetForgetsEverything) {
 // Decoded frames do not depend on later latents.
 TEST(WanVae, DecodingIsCausal) {
   WanVaeBench bench;
-  const NetworkVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kDecoder);
+  const Vae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kDecoder);
   Tensor latents(DType::kF32, {16, 4, 2, 3}), video(DType::kF32, {3, 13, 16, 24}),
       prefix(DType::kF32, {3, 9, 16, 24});
   for (int64_t i = 0; i < 4; ++i)
@@ -191,8 +191,8 @@ TEST(WanVae, DecodeMemoryDoesNotGrowWithFrames) {
   const int64_t frames[] = {81, 257};
   for (int run = 0; run < 2; ++run) {
     WanVaeBench bench;
-    const NetworkVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kDecoder);
-    NetworkVaeDecoder decoder(vae, 1, 1);
+    const Vae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kDecoder);
+    VaeDecoder decoder(vae, 1, 1);
     live[run] = tensor_bytes_live();
     for (int64_t i = 0; i < vae.traits().latent_frames(frames[run]); ++i)
       decode_next(bench, decoder, make_latent(16, 1, 1, i));
@@ -209,23 +209,23 @@ TEST_P(VaeMemory, DryRunsTakeWhatRealOnesTake) {
   const auto& [name, dtype] = GetParam();
   const int64_t h = 8, w = 6;
   WanVaeBench bench;
-  const NetworkVae vae = load(bench, name, dtype, VaeParts::kBoth);
+  const Vae vae = load(bench, name, dtype, VaeParts::kBoth);
   const WanVaeConfig config = vae_config_of(name);
   const size_t before = tensor_bytes_live();
-  NetworkVaeDecoder decoder(vae, h, w);
+  VaeDecoder decoder(vae, h, w);
   const size_t state = tensor_bytes_live() - before;
   for (int64_t i = 0; i < 2; ++i) decode_next(bench, decoder, make_latent(config.z_dim, h, w, i));
   DryRun dry;
-  const NetworkVae same(config.design(), without_values(wan_vae_tensors(config)), dry.stream(),
-                        dtype);
+  const Vae same(make_wan_vae_model(config), without_values(wan_vae_tensors(config)), dry.stream(),
+                 dtype);
   Context dry_context = bench.seams.context(dry.stream(), dry.arena(), {}, {});
   const Footprint decoded = dry_decode(dry, same, dry_context, h, w, 2);
   EXPECT_EQ(state, decoded.held);
   EXPECT_EQ(bench.arena.high_water(), decoded.arena);
 
   const size_t between = tensor_bytes_live();
-  NetworkVaeEncoder encoder(vae, h, w);
-  std::optional<NetworkVaeEncoder> dry_encoder;
+  VaeEncoder encoder(vae, h, w);
+  std::optional<VaeEncoder> dry_encoder;
   EXPECT_EQ(tensor_bytes_live() - between,
             dry.measure([&] { dry_encoder.emplace(same, h, w); }).held);
   bench.arena.reset_high_water();
@@ -255,8 +255,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, VaeMemory,
 TEST(WanVae, MemoryOfTheRealDecoder) {
   const WanVaeConfig config;
   DryRun dry;
-  const NetworkVae vae(config.design(), without_values(wan_vae_tensors(config)), dry.stream(),
-                       DType::kF32, VaeParts::kDecoder);
+  const Vae vae(make_wan_vae_model(config), without_values(wan_vae_tensors(config)), dry.stream(),
+                DType::kF32, VaeParts::kDecoder);
   SerialSeams seams;
   Context context = seams.context(dry.stream(), dry.arena(), {}, {});
   const Footprint decoded = dry_decode(dry, vae, context, 60, 104, 2);
@@ -269,7 +269,7 @@ TEST(WanVae, MemoryOfTheRealDecoder) {
 
 TEST(WanVae, FrameCountsWithoutLatentAreRefusedWithNeighbours) {
   WanVaeBench bench;
-  const NetworkVae vae = load(bench, "vae21_tiny_encode3", DType::kF32, VaeParts::kEncoder);
+  const Vae vae = load(bench, "vae21_tiny_encode3", DType::kF32, VaeParts::kEncoder);
   const Tensor video(DType::kF32, {3, 6, 16, 16}), mean(DType::kF32, {16, 2, 2, 2});
   try {
     vae_encode(bench.context, vae, video, mean);
@@ -303,9 +303,9 @@ TEST(WanVae, OriginalNamesAreAccepted) {
     const std::string path = testing::TempDir() + "weft_vae_original.safetensors";
     write_safetensors(path, tensors);
     const TensorFile file = TensorFile::open(path);
-    const NetworkVae original(config.design(), file, bench.stream, DType::kF32);
-    const NetworkVae diffusers = load(bench, name, DType::kF32, VaeParts::kBoth);
-    NetworkVaeDecoder a(original, 2, 2), b(diffusers, 2, 2);
+    const Vae original(make_wan_vae_model(config), file, bench.stream, DType::kF32);
+    const Vae diffusers = load(bench, name, DType::kF32, VaeParts::kBoth);
+    VaeDecoder a(original, 2, 2), b(diffusers, 2, 2);
     for (int64_t i = 0; i < 2; ++i) {
       const Tensor latent = make_latent(config.z_dim, 2, 2, i);
       EXPECT_TRUE(bitwise_equal(decode_next(bench, a, latent), decode_next(bench, b, latent)));
@@ -346,7 +346,7 @@ TEST(WanVae, OriginalNamesOfTheRealVae) {
 
 TEST(WanVae, LatentStatistics) {
   WanVaeBench bench;
-  const NetworkVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kDecoder);
+  const Vae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kDecoder);
   const WanVaeConfig config = vae_config_of("vae21_tiny_decode3");
   const Tensor normal = make_latent(16, 3, 2, 0);
   Tensor latents(DType::kF32, {16, 3, 2});

@@ -29,7 +29,7 @@ TEST_P(Wav2Vec2Golden, HiddenStates) {
         open_audio_encoder(folder + "/config.json");
     const TensorFile file = open_part_weights(PartKind::kAudioEncoder, folder);
     const size_t live = tensor_bytes_live();
-    const std::unique_ptr<AudioEncoder> encoder = model->load(stream, file, dtype, {});
+    const std::unique_ptr<AudioEncoder> encoder = model->load(stream, file, {.dtype = dtype});
     const size_t held = tensor_bytes_live() - live;
     EXPECT_LE(encoder->bytes(), held);
     const Tensor samples = golden.input("waveform");
@@ -46,12 +46,13 @@ TEST_P(Wav2Vec2Golden, HiddenStates) {
     DryRun dry;
     std::unique_ptr<AudioEncoder> same;
     const Footprint loaded =
-        dry.measure([&] { same = model->load(dry.stream(), file, dtype, {}); });
+        dry.measure([&] { same = model->load(dry.stream(), file, {.dtype = dtype}); });
     if (GetParam().ops == std::string("cpu")) {
       EXPECT_EQ(loaded.held, held);
     }
     Context dry_context = seams.context(dry.stream(), dry.arena(), {}, TokenRanges::all(rows));
-    EXPECT_EQ(arena.high_water(), dry_encode(dry, *same, dry_context, samples.count()).arena);
+    EXPECT_EQ(arena.high_water(),
+              dry_encode(dry, *same, dry_context, samples, [](auto...) {}).arena);
   }
 }
 
@@ -117,8 +118,8 @@ class Wav2Vec2Random : public testing::Test {
       Arena arena(size_t{1} << 26);
       SerialSeams seams;
       const auto encoder = Wav2Vec2::load(
-          open_part_weights(PartKind::kAudioEncoder, path_), config_, stream, DType::kF32,
-          width_part(config_.blocks.heads, config_.blocks.ffn, parts, rank));
+          open_part_weights(PartKind::kAudioEncoder, path_), config_, stream,
+          {.width = width_part(config_.blocks.heads, config_.blocks.ffn, parts, rank)});
       Context context{stream, arena, seams.mixer, reducer, seams.halo, {}, TokenRanges::all(1)};
       encoder.encode(context, samples, [&](int64_t, const TensorView& state) {
         const std::vector<double> values = to_f64(state);
@@ -235,8 +236,8 @@ TEST_F(Wav2Vec2Random, PiecesOfALongSoundEqualTheDefinition) {
 TEST_F(Wav2Vec2Random, SoundsOfIllegalLengthAreErrors) {
   write("", false);
   Stream stream = Stream::cpu(1);
-  const auto encoder = Wav2Vec2::load(open_part_weights(PartKind::kAudioEncoder, path_), config_,
-                                      stream, DType::kF32);
+  const auto encoder =
+      Wav2Vec2::load(open_part_weights(PartKind::kAudioEncoder, path_), config_, stream);
   Arena arena(size_t{1} << 26);
   SerialSeams seams;
   Context context = seams.context(stream, arena, {}, TokenRanges::all(1));
@@ -260,7 +261,7 @@ TEST_F(Wav2Vec2Random, ForeignTensorsAreNamed) {
   config_.blocks.layers = 3;
   Stream stream = Stream::cpu(1);
   try {
-    Wav2Vec2::load(open_part_weights(PartKind::kAudioEncoder, path_), config_, stream, DType::kF32);
+    Wav2Vec2::load(open_part_weights(PartKind::kAudioEncoder, path_), config_, stream);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kModel);
@@ -268,8 +269,7 @@ TEST_F(Wav2Vec2Random, ForeignTensorsAreNamed) {
               std::string::npos);
   }
   config_.blocks.layers = 1;
-  EXPECT_THROW(Wav2Vec2::load(open_part_weights(PartKind::kAudioEncoder, path_), config_, stream,
-                              DType::kF32),
+  EXPECT_THROW(Wav2Vec2::load(open_part_weights(PartKind::kAudioEncoder, path_), config_, stream),
                Error);
 }
 

@@ -17,53 +17,32 @@ struct Frame {
   bool is_text = false;
 };
 
-class WebSocketPeer {
- public:
-  virtual ~WebSocketPeer() = default;
-  virtual void enqueue(Frame frame) = 0;
-  virtual void close_after_queue(uint16_t code, std::string reason) = 0;
-};
+class WebSocketConnection;
 
 class SocketHandle final : public WebSocket {
  public:
-  SocketHandle(std::shared_ptr<net::io_context> io, std::weak_ptr<WebSocketPeer> peer, size_t limit)
-      : io_(std::move(io)), peer_(std::move(peer)), limit_(limit) {}
+  SocketHandle(std::shared_ptr<net::io_context> io, std::weak_ptr<WebSocketConnection> connection,
+               size_t limit)
+      : io_(std::move(io)), connection_(std::move(connection)), limit_(limit) {}
 
   bool send_text(std::string message) override { return send({std::move(message), true}); }
   bool send_binary(std::string message) override { return send({std::move(message), false}); }
   size_t queued_bytes() const override { return queued_; }
-  void close(uint16_t code, std::string reason) override {
-    if (!is_open_.exchange(false)) return;
-    net::post(*io_, [peer = peer_, code, reason = std::move(reason)] {
-      if (const auto alive = peer.lock()) alive->close_after_queue(code, reason);
-    });
-  }
+  void close(uint16_t code, std::string reason) override;
   void sent(size_t bytes) { queued_ -= bytes; }
   void ended() { is_open_ = false; }
 
  private:
-  bool send(Frame frame) {
-    const size_t bytes = frame.data.size();
-    if (!is_open_) return false;
-    if (queued_.fetch_add(bytes) + bytes > limit_) {
-      queued_ -= bytes;
-      return false;
-    }
-    net::post(*io_, [peer = peer_, frame = std::move(frame)]() mutable {
-      if (const auto alive = peer.lock()) alive->enqueue(std::move(frame));
-    });
-    return true;
-  }
+  bool send(Frame frame);
 
   const std::shared_ptr<net::io_context> io_;
-  const std::weak_ptr<WebSocketPeer> peer_;
+  const std::weak_ptr<WebSocketConnection> connection_;
   const size_t limit_;
   std::atomic<size_t> queued_{0};
   std::atomic<bool> is_open_{true};
 };
 
 class WebSocketConnection final : public Connection,
-                                  public WebSocketPeer,
                                   public std::enable_shared_from_this<WebSocketConnection> {
  public:
   WebSocketConnection(Core& core, ServerStream stream, SlotPtr slot)
@@ -102,12 +81,12 @@ class WebSocketConnection final : public Connection,
     });
   }
 
-  void enqueue(Frame frame) override {
+  void enqueue(Frame frame) {
     if (close_code_ || !handle_) return;
     queue_.push_back(std::move(frame));
     if (queue_.size() == 1) write();
   }
-  void close_after_queue(uint16_t code, std::string reason) override {
+  void close_after_queue(uint16_t code, std::string reason) {
     if (close_code_) return;
     if (handle_) handle_->ended();
     close_code_ = code;
@@ -240,6 +219,26 @@ class WebSocketConnection final : public Connection,
   double allowance_ = -1;
   Clock::time_point counted_ = Clock::now();
 };
+
+void SocketHandle::close(uint16_t code, std::string reason) {
+  if (!is_open_.exchange(false)) return;
+  net::post(*io_, [connection = connection_, code, reason = std::move(reason)] {
+    if (const auto alive = connection.lock()) alive->close_after_queue(code, reason);
+  });
+}
+
+bool SocketHandle::send(Frame frame) {
+  const size_t bytes = frame.data.size();
+  if (!is_open_) return false;
+  if (queued_.fetch_add(bytes) + bytes > limit_) {
+    queued_ -= bytes;
+    return false;
+  }
+  net::post(*io_, [connection = connection_, frame = std::move(frame)]() mutable {
+    if (const auto alive = connection.lock()) alive->enqueue(std::move(frame));
+  });
+  return true;
+}
 
 }  // namespace
 

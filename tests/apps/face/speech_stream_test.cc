@@ -85,7 +85,7 @@ class SpeechStream : public testing::Test {
     const int64_t rows = feature_rows(traits, count);
     Tensor features(DType::kF32, {traits.states, traits.columns, pictures});
     EncoderSeams seams(one);
-    Context context = seams.context(stream, arena, Pass{}, traits.split(), traits.rows(count));
+    Context context = seams.context(stream, arena, Pass{}, traits, traits.rows(count));
     parts.audio_encoder(stream)->encode(
         context, TensorView(const_cast<float*>(samples.data()), DType::kF32, {count}),
         [&](int64_t k, const TensorView& state) {

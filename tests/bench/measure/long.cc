@@ -176,7 +176,7 @@ class LongBench {
     const Request request =
         std::holds_alternative<Queue>(measured.method) ? measured : resolved(Queue());
     const Queue& queue = std::get<Queue>(request.method);
-    const VaeTraits& vae = model_->directory.vae_model->traits();
+    const VaeTraits& vae = model_->directory.vae_model->traits;
     Borders borders{.frames = {}, .latent_frames = vae.temporal_factor};
     for (int block = 1; block < queue.segments(vae.latent_frames(request.frames)); ++block)
       borders.frames.push_back(vae.frames(queue.frames().first(block)));
