@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
-#include "models/config_check.h"
+#include "models/config_reader.h"
 #include "models/files/components.h"
 #include "models/files/model_index.h"
 #include "models/files/root_parts.h"

@@ -85,15 +85,15 @@ KlVaeConfig KlVaeConfig::from_tensors(const TensorFile& file) {
   config.quant_conv = sizes.has("quant_conv.weight");
   config.post_quant_conv = sizes.has("post_quant_conv.weight");
   if (config.in_channels != 3 || config.out_channels != 3)
-    sizes.refuse("its pictures have " + std::to_string(config.in_channels) + " and " +
-                 std::to_string(config.out_channels) + " channels (legal: 3)");
+    sizes.refuse("its pictures have ", config.in_channels, " and ", config.out_channels,
+                 " channels (legal: 3)");
   if (config.latent_channels != kFluxChannels)
-    sizes.refuse("the scale of its " + std::to_string(config.latent_channels) +
+    sizes.refuse("the scale of its ", config.latent_channels,
                  " latent channels is not known (legal without one: 16, as FLUX.1's VAE has)");
   for (const int64_t width : config.channels)
     if (width % config.groups)
-      sizes.refuse("a width of " + std::to_string(width) + " is no multiple of " +
-                   std::to_string(config.groups) + ", the groups of its norms");
+      sizes.refuse("a width of ", width, " is no multiple of ", config.groups,
+                   ", the groups of its norms");
   config.scaling_factor = kFluxScale;
   config.shift_factor = kFluxShift;
   return config;
@@ -103,9 +103,9 @@ std::string to_string(const KlVaeConfig& config) {
   std::string widths;
   for (const int64_t width : config.channels)
     widths += (widths.empty() ? "" : ", ") + std::to_string(width);
-  const std::string factor = std::to_string(config.spatial_factor());
-  return "AutoencoderKL: " + std::to_string(config.latent_channels) + " latent channels, " +
-         factor + "x" + factor + ", widths " + widths;
+  const int64_t side = config.spatial_factor();
+  return text_of("AutoencoderKL: ", config.latent_channels, " latent channels, ", side, "x", side,
+                 ", widths ", widths);
 }
 
 }  // namespace weft

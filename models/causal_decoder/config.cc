@@ -3,10 +3,9 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "io/json.h"
 #include "models/causal_decoder/decoder.h"
 #include "models/causal_decoder/names.h"
-#include "models/config_check.h"
+#include "models/config_reader.h"
 #include "models/files/tensor_sizes.h"
 
 namespace weft {
@@ -17,29 +16,18 @@ constexpr IntRange kWidths{1, 1 << 20};
 constexpr IntRange kCounts{1, 4096};
 constexpr const char* kSeeingType = "qwen2_5_vl";
 
-[[noreturn]] void refuse(const std::string& path, const std::string& field,
-                         const std::string& value, const std::string& legal) {
-  throw Error(ErrorKind::kModel, path + ": " + field + " is " + value + ", legal: " + legal);
-}
-
 // Reads rope_theta, which newer files have in rope_parameters. Any scaling of positions is refused.
-double read_theta(const nlohmann::json& json, const std::string& path) {
-  double theta = json_number_or(json, "rope_theta", path, 10000.0);
+void read_theta(ConfigReader& fields, double& theta) {
+  theta = 10000;
+  fields.optional("rope_theta", theta, kAboveOne);
   for (const char* field : {"rope_parameters", "rope_scaling"}) {
-    if (!json_has(json, field)) continue;
-    const nlohmann::json& rope = json[field];
-    const std::string what = path + ": " + field;
-    if (!rope.is_object()) throw Error(ErrorKind::kModel, what + " must be an object or null");
-    const std::string type =
-        json_string_or(rope, "rope_type", what, json_string_or(rope, "type", what, "default"));
+    if (!fields.has(field)) continue;
+    ConfigReader rope = fields.part(field);
     // "mrope" has sections for the rows and columns of pictures. For text it equals "default".
-    if (type != "default" && type != "mrope")
-      refuse(path, std::string(field) + ".rope_type", "\"" + type + "\"", "\"default\"");
-    theta = json_number_or(rope, "rope_theta", what, theta);
+    rope.only(rope.has("rope_type") ? "rope_type" : "type", {"default", "mrope"});
+    rope.optional("rope_theta", theta, kAboveOne);
+    rope.finish("the rotary embedding of a decoder", OtherKeys::kIgnored);
   }
-  if (!(theta > 1) || !std::isfinite(theta))
-    refuse(path, "rope_theta", std::to_string(theta), "finite and above 1");
-  return theta;
 }
 
 // Returns the fields of the language part of a model that also sees pictures. Newer files have them
@@ -47,9 +35,9 @@ double read_theta(const nlohmann::json& json, const std::string& path) {
 nlohmann::json language_part(const nlohmann::json& json, const std::string& path) {
   nlohmann::json part = json;
   if (json_has(json, "text_config")) {
-    if (!json.at("text_config").is_object())
-      refuse(path, "text_config", json.at("text_config").dump(), "an object");
-    part.update(json.at("text_config"));
+    const nlohmann::json& text = json.at("text_config");
+    if (!text.is_object()) refuse_model(path, "text_config is ", text.dump(), ", legal: an object");
+    part.update(text);
     if (json_has(json, "tie_word_embeddings"))
       part["tie_word_embeddings"] = json.at("tie_word_embeddings");
   }
@@ -60,44 +48,33 @@ nlohmann::json language_part(const nlohmann::json& json, const std::string& path
 }  // namespace
 
 DecoderConfig DecoderConfig::from_json_file(const std::string& path) {
-  const nlohmann::json file = read_config(path);
-  const bool sees = json_string(file, "model_type", path) == kSeeingType;
-  const nlohmann::json json = sees ? language_part(file, path) : file;
-  const std::string type = json_string(json, "model_type", path);
-  if (!is_decoder_type(type))
-    refuse(path, "model_type", "\"" + type + "\"",
-           "\"qwen2\", \"qwen3\", \"" + std::string(kSeeingType) + "\"");
-  const std::string act = json_string_or(json, "hidden_act", path, "silu");
-  if (act != "silu") refuse(path, "hidden_act", "\"" + act + "\"", "\"silu\"");
-  if (json_bool_or(json, "use_sliding_window", path, false))
-    refuse(path, "use_sliding_window", "true", "false");
+  nlohmann::json json = read_config(path);
+  if (json_string(json, "model_type", path) == kSeeingType) json = language_part(json, path);
+  ConfigReader fields(json, path);
+  fields.only("model_type", {"qwen2", "qwen3", kSeeingType});
   DecoderConfig config;
-  config.head_norms = type == "qwen3";
-  config.projection_biases = json_bool_or(json, "attention_bias", path, type == "qwen2");
-  if (config.projection_biases != (type == "qwen2"))
-    refuse(path, "attention_bias", config.projection_biases ? "true" : "false",
-           type == "qwen2" ? "true" : "false");
-  config.hidden = json_int(json, "hidden_size", path, kWidths);
-  config.ffn = json_int(json, "intermediate_size", path, kWidths);
-  config.vocab = json_int(json, "vocab_size", path, {1, 1 << 24});
-  config.layers = static_cast<int>(json_int(json, "num_hidden_layers", path, {1, 1024}));
-  config.heads = static_cast<int>(json_int(json, "num_attention_heads", path, kCounts));
-  config.kv_heads =
-      static_cast<int>(json_int_or(json, "num_key_value_heads", path, config.heads, kCounts));
-  if (config.heads % config.kv_heads)
-    refuse(path, "num_key_value_heads", std::to_string(config.kv_heads),
-           "a divisor of num_attention_heads, " + std::to_string(config.heads));
-  config.head_dim = static_cast<int>(
-      json_int_or(json, "head_dim", path, config.hidden / config.heads, {2, 1024}));
-  if (config.head_dim % 2)
-    refuse(path, "head_dim", std::to_string(config.head_dim), "an even number");
-  config.tied = json_bool_or(json, "tie_word_embeddings", path, false);
-  config.eps = static_cast<float>(json_number_or(json, "rms_norm_eps", path, config.eps));
-  if (!(config.eps > 0) || !std::isfinite(config.eps))
-    throw Error(ErrorKind::kModel, path + ": rms_norm_eps must be positive and finite");
-  config.rope_theta = read_theta(json, path);
-  config.max_positions =
-      json_int_or(json, "max_position_embeddings", path, config.max_positions, {1, 1 << 24});
+  config.head_norms = json.at("model_type") == "qwen3";
+  config.projection_biases = !config.head_norms;
+  fields.only("attention_bias", {config.projection_biases});
+  fields.required("hidden_size", config.hidden, kWidths);
+  fields.required("intermediate_size", config.ffn, kWidths);
+  fields.required("vocab_size", config.vocab, IntRange{1, 1 << 24});
+  fields.required("num_hidden_layers", config.layers, IntRange{1, 1024});
+  fields.required("num_attention_heads", config.heads, kCounts);
+  fields.optional("num_key_value_heads", config.kv_heads, kCounts);
+  fields.divides("num_key_value_heads", "num_attention_heads");
+  fields.optional("head_dim", config.head_dim, IntRange{2, 1024});
+  fields.optional("tie_word_embeddings", config.tied);
+  fields.optional("rms_norm_eps", config.eps, kPositive);
+  fields.optional("max_position_embeddings", config.max_positions, IntRange{1, 1 << 24});
+  fields.only("hidden_act", {"silu"});
+  fields.only("use_sliding_window", {false});
+  read_theta(fields, config.rope_theta);
+  fields.finish("the configuration of a " + decoder_families() + " decoder", OtherKeys::kIgnored);
+  if (!config.kv_heads) config.kv_heads = config.heads;
+  if (!config.head_dim) config.head_dim = static_cast<int>(config.hidden / config.heads);
+  if (config.head_dim < 2 || config.head_dim % 2)
+    refuse_model(path, "head_dim is ", config.head_dim, ", legal: an even number");
   return config;
 }
 
@@ -112,7 +89,8 @@ double metadata_number(const TensorFile& file, const std::string& key, double fa
   char* end = nullptr;
   const double value = std::strtod(found->second.c_str(), &end);
   if (found->second.empty() || *end || !std::isfinite(value) || !(value > 0))
-    refuse(file.files().front(), found->first, "\"" + found->second + "\"", "finite and above 0");
+    refuse_model(file.files().front(), found->first, " is \"", found->second,
+                 "\", legal: finite and above 0");
   return value;
 }
 
@@ -138,8 +116,8 @@ DecoderConfig DecoderConfig::from_tensors(const TensorFile& file) {
                                                      : kHeadDim;
   if (head < 2 || head > 1024 || head % 2 || queries % head || keys % head || queries % keys ||
       queries / head > 4096)
-    sizes.refuse("heads of " + std::to_string(head) + " columns do not divide " +
-                 std::to_string(queries) + " of queries and " + std::to_string(keys) + " of keys");
+    sizes.refuse("heads of ", head, " columns do not divide ", queries, " of queries and ", keys,
+                 " of keys");
   config.head_dim = static_cast<int>(head);
   config.heads = static_cast<int>(queries / head);
   config.kv_heads = static_cast<int>(keys / head);
@@ -148,21 +126,18 @@ DecoderConfig DecoderConfig::from_tensors(const TensorFile& file) {
   config.eps =
       static_cast<float>(metadata_number(file, "attention.layer_norm_rms_epsilon", config.eps));
   if (!(config.rope_theta > 1))
-    throw Error(ErrorKind::kModel, shown_name(file) + ": rope.freq_base is " +
-                                       std::to_string(config.rope_theta) + " (legal: above 1)");
+    refuse_model(shown_name(file), "rope.freq_base is ", std::to_string(config.rope_theta),
+                 " (legal: above 1)");
   if (!(config.eps > 0) || !std::isfinite(config.eps))
-    throw Error(ErrorKind::kModel, shown_name(file) + ": attention.layer_norm_rms_epsilon is " +
-                                       std::to_string(config.eps) +
-                                       " as f32 (legal: positive and finite)");
+    refuse_model(shown_name(file), "attention.layer_norm_rms_epsilon is ",
+                 std::to_string(config.eps), " as f32 (legal: positive and finite)");
   return config;
 }
 
 std::string to_string(const DecoderConfig& config) {
-  const auto text = [](int64_t value) { return std::to_string(value); };
-  return std::string(config.head_norms ? "Qwen3" : "Qwen2.5") + " decoder: width " +
-         text(config.hidden) + ", " + text(config.heads) + " query and " + text(config.kv_heads) +
-         " key heads x " + text(config.head_dim) + ", " + text(config.layers) + " layers, ffn " +
-         text(config.ffn) + ", vocabulary " + text(config.vocab);
+  return text_of(config.head_norms ? "Qwen3" : "Qwen2.5", " decoder: width ", config.hidden, ", ",
+                 config.heads, " query and ", config.kv_heads, " key heads x ", config.head_dim,
+                 ", ", config.layers, " layers, ffn ", config.ffn, ", vocabulary ", config.vocab);
 }
 
 bool is_decoder_type(const std::string& model_type) {

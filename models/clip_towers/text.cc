@@ -1,10 +1,8 @@
 #include "models/clip_towers/text.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
-#include "io/json.h"
-#include "models/config_check.h"
+#include "models/config_reader.h"
 
 namespace weft {
 
@@ -38,13 +36,12 @@ class ClipTextModel final : public TextEncoderModel {
 }  // namespace
 
 ClipTextConfig ClipTextConfig::from_json_file(const std::string& path) {
-  const nlohmann::json json = read_config(path);
-  ClipTextConfig config;
-  config.blocks = clip_blocks_from_json_file(path);
-  config.vocab_size = json_int(json, "vocab_size", path, {1, 1 << 24});
-  config.positions =
-      json_int_or(json, "max_position_embeddings", path, config.positions, {1, 1 << 20});
-  config.end_id = json_int_or(json, "eos_token_id", path, config.end_id, {0, 1 << 24});
+  ConfigReader fields(path);
+  ClipTextConfig config{.blocks = read_clip_blocks(fields)};
+  fields.required("vocab_size", config.vocab_size, IntRange{1, 1 << 24});
+  fields.optional("max_position_embeddings", config.positions, IntRange{1, 1 << 20});
+  fields.optional("eos_token_id", config.end_id, IntRange{0, 1 << 24});
+  fields.finish("the configuration of a CLIP text tower", OtherKeys::kIgnored);
   return config;
 }
 
@@ -65,10 +62,8 @@ ClipTextConfig ClipTextConfig::from_tensors(const TensorFile& file) {
 }
 
 std::string to_string(const ClipTextConfig& config) {
-  return "CLIP text tower: vocabulary " + std::to_string(config.vocab_size) + ", " +
-         std::to_string(config.positions) + " positions, width " +
-         std::to_string(config.blocks.width) + ", " + std::to_string(config.blocks.layers) +
-         " layers";
+  return text_of("CLIP text tower: vocabulary ", config.vocab_size, ", ", config.positions,
+                 " positions, width ", config.blocks.width, ", ", config.blocks.layers, " layers");
 }
 
 std::vector<TensorSpec> clip_text_tensors(const ClipTextConfig& config) {
@@ -109,9 +104,8 @@ void ClipText::encode(Context& context, std::span<const int32_t> ids, const Tens
         out.to_string_shape(), "ids", n);
   if (n == 0) return;
   if (n > config_.positions)
-    throw Error(ErrorKind::kModel, "text encoder: a prompt of " + std::to_string(n) +
-                                       " ids (legal: at most " + std::to_string(config_.positions) +
-                                       ", its max_position_embeddings)");
+    refuse_model("text encoder", "a prompt of ", n, " ids (legal: at most ", config_.positions,
+                 ", its max_position_embeddings)");
   check_ids(ids, config_.vocab_size);
   const Arena::Scope scope(context.arena);
   const TensorView x = context.arena.alloc(DType::kF32, {n, d});

@@ -2,8 +2,9 @@
 
 namespace weft {
 
-EncoderBlocksConfig clip_blocks_from_json_file(const std::string& path) {
-  return EncoderBlocksConfig::from_json_file(path, kClipBlockNames, EncoderActivation::kQuickGelu);
+EncoderBlocksConfig read_clip_blocks(ConfigReader& fields) {
+  return EncoderBlocksConfig::read(fields, kClipBlockNames, EncoderActivation::kQuickGelu,
+                                   {"gelu", "quick_gelu"});
 }
 
 TensorSizes clip_sizes(const TensorFile& file, const ClipNames& names) {
@@ -19,8 +20,8 @@ EncoderBlocksConfig clip_blocks_from_tensors(const TensorSizes& sizes, int64_t h
   config.ffn = sizes.extent(kClipFirstLayer, 0);
   config.names = kClipBlockNames;
   if (config.width % head_dim)
-    sizes.refuse("a width of " + std::to_string(config.width) + " is not that of " + what +
-                 " (legal without one: multiples of " + std::to_string(head_dim) + ")");
+    sizes.refuse("a width of ", config.width,
+                 " is not that of " + what + " (legal without one: multiples of ", head_dim, ")");
   config.heads = config.width / head_dim;
   config.layers = sizes.count("encoder.layers.", ".mlp.fc1.weight");
   return config;

@@ -18,8 +18,8 @@ inline constexpr EncoderBlockNames kClipBlockNames{.norm1 = "layer_norm1",
                                                    .fc1 = "mlp.fc1",
                                                    .fc2 = "mlp.fc2"};
 
-// Reads the keys that both towers have. Error(kModel) names the key, its value and what is legal.
-EncoderBlocksConfig clip_blocks_from_json_file(const std::string& path);
+// Reads the fields that both towers have.
+EncoderBlocksConfig read_clip_blocks(ConfigReader& fields);
 
 // Returns a reader of sizes by Hugging Face names. Both arguments must outlive it.
 TensorSizes clip_sizes(const TensorFile& file, const ClipNames& names);

@@ -1,9 +1,6 @@
 #include "models/clip_towers/vision.h"
 
-#include <nlohmann/json.hpp>
-
-#include "io/json.h"
-#include "models/config_check.h"
+#include "models/config_reader.h"
 
 namespace weft {
 
@@ -34,19 +31,13 @@ class ClipVisionModel final : public ImageEncoderModel {
 }  // namespace
 
 ClipVisionConfig ClipVisionConfig::from_json_file(const std::string& path) {
-  const nlohmann::json json = read_config(path);
-  ClipVisionConfig config;
-  config.blocks = clip_blocks_from_json_file(path);
-  config.image_size = json_int(json, "image_size", path, {1, 1 << 14});
-  config.patch_size = json_int(json, "patch_size", path, {1, 1 << 10});
-  if (config.image_size % config.patch_size)
-    throw Error(ErrorKind::kModel, path + ": patch_size is " + std::to_string(config.patch_size) +
-                                       ", legal: a divisor of image_size, " +
-                                       std::to_string(config.image_size));
-  const int64_t colours = json_int_or(json, "num_channels", path, kColours, {1, 1 << 10});
-  if (colours != kColours)
-    throw Error(ErrorKind::kModel,
-                path + ": num_channels is " + std::to_string(colours) + ", legal: 3");
+  ConfigReader fields(path);
+  ClipVisionConfig config{.blocks = read_clip_blocks(fields)};
+  fields.required("image_size", config.image_size, IntRange{1, 1 << 14});
+  fields.required("patch_size", config.patch_size, IntRange{1, 1 << 10});
+  fields.divides("patch_size", "image_size");
+  fields.only("num_channels", {kColours});
+  fields.finish("the configuration of a CLIP vision tower", OtherKeys::kIgnored);
   return config;
 }
 
@@ -66,16 +57,14 @@ ClipVisionConfig ClipVisionConfig::from_tensors(const TensorFile& file) {
   int64_t side = 1;
   while (side * side < patches) ++side;
   if (side * side != patches)
-    sizes.refuse(std::to_string(patches) +
-                 " patches are not those of a ViT-H (legal without one: a square)");
+    sizes.refuse(patches, " patches are not those of a ViT-H (legal without one: a square)");
   config.image_size = side * config.patch_size;
   return config;
 }
 
 std::string to_string(const ClipVisionConfig& config) {
-  return "CLIP vision tower: " + std::to_string(config.image_size) + " pixels, patch " +
-         std::to_string(config.patch_size) + ", width " + std::to_string(config.blocks.width) +
-         ", " + std::to_string(config.blocks.layers) + " layers";
+  return text_of("CLIP vision tower: ", config.image_size, " pixels, patch ", config.patch_size,
+                 ", width ", config.blocks.width, ", ", config.blocks.layers, " layers");
 }
 
 std::vector<TensorSpec> clip_vision_tensors(const ClipVisionConfig& config) {

@@ -6,7 +6,7 @@
 #include "io/json.h"
 #include "io/weights/weights_file.h"
 #include "kernels/dry_run.h"
-#include "models/config_check.h"
+#include "models/config_reader.h"
 #include "models/registry.h"
 
 namespace weft {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/check.h"
-
 namespace weft {
 
 std::string shown_name(const TensorFile& file) {
@@ -32,16 +30,14 @@ std::vector<int64_t> TensorSizes::restored(const std::string& name, const Tensor
 TensorView TensorSizes::shape(const std::string& name, int rank) const {
   const std::string spelled = spelling_(name);
   if (!file_.contains(spelled))
-    throw Error(ErrorKind::kModel,
-                shown_name(file_) + ": " + spelled +
-                    ", from which sizes follow where no config.json gives them, is missing");
+    refuse_model(shown_name(file_), spelled,
+                 ", from which sizes follow where no config.json gives them, is missing");
   TensorView view = file_.describe(spelled);
   if (view.rank < rank) view = TensorView(nullptr, view.dtype, restored(name, view, rank));
   const auto legal = [&](int64_t extent) { return 1 <= extent && extent <= widest_; };
   if (view.rank != rank || !std::ranges::all_of(view.shape(), legal))
-    throw Error(ErrorKind::kModel, shown_name(file_) + ": " + spelled + " is " +
-                                       view.to_string_shape() + " (legal: " + std::to_string(rank) +
-                                       " dimensions of 1 to " + std::to_string(widest_) + ")");
+    refuse_model(shown_name(file_), spelled, " is ", view.to_string_shape(), " (legal: ", rank,
+                 " dimensions of 1 to ", widest_, ")");
   return view;
 }
 
@@ -60,13 +56,8 @@ int TensorSizes::count(const std::string& list, const std::string& part) const {
 
 int TensorSizes::heads(int64_t width, int64_t columns) const {
   if (columns < 1 || width % columns)
-    refuse("heads of " + std::to_string(columns) + " columns do not divide a width of " +
-           std::to_string(width));
+    refuse("heads of ", columns, " columns do not divide a width of ", width);
   return static_cast<int>(width / columns);
-}
-
-void TensorSizes::refuse(const std::string& why) const {
-  throw Error(ErrorKind::kModel, shown_name(file_) + ": no config.json, and " + why);
 }
 
 }  // namespace weft

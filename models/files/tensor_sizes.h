@@ -4,6 +4,7 @@
 #include <string>
 
 #include "io/weights/tensor_file.h"
+#include "models/config_reader.h"
 
 namespace weft {
 
@@ -35,7 +36,10 @@ class TensorSizes {
   // divide it.
   int heads(int64_t width, int64_t columns) const;
   // Throws Error(kModel): "<file>: no config.json, and <why>".
-  [[noreturn]] void refuse(const std::string& why) const;
+  template <class... Parts>
+  [[noreturn]] void refuse(const Parts&... why) const {
+    refuse_model(shown_name(file_), "no config.json, and ", why...);
+  }
 
  private:
   std::vector<int64_t> restored(const std::string& name, const TensorView& view, int rank) const;

@@ -1,77 +1,55 @@
 // Reads the weft.json of a model directory.
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
-#include "io/json.h"
-#include "models/config_check.h"
+#include "models/config_reader.h"
 #include "models/registry.h"
 
 namespace weft {
 
 namespace {
 
-StreamDefaults read_stream(const nlohmann::json& json, const std::string& file,
-                           const DefaultSettings& model) {
-  const std::string what = file + ": stream";
-  if (!json.is_object())
-    throw Error(ErrorKind::kModel, what + " = " + json.dump() + " (legal: an object)");
-  ConfigCheck check(json, what);
-  check.keys({"caption", "block_frames", "window_frames"}, {"moods", "clean_pass"});
-  check.finish("the settings of streams");
+StreamDefaults read_stream(ConfigReader fields, const DefaultSettings& model) {
   constexpr IntRange kFrames{1, 1 << 16};
-  StreamDefaults out{.caption = json_string(json, "caption", what),
-                     .moods = {},
-                     .width = model.width,
-                     .height = model.height,
-                     .fps = model.fps,
-                     .steps = model.steps,
-                     .solver = {},
-                     .segment_frames = json_int(json, "block_frames", what, kFrames),
-                     .window_frames = json_int(json, "window_frames", what, kFrames),
-                     .clean_pass = json_bool_or(json, "clean_pass", what, false),
-                     .picture = {},
-                     .needs_lora = {}};
-  if (json_has(json, "moods")) out.moods = json_strings(json, "moods", what);
+  StreamDefaults out;
+  out.width = model.width;
+  out.height = model.height;
+  out.fps = model.fps;
+  out.steps = model.steps;
+  fields.required("caption", out.caption);
+  fields.optional("moods", out.moods);
+  fields.required("block_frames", out.segment_frames, kFrames);
+  fields.required("window_frames", out.window_frames, kFrames);
+  fields.optional("clean_pass", out.clean_pass);
+  fields.finish("the settings of streams");
   if (out.moods.empty() != (out.caption.find("{mood}") == std::string::npos))
-    throw Error(ErrorKind::kModel,
-                what + ": caption = '" + out.caption + "', and " +
-                    std::to_string(out.moods.size()) +
-                    " moods (legal: moods and a caption with {mood}, or neither)");
+    refuse_model(fields.path(), "caption = '", out.caption, "', and ", out.moods.size(),
+                 " moods (legal: moods and a caption with {mood}, or neither)");
   return out;
 }
 
 }  // namespace
 
 DefaultSettings read_weft_json(const std::string& path) {
-  const nlohmann::json json = read_config(path);
-  ConfigCheck check(json, path);
-  check.keys({},
-             {"name", "negative_prompt", "width", "height", "num_frames", "trained_frames", "fps",
-              "steps", "guidance_scale", "guidance_scale_2", "flow_shift", "teacache", "stream"});
-  check.finish("a file of default settings");
-  constexpr IntRange kPositive{1, 1 << 20};
+  constexpr IntRange kCounts{1, 1 << 20};
+  ConfigReader fields(path);
   DefaultSettings out;
   out.origin = "weft.json";
-  out.name = json_string_or(json, "name", path,
-                            std::filesystem::path(path).parent_path().filename().string());
-  out.negative_prompt = json_string_or(json, "negative_prompt", path, "");
-  out.width = json_int_or(json, "width", path, out.width, kPositive);
-  out.height = json_int_or(json, "height", path, out.height, kPositive);
-  out.frames = json_int_or(json, "num_frames", path, out.frames, kPositive);
-  if (json_has(json, "trained_frames"))
-    out.trained_frames = json_int_or(json, "trained_frames", path, out.frames, kPositive);
-  out.fps = json_number_or(json, "fps", path, out.fps);
-  out.steps = static_cast<int>(json_int_or(json, "steps", path, out.steps, kPositive));
-  out.guidance_scale = json_number_or(json, "guidance_scale", path, out.guidance_scale);
-  if (json_has(json, "guidance_scale_2"))
-    out.guidance_scale_2 = json_number(json, "guidance_scale_2", path);
-  if (json_has(json, "flow_shift")) out.flow_shift = json_number(json, "flow_shift", path);
-  if (json_has(json, "teacache")) out.teacache = json_numbers(json, "teacache", path);
-  if (json_has(json, "stream"))
-    out.stream = read_stream(json_field(json, "stream", path), path, out);
-  if (out.fps <= 0)
-    throw Error(ErrorKind::kModel,
-                path + ": fps = " + std::to_string(out.fps) + " (legal: above 0)");
+  out.name = std::filesystem::path(path).parent_path().filename().string();
+  fields.optional("name", out.name);
+  fields.optional("negative_prompt", out.negative_prompt);
+  fields.optional("width", out.width, kCounts);
+  fields.optional("height", out.height, kCounts);
+  fields.optional("num_frames", out.frames, kCounts);
+  fields.optional("trained_frames", out.trained_frames, kCounts);
+  fields.optional("fps", out.fps, kPositive);
+  fields.optional("steps", out.steps, kCounts);
+  fields.optional("guidance_scale", out.guidance_scale, kFinite);
+  fields.optional("guidance_scale_2", out.guidance_scale_2, kFinite);
+  fields.optional("flow_shift", out.flow_shift, kFinite);
+  fields.optional("teacache", out.teacache, kFinite);
+  fields.ignored({"stream"});
+  fields.finish("a file of default settings");
+  if (fields.has("stream")) out.stream = read_stream(fields.part("stream"), out);
   return out;
 }
 

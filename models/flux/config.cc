@@ -1,8 +1,5 @@
 // The FLUX.1 transformer's configuration: config file, tensor list and counts.
-#include <nlohmann/json.hpp>
-
-#include "io/json.h"
-#include "models/config_check.h"
+#include "models/config_reader.h"
 #include "models/flux/transformer.h"
 
 namespace weft {
@@ -17,20 +14,6 @@ constexpr int64_t kFrequencies = 256;  // of the embedders of the timestep and o
 constexpr double kRopeTheta = 10000;
 constexpr char kAxes[] = "axes_dims_rope";
 
-void check_keys(const nlohmann::json& json, const std::string& path) {
-  ConfigCheck check(json, path);
-  check.keys({"attention_head_dim", "num_attention_heads", "num_layers", "num_single_layers",
-              "joint_attention_dim", "pooled_projection_dim"},
-             {kAxes, "guidance_embeds", "in_channels", "out_channels", "patch_size"});
-  // The pipeline cuts the latent into patches, and the transformer sees their values as channels.
-  if (json_has(json, "patch_size") && json.at("patch_size") != 1)
-    check.refuse("patch_size", "only 1 is supported");
-  if (json_has(json, "out_channels") && json_has(json, "in_channels") &&
-      json.at("out_channels") != json.at("in_channels"))
-    check.refuse("out_channels", "only null and the value of in_channels are supported");
-  check.finish("a FLUX.1 transformer's configuration");
-}
-
 }  // namespace
 
 const StreamNames kFluxLatent{"norm1.linear", "ff.net.0.proj", "ff.net.2"};
@@ -38,36 +21,38 @@ const StreamNames kFluxText =
     text_stream("norm1_context.linear", "ff_context.net.0.proj", "ff_context.net.2");
 
 FluxConfig FluxConfig::from_json_file(const std::string& path) {
-  const nlohmann::json json = read_config(path);
-  check_keys(json, path);
+  ConfigReader fields(path);
   FluxConfig config;
-  config.heads = static_cast<int>(json_int(json, "num_attention_heads", path, kHeads));
-  config.head_dim = static_cast<int>(json_int(json, "attention_head_dim", path, kHeadDim));
-  config.double_blocks = static_cast<int>(json_int(json, "num_layers", path, kLayers));
-  config.single_blocks = static_cast<int>(json_int(json, "num_single_layers", path, kLayers));
-  config.text_dim = json_int(json, "joint_attention_dim", path, kWidth);
-  config.pooled_dim = json_int(json, "pooled_projection_dim", path, kWidth);
-  config.guidance_embeds = json_bool_or(json, "guidance_embeds", path, false);
+  config.guidance_embeds = false;
+  fields.required("num_attention_heads", config.heads, kHeads);
+  fields.required("attention_head_dim", config.head_dim, kHeadDim);
+  fields.required("num_layers", config.double_blocks, kLayers);
+  fields.required("num_single_layers", config.single_blocks, kLayers);
+  fields.required("joint_attention_dim", config.text_dim, kWidth);
+  fields.required("pooled_projection_dim", config.pooled_dim, kWidth);
+  fields.optional("guidance_embeds", config.guidance_embeds);
+  int64_t in = config.patch_dim();
+  fields.optional("in_channels", in, kWidth);
+  fields.same("out_channels", "in_channels");
+  // The pipeline cuts the latent into patches, and the transformer sees their values as channels.
+  fields.only("patch_size", {1});
+  fields.optional(kAxes, config.axes_dims, kHeadDim);
+  fields.finish("a FLUX.1 transformer's configuration");
   const int64_t places = config.patch[1] * config.patch[2];
-  const int64_t in = json_int_or(json, "in_channels", path, config.patch_dim(), kWidth);
   if (in % places)
-    throw Error(ErrorKind::kModel, path + ": in_channels is " + std::to_string(in) +
-                                       " (legal: multiples of " + std::to_string(places) +
-                                       ", the places of a patch)");
+    refuse_model(path, "in_channels is ", in, " (legal: multiples of ", places,
+                 ", the places of a patch)");
   config.channels = in / places;
-  read_axes(json, kAxes, path, kHeadDim, config.axes_dims);
   check_rotary_axes(kAxes, config.axes_dims, config.head_dim, path);
   return config;
 }
 
 std::string to_string(const FluxConfig& config) {
-  const auto text = [](int64_t value) { return std::to_string(value); };
-  return "FLUX.1 transformer: width " + text(config.width()) + " = " + text(config.heads) +
-         " heads x " + text(config.head_dim) + ", " + text(config.double_blocks) +
-         " double-stream and " + text(config.single_blocks) + " single-stream blocks, ffn " +
-         text(config.ffn()) + ", channels " + text(config.channels) + ", text " +
-         text(config.text_dim) + " and " + text(config.pooled_dim) +
-         (config.guidance_embeds ? ", guidance embedded" : ", no guidance");
+  return text_of("FLUX.1 transformer: width ", config.width(), " = ", config.heads, " heads x ",
+                 config.head_dim, ", ", config.double_blocks, " double-stream and ",
+                 config.single_blocks, " single-stream blocks, ffn ", config.ffn(), ", channels ",
+                 config.channels, ", text ", config.text_dim, " and ", config.pooled_dim,
+                 config.guidance_embeds ? ", guidance embedded" : ", no guidance");
 }
 
 TransformerTraits FluxConfig::traits() const {

@@ -208,9 +208,8 @@ FluxConfig FluxConfig::from_tensors(const TensorFile& file) {
   int64_t axes = 0;
   for (const int64_t dims : config.axes_dims) axes += dims;
   if (width % head || head != axes)
-    sizes.refuse("heads of " + std::to_string(head) + " columns in a width of " +
-                 std::to_string(width) +
-                 " are not those of FLUX.1 (legal: " + std::to_string(axes) + ")");
+    sizes.refuse("heads of ", head, " columns in a width of ", width,
+                 " are not those of FLUX.1 (legal: ", axes, ")");
   config.head_dim = static_cast<int>(head);
   config.heads = static_cast<int>(width / head);
   config.channels = sizes.extent("x_embedder.weight", 1) / (config.patch[1] * config.patch[2]);

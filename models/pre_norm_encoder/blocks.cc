@@ -1,12 +1,10 @@
 #include "models/pre_norm_encoder/blocks.h"
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
-#include "io/json.h"
 #include "kernels/attention.h"
 #include "kernels/meter.h"
-#include "models/config_check.h"
+#include "models/config_reader.h"
 
 namespace weft {
 
@@ -21,31 +19,21 @@ std::string block_name(int64_t layer, const char* rest) {
 
 }  // namespace
 
-EncoderBlocksConfig EncoderBlocksConfig::from_json_file(const std::string& path,
-                                                        const EncoderBlockNames& names,
-                                                        EncoderActivation activation) {
-  const nlohmann::json json = read_config(path);
-  EncoderBlocksConfig config;
-  config.names = names;
-  config.width = json_int(json, "hidden_size", path, kWidths);
-  config.ffn = json_int(json, "intermediate_size", path, kWidths);
-  config.heads = json_int(json, "num_attention_heads", path, kHeads);
-  config.layers = json_int(json, "num_hidden_layers", path, kLayers);
-  if (config.width % config.heads)
-    throw Error(ErrorKind::kModel,
-                path + ": num_attention_heads is " + std::to_string(config.heads) +
-                    ", legal: a divisor of hidden_size, " + std::to_string(config.width));
-  constexpr const char* kGelu = "gelu";
-  constexpr const char* kQuickGelu = "quick_gelu";
-  const std::string act = json_string_or(
-      json, "hidden_act", path, activation == EncoderActivation::kGelu ? kGelu : kQuickGelu);
-  if (act != kGelu && act != kQuickGelu)
-    throw Error(ErrorKind::kModel,
-                path + ": hidden_act is \"" + act + "\", legal: \"gelu\", \"quick_gelu\"");
-  config.activation = act == kGelu ? EncoderActivation::kGelu : EncoderActivation::kQuickGelu;
-  config.eps = static_cast<float>(json_number_or(json, "layer_norm_eps", path, config.eps));
-  if (!(config.eps > 0) || !std::isfinite(config.eps))
-    throw Error(ErrorKind::kModel, path + ": layer_norm_eps must be positive and finite");
+EncoderBlocksConfig EncoderBlocksConfig::read(ConfigReader& fields, const EncoderBlockNames& names,
+                                              EncoderActivation activation,
+                                              const std::vector<Json>& legal) {
+  EncoderBlocksConfig config{.activation = activation, .names = names};
+  fields.required("hidden_size", config.width, kWidths);
+  fields.required("intermediate_size", config.ffn, kWidths);
+  fields.required("num_attention_heads", config.heads, kHeads);
+  fields.required("num_hidden_layers", config.layers, kLayers);
+  fields.divides("num_attention_heads", "hidden_size");
+  std::string act;
+  fields.optional("hidden_act", act);
+  fields.only("hidden_act", legal);
+  if (act == "gelu") config.activation = EncoderActivation::kGelu;
+  if (act == "quick_gelu") config.activation = EncoderActivation::kQuickGelu;
+  fields.optional("layer_norm_eps", config.eps, kPositive);
   return config;
 }
 

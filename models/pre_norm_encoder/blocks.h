@@ -10,6 +10,9 @@
 
 namespace weft {
 
+class ConfigReader;
+class Json;
+
 // The MLP's activation: GELU by the error function, or x sigmoid(1.702 x).
 enum class EncoderActivation : uint8_t { kGelu, kQuickGelu };
 
@@ -32,10 +35,10 @@ struct EncoderBlocksConfig {
   EncoderBlockNames names{};
 
   int64_t head_dim() const { return width / heads; }
-  // Reads the keys that the encoders of transformers share. `activation` is that of a file which
-  // names none. Error(kModel) names the key, its value and what is legal.
-  static EncoderBlocksConfig from_json_file(const std::string& path, const EncoderBlockNames& names,
-                                            EncoderActivation activation);
+  // Reads the fields that the encoders of transformers share. `activation` is that of a file which
+  // names none of the legal ones.
+  static EncoderBlocksConfig read(ConfigReader& fields, const EncoderBlockNames& names,
+                                  EncoderActivation activation, const std::vector<Json>& legal);
 };
 
 // The tensors of the blocks, and of a norm over `width` values, as Hugging Face names them.

@@ -1,8 +1,5 @@
 // The Qwen-Image transformer's configuration: config file, tensor list and counts.
-#include <nlohmann/json.hpp>
-
-#include "io/json.h"
-#include "models/config_check.h"
+#include "models/config_reader.h"
 #include "models/files/tensor_sizes.h"
 #include "models/qwen_image/names.h"
 #include "models/qwen_image/transformer.h"
@@ -19,41 +16,32 @@ constexpr int64_t kFrequencies = 256;  // of the time embedder
 constexpr double kRopeTheta = 10000;
 constexpr char kAxes[] = "axes_dims_rope";
 
-void check_keys(const nlohmann::json& json, const std::string& path) {
-  ConfigCheck check(json, path);
-  check.keys({"attention_head_dim", "num_attention_heads", "num_layers", "joint_attention_dim"},
-             {kAxes, "guidance_embeds", "in_channels", "out_channels", "patch_size",
-              "pooled_projection_dim", "use_additional_t_cond", "use_layer3d_rope", "zero_cond_t"});
-  for (const char* key :
-       {"guidance_embeds", "use_additional_t_cond", "use_layer3d_rope", "zero_cond_t"})
-    if (json_has(json, key) && json.at(key) != false)
-      check.refuse(key, "only false is supported, as text-to-image models have it");
-  check.finish("a Qwen-Image transformer's configuration");
-}
-
 }  // namespace
 
 const StreamNames kQwenImageLatent{"img_mod.1", "img_mlp.net.0.proj", "img_mlp.net.2"};
 const StreamNames kQwenImageText = text_stream("txt_mod.1", "txt_mlp.net.0.proj", "txt_mlp.net.2");
 
 QwenImageConfig QwenImageConfig::from_json_file(const std::string& path) {
-  const nlohmann::json json = read_config(path);
-  check_keys(json, path);
+  ConfigReader fields(path);
   QwenImageConfig config;
-  config.heads = static_cast<int>(json_int(json, "num_attention_heads", path, kHeads));
-  config.head_dim = static_cast<int>(json_int(json, "attention_head_dim", path, kHeadDim));
-  config.layers = static_cast<int>(json_int(json, "num_layers", path, kLayers));
-  config.text_dim = json_int(json, "joint_attention_dim", path, kWidth);
-  const int64_t side = json_int_or(json, "patch_size", path, config.patch[1], kPatch);
-  config.patch = {1, side, side};
-  config.channels = json_int_or(json, "out_channels", path, config.channels, kChannels);
-  // The file counts the values of a patch as the channels of the input.
-  const int64_t in = json_int_or(json, "in_channels", path, config.patch_dim(), kWidth);
+  fields.required("num_attention_heads", config.heads, kHeads);
+  fields.required("attention_head_dim", config.head_dim, kHeadDim);
+  fields.required("num_layers", config.layers, kLayers);
+  fields.required("joint_attention_dim", config.text_dim, kWidth);
+  fields.optional("patch_size", config.patch[1], kPatch);
+  config.patch[2] = config.patch[1];
+  fields.optional("out_channels", config.channels, kChannels);
+  int64_t in = config.patch_dim();  // the file counts the values of a patch as channels
+  fields.optional("in_channels", in, kWidth);
+  fields.optional(kAxes, config.axes_dims, kHeadDim);
+  for (const char* key :
+       {"guidance_embeds", "use_additional_t_cond", "use_layer3d_rope", "zero_cond_t"})
+    fields.only(key, {false}, "as text-to-image models have it");
+  fields.ignored({"pooled_projection_dim"});
+  fields.finish("a Qwen-Image transformer's configuration");
   if (in != config.patch_dim())
-    throw Error(ErrorKind::kModel, path + ": in_channels is " + std::to_string(in) +
-                                       " (legal: " + std::to_string(config.patch_dim()) +
-                                       ", which is out_channels times the square of patch_size)");
-  read_axes(json, kAxes, path, kHeadDim, config.axes_dims);
+    refuse_model(path, "in_channels is ", in, " (legal: ", config.patch_dim(),
+                 ", which is out_channels times the square of patch_size)");
   check_rotary_axes(kAxes, config.axes_dims, config.head_dim, path);
   return config;
 }
@@ -72,12 +60,10 @@ QwenImageConfig QwenImageConfig::from_tensors(const TensorFile& file) {
 }
 
 std::string to_string(const QwenImageConfig& config) {
-  const auto text = [](int64_t value) { return std::to_string(value); };
-  return "Qwen-Image transformer: width " + text(config.width()) + " = " + text(config.heads) +
-         " heads x " + text(config.head_dim) + ", " + text(config.layers) +
-         " double-stream blocks, ffn " + text(config.ffn()) + ", channels " +
-         text(config.channels) + ", text " + text(config.text_dim) + ", patch " +
-         text(config.patch[0]) + "x" + text(config.patch[1]) + "x" + text(config.patch[2]);
+  return text_of("Qwen-Image transformer: width ", config.width(), " = ", config.heads, " heads x ",
+                 config.head_dim, ", ", config.layers, " double-stream blocks, ffn ", config.ffn(),
+                 ", channels ", config.channels, ", text ", config.text_dim, ", patch ",
+                 config.patch[0], "x", config.patch[1], "x", config.patch[2]);
 }
 
 TransformerTraits QwenImageConfig::traits() const {

@@ -3,16 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
-#include "io/json.h"
 #include "kernels/attention.h"
 #include "kernels/copy.h"
 #include "kernels/meter.h"
 #include "kernels/norm.h"
 #include "kernels/pointwise.h"
 #include "kernels/transfer.h"
-#include "models/config_check.h"
+#include "models/config_reader.h"
 #include "models/files/tensor_sizes.h"
 #include "models/umt5/names.h"
 
@@ -20,7 +18,7 @@ namespace weft {
 
 namespace {
 
-constexpr IntRange kWidths{1, 1 << 20};
+constexpr IntRange kWidths{1, 1 << 20}, kHeads{1, 4096};
 constexpr int64_t kMostTokens = 1 << 24;
 constexpr const char* kBiasName = "0.SelfAttention.relative_attention_bias.weight";
 
@@ -69,26 +67,23 @@ class Umt5Model final : public TextEncoderModel {
 }  // namespace
 
 Umt5Config Umt5Config::from_json_file(const std::string& path) {
-  const nlohmann::json json = read_config(path);
-  const std::string feed_forward = json_string_or(json, "feed_forward_proj", path, "gated-gelu");
-  if (feed_forward != "gated-gelu")
-    throw Error(ErrorKind::kModel,
-                path + ": feed_forward_proj is \"" + feed_forward + "\", legal: \"gated-gelu\"");
+  ConfigReader fields(path);
   Umt5Config config;
-  config.shared_bias = json_string_or(json, "model_type", path, "umt5") == "t5";
-  config.d_model = json_int(json, "d_model", path, kWidths);
-  config.d_kv = json_int(json, "d_kv", path, {1, 4096});
-  config.d_ff = json_int(json, "d_ff", path, kWidths);
-  config.num_heads = json_int(json, "num_heads", path, {1, 4096});
-  config.num_layers = json_int(json, "num_layers", path, {1, 1024});
-  config.vocab_size = json_int(json, "vocab_size", path, {1, kMostTokens});
-  config.num_buckets =
-      json_int_or(json, "relative_attention_num_buckets", path, config.num_buckets, {4, 1 << 16});
-  config.max_distance = json_int_or(json, "relative_attention_max_distance", path,
-                                    config.max_distance, {config.num_buckets / 4 + 1, 1 << 20});
-  config.eps = static_cast<float>(json_number_or(json, "layer_norm_epsilon", path, config.eps));
-  if (!(config.eps > 0) || !std::isfinite(config.eps))
-    throw Error(ErrorKind::kModel, path + ": layer_norm_epsilon must be positive and finite");
+  std::string type;
+  fields.optional("model_type", type);
+  config.shared_bias = type == "t5";
+  fields.required("d_model", config.d_model, kWidths);
+  fields.required("d_kv", config.d_kv, kHeads);
+  fields.required("d_ff", config.d_ff, kWidths);
+  fields.required("num_heads", config.num_heads, kHeads);
+  fields.required("num_layers", config.num_layers, IntRange{1, 1024});
+  fields.required("vocab_size", config.vocab_size, IntRange{1, kMostTokens});
+  fields.optional("relative_attention_num_buckets", config.num_buckets, IntRange{4, 1 << 16});
+  fields.optional("relative_attention_max_distance", config.max_distance,
+                  IntRange{config.num_buckets / 4 + 1, 1 << 20});
+  fields.optional("layer_norm_epsilon", config.eps, kPositive);
+  fields.only("feed_forward_proj", {"gated-gelu"});
+  fields.finish("the configuration of a UMT5 or T5 v1.1 encoder", OtherKeys::kIgnored);
   return config;
 }
 
@@ -108,7 +103,7 @@ Umt5Config Umt5Config::from_tensors(const TensorFile& file) {
   const int64_t inner = matrix(block_name(0, "0.SelfAttention.q.weight"))[0];
   if (inner % config.num_heads || config.num_buckets < 4 ||
       config.num_buckets / 4 + 1 > config.max_distance)
-    sizes.refuse("the sizes of a head do not follow from queries of " + std::to_string(inner) +
+    sizes.refuse("the sizes of a head do not follow from queries of ", inner,
                  " columns and position biases of " + bias.to_string_shape());
   config.d_kv = inner / config.num_heads;
   config.d_ff = matrix(block_name(0, "1.DenseReluDense.wi_0.weight"))[0];
@@ -123,11 +118,9 @@ Umt5Config Umt5Config::from_tensors(const TensorFile& file) {
 }
 
 std::string to_string(const Umt5Config& config) {
-  const auto text = [](int64_t value) { return std::to_string(value); };
-  return std::string(config.shared_bias ? "T5" : "UMT5") + " encoder: width " +
-         text(config.d_model) + ", " + text(config.num_heads) + " heads x " + text(config.d_kv) +
-         ", " + text(config.num_layers) + " layers, ffn " + text(config.d_ff) + ", vocabulary " +
-         text(config.vocab_size);
+  return text_of(config.shared_bias ? "T5" : "UMT5", " encoder: width ", config.d_model, ", ",
+                 config.num_heads, " heads x ", config.d_kv, ", ", config.num_layers,
+                 " layers, ffn ", config.d_ff, ", vocabulary ", config.vocab_size);
 }
 
 std::vector<TensorSpec> umt5_tensors(const Umt5Config& config) {

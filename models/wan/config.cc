@@ -1,11 +1,8 @@
 // The Wan transformer's configuration: config files, tensor lists and counts.
 #include <algorithm>
-#include <cmath>
-#include <nlohmann/json.hpp>
 
-#include "io/json.h"
 #include "io/weights/safetensors_header.h"
-#include "models/config_check.h"
+#include "models/config_reader.h"
 #include "models/files/tensor_sizes.h"
 #include "models/wan/names.h"
 #include "models/wan/transformer.h"
@@ -14,28 +11,6 @@ namespace weft {
 
 namespace {
 
-// The legal keys of one spelling of a config file. `others` are all keys besides the named ones.
-struct ConfigKeys {
-  const char *heads, *layers, *ffn_dim, *in_channels, *out_channels;
-  std::vector<std::string> others;
-};
-
-const ConfigKeys kDiffusers{"num_attention_heads",
-                            "num_layers",
-                            "ffn_dim",
-                            "in_channels",
-                            "out_channels",
-                            {"attention_head_dim", "text_dim", "freq_dim", "eps", "patch_size",
-                             "rope_max_seq_len", "cross_attn_norm", "qk_norm", "image_dim",
-                             "added_kv_proj_dim", "pos_embed_seq_len", "audio_dim"}};
-const ConfigKeys kOriginal{"num_heads",
-                           "num_layers",
-                           "ffn_dim",
-                           "in_dim",
-                           "out_dim",
-                           {"dim", "text_dim", "freq_dim", "eps", "patch_size", "text_len",
-                            "model_type", "cross_attn_norm", "qk_norm", "window_size"}};
-
 // Limits far beyond any model. They keep counts of values and of bytes within 64 bits: the largest
 // matrix is kMaxWidth by kSize.max.
 constexpr int64_t kMaxWidth = 1 << 20;
@@ -43,65 +18,17 @@ constexpr int64_t kClipRows = 257;  // of the encoder that Wan 2.1 was trained w
 constexpr IntRange kSize{1, 1 << 22}, kHeads{1, 1 << 16}, kLayers{1, 1 << 10},
     kChannels{1, 1 << 12};
 
-bool is_original(const nlohmann::json& json) {
-  return json.contains("num_heads") || json.contains("dim");
-}
-
-void check_keys(const nlohmann::json& json, const ConfigKeys& keys, bool original,
-                const std::string& path) {
-  ConfigCheck check(json, path);
-  check.keys({keys.heads, original ? "dim" : "attention_head_dim", keys.layers, keys.ffn_dim,
-              keys.in_channels, keys.out_channels},
-             keys.others);
-  for (const char* key : {"added_kv_proj_dim", "pos_embed_seq_len"})
-    if (json_has(json, key) && !json_has(json, "image_dim"))
-      check.refuse(key, "it needs image_dim");
-  if (json_has(json, "cross_attn_norm") && json.at("cross_attn_norm") != true)
-    check.refuse("cross_attn_norm", "only true is supported");
-  if (json.contains("qk_norm") &&
-      json.at("qk_norm") != (original ? nlohmann::json(true) : "rms_norm_across_heads"))
-    check.refuse("qk_norm", original ? "only true is supported"
-                                     : "only \"rms_norm_across_heads\" is supported");
-  if (json_has(json, "model_type")) {
-    const std::string type = json_string(json, "model_type", path);
-    if (type != "t2v" && type != "i2v" && type != "ti2v")
-      check.refuse("model_type", "only t2v, i2v and ti2v are supported");
-  }
-  check.finish("a Wan transformer's configuration");
-}
-
 // Refuses combinations of sizes that no checkpoint can have.
-void check_sizes(const WanConfig& config, const std::string& what) {
-  const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorKind::kModel, what + ": " + why);
-  };
+void check_sizes(const WanConfig& config, const std::string& where) {
   if (config.head_dim < 6 || config.head_dim % 2)
-    refuse("head size " + std::to_string(config.head_dim) +
-           " cannot hold three rotary axes (legal: even, at least 6)");
+    refuse_model(where, "head size ", config.head_dim,
+                 " cannot hold three rotary axes (legal: even, at least 6)");
   if (config.width() > kMaxWidth)
-    refuse(std::to_string(config.heads) + " heads of " + std::to_string(config.head_dim) +
-           " are wider than " + std::to_string(kMaxWidth));
+    refuse_model(where, config.heads, " heads of ", config.head_dim, " are wider than ", kMaxWidth);
   if (config.in_channels < config.out_channels)
-    refuse("in_channels " + std::to_string(config.in_channels) +
-           " (legal: at least out_channels, " + std::to_string(config.out_channels) + ")");
-  if (config.freq_dim % 2) refuse("freq_dim " + std::to_string(config.freq_dim) + " is odd");
-  if (!(config.eps > 0) || !std::isfinite(config.eps))
-    refuse("eps is " + std::to_string(config.eps) + " (legal: positive and finite)");
-}
-
-// Reads the keys of Wan 2.1 with pictures.
-void read_image_keys(const nlohmann::json& json, const std::string& path, WanConfig& config) {
-  if (!json_has(json, "image_dim")) return;
-  config.image_dim = json_int(json, "image_dim", path, kSize);
-  if (json_has(json, "pos_embed_seq_len"))
-    config.image_positions = json_int(json, "pos_embed_seq_len", path, kSize);
-  config.image_keys = json_has(json, "added_kv_proj_dim");
-  if (!config.image_keys) return;
-  const int64_t columns = json_int(json, "added_kv_proj_dim", path, kSize);
-  if (columns != config.width())
-    throw Error(ErrorKind::kModel, path + ": added_kv_proj_dim is " + std::to_string(columns) +
-                                       ", legal: the width of the model, " +
-                                       std::to_string(config.width()));
+    refuse_model(where, "in_channels ", config.in_channels, " (legal: at least out_channels, ",
+                 config.out_channels, ")");
+  if (config.freq_dim % 2) refuse_model(where, "freq_dim ", config.freq_dim, " is odd");
 }
 
 // Refuses the kinds of checkpoints that only their tensors tell apart.
@@ -110,47 +37,62 @@ void refuse_unsupported(const TensorFile& file, const std::string& where) {
        {std::pair{"vace_blocks.", "Wan VACE"}, {"motion_encoder.", "Wan Animate"}})
     for (const std::string& name : file.names())
       if (name.starts_with(mark))
-        throw Error(ErrorKind::kModel,
-                    where + ": " + kind + " is not supported yet (it holds " + name + ")");
+        refuse_model(where, kind, " is not supported yet (it holds ", name, ")");
 }
 
 }  // namespace
 
 WanConfig WanConfig::from_json_file(const std::string& path) {
-  const nlohmann::json json = read_config(path);
-  const bool original = is_original(json);
-  check_keys(json, original ? kOriginal : kDiffusers, original, path);
-  return from_checked_json(json, path);
+  ConfigReader fields(path);
+  const bool original = fields.has("num_heads") || fields.has("dim");
+  WanConfig config;
+  int64_t image_columns = 0;
+  if (original) {
+    fields.only("model_type", {"t2v", "i2v", "ti2v"});
+  } else {
+    for (const char* key : {"added_kv_proj_dim", "pos_embed_seq_len"})
+      if (fields.has(key) && !fields.has("image_dim")) fields.refuse(key, "it needs image_dim");
+    fields.optional("image_dim", config.image_dim, kSize);
+    fields.optional("pos_embed_seq_len", config.image_positions, kSize);
+    fields.optional("added_kv_proj_dim", image_columns, kSize);
+    fields.optional("audio_dim", config.audio_dim, kSize);
+    fields.optional("rope_max_seq_len", config.rope_max_seq_len, kSize);
+  }
+  fields.not_null("qk_norm");
+  config.image_keys = image_columns > 0;
+  config.read(fields, original, "a Wan transformer's configuration");
+  if (config.image_keys && image_columns != config.width())
+    refuse_model(path, "added_kv_proj_dim is ", image_columns, ", legal: the width of the model, ",
+                 config.width());
+  return config;
 }
 
-WanConfig WanConfig::from_checked_json(const nlohmann::json& json, const std::string& path) {
-  const bool original = is_original(json);
-  const ConfigKeys& keys = original ? kOriginal : kDiffusers;
-  WanConfig config;
-  config.heads = static_cast<int>(json_int(json, keys.heads, path, kHeads));
+void WanConfig::read(ConfigReader& fields, bool original, const std::string& kind) {
+  const auto either = [&](const char* diffusers, const char* theirs) {
+    return original ? theirs : diffusers;
+  };
+  int64_t columns = 0;
+  fields.required(either("num_attention_heads", "num_heads"), heads, kHeads);
+  fields.required(either("attention_head_dim", "dim"), columns, original ? kSize : kHeads);
+  fields.required("num_layers", layers, kLayers);
+  fields.required("ffn_dim", ffn_dim, kSize);
+  fields.required(either("in_channels", "in_dim"), in_channels, kChannels);
+  fields.required(either("out_channels", "out_dim"), out_channels, kChannels);
+  fields.optional("text_dim", text_dim, kSize);
+  fields.optional("freq_dim", freq_dim, kSize);
+  fields.optional("eps", eps, kPositive);
+  fields.optional("patch_size", patch, IntRange{1, 64});
+  fields.only("cross_attn_norm", {true});
   if (original) {
-    const int64_t width = json_int(json, "dim", path, kSize);
-    if (width % config.heads)
-      throw Error(ErrorKind::kModel, path + ": dim " + std::to_string(width) +
-                                         " is not a multiple of num_heads " +
-                                         std::to_string(config.heads));
-    config.head_dim = static_cast<int>(width / config.heads);
+    fields.divides("num_heads", "dim");
+    fields.only("qk_norm", {true});
+    fields.ignored({"text_len", "window_size"});
   } else {
-    config.head_dim = static_cast<int>(json_int(json, "attention_head_dim", path, kHeads));
+    fields.only("qk_norm", {"rms_norm_across_heads"});
   }
-  config.layers = static_cast<int>(json_int(json, keys.layers, path, kLayers));
-  config.ffn_dim = json_int(json, keys.ffn_dim, path, kSize);
-  config.in_channels = json_int(json, keys.in_channels, path, kChannels);
-  config.out_channels = json_int(json, keys.out_channels, path, kChannels);
-  config.text_dim = json_int_or(json, "text_dim", path, config.text_dim, kSize);
-  config.freq_dim = json_int_or(json, "freq_dim", path, config.freq_dim, kSize);
-  read_image_keys(json, path, config);
-  if (json_has(json, "audio_dim")) config.audio_dim = json_int(json, "audio_dim", path, kSize);
-  config.rope_max_seq_len = json_int_or(json, "rope_max_seq_len", path, 1024, kSize);
-  config.eps = static_cast<float>(json_number_or(json, "eps", path, config.eps));
-  read_axes(json, "patch_size", path, {1, 64}, config.patch);
-  check_sizes(config, path);
-  return config;
+  fields.finish(kind);
+  head_dim = static_cast<int>(original ? columns / heads : columns);
+  check_sizes(*this, fields.path());
 }
 
 WanConfig WanConfig::from_tensors(const TensorFile& file) {
@@ -164,7 +106,7 @@ WanConfig WanConfig::from_tensors(const TensorFile& file) {
   config.in_channels = patch[1];
   config.patch = {patch[2], patch[3], patch[4]};
   if (patch[0] % kHeadDim)
-    sizes.refuse("the number of heads does not follow from width " + std::to_string(patch[0]) +
+    sizes.refuse("the number of heads does not follow from width ", patch[0],
                  " (legal without one: multiples of 128)");
   config.head_dim = kHeadDim;
   config.heads = static_cast<int>(patch[0] / kHeadDim);
@@ -181,9 +123,8 @@ WanConfig WanConfig::from_tensors(const TensorFile& file) {
   const int64_t head = sizes.shape("proj_out.weight", 2)[0],
                 per_token = patch[2] * patch[3] * patch[4];
   if (head % per_token)
-    throw Error(ErrorKind::kModel, where + ": " + names("proj_out.weight") + " has " +
-                                       std::to_string(head) + " rows, not a multiple of " +
-                                       std::to_string(per_token));
+    refuse_model(where, names("proj_out.weight"), " has ", head, " rows, not a multiple of ",
+                 per_token);
   config.out_channels = head / per_token;
   const std::string blocks = "blocks.";
   for (const std::string& name : file.names())
@@ -192,9 +133,8 @@ WanConfig WanConfig::from_tensors(const TensorFile& file) {
       for (size_t i = blocks.size(); i < name.size() && name[i] >= '0' && name[i] <= '9'; ++i)
         index = std::min<int64_t>(index * 10 + (name[i] - '0'), 1 << 16);
       if (index >= kLayers.max)
-        throw Error(ErrorKind::kModel, where + ": " + quoted_name(name) +
-                                           " names a block (legal: " + "0 to " +
-                                           std::to_string(kLayers.max - 1) + ")");
+        refuse_model(where, quoted_name(name), " names a block (legal: 0 to ", kLayers.max - 1,
+                     ")");
       config.layers = std::max(config.layers, static_cast<int>(index) + 1);
     }
   check_sizes(config, where);
@@ -202,13 +142,11 @@ WanConfig WanConfig::from_tensors(const TensorFile& file) {
 }
 
 std::string to_string(const WanConfig& config) {
-  const auto text = [](int64_t value) { return std::to_string(value); };
-  return "Wan transformer: width " + text(config.width()) + " = " + text(config.heads) +
-         " heads x " + text(config.head_dim) + ", " + text(config.layers) + " layers, ffn " +
-         text(config.ffn_dim) + ", channels " + text(config.in_channels) + " -> " +
-         text(config.out_channels) + ", text " + text(config.text_dim) +
-         (config.image_dim ? ", image " + text(config.image_dim) : "") + ", patch " +
-         text(config.patch[0]) + "x" + text(config.patch[1]) + "x" + text(config.patch[2]);
+  return text_of("Wan transformer: width ", config.width(), " = ", config.heads, " heads x ",
+                 config.head_dim, ", ", config.layers, " layers, ffn ", config.ffn_dim,
+                 ", channels ", config.in_channels, " -> ", config.out_channels, ", text ",
+                 config.text_dim, config.image_dim ? text_of(", image ", config.image_dim) : "",
+                 ", patch ", config.patch[0], "x", config.patch[1], "x", config.patch[2]);
 }
 
 namespace {

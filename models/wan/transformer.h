@@ -3,7 +3,6 @@
 #include <array>
 #include <functional>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +10,8 @@
 #include "models/block_transformer.h"
 
 namespace weft {
+
+class ConfigReader;
 
 // Everything in which Wan transformers differ. The defaults are those of the public configs. The
 // sizes come from the checkpoint.
@@ -30,8 +31,8 @@ struct WanConfig {
   // Reads transformer/config.json in the diffusers or the original spelling. Throws Error(kModel)
   // that lists every unknown, missing and unsupported key at once.
   static WanConfig from_json_file(const std::string& path);
-  // Reads the sizes from an object of either spelling whose keys have been checked.
-  static WanConfig from_checked_json(const nlohmann::json& json, const std::string& path);
+  // Reads the fields that all Wan transformers have, in either spelling, and finishes the reader.
+  void read(ConfigReader& fields, bool original, const std::string& kind);
   // Derives the config from names and shapes, for single-file checkpoints without a config.
   static WanConfig from_tensors(const TensorFile& file);
 

@@ -1,11 +1,8 @@
 // Reads the VAE's configuration file and translates between its two spellings of tensor names.
-#include <cmath>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
 
-#include "io/json.h"
-#include "models/config_check.h"
+#include "models/config_reader.h"
 #include "models/wan/vae.h"
 
 namespace weft {
@@ -14,28 +11,6 @@ namespace {
 
 // This range is wide enough for any model and narrow enough that products of sizes cannot overflow.
 constexpr IntRange kWidths{1, 1 << 16};
-
-[[noreturn]] void reject(const std::string& path, const std::string& message) {
-  throw Error(ErrorKind::kModel, path + ": " + message);
-}
-
-std::vector<float> read_latent_statistic(const nlohmann::json& json, const char* field,
-                                         const std::string& path, int64_t z_dim,
-                                         const std::vector<float>& published) {
-  std::vector<float> values;
-  if (json_has(json, field)) {
-    for (const double value : json_numbers(json, field, path))
-      values.push_back(static_cast<float>(value));
-  } else {
-    values = published;  // older files lack the field
-  }
-  if (static_cast<int64_t>(values.size()) != z_dim)
-    reject(path, std::string(field) + " has " + std::to_string(values.size()) +
-                     " values, z_dim is " + std::to_string(z_dim));
-  for (const float value : values)
-    if (!std::isfinite(value)) reject(path, std::string(field) + " holds a non-finite value");
-  return values;
-}
 
 // A shortcut averages or repeats the values of a cell, so each level is as wide as the one before
 // it times a number that divides the cells of both directions.
@@ -49,9 +24,8 @@ void check_shortcuts(const WanVaeConfig& config, const std::string& path) {
     // The decoder comes from this level when it doubles to the one below it.
     const int64_t up = level >= 2 ? cell(level - 2) : down;
     if (now % before || down % (now / before) || up % (now / before))
-      reject(path, "dim_mult[" + std::to_string(level) + "] is " + std::to_string(now) +
-                       ", legal with is_residual: " + std::to_string(before) +
-                       " times a number that divides " + std::to_string(std::gcd(down, up)));
+      refuse_model(path, "dim_mult[", level, "] is ", now, ", legal with is_residual: ", before,
+                   " times a number that divides ", std::gcd(down, up));
     before = now;
   }
 }
@@ -119,58 +93,49 @@ std::string wan_vae_original_name(const WanVaeConfig& config, const std::string&
 
 void WanVaeConfig::check(const std::string& path) const {
   if (temporal_downsample.size() + 1 != dim_mult.size())
-    reject(path, "temperal_downsample has " + std::to_string(temporal_downsample.size()) +
-                     " entries, dim_mult wants " + std::to_string(dim_mult.size() - 1));
+    refuse_model(path, "temperal_downsample has ", temporal_downsample.size(),
+                 " entries, dim_mult wants ", dim_mult.size() - 1);
   const int64_t pixels = patch_size * patch_size;
   for (const auto& [field, channels] :
        {std::pair{"in_channels", in_channels}, std::pair{"out_channels", out_channels}})
     if (channels != 3 * pixels)
-      reject(path, std::string(field) + " is " + std::to_string(channels) + ", must be " +
-                       std::to_string(3 * pixels) + " (RGB, patch_size " +
-                       std::to_string(patch_size) + ")");
+      refuse_model(path, field, " is ", channels, ", must be ", 3 * pixels, " (RGB, patch_size ",
+                   patch_size, ")");
   if (residual) check_shortcuts(*this, path);
   for (size_t level = 1; level < dim_mult.size() && !residual; ++level)
     if (decoder_base_dim * dim_mult[level] < 2)
-      reject(path, "base_dim " + std::to_string(decoder_base_dim) +
-                       " is too narrow to be halved by an up-sampling");
+      refuse_model(path, "base_dim ", decoder_base_dim,
+                   " is too narrow to be halved by an up-sampling");
 }
 
 WanVaeConfig WanVaeConfig::from_json_file(const std::string& path) {
-  const nlohmann::json json = read_config(path);
-  ConfigCheck check(json, path);
-  check.keys({}, {"attn_scales", "base_dim", "clip_output", "decoder_base_dim", "dim_mult",
-                  "dropout", "in_channels", "input_channels", "is_residual", "latents_mean",
-                  "latents_std", "num_res_blocks", "out_channels", "patch_size",
-                  "scale_factor_spatial", "scale_factor_temporal", "temperal_downsample", "z_dim"});
-  check.finish("a Wan VAE's configuration");
-  if (json_has(json, "attn_scales") && !json_numbers(json, "attn_scales", path).empty())
-    reject(path, "attn_scales must be empty: attention runs in the middle block only");
-
+  ConfigReader fields(path);
   WanVaeConfig config;
-  config.base_dim = json_int_or(json, "base_dim", path, config.base_dim, kWidths);
-  config.decoder_base_dim = json_int_or(json, "decoder_base_dim", path, config.base_dim, kWidths);
-  config.z_dim = json_int_or(json, "z_dim", path, config.z_dim, kWidths);
-  if (json_has(json, "dim_mult")) config.dim_mult = json_ints(json, "dim_mult", path, {1, 64});
-  if (config.dim_mult.empty() || config.dim_mult.size() > 8)
-    reject(path,
-           "dim_mult has " + std::to_string(config.dim_mult.size()) + " entries, legal: 1 to 8");
-  config.num_res_blocks = json_int_or(json, "num_res_blocks", path, config.num_res_blocks, {1, 64});
-  if (json_has(json, "temperal_downsample"))
-    config.temporal_downsample = json_bools(json, "temperal_downsample", path);
-  config.patch_size = json_int_or(json, "patch_size", path, 1, {1, 16});
-  config.residual = json_bool_or(json, "is_residual", path, false);
-  config.pictures = json_string_or(json, "_class_name", path, "") == "AutoencoderKLQwenImage";
-  for (const char* field : {"in_channels", "input_channels"})
-    config.in_channels = json_int_or(json, field, path, config.in_channels, kWidths);
-  config.out_channels = json_int_or(json, "out_channels", path, config.out_channels, kWidths);
+  fields.optional("base_dim", config.base_dim, kWidths);
+  config.decoder_base_dim = config.base_dim;
+  fields.optional("decoder_base_dim", config.decoder_base_dim, kWidths);
+  fields.optional("z_dim", config.z_dim, kWidths);
+  fields.optional("dim_mult", config.dim_mult, IntRange{1, 64}, size_t{8});
+  fields.optional("num_res_blocks", config.num_res_blocks, IntRange{1, 64});
+  fields.optional("temperal_downsample", config.temporal_downsample);
+  fields.optional("patch_size", config.patch_size, IntRange{1, 16});
+  fields.optional("is_residual", config.residual);
+  for (const char* key : {"in_channels", "input_channels"})
+    fields.optional(key, config.in_channels, kWidths);
+  fields.optional("out_channels", config.out_channels, kWidths);
+  fields.optional("latents_mean", config.latents_mean, kFinite);  // older files lack both
+  fields.optional("latents_std", config.latents_std, kPositive);
+  fields.only("attn_scales", {Json::array()}, "attention runs in the middle block only");
+  fields.ignored({"clip_output", "dropout", "scale_factor_spatial", "scale_factor_temporal"});
+  std::string class_name;
+  fields.optional("_class_name", class_name);
+  config.pictures = class_name == "AutoencoderKLQwenImage";
+  fields.finish("a Wan VAE's configuration");
   config.check(path);
-  config.latents_mean =
-      read_latent_statistic(json, "latents_mean", path, config.z_dim, config.latents_mean);
-  config.latents_std =
-      read_latent_statistic(json, "latents_std", path, config.z_dim, config.latents_std);
-  for (const float value : config.latents_std)
-    if (!(value > 0))
-      reject(path, "latents_std holds " + std::to_string(value) + ", must be positive");
+  for (const auto& [key, values] :
+       {std::pair{"latents_mean", &config.latents_mean}, {"latents_std", &config.latents_std}})
+    if (std::ssize(*values) != config.z_dim)
+      refuse_model(path, key, " has ", values->size(), " values, z_dim is ", config.z_dim);
   return config;
 }
 

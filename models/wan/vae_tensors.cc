@@ -78,9 +78,7 @@ class Reader {
   }
   int64_t quotient(int64_t width, int64_t part, const std::string& what) const {
     if (width < 1 || part < 1 || width % part)
-      throw Error(ErrorKind::kModel, shown_name(file_) + ": " + what + ", " +
-                                         std::to_string(width) + ", is no multiple of " +
-                                         std::to_string(part));
+      refuse_model(shown_name(file_), what, ", ", width, ", is no multiple of ", part);
     return width / part;
   }
 
@@ -97,9 +95,8 @@ class Reader {
       if (blocks == 0) break;
       config_.dim_mult.push_back(quotient(width, config_.base_dim, "the width of a level"));
       if (config_.dim_mult.back() > kMost)
-        throw Error(ErrorKind::kModel, shown_name(file_) + ": a level is " +
-                                           std::to_string(config_.dim_mult.back()) +
-                                           " times as wide as the first (legal: at most 64)");
+        refuse_model(shown_name(file_), "a level is ", config_.dim_mult.back(),
+                     " times as wide as the first (legal: at most 64)");
       config_.num_res_blocks = level ? std::min(config_.num_res_blocks, blocks) : blocks;
       const std::string last = item(level, index);
       if (!has(last, kResample)) break;
@@ -113,7 +110,7 @@ class Reader {
   void read_statistics() {
     if (config_.z_dim == std::ssize(config_.latents_mean)) return;  // the statistics of 2.1
     if (config_.z_dim != std::ssize(kMean22))
-      sizes_.refuse("the mean of its " + std::to_string(config_.z_dim) +
+      sizes_.refuse("the mean of its ", config_.z_dim,
                     " latent channels is not known (legal without one: the 16 of Wan 2.1, the 48 "
                     "of Wan 2.2)");
     config_.latents_mean.assign(std::begin(kMean22), std::end(kMean22));
@@ -145,10 +142,10 @@ std::string to_string(const WanVaeConfig& config) {
   std::string widths;
   for (const int64_t factor : config.dim_mult)
     widths += (widths.empty() ? "" : ", ") + std::to_string(factor * config.base_dim);
-  return std::string(config.residual ? "Wan VAE 2.2" : "Wan VAE 2.1") +
-         " form: " + std::to_string(config.z_dim) + " latent channels, " +
-         std::to_string(config.temporal_factor()) + "x" + std::to_string(config.spatial_factor()) +
-         "x" + std::to_string(config.spatial_factor()) + ", widths " + widths;
+  const int64_t side = config.spatial_factor();
+  return text_of("Wan VAE ", config.residual ? "2.2" : "2.1", " form: ", config.z_dim,
+                 " latent channels, ", config.temporal_factor(), "x", side, "x", side, ", widths ",
+                 widths);
 }
 
 }  // namespace weft

@@ -2,10 +2,8 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
-#include "io/json.h"
-#include "models/config_check.h"
+#include "models/config_reader.h"
 #include "models/files/tensor_sizes.h"
 #include "models/registry.h"
 #include "models/wan/names.h"
@@ -18,62 +16,36 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr IntRange kSize{1, 1 << 20}, kTokens{1, 64};
+constexpr int64_t kMostBlocks = 1 << 10;
 
 // The blocks of the published model, and those after which the sound enters.
 constexpr int kPublishedBlocks = 40;
 constexpr std::array kPublishedInjects = {0, 4, 8, 12, 16, 20, 24, 27, 30, 33, 36, 39};
 
-void check_keys(const nlohmann::json& json, const std::string& path) {
-  ConfigCheck check(json, path);
-  check.keys({"dim", "num_heads", "num_layers", "ffn_dim", "in_dim", "out_dim", "audio_dim",
-              "num_audio_token", "audio_inject_layers"},
-             {"text_dim",
-              "freq_dim",
-              "eps",
-              "patch_size",
-              "text_len",
-              "model_type",
-              "window_size",
-              "qk_norm",
-              "cross_attn_norm",
-              "cond_dim",
-              "adain_mode",
-              "enable_adain",
-              "enable_framepack",
-              "enable_motioner",
-              "enable_tsm",
-              "framepack_drop_mode",
-              "add_last_motion",
-              "motion_token_num",
-              "trainable_token_pos_emb",
-              "zero_init",
-              "zero_timestep"});
-  const auto only = [&](const char* key, const nlohmann::json& legal) {
-    if (json_has(json, key) && json.at(key) != legal)
-      check.refuse(key, "only " + legal.dump() + " is supported");
-  };
-  for (const char* key :
-       {"enable_adain", "enable_framepack", "zero_timestep", "qk_norm", "cross_attn_norm"})
-    only(key, true);
+// Reads the fields that other Wan transformers do not have.
+void read_speech(ConfigReader& fields, WanS2vConfig& config, std::vector<int64_t>& injects) {
+  fields.required("audio_dim", config.audio_dim, kSize);
+  fields.required("num_audio_token", config.audio_tokens, kTokens);
+  fields.required("audio_inject_layers", injects, IntRange{0, kMostBlocks}, size_t{kMostBlocks});
+  fields.optional("add_last_motion", config.reads_newest);
+  fields.same("cond_dim", "in_dim");
+  fields.only("model_type", {"s2v"});
+  fields.only("adain_mode", {"attn_norm"});
+  fields.only("framepack_drop_mode", {"padd"});
+  for (const char* key : {"enable_adain", "enable_framepack", "zero_timestep"})
+    fields.only(key, {true});
   for (const char* key : {"enable_motioner", "enable_tsm", "trainable_token_pos_emb"})
-    only(key, false);
-  only("adain_mode", "attn_norm");
-  only("framepack_drop_mode", "padd");
-  only("model_type", "s2v");
-  check.finish("a Wan speech-to-video transformer's configuration");
+    fields.only(key, {false});
+  fields.ignored({"motion_token_num", "zero_init"});
 }
 
 // Returns the blocks after which the sound enters, in the order of their modules.
-std::vector<int> inject_layers(const nlohmann::json& json, const std::string& path, int layers) {
-  std::vector<int> out;
-  for (const int64_t layer : json_ints(json, "audio_inject_layers", path, {0, layers - 1}))
-    out.push_back(static_cast<int>(layer));
-  std::ranges::sort(out);
-  if (out.empty() || std::ranges::adjacent_find(out) != out.end())
-    throw Error(ErrorKind::kModel,
-                path + ": audio_inject_layers = " + json.at("audio_inject_layers").dump() +
-                    " (legal: at least one block, each once)");
-  return out;
+std::vector<int> inject_layers(std::vector<int64_t> blocks, int layers, const std::string& path) {
+  std::ranges::sort(blocks);
+  if (blocks.back() >= layers || std::ranges::adjacent_find(blocks) != blocks.end())
+    refuse_model(path, "audio_inject_layers holds ", blocks.back(), " of ", layers,
+                 " blocks, or one of them twice (legal: at least one block, each once)");
+  return {blocks.begin(), blocks.end()};
 }
 
 bool has_weights(const fs::path& folder) {
@@ -98,32 +70,24 @@ size_t injectors_of(const TensorFile& file) {
 }
 
 void check_sizes(const WanS2vConfig& config, const std::string& path) {
-  const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorKind::kModel, path + ": " + why);
-  };
   if (config.wan.patch != std::array<int64_t, 3>{1, 2, 2})
-    refuse("the patch is not [1, 2, 2], of which the patches of the motion are multiples");
+    refuse_model(path,
+                 "the patch is not [1, 2, 2], of which the patches of the motion are "
+                 "multiples");
   if (config.wan.in_channels != config.wan.out_channels)
-    refuse("in_dim " + std::to_string(config.wan.in_channels) + " (legal: out_dim, " +
-           std::to_string(config.wan.out_channels) + ")");
+    refuse_model(path, "in_dim ", config.wan.in_channels, " (legal: out_dim, ",
+                 config.wan.out_channels, ")");
 }
 
 }  // namespace
 
 WanS2vConfig WanS2vConfig::from_json_file(const std::string& path) {
-  const nlohmann::json json = read_config(path);
-  check_keys(json, path);
+  ConfigReader fields(path);
   WanS2vConfig config;
-  config.wan = WanConfig::from_checked_json(json, path);
-  config.wan.audio_dim = 0;  // the key has another meaning here
-  config.audio_dim = json_int(json, "audio_dim", path, kSize);
-  config.audio_tokens = json_int(json, "num_audio_token", path, kTokens);
-  config.injects = inject_layers(json, path, config.wan.layers);
-  config.reads_newest = json_bool_or(json, "add_last_motion", path, true);
-  const int64_t channels = config.wan.in_channels;
-  if (json_int_or(json, "cond_dim", path, channels, kSize) != channels)
-    throw Error(ErrorKind::kModel, path + ": cond_dim " + json.at("cond_dim").dump() +
-                                       " (legal: in_dim, " + std::to_string(channels) + ")");
+  std::vector<int64_t> injects;
+  read_speech(fields, config, injects);
+  config.wan.read(fields, true, "a Wan speech-to-video transformer's configuration");
+  config.injects = inject_layers(injects, config.wan.layers, path);
   const fs::path folder = fs::path(path).parent_path();
   if (has_weights(folder))
     read_sizes(open_part_weights(PartKind::kTransformer, folder.string()), config.wan);
@@ -141,10 +105,10 @@ WanS2vConfig WanS2vConfig::from_tensors(const TensorFile& file) {
   config.audio_tokens = local[0] / (config.width() / 4);
   const size_t injectors = injectors_of(file);
   if (config.wan.layers != kPublishedBlocks || injectors != kPublishedInjects.size())
-    sizes.refuse("the blocks behind which the sound enters do not follow from " +
-                 std::to_string(injectors) + " injectors of " + std::to_string(config.wan.layers) +
-                 " blocks (legal without one: " + std::to_string(kPublishedInjects.size()) +
-                 " of " + std::to_string(kPublishedBlocks) + ")");
+    sizes.refuse("the blocks behind which the sound enters do not follow from ", injectors,
+                 " injectors of ", config.wan.layers,
+                 " blocks (legal without one: ", kPublishedInjects.size(), " of ", kPublishedBlocks,
+                 ")");
   config.injects.assign(kPublishedInjects.begin(), kPublishedInjects.end());
   return config;
 }

@@ -1,7 +1,4 @@
-#include <nlohmann/json.hpp>
-
-#include "io/json.h"
-#include "models/config_check.h"
+#include "models/config_reader.h"
 #include "models/wav2vec2/encoder.h"
 
 namespace weft {
@@ -9,7 +6,8 @@ namespace weft {
 namespace {
 
 // Limits far beyond any model. They keep counts of values and of bytes within 64 bits.
-constexpr IntRange kChannels{1, 1 << 16}, kKernel{1, 1 << 12}, kStride{1, 1 << 10};
+constexpr IntRange kChannels{1, 1 << 16}, kKernel{1, 1 << 12}, kStride{1, 1 << 10},
+    kGroups{1, 1 << 20};
 constexpr size_t kMostConvs = 32;
 constexpr int64_t kMostSamples = 1 << 20;  // under a row
 
@@ -22,29 +20,9 @@ constexpr EncoderBlockNames kBlockNames{.norm1 = "layer_norm",
                                         .fc1 = "feed_forward.intermediate_dense",
                                         .fc2 = "feed_forward.output_dense"};
 
-const std::vector<std::string>& required_keys() {
-  static const std::vector<std::string> keys{"model_type",
-                                             "hidden_size",
-                                             "intermediate_size",
-                                             "num_hidden_layers",
-                                             "num_attention_heads",
-                                             "hidden_act",
-                                             "conv_dim",
-                                             "conv_kernel",
-                                             "conv_stride",
-                                             "conv_bias",
-                                             "num_conv_pos_embeddings",
-                                             "num_conv_pos_embedding_groups",
-                                             "feat_extract_norm",
-                                             "do_stable_layer_norm"};
-  return keys;
-}
-
-// Only layer_norm_eps and the keys that check_values reads matter to the encoder.
-const std::vector<std::string>& optional_keys() {
-  static const std::vector<std::string> keys{
-      "layer_norm_eps", "feat_extract_activation", "num_feat_extract_layers", "add_adapter",
-      "adapter_attn_dim", "pruned_heads",
+// Keys that change nothing in the encoder.
+const std::vector<const char*>& ignored_keys() {
+  static const std::vector<const char*> keys{
       // Training: dropout, masks, quantiser, losses.
       "activation_dropout", "attention_dropout", "feat_extract_dropout", "feat_proj_dropout",
       "feat_quantizer_dropout", "final_dropout", "hidden_dropout", "hidden_dropout_prob",
@@ -69,46 +47,41 @@ const std::vector<std::string>& optional_keys() {
 }
 
 // Notes the values that would make another network.
-void check_values(const nlohmann::json& json, ConfigCheck& check) {
-  const auto only = [&](const char* key, const nlohmann::json& legal) {
-    if (json_has(json, key) && json.at(key) != legal) check.refuse(key, "legal: " + legal.dump());
-  };
-  only("model_type", "wav2vec2");
-  only("feat_extract_norm", "layer");
-  only("feat_extract_activation", "gelu");
-  only("hidden_act", "gelu");
-  only("do_stable_layer_norm", true);
-  only("add_adapter", false);
-  only("pruned_heads", nlohmann::json::object());
-  if (json_has(json, "adapter_attn_dim")) check.refuse("adapter_attn_dim", "legal: null");
+void check_values(ConfigReader& fields) {
+  fields.required({"model_type", "hidden_act", "feat_extract_norm", "do_stable_layer_norm"});
+  fields.only("model_type", {"wav2vec2"});
+  fields.only("feat_extract_norm", {"layer"});
+  fields.only("feat_extract_activation", {"gelu"});
+  fields.only("do_stable_layer_norm", {true});
+  fields.only("add_adapter", {false});
+  fields.only("pruned_heads", {Json::object()});
+  fields.only("adapter_attn_dim", {nullptr});
 }
 
-std::vector<Wav2Vec2Conv> read_convs(const nlohmann::json& json, const std::string& path) {
-  const std::vector<int64_t> channels = json_ints(json, "conv_dim", path, kChannels),
-                             kernels = json_ints(json, "conv_kernel", path, kKernel),
-                             strides = json_ints(json, "conv_stride", path, kStride);
-  const size_t layers = channels.size();
-  if (layers < 1 || layers > kMostConvs || kernels.size() != layers || strides.size() != layers)
-    throw Error(
-        ErrorKind::kModel,
-        path + ": conv_dim, conv_kernel and conv_stride have " + std::to_string(layers) + ", " +
-            std::to_string(kernels.size()) + " and " + std::to_string(strides.size()) +
-            " values (legal: the same number of each, 1 to " + std::to_string(kMostConvs) + ")");
-  const int64_t named =
-      json_int_or(json, "num_feat_extract_layers", path, static_cast<int64_t>(layers));
-  if (named != static_cast<int64_t>(layers))
-    throw Error(ErrorKind::kModel, path + ": num_feat_extract_layers is " + std::to_string(named) +
-                                       ", legal: the number of values of conv_dim, " +
-                                       std::to_string(layers));
+// The values of the fields that describe the convolutions over the samples.
+struct ConvFields {
+  std::vector<int64_t> channels, kernels, strides;
+  std::optional<int64_t> layers;
+};
+
+std::vector<Wav2Vec2Conv> convs_of(const ConvFields& fields, const std::string& path) {
+  const size_t layers = fields.channels.size();
+  if (fields.kernels.size() != layers || fields.strides.size() != layers)
+    refuse_model(path, "conv_dim, conv_kernel and conv_stride have ", layers, ", ",
+                 fields.kernels.size(), " and ", fields.strides.size(),
+                 " values (legal: the same number of each)");
+  if (fields.layers.value_or(std::ssize(fields.channels)) != std::ssize(fields.channels))
+    refuse_model(path, "num_feat_extract_layers is ", *fields.layers,
+                 ", legal: the number of values of conv_dim, ", layers);
   std::vector<Wav2Vec2Conv> convs;
   int64_t hop = 1, window = 1;
   for (size_t i = 0; i < layers; ++i) {
-    convs.push_back({channels[i], kernels[i], strides[i]});
-    window += (kernels[i] - 1) * hop;
-    hop *= strides[i];
+    convs.push_back({fields.channels[i], fields.kernels[i], fields.strides[i]});
+    window += (fields.kernels[i] - 1) * hop;
+    hop *= fields.strides[i];
     if (window > kMostSamples || hop > kMostSamples)
-      throw Error(ErrorKind::kModel, path + ": conv_kernel and conv_stride put more than " +
-                                         std::to_string(kMostSamples) + " samples under a row");
+      refuse_model(path, "conv_kernel and conv_stride put more than ", kMostSamples,
+                   " samples under a row");
   }
   return convs;
 }
@@ -131,24 +104,23 @@ int64_t Wav2Vec2Config::window() const {
 }
 
 Wav2Vec2Config Wav2Vec2Config::from_json_file(const std::string& path) {
-  const nlohmann::json json = read_config(path);
-  ConfigCheck check(json, path);
-  check.keys(required_keys(), optional_keys());
-  check_values(json, check);
-  check.finish("the configuration of a wav2vec 2.0 encoder");
-
+  ConfigReader fields(path);
+  check_values(fields);
   Wav2Vec2Config config;
-  config.blocks = EncoderBlocksConfig::from_json_file(path, kBlockNames, EncoderActivation::kGelu);
-  config.convs = read_convs(json, path);
-  config.conv_bias = json_bool(json, "conv_bias", path);
-  config.position_kernel = json_int(json, "num_conv_pos_embeddings", path, kKernel);
-  config.position_groups =
-      json_int(json, "num_conv_pos_embedding_groups", path, {1, config.blocks.width});
-  if (config.blocks.width % config.position_groups)
-    throw Error(ErrorKind::kModel, path + ": num_conv_pos_embedding_groups is " +
-                                       std::to_string(config.position_groups) +
-                                       ", legal: a divisor of hidden_size, " +
-                                       std::to_string(config.blocks.width));
+  config.blocks =
+      EncoderBlocksConfig::read(fields, kBlockNames, EncoderActivation::kGelu, {"gelu"});
+  ConvFields convs;
+  fields.required("conv_dim", convs.channels, kChannels, kMostConvs);
+  fields.required("conv_kernel", convs.kernels, kKernel, kMostConvs);
+  fields.required("conv_stride", convs.strides, kStride, kMostConvs);
+  fields.optional("num_feat_extract_layers", convs.layers, IntRange{});
+  fields.required("conv_bias", config.conv_bias);
+  fields.required("num_conv_pos_embeddings", config.position_kernel, kKernel);
+  fields.required("num_conv_pos_embedding_groups", config.position_groups, kGroups);
+  fields.divides("num_conv_pos_embedding_groups", "hidden_size");
+  fields.ignored(ignored_keys());
+  fields.finish("the configuration of a wav2vec 2.0 encoder");
+  config.convs = convs_of(convs, path);
   return config;
 }
 

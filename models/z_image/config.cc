@@ -1,9 +1,5 @@
 // The Z-Image transformer's configuration: config file, tensor list and counts.
-#include <cmath>
-#include <nlohmann/json.hpp>
-
-#include "io/json.h"
-#include "models/config_check.h"
+#include "models/config_reader.h"
 #include "models/files/tensor_sizes.h"
 #include "models/z_image/names.h"
 #include "models/z_image/transformer.h"
@@ -17,72 +13,40 @@ constexpr IntRange kWidth{6, 1 << 20}, kHeads{1, 1 << 16}, kLayers{1, 1 << 10},
     kRefiners{0, 1 << 8}, kChannels{1, 1 << 12}, kPatch{1, 64}, kLength{1, 1 << 22};
 
 constexpr int64_t kFrequencies = 256, kTimeHidden = 1024;  // of the time embedder
-constexpr double kLargestScale = 1e6;                      // of a timestep
-
-void check_keys(const nlohmann::json& json, const std::string& path) {
-  ConfigCheck check(json, path);
-  check.keys({"dim", "n_heads", "n_layers"},
-             {"all_f_patch_size", "all_patch_size", "axes_dims", "axes_lens", "cap_feat_dim",
-              "in_channels", "n_kv_heads", "norm_eps", "n_refiner_layers", "qk_norm", "rope_theta",
-              "siglip_feat_dim", "t_scale"});
-  if (json_has(json, "qk_norm") && json.at("qk_norm") != true)
-    check.refuse("qk_norm", "only true is supported");
-  if (json_has(json, "siglip_feat_dim"))
-    check.refuse("siglip_feat_dim", "image conditioning is not supported yet");
-  if (json_has(json, "n_kv_heads") && json_has(json, "n_heads") &&
-      json.at("n_kv_heads") != json.at("n_heads"))
-    check.refuse("n_kv_heads", "only the value of n_heads is supported");
-  check.finish("a Z-Image transformer's configuration");
-}
+constexpr NumberRange kTimeScale{-1e6, 1e6, "-1e6 to 1e6"};
 
 // Reads the one patch size that a supported model has.
-int64_t read_patch(const nlohmann::json& json, const char* key, const std::string& path,
-                   int64_t fallback) {
-  if (!json_has(json, key)) return fallback;
-  const std::vector<int64_t> sizes = json_ints(json, key, path, kPatch);
-  if (sizes.size() != 1)
-    throw Error(ErrorKind::kModel, path + ": " + key + " = " + json.at(key).dump() +
-                                       " (only one patch size is supported)");
-  return sizes[0];
-}
-
-void check_sizes(const ZImageConfig& config, const std::string& path) {
-  const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorKind::kModel, path + ": " + why);
-  };
-  const auto text = [](int64_t value) { return std::to_string(value); };
-  if (config.dim % config.heads)
-    refuse("dim " + text(config.dim) + " is not a multiple of n_heads " + text(config.heads));
-  if (!(config.eps > 0) || !std::isfinite(config.eps))
-    refuse("norm_eps is " + std::to_string(config.eps) + " (legal: positive and finite)");
-  if (!(config.rope_theta > 1) || !std::isfinite(config.rope_theta))
-    refuse("rope_theta is " + std::to_string(config.rope_theta) + " (legal: finite and above 1)");
-  if (!(std::abs(config.t_scale) <= kLargestScale))
-    refuse("t_scale is " + std::to_string(config.t_scale) + " (legal: -1e6 to 1e6)");
-  check_rotary_axes("axes_dims", config.axes_dims, config.head_dim(), path);
+void read_patch(ConfigReader& fields, const char* key, int64_t& out) {
+  std::vector<int64_t> sizes{out};
+  fields.optional(key, sizes, kPatch, size_t{1});
+  out = sizes[0];
 }
 
 }  // namespace
 
 ZImageConfig ZImageConfig::from_json_file(const std::string& path) {
-  const nlohmann::json json = read_config(path);
-  check_keys(json, path);
+  ConfigReader fields(path);
   ZImageConfig config;
-  config.dim = json_int(json, "dim", path, kWidth);
-  config.heads = static_cast<int>(json_int(json, "n_heads", path, kHeads));
-  config.layers = static_cast<int>(json_int(json, "n_layers", path, kLayers));
-  config.refiner_layers = static_cast<int>(
-      json_int_or(json, "n_refiner_layers", path, config.refiner_layers, kRefiners));
-  config.in_channels = json_int_or(json, "in_channels", path, config.in_channels, kChannels);
-  config.caption_dim = json_int_or(json, "cap_feat_dim", path, config.caption_dim, kWidth);
-  const int64_t side = read_patch(json, "all_patch_size", path, config.patch[1]);
-  config.patch = {read_patch(json, "all_f_patch_size", path, config.patch[0]), side, side};
-  read_axes(json, "axes_dims", path, kHeads, config.axes_dims);
-  read_axes(json, "axes_lens", path, kLength, config.axes_lens);
-  config.eps = static_cast<float>(json_number_or(json, "norm_eps", path, config.eps));
-  config.rope_theta = json_number_or(json, "rope_theta", path, config.rope_theta);
-  config.t_scale = json_number_or(json, "t_scale", path, config.t_scale);
-  check_sizes(config, path);
+  fields.required("dim", config.dim, kWidth);
+  fields.required("n_heads", config.heads, kHeads);
+  fields.required("n_layers", config.layers, kLayers);
+  fields.optional("n_refiner_layers", config.refiner_layers, kRefiners);
+  fields.optional("in_channels", config.in_channels, kChannels);
+  fields.optional("cap_feat_dim", config.caption_dim, kWidth);
+  read_patch(fields, "all_f_patch_size", config.patch[0]);
+  read_patch(fields, "all_patch_size", config.patch[1]);
+  config.patch[2] = config.patch[1];
+  fields.optional("axes_dims", config.axes_dims, kHeads);
+  fields.optional("axes_lens", config.axes_lens, kLength);
+  fields.optional("norm_eps", config.eps, kPositive);
+  fields.optional("rope_theta", config.rope_theta, kAboveOne);
+  fields.optional("t_scale", config.t_scale, kTimeScale);
+  fields.only("qk_norm", {true});
+  fields.only("siglip_feat_dim", {nullptr}, "image conditioning is not supported yet");
+  fields.same("n_kv_heads", "n_heads");
+  fields.divides("n_heads", "dim");
+  fields.finish("a Z-Image transformer's configuration");
+  check_rotary_axes("axes_dims", config.axes_dims, config.head_dim(), path);
   return config;
 }
 
@@ -97,18 +61,16 @@ ZImageConfig ZImageConfig::from_tensors(const TensorFile& file) {
   config.layers = sizes.count("layers.", ".ffn_norm1.weight");
   config.refiner_layers = sizes.count("noise_refiner.", ".ffn_norm1.weight");
   config.heads = sizes.heads(config.dim, sizes.extent("layers.0.attention.norm_q.weight", 0));
-  check_sizes(config, shown_name(file));
+  check_rotary_axes("axes_dims", config.axes_dims, config.head_dim(), shown_name(file));
   return config;
 }
 
 std::string to_string(const ZImageConfig& config) {
-  const auto text = [](int64_t value) { return std::to_string(value); };
-  return "Z-Image transformer: width " + text(config.dim) + " = " + text(config.heads) +
-         " heads x " + text(config.head_dim()) + ", " + text(config.layers) + " layers and 2 x " +
-         text(config.refiner_layers) + " refiner layers, ffn " + text(config.ffn_dim()) +
-         ", channels " + text(config.in_channels) + ", text " + text(config.caption_dim) +
-         ", patch " + text(config.patch[0]) + "x" + text(config.patch[1]) + "x" +
-         text(config.patch[2]);
+  return text_of("Z-Image transformer: width ", config.dim, " = ", config.heads, " heads x ",
+                 config.head_dim(), ", ", config.layers, " layers and 2 x ", config.refiner_layers,
+                 " refiner layers, ffn ", config.ffn_dim(), ", channels ", config.in_channels,
+                 ", text ", config.caption_dim, ", patch ", config.patch[0], "x", config.patch[1],
+                 "x", config.patch[2]);
 }
 
 TransformerTraits ZImageConfig::traits() const {

@@ -10,16 +10,9 @@
 #include "engine/job/checkpoint.h"
 #include "parallel/transport/local.h"
 #include "tests/engine/small_job.h"
+#include "tests/support/error_of.h"
 
 namespace weft::test {
-
-struct LatentTap final : PipelineTap {
-  std::vector<float> latents;
-  void tap(const char* name, const TensorView& value) override {
-    if (std::string(name) == "latents_final")
-      latents.assign(value.as<float>(), value.as<float>() + value.count());
-  }
-};
 
 inline GeneratorOptions reference_options() {
   GeneratorOptions options = options_of(DType::kF32);
@@ -94,13 +87,7 @@ inline std::vector<Layout> expect_latents_of_one_rank(const Request& request,
 }
 
 inline std::string refusal(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    return error.what();
-  }
-  return "";
+  return error_of(body, ErrorKind::kUsage);
 }
 
 }  // namespace weft::test

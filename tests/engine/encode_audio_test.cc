@@ -11,6 +11,7 @@
 #include "parallel/transport/local.h"
 #include "tests/engine/poisoned_model.h"
 #include "tests/engine/small_job.h"
+#include "tests/support/error_of.h"
 #include "tests/support/golden_case.h"
 
 namespace weft {
@@ -140,13 +141,11 @@ TEST_F(HearingModel, FaultsAreErrors) {
     Arena arena;
     Components parts(model, {.dtype = DType::kF32}, DType::kF32, alone);
     const Tensor samples(DType::kF32, {16000});
-    try {
-      encode_audio({stream, arena, parts, alone}, {samples, 16, 80});
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), kind);
-      return std::string(error.what());
-    }
-    return std::string();
+    return test::error_of(
+        [&] {
+          encode_audio({stream, arena, parts, alone}, {samples, 16, 80});
+        },
+        kind);
   };
   EXPECT_NE(fault(std::make_shared<const OpenModel>(test::kModel), ErrorKind::kModel)
                 .find("has no audio_encoder"),

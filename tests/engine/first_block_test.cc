@@ -33,17 +33,11 @@ struct RanFirstBlock {
 
 RanFirstBlock run_first_block(const Request& request, RankPlacement placement = {},
                               RunOptions options = {}) {
-  struct LatentTap final : PipelineTap {
-    std::vector<float> latent;
-    void tap(const char* name, const TensorView& value) override {
-      if (std::string(name) == "latents_final")
-        latent.assign(value.as<float>(), value.as<float>() + value.count());
-    }
-  } tap;
+  test::LatentTap tap;
   Generator generator(kModel, options_of(DType::kF32), std::move(placement));
   options.tap = &tap;
   RunResult result = generator.run(request, nullptr, options);
-  return {std::move(tap.latent), std::move(result)};
+  return {std::move(tap.latents), std::move(result)};
 }
 
 // A threshold under which some steps are skipped and some are not.

@@ -17,6 +17,7 @@
 #include "io/weights/tensor_file.h"
 #include "models/wan/transformer.h"
 #include "tests/engine/poisoned_model.h"
+#include "tests/support/error_of.h"
 #include "tests/support/golden_case.h"
 
 namespace weft {
@@ -82,17 +83,6 @@ struct CollectingSink final : FrameSink {
     return "nowhere";
   }
 };
-
-std::string message_of(const std::function<void()>& body, ErrorKind kind) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
 
 double offset_rel_l2(const std::vector<float>& actual, const TensorView& expected, double offset) {
   if (static_cast<int64_t>(actual.size()) != expected.count()) return INFINITY;
@@ -351,7 +341,8 @@ TEST(Memory, AJobThatCannotFitIsRefusedWithNumbersAndAdvice) {
   request.width = 832;
   request.height = 480;
   request.frames = 81;
-  const std::string text = message_of([&] { generator.run(request, nullptr); }, ErrorKind::kMemory);
+  const std::string text =
+      test::thrown_error([&] { generator.run(request, nullptr); }, ErrorKind::kMemory);
   EXPECT_NE(text.find("needs"), std::string::npos) << text;
   EXPECT_NE(text.find("8.00 MiB are available"), std::string::npos) << text;
   EXPECT_NE(text.find("--size"), std::string::npos) << text;
@@ -396,7 +387,7 @@ TEST(NonFinite, StopsNamingStageStepAndBlock) {
                         options_with_threads(DType::kF32));
     CollectingSink sink;
     const std::string text =
-        message_of([&] { generator.run(small_request(), &sink); }, ErrorKind::kNonFinite);
+        test::thrown_error([&] { generator.run(small_request(), &sink); }, ErrorKind::kNonFinite);
     EXPECT_NE(text.find("denoise, step 1 of 2"), std::string::npos) << text;
     EXPECT_NE(text.find(where), std::string::npos) << text;
     EXPECT_TRUE(sink.frames.empty());
@@ -407,7 +398,7 @@ TEST(NonFinite, IsFoundInTheTextEncoderAndBehindTheSolver) {
   Generator sick(test::poisoned(kT2vModel, "text_encoder", "encoder.final_layer_norm.weight",
                                 testing::TempDir()),
                  options_with_threads(DType::kF32));
-  EXPECT_NE(message_of([&] { sick.run(small_request(), nullptr); }, ErrorKind::kNonFinite)
+  EXPECT_NE(test::thrown_error([&] { sick.run(small_request(), nullptr); }, ErrorKind::kNonFinite)
                 .find("encode_text"),
             std::string::npos);
   // The velocities are finite but their guided sum is not.
@@ -415,7 +406,7 @@ TEST(NonFinite, IsFoundInTheTextEncoderAndBehindTheSolver) {
       test::poisoned(kT2vModel, "transformer", "proj_out.bias", testing::TempDir(), 3e38f),
       options_with_threads(DType::kF32));
   const std::string text =
-      message_of([&] { large.run(small_request(), nullptr); }, ErrorKind::kNonFinite);
+      test::thrown_error([&] { large.run(small_request(), nullptr); }, ErrorKind::kNonFinite);
   EXPECT_NE(text.find("denoise, step "), std::string::npos) << text;
   EXPECT_NE(text.find("after guidance and solver"), std::string::npos) << text;
 }
@@ -424,7 +415,7 @@ TEST(NonFinite, IsFoundInTheDecoderToo) {
   Generator generator(test::poisoned(kT2vModel, "vae", "decoder.conv_in.bias", testing::TempDir()),
                       options_with_threads(DType::kF32));
   const std::string text =
-      message_of([&] { generator.run(small_request(), nullptr); }, ErrorKind::kNonFinite);
+      test::thrown_error([&] { generator.run(small_request(), nullptr); }, ErrorKind::kNonFinite);
   EXPECT_NE(text.find("decode, chunk 1 of 3"), std::string::npos) << text;
 }
 
@@ -451,8 +442,8 @@ TEST(Latents, AreKeptBeforeDecodingWhichMayFail) {
   fs::remove(kept);
   CollectingSink sink;
   sink.fail_at = 3;
-  const std::string text =
-      message_of([&] { generator.run(small_request(), &sink, options); }, ErrorKind::kOutput);
+  const std::string text = test::thrown_error(
+      [&] { generator.run(small_request(), &sink, options); }, ErrorKind::kOutput);
   EXPECT_EQ(text, "the disk is full");
   EXPECT_FALSE(sink.finished);
   EXPECT_EQ(latents_in(kept), tap.tensors["latents_final"]);
@@ -505,7 +496,7 @@ TEST(Stop, IsReadBetweenSteps) {
   options.listener = &listener;
   options.stop = &stop;
   const std::string text =
-      message_of([&] { generator.run(request, nullptr, options); }, ErrorKind::kStopped);
+      test::thrown_error([&] { generator.run(request, nullptr, options); }, ErrorKind::kStopped);
   EXPECT_NE(text.find("after step 2 of 5"), std::string::npos) << text;
   EXPECT_EQ(listener.denoised, 2);
 }

@@ -12,6 +12,7 @@
 #include "engine/sampling/sampler.h"
 #include "io/json.h"
 #include "io/weights/tensor_file.h"
+#include "tests/support/error_of.h"
 
 namespace weft {
 namespace {
@@ -115,13 +116,7 @@ TEST(SchedulerConfig, RefusesWhatIsNotBuilt) {
     object.update(changes);
     std::string text = object.dump();
     std::ofstream(path) << text;
-    try {
-      SamplerConfig::from_json_file(path);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kModel);
-      return std::string(error.what());
-    }
-    return std::string();
+    return test::error_of([&] { SamplerConfig::from_json_file(path); }, ErrorKind::kModel);
   };
   const char* unipc = "scheduler_unipc_n4_s3_0";
   const char* euler = "scheduler_euler_n4_s3_0";

@@ -16,6 +16,7 @@
 #include "tests/parallel/byte_formulas.h"
 #include "tests/support/compare.h"
 #include "tests/support/draw.h"
+#include "tests/support/error_of.h"
 
 namespace weft {
 namespace {
@@ -411,12 +412,7 @@ TEST(Language, WhatCannotRunIsRefusedByName) {
   const DecoderConfig config = small_decoder();
   LanguageModel model(weights(config), config, one_thread_of());
   const auto message = [&](const CompletionRequest& request) -> std::string {
-    try {
-      model.complete({&request, 1});
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+    return test::error_of([&] { model.complete({&request, 1}); });
   };
   EXPECT_NE(message({.prompt = {}}).find("the prompt has no tokens"), std::string::npos);
   EXPECT_NE(message({.prompt = {1}, .max_tokens = 97}).find("the context of 96 tokens"),

@@ -12,6 +12,7 @@
 #include "models/random_weights/random_weights.h"
 #include "parallel/transport/local.h"
 #include "tests/engine/small_job.h"
+#include "tests/support/error_of.h"
 #include "tests/support/gguf_copy.h"
 #include "tests/support/scaled_copy.h"
 #include "tests/support/sparse_model.h"
@@ -86,13 +87,7 @@ MemoryPlan plan_of(const GeneratorOptions& options, const std::string& model = d
 }
 
 std::string refusal_of(const GeneratorOptions& options) {
-  try {
-    run_mode(options);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kMemory) << error.what();
-    return error.what();
-  }
-  return "";
+  return test::error_of([&] { run_mode(options); }, ErrorKind::kMemory);
 }
 
 TEST(ResidentLayers, GiveTheSamePictureInThePlannedMemory) {

@@ -6,18 +6,13 @@
 #include <functional>
 
 #include "kernels/check.h"
+#include "tests/support/error_of.h"
 
 namespace weft {
 namespace {
 
 std::string refused_usage(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    return error.what();
-  }
-  return "";
+  return test::error_of(act, ErrorKind::kUsage);
 }
 
 Method resolved(const std::string& text, int64_t latents, int64_t trained, double shift = 3) {

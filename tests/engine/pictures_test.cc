@@ -18,6 +18,7 @@
 #include "parallel/transport/local.h"
 #include "tests/engine/small_job.h"
 #include "tests/models/slices_testing.h"
+#include "tests/support/error_of.h"
 
 namespace weft {
 namespace {
@@ -420,13 +421,7 @@ TEST(Pictures, JobsLeaveNoTrace) {
 TEST(Pictures, JobsThatCannotBeDrawnAreRefused) {
   const auto fault = [](const std::string& folder, const Request& request) {
     const Generator generator(folder, options_of(DType::kF32));
-    try {
-      generator.resolve(request);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-      return std::string(error.what());
-    }
-    return std::string();
+    return test::error_of([&] { generator.resolve(request); }, ErrorKind::kUsage);
   };
   Request request = PictureCase("pipeline_i2v_a14b").request;
   const std::string text = picture_model("pipeline_t2v"), both = picture_model("pipeline_i2v_a14b"),

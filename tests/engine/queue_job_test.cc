@@ -6,6 +6,7 @@
 
 #include "parallel/transport/local.h"
 #include "tests/engine/small_job.h"
+#include "tests/support/error_of.h"
 
 namespace weft {
 namespace {
@@ -41,13 +42,8 @@ RunResult run_queue_job(const Request& request, const Layout& layout, DType dtyp
 }
 
 std::string queue_refusal(const Request& request) {
-  try {
-    Generator(kModel, options_of(DType::kF32)).resolve(request);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    return error.what();
-  }
-  return "";
+  return test::error_of([&] { Generator(kModel, options_of(DType::kF32)).resolve(request); },
+                        ErrorKind::kUsage);
 }
 
 TEST(QueueJob, StagesAndDecoderChangeNoBit) {

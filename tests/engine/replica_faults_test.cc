@@ -9,6 +9,7 @@
 
 #include "tests/engine/poisoned_model.h"
 #include "tests/engine/replica_job.h"
+#include "tests/support/error_of.h"
 #include "tests/support/faulty_transport.h"
 
 namespace weft {
@@ -50,17 +51,6 @@ std::vector<int> places(const std::vector<std::string>& sent) {
   return {chosen.begin(), chosen.end()};
 }
 
-std::string error_of(const std::function<void()>& work, ErrorKind kind) {
-  try {
-    work();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
-
 TEST(ReplicaFaults, ARankThatThrowsEndsAllWithOneLineThatNamesItInEveryPhase) {
   for (const char* text : kLayouts) {
     const Layout layout = parse_layout(text, 4, {});
@@ -68,7 +58,7 @@ TEST(ReplicaFaults, ARankThatThrowsEndsAllWithOneLineThatNamesItInEveryPhase) {
     EXPECT_GE(places(sent).size(), 8u) << text;
     for (int at : places(sent))
       EXPECT_EQ(
-          error_of(
+          test::thrown_error(
               [&] { run_faulty(layout, at, [] { throw Error(ErrorKind::kMemory, "no page"); }); },
               ErrorKind::kMemory),
           "rank 2: no page")
@@ -108,7 +98,7 @@ TEST(ReplicaFaults, ARankThatNeverBeginsAndARootThatCannotWriteEndAll) {
       generator.run(job(), sink);
     };
     const auto ends_all = [](const std::function<void(Communicator&)>& work, ErrorKind kind) {
-      return error_of([&] { run_ranks(4, work); }, kind);
+      return test::thrown_error([&] { run_ranks(4, work); }, kind);
     };
     const auto never_begins = [&](Communicator& world) {
       if (world.rank() == kVictim) throw Error(ErrorKind::kModel, "no such folder");
@@ -131,7 +121,7 @@ TEST(ReplicaFaults, ANaNIsNamedByTheBlockWhereItBegan) {
   for (const char* text : {"cfg=2,ulysses=2", "cfg=2,token_ring=2", "tensor=2,ring=2"}) {
     const Layout layout = parse_layout(text, 4, {});
     for (uint64_t seed = 0; seed < 5; ++seed) {
-      const std::string line = error_of(
+      const std::string line = test::thrown_error(
           [&] {
             run_ranks(4,
                       [&](Communicator& world) {

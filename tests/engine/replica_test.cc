@@ -175,13 +175,6 @@ TEST(RankPlacement, DelaysAndRendezvousChangeNoBitOfTheVideo) {
 // the text was summed in another order, a value between two quantisation levels may be rounded to
 // either one. So a layout may differ by a tenth of the error that 8 bits have themselves.
 TEST(RankPlacement, EightBitWeightsUnderEveryLayoutThatKeepsTheWidth) {
-  struct LatentTap final : PipelineTap {
-    std::vector<float> latents;
-    void tap(const char* name, const TensorView& value) override {
-      if (std::string(name) == "latents_final")
-        latents.assign(value.as<float>(), value.as<float>() + value.count());
-    }
-  };
   const auto latents_of = [](const Layout& layout, WeightFormat weights) {
     std::vector<float> latents;
     run_ranks(layout.ranks(), [&](Communicator& world) {

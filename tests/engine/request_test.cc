@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "engine/memory/memory_mode.h"
+#include "tests/support/error_of.h"
 
 namespace weft {
 namespace {
@@ -26,13 +27,7 @@ DefaultSettings defaults() {
 }
 
 std::string request_refusal(const Request& request, const ModelLimits& limits = {}) {
-  try {
-    validate(request, limits);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    return error.what();
-  }
-  return "";
+  return test::error_of([&] { validate(request, limits); }, ErrorKind::kUsage);
 }
 
 Request with(const std::function<void(Request&)>& change) {

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 
 namespace weft {
 namespace {
@@ -105,6 +106,16 @@ TEST(Sampler, EvenSigmasAreShiftedOnce) {
   EXPECT_FLOAT_EQ(sampler.timesteps()[1], 900);
 }
 
+// The kind of the Error that `make` throws, or kInternal.
+ErrorKind sampler_error(const std::function<void()>& make) {
+  try {
+    make();
+  } catch (const Error& error) {
+    return error.kind();
+  }
+  return ErrorKind::kInternal;
+}
+
 // The shift follows from the number of tokens: e^0.5 at 256 and e^0.9 at 8192 in this file. Then
 // the sigmas are stretched until the last one is 0.02.
 TEST(Sampler, AShiftThatFollowsTheSize) {
@@ -133,17 +144,9 @@ TEST(Sampler, AShiftThatFollowsTheSize) {
 
   config.dynamic->exponential = false;
   EXPECT_NEAR(config.for_tokens(4224).shift, 0.7, 1e-12);
-  const auto kind_of = [](auto&& make) {
-    try {
-      make();
-    } catch (const Error& error) {
-      return error.kind();
-    }
-    return ErrorKind::kInternal;
-  };
-  EXPECT_EQ(kind_of([&] { Sampler(config, 4); }), ErrorKind::kUsage);
+  EXPECT_EQ(sampler_error([&] { Sampler(config, 4); }), ErrorKind::kUsage);
   config.even_sigmas = false;
-  EXPECT_EQ(kind_of([&] { config.for_tokens(4224); }), ErrorKind::kModel);
+  EXPECT_EQ(sampler_error([&] { config.for_tokens(4224); }), ErrorKind::kModel);
 }
 
 TEST(Sampler, EulerKeepsFractionalTimesteps) {
@@ -243,22 +246,14 @@ TEST(Sampler, CountsTheStepsOfAtLeastASigma) {
 }
 
 TEST(Sampler, RefusesIllegalArguments) {
-  const auto kind_of = [](auto&& make) {
-    try {
-      make();
-    } catch (const Error& error) {
-      return error.kind();
-    }
-    return ErrorKind::kInternal;
-  };
   const SamplerConfig config = sampler_config_of(K::kEuler, 3);
-  EXPECT_EQ(kind_of([&] { Sampler(config, 0); }), ErrorKind::kUsage);
-  EXPECT_EQ(kind_of([&] { Sampler(config, 1001); }), ErrorKind::kUsage);
-  EXPECT_EQ(kind_of([&] { Sampler(sampler_config_of(K::kEuler, 0), 4); }), ErrorKind::kUsage);
-  EXPECT_EQ(kind_of([&] { Sampler(config, 2, {0.5, 0.5}); }), ErrorKind::kUsage);
-  EXPECT_EQ(kind_of([&] { Sampler(config, 2, {1.5, 0.5}); }), ErrorKind::kUsage);
-  EXPECT_EQ(kind_of([&] { Sampler(config, 2, {0.5, std::nan("")}); }), ErrorKind::kUsage);
-  EXPECT_EQ(kind_of([&] { solver_from_name("ddim"); }), ErrorKind::kUsage);
+  EXPECT_EQ(sampler_error([&] { Sampler(config, 0); }), ErrorKind::kUsage);
+  EXPECT_EQ(sampler_error([&] { Sampler(config, 1001); }), ErrorKind::kUsage);
+  EXPECT_EQ(sampler_error([&] { Sampler(sampler_config_of(K::kEuler, 0), 4); }), ErrorKind::kUsage);
+  EXPECT_EQ(sampler_error([&] { Sampler(config, 2, {0.5, 0.5}); }), ErrorKind::kUsage);
+  EXPECT_EQ(sampler_error([&] { Sampler(config, 2, {1.5, 0.5}); }), ErrorKind::kUsage);
+  EXPECT_EQ(sampler_error([&] { Sampler(config, 2, {0.5, std::nan("")}); }), ErrorKind::kUsage);
+  EXPECT_EQ(sampler_error([&] { solver_from_name("ddim"); }), ErrorKind::kUsage);
   for (int kind = 0; kind < static_cast<int>(K::kCount); ++kind) {
     EXPECT_EQ(solver_from_name(to_string(static_cast<K>(kind))), static_cast<K>(kind));
   }

@@ -23,6 +23,15 @@ inline Request job() {
   return request;
 }
 
+// Keeps the latents at the end of a job.
+struct LatentTap final : PipelineTap {
+  std::vector<float> latents;
+  void tap(const char* name, const TensorView& value) override {
+    if (std::string(name) == "latents_final")
+      latents.assign(value.as<float>(), value.as<float>() + value.count());
+  }
+};
+
 inline GeneratorOptions options_of(DType dtype) {
   GeneratorOptions options;
   options.dtype = dtype;

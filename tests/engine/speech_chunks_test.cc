@@ -25,6 +25,7 @@
 #include "models/wan_s2v/family.h"
 #include "parallel/transport/local.h"
 #include "tests/engine/small_job.h"
+#include "tests/support/error_of.h"
 #include "tests/support/speech_model.h"
 
 namespace weft {
@@ -77,13 +78,8 @@ class SpeechClips : public testing::Test {
     return request;
   }
   std::string refused(const Request& request) {
-    try {
-      Generator(folder_, options_of(DType::kF32)).resolve(request);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kUsage) << error.what();
-      return error.what();
-    }
-    return "";
+    return test::error_of([&] { Generator(folder_, options_of(DType::kF32)).resolve(request); },
+                          ErrorKind::kUsage);
   }
 
   static constexpr double kSeconds = 6;  // two chunks of 80 frames at 16 a second

@@ -192,21 +192,14 @@ TEST(StepCache, AResumedJobGivesTheFramesOfAnUninterruptedOne) {
 // Whole jobs of a real model: guidance branches and stages give one rank's bits; layouts that split
 // tokens or widths differ by the order of their sums, as they do without a cache.
 TEST(StepCache, EveryLayoutDecidesAlikeAndGivesOneRanksLatents) {
-  struct LatentTap final : PipelineTap {
-    std::vector<float> latent;
-    void tap(const char* name, const TensorView& value) override {
-      if (std::string(name) == "latents_final")
-        latent.assign(value.as<float>(), value.as<float>() + value.count());
-    }
-  };
   const Request request = tea_cache_job({1, 2, 4});
   const auto run = [&](RankPlacement placement) {
     Generator generator(kModel, options_of(DType::kF32), std::move(placement));
-    LatentTap tap;
+    test::LatentTap tap;
     RunOptions options;
     options.tap = &tap;
     const RunResult result = generator.run(request, nullptr, options);
-    return std::pair{std::move(tap.latent), result};
+    return std::pair{std::move(tap.latents), result};
   };
   const auto [whole, alone] = run(RankPlacement());
   const Generator generator(kModel, options_of(DType::kF32));

@@ -9,6 +9,7 @@
 
 #include "tests/engine/stream_job.h"
 #include "tests/parallel/byte_formulas.h"
+#include "tests/support/error_of.h"
 
 namespace weft::test {
 namespace {
@@ -174,12 +175,7 @@ TEST(StreamDenoiser, IllegalSizesAreNamed) {
     run.next = [=](int64_t number) {
       return NextSegment{.frames = number == 0 ? first : second, .last = number == 1};
     };
-    try {
-      run.run();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+    return test::error_of([&] { run.run(); });
   };
   EXPECT_NE(error_of(3, 4).find("block 1 of a stream has 4 latent frames"), std::string::npos);
   EXPECT_NE(error_of(0, 3).find("the first one has at least 1"), std::string::npos);

@@ -12,6 +12,7 @@
 #include "tests/engine/stream_pictures.h"
 #include "tests/io/io_testing.h"
 #include "tests/io/media_testing.h"
+#include "tests/support/error_of.h"
 
 namespace weft::test {
 namespace {
@@ -114,12 +115,7 @@ TEST(StreamEngine, IllegalSettingsAreNamed) {
   const auto error_of = [](const std::function<void(StreamSettings&)>& change) -> std::string {
     StreamSettings changed = engine_settings();
     change(changed);
-    try {
-      StreamEngine(model(), changed);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+    return test::error_of([&] { StreamEngine(model(), changed); });
   };
   EXPECT_EQ(error_of([](StreamSettings&) {}), "");
   EXPECT_NE(error_of([](StreamSettings& s) { s.width = 40; }).find("--width is 40"),

@@ -1,50 +1,39 @@
 #pragma once
-// ConfigFile: a config.json that a test changes and reads.
+// Configuration files that tests change.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
-#include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "io/json.h"
-#include "kernels/check.h"
 
 namespace weft::test {
 
-template <class Config>
-class ConfigFile : public testing::Test {
- protected:
-  explicit ConfigFile(const std::string& origin) : json_(read_json_file(origin)) {}
-  ~ConfigFile() override { std::remove(path_.c_str()); }
+// A config.json in a folder of its own. Weights beside it would give some configurations sizes.
+class ConfigFile {
+ public:
+  explicit ConfigFile(const nlohmann::json& config) {
+    std::filesystem::create_directories(folder_);
+    std::ofstream(path()) << config.dump();
+  }
+  ConfigFile(const ConfigFile&) = delete;
+  ConfigFile& operator=(const ConfigFile&) = delete;
+  ~ConfigFile() { std::filesystem::remove_all(folder_); }
+  std::string path() const { return folder_ + "/config.json"; }
 
-  Config read() {
-    std::ofstream(path_) << json_.dump();
-    return Config::from_json_file(path_);
-  }
-  // The message with which the file is refused, or "".
-  std::string fault() {
-    try {
-      read();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kModel);
-      return error.what();
-    }
-    return "";
-  }
-  // The same with another value of one field.
-  std::string fault(const char* field, const nlohmann::json& value) {
-    const nlohmann::json before = json_;
-    json_[field] = value;
-    const std::string text = fault();
-    json_ = before;
-    return text;
-  }
-
-  nlohmann::json json_;
-  std::string path_ = testing::TempDir() + "weft_config_" +
-                      testing::UnitTest::GetInstance()->current_test_info()->test_suite_name() +
-                      testing::UnitTest::GetInstance()->current_test_info()->name() + ".json";
+ private:
+  const std::string folder_ = testing::TempDir() + "weft_config_" + std::to_string(getpid());
 };
+
+// Reads a file of which some fields are changed, and those that are null are removed.
+template <class Config>
+Config config_with(const std::string& origin, const nlohmann::json& fields) {
+  nlohmann::json config = read_json_file(origin);
+  config.merge_patch(fields);
+  return Config::from_json_file(ConfigFile(config).path());
+}
 
 }  // namespace weft::test

@@ -10,6 +10,7 @@
 
 #include "io/json.h"
 #include "models/registry.h"
+#include "tests/support/error_of.h"
 
 namespace weft {
 
@@ -30,13 +31,7 @@ class ModelFolder : public testing::Test {
   }
   // Returns the error of opening the folder, or "".
   std::string fault() {
-    try {
-      open_model_directory(path_);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kModel);
-      return error.what();
-    }
-    return "";
+    return test::error_of([&] { open_model_directory(path_); }, ErrorKind::kModel);
   }
   std::string path_;
 };

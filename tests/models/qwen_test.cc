@@ -18,6 +18,7 @@
 #include "models/random_weights/random_weights.h"
 #include "tests/support/compare.h"
 #include "tests/support/draw.h"
+#include "tests/support/error_of.h"
 #include "tests/support/golden_case.h"
 
 namespace weft::test {
@@ -359,12 +360,7 @@ TEST(Qwen, EightBitFloatsGiveTheModelOfTheirValues) {
 
 std::string load_error(const TensorFile& file, const DecoderConfig& config) {
   Stream stream = Stream::cpu(1);
-  try {
-    CausalDecoder::load(file, config, stream);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return error_of([&] { CausalDecoder::load(file, config, stream); });
 }
 
 TEST(Qwen, NamesEveryTensorThatDoesNotFit) {
@@ -385,28 +381,7 @@ TEST(Qwen, NamesEveryTensorThatDoesNotFit) {
   EXPECT_EQ(message.find("lm_head"), std::string::npos) << message;
 }
 
-class QwenConfigFile : public testing::Test {
- protected:
-  void SetUp() override {
-    path_ = testing::TempDir() + "qwen_config.json";
-    json_ = read_json_file("tests/golden/llm_qwen3_tied/model/config.json");
-  }
-  std::string error(const char* field, const nlohmann::json& value) {
-    nlohmann::json changed = json_;
-    changed[field] = value;
-    std::ofstream(path_) << changed.dump();
-    try {
-      DecoderConfig::from_json_file(path_);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
-  }
-  std::string path_;
-  nlohmann::json json_;
-};
-
-TEST_F(QwenConfigFile, HonoursOrRefusesWhatChangesNumbers) {
+TEST(QwenConfig, HonoursWhatChangesNumbers) {
   const DecoderConfig config =
       DecoderConfig::from_json_file("tests/golden/llm_qwen3_tied/model/config.json");
   EXPECT_EQ(config.heads, 4);
@@ -414,23 +389,6 @@ TEST_F(QwenConfigFile, HonoursOrRefusesWhatChangesNumbers) {
   EXPECT_EQ(config.head_dim, 16);
   EXPECT_TRUE(config.head_norms && config.tied && !config.projection_biases);
   EXPECT_EQ(config.rope_theta, 1e6);
-  const auto names = [&](const char* field, const nlohmann::json& value, const char* part) {
-    const std::string message = error(field, value);
-    EXPECT_NE(message.find(field), std::string::npos) << field << ": '" << message << "'";
-    EXPECT_NE(message.find(part), std::string::npos) << field << ": '" << message << "'";
-  };
-  names("model_type", "llama", "\"qwen2\", \"qwen3\"");
-  names("hidden_act", "gelu", "legal: \"silu\"");
-  names("use_sliding_window", true, "legal: false");
-  names("attention_bias", true, "legal: false");
-  names("num_key_value_heads", 3, "a divisor");
-  names("head_dim", 15, "an even number");
-  names("rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}, "yarn");
-  names("rope_parameters", {{"rope_type", "linear"}}, "linear");
-  names("hidden_size", 0, "0");
-  names("rms_norm_eps", -1.0, "positive");
-  EXPECT_EQ(error("rope_scaling", {{"type", "mrope"}, {"mrope_section", {16, 24, 24}}}), "");
-  EXPECT_EQ(error("vocab_size", 600), "");
 }
 
 // A model that also sees pictures has the language part's fields beside its own, or in text_config.

@@ -46,15 +46,9 @@ class StoredWeights : public testing::Test {
     model_ = make_wan_model(config);
     test::write_file(dir_ / "base.safetensors", test::random_weights(model_->tensors(), 5));
     file_ = std::make_shared<const TensorFile>(TensorFile::open(dir_ / "base.safetensors"));
-    latent_ = values({config.in_channels, 2, 4, 6}, 0.37);
-    embeds_ = values({6, config.text_dim}, 0.73);
+    latent_ = test::waves({config.in_channels, 2, 4, 6}, 0.37);
+    embeds_ = test::waves({6, config.text_dim}, 0.73);
     grid_ = config.traits().grid(2, 4, 6);
-  }
-  static Tensor values(std::initializer_list<int64_t> shape, double step) {
-    Tensor out(DType::kF32, shape);
-    for (int64_t i = 0; i < out.count(); ++i)
-      out.as<float>()[i] = static_cast<float>(std::sin(step * static_cast<double>(i + 1)));
-    return out;
   }
   Tensor forward(const TensorFile& file, const TransformerLoad& load, Reducer* reducer = nullptr,
                  const Ops& ops = cpu_ops()) const {
@@ -216,7 +210,7 @@ class StoredLora : public StoredWeights {
     constexpr int64_t kRank = 4;
     const auto seed = static_cast<double>(given_[file].size() + 1);
     const auto small = [&](std::initializer_list<int64_t> shape, double step, float scale) {
-      Tensor tensor = values(shape, step);
+      Tensor tensor = test::waves(shape, step);
       for (int64_t i = 0; i < tensor.count(); ++i) tensor.as<float>()[i] *= scale;
       return tensor;
     };
@@ -275,7 +269,7 @@ TEST_F(StoredLora, PartsOfTheWidthAddTheirPartsOfProducts) {
 
 // A full difference cannot be added to blocks, so its matrix is merged.
 TEST_F(StoredLora, FullDifferencesAreMerged) {
-  given_["diff"]["diffusion_model.blocks.0.self_attn.k.diff"] = values({512, 512}, 0.3);
+  given_["diff"]["diffusion_model.blocks.0.self_attn.k.diff"] = test::waves({512, 512}, 0.3);
   for (int64_t i = 0; i < 512 * 512; ++i) given_["diff"].begin()->second.as<float>()[i] *= 0.02f;
   test::write_file(dir_ / "diff.safetensors", given_["diff"]);
   loras_.push_back({.file = dir_ / "diff.safetensors"});

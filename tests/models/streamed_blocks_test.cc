@@ -6,17 +6,16 @@
 #include <filesystem>
 #include <functional>
 
-#include "models/flux/transformer.h"
 #include "models/footprint.h"
 #include "models/lora/lora.h"
-#include "models/qwen_image/transformer.h"
 #include "models/random_weights/random_weights.h"
-#include "models/wan/transformer.h"
-#include "models/z_image/transformer.h"
+#include "models/registry.h"
 #include "parallel/methods/tensor_parallel.h"
 #include "parallel/transport/local.h"
+#include "tests/models/config_testing.h"
+#include "tests/models/slices_testing.h"
 #include "tests/support/compare.h"
-#include "tests/support/golden_case.h"
+#include "tests/support/error_of.h"
 #include "tests/support/quantised_copy.h"
 
 namespace weft {
@@ -24,46 +23,27 @@ namespace {
 
 namespace fs = std::filesystem;
 
+using test::waves;
+
 constexpr int kBlocks = 6;
 constexpr std::array<int64_t, 3> kStreamedGrid{1, 2, 4};
 constexpr int64_t kStreamedTokens = 8, kText = 5;
 
-std::string config_of(const char* name) {
-  return std::string("tests/golden/") + name + "/model/transformer/config.json";
-}
-
-std::unique_ptr<TransformerModel> wan() {
-  WanConfig config = WanConfig::from_json_file(config_of("dit_wan_tiny"));
-  config.layers = kBlocks;
-  return make_wan_model(config);
-}
-std::unique_ptr<TransformerModel> z_image() {
-  ZImageConfig config = ZImageConfig::from_json_file(config_of("dit_zimage"));
-  config.layers = kBlocks;
-  return make_z_image_model(config);
-}
-std::unique_ptr<TransformerModel> qwen_image() {
-  QwenImageConfig config = QwenImageConfig::from_json_file(config_of("dit_qwen_image"));
-  config.layers = kBlocks;
-  return make_qwen_image_model(config);
-}
-std::unique_ptr<TransformerModel> flux() {
-  FluxConfig config = FluxConfig::from_json_file(config_of("dit_flux"));
-  config.double_blocks = kBlocks / 2;
-  config.single_blocks = kBlocks;
-  return make_flux_model(config);
-}
-
 struct Family {
-  const char* name;
-  std::unique_ptr<TransformerModel> (*model)();
+  const char *name, *golden;
+  nlohmann::json blocks;  // the fields of the configuration that count them
 };
+const Family kStreamedFamilies[] = {
+    {"wan", "dit_wan_tiny", {{"num_layers", kBlocks}}},
+    {"z_image", "dit_zimage", {{"n_layers", kBlocks}}},
+    {"qwen_image", "dit_qwen_image", {{"num_layers", kBlocks}}},
+    {"flux", "dit_flux", {{"num_layers", kBlocks / 2}, {"num_single_layers", kBlocks}}}};
 
-Tensor shifted_waves(std::initializer_list<int64_t> shape) {
-  Tensor out(DType::kF32, shape);
-  for (int64_t i = 0; i < out.view().count(); ++i)
-    out.as<float>()[i] = std::sin(0.7f * static_cast<float>(i) + 1);
-  return out;
+std::shared_ptr<const TransformerModel> model_of(const Family& family) {
+  nlohmann::json config = read_json_file(std::string("tests/golden/") + family.golden +
+                                         "/model/transformer/config.json");
+  config.update(family.blocks);
+  return open_transformer(test::ConfigFile(config).path());
 }
 
 struct Passes {
@@ -72,13 +52,9 @@ struct Passes {
   size_t streamed_bytes = 0, weights_bytes = 0;
 };
 
-// Loads the transformer, prepares a prompt and runs two forwards. `reducer` is that of a part of
-// the width.
-Passes run(const TransformerModel& model, const TensorFile& file, const TransformerLoad& load,
-           Reducer* reducer = nullptr) {
-  Stream stream = Stream::cpu(1);
-  const std::unique_ptr<Transformer> transformer = model.load(stream, file, load);
-  const TransformerTraits& traits = model.traits();
+// Prepares a prompt and runs two forwards. `reducer` is that of a part of the width.
+Passes run(Stream& stream, const Transformer& transformer, Reducer* reducer = nullptr) {
+  const TransformerTraits& traits = transformer.traits();
   Arena arena(size_t{1} << 30);
   SerialSeams seams;
   IdentityReducer whole;
@@ -89,33 +65,38 @@ Passes run(const TransformerModel& model, const TensorFile& file, const Transfor
                   seams.halo,
                   {},
                   TokenRanges::all(kStreamedTokens)};
-  const Tensor text = shifted_waves({kText, traits.text_columns});
-  const Tensor pooled = traits.pooled_columns ? shifted_waves({traits.pooled_columns}) : Tensor();
-  const auto conditioning = transformer->prepare(
+  const Tensor text = waves({kText, traits.text_columns}, 0.7);
+  const Tensor pooled = traits.pooled_columns ? waves({traits.pooled_columns}, 0.7) : Tensor();
+  const auto conditioning = transformer.prepare(
       context, {.text = text, .text_length = kText, .pooled = pooled, .guidance = 3.5},
       kStreamedGrid);
-  const Rope rope = transformer->rope(kStreamedGrid, {}, *conditioning);
-  const BlockRange blocks = transformer->loaded().blocks;
-  const Tensor in = shifted_waves({kStreamedTokens, traits.row()});
+  const Rope rope = transformer.rope(kStreamedGrid, {}, *conditioning);
+  const BlockRange blocks = transformer.loaded().blocks;
+  const Tensor in = waves({kStreamedTokens, traits.row()}, 0.7);
   Passes passes;
   for (const float timestep : {900.f, 400.f}) {
     const TimeSegment segment{.tokens = {0, kStreamedTokens}, .timestep = timestep};
     Tensor embedding(DType::kF32, {1, traits.time_columns});
-    transformer->timestep_embedding(stream, {&segment, 1}, embedding);
+    transformer.timestep_embedding(stream, {&segment, 1}, embedding);
     Tensor out(DType::kF32, {kStreamedTokens, traits.row()});
-    transformer->forward(context, {.blocks = blocks,
-                                   .in = in,
-                                   .times = {&segment, 1},
-                                   .embedding = embedding,
-                                   .conditioning = *conditioning,
-                                   .rope = rope,
-                                   .out = out});
+    transformer.forward(context, {.blocks = blocks,
+                                  .in = in,
+                                  .times = {&segment, 1},
+                                  .embedding = embedding,
+                                  .conditioning = *conditioning,
+                                  .rope = rope,
+                                  .out = out});
     passes.out.push_back(std::move(out));
   }
-  passes.streamed = transformer->streamed();
-  passes.streamed_bytes = transformer->streamed_bytes();
-  passes.weights_bytes = transformer->weights_bytes();
+  passes.streamed = transformer.streamed();
+  passes.streamed_bytes = transformer.streamed_bytes();
+  passes.weights_bytes = transformer.weights_bytes();
   return passes;
+}
+Passes run(const TransformerModel& model, const TensorFile& file, const TransformerLoad& load,
+           Reducer* reducer = nullptr) {
+  Stream stream = Stream::cpu(1);
+  return run(stream, *model.load(stream, file, load), reducer);
 }
 
 void expect_same(const Passes& is, const Passes& wants, const std::string& about) {
@@ -126,13 +107,13 @@ void expect_same(const Passes& is, const Passes& wants, const std::string& about
 class StreamedBlocks : public testing::TestWithParam<Family> {
  protected:
   StreamedBlocks()
-      : model(GetParam().model()),
+      : model(model_of(GetParam())),
         path(testing::TempDir() + "streamed_" + GetParam().name + ".safetensors") {
     write_random(path, random_tensors(model->tensors()));
   }
   ~StreamedBlocks() override { fs::remove(path); }
 
-  std::unique_ptr<TransformerModel> model;
+  std::shared_ptr<const TransformerModel> model;
   std::string path;
 };
 
@@ -235,50 +216,21 @@ TEST_P(StreamedBlocks, AFileThatBecomesShorterIsAnError) {
   Stream stream = Stream::cpu(1);
   const std::unique_ptr<Transformer> transformer = model->load(stream, file, {.resident = 2});
   fs::resize_file(path, fs::file_size(path) / 2);
-  Arena arena(size_t{1} << 30);
-  SerialSeams seams;
-  Context context = seams.context(stream, arena, {}, TokenRanges::all(kStreamedTokens));
-  const TransformerTraits& traits = model->traits();
-  const Tensor text = shifted_waves({kText, traits.text_columns});
-  const Tensor pooled = traits.pooled_columns ? shifted_waves({traits.pooled_columns}) : Tensor();
-  const Tensor in = shifted_waves({kStreamedTokens, traits.row()});
-  const TimeSegment segment{.tokens = {0, kStreamedTokens}, .timestep = 500};
-  Tensor embedding(DType::kF32, {1, traits.time_columns});
-  transformer->timestep_embedding(stream, {&segment, 1}, embedding);
-  try {
-    const auto conditioning = transformer->prepare(
-        context, {.text = text, .text_length = kText, .pooled = pooled, .guidance = 3.5},
-        kStreamedGrid);
-    const Rope rope = transformer->rope(kStreamedGrid, {}, *conditioning);
-    Tensor out(DType::kF32, {kStreamedTokens, traits.row()});
-    for (int i = 0; i < 2; ++i)
-      transformer->forward(context, {.blocks = transformer->loaded().blocks,
-                                     .in = in,
-                                     .times = {&segment, 1},
-                                     .embedding = embedding,
-                                     .conditioning = *conditioning,
-                                     .rope = rope,
-                                     .out = out});
-    FAIL() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kModel);
-    EXPECT_NE(std::string(error.what()).find("became shorter"), std::string::npos) << error.what();
-  }
+  const std::string message = test::error_of([&] { run(stream, *transformer); }, ErrorKind::kModel);
+  EXPECT_NE(message.find("became shorter"), std::string::npos) << message;
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, StreamedBlocks,
-                         testing::Values(Family{"wan", wan}, Family{"z_image", z_image},
-                                         Family{"qwen_image", qwen_image}, Family{"flux", flux}),
+INSTANTIATE_TEST_SUITE_P(Families, StreamedBlocks, testing::ValuesIn(kStreamedFamilies),
                          [](const testing::TestParamInfo<Family>& info) {
                            return std::string(info.param.name);
                          });
 
 // Blocks are read with the changes of a LoRA.
 TEST(StreamedBlocksOf, AChangedModel) {
-  const std::unique_ptr<TransformerModel> model = wan();
+  const auto model = model_of(kStreamedFamilies[0]);
   const std::string name = "blocks.3.attn1.to_q";
   const int64_t width = model->traits().width;
-  Tensor a = shifted_waves({2, width}), b = shifted_waves({width, 2});
+  Tensor a = waves({2, width}, 0.7), b = waves({width, 2}, 0.7);
   const std::string path = testing::TempDir() + "streamed_lora.safetensors";
   write_safetensors(path, {{"transformer." + name + ".lora_A.weight", a},
                            {"transformer." + name + ".lora_B.weight", b}});

@@ -3,7 +3,6 @@
 #include "kernels/ops.h"
 #include "models/footprint.h"
 #include "models/umt5/encoder.h"
-#include "tests/models/config_testing.h"
 #include "tests/support/golden_case.h"
 
 namespace weft::test {
@@ -46,10 +45,7 @@ TEST_P(Umt5Golden, MatchesReference) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, Umt5Golden,
                          testing::Combine(testing::Values("umt5", "umt5_uneven", "t5"),
-                                          testing::Values(OpsRun{"reference", DType::kF32},
-                                                          OpsRun{"reference", DType::kBF16},
-                                                          OpsRun{"cpu", DType::kF32},
-                                                          OpsRun{"cpu", DType::kBF16})));
+                                          testing::ValuesIn(kOpsRuns)));
 
 // Known buckets; delta = key - query.
 TEST(Umt5, Buckets) {
@@ -93,26 +89,6 @@ TEST(Umt5, ForeignTokenIsAnError) {
       EXPECT_NE(std::string(error.what()).find(std::to_string(bad)), std::string::npos);
     }
   }
-}
-
-class Umt5ConfigFile : public ConfigFile<Umt5Config> {
- protected:
-  Umt5ConfigFile() : ConfigFile("tests/golden/umt5/model/text_encoder/config.json") {}
-};
-
-TEST_F(Umt5ConfigFile, IsRead) { EXPECT_EQ(fault(), ""); }
-
-TEST_F(Umt5ConfigFile, PlainFeedForwardIsRefused) {
-  json_["feed_forward_proj"] = "relu";
-  EXPECT_NE(fault().find("feed_forward_proj"), std::string::npos);
-}
-
-TEST_F(Umt5ConfigFile, MissingAndImpossibleFieldsAreNamed) {
-  json_.erase("d_kv");
-  EXPECT_NE(fault().find("d_kv"), std::string::npos);
-  json_["d_kv"] = 8;
-  json_["num_layers"] = 0;
-  EXPECT_NE(fault().find("num_layers"), std::string::npos);
 }
 
 // The embedding may have either of its names, or both, as in some files.

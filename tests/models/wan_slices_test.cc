@@ -58,8 +58,8 @@ class WanSlices : public testing::Test {
     weights_ = std::move(weights);
     file_ = new_path();
     test::write_file(file_, weights_);
-    latent_ = values({config.in_channels, 3, 4, 6}, 0.37);
-    embeds_ = values({6, config.text_dim}, 0.73);
+    latent_ = test::waves({config.in_channels, 3, 4, 6}, 0.37);
+    embeds_ = test::waves({6, config.text_dim}, 0.73);
     grid_ = config.traits().grid(3, 4, 6);
     tokens_ = grid_[0] * grid_[1] * grid_[2];
   }
@@ -68,12 +68,6 @@ class WanSlices : public testing::Test {
     files_.push_back(testing::TempDir() + "weft_slices_" + name + std::to_string(files_.size()) +
                      ".safetensors");
     return files_.back();
-  }
-  static Tensor values(std::initializer_list<int64_t> shape, double step) {
-    Tensor out(DType::kF32, shape);
-    for (int64_t i = 0; i < out.count(); ++i)
-      out.as<float>()[i] = static_cast<float>(std::sin(step * static_cast<double>(i + 1)));
-    return out;
   }
 
   // Computes the velocity with a pipeline of stages, each split over `parts` ranks. Checks that all
@@ -172,23 +166,6 @@ TEST_F(WanSlices, Bf16StaysWithinItsOwnError) {
   const double own = relative_l2(to_f64(whole), to_f64(exact));
   for (const int parts : {2, 3, 4})
     EXPECT_LT(relative_l2(to_f64(run(parts, {all}, DType::kBF16)), to_f64(whole)), own) << parts;
-}
-
-TEST_F(WanSlices, GoldenModelsInUnevenParts) {
-  for (const auto& [name, most] : {std::pair{"dit_wan_tiny", 2}, {"dit_wan_tiny_sharded", 3}}) {
-    const std::string folder = std::string("tests/golden/") + name + "/model/transformer";
-    const TensorFile file = TensorFile::open(folder);
-    test::NamedTensors weights;
-    for (const std::string& tensor : file.names())
-      weights[tensor] = test::load_tensor(file, tensor);
-    use(WanConfig::from_json_file(folder + "/config.json"), std::move(weights));
-    const BlockRange all = BlockRange::all(config_.layers);
-    const Tensor whole = run(1, {all});
-    for (int parts = 2; parts <= most; ++parts) {
-      SCOPED_TRACE(std::string(name) + " in " + std::to_string(parts));
-      expect_close(run(parts, {all}), whole);
-    }
-  }
 }
 
 // Each rank has its own file, in which everything except its part is NaN.

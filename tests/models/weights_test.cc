@@ -7,6 +7,7 @@
 
 #include "kernels/copy.h"
 #include "tests/support/compare.h"
+#include "tests/support/error_of.h"
 
 namespace weft {
 namespace {
@@ -24,13 +25,7 @@ class WeightBinderTest : public testing::Test {
   void TearDown() override { std::remove(path_.c_str()); }
 
   std::string fault(WeightBinder& binder) {
-    try {
-      binder.finish();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kModel);
-      return error.what();
-    }
-    return "";
+    return test::error_of([&] { binder.finish(); }, ErrorKind::kModel);
   }
 
   std::string path_;

@@ -32,6 +32,10 @@ struct OpsRun {
   DType dtype;
   const Ops& table() const { return ops == std::string("reference") ? reference_ops() : cpu_ops(); }
 };
+inline constexpr OpsRun kOpsRuns[] = {{"reference", DType::kF32},
+                                      {"reference", DType::kBF16},
+                                      {"cpu", DType::kF32},
+                                      {"cpu", DType::kBF16}};
 
 // The path of a part of a golden case's model: the one that its case.json names, or else the folder
 // in model/.
