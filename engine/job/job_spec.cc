@@ -268,15 +268,11 @@ std::string text_of(const nlohmann::json& value, FieldForm form) {
 
 [[noreturn]] void unknown(const std::string& name, const FieldLabel& label) {
   std::vector<std::string> known;
-  std::string all;
-  for (const JobField& field : kFields) {
-    known.push_back(field.name);
-    all += (all.empty() ? "" : ", ") + known.back();
-  }
+  for (const JobField& field : kFields) known.push_back(field.name);
   const std::string near = nearest(name, known);
   throw Error(ErrorKind::kUsage,
               label(name) + " is no field of a job; " +
-                  (near.empty() ? "legal: " + all : "did you mean " + near + "?"));
+                  (near.empty() ? "legal: " + listed(known) : "did you mean " + near + "?"));
 }
 
 // Refuses fields of one object that contradict each other.
