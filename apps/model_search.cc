@@ -6,18 +6,13 @@
 #include <fstream>
 
 #include "apps/command_line/flags.h"
+#include "io/nearest.h"
 #include "kernels/check.h"
 
 namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string listed(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
 
 // The names of the models that lie in `root`, without those inside a model.
 std::vector<std::string> models_in(const std::string& root) {

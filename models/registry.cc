@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
+#include "io/nearest.h"
 #include "models/config_reader.h"
 #include "models/files/components.h"
 #include "models/files/model_index.h"
@@ -33,13 +34,11 @@ std::string families_of_files() {
 }
 
 const ModelFamily& family_of(const std::string& class_name, const std::string& index_path) {
-  std::string legal;
-  for (const ModelFamily* family : kFamilies) {
+  for (const ModelFamily* family : kFamilies)
     if (class_name == family->class_name) return *family;
-    legal += (legal.empty() ? "" : ", ") + std::string(family->class_name);
-  }
   throw Error(ErrorKind::kModel, index_path + ": _class_name " + class_name +
-                                     " is not supported yet (legal: " + legal + ")");
+                                     " is not supported yet (legal: " +
+                                     listed(kFamilies, &ModelFamily::class_name) + ")");
 }
 
 void check_boundary(const ModelDirectory& model, const std::string& where) {

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <functional>
 #include <map>
+#include <ranges>
 
 #include "apps/bench/bench_limits.h"
 #include "apps/bench/benches.h"
@@ -10,6 +11,7 @@
 #include "apps/device.h"
 #include "apps/model_folder.h"
 #include "io/json.h"
+#include "io/nearest.h"
 #include "kernels/arena.h"
 #include "kernels/ops.h"
 #include "kernels/transfer.h"
@@ -148,12 +150,8 @@ int run_bench(const Flags& flags) {
       {"text", bench_text},           {"vae", bench_vae}};
   const auto found = benches.find(name);
   if (flags.operands().size() > 1 || found == benches.end())
-    throw Error(
-        ErrorKind::kUsage, "weft bench takes one name, but got '" + name + "'; legal: " + [&] {
-          std::string names;
-          for (const auto& [legal, run] : benches) names += (names.empty() ? "" : ", ") + legal;
-          return names;
-        }());
+    throw Error(ErrorKind::kUsage, "weft bench takes one name, but got '" + name +
+                                       "'; legal: " + listed(std::views::keys(benches)));
   return found->second(flags, dtype, repeat);
 }
 

@@ -64,11 +64,8 @@ class Fields {
   }
   std::optional<std::string> one_of(const char* name, std::span<const char* const> legal) {
     const std::optional<std::string> value = text(name);
-    if (value && std::ranges::find(legal, *value) == legal.end()) {
-      std::string all;
-      for (const char* each : legal) all += (all.empty() ? "" : ", ") + std::string(each);
-      wrong(name, *value, all);
-    }
+    if (value && std::ranges::find(legal, *value) == legal.end())
+      wrong(name, *value, listed(legal));
     return value;
   }
   std::optional<Fields> object(const char* name) {
@@ -86,11 +83,9 @@ class Fields {
   void end() const {
     for (const auto& [name, value] : object_.items()) {
       if (std::ranges::find(known_, name) != known_.end()) continue;
-      std::string all;
-      for (const std::string& each : known_) all += (all.empty() ? "" : ", ") + each;
       const std::string near = nearest(name, known_);
       refuse(label(name.substr(0, 64)) + " is no field of this message" +
-             (near.empty() ? "; legal: " + all : did_you_mean(near)));
+             (near.empty() ? "; legal: " + listed(known_) : did_you_mean(near)));
     }
   }
 
@@ -233,11 +228,8 @@ ClientMessage read_client_message(std::string_view text) {
   }
   if (!object.is_object()) refuse("a message is no object; legal: {\"type\": ...}");
   std::vector<std::string> types;
-  std::string all;
-  for (const Reader& reader : kReaders) {
-    types.emplace_back(reader.type);
-    all += (all.empty() ? "" : ", ") + types.back();
-  }
+  for (const Reader& reader : kReaders) types.emplace_back(reader.type);
+  const std::string all = listed(types);
   if (!json_has(object, "type")) refuse("a message has no type; legal: " + all);
   const nlohmann::json& type = object.at("type");
   for (const Reader& reader : kReaders) {

@@ -9,16 +9,11 @@
 #include "apps/generate/request_flags.h"
 #include "apps/layout_choice.h"
 #include "apps/model_folder.h"
+#include "io/nearest.h"
 #include "parallel/bootstrap/launch.h"
 
 namespace weft {
 namespace {
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
 
 // The split of a stream.
 struct Split {
@@ -135,7 +130,7 @@ std::string stream_caption(const StreamDefaults& model, const std::optional<std:
   if (mood && std::ranges::find(model.moods, *mood) == model.moods.end())
     throw Error(ErrorKind::kUsage,
                 labels.mood + " is '" + *mood + "'; legal for this model: " +
-                    (model.moods.empty() ? "none, it has no moods" : joined(model.moods)));
+                    (model.moods.empty() ? "none, it has no moods" : listed(model.moods)));
   const size_t field = text.find(kField);
   if (mood && field == std::string::npos)
     throw Error(ErrorKind::kUsage, labels.mood + " is '" + *mood + "', but " + labels.caption +

@@ -15,55 +15,42 @@
 namespace weft {
 namespace {
 
-Request clips_request(const Case& c, int64_t frames) {
-  const std::string what = c.file("case.json");
+Clips clips_method_of(const Case& c, int64_t frames) {
   constexpr IntRange kFrames{0, 1 << 20};
-  Request request;
-  request.guidance_scale = json_number(c.spec, "guidance_scale", what);
-  request.guidance_scale_2 = request.guidance_scale;
   Clips clips;
-  clips.window = json_int(c.spec, "window", what, kFrames);
-  clips.global = json_int(c.spec, "global_frames", what, kFrames);
-  clips.trained = json_int(c.spec, "trained_frames", what, kFrames);
-  clips.bias = json_number(c.spec, "bias", what);
-  clips.global_sigma = json_number(c.spec, "global_sigma", what);
+  clips.window = c.integer("window", kFrames);
+  clips.global = c.integer("global_frames", kFrames);
+  clips.trained = c.integer("trained_frames", kFrames);
+  clips.bias = c.number("bias");
+  clips.global_sigma = c.number("global_sigma");
   clips.stale = clips.warmup = 0;
-  if (const std::string why = clips.refuse_frames(frames); !why.empty())
-    throw Error(ErrorKind::kModel, what + ": " + why);
-  request.method = clips;
-  return request;
-}
-
-Request displaced_request(const Case& c) {
-  Request request;
-  request.guidance_scale = json_number(c.spec, "guidance_scale", c.file("case.json"));
-  request.guidance_scale_2 = request.guidance_scale;
-  request.method = Full();
-  return request;
+  if (const std::string why = clips.refuse_frames(frames); !why.empty()) c.refuse_spec(why);
+  return clips;
 }
 
 bool is_pipefusion(const Case& c) { return c.text("method") == "pipefusion"; }
 
 Displaced displaced_of(const Case& c) {
-  const std::string what = c.file("case.json"), name = c.text("method");
-  Displaced method{.patches = json_ints(c.spec, "patches", what, {1, 1 << 20}),
-                   .warmup = static_cast<int>(json_int(c.spec, "warmup", what, {0, kMaxSteps}))};
+  const std::string name = c.text("method");
+  Displaced method{.patches = json_ints(c.spec, "patches", c.file("case.json"), {1, 1 << 20}),
+                   .warmup = static_cast<int>(c.integer("warmup", IntRange{0, kMaxSteps}))};
   if (name == "pcpp")
-    method.window = json_number(c.spec, "window", what);
+    method.window = c.number("window");
   else if (name != "distrifusion" && name != "pipefusion")
-    throw Error(ErrorKind::kModel,
-                what + ": method is '" + name + "', legal: distrifusion, pcpp, pipefusion");
+    c.refuse_spec("method is '" + name + "', legal: distrifusion, pcpp, pipefusion");
   return method;
 }
 
 // The facts of a case, for a latent of `shape`.
-JobFacts facts_of(const Case& c, const Request& request, const std::array<int64_t, 4>& shape) {
-  JobFacts facts{.request = request,
+JobFacts facts_of(const Case& c, const Method& method, const std::array<int64_t, 4>& shape) {
+  JobFacts facts{.request = {},
                  .sampler = sampler_of(c, c.integer("steps", kMaxSteps)),
                  .latent = shape,
                  .window = shape,
-                 .guidance = {*request.guidance_scale}};
-  facts.dual_scope = request.method->dual_scope(facts.sampler);
+                 .guidance = {c.number("guidance_scale")}};
+  facts.request.method = method;
+  facts.request.guidance_scale = facts.guidance[0];
+  facts.dual_scope = method->dual_scope(facts.sampler);
   return facts;
 }
 
@@ -98,18 +85,16 @@ NamedTensors denoise(Case& c,
                      int first) {
   Bench bench(c);
   CaseExperts experts(c, bench.stream);
-  const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
-  const TensorView noise = inputs.view("noise");
+  const TensorView noise = bench.inputs.view("noise");
   const std::array<int64_t, 4> shape{noise[0], noise[1], noise[2], noise[3]};
   const auto grid = experts.traits().grid(shape[1], shape[2], shape[3]);
   const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
   const JobFacts facts = facts_on(shape, all);
   const DenoisePlanConfig config = plan_of(c, experts, facts, all);
   CaseRun run(c, bench, experts, facts, own_tokens(c.placement, all, facts.patches));
-  const Tensor positive = bench.load(inputs, "encoder_hidden_states");
+  const Tensor positive = bench.load("encoder_hidden_states");
   Tensor negative;
-  if (config.steps[0].branches == 2)
-    negative = bench.load(inputs, "negative_encoder_hidden_states");
+  if (config.steps[0].branches == 2) negative = bench.load("negative_encoder_hidden_states");
   run.job.prompts = {positive.view()};
   run.job.negative = negative;
   Denoiser(run.rank()).run(config, run.job);
@@ -215,9 +200,8 @@ std::vector<TimeSegment> segments_of(const Case& c, const Tensor& timestep, cons
                                      bool of_frames) {
   const int64_t count = timestep.count(), tokens = all.tokens;
   if (count != 1 && count != tokens)
-    throw Error(ErrorKind::kModel, c.folder + ": timestep has " + std::to_string(count) +
-                                       " values (legal: 1, or one for each of " +
-                                       std::to_string(tokens) + " tokens)");
+    c.refuse("timestep has " + std::to_string(count) + " values (legal: 1, or one for each of " +
+             std::to_string(tokens) + " tokens)");
   const float* t = timestep.as<float>();
   std::vector<TimeSegment> out;
   const int64_t segments = of_frames ? all.frames : 1, each = tokens / segments;
@@ -254,19 +238,17 @@ void give_each_token_its_time(std::span<const TimeSegment> times, NamedTensors& 
 struct GivenInputs {
   Tensor image, channels;
 };
-GivenInputs given_inputs(Bench& bench, const Case& c, const TensorFile& inputs, const TensorView& x,
+GivenInputs given_inputs(Bench& bench, const Case& c, const TensorView& x,
                          const TransformerTraits& traits) {
   if (x[0] != traits.in_channels)
-    throw Error(ErrorKind::kModel, c.folder + ": hidden_states has " + std::to_string(x[0]) +
-                                       " channels (legal: " + std::to_string(traits.in_channels) +
-                                       ")");
+    c.refuse("hidden_states has " + std::to_string(x[0]) +
+             " channels (legal: " + std::to_string(traits.in_channels) + ")");
   GivenInputs given;
   const std::string image = "encoder_hidden_states_image";
-  if (inputs.contains(image)) {
-    given.image = bench.load(inputs, image);
+  if (bench.inputs.contains(image)) {
+    given.image = bench.load(image);
     if (given.image.view().rank != 2)
-      throw Error(ErrorKind::kModel, c.folder + ": " + image + " is " +
-                                         given.image.view().to_string_shape() + " (legal: [N, d])");
+      c.refuse(image + " is " + given.image.view().to_string_shape() + " (legal: [N, d])");
   }
   if (const int64_t channels = traits.given_channels()) {
     given.channels = bench.tensor(DType::kF32, {channels, x[1], x[2], x[3]});
@@ -283,20 +265,17 @@ NamedTensors run_transformer(Case& c) {
   Bench bench(c);
   CaseExperts experts(c, bench.stream);
   const TransformerTraits& traits = experts.traits();
-  const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
-  const Tensor latent = bench.load(inputs, "hidden_states");
-  const Tensor timestep = on_host(bench.stream, bench.load(inputs, "timestep"));
-  const Tensor embeds = bench.load(inputs, "encoder_hidden_states");
+  const Tensor latent = bench.load("hidden_states");
+  const Tensor timestep = on_host(bench.stream, bench.load("timestep"));
+  const Tensor embeds = bench.load("encoder_hidden_states");
   const TensorView x = as_video(latent);
   if (x.rank != 4 || embeds.view().rank != 2)
-    throw Error(ErrorKind::kModel, c.folder +
-                                       ": hidden_states is [C, F, H, W] or [C, H, W], and "
-                                       "encoder_hidden_states [T, d]");
+    c.refuse("hidden_states is [C, F, H, W] or [C, H, W], and encoder_hidden_states [T, d]");
   const auto grid = traits.grid(x[1], x[2], x[3]);
   const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
-  const GivenInputs given = given_inputs(bench, c, inputs, x, traits);
-  const SpeechInputs speech = speech_inputs(bench, c, inputs, *experts.models[0], grid[0]);
-  const Tensor pooled = traits.pooled_columns ? bench.load(inputs, "pooled_projections") : Tensor();
+  const GivenInputs given = given_inputs(bench, c, x, traits);
+  const SpeechInputs speech = speech_inputs(bench, c, *experts.models[0], grid[0]);
+  const Tensor pooled = traits.pooled_columns ? bench.load("pooled_projections") : Tensor();
   const std::array<int64_t, 4> shape{traits.out_channels, x[1], x[2], x[3]};
   const JobFacts facts{.request = {},
                        .sampler = {{.kind = SolverKind::kEuler}, 1},
@@ -318,8 +297,7 @@ NamedTensors run_transformer(Case& c) {
                     .pose = speech.pose};
   job.signal = {speech.signal.view()};
   run.noises = Tensor(DType::kF32, shape);
-  Stream host = host_stream(bench.stream);
-  copy(host, HostCopy(bench.stream, x).view().slice(0, 0, traits.out_channels), run.noises);
+  copy(bench.host, HostCopy(bench.stream, x).view().slice(0, 0, traits.out_channels), run.noises);
   job.times = segments_of(c, timestep, all, traits.signal_columns > 0);
   job.prompt_observer = &prepared;
   job.observer = &collector;
@@ -331,7 +309,7 @@ NamedTensors run_transformer(Case& c) {
   Tensor out = run.joined_velocity({}, x[1]);
   if (timestep.count() > 1) give_each_token_its_time(job.times, seen);
   if (out && latent.view().rank == 3)
-    out = f32_copy(host, out, {x.extent[0], x.extent[2], x.extent[3]});
+    out = f32_copy(bench.host, out, {x.extent[0], x.extent[2], x.extent[3]});
   if (out) seen["output"] = std::move(out);
   seen.merge(prepared.tensors);
   return std::move(seen);
@@ -341,7 +319,7 @@ NamedTensors run_clips(Case& c) {
   return denoise(
       c,
       [&](const auto& shape, const Sequence& all) {
-        return facts_of(c, clips_request(c, all.frames), shape);
+        return facts_of(c, clips_method_of(c, all.frames), shape);
       },
       0);
 }
@@ -351,9 +329,8 @@ NamedTensors run_displaced(Case& c) {
   return denoise(
       c,
       [&](const auto& shape, const Sequence& all) {
-        if (const std::string why = refuse(method, all.tokens); !why.empty())
-          throw Error(ErrorKind::kModel, c.file("case.json") + ": " + why);
-        JobFacts facts = facts_of(c, displaced_request(c), shape);
+        if (const std::string why = refuse(method, all.tokens); !why.empty()) c.refuse_spec(why);
+        JobFacts facts = facts_of(c, Full(), shape);
         if (is_pipefusion(c))
           facts.patches.pipefusion = PipeFusion{method.patches, method.warmup};
         else

@@ -20,9 +20,8 @@ template <class T>
 void compare_lists(Case& c, const std::string& what, const std::vector<T>& produced,
                    const std::vector<T>& expected) {
   if (produced.size() != expected.size())
-    throw Error(ErrorKind::kModel, c.folder + ": case.json holds " +
-                                       std::to_string(produced.size()) + " texts and " +
-                                       std::to_string(expected.size()) + " " + what);
+    c.refuse("case.json holds " + std::to_string(produced.size()) + " texts and " +
+             std::to_string(expected.size()) + " " + what);
   for (size_t i = 0; i < produced.size(); ++i) {
     VerifyRow row;
     row.tensor = what + "." + std::to_string(i);
@@ -71,15 +70,14 @@ std::vector<HeardChunks> clips_of(const Case& c) {
   const std::string what = c.file("case.json");
   const nlohmann::json& list = json_field(c.spec, "infer_frames", what);
   if (!list.is_object())
-    throw Error(ErrorKind::kModel, what + ": infer_frames = " + list.dump() +
-                                       " (legal: an object from frame rates to frames)");
+    c.refuse_spec("infer_frames = " + list.dump() +
+                  " (legal: an object from frame rates to frames)");
   for (const auto& [fps, frames] : list.items()) {
     double rate = 0;
     const char* const end = fps.data() + fps.size();
     const auto [stopped, fault] = std::from_chars(fps.data(), end, rate);
     if (fault != std::errc() || stopped != end || !(rate >= 1 && rate <= 240))
-      throw Error(ErrorKind::kModel,
-                  what + ": infer_frames has the frame rate '" + fps + "' (legal: 1 to 240)");
+      c.refuse_spec("infer_frames has the frame rate '" + fps + "' (legal: 1 to 240)");
     all.push_back({"bucket." + fps, rate, json_int(list, fps, what, {1, 1 << 16})});
   }
   return all;
@@ -90,8 +88,7 @@ template <class Tokenizer>
 void run_cut_tokenizer(Case& c, const Tokenizer& tokenizer) {
   const int max_length = c.integer("max_length", 1 << 16);
   if (max_length < 2)
-    throw Error(ErrorKind::kModel, c.file("case.json") + ": max_length is " +
-                                       std::to_string(max_length) + " (legal: 2 or more)");
+    c.refuse_spec("max_length is " + std::to_string(max_length) + " (legal: 2 or more)");
   std::vector<std::vector<int32_t>> produced;
   for (const std::string& text : c.texts("texts"))
     produced.push_back(tokenizer.encode(text, max_length));
@@ -131,15 +128,13 @@ NamedTensors run_text_encoder(Case& c) {
   if (!c.placement.encodes_text(traits)) return {};
   const auto encoder =
       model->load(bench.stream, *weights, {c.options.dtype, c.placement.text_width(traits)});
-  const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
   NamedTensors out;
   EncoderSeams seams(c.placement);
   const std::string prefix = "input_ids.";
-  for (const std::string& name : inputs.names()) {
+  for (const std::string& name : bench.inputs.names()) {
     if (!name.starts_with(prefix)) continue;
-    const TensorView view = inputs.view(name);
-    if (view.dtype != DType::kI32)
-      throw Error(ErrorKind::kModel, c.folder + ": " + name + " is not int32");
+    const TensorView view = bench.inputs.view(name);
+    if (view.dtype != DType::kI32) c.refuse(name + " is not int32");
     std::vector<int32_t> ids(static_cast<size_t>(view.count()));
     std::memcpy(ids.data(), view.data, view.bytes());
     Tensor states = bench.tensor(DType::kF32, {view.count(), traits.columns});
@@ -148,9 +143,8 @@ NamedTensors run_text_encoder(Case& c) {
     const std::string number = name.substr(prefix.size());
     states = on_host(bench.stream, std::move(states));
     if (traits.pooled_row && !ids.empty()) {
-      Stream host = host_stream(bench.stream);
       const TensorView row = states.view().select(0, traits.pooled_row(ids));
-      out["pooled." + number] = f32_copy(host, row, {traits.columns});
+      out["pooled." + number] = f32_copy(bench.host, row, {traits.columns});
     }
     out["last_hidden_state." + number] = std::move(states);
   }
@@ -167,12 +161,11 @@ NamedTensors run_image_encoder(Case& c) {
   const auto encoder =
       model->load(bench.stream, open_part_weights(PartKind::kImageEncoder, c.part("image_encoder")),
                   {c.options.dtype, c.placement.text_width(traits)});
-  const Tensor pixels = bench.load(TensorFile::open(c.file("inputs.safetensors")), "pixel_values");
+  const Tensor pixels = bench.load("pixel_values");
   const TensorView& view = pixels.view();
   if (view.rank != 3 || view[0] != 3 || view[1] != traits.size || view[2] != traits.size)
-    throw Error(ErrorKind::kModel, c.folder + ": pixel_values is " + view.to_string_shape() +
-                                       " (legal: [3, " + std::to_string(traits.size) + ", " +
-                                       std::to_string(traits.size) + "])");
+    c.refuse("pixel_values is " + view.to_string_shape() + " (legal: [3, " +
+             std::to_string(traits.size) + ", " + std::to_string(traits.size) + "])");
   Tensor rows = bench.tensor(DType::kF32, {traits.rows, traits.columns});
   EncoderSeams seams(c.placement);
   Context context = seams.context(bench.stream, bench.arena, Pass{}, traits, traits.rows);
@@ -193,11 +186,9 @@ NamedTensors run_audio_encoder(Case& c) {
   const auto encoder =
       model->load(bench.stream, open_part_weights(PartKind::kAudioEncoder, c.part("audio_encoder")),
                   {c.options.dtype, c.placement.text_width(traits)});
-  const Tensor samples =
-      on_host(bench.stream, bench.load(TensorFile::open(c.file("inputs.safetensors")), "waveform"));
+  const Tensor samples = on_host(bench.stream, bench.load("waveform"));
   if (samples.view().rank != 1)
-    throw Error(ErrorKind::kModel, c.folder + ": waveform is " + samples.view().to_string_shape() +
-                                       " (legal: [samples])");
+    c.refuse("waveform is " + samples.view().to_string_shape() + " (legal: [samples])");
   const int64_t n = feature_rows(traits, samples.count()), d = traits.columns;
   NamedTensors out;
   Tensor& features = out["features.30hz"] = Tensor(DType::kF32, {traits.states, n, d});
@@ -208,8 +199,7 @@ NamedTensors run_audio_encoder(Case& c) {
       seams.context(bench.stream, bench.arena, Pass{}, traits, traits.rows(samples.count()));
   encoder->encode(context, samples, [&](int64_t k, const TensorView& state) {
     const HostCopy here(bench.stream, state);
-    Stream host = host_stream(bench.stream);
-    out["hidden_states." + std::to_string(k)] = f32_copy(host, here, {state[0], d});
+    out["hidden_states." + std::to_string(k)] = f32_copy(bench.host, here, {state[0], d});
     const TensorView rows = features.view().select(0, k);
     resample_rows(here, rows);
     for (const HeardChunks& clips : buckets)

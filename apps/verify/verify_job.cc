@@ -29,25 +29,23 @@ Sampler sampler_of(const Case& c, int steps) {
 
 CaseRun::CaseRun(Case& c, Bench& bench, CaseExperts& experts, const JobFacts& facts,
                  Reported reported)
-    : inputs(TensorFile::open(c.file("inputs.safetensors"))),
-      job{.facts = facts, .host = *this},
+    : job{.facts = facts, .host = *this},
       case_(c),
       bench_(bench),
       experts_(experts),
-      reported_(std::move(reported)),
-      host_(host_stream(bench.stream)) {
-  if (!inputs.contains("noise")) return;
-  noises = on_host(bench.stream, bench.load(inputs, "noise"));
+      reported_(std::move(reported)) {
+  if (!bench.inputs.contains("noise")) return;
+  noises = on_host(bench.stream, bench.load("noise"));
   latents = Tensor(DType::kF32, noises.view().shape());
 }
 
 void CaseRun::noise(const Segment& segment, const TensorView& to) {
-  copy(host_, noises.view().slice(1, segment.frames.begin, segment.frames.size()), to);
+  copy(bench_.host, noises.view().slice(1, segment.frames.begin, segment.frames.size()), to);
 }
 
 void CaseRun::take(const Segment& segment, const TensorView& latent) {
   if (latents && latent.data)
-    copy(host_, HostCopy(bench_.stream, latent),
+    copy(bench_.host, HostCopy(bench_.stream, latent),
          latents.view().slice(1, segment.frames.begin, segment.frames.size()));
 }
 
@@ -57,13 +55,13 @@ void CaseRun::velocity(const Pass& pass, const Range& own, const TensorView& vel
   if (rows == 0) return;
   Tensor& kept = velocities_[of];
   if (!kept) kept = Tensor(DType::kF32, {rows, velocity[1]});
-  copy(host_, HostCopy(bench_.stream, velocity), kept.view().slice(0, own.begin, own.size()));
+  copy(bench_.host, HostCopy(bench_.stream, velocity), kept.view().slice(0, own.begin, own.size()));
 }
 
 Tensor CaseRun::joined_velocity(const Pass& pass, int64_t frames) {
   const auto found = velocities_.find(pass);
   const auto& window = job.facts.window;
-  const Rank on_host{host_, host_arena_, experts_, case_.placement};
+  const Rank on_host{bench_.host, host_arena_, experts_, case_.placement};
   const Tag tag{.kind = Payload::kControl, .pass = pass, .topic = Topic::kCheck};
   const TensorView own = found == velocities_.end() ? TensorView() : found->second.view();
   return join_on_root(on_host, tag, own, {window[0], frames, window[2], window[3]},
@@ -74,7 +72,7 @@ void CaseRun::latents_from(int from) {
   const RankPlacement& placement = case_.placement;
   if (placement.alone()) return;
   placement.communicator().gather_v(
-      host_, {.kind = Payload::kLatent, .topic = Topic::kCheck},
+      bench_.host, {.kind = Payload::kLatent, .topic = Topic::kCheck},
       placement.rank() == from ? latents.view() : TensorView(),
       [&](int rank) { return rank == from ? latents.view() : TensorView(); });
 }

@@ -17,7 +17,7 @@ namespace {
 TensorView given_ids(const Case& c, const TensorFile& inputs) {
   if (!inputs.contains("input_ids") || inputs.view("input_ids").rank != 1 ||
       inputs.view("input_ids").dtype != DType::kI32 || inputs.view("input_ids")[0] == 0)
-    throw Error(ErrorKind::kModel, c.folder + ": input_ids is missing or not int32 [n], n >= 1");
+    c.refuse("input_ids is missing or not int32 [n], n >= 1");
   return inputs.view("input_ids");
 }
 

@@ -7,6 +7,7 @@
 #include "apps/command_line/printable.h"
 #include "apps/verify/verify_run.h"
 #include "engine/parts/open_model.h"
+#include "io/nearest.h"
 
 namespace weft {
 namespace {
@@ -23,10 +24,8 @@ void check_part(const std::string& what, const std::string& name, bool others) {
   for (const auto& [flagged, path] : kParts) legal.emplace_back(flagged);
   if (others) legal.insert(legal.end(), std::begin(kUnflaggedParts), std::end(kUnflaggedParts));
   if (std::ranges::count(legal, name)) return;
-  std::string list;
-  for (const std::string& each : legal) list += (list.empty() ? "" : ", ") + each;
   throw Error(ErrorKind::kModel,
-              what + ": model names the part '" + name + "' (legal: " + list + ")");
+              what + ": model names the part '" + name + "' (legal: " + listed(legal) + ")");
 }
 
 // Returns whether a folder has weights, or for a part without weights any file.

@@ -22,24 +22,23 @@ struct QueueCase {
   std::array<int64_t, 4> shape;  // of a forward's latent
 
   explicit QueueCase(const Case& c) {
-    const std::string what = c.file("case.json");
     frames.segment = c.integer("block_frames", kMostQueueFrames);
-    frames.context = json_int(c.spec, "context_frames", what, {0, frames.segment});
+    frames.context = c.integer("context_frames", IntRange{0, frames.segment});
     segments = c.integer("blocks", kMostQueueFrames);
     steps = c.integer("steps", kMaxSteps);
-    guidance = {json_number(c.spec, "guidance_scale", what)};
+    guidance = {c.number("guidance_scale")};
     if (experts_of(c) > 1) {
-      guidance.push_back(json_number_or(c.spec, "guidance_scale_2", what, guidance[0]));
-      boundary = json_number(c.spec, "boundary_ratio", what);
+      guidance.push_back(
+          json_number_or(c.spec, "guidance_scale_2", c.file("case.json"), guidance[0]));
+      boundary = c.number("boundary_ratio");
     }
-    prompts = json_ints(c.spec, "prompts", what, {0, kMostQueueFrames - 1});
+    prompts = json_ints(c.spec, "prompts", c.file("case.json"), {0, kMostQueueFrames - 1});
     const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
     const TensorView noise = inputs.contains("noise") ? inputs.view("noise") : TensorView();
     if (noise.rank != 4 || noise[1] != frames.first(segments) || std::ssize(prompts) != segments)
-      throw Error(ErrorKind::kModel,
-                  c.folder +
-                      ": noise is [C, blocks * block_frames + context_frames, H, W], and "
-                      "prompts has a number per block");
+      c.refuse(
+          "noise is [C, blocks * block_frames + context_frames, H, W], and prompts has a number "
+          "per block");
     shape = {noise[0], frames.count(0), noise[2], noise[3]};
   }
 };
@@ -75,10 +74,10 @@ NamedTensors run_queue(Case& c) {
   });
   std::vector<Tensor> texts;
   for (int k = 0; k <= std::ranges::max(of.prompts); ++k)
-    texts.push_back(bench.load(run.inputs, "encoder_hidden_states." + std::to_string(k)));
+    texts.push_back(bench.load("encoder_hidden_states." + std::to_string(k)));
   run.job.prompts.assign(texts.begin(), texts.end());
   Tensor negative;
-  if (guided(of)) negative = bench.load(run.inputs, "negative_encoder_hidden_states");
+  if (guided(of)) negative = bench.load("negative_encoder_hidden_states");
   run.job.negative = negative;
   QueueDenoiser(run.rank(), c.options.dtype).run(config, run.job);
   std::vector<Range> segments;

@@ -52,13 +52,24 @@ struct Case {
   std::string part_file(const std::string& name, const std::string& file_name) const;
   // The path of a part that is the whole of model/ where case.json does not name it.
   std::string only_part(const std::string& name) const;
+  // Throw Error(kModel) that names the folder, or its case.json.
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw Error(ErrorKind::kModel, folder + ": " + why);
+  }
+  [[noreturn]] void refuse_spec(const std::string& why) const {
+    throw Error(ErrorKind::kModel, file("case.json") + ": " + why);
+  }
   std::string text(const char* key) const { return json_string(spec, key, file("case.json")); }
   std::vector<std::string> texts(const char* key) const {
     return json_strings(spec, key, file("case.json"));
   }
-  int integer(const char* key, int64_t max) const {
-    return static_cast<int>(json_int(spec, key, file("case.json"), {1, max}));
+  int64_t integer(const char* key, const IntRange& legal) const {
+    return json_int(spec, key, file("case.json"), legal);
   }
+  int integer(const char* key, int64_t max) const {
+    return static_cast<int>(integer(key, IntRange{1, max}));
+  }
+  double number(const char* key) const { return json_number(spec, key, file("case.json")); }
   bool original_names() const {
     return json_string_or(spec, "format", file("case.json"), "") == "original";
   }
@@ -80,25 +91,28 @@ std::shared_ptr<const TensorFile> merge_loras(const Case& c,
 // The model of a case of a whole pipeline.
 std::shared_ptr<const OpenModel> open_model(const Case& c);
 
-// A stream and an arena for one stage run.
+// A stream, an arena and the case's inputs for one stage run.
 struct Bench {
   Stream stream;
+  Stream host = host_stream(stream);
   Arena arena;
+  const TensorFile inputs;
 
   explicit Bench(const Case& c)
       : stream(stream_on(c.device(), c.options.threads, c.options.determinism, c.options.ops)),
-        arena(size_t{256} << 30, c.device()) {}
+        arena(size_t{256} << 30, c.device()),
+        inputs(TensorFile::open(c.file("inputs.safetensors"))) {}
   Tensor tensor(DType dtype, std::span<const int64_t> shape) const {
     return Tensor(dtype, shape, stream.device());
   }
   Tensor tensor(DType dtype, std::initializer_list<int64_t> shape) const {
     return Tensor(dtype, shape, stream.device());
   }
-  // Returns an f32 copy of a file's tensor on the stream's device.
-  Tensor load(const TensorFile& file, const std::string& name) {
-    if (!file.contains(name))
-      throw Error(ErrorKind::kModel, file.files().front() + " lacks the tensor " + name);
-    const TensorView view = file.view(name);
+  // Returns an f32 copy of an input on the stream's device.
+  Tensor load(const std::string& name) {
+    if (!inputs.contains(name))
+      throw Error(ErrorKind::kModel, inputs.files().front() + " lacks the tensor " + name);
+    const TensorView view = inputs.view(name);
     Tensor out = tensor(DType::kF32, view.shape());
     copy(stream, view, out);
     return out;
@@ -153,7 +167,6 @@ class CaseRun : public JobHost {
   // says and have the frames after it.
   NamedTensors results(std::span<const Range> blocks, int steps);
 
-  TensorFile inputs;
   Job job;
   Tensor latents;  // [C, F, H, W], on the host
   Tensor noises;   // of the same shape
@@ -167,7 +180,6 @@ class CaseRun : public JobHost {
   Bench& bench_;
   CaseExperts& experts_;
   const Reported reported_;
-  Stream host_;
   Arena host_arena_;
   std::map<Pass, Tensor> velocities_;  // this rank's rows, on the host
 };
@@ -179,8 +191,8 @@ struct SpeechInputs {
   int motion_scales = 2;
   Tensor signal;  // as in ForwardArgs, of a row per latent frame
 };
-SpeechInputs speech_inputs(Bench& bench, const Case& c, const TensorFile& inputs,
-                           const TransformerModel& model, int64_t frames);
+SpeechInputs speech_inputs(Bench& bench, const Case& c, const TransformerModel& model,
+                           int64_t frames);
 // The rows that latent frames hear of `features`, which are on the host, on the stream's device.
 Tensor signal_of(Bench& bench, const TransformerModel& model, const TensorView& features,
                  int64_t frames);

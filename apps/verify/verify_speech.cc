@@ -10,19 +10,19 @@ Tensor signal_of(Bench& bench, const TransformerModel& model, const TensorView& 
   return on_device(bench.stream, std::move(rows));
 }
 
-SpeechInputs speech_inputs(Bench& bench, const Case& c, const TensorFile& inputs,
-                           const TransformerModel& model, int64_t frames) {
+SpeechInputs speech_inputs(Bench& bench, const Case& c, const TransformerModel& model,
+                           int64_t frames) {
   const TransformerTraits& traits = model.traits();
   SpeechInputs given;
   if (traits.motion_frames == 0) return given;
   const std::string what = c.file("case.json");
   given.motion_scales = static_cast<int>(json_int_or(c.spec, "add_last_motion", what, 2, {0, 2}));
-  given.reference = bench.load(inputs, "reference_latents");
+  given.reference = bench.load("reference_latents");
   if (!json_bool_or(c.spec, "drop_motion_frames", what, false))
-    given.motion = bench.load(inputs, "motion_latents");
-  if (inputs.contains("cond_states")) given.pose = bench.load(inputs, "cond_states");
+    given.motion = bench.load("motion_latents");
+  if (bench.inputs.contains("cond_states")) given.pose = bench.load("cond_states");
   given.signal =
-      signal_of(bench, model, on_host(bench.stream, bench.load(inputs, "audio_features")), frames);
+      signal_of(bench, model, on_host(bench.stream, bench.load("audio_features")), frames);
   return given;
 }
 

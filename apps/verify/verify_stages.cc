@@ -2,6 +2,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <ranges>
 
 #include "apps/generate/request_flags.h"
 #include "apps/verify/verify_run.h"
@@ -10,6 +11,7 @@
 #include "engine/sampling/noise.h"
 #include "engine/sampling/sampler.h"
 #include "io/json.h"
+#include "io/nearest.h"
 #include "io/weights/weights_file.h"
 #include "kernels/copy.h"
 #include "kernels/meter.h"
@@ -61,8 +63,7 @@ NamedTensors run_vae(Case& c, VaeParts part) {
   const std::unique_ptr<Vae> vae = model->load(
       bench.stream, open_part_weights(PartKind::kVae, c.part("vae")), c.options.dtype, part);
   const bool decode = part == VaeParts::kDecoder;
-  const Tensor input =
-      bench.load(TensorFile::open(c.file("inputs.safetensors")), decode ? "latents" : "video");
+  const Tensor input = bench.load(decode ? "latents" : "video");
   const TensorView x = as_video(input);
   const int64_t scale = traits.spatial_factor, rows = decode ? x[2] : x[2] / scale;
   Tensor out = decode
@@ -85,8 +86,7 @@ NamedTensors run_vae(Case& c, VaeParts part) {
   NamedTensors tensors;
   out = on_host(bench.stream, std::move(out));
   if (decode && input.view().rank == 3) {  // one picture
-    Stream host = host_stream(bench.stream);
-    tensors["image"] = f32_copy(host, out, {3, out.view()[2], out.view()[3]});
+    tensors["image"] = f32_copy(bench.host, out, {3, out.view()[2], out.view()[3]});
   } else {
     tensors[decode ? "video" : "mean"] = std::move(out);
   }
@@ -106,13 +106,13 @@ NamedTensors run_scheduler(Case& c) {
   SamplerConfig config;
   if (c.spec.contains("scheduler")) {
     config.kind = solver_from_name(engine_solver(c.text("scheduler")));
-    config.shift = json_number(c.spec, "shift", c.file("case.json"));
+    config.shift = c.number("shift");
   } else {
     config = SamplerConfig::from_json_file(c.part_file("scheduler", "scheduler_config.json"));
   }
   const int steps = c.integer("steps", kMaxSteps);
   const Sampler sampler(config, steps);
-  const Tensor x = bench.load(TensorFile::open(c.file("inputs.safetensors")), "x");
+  const Tensor x = bench.load("x");
   const int64_t n = x.count();
   const Tensor velocity = bench.tensor(DType::kF32, {n});
   Tensor sigmas(DType::kF32, {steps + 1}), timesteps(DType::kF32, {steps}),
@@ -138,8 +138,7 @@ NamedTensors run_scheduler(Case& c) {
 
 NamedTensors run_noise(Case& c) {
   if (rng_from_name(c.text("generator")) != Rng::kTorchCpu)
-    throw Error(ErrorKind::kModel,
-                c.folder + ": generator is '" + c.text("generator") + "', legal: torch-cpu");
+    c.refuse("generator is '" + c.text("generator") + "', legal: torch-cpu");
   NamedTensors out;
   const std::string what = c.file("case.json");
   for (const auto& [index, draw] : json_field(c.spec, "draws", what).items()) {
@@ -160,11 +159,11 @@ Request pipeline_request(const Case& c) {
   Request request;
   request.prompt = c.text("prompt");
   request.negative_prompt = json_string_or(c.spec, "negative_prompt", what, "");
-  request.width = json_int(c.spec, "width", what);
-  request.height = json_int(c.spec, "height", what);
-  request.frames = json_int(c.spec, "frames", what);
+  request.width = c.integer("width", IntRange{});
+  request.height = c.integer("height", IntRange{});
+  request.frames = c.integer("frames", IntRange{});
   request.steps = c.integer("steps", kMaxSteps);
-  request.guidance_scale = json_number(c.spec, "guidance_scale", what);
+  request.guidance_scale = c.number("guidance_scale");
   request.guidance_scale_2 =
       json_number_or(c.spec, "guidance_scale_2", what, *request.guidance_scale);
   request.seed = json_seed(c.spec, what);
@@ -175,8 +174,7 @@ Request pipeline_request(const Case& c) {
 // A tensor of a case's inputs as f32 on the host.
 Tensor input_of(const Case& c, const std::string& name) {
   Bench bench(c);
-  const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
-  return inputs.contains(name) ? on_host(bench.stream, bench.load(inputs, name)) : Tensor();
+  return bench.inputs.contains(name) ? on_host(bench.stream, bench.load(name)) : Tensor();
 }
 
 // The picture of a case of the stage pipeline_i2v, of the clip's size.
@@ -248,18 +246,14 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
     const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
     const std::string latent = clips || displaced ? "noise" : "hidden_states";
     const TensorView x = inputs.contains(latent) ? as_video(inputs.view(latent)) : TensorView();
-    if (x.rank != 4)
-      throw Error(ErrorKind::kModel,
-                  folder + ": " + latent + " is missing or not [C, F, H, W] or [C, H, W]");
+    if (x.rank != 4) c.refuse(latent + " is missing or not [C, F, H, W] or [C, H, W]");
     const auto grid = traits.grid(x[1], x[2], x[3]);
     limit_by(traits, limits);
     limits.tokens = grid[0] * grid[1] * grid[2];
     if (clips) limits.method = {SplitRule::kClips, grid[0]};
     if (displaced) limits.method = limit_displaced(c);
   }
-  if (clips || displaced)
-    limits.guided =
-        guidance_branches(json_number(spec, "guidance_scale", c.file("case.json"))) == 2;
+  if (clips || displaced) limits.guided = guidance_branches(c.number("guidance_scale")) == 2;
   if (stage == "llm") return llm_limits(c);
   if (stage == "queue") return queue_limits(c);
   if (stage == "stream") return stream_limits(c);
@@ -289,12 +283,9 @@ NamedTensors run_stage(const std::string& folder, const nlohmann::json& spec,
       {"stream", run_stream}};
   Case c{folder, spec, options, rows, std::move(placement)};
   const auto stage = kStages.find(c.text("stage"));
-  if (stage == kStages.end()) {
-    std::string legal;
-    for (const auto& [name, run] : kStages) legal += (legal.empty() ? "" : ", ") + name;
-    throw Error(ErrorKind::kModel,
-                folder + "/case.json: stage is '" + c.text("stage") + "', legal: " + legal);
-  }
+  if (stage == kStages.end())
+    c.refuse_spec("stage is '" + c.text("stage") +
+                  "', legal: " + listed(std::views::keys(kStages)));
   return stage->second(c);
 }
 

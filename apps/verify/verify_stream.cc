@@ -19,43 +19,41 @@ struct StreamCase {
   std::array<int64_t, 4> shape;  // of a segment's latent
 
   explicit StreamCase(const Case& c) {
-    const std::string what = c.file("case.json");
     segment_frames = c.integer("block_frames", kMostStreamFrames);
     window_segments = c.integer("window_blocks", kMostStreamFrames);
     segments = c.integer("blocks", kMostStreamFrames);
     steps = c.integer("steps", kMaxSteps);
     constexpr IntRange kPositions{-kMostStreamFrames, kMostStreamFrames};
-    sink.start = json_int(c.spec, "sink_start", what, kPositions);
-    const int64_t distance = json_int(c.spec, "sink_distance", what, kPositions);
+    sink.start = c.integer("sink_start", kPositions);
+    const int64_t distance = c.integer("sink_distance", kPositions);
     sink.distance = {distance, distance + 1};
     if (json_has(c.spec, "audio_context")) {
       const std::string context = c.text("audio_context");
       if (context != "whole" && context != "block")
-        throw Error(ErrorKind::kModel,
-                    what + ": audio_context is '" + context + "' (legal: whole, block)");
+        c.refuse_spec("audio_context is '" + context + "' (legal: whole, block)");
       whole_sound = context == "whole";
     }
     if (json_has(c.spec, "swap_block")) swap_segment = c.integer("swap_block", kMostStreamFrames);
     const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
     const TensorView noise = inputs.contains("noise") ? inputs.view("noise") : TensorView();
     if (noise.rank != 4 || noise[1] != int64_t{segments} * segment_frames)
-      throw Error(ErrorKind::kModel, c.folder + ": noise is [C, blocks * block_frames, H, W]");
+      c.refuse("noise is [C, blocks * block_frames, H, W]");
     shape = {noise[0], segment_frames, noise[2], noise[3]};
   }
 };
 
 // Returns the rows that the latent frames hear [frames, signal_columns], on the host.
-Tensor whole_signal(const Case& c, Bench& bench, const StreamCase& of, const TensorFile& inputs,
+Tensor whole_signal(const Case& c, Bench& bench, const StreamCase& of,
                     const TransformerModel& model) {
-  const Tensor features = on_host(bench.stream, bench.load(inputs, "audio_features"));
+  const Tensor features = on_host(bench.stream, bench.load("audio_features"));
   const int64_t frames = int64_t{of.segments} * of.segment_frames;
   const int64_t parts = of.whole_sound ? 1 : of.segments, each = frames / parts;
   Tensor rows(DType::kF32, {frames, model.traits().signal_columns});
   const TensorView& all = features;
   if (all.rank != 3 || all[2] % frames != 0)
-    throw Error(ErrorKind::kModel, c.folder + ": audio_features is " + all.to_string_shape() +
-                                       " (legal: [layers, columns, n], n a multiple of " +
-                                       std::to_string(frames) + " frames)");
+    c.refuse("audio_features is " + all.to_string_shape() +
+             " (legal: [layers, columns, n], n a multiple of " + std::to_string(frames) +
+             " frames)");
   const int64_t step = all[2] / parts;
   for (int64_t i = 0; i < parts; ++i)
     model.signal_rows(all.slice(2, i * step, step), rows.view().slice(0, i * each, each));
@@ -92,15 +90,14 @@ NamedTensors run_stream(Case& c) {
     if (c.placement.mesh().rank_at(at) == rank) tokens.append(config.tokens());
     return tokens;
   });
-  const Tensor prompt = bench.load(run.inputs, "encoder_hidden_states"),
-               sink = bench.load(run.inputs, "sink");
+  const Tensor prompt = bench.load("encoder_hidden_states"), sink = bench.load("sink");
   Tensor motion, sound;
   StreamSource source{.window_frames = int64_t{of.window_segments} * of.segment_frames,
                       .sink = sink,
                       .sink_position = of.sink};
   if (traits.motion_frames) {
-    motion = bench.load(run.inputs, "motion_latents");
-    sound = whole_signal(c, bench, of, run.inputs, model);
+    motion = bench.load("motion_latents");
+    sound = whole_signal(c, bench, of, model);
     source.motion_rows = model.motion_rows(traits.grid(traits.patch[0], of.shape[2], of.shape[3]));
     run.sound = sound;
   }

@@ -83,16 +83,18 @@ void set_prompt_schedule(JobSpec& job, const GivenText& value) {
   job.request.schedule = read_prompt_schedule(entries, value.label);
 }
 
-// Another file is another picture.
-void set_picture(GivenPicture& picture, const GivenText& value) {
-  picture = {.path = path_of_text(value.text)};
+// Another file is another picture or sound, whose hash is not known.
+template <auto Request::*given>
+void set_given(JobSpec& job, const GivenText& value) {
+  job.request.*given = {.path = path_of_text(value.text)};
 }
 
-void set_hash(std::string& hash, const GivenText& value) {
+template <auto Request::*given>
+void set_hash(JobSpec& job, const GivenText& value) {
   const bool hex = std::ranges::all_of(
       value.text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
   if (value.text.size() != 64 || !hex) value.refuse("64 lower-case hexadecimal digits");
-  hash = value.text;
+  (job.request.*given).sha256 = value.text;
 }
 
 constexpr std::pair<const char*, PictureFit> kFits[] = {{"cover", PictureFit::kCover},
@@ -207,19 +209,13 @@ constexpr Rule kRules[] = {
     {{"tokenizer_2", nullptr}, set_file<&PartFiles::tokenizer_2>},
     {{"vae", nullptr}, set_file<&PartFiles::vae>},
     {{"image_encoder", nullptr}, set_file<&PartFiles::image_encoder>},
-    {{"image", nullptr},
-     [](JobSpec& job, const GivenText& v) { set_picture(job.request.image, v); }},
-    {{"image_sha256", nullptr},
-     [](JobSpec& job, const GivenText& v) { set_hash(job.request.image.sha256, v); }},
-    {{"last_image", nullptr},
-     [](JobSpec& job, const GivenText& v) { set_picture(job.request.last_image, v); }},
-    {{"last_image_sha256", nullptr},
-     [](JobSpec& job, const GivenText& v) { set_hash(job.request.last_image.sha256, v); }},
+    {{"image", nullptr}, set_given<&Request::image>},
+    {{"image_sha256", nullptr}, set_hash<&Request::image>},
+    {{"last_image", nullptr}, set_given<&Request::last_image>},
+    {{"last_image_sha256", nullptr}, set_hash<&Request::last_image>},
     {{"image_fit", "cover|contain|stretch"}, set_picture_fit},
-    {{"audio", nullptr},
-     [](JobSpec& job, const GivenText& v) { job.request.audio = {.path = path_of_text(v.text)}; }},
-    {{"audio_sha256", nullptr},
-     [](JobSpec& job, const GivenText& v) { set_hash(job.request.audio.sha256, v); }},
+    {{"audio", nullptr}, set_given<&Request::audio>},
+    {{"audio_sha256", nullptr}, set_hash<&Request::audio>},
     {{"lora", nullptr},
      [](JobSpec& job, const GivenText& v) { job.request.loras = parse_loras(v.text, v.label); }},
 };
@@ -272,15 +268,11 @@ std::string text_of(const nlohmann::json& value, FieldForm form) {
 
 [[noreturn]] void unknown(const std::string& name, const FieldLabel& label) {
   std::vector<std::string> known;
-  std::string all;
-  for (const JobField& field : kFields) {
-    known.push_back(field.name);
-    all += (all.empty() ? "" : ", ") + known.back();
-  }
+  for (const JobField& field : kFields) known.push_back(field.name);
   const std::string near = nearest(name, known);
   throw Error(ErrorKind::kUsage,
               label(name) + " is no field of a job; " +
-                  (near.empty() ? "legal: " + all : "did you mean " + near + "?"));
+                  (near.empty() ? "legal: " + listed(known) : "did you mean " + near + "?"));
 }
 
 // Refuses fields of one object that contradict each other.
@@ -397,15 +389,15 @@ Json to_json(const JobSpec& job) {
   for (const auto& [name, path] : kParts)
     set(name, !(request.files.*path).empty(), path_text(request.files.*path));
   set("lora", !request.loras.empty(), to_string(request.loras));
-  for (const auto& [name, picture] :
-       {std::pair{"image", &request.image}, {"last_image", &request.last_image}}) {
-    set(name, !picture->path.empty(), path_text(picture->path));
-    set((std::string(name) + "_sha256").c_str(), !picture->sha256.empty(), picture->sha256);
-  }
+  const auto set_given = [&](const std::string& name, const auto& given) {
+    set(name.c_str(), !given.path.empty(), path_text(given.path));
+    set((name + "_sha256").c_str(), !given.sha256.empty(), given.sha256);
+  };
+  set_given("image", request.image);
+  set_given("last_image", request.last_image);
+  set_given("audio", request.audio);
   set("image_fit", request.image.given() || request.last_image.given(),
       to_string(request.image_fit));
-  set("audio", request.audio.given(), path_text(request.audio.path));
-  set("audio_sha256", !request.audio.sha256.empty(), request.audio.sha256);
   set("prompt_schedule", !request.schedule.empty(), to_json(request.schedule));
   return nlohmann::json(out);  // its keys in alphabetical order
 }

@@ -85,31 +85,16 @@ LanguageOptions filled(LanguageOptions options, const DecoderConfig& config, con
   return options;
 }
 
+// The cache's shape for passes that are split by heads, or for one of `parts` of these heads.
 KVShape cache_shape(const DecoderConfig& config, const LanguageOptions& options,
-                    const DecoderLoad& load, int64_t kv_heads) {
+                    const DecoderLoad& load, int parts = 1, int part = 0) {
+  const Range heads = load.width.of(config.heads, config.ffn).heads;
   return {.layers = load.blocks.end - load.blocks.begin,
-          .kv_heads = kv_heads,
+          .kv_heads = heads_within(config, heads, parts, part).kv.size(),
           .head_dim = config.head_dim,
           .dtype = load.dtype,
           .rows = options.page_rows,
           .device = options.device};
-}
-
-// The cache's shape for passes split by heads.
-KVShape shape_by_heads(const DecoderConfig& config, const LanguageOptions& options,
-                       const DecoderLoad& load) {
-  const Range heads = load.width.of(config.heads, config.ffn).heads;
-  return cache_shape(config, options, load, decoder_kv_heads(config, heads).size());
-}
-
-// The cache's shape for a ring's passes, which are split by tokens.
-KVShape shape_by_tokens(const DecoderConfig& config, const LanguageOptions& options,
-                        const DecoderLoad& load, const RankPlacement& placement) {
-  const Range heads = load.width.of(config.heads, config.ffn).heads;
-  return cache_shape(config, options, load,
-                     heads_within(config, heads, placement.layout()[Axis::kUlysses],
-                                  placement.mesh().at(Axis::kUlysses, placement.rank()))
-                         .kv.size());
 }
 
 bool has_rings(const Layout& layout) { return layout.blocks() > 1; }
@@ -126,17 +111,19 @@ LanguageRank::LanguageRank(const TensorFile& file, const DecoderConfig& config,
       groups_(std::make_unique<Groups>()),
       decode_model_(
           CausalDecoder::load(file, config, stream_, load(config, options_, placement_, false))),
-      decode_pool_(shape_by_heads(config, options_, decode_model_.loaded()),
-                   shape_by_heads(config, options_, decode_model_.loaded())
-                       .pages_for(options_.cache_tokens)),
+      decode_pool_(
+          cache_shape(config, options_, decode_model_.loaded()),
+          cache_shape(config, options_, decode_model_.loaded()).pages_for(options_.cache_tokens)),
       rope_(on_device(stream_, decode_model_.rope(options_.positions))) {
   const Layout& layout = placement_.layout();
   if (layout.sequence() > 1)
     prefill_model_ =
         CausalDecoder::load(file, config, stream_, load(config, options_, placement_, true));
-  if (rings())
-    prefill_pool_.emplace(shape_by_tokens(config, options_, prefill_model_->loaded(), placement_),
-                          decode_pool_.limit() + 1);
+  if (rings())  // whose passes are split by tokens
+    prefill_pool_.emplace(
+        cache_shape(config, options_, prefill_model_->loaded(), layout[Axis::kUlysses],
+                    placement_.mesh().at(Axis::kUlysses, placement_.rank())),
+        decode_pool_.limit() + 1);
   if (placement_.alone()) return;
   const auto group = [&](const std::vector<Axis>& axes, int id) {
     return placement_.group(placement_.mesh().along(axes, placement_.rank()), id);

@@ -28,14 +28,8 @@ std::vector<std::string> names_of(bool (AnyMethod::*asked)() const = nullptr) {
   return names;
 }
 
-std::string list(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& each : names) text += (text.empty() ? "" : ", ") + each;
-  return text;
-}
-
 std::string or_nearest(const std::string& name, const std::vector<std::string>& names) {
-  return "legal: " + list(names) + did_you_mean(nearest(name, names));
+  return "legal: " + listed(names) + did_you_mean(nearest(name, names));
 }
 
 template <class T>
@@ -137,11 +131,11 @@ void validate(const Method& method, const MethodJob& job) {
   if (method->resync && !method->has_old_patches())
     refuse("--resync-every is " + std::to_string(*method->resync) +
            ", and no patches are a step old; legal with it: " +
-           list(names_of(&AnyMethod::has_old_patches)));
+           listed(names_of(&AnyMethod::has_old_patches)));
   if ((job.scheduled || job.endless) && !method->in_segments())
     refuse((job.scheduled ? "a prompt schedule" : "an endless video") +
            std::string(" needs blocks that follow each other; legal with it: ") +
-           list(names_of(&AnyMethod::in_segments)));
+           listed(names_of(&AnyMethod::in_segments)));
   if (!job.joint.empty() && !method->takes_joint_text())
     refuse(job.joint +
            " has its text among the tokens, which this method cannot split; legal: " + "full");

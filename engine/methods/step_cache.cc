@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 
+#include "engine/methods/any_method.h"
 #include "io/legal.h"
 #include "kernels/check.h"
 
@@ -28,9 +28,7 @@ std::string_view to_string(StepCacheKind kind) { return kCacheNames[static_cast<
 std::string to_string(const StepCache& cache) {
   std::string text(to_string(cache.kind));
   if (cache.kind == StepCacheKind::kNone) return text;
-  char value[32];
-  const auto end = std::to_chars(value, std::end(value), cache.threshold).ptr;
-  return text + ":" + std::string(value, end);
+  return text + ":" + shortest(cache.threshold);
 }
 
 StepCache parse_step_cache(const std::string& text, const std::string& label) {

@@ -2,6 +2,8 @@
 
 #include <cctype>
 
+#include "io/nearest.h"
+
 namespace weft {
 namespace {
 
@@ -79,11 +81,6 @@ const KnownDevice* find_known_device(const std::string& name) {
   return nullptr;
 }
 
-std::string known_device_names() {
-  std::string names;
-  for (const KnownDevice& device : kKnownDevices)
-    names += (names.empty() ? "" : ", ") + std::string(device.name);
-  return names;
-}
+std::string known_device_names() { return listed(kKnownDevices, &KnownDevice::name); }
 
 }  // namespace weft

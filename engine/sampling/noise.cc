@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "io/nearest.h"
 #include "kernels/philox.h"
 
 namespace weft {
@@ -81,13 +82,7 @@ void torch_few(Mt19937& generator, float* values, int64_t count) {
 
 std::string_view to_string(Rng rng) { return kNames[static_cast<size_t>(rng)]; }
 
-Rng rng_from_name(std::string_view name) {
-  for (size_t k = 0; k < kNames.size(); ++k) {
-    if (kNames[k] == name) return static_cast<Rng>(k);
-  }
-  throw Error(ErrorKind::kUsage,
-              "rng '" + std::string(name) + "' is not known; legal: portable, torch-cpu");
-}
+Rng rng_from_name(std::string_view name) { return value_named<Rng>(kNames, name, "rng"); }
 
 std::vector<float> torch_cpu_randn(uint64_t seed, int64_t count) {
   Mt19937 generator(static_cast<uint32_t>(seed));

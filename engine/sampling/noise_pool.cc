@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "io/nearest.h"
 #include "kernels/philox.h"
 
 namespace weft {
@@ -29,10 +30,7 @@ std::vector<int64_t> shuffled(int64_t count, uint64_t seed, int segment) {
 std::string_view to_string(NoiseMode mode) { return kNoiseNames[static_cast<size_t>(mode)]; }
 
 NoiseMode noise_mode_from_name(std::string_view name) {
-  for (size_t k = 0; k < kNoiseNames.size(); ++k)
-    if (kNoiseNames[k] == name) return static_cast<NoiseMode>(k);
-  throw Error(ErrorKind::kUsage,
-              "noise '" + std::string(name) + "' is not known; legal: pool, iid");
+  return value_named<NoiseMode>(kNoiseNames, name, "noise");
 }
 
 NoisePool::NoisePool(NoiseMode mode, Rng rng, uint64_t seed, std::array<int64_t, 4> shape,

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <limits>
 
+#include "io/nearest.h"
 #include "kernels/copy.h"
 #include "kernels/pointwise.h"
 
@@ -103,14 +104,7 @@ void check_grid(const std::vector<double>& sigmas) {
 std::string_view to_string(SolverKind kind) { return kSolverNames[static_cast<size_t>(kind)]; }
 
 SolverKind solver_from_name(std::string_view name) {
-  for (size_t k = 0; k < kSolverNames.size(); ++k) {
-    if (kSolverNames[k] == name) return static_cast<SolverKind>(k);
-  }
-  std::string legal;
-  for (std::string_view each : kSolverNames)
-    legal += (legal.empty() ? "" : ", ") + std::string(each);
-  throw Error(ErrorKind::kUsage,
-              "solver '" + std::string(name) + "' is not known; legal: " + legal);
+  return value_named<SolverKind>(kSolverNames, name, "solver");
 }
 
 double DynamicShift::at(int64_t tokens) const {

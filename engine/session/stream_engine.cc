@@ -96,8 +96,16 @@ std::array<int64_t, 2> stream_size_multiples(const ModelDirectory& model) {
 
 struct StreamEngine::KeptRank {
   KeptRank(const StreamEngine& engine, int index)
-      : stream(stream_on(engine.device(index), engine.settings_.threads)),
-        parts(engine.components(placement)) {}
+      : KeptRank(engine, stream_on(engine.device(index), engine.settings_.threads), {}) {}
+  KeptRank(const StreamEngine& engine, Stream on, RankPlacement at)
+      : stream(std::move(on)), placement(std::move(at)), parts(engine.components(placement)) {}
+
+  // Among the stream's ranks `world`, where there are several.
+  Rank equipment(Communicator* world = nullptr) {
+    Rank rank(stream, arena, parts, placement);
+    rank.world = world;
+    return rank;
+  }
 
   Stream stream;
   Arena arena{size_t{256} << 30, stream.device()};
@@ -216,25 +224,20 @@ StreamPlanConfig StreamEngine::plan() const {
 const Tensor& StreamEngine::encoded(const std::string& caption) {
   if (const auto found = prompts_.find(caption); found != prompts_.end()) return found->second;
   if (prompts_.size() == kMostPrompts) prompts_.clear();
-  const RankPlacement alone;
-  Stream stream = stream_on(device(0), settings_.threads);
-  Arena arena{size_t{256} << 30, stream.device()};
-  Components parts = components(alone);
+  KeptRank alone(*this, 0);
   Prompt prompt{.ids = model_->tokens(caption)->ids};
-  PromptEncoder({stream, arena, parts, alone}, "")
+  PromptEncoder(alone.equipment(), "")
       .encode(
           {&prompt, 1}, [] {}, [](int) {});
-  return prompts_[caption] = on_host(stream, std::move(prompt.embeds));
+  return prompts_[caption] = on_host(alone.stream, std::move(prompt.embeds));
 }
 
 // Encodes the picture.
 void StreamEngine::encode_picture() {
   if (!shown() || still_.video) return;
-  RankPlacement alone;
-  Stream stream = stream_on(device(0), settings_.threads);
-  Arena arena{size_t{256} << 30, stream.device()};
-  Components parts = components(alone);
-  still_ = still_latents(stream, arena, parts, settings_.picture, settings_.picture_fit, shape());
+  KeptRank alone(*this, 0);
+  still_ = still_latents(alone.stream, alone.arena, alone.parts, settings_.picture,
+                         settings_.picture_fit, shape());
 }
 
 StreamSignal StreamEngine::silence(int64_t frames) const {
@@ -298,10 +301,9 @@ void StreamEngine::rank(Communicator* world, const Tensor& prompt, const Next& n
                         const Take& take) {
   const int index = world ? world->rank() : 0;
   if (!ranks_[index]) ranks_[index] = std::make_unique<KeptRank>(*this, index);
-  auto& [stream, arena, placement, parts] = *ranks_[index];
-  placement = this->placement(world);
-  Rank rank(stream, arena, parts, placement);
-  if (settings_.decodes_apart) rank.world = world;
+  KeptRank& kept = *ranks_[index];
+  kept.placement = placement(world);
+  const Rank rank = kept.equipment(settings_.decodes_apart ? world : nullptr);
   draw({rank, index, prompt, still_}, plan(), next, take);
 }
 
@@ -482,20 +484,16 @@ std::vector<StreamSegmentTime> StreamEngine::simulated(const std::string& captio
   std::vector<StreamSegmentTime> times;
   simulate(ranks(), machine.device, machine.link, [&](Communicator& world) {
     const int index = world.rank();
-    const RankPlacement placement = this->placement(&world);
-    Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
-    Arena arena;
-    Components parts = components(placement);
-    if (index < settings_.layout.ranks()) parts.expert(stream, 0);
-    if (index == plan().decoder()) parts.vae(stream);
-    Rank rank(stream, arena, parts, placement);
-    if (settings_.decodes_apart) rank.world = &world;
+    KeptRank own(*this, Stream::cpu(1, Determinism::kFast, &metered_ops()), placement(&world));
+    if (index < settings_.layout.ranks()) own.parts.expert(own.stream, 0);
+    if (index == plan().decoder()) own.parts.vae(own.stream);
+    const Rank rank = own.equipment(settings_.decodes_apart ? &world : nullptr);
     const double begun_s = simulated_seconds();
     draw_blank(rank, index, caption, segments, [&](StreamPictures&& drawn) {
       times.push_back(
           {.done_s = simulated_seconds() - begun_s,
            .decode_s = drawn.decode_s,
-           .pictures = settings_.segment_frames * parts.vae_model().traits.temporal_factor});
+           .pictures = settings_.segment_frames * own.parts.vae_model().traits.temporal_factor});
     });
   });
   return times;

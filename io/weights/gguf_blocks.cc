@@ -1,5 +1,7 @@
 #include "io/weights/gguf_blocks.h"
 
+#include "io/nearest.h"
+
 namespace weft {
 namespace {
 
@@ -51,10 +53,6 @@ std::string describe_unread_gguf_type(uint32_t id) {
   return std::to_string(id) + ", which is not known";
 }
 
-std::string known_gguf_types() {
-  std::string names;
-  for (const GgufType& type : kTypes) names.append(names.empty() ? "" : ", ").append(type.name);
-  return names;
-}
+std::string known_gguf_types() { return listed(kTypes, &GgufType::name); }
 
 }  // namespace weft

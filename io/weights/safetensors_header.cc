@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "io/nearest.h"
 #include "io/weights/file_kind.h"
 #include "io/weights/mapping.h"
 
@@ -78,12 +79,8 @@ class HeaderReader : public nlohmann::json_sax<json> {
         std::ranges::find(kUnreadDTypes, std::string_view(value), &UnreadDType::name);
     unread_ = unread == std::end(kUnreadDTypes) ? nullptr : unread;
     if (unread_) return true;
-    if (found == std::end(kDTypeNames)) {
-      std::string legal;
-      for (std::string_view name : kDTypeNames)
-        legal.append(legal.empty() ? "" : ", ").append(name);
-      fault("has dtype " + quoted_name(value) + ", must be one of " + legal);
-    }
+    if (found == std::end(kDTypeNames))
+      fault("has dtype " + quoted_name(value) + ", must be one of " + listed(kDTypeNames));
     entry_.dtype = static_cast<DType>(found - kDTypeNames);
     return true;
   }

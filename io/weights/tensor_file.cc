@@ -16,6 +16,7 @@
 #include "io/atomic_file.h"
 #include "io/folder.h"
 #include "io/json.h"
+#include "io/nearest.h"
 #include "io/sha256.h"
 #include "io/weights/file_kind.h"
 #include "io/weights/mapping.h"
@@ -71,9 +72,7 @@ std::string missing_shards(const std::string& index,
   std::set<std::string> absent;
   for (const auto& [name, file] : map)
     if (!fs::exists(fs::path(index).parent_path() / file)) absent.insert(quoted_name(file));
-  std::string list;
-  for (const std::string& file : absent) list += (list.empty() ? "" : ", ") + file;
-  return list.substr(0, 1000);
+  return listed(absent).substr(0, 1000);
 }
 
 // Finds the weight file of a component folder. Standard names come first, as in diffusers and
@@ -111,8 +110,7 @@ std::string find_in_folder(const std::string& folder) {
         return (fs::path(folder) / (stem + tail)).string();
     if (names->size() == 1) return (fs::path(folder) / names->front()).string();
     if (names->size() > 1) {
-      std::string list;
-      for (const std::string& name : *names) list += (list.empty() ? "" : ", ") + name;
+      std::string list = listed(*names);
       if (list.size() > 300) list = list.substr(0, 300) + "...";
       refuse_file(folder, "holds several weight files (" + list +
                               "); name one of them, or add the index that joins them");
