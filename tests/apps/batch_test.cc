@@ -16,6 +16,7 @@
 #include "apps/generate/request_flags.h"
 #include "engine/job/job_spec.h"
 #include "tests/apps/cli_testing.h"
+#include "tests/support/error_of.h"
 
 namespace weft {
 namespace {
@@ -375,13 +376,11 @@ TEST(JobForm, EveryValueThatTheSchemaRefusesIsRefused) {
   const json& properties = schema.at("$defs").at("job").at("properties");
   const Flags flags = Flags::parse(kGenerate, {});
   const auto refusal = [&](const json& job) -> std::string {
-    try {
-      (void)job_of(flags, {1, job.dump()}, "line 1");
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kUsage) << job;
-      return error.what();
-    }
-    return "";
+    return test::error_of(
+        [&] {
+          (void)job_of(flags, {1, job.dump()}, "line 1");
+        },
+        ErrorKind::kUsage);
   };
   json values = json::parse(R"([null, true, false, 0, 1, 5, -1, -2, 1.5, 0.5, 1e300, "", "1",
       "0x10", " 5", "5 ", "true", "0", "on", "nan", "inf", "1/2", "text", "832x480", "832 x480", [],

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/check.h"
+#include "tests/support/error_of.h"
 
 namespace weft::test {
 namespace {
@@ -19,13 +20,7 @@ std::vector<int> users(const std::vector<DeviceChoice>& choices) {
   return all;
 }
 std::string choice_refusal(const std::vector<VisibleDevices>& ranks, int index) {
-  try {
-    choose_devices(ranks, index);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    return error.what();
-  }
-  return "";
+  return test::error_of([&] { choose_devices(ranks, index); }, ErrorKind::kUsage);
 }
 
 TEST(DeviceChoice, OneVisibleDevicePerRankIsNotShared) {
@@ -78,14 +73,12 @@ TEST(DeviceChoice, AMissingDeviceIsNamed) {
       "--device is 'cuda:2', the machine has 2 CUDA devices, legal: cpu, cuda, cuda:0 to cuda:1");
   EXPECT_EQ(choice_refusal({{0, {"a"}}, {0, {}}}, -1),
             "--device is 'cuda', rank 1 sees 0 CUDA devices, legal: cpu");
-  try {
+  const std::string what = test::error_of([] {
     choose_devices(std::vector<VisibleDevices>{{0, {}}}, -1, "no driver is installed");
-    ADD_FAILURE() << "there is no device";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "--device is 'cuda', the machine has 0 CUDA devices: no driver is installed; "
-                 "legal: cpu");
-  }
+  });
+  EXPECT_EQ(what,
+            "--device is 'cuda', the machine has 0 CUDA devices: no driver is installed; "
+            "legal: cpu");
 }
 
 TEST(DeviceChoice, IdentitiesAreOfThePhysicalDevice) {

@@ -11,6 +11,7 @@
 #include "engine/generation/generator.h"
 #include "io/json.h"
 #include "parallel/transport/local.h"
+#include "tests/support/error_of.h"
 
 namespace weft {
 namespace {
@@ -192,14 +193,10 @@ TEST(LayoutStages, ARankOfItsOwnHasTheVae) {
 }
 
 TEST(LayoutErrors, NameTheLegalOnes) {
-  try {
+  test::expect_error(ErrorKind::kUsage, "ulysses=2", [&] {
     verify_case("tests/golden/dit_wan_tiny", {.dtype = DType::kF32, .threads = 1}, threads(2),
                 "cfg=2");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    EXPECT_NE(std::string(error.what()).find("ulysses=2"), std::string::npos) << error.what();
-  }
+  });
 }
 
 }  // namespace

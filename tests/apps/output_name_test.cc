@@ -10,6 +10,7 @@
 #include "apps/generate/sidecar.h"
 #include "io/text/utf8.h"
 #include "kernels/check.h"
+#include "tests/support/error_of.h"
 
 namespace weft {
 namespace {
@@ -201,13 +202,7 @@ TEST(OutputName, LinksDoNotLeadOutOfTheRoot) {
   EXPECT_EQ(path("out/{prompt}/", "new"), base + "/out/new/");
   EXPECT_EQ(path("out/x_{prompt}.mp4", "new"), base + "/out/x_new.mp4");
   EXPECT_EQ(path("out/link/{prompt}.mp4", "new"), base + "/out/link/new.mp4");  // the user's own
-  try {
-    path("out/{prompt}/a.mp4", "link");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kOutput);
-    EXPECT_NE(std::string(error.what()).find("elsewhere"), std::string::npos) << error.what();
-  }
+  test::expect_error(ErrorKind::kOutput, "elsewhere", [&] { path("out/{prompt}/a.mp4", "link"); });
   EXPECT_THROW(path("out/{prompt}/frames/", "link"), Error);
   fs::remove_all(base);
 }

@@ -33,7 +33,7 @@ TEST(PreviewFile, ANewOneThatCannotBeWrittenLeavesTheOldOne) {
   for (const char* name : {"a.png", "a.gif"}) {
     write_preview(folder / name, three_pictures());
     const FileSizeLimit limit(60);
-    EXPECT_EQ(error_of([&] { write_preview(folder / name, three_pictures()); }),
+    EXPECT_EQ(test::error_kind([&] { write_preview(folder / name, three_pictures()); }),
               ErrorKind::kOutput);
     EXPECT_EQ(probe_media(folder / name).width, 32);
   }

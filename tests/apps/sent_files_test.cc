@@ -9,6 +9,7 @@
 #include "apps/serve/http/access.h"
 #include "apps/serve/server_text.h"
 #include "io/media/image.h"
+#include "tests/support/error_of.h"
 
 namespace weft {
 namespace {
@@ -42,13 +43,8 @@ class SentPicture : public testing::Test {
     JobSpec job;
     job.request.image.path = image;
     job.request.audio.path = audio;
-    try {
-      save_sent_files(job, folder_ + "job_1", "the job");
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-      return error.what();
-    }
-    return "";
+    return test::error_of([&] { save_sent_files(job, folder_ + "job_1", "the job"); },
+                          ErrorKind::kUsage);
   }
   const std::string folder_ = testing::TempDir() + "weft_sent_files/";
 };

@@ -7,18 +7,13 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/check.h"
+#include "tests/support/error_of.h"
 
 namespace weft {
 namespace {
 
 std::string message_error(std::string_view text) {
-  try {
-    read_client_message(text);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    return error.what();
-  }
-  return "";
+  return test::error_of([&] { read_client_message(text); }, ErrorKind::kUsage);
 }
 
 TEST(StreamMessages, ASessionInitHasTheServersValuesWhereItSaysNothing) {
@@ -126,13 +121,7 @@ TEST(StreamMessages, ASoundPacketHasItsSamples) {
 TEST(StreamMessages, APacketThatIsNoneIsRefused) {
   const PacketHeader good{.type = PacketType::kSound, .length = 2};
   const auto refused = [](const std::vector<uint8_t>& bytes, const std::string& wanted) {
-    try {
-      read_sound_packet(bytes);
-      ADD_FAILURE() << "accepted, wanted: " << wanted;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-      EXPECT_NE(std::string(error.what()).find(wanted), std::string::npos) << error.what();
-    }
+    test::expect_error(ErrorKind::kUsage, wanted, [&] { read_sound_packet(bytes); });
   };
   read_sound_packet(packet_bytes(good, {1, 2}));
   refused({}, "0 bytes, legal: a header of 24");

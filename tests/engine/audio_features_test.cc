@@ -4,9 +4,10 @@
 
 #include <cmath>
 
+#include "tests/support/error_of.h"
 #include "tests/support/golden_case.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 constexpr AudioEncoderTraits kLarge{{.columns = 1024}, 16000, 320, 400, 25};
@@ -23,14 +24,8 @@ TEST(AudioFeatures, RowsAreTruncated) {
   EXPECT_EQ(feature_rows(kLarge, samples_of(94)), 56);
   EXPECT_EQ(feature_rows(kLarge, samples_of(2)), 1);
   EXPECT_EQ(feature_rows(kLarge, samples_of(50)), 30);
-  try {
-    feature_rows(kLarge, samples_of(1));
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kMedia);
-    EXPECT_NE(std::string(error.what()).find("400 samples at 16000 Hz (legal: at least 720)"),
-              std::string::npos);
-  }
+  expect_error(ErrorKind::kMedia, "400 samples at 16000 Hz (legal: at least 720)",
+               [&] { feature_rows(kLarge, samples_of(1)); });
 }
 
 TEST(AudioFeatures, FramesTakeTheNearestRowAndTiesTheEvenOne) {
@@ -80,28 +75,25 @@ TEST(AudioFeatures, EndsStayAndRowsBetweenAreOnALine) {
 // The features that the reference makes of its own hidden states.
 TEST(AudioFeatures, OfTheGoldenStates) {
   for (const char* name : {"wav2vec2_tiny", "wav2vec2_bare_names"}) {
-    const test::GoldenCase golden(name);
-    const Tensor features = test::load_tensor(golden.expected, "features.30hz");
+    const GoldenCase golden(name);
+    const Tensor features = load_tensor(golden.expected, "features.30hz");
     const int64_t n = features.view()[1], d = features.view()[2];
     EXPECT_EQ(feature_rows(kLarge, golden.input("waveform").count()), n);
     for (const auto& [fps, frames] : golden.spec.at("infer_frames").items()) {
       const std::vector<int64_t> taken = rows_of_frames(n, std::stod(fps), frames.get<int64_t>());
       Tensor bucket(DType::kF32, {features.view()[0], d, std::ssize(taken)});
       for (int64_t k = 0; k < features.view()[0]; ++k) {
-        const Tensor state =
-            test::load_tensor(golden.expected, "hidden_states." + std::to_string(k));
+        const Tensor state = load_tensor(golden.expected, "hidden_states." + std::to_string(k));
         Tensor rows(DType::kF32, {n, d});
         resample_rows(state, rows);
-        EXPECT_LT(test::relative_l2(test::to_f64(rows), test::to_f64(features.view().select(0, k))),
-                  1e-5);
+        EXPECT_LT(relative_l2(to_f64(rows), to_f64(features.view().select(0, k))), 1e-5);
         take_rows(rows, taken, bucket.view().select(0, k));
       }
-      EXPECT_LT(test::relative_l2(test::to_f64(bucket), test::to_f64(test::load_tensor(
-                                                            golden.expected, "bucket." + fps))),
+      EXPECT_LT(relative_l2(to_f64(bucket), to_f64(load_tensor(golden.expected, "bucket." + fps))),
                 1e-5);
     }
   }
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

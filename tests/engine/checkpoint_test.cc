@@ -14,13 +14,12 @@
 
 #include "engine/sampling/sampler.h"
 #include "tests/engine/replica_job.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 namespace fs = std::filesystem;
-using test::options_of;
-using test::Stopper;
 
 const std::string kTwoExpertsModel = "tests/golden/pipeline_two_experts/model";
 constexpr const char* kSolvers[] = {"unipc-diffusers", "unipc-original", "dpmpp-diffusers",
@@ -52,12 +51,7 @@ Checkpoint stopped_at(Generator& generator, const Request& request, int after,
   Stopper stopper;
   stopper.after = after;
   const RunOptions options = kept_options(stopper, path, 1e9);
-  try {
-    generator.run(request, nullptr, options);
-    ADD_FAILURE() << "the job did not stop";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kStopped) << error.what();
-  }
+  thrown_error([&] { generator.run(request, nullptr, options); }, ErrorKind::kStopped);
   EXPECT_TRUE(stopper.warnings.empty());
   return read_checkpoint(path);
 }
@@ -73,7 +67,7 @@ RunResult resumed(Generator& generator, const Request& request, Checkpoint check
 
 TEST(Checkpoint, AStoppedJobGoesOnToTheSameFrames) {
   const std::string path = file_of("exact");
-  for (const std::string& model : {test::kModel, kTwoExpertsModel}) {
+  for (const std::string& model : {kModel, kTwoExpertsModel}) {
     Generator generator(model, options_of(DType::kF32));
     for (const char* solver : kSolvers)
       for (const double guidance : {1.0, 4.0}) {
@@ -147,7 +141,7 @@ TEST(Checkpoint, HoldsTheSolversHistory) {
 }
 
 TEST(Checkpoint, LatentsAreOneWithNoStepToCome) {
-  Generator generator(test::kModel, options_of(DType::kF32));
+  Generator generator(kModel, options_of(DType::kF32));
   RunOptions options;
   options.latents_path = testing::TempDir() + "/one.latents.safetensors";
   const RunResult whole = generator.run(test::job(), nullptr, options);
@@ -163,30 +157,18 @@ TEST(Checkpoint, LatentsAreOneWithNoStepToCome) {
 // difference. So is one that lacks history that the solver reads.
 TEST(Checkpoint, OfAnotherJobIsRefused) {
   const std::string path = file_of("other");
-  Generator generator(test::kModel, options_of(DType::kF32));
+  Generator generator(kModel, options_of(DType::kF32));
   Request request = test::job();
   const Checkpoint kept = stopped_at(generator, request, 1, path);
   ++request.seed;
   Stopper stopper;
-  try {
-    resumed(generator, request, read_checkpoint(path), stopper);
-    ADD_FAILURE() << "not refused";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    EXPECT_NE(std::string(error.what()).find("seed is '7' there and '8' here"), std::string::npos)
-        << error.what();
-  }
+  expect_error(ErrorKind::kUsage, "seed is '7' there and '8' here",
+               [&] { resumed(generator, request, read_checkpoint(path), stopper); });
   GeneratorOptions eight_bits = options_of(DType::kF32);
   eight_bits.weights = WeightFormat::kInt8;
-  Generator other(test::kModel, eight_bits);
-  try {
-    resumed(other, test::job(), read_checkpoint(path), stopper);
-    ADD_FAILURE() << "not refused";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("weights is 'compute' there and 'int8' here"),
-              std::string::npos)
-        << error.what();
-  }
+  Generator other(kModel, eight_bits);
+  expect_error(ErrorKind::kUsage, "weights is 'compute' there and 'int8' here",
+               [&] { resumed(other, test::job(), read_checkpoint(path), stopper); });
   Checkpoint poor = read_checkpoint(path);
   poor.history.pop_back();
   EXPECT_THROW(resumed(generator, test::job(), std::move(poor), stopper), Error);
@@ -197,18 +179,13 @@ TEST(Checkpoint, OfAnotherJobIsRefused) {
 // A file is refused if one bit is changed anywhere or if one byte is missing.
 TEST(Checkpoint, DamageIsSeen) {
   const std::string path = file_of("damage"), broken = file_of("broken");
-  Generator generator(test::kModel, options_of(DType::kF32));
+  Generator generator(kModel, options_of(DType::kF32));
   stopped_at(generator, test::job(), 1, path);
   std::ifstream file(path, std::ios::binary);
   const std::string bytes(std::istreambuf_iterator<char>(file), {});
   const auto refused = [&](const std::string& changed) {
     std::ofstream(broken, std::ios::binary) << changed;
-    try {
-      read_checkpoint(broken);
-      return false;
-    } catch (const Error& error) {
-      return error.kind() == ErrorKind::kModel;
-    }
+    return error_kind([&] { read_checkpoint(broken); }) == ErrorKind::kModel;
   };
   EXPECT_FALSE(refused(bytes));
   for (size_t at = 0; at < bytes.size(); at += bytes.size() / 60 + 1) {
@@ -228,7 +205,7 @@ TEST(Checkpoint, DamageIsSeen) {
 // Two checkpoints are kept, and none after the caller says that the result is complete.
 TEST(Checkpoint, TwoGenerationsAreKept) {
   const std::string path = file_of("generations");
-  Generator generator(test::kModel, options_of(DType::kF32));
+  Generator generator(kModel, options_of(DType::kF32));
   Stopper stopper;
   const RunOptions options = kept_options(stopper, path, 0);
   Request request = test::job();
@@ -244,7 +221,7 @@ TEST(Checkpoint, TwoGenerationsAreKept) {
 // A limit on file sizes simulates a full disk.
 TEST(Checkpoint, AFullDiskCostsAWarningNotTheJob) {
   const std::string path = file_of("full");
-  Generator generator(test::kModel, options_of(DType::kF32));
+  Generator generator(kModel, options_of(DType::kF32));
   const RunResult whole = generator.run(test::job(), nullptr);
   Stopper stopper;
   const RunOptions options = kept_options(stopper, path, 0);
@@ -258,7 +235,7 @@ TEST(Checkpoint, AFullDiskCostsAWarningNotTheJob) {
   std::signal(SIGXFSZ, before);
   EXPECT_EQ(result.framehash, whole.framehash);
   ASSERT_EQ(stopper.warnings.size(), 1u);
-  EXPECT_NE(stopper.warnings[0].find("the job goes on"), std::string::npos) << stopper.warnings[0];
+  EXPECT_TRUE(contains(stopper.warnings[0], "the job goes on"));
   EXPECT_FALSE(fs::exists(path));
 }
 
@@ -279,7 +256,7 @@ Ranked run_ranked(const Layout& layout, const Request& request, const std::strin
   stopper.after = after;
   std::atomic<bool> never{false};
   run_ranks(layout.ranks(), [&](Communicator& world) {
-    Generator generator(test::kModel, options_of(DType::kF32), RankPlacement::of(world, layout));
+    Generator generator(kModel, options_of(DType::kF32), RankPlacement::of(world, layout));
     RunOptions options;
     const bool root = world.rank() == 0;
     options.stop = root ? &stopper.stop : &never;
@@ -313,7 +290,7 @@ TEST(Checkpoint, RanksStopTogetherAndGoOn) {
   const std::string path = file_of("ranks");
   Request request = test::job();
   request.steps = 4;
-  const Generator one(test::kModel, options_of(DType::kF32));
+  const Generator one(kModel, options_of(DType::kF32));
   const LayoutLimits limits = one.layout_limits(one.resolve(request));
   request = one.resolve(request);
   int layouts = 0;
@@ -350,4 +327,4 @@ TEST(Checkpoint, RanksStopTogetherAndGoOn) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -11,11 +11,11 @@
 #include "models/wan/transformer.h"
 #include "tests/engine/delivered_job.h"
 #include "tests/parallel/byte_formulas.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
-using namespace test;
 namespace fs = std::filesystem;
 
 // Seven latent frames.
@@ -194,30 +194,15 @@ TEST(Clips, KeptLatentsAreThoseOfOneRankAndAreResumed) {
 
 // A second job of one generator sees no frame of the first, and full attention follows clips.
 TEST(Clips, JobsOfOneGeneratorAreApart) {
-  const Request stale = clips_job("clips:window=2,global=3,trained=5,bias=2,stale=1,warmup=0");
-  run_ranks(2, [&](Communicator& world) {
-    Generator generator(kModel, options_of(DType::kF32), RankPlacement::of(world, clips(2)));
-    const std::string first = generator.run(stale, nullptr).signature;
-    EXPECT_EQ(generator.run(stale, nullptr).signature, first);
-  });
-  Generator generator(kModel, options_of(DType::kF32)), other(kModel, options_of(DType::kF32));
-  const std::string full = other.run(clips_job("full"), nullptr).signature;
-  EXPECT_NE(generator.run(stale, nullptr).signature, full);
-  EXPECT_EQ(generator.run(clips_job("full"), nullptr).signature, full);
+  expect_jobs_apart(clips_job("clips:window=2,global=3,trained=5,bias=2,stale=1,warmup=0"),
+                    clips_job("full"), clips(2));
 }
 
 TEST(Clips, MemoryIsAsPlanned) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const size_t live = tensor_bytes_live();
-    Generator generator(kModel, options_of(dtype));
-    Request request = clips_job("clips:window=1,global=2,trained=5");
-    request.width = request.height = 128;
-    request = generator.resolve(request);
-    const MemoryPlan plan = generator.plan(request);
-    const RunResult result = generator.run(request, nullptr);
-    const auto measured = static_cast<double>(result.memory_high_water - live);
-    EXPECT_NEAR(static_cast<double>(plan.high_water) / measured, 1.0, 0.05) << plan.to_string();
-  }
+  Request request = clips_job("clips:window=1,global=2,trained=5");
+  request.width = request.height = 128;
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    expect_planned_memory(request, options_of(dtype));
 }
 
 // A rank plans less for its clip than one rank for the video; stale frames are planned, too.
@@ -266,17 +251,15 @@ TEST(Clips, DecodingHoldsNoWholeLatent) {
 TEST(Clips, RefusesWhatCannotWork) {
   const Generator generator(kModel, options_of(DType::kF32));
   const Request full = generator.resolve(clips_job("full"));
-  EXPECT_NE(refuse(clips(2), generator.layout_limits(full)).find("--method clips"),
-            std::string::npos);
-  EXPECT_NE(refusal([&] { generator.resolve(clips_job("clips:global=8")); }).find("global is 8"),
-            std::string::npos);
+  EXPECT_TRUE(contains(refuse(clips(2), generator.layout_limits(full)), "--method clips"));
+  EXPECT_TRUE(
+      contains(refusal([&] { generator.resolve(clips_job("clips:global=8")); }), "global is 8"));
   const Generator joint("tests/golden/pipeline_zimage_cfg/model", options_of(DType::kF32));
   Request picture = job();
   picture.frames = 1;
   picture.method = parse_method("clips", "method");
-  EXPECT_NE(refusal([&] { joint.resolve(picture); }).find("its text among the tokens"),
-            std::string::npos);
+  EXPECT_TRUE(contains(refusal([&] { joint.resolve(picture); }), "its text among the tokens"));
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

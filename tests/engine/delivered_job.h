@@ -90,4 +90,31 @@ inline std::string refusal(const std::function<void()>& body) {
   return error_of(body, ErrorKind::kUsage);
 }
 
+// The plan of a job predicts the most memory that it takes.
+template <class Model = std::string>
+void expect_planned_memory(const Request& asked, const GeneratorOptions& options,
+                           const Model& model = kModel) {
+  const size_t live = tensor_bytes_live();
+  Generator generator(model, options);
+  const Request request = generator.resolve(asked);
+  const MemoryPlan plan = generator.plan(request);
+  const auto measured =
+      static_cast<double>(generator.run(request, nullptr).memory_high_water - live);
+  EXPECT_NEAR(static_cast<double>(plan.high_water) / measured, 1.0, 0.05)
+      << to_string(options.dtype) << ": " << plan.to_string() << ", measured " << measured;
+}
+
+// A second job of one generator sees nothing of the first, nor does one with full attention.
+inline void expect_jobs_apart(const Request& request, const Request& full, const Layout& layout) {
+  run_ranks(layout.ranks(), [&](Communicator& world) {
+    Generator generator(kModel, options_of(DType::kF32), RankPlacement::of(world, layout));
+    const std::string first = generator.run(request, nullptr).signature;
+    EXPECT_EQ(generator.run(request, nullptr).signature, first);
+  });
+  Generator generator(kModel, options_of(DType::kF32)), other(kModel, options_of(DType::kF32));
+  const std::string alone = other.run(full, nullptr).signature;
+  EXPECT_NE(generator.run(request, nullptr).signature, alone);
+  EXPECT_EQ(generator.run(full, nullptr).signature, alone);
+}
+
 }  // namespace weft::test

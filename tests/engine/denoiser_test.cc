@@ -17,12 +17,10 @@
 #include "parallel/transport/local.h"
 #include "tests/engine/toy_values.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
-using test::same_bits;
-using Toy = test::ToyValues;
-using ToyExperts = test::ToyValuesExperts;
+using Toy = ToyValues;
 
 constexpr auto kShape = Toy::kShape;
 constexpr int kBlocks = Toy::kBlocks;
@@ -79,50 +77,30 @@ Observed denoise(
                        .window = kShape,
                        .guidance = {guidance},
                        .patches = {.pipefusion = pipefusion}};
-  const Sampler& steps = facts.sampler;
   std::vector<Tensor> noises;
   for (int rank = 0; rank < layout.ranks(); ++rank) noises.push_back(noise_of(rank));
   const auto live = static_cast<int64_t>(tensor_bytes_live());
   run_ranks(
       layout.ranks(),
       [&](Communicator& world) {
-        Stream stream = Stream::cpu(1);
-        Arena arena;
-        ToyExperts experts;
-        RankPlacement placement = RankPlacement::of(world, layout);
-        float prompts[] = {0.5f, -0.5f};
-        DenoisePlanConfig config =
-            staged_config(placement, experts.traits(), DType::kF32, kTokens, facts.patches);
-        config.steps.assign(steps.steps(), {.model = 0, .branches = guidance_branches(guidance)});
-        if (pipefusion) displace_steps(config.steps, pipefusion->warmup);
-        config.blocks = {kBlocks};
-        test::LambdaHost host;
-        Job job = test::toy_job(facts, host, prompts, noises[world.rank()]);
-        host.on_take = [&](const Segment&, const TensorView& latent) {
-          Tensor copied(DType::kF32, kShape);
-          copy(stream, latent, copied);
-          const std::scoped_lock lock(mutex);
-          if (seen.latent) {
-            EXPECT_EQ(
-                std::memcmp(seen.latent.view().data, copied.view().data, copied.view().bytes()), 0);
-          }
-          seen.latent = std::move(copied);
-        };
-        host.on_turn = [&](int done, int64_t) {
-          if (!pipefusion) world.barrier(stream, {.pass = {.step = done}, .hop = 90});
+        ToyRank toy(world, layout, facts, kTokens, noises[world.rank()]);
+        if (pipefusion) displace_steps(toy.config.steps, pipefusion->warmup);
+        toy.keep_latent(seen.latent, mutex);
+        toy.host.on_turn = [&](int done, int64_t) {
+          if (!pipefusion) world.barrier(toy.stream, {.pass = {.step = done}, .hop = 90});
           if (!pipefusion && world.rank() == 0)
             seen.most_live =
                 std::max(seen.most_live, static_cast<int64_t>(tensor_bytes_live()) - live);
-          if (!pipefusion) world.barrier(stream, {.pass = {.step = done}, .hop = 91});
+          if (!pipefusion) world.barrier(toy.stream, {.pass = {.step = done}, .hop = 91});
           return keep && done == 2 ? StepAction::kKeep : StepAction::kContinue;
         };
-        host.on_keep = [&](int, Snapshot snapshot) {
+        toy.host.on_keep = [&](int, Snapshot snapshot) {
           if (world.rank() != 0) return;
           EXPECT_EQ(snapshot.latent.count(), kLatent);
           EXPECT_EQ(snapshot.history.size(), 3u);
           seen.kept = std::move(snapshot);
         };
-        Denoiser({stream, arena, experts, placement}).run(config, job);
+        toy.denoiser().run(toy.config, toy.job);
         seen.sent[world.rank()] = world.counters().sent[static_cast<size_t>(Payload::kLatent)];
       },
       options);
@@ -331,50 +309,39 @@ Streamed stream_clips(const Layout& layout, bool measure, const LocalOptions& op
                        .window = kVideo,
                        .guidance = {4},
                        .dual_scope = DualScope{.window = 1, .global = 1, .trained = 3, .bias = 1}};
-  const Sampler& steps = facts.sampler;
   const Tensor whole = noise(kVideo);
   const auto live = static_cast<int64_t>(tensor_bytes_live());
   const auto rank = [&](Communicator& world) {
-    Stream stream = Stream::cpu(1);
-    Arena arena;
-    ToyExperts experts;
-    RankPlacement placement = RankPlacement::of(world, layout);
-    float prompts[] = {0.5f, -0.5f};
-    DenoisePlanConfig config =
-        staged_config(placement, experts.traits(), DType::kF32, {kVideoTokens, kVideo[1]});
-    config.steps.assign(steps.steps(), {.model = 0, .branches = 2});
-    config.blocks = {kBlocks};
-    test::LambdaHost host;
-    Job job = test::toy_job(facts, host, prompts, whole);
+    ToyRank toy(world, layout, facts, {kVideoTokens, kVideo[1]}, whole);
     const auto sent = [&] {
       return world.counters().sent[static_cast<size_t>(Payload::kLatent)].bytes;
     };
     int64_t before = 0, frame = 0;
-    host.on_channels = [&](const JobHost::Channels& each) {
+    toy.host.on_channels = [&](const JobHost::Channels& each) {
       before = sent();
       int64_t channel = 0;
       for (int twice = 0; twice < 2; ++twice)
         each([&](const TensorView& plane) {
           EXPECT_EQ(world.rank(), 0);
-          copy(stream, plane, seen.channels.view().select(0, channel++ % kVideo[0]));
+          copy(toy.stream, plane, seen.channels.view().select(0, channel++ % kVideo[0]));
         });
       seen.sent[world.rank()].channels = sent() - before;
       before = sent();
     };
-    host.on_take = [&](const Segment& segment, const TensorView& latent) {
+    toy.host.on_take = [&](const Segment& segment, const TensorView& latent) {
       EXPECT_EQ(latent[1], 1);
       EXPECT_EQ(segment.frames, (Range{frame, frame + 1}));
       EXPECT_EQ(latent.data != nullptr, receives_frames(layout, world.rank()));
       if (measure) {
-        world.barrier(stream, {.pass = {.step = static_cast<int>(frame)}, .hop = 90});
+        world.barrier(toy.stream, {.pass = {.step = static_cast<int>(frame)}, .hop = 90});
         if (world.rank() == 0) seen.live[frame] = static_cast<int64_t>(tensor_bytes_live()) - live;
-        world.barrier(stream, {.pass = {.step = static_cast<int>(frame)}, .hop = 91});
+        world.barrier(toy.stream, {.pass = {.step = static_cast<int>(frame)}, .hop = 91});
       }
       const std::scoped_lock lock(mutex);
-      if (latent.data) copy(stream, latent, seen.latent.view().slice(1, frame, 1));
+      if (latent.data) copy(toy.stream, latent, seen.latent.view().slice(1, frame, 1));
       ++frame;
     };
-    Denoiser({stream, arena, experts, placement}).run(config, job);
+    toy.denoiser().run(toy.config, toy.job);
     EXPECT_EQ(frame, kVideo[1]);
     seen.sent[world.rank()].frames = sent() - before;
   };
@@ -462,4 +429,4 @@ TEST(Denoiser, DelaysChangeNoFrameOfClips) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

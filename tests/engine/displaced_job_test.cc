@@ -12,11 +12,11 @@
 #include "models/wan/transformer.h"
 #include "tests/engine/delivered_job.h"
 #include "tests/parallel/byte_formulas.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
-using namespace test;
 namespace fs = std::filesystem;
 
 // Three latent frames of 2 x 2 tokens.
@@ -148,15 +148,10 @@ TEST(DisplacedJob, MemoryIsAsPlanned) {
   for (const char* method :
        {"full", "distrifusion:patches=4", "pcpp:patches=4", "pipefusion:patches=4",
         "distrifusion:patches=4,code=fp8", "distrifusion:patches=4,code=residual-fp8"}) {
-    const size_t live = tensor_bytes_live();
-    Generator generator(kModel, options_of(DType::kF32));
+    SCOPED_TRACE(method);
     Request request = displaced_job(method);
     request.width = request.height = 128;
-    request = generator.resolve(request);
-    const MemoryPlan plan = generator.plan(request);
-    const RunResult result = generator.run(request, nullptr);
-    const auto measured = static_cast<double>(result.memory_high_water - live);
-    EXPECT_NEAR(static_cast<double>(plan.high_water) / measured, 1.0, 0.05) << plan.to_string();
+    expect_planned_memory(request, options_of(DType::kF32));
   }
 }
 
@@ -237,9 +232,8 @@ TEST_P(JointText, BelongsToItsPatch) {
   const Generator generator(model, reference_options());
   Request request = displaced_job("pcpp:patches=2");
   request.frames = 1;
-  EXPECT_NE(
-      refuse({}, generator.layout_limits(generator.resolve(request))).find("text rows of its own"),
-      std::string::npos);
+  EXPECT_TRUE(contains(refuse({}, generator.layout_limits(generator.resolve(request))),
+                       "text rows of its own"));
 }
 
 // Laws L-PF6 and L-PF7 with joint text, whose rows travel with every patch: the stages change no
@@ -302,16 +296,8 @@ TEST(DisplacedJob, TwoSizesInARowAreApart) {
 }
 
 TEST(DisplacedJob, JobsOfOneGeneratorAreApart) {
-  const Request displaced = displaced_job("distrifusion:patches=2,warmup=0");
-  run_ranks(2, [&](Communicator& world) {
-    Generator generator(kModel, options_of(DType::kF32), RankPlacement::of(world, patches(2)));
-    const std::string first = generator.run(displaced, nullptr).signature;
-    EXPECT_EQ(generator.run(displaced, nullptr).signature, first);
-  });
-  Generator generator(kModel, options_of(DType::kF32)), other(kModel, options_of(DType::kF32));
-  const std::string full = other.run(displaced_job("full"), nullptr).signature;
-  EXPECT_NE(generator.run(displaced, nullptr).signature, full);
-  EXPECT_EQ(generator.run(displaced_job("full"), nullptr).signature, full);
+  expect_jobs_apart(displaced_job("distrifusion:patches=2,warmup=0"), displaced_job("full"),
+                    patches(2));
 }
 
 TEST(DisplacedJob, RefusesWhatCannotWork) {
@@ -327,19 +313,19 @@ TEST(DisplacedJob, RefusesWhatCannotWork) {
         {"pcpp:patches=7", "7 patches; legal here: patches=1 ... 6"},
         {"pcpp:patches=4,split=frames", "4 patches; legal here: patches=1 ... 3"},
         {"pcpp:patches=2,window=0.2,last_window=0.3", "a window that grows"}})
-    EXPECT_NE(why(method).find(text), std::string::npos) << why(method);
-  EXPECT_NE(why("pcpp:patches=2", 8).find("9 steps or more"), std::string::npos);
-  EXPECT_NE(why("full", 9, 4).find("--resync-every is 4"), std::string::npos);
+    EXPECT_TRUE(contains(why(method), text));
+  EXPECT_TRUE(contains(why("pcpp:patches=2", 8), "9 steps or more"));
+  EXPECT_TRUE(contains(why("full", 9, 4), "--resync-every is 4"));
   const LayoutLimits limits =
       generator.layout_limits(generator.resolve(displaced_job("pcpp:patches=2")));
   Layout ring;
   ring[Axis::kRing] = 2;
-  EXPECT_NE(refuse(ring, limits).find("beside displaced patches"), std::string::npos);
-  EXPECT_NE(refuse(patches(3), limits).find("patch is 3"), std::string::npos);
-  EXPECT_NE(refuse(patches(2), generator.layout_limits(generator.resolve(displaced_job("full"))))
-                .find("no displaced patches"),
-            std::string::npos);
+  EXPECT_TRUE(contains(refuse(ring, limits), "beside displaced patches"));
+  EXPECT_TRUE(contains(refuse(patches(3), limits), "patch is 3"));
+  EXPECT_TRUE(contains(
+      refuse(patches(2), generator.layout_limits(generator.resolve(displaced_job("full")))),
+      "no displaced patches"));
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -14,7 +14,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/golden_case.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -27,7 +27,7 @@ class HearingModel : public testing::Test {
 
   std::shared_ptr<const OpenModel> with_encoder_of(const std::string& encoder) {
     fs::remove_all(path_);
-    fs::copy(test::kModel, path_, fs::copy_options::recursive);
+    fs::copy(kModel, path_, fs::copy_options::recursive);
     fs::copy(encoder, path_ / "audio_encoder", fs::copy_options::recursive);
     nlohmann::json index = read_json_file(path_ / "model_index.json");
     index["audio_encoder"] = {"transformers", "Wav2Vec2Model"};
@@ -46,7 +46,7 @@ class HearingModel : public testing::Test {
 // If there are more ranks than heads, some hold no part of the encoder.
 TEST_F(HearingModel, EveryRankHasTheGoldenFeatures) {
   for (const char* name : {"wav2vec2_tiny", "wav2vec2_bare_names"}) {
-    const test::GoldenCase golden(name);
+    const GoldenCase golden(name);
     const std::shared_ptr<const OpenModel> model = of_case(name);
     const Tensor samples = golden.input("waveform");
     for (const int ranks : {1, 2, 3, 5})
@@ -73,7 +73,7 @@ TEST_F(HearingModel, EveryRankHasTheGoldenFeatures) {
 TEST_F(HearingModel, ItsMemoryIsPlanned) {
   const std::shared_ptr<const OpenModel> model = of_case("wav2vec2_tiny");
   Request request = test::job();
-  const Generator generator(model, test::options_of(DType::kF32));
+  const Generator generator(model, options_of(DType::kF32));
   request = generator.resolve(request);
   const JobFacts silent = generator.facts(request);
   RankPlacement alone;
@@ -87,7 +87,7 @@ TEST_F(HearingModel, ItsMemoryIsPlanned) {
       const MemoryPlan plan = memory_under(Residency::kSequential, bytes, UINT64_MAX);
       EXPECT_EQ(memory_under(Residency::kAll, bytes, UINT64_MAX).encode_audio,
                 plan.encode_audio + bytes.text_encoder + bytes.experts[0] + bytes.vae);
-      EXPECT_NE(plan.to_string().find("| encode_audio "), std::string::npos) << plan.to_string();
+      EXPECT_TRUE(contains(plan.to_string(), "| encode_audio "));
 
       const size_t before = tensor_bytes_live();
       reset_tensor_bytes_peak();
@@ -141,33 +141,20 @@ TEST_F(HearingModel, FaultsAreErrors) {
     Arena arena;
     Components parts(model, {.dtype = DType::kF32}, DType::kF32, alone);
     const Tensor samples(DType::kF32, {16000});
-    return test::error_of(
-        [&] {
-          encode_audio({stream, arena, parts, alone}, {samples, 16, 80});
-        },
-        kind);
+    return error_of([&] { encode_audio({stream, arena, parts, alone}, {samples, 16, 80}); }, kind);
   };
-  EXPECT_NE(fault(std::make_shared<const OpenModel>(test::kModel), ErrorKind::kModel)
-                .find("has no audio_encoder"),
-            std::string::npos);
+  EXPECT_TRUE(contains(fault(std::make_shared<const OpenModel>(kModel), ErrorKind::kModel),
+                       "has no audio_encoder"));
   of_case("wav2vec2_bare_names");
   const std::string broken =
-      test::poisoned(path_, "audio_encoder", "encoder.layer_norm.weight", testing::TempDir());
+      poisoned(path_, "audio_encoder", "encoder.layer_norm.weight", testing::TempDir());
   const auto model = std::make_shared<const OpenModel>(broken);
-  EXPECT_NE(fault(model, ErrorKind::kNonFinite).find("encode_audio, hidden state 2"),
-            std::string::npos);
+  EXPECT_TRUE(contains(fault(model, ErrorKind::kNonFinite), "encode_audio, hidden state 2"));
   fs::remove_all(broken);
   // The parts' configurations are read when the folder is opened.
   std::ofstream(path_ / "audio_encoder" / "config.json") << R"({"model_type": "hubert"})";
-  try {
-    const OpenModel opened(path_);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kModel);
-    EXPECT_NE(std::string(error.what()).find("hubert is not supported (legal: Wav2Vec2Model)"),
-              std::string::npos)
-        << error.what();
-  }
+  expect_error(ErrorKind::kModel, "hubert is not supported (legal: Wav2Vec2Model)",
+               [&] { const OpenModel opened(path_); });
 }
 
 // Common formats of sound, whatever their rates and channels are, as the encoder wants them.
@@ -184,4 +171,4 @@ TEST(ReadSound, GivesOneChannelAtTheRateOfTheEncoder) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -9,13 +9,10 @@
 
 #include "engine/job/resume.h"
 #include "tests/engine/replica_job.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::kModel;
-using test::options_of;
-using test::Stopper;
 
 Request first_block_job(double threshold) {
   Request request = test::job();
@@ -33,7 +30,7 @@ struct RanFirstBlock {
 
 RanFirstBlock run_first_block(const Request& request, RankPlacement placement = {},
                               RunOptions options = {}) {
-  test::LatentTap tap;
+  LatentTap tap;
   Generator generator(kModel, options_of(DType::kF32), std::move(placement));
   options.tap = &tap;
   RunResult result = generator.run(request, nullptr, options);
@@ -100,7 +97,7 @@ TEST(FirstBlock, EveryLayoutDecidesAlikeAndGivesOneRanksLatents) {
       if (layout[Axis::kCfg] * layout[Axis::kLayers] == ranks)
         EXPECT_EQ(root.latent, alone.latent) << to_string(layout);
       else
-        EXPECT_LE(test::rel_l2(root.latent, alone.latent), 1e-5) << to_string(layout);
+        EXPECT_LE(rel_l2(root.latent, alone.latent), 1e-5) << to_string(layout);
       EXPECT_EQ(root.skipped(), alone.skipped()) << to_string(layout);
       ++tried;
     }
@@ -217,16 +214,11 @@ TEST(FirstBlock, ACheckpointWithoutTheSkippedStepsIsRefused) {
   kept.latent = Tensor(DType::kF32, facts.latent);
   for (const auto& [name, tensor] : facts.sampler.history(SamplerState(0)))
     kept.history.emplace_back(name, Tensor(DType::kF32, {16 * 2 * 4 * 4}));
-  try {
-    check_resumable(kept, kept.job, facts);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("it has no skipped_steps"), std::string::npos)
-        << error.what();
-  }
+  expect_error(ErrorKind::kUsage, "it has no skipped_steps",
+               [&] { check_resumable(kept, kept.job, facts); });
   kept.written["skipped_steps"] = "1,2";
   EXPECT_NO_THROW(check_resumable(kept, kept.job, facts));
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

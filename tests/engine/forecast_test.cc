@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/engine/small_job.h"
+#include "tests/support/error_of.h"
 
 namespace weft::test {
 namespace {
@@ -271,7 +272,7 @@ TEST(Refusal, OffersLayoutsThatFit) {
   simulate(1, {}, {}, [&](Communicator&) {
     text = Generator(job.model, job.options, RankPlacement(*most, 0)).refusal(job.request);
   });
-  EXPECT_NE(text.find("Try --layout " + to_string(*least) + " ("), std::string::npos) << text;
+  EXPECT_TRUE(contains(text, "Try --layout " + to_string(*least) + " ("));
 }
 
 }  // namespace

@@ -16,11 +16,12 @@
 #include "io/json.h"
 #include "io/weights/tensor_file.h"
 #include "models/wan/transformer.h"
+#include "tests/engine/delivered_job.h"
 #include "tests/engine/poisoned_model.h"
 #include "tests/support/error_of.h"
 #include "tests/support/golden_case.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -99,7 +100,7 @@ double offset_rel_l2(const std::vector<float>& actual, const TensorView& expecte
 // The model of a golden case, whose tokenizer may be another case's.
 std::shared_ptr<const OpenModel> model_of(const std::string& name) {
   PartFiles files;
-  files.tokenizer = test::golden_part(name, "tokenizer");
+  files.tokenizer = golden_part(name, "tokenizer");
   return std::make_shared<const OpenModel>(kGolden / name / "model", std::vector<Lora>(), files);
 }
 
@@ -274,19 +275,12 @@ TEST(Memory, PlanAgreesWithTheMeasuredHighWater) {
   for (const char* name : {"pipeline_t2v", "pipeline_two_experts", "pipeline_t2i_no_guidance",
                            "pipeline_zimage_cfg", "pipeline_qwen_image", "pipeline_flux_dev"}) {
     for (DType dtype : {DType::kF32, DType::kBF16}) {
-      const size_t live = tensor_bytes_live();
-      Generator generator(model_of(name), options_with_threads(dtype));
+      SCOPED_TRACE(name);
       Request request = golden_request(read_json_file(kGolden / name / "case.json"));
       request.width = 160;
       request.height = 128;
       request.steps = 2;
-      request = generator.resolve(request);
-      const MemoryPlan plan = generator.plan(request);
-      const RunResult result = generator.run(request, nullptr);
-      const double measured = static_cast<double>(result.memory_high_water - live);
-      EXPECT_NEAR(static_cast<double>(plan.high_water) / measured, 1.0, 0.05)
-          << name << " " << to_string(dtype) << ": " << plan.to_string() << ", measured "
-          << measured;
+      expect_planned_memory(request, options_with_threads(dtype), model_of(name));
     }
   }
 }
@@ -342,11 +336,11 @@ TEST(Memory, AJobThatCannotFitIsRefusedWithNumbersAndAdvice) {
   request.height = 480;
   request.frames = 81;
   const std::string text =
-      test::thrown_error([&] { generator.run(request, nullptr); }, ErrorKind::kMemory);
-  EXPECT_NE(text.find("needs"), std::string::npos) << text;
-  EXPECT_NE(text.find("8.00 MiB are available"), std::string::npos) << text;
-  EXPECT_NE(text.find("--size"), std::string::npos) << text;
-  EXPECT_NE(text.find(" or "), std::string::npos) << text;
+      thrown_error([&] { generator.run(request, nullptr); }, ErrorKind::kMemory);
+  EXPECT_TRUE(contains(text, "needs"));
+  EXPECT_TRUE(contains(text, "8.00 MiB are available"));
+  EXPECT_TRUE(contains(text, "--size"));
+  EXPECT_TRUE(contains(text, " or "));
   EXPECT_EQ(text.find('\n'), std::string::npos) << text;
 }
 
@@ -383,40 +377,37 @@ TEST(NonFinite, StopsNamingStageStepAndBlock) {
                                       {"blocks.0.attn2.norm_k.weight", "first in block 0"},
                                       {"blocks.1.ffn.net.2.bias", "first in block 1"},
                                       {"proj_out.bias", "first in output"}}) {
-    Generator generator(test::poisoned(kT2vModel, "transformer", tensor, testing::TempDir()),
+    Generator generator(poisoned(kT2vModel, "transformer", tensor, testing::TempDir()),
                         options_with_threads(DType::kF32));
     CollectingSink sink;
     const std::string text =
-        test::thrown_error([&] { generator.run(small_request(), &sink); }, ErrorKind::kNonFinite);
-    EXPECT_NE(text.find("denoise, step 1 of 2"), std::string::npos) << text;
-    EXPECT_NE(text.find(where), std::string::npos) << text;
+        thrown_error([&] { generator.run(small_request(), &sink); }, ErrorKind::kNonFinite);
+    EXPECT_TRUE(contains(text, "denoise, step 1 of 2"));
+    EXPECT_TRUE(contains(text, where));
     EXPECT_TRUE(sink.frames.empty());
   }
 }
 
 TEST(NonFinite, IsFoundInTheTextEncoderAndBehindTheSolver) {
-  Generator sick(test::poisoned(kT2vModel, "text_encoder", "encoder.final_layer_norm.weight",
-                                testing::TempDir()),
-                 options_with_threads(DType::kF32));
-  EXPECT_NE(test::thrown_error([&] { sick.run(small_request(), nullptr); }, ErrorKind::kNonFinite)
-                .find("encode_text"),
-            std::string::npos);
-  // The velocities are finite but their guided sum is not.
-  Generator large(
-      test::poisoned(kT2vModel, "transformer", "proj_out.bias", testing::TempDir(), 3e38f),
+  Generator sick(
+      poisoned(kT2vModel, "text_encoder", "encoder.final_layer_norm.weight", testing::TempDir()),
       options_with_threads(DType::kF32));
+  expect_error(ErrorKind::kNonFinite, "encode_text", [&] { sick.run(small_request(), nullptr); });
+  // The velocities are finite but their guided sum is not.
+  Generator large(poisoned(kT2vModel, "transformer", "proj_out.bias", testing::TempDir(), 3e38f),
+                  options_with_threads(DType::kF32));
   const std::string text =
-      test::thrown_error([&] { large.run(small_request(), nullptr); }, ErrorKind::kNonFinite);
-  EXPECT_NE(text.find("denoise, step "), std::string::npos) << text;
-  EXPECT_NE(text.find("after guidance and solver"), std::string::npos) << text;
+      thrown_error([&] { large.run(small_request(), nullptr); }, ErrorKind::kNonFinite);
+  EXPECT_TRUE(contains(text, "denoise, step "));
+  EXPECT_TRUE(contains(text, "after guidance and solver"));
 }
 
 TEST(NonFinite, IsFoundInTheDecoderToo) {
-  Generator generator(test::poisoned(kT2vModel, "vae", "decoder.conv_in.bias", testing::TempDir()),
+  Generator generator(poisoned(kT2vModel, "vae", "decoder.conv_in.bias", testing::TempDir()),
                       options_with_threads(DType::kF32));
   const std::string text =
-      test::thrown_error([&] { generator.run(small_request(), nullptr); }, ErrorKind::kNonFinite);
-  EXPECT_NE(text.find("decode, chunk 1 of 3"), std::string::npos) << text;
+      thrown_error([&] { generator.run(small_request(), nullptr); }, ErrorKind::kNonFinite);
+  EXPECT_TRUE(contains(text, "decode, chunk 1 of 3"));
 }
 
 std::vector<float> latents_in(const std::string& path) {
@@ -442,8 +433,8 @@ TEST(Latents, AreKeptBeforeDecodingWhichMayFail) {
   fs::remove(kept);
   CollectingSink sink;
   sink.fail_at = 3;
-  const std::string text = test::thrown_error(
-      [&] { generator.run(small_request(), &sink, options); }, ErrorKind::kOutput);
+  const std::string text =
+      thrown_error([&] { generator.run(small_request(), &sink, options); }, ErrorKind::kOutput);
   EXPECT_EQ(text, "the disk is full");
   EXPECT_FALSE(sink.finished);
   EXPECT_EQ(latents_in(kept), tap.tensors["latents_final"]);
@@ -496,8 +487,8 @@ TEST(Stop, IsReadBetweenSteps) {
   options.listener = &listener;
   options.stop = &stop;
   const std::string text =
-      test::thrown_error([&] { generator.run(request, nullptr, options); }, ErrorKind::kStopped);
-  EXPECT_NE(text.find("after step 2 of 5"), std::string::npos) << text;
+      thrown_error([&] { generator.run(request, nullptr, options); }, ErrorKind::kStopped);
+  EXPECT_TRUE(contains(text, "after step 2 of 5"));
   EXPECT_EQ(listener.denoised, 2);
 }
 
@@ -555,4 +546,4 @@ TEST(Guidance, TokensAreScaledToTheNormOfThePositiveOne) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -14,7 +14,7 @@
 #include "io/weights/tensor_file.h"
 #include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 const std::filesystem::path kGoldenCases = "tests/golden";
@@ -116,7 +116,7 @@ TEST(SchedulerConfig, RefusesWhatIsNotBuilt) {
     object.update(changes);
     std::string text = object.dump();
     std::ofstream(path) << text;
-    return test::error_of([&] { SamplerConfig::from_json_file(path); }, ErrorKind::kModel);
+    return error_of([&] { SamplerConfig::from_json_file(path); }, ErrorKind::kModel);
   };
   const char* unipc = "scheduler_unipc_n4_s3_0";
   const char* euler = "scheduler_euler_n4_s3_0";
@@ -137,21 +137,20 @@ TEST(SchedulerConfig, RefusesWhatIsNotBuilt) {
       {"_class_name", "DDIMScheduler"}};
   for (const auto& [field, value] : faults) {
     const std::string text = message(unipc, {{field, value}});
-    EXPECT_NE(text.find(field), std::string::npos) << field << ": " << text;
+    EXPECT_TRUE(contains(text, field)) << field << ": " << text;
   }
-  EXPECT_NE(message(euler, {{"stochastic_sampling", true}}).find("stochastic_sampling"),
-            std::string::npos);
-  EXPECT_NE(message(euler, {{"shift_terminal", 1.5}}).find("1.5"), std::string::npos);
-  EXPECT_NE(message(unipc, {{"shift_terminal", 0.1}}).find("0.1"), std::string::npos);
+  EXPECT_TRUE(contains(message(euler, {{"stochastic_sampling", true}}), "stochastic_sampling"));
+  EXPECT_TRUE(contains(message(euler, {{"shift_terminal", 1.5}}), "1.5"));
+  EXPECT_TRUE(contains(message(unipc, {{"shift_terminal", 0.1}}), "0.1"));
   const nlohmann::json dynamic{{"use_dynamic_shifting", true}};
   EXPECT_EQ(message(euler, dynamic), "");
   for (const auto& [field, value] : std::vector<std::pair<const char*, nlohmann::json>>{
            {"max_shift", -1}, {"max_image_seq_len", 256}, {"time_shift_type", "cubic"}}) {
     nlohmann::json changes = dynamic;
     changes[field] = value;
-    EXPECT_NE(message(euler, changes).find(field), std::string::npos) << message(euler, changes);
+    EXPECT_TRUE(contains(message(euler, changes), field));
   }
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

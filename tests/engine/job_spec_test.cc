@@ -8,8 +8,9 @@
 
 #include "engine/generation/generator.h"
 #include "tests/engine/small_job.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 using nlohmann::json;
@@ -22,13 +23,7 @@ JobSpec read(const json& object, JobSpec job = {}) {
 }
 
 std::string spec_refusal(const json& object, const JobSpec& job = {}) {
-  try {
-    read(object, job);
-    return "";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    return error.what();
-  }
+  return error_of([&] { read(object, job); }, ErrorKind::kUsage);
 }
 
 const json kWhole{{"schema", "weft.job/v1"},
@@ -119,8 +114,7 @@ TEST(JobSpec, PromptsOfAScheduleAscend) {
       {{1}, "entry 1 is 1"},
   };
   for (const auto& [entries, message] : faults)
-    EXPECT_NE(spec_refusal(schedule(entries)).find(message), std::string::npos)
-        << spec_refusal(schedule(entries));
+    EXPECT_TRUE(contains(spec_refusal(schedule(entries)), message));
 }
 
 TEST(JobSpec, TextsNumbersAndDashesAreTheSame) {
@@ -162,7 +156,7 @@ TEST(JobSpec, PathsOfAnyBytesAreTextInRecords) {
   EXPECT_EQ(again.request.audio.path, job.request.audio.path);
   EXPECT_EQ(again.request.loras, job.request.loras);
   for (const char* out : {"\\x2e\\x2e/a", "\\x2fetc/a", "a/\\x2e./b"})
-    EXPECT_NE(spec_refusal({{"output", out}}).find("a path inside"), std::string::npos) << out;
+    EXPECT_TRUE(contains(spec_refusal({{"output", out}}), "a path inside")) << out;
   EXPECT_EQ(
       read({{"id", "球球球球球球球球球球球球球球球球球球球球球球球球球球球球球球"}}).id.size(),
       90u);
@@ -212,8 +206,7 @@ TEST(JobSpec, WhatIsIllegalIsRefused) {
       {{{"sigmas", {0.5}}, {"flow_shift", 2}}, "flow_shift is given beside line 3: sigmas"},
   };
   for (const auto& [object, message] : cases)
-    EXPECT_NE(spec_refusal(object).find(message), std::string::npos)
-        << object << ": " << spec_refusal(object);
+    EXPECT_TRUE(contains(spec_refusal(object), message)) << object << ": " << spec_refusal(object);
 }
 
 // A picture is the same wherever its file lies, and another one makes another job.
@@ -225,8 +218,8 @@ TEST(JobSpec, APictureIsKnownByItsPixels) {
   };
   EXPECT_EQ(difference(record("/a.png", '1'), record("/b.png", '1')), "");
   EXPECT_EQ(job_hash(record("/a.png", '1')), job_hash(record("/b.png", '1')));
-  EXPECT_NE(difference(record("/a.png", '1'), record("/a.png", '2')).find("image_sha256 is '1"),
-            std::string::npos);
+  EXPECT_TRUE(
+      contains(difference(record("/a.png", '1'), record("/a.png", '2')), "image_sha256 is '1"));
   // Another file is not yet known.
   const JobSpec before = read({{"image", "/a.png"}, {"image_sha256", std::string(64, '1')}});
   EXPECT_EQ(read({{"image", "/b.png"}}, before).request.image.sha256, "");
@@ -242,19 +235,14 @@ TEST(JobSpec, FramesComeFromSecondsAndAreChecked) {
   EXPECT_EQ(frames({{"seconds", 2}}), 17);
   EXPECT_EQ(frames({{"seconds", 2}, {"fps", 4}}), 9);
   EXPECT_EQ(frames({{"num_frames", 10}, {"round_frames", true}}), 9);
-  try {
+  expect_error(ErrorKind::kUsage, "line 3: num_frames is 10, legal: 4n+1", [&] {
     frames({{"num_frames", 10}});
-    ADD_FAILURE() << "not refused";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("line 3: num_frames is 10, legal: 4n+1"),
-              std::string::npos)
-        << error.what();
-  }
+  });
 }
 
 // The machine, the number of threads and the layout may differ; the frames are the same job's.
 TEST(JobSpec, TheHashLeavesTheMachineOut) {
-  Generator one(test::kModel, {.threads = 1}), two(test::kModel, {.threads = 2});
+  Generator one(kModel, {.threads = 1}), two(kModel, {.threads = 2});
   const Request request = one.resolve(test::job());
   EXPECT_NE(one.job_record(request), two.job_record(request));
   EXPECT_EQ(job_hash(one.job_record(request)), job_hash(two.job_record(request)));
@@ -263,7 +251,7 @@ TEST(JobSpec, TheHashLeavesTheMachineOut) {
 
 // A prompt is tokenised once, whoever asks, and generators share what is open.
 TEST(JobSpec, GeneratorsShareAnOpenModel) {
-  const auto model = std::make_shared<const OpenModel>(test::kModel);
+  const auto model = std::make_shared<const OpenModel>(kModel);
   const auto first = model->tokens("a red ball");
   const Generator a(model, {.threads = 1}), b(model, {.threads = 1});
   Request request = test::job();
@@ -275,4 +263,4 @@ TEST(JobSpec, GeneratorsShareAnOpenModel) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

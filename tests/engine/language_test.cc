@@ -18,7 +18,7 @@
 #include "tests/support/draw.h"
 #include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 using Part = LanguageRank::Part;
@@ -97,8 +97,8 @@ Tensor whole_logits(const DecoderConfig& config, const std::vector<int32_t>& ids
 }
 
 void expect_near(const Tensor& got, const Tensor& expected, const std::string& what) {
-  const std::vector<double> a = test::to_f64(got), b = test::to_f64(expected);
-  EXPECT_LE(test::relative_l2(a, b), test::kParallelL2) << what;
+  const std::vector<double> a = to_f64(got), b = to_f64(expected);
+  EXPECT_LE(relative_l2(a, b), kParallelL2) << what;
 }
 
 TEST(Language, ChunksOfAnySizeGiveTheLogitsOfOnePass) {
@@ -186,8 +186,8 @@ TEST(Language, TokensAndHeadsLeaveTheSameCache) {
       for (size_t i = 0; i < tokens.size(); ++i) {
         ASSERT_EQ(tokens[i].view()[0], 13);
         if (i < 2) {  // the first layer's: no sum over ranks precedes them
-          EXPECT_TRUE(test::bitwise_equal(tokens[i], heads[i])) << text;
-          EXPECT_TRUE(test::bitwise_equal(tokens[i], both[i])) << text;
+          EXPECT_TRUE(bitwise_equal(tokens[i], heads[i])) << text;
+          EXPECT_TRUE(bitwise_equal(tokens[i], both[i])) << text;
         }
         expect_near(tokens[i], heads[i], text);
         expect_near(tokens[i], both[i], text);
@@ -266,7 +266,7 @@ TEST(Language, DelaysChangeNoBit) {
             if (first) {
               plain[world.rank()] = std::move(got);
             } else if (got) {
-              EXPECT_TRUE(test::bitwise_equal(got, plain[world.rank()]))
+              EXPECT_TRUE(bitwise_equal(got, plain[world.rank()]))
                   << text << " delay seed " << local.delay_seed;
             }
           },
@@ -347,7 +347,7 @@ TEST(Language, EveryByteIsInAFormula) {
 // Compares random models, requests, layouts and batches with one rank that runs one request at a
 // time.
 TEST(Language, AnyMixOfRequestsUnderAnyLayoutIsOneRanks) {
-  test::for_cases(12, [](test::Draw& draw) {
+  for_cases(12, [](Draw& draw) {
     const auto pick = [&](int64_t low, int64_t high) { return low + draw.below(high - low + 1); };
     DecoderConfig config = small_decoder(pick(0, 1) == 1);
     config.kv_heads = static_cast<int>(pick(1, 4));
@@ -412,18 +412,16 @@ TEST(Language, WhatCannotRunIsRefusedByName) {
   const DecoderConfig config = small_decoder();
   LanguageModel model(weights(config), config, one_thread_of());
   const auto message = [&](const CompletionRequest& request) -> std::string {
-    return test::error_of([&] { model.complete({&request, 1}); });
+    return error_of([&] { model.complete({&request, 1}); });
   };
-  EXPECT_NE(message({.prompt = {}}).find("the prompt has no tokens"), std::string::npos);
-  EXPECT_NE(message({.prompt = {1}, .max_tokens = 97}).find("the context of 96 tokens"),
-            std::string::npos);
-  EXPECT_NE(message({.prompt = {1}, .max_tokens = 0}).find("max tokens is 0"), std::string::npos);
-  EXPECT_NE(message({.prompt = {1}, .sampling = {.temperature = -1}}).find("temperature"),
-            std::string::npos);
-  EXPECT_NE(message({.prompt = {53}, .max_tokens = 1}).find("token id 53"), std::string::npos);
-  EXPECT_NE(message({.prompt = {1, -1}, .max_tokens = 1}).find("token id -1"), std::string::npos);
-  EXPECT_NE(message({.prompt = {1}, .max_tokens = INT64_MAX}).find("the context of 96 tokens"),
-            std::string::npos);
+  EXPECT_TRUE(contains(message({.prompt = {}}), "the prompt has no tokens"));
+  EXPECT_TRUE(contains(message({.prompt = {1}, .max_tokens = 97}), "the context of 96 tokens"));
+  EXPECT_TRUE(contains(message({.prompt = {1}, .max_tokens = 0}), "max tokens is 0"));
+  EXPECT_TRUE(contains(message({.prompt = {1}, .sampling = {.temperature = -1}}), "temperature"));
+  EXPECT_TRUE(contains(message({.prompt = {53}, .max_tokens = 1}), "token id 53"));
+  EXPECT_TRUE(contains(message({.prompt = {1, -1}, .max_tokens = 1}), "token id -1"));
+  EXPECT_TRUE(
+      contains(message({.prompt = {1}, .max_tokens = INT64_MAX}), "the context of 96 tokens"));
   EXPECT_EQ(message({.prompt = {1}, .max_tokens = 3}), "");  // the model is still usable
 }
 
@@ -438,7 +436,7 @@ TEST(Language, StreamedBlocksGiveTheSameBits) {
   const size_t all = whole.weights_bytes();
   for (const int resident : {2, 3}) {
     LanguageRank rank(file, config, one_thread_of({.resident = resident}));
-    EXPECT_TRUE(test::bitwise_equal(logits_in_passes(rank, ids, sizes), expected));
+    EXPECT_TRUE(bitwise_equal(logits_in_passes(rank, ids, sizes), expected));
     EXPECT_LT(rank.weights_bytes(), all);
     // The streamed blocks were read once per pass. Two were there at the beginning, and two are
     // read in advance.
@@ -460,7 +458,7 @@ TEST(Language, StreamedBlocksGiveTheSameBits) {
                           RankPlacement::of(world, layout));
         return logits_in_passes(rank, ids, sizes);
       };
-      EXPECT_TRUE(test::bitwise_equal(logits(on_disk, 2), logits(file, 0))) << text;
+      EXPECT_TRUE(bitwise_equal(logits(on_disk, 2), logits(file, 0))) << text;
     });
   }
 }
@@ -550,4 +548,4 @@ TEST(Language, EightBitsAreRefusedWhereTheWidthIsSplit) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -17,7 +17,7 @@
 #include "tests/support/scaled_copy.h"
 #include "tests/support/sparse_model.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -52,7 +52,7 @@ std::string stored_model(BlockType type) {
   const std::string copy = testing::TempDir() + "/weft_deep_" + shape_of(type).name;
   if (fs::exists(copy)) return copy;
   const bool scaled = type == BlockType::kI8 || type == BlockType::kF8E4M3;
-  const auto convert = scaled ? test::copy_with_scaled : test::copy_with_gguf;
+  const auto convert = scaled ? copy_with_scaled : copy_with_gguf;
   convert(deep_model(), copy + "_one", "transformer", type);
   convert(copy + "_one", copy, "transformer_2", type);
   fs::remove_all(copy + "_one");
@@ -60,7 +60,7 @@ std::string stored_model(BlockType type) {
 }
 
 Request mode_job() {
-  Request request = test::job();
+  Request request = job();
   request.steps = 4;
   return request;
 }
@@ -87,13 +87,13 @@ MemoryPlan plan_of(const GeneratorOptions& options, const std::string& model = d
 }
 
 std::string refusal_of(const GeneratorOptions& options) {
-  return test::error_of([&] { run_mode(options); }, ErrorKind::kMemory);
+  return error_of([&] { run_mode(options); }, ErrorKind::kMemory);
 }
 
 TEST(ResidentLayers, GiveTheSamePictureInThePlannedMemory) {
   for (const DType dtype : {DType::kF32, DType::kBF16})
     for (const WeightFormat weights : {WeightFormat::kCompute, WeightFormat::kInt8}) {
-      GeneratorOptions options = test::options_of(dtype);
+      GeneratorOptions options = options_of(dtype);
       options.weights = weights;
       const RanInMode all = run_mode(options);
       EXPECT_EQ(all.result.streaming.forwards, 0);
@@ -135,7 +135,7 @@ TEST(ResidentLayers, KeepTheFormatOfTheirFile) {
   for (const BlockType type :
        {BlockType::kQ8_0, BlockType::kQ4_K, BlockType::kF16, BlockType::kI8, BlockType::kF8E4M3})
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      GeneratorOptions options = test::options_of(dtype);
+      GeneratorOptions options = options_of(dtype);
       const std::string model = stored_model(type);
       const RanInMode expanded = run_mode(options, model);
       options.weights = WeightFormat::kFile;
@@ -166,7 +166,7 @@ TEST(ResidentLayers, KeepTheFormatOfTheirFile) {
 TEST(MemoryModes, MemoryTakesTheLeastOfAFilesFormat) {
   for (const BlockType type : {BlockType::kQ8_0, BlockType::kI8}) {
     const std::string model = stored_model(type);
-    GeneratorOptions options = test::options_of(DType::kF32);
+    GeneratorOptions options = options_of(DType::kF32);
     options.weights = WeightFormat::kFile;
     options.weights_fixed = true;
     const std::string framehash = run_mode(options, model).result.framehash;
@@ -193,7 +193,7 @@ TEST(ResidentLayers, GiveTheSamePictureUnderEveryLayout) {
     const std::string& model = weights == WeightFormat::kFile ? stored : deep_model();
     std::string framehash;
     run_ranks(2, [&](Communicator& world) {
-      GeneratorOptions options = test::options_of(DType::kF32);
+      GeneratorOptions options = options_of(DType::kF32);
       options.resident_blocks = resident;
       options.weights = weights;
       Generator generator(model, options, RankPlacement::of(world, layout));
@@ -211,7 +211,7 @@ TEST(ResidentLayers, GiveTheSamePictureUnderEveryLayout) {
 
 // A generator keeps its weights between jobs, however they are held.
 TEST(ResidentLayers, ServeOneJobAfterTheOther) {
-  GeneratorOptions options = test::options_of(DType::kF32);
+  GeneratorOptions options = options_of(DType::kF32);
   options.resident_blocks = 3;
   Generator generator(deep_model(), options);
   const RunResult first = generator.run(mode_job(), nullptr);
@@ -222,7 +222,7 @@ TEST(ResidentLayers, ServeOneJobAfterTheOther) {
 
 // The fastest way that fits is taken, and its picture is always the same.
 TEST(MemoryModes, AutoTakesTheFastestThatFits) {
-  GeneratorOptions options = test::options_of(DType::kF32);
+  GeneratorOptions options = options_of(DType::kF32);
   options.mode = MemoryMode::kAuto;
   const RanInMode all = run_mode(options);
   EXPECT_EQ(all.plan.residency, Residency::kAll);
@@ -253,9 +253,7 @@ TEST(MemoryModes, AutoTakesTheFastestThatFits) {
       EXPECT_FALSE(plan_of(more).fits()) << some.plan.to_string();
     }
     EXPECT_TRUE(some.plan.reason.starts_with("all resident would take ")) << some.plan.reason;
-    EXPECT_NE(some.plan.reason.find(std::to_string(layers) + " of 8 layers in memory"),
-              std::string::npos)
-        << some.plan.reason;
+    EXPECT_TRUE(contains(some.plan.reason, std::to_string(layers) + " of 8 layers in memory"));
   }
   // Between the two, a slower residency with all layers in memory is chosen before any is read.
   options.memory_limit = one;
@@ -264,7 +262,7 @@ TEST(MemoryModes, AutoTakesTheFastestThatFits) {
 }
 
 TEST(MemoryModes, SpeedIsAllOrNothing) {
-  GeneratorOptions options = test::options_of(DType::kF32);
+  GeneratorOptions options = options_of(DType::kF32);
   options.mode = MemoryMode::kSpeed;
   const MemoryPlan all = plan_of(options);
   EXPECT_EQ(all.residency, Residency::kAll);
@@ -272,7 +270,7 @@ TEST(MemoryModes, SpeedIsAllOrNothing) {
   options.memory_limit = all.high_water - 1;
   EXPECT_EQ(plan_of(options).residency, Residency::kAll);
   const std::string text = refusal_of(options);
-  EXPECT_NE(text.find("Try --mode auto ("), std::string::npos) << text;
+  EXPECT_TRUE(contains(text, "Try --mode auto ("));
   options.memory_limit = all.high_water;
   EXPECT_EQ(run_mode(options).result.streaming.forwards, 0);
   options.resident_blocks = 2;
@@ -281,7 +279,7 @@ TEST(MemoryModes, SpeedIsAllOrNothing) {
 
 // The smallest footprint does not depend on the memory that there is.
 TEST(MemoryModes, MemoryTakesTheLeast) {
-  GeneratorOptions options = test::options_of(DType::kF32);
+  GeneratorOptions options = options_of(DType::kF32);
   const std::string framehash = run_mode(options).result.framehash;
   options.resident_blocks = 2;
   const uint64_t floor = memory_under(Residency::kSequential, plan_of(options).parts, 0).high_water;
@@ -306,17 +304,17 @@ TEST(MemoryModes, MemoryTakesTheLeast) {
 // If only other weights fit, the refusal names the mode that may take them.
 TEST(MemoryModes, ARefusalNamesTheModeThatFits) {
   if (!cpu_has_int8()) GTEST_SKIP() << "no 8-bit weights here";
-  GeneratorOptions options = test::options_of(DType::kF32);
+  GeneratorOptions options = options_of(DType::kF32);
   options.mode = MemoryMode::kMemory;
   const uint64_t exact = plan_of(options).high_water;
   options.mode = MemoryMode::kAuto;
   options.memory_limit = exact - 1;
   const std::string fixed = refusal_of(options);
-  EXPECT_EQ(fixed.find("--mode"), std::string::npos) << fixed;
+  EXPECT_FALSE(contains(fixed, "--mode"));
   options.weights_fixed = false;
   EXPECT_EQ(smallest_weights(options, {}), WeightFormat::kInt8);
   const std::string text = refusal_of(options);
-  EXPECT_NE(text.find("Try --mode memory ("), std::string::npos) << text;
+  EXPECT_TRUE(contains(text, "Try --mode memory ("));
   options.mode = MemoryMode::kMemory;
   options.weights = smallest_weights(options, {});
   EXPECT_LT(plan_of(options).high_water, exact);
@@ -329,8 +327,8 @@ TEST(MemoryModes, ARefusalNamesTheModeThatFits) {
 // Wan 2.1 14B plans on a machine of 24 GiB, exactly: 832x480, 81 frames.
 TEST(MemoryModes, FourteenBillionParametersFitIn22GiB) {
   const fs::path folder = testing::TempDir() + "/weft_sparse_14b";
-  test::write_sparse_14b(folder);
-  GeneratorOptions options = test::options_of(DType::kBF16);
+  write_sparse_14b(folder);
+  GeneratorOptions options = options_of(DType::kBF16);
   options.ops = &metered_ops();  // the limit may exceed this machine's memory
   const auto plan = [&](MemoryMode mode, uint64_t gib) {
     const DryRun planning;
@@ -394,4 +392,4 @@ TEST(MemoryModes, AutoNeedsNoMoreLayersThanThereAre) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -8,11 +8,11 @@
 #include "kernels/check.h"
 #include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 std::string refused_usage(const std::function<void()>& act) {
-  return test::error_of(act, ErrorKind::kUsage);
+  return error_of(act, ErrorKind::kUsage);
 }
 
 Method resolved(const std::string& text, int64_t latents, int64_t trained, double shift = 3) {
@@ -64,8 +64,7 @@ TEST(Method, FaultsNameTheValueAndTheLegalOnes) {
       {"distrifusion:window=1", "'window=1' is no number of distrifusion, legal: "},
       {"clips:stale=2", "stale is 2, legal: 0 ... 1; nearest: 1"},
   };
-  for (const auto& [text, message] : faults)
-    EXPECT_NE(method_refusal(text).find(message), std::string::npos) << method_refusal(text);
+  for (const auto& [text, message] : faults) EXPECT_TRUE(contains(method_refusal(text), message));
 }
 
 TEST(Method, AutoGoesByTheTrainedLengthAlone) {
@@ -133,7 +132,7 @@ TEST(Method, TheQueueNamesTheNumberItsValueAndTheLegalOnes) {
             "--method queue: context is 5; legal are 0 to 4, the latent frames of a block");
   EXPECT_EQ(why(0, 0), "--method queue: block is 0; legal are from 1 on");
   EXPECT_EQ(why(5, 2, 2), "--method queue: block is 5; legal are multiples of 2 from 2 on");
-  EXPECT_NE(why(9, 6, 1, 8).find("steps is 8; legal are values from 9 on"), std::string::npos);
+  EXPECT_TRUE(contains(why(9, 6, 1, 8), "steps is 8; legal are values from 9 on"));
 }
 
 TEST(Method, TheQueueCountsBlocksAndWarns) {
@@ -149,8 +148,8 @@ TEST(Method, TheQueueCountsBlocksAndWarns) {
   const auto lines =
       queue.warnings({.steps = 12, .segments = 4, .stages = 4, .trained_frames = 15});
   ASSERT_EQ(lines.size(), 2u);
-  EXPECT_NE(lines[0].find("sees 16 latent frames"), std::string::npos) << lines[0];
-  EXPECT_NE(lines[1].find("never longer than 4 blocks"), std::string::npos) << lines[1];
+  EXPECT_TRUE(contains(lines[0], "sees 16 latent frames"));
+  EXPECT_TRUE(contains(lines[1], "never longer than 4 blocks"));
 }
 
 // Refusals name the method, and those that go with the job.
@@ -163,32 +162,29 @@ TEST(Method, SaysWhatItDoesNotGoWith) {
   };
   const MethodJob long_enough{.steps = 9};
   for (const char* text : {"full", "clips", "queue"})
-    EXPECT_NE(why(text, long_enough, 4)
-                  .find("', but --resync-every is 4, and no patches are a step old; legal with it: "
-                        "distrifusion, pcpp, pipefusion"),
-              std::string::npos);
+    EXPECT_TRUE(
+        contains(why(text, long_enough, 4),
+                 "', but --resync-every is 4, and no patches are a step old; legal with it: "
+                 "distrifusion, pcpp, pipefusion"));
   for (const char* text : {"distrifusion:patches=2", "pcpp:patches=2", "pipefusion"}) {
     EXPECT_EQ(why(text, long_enough, 4), "");
     EXPECT_EQ(why(text, {.steps = 9, .joint = "flux"}), "");
-    EXPECT_NE(why(text, {.steps = 8}).find("9 steps or more, or an exact method: full"),
-              std::string::npos);
+    EXPECT_TRUE(contains(why(text, {.steps = 8}), "9 steps or more, or an exact method: full"));
   }
   for (const char* text : {"full", "clips", "pipefusion"}) {
-    EXPECT_NE(why(text, {.steps = 9, .scheduled = true})
-                  .find("', but a prompt schedule needs blocks that follow each other; legal with "
-                        "it: queue"),
-              std::string::npos);
-    EXPECT_NE(why(text, {.steps = 9, .endless = true}).find("but an endless video needs blocks"),
-              std::string::npos);
+    EXPECT_TRUE(contains(why(text, {.steps = 9, .scheduled = true}),
+                         "', but a prompt schedule needs blocks that follow each other; legal with "
+                         "it: queue"));
+    EXPECT_TRUE(
+        contains(why(text, {.steps = 9, .endless = true}), "but an endless video needs blocks"));
   }
   EXPECT_EQ(why("queue", {.steps = 9, .scheduled = true, .endless = true}), "");
   EXPECT_EQ(why("full", {.steps = 1, .joint = "flux"}), "");
   for (const char* text : {"clips", "queue"})
-    EXPECT_NE(why(text, {.steps = 9, .joint = "flux"})
-                  .find("flux has its text among the tokens, which this method cannot split; "
-                        "legal: full"),
-              std::string::npos);
+    EXPECT_TRUE(contains(why(text, {.steps = 9, .joint = "flux"}),
+                         "flux has its text among the tokens, which this method cannot split; "
+                         "legal: full"));
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

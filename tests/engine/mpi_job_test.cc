@@ -8,10 +8,8 @@
 #include "tests/engine/replica_job.h"
 #include "tests/support/mpi_rank.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using namespace test;
 
 constexpr double kBound = 1e-5;  // relative L2 error in f32
 constexpr size_t kKinds = static_cast<size_t>(Payload::kCount);
@@ -80,10 +78,10 @@ std::vector<std::string> work_job(Communicator& world, const std::vector<std::st
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test
 
 int main(int argc, char** argv) {
   return weft::test::mpi_main([&](weft::Communicator& world) {
-    return weft::work_job(world, {argv + 1, argv + argc});
+    return weft::test::work_job(world, {argv + 1, argv + argc});
   });
 }

@@ -16,7 +16,7 @@
 #include "tests/models/footprint_testing.h"
 #include "tests/support/mpi_rank.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 constexpr double kMemoryBound = 0.1;
@@ -41,11 +41,11 @@ std::vector<std::string> work_memory(Communicator& world, const std::string& pat
   if (world.rank() < ranks) {
     const TransformerLoad load =
         RankPlacement(layout, world.rank()).load(config.traits(), {.dtype = DType::kBF16});
-    predicted = test::dry_weights(*make_wan_model(config), load);
+    predicted = dry_weights(*make_wan_model(config), load);
     file = TensorFile::open(path);
     model = WanTransformer::load(stream, *file, config, load);
   }
-  const auto all = test::gather(
+  const auto all = gather(
       world, {resident_bytes("RssAnon:"), static_cast<int64_t>(predicted),
               resident_bytes("RssFile:"), static_cast<int64_t>(file ? file->bytes_read() : 0)});
   std::vector<std::string> faults;
@@ -55,7 +55,7 @@ std::vector<std::string> work_memory(Communicator& world, const std::string& pat
     return std::round(static_cast<double>(bytes) / 0x1p20 * 10) / 10;
   };
   const auto whole = static_cast<double>(
-      test::dry_weights(*make_wan_model(config), {.dtype = DType::kBF16, .blocks = {}}));
+      dry_weights(*make_wan_model(config), {.dtype = DType::kBF16, .blocks = {}}));
   nlohmann::json figures{{"op", "memory_per_rank"},
                          {"impl", "mpi"},
                          {"dtype", "bf16"},
@@ -89,7 +89,7 @@ std::vector<std::string> work_memory(Communicator& world, const std::string& pat
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test
 
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
@@ -101,6 +101,6 @@ int main(int argc, char** argv) {
   }
   const bool json = argc > 4 && std::string(argv[4]) == "--json";
   return weft::test::mpi_main([&](weft::Communicator& world) {
-    return weft::work_memory(world, path, config, layout, json);
+    return weft::test::work_memory(world, path, config, layout, json);
   });
 }

@@ -20,7 +20,7 @@
 #include "tests/engine/small_job.h"
 #include "tests/support/mpi_rank.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -76,7 +76,7 @@ struct LateSink final : FrameSink, ProgressListener {
 std::vector<int64_t> plan_rank(RankPlacement placement, const std::string& model,
                                const Request& open, DType dtype) {
   const size_t live = tensor_bytes_live();
-  Generator generator(model, test::options_of(dtype), std::move(placement));
+  Generator generator(model, options_of(dtype), std::move(placement));
   const Request request = generator.resolve(open);
   const MemoryPlan plan = generator.plan(request);
   LateSink sink;
@@ -146,8 +146,8 @@ std::vector<std::string> language_work(Communicator& world, const std::string& f
   std::vector<std::string> faults;
   for (const Layout& layout : layouts)
     for (const auto& [job, dtype] : cases) {
-      const auto all = test::gather(
-          world, complete_on_rank(RankPlacement::of(world, layout), folder, dtype, job));
+      const auto all =
+          gather(world, complete_on_rank(RankPlacement::of(world, layout), folder, dtype, job));
       for (int rank = 0; rank < (world.rank() == 0 ? world.size() : 0); ++rank) {
         const auto planned = static_cast<double>(all[rank][0]),
                    taken = static_cast<double>(all[rank][1]);
@@ -165,7 +165,7 @@ std::vector<std::string> language_work(Communicator& world, const std::string& f
 
 std::vector<std::string> work_plan(Communicator& world, const std::string& model,
                                    const Request& open, const std::vector<std::string>& names) {
-  const Generator generator(model, test::options_of(DType::kF32));
+  const Generator generator(model, options_of(DType::kF32));
   const LayoutLimits limits = generator.layout_limits(generator.resolve(open));
   std::vector<Layout> layouts;
   for (const std::string& name : names) layouts.push_back(parse_layout(name, world.size(), limits));
@@ -177,7 +177,7 @@ std::vector<std::string> work_plan(Communicator& world, const std::string& model
   for (const Layout& layout : layouts)
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       const auto all =
-          test::gather(world, plan_rank(RankPlacement::of(world, layout), model, open, dtype));
+          gather(world, plan_rank(RankPlacement::of(world, layout), model, open, dtype));
       for (int rank = 0; rank < (world.rank() == 0 ? world.size() : 0); ++rank)
         for (int stage = 0; stage < 3; ++stage) {
           const auto planned = static_cast<double>(all[rank][stage]),
@@ -217,18 +217,18 @@ void take_settings(std::vector<std::string>& names, Request& request) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test
 
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
   const std::string model = argv[1];
   if (model == "widen") {
-    weft::widen(argv[2], argv[3]);
+    weft::test::widen(argv[2], argv[3]);
     return 0;
   }
   if (model == "language")
     return weft::test::mpi_main([&](weft::Communicator& world) {
-      return weft::language_work(world, argv[2], {argv + 3, argv + argc});
+      return weft::test::language_work(world, argv[2], {argv + 3, argv + argc});
     });
   weft::Request request = weft::test::job();
   long frames = 0, height = 0, width = 0;
@@ -237,7 +237,8 @@ int main(int argc, char** argv) {
   request.height = height;
   request.width = width;
   std::vector<std::string> names(argv + 3, argv + argc);
-  weft::take_settings(names, request);
-  return weft::test::mpi_main(
-      [&](weft::Communicator& world) { return weft::work_plan(world, model, request, names); });
+  weft::test::take_settings(names, request);
+  return weft::test::mpi_main([&](weft::Communicator& world) {
+    return weft::test::work_plan(world, model, request, names);
+  });
 }

@@ -10,7 +10,9 @@
 #include <numeric>
 #include <set>
 
-namespace weft {
+#include "tests/support/error_of.h"
+
+namespace weft::test {
 namespace {
 
 using Frames = std::function<std::vector<int64_t>(int segment)>;
@@ -172,13 +174,9 @@ TEST(NoisePool, IidFramesAreThoseOfTheVideoAndAllDiffer) {
 
 TEST(NoisePool, NamesAreListed) {
   EXPECT_EQ(noise_mode_from_name("iid"), NoiseMode::kIid);
-  try {
-    noise_mode_from_name("fixed");
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "noise 'fixed' is not known; legal: pool, iid");
-  }
+  EXPECT_EQ(error_of([] { noise_mode_from_name("fixed"); }),
+            "noise 'fixed' is not known; legal: pool, iid");
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -20,10 +20,8 @@
 #include "tests/models/slices_testing.h"
 #include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::options_of, test::rel_l2, test::floats_of;
 
 const std::string kPictureCases = "tests/golden/";
 const char* const kCases[] = {"pipeline_i2v_a14b", "pipeline_i2v21", "pipeline_ti2v_5b"};
@@ -327,7 +325,7 @@ TEST(Pictures, MemoryIsAsPlanned) {
       Generator generator(picture_model(name), options);
       const MemoryPlan plan = generator.plan(request);
       EXPECT_GT(plan.encode_image, 0u);
-      EXPECT_NE(plan.to_string().find("encode_image"), std::string::npos);
+      EXPECT_TRUE(contains(plan.to_string(), "encode_image"));
       const RunResult result = generator.run(request, nullptr, c.options());
       const auto near = [&](uint64_t planned, uint64_t taken, const char* stage) {
         EXPECT_NEAR(static_cast<double>(planned) / static_cast<double>(taken - live), 1, 0.05)
@@ -359,8 +357,7 @@ struct EncoderFolder {
     config["intermediate_size"] = 8;
     std::ofstream(path + "/image_encoder/config.json") << config.dump();
     const auto model = open_image_encoder(path + "/image_encoder/config.json");
-    test::write_file(path + "/image_encoder/model.safetensors",
-                     test::random_weights(model->tensors(), 5));
+    write_file(path + "/image_encoder/model.safetensors", random_weights(model->tensors(), 5));
   }
   ~EncoderFolder() { std::filesystem::remove_all(path); }
   const std::string path = testing::TempDir() + "weft_image_encoder";
@@ -421,47 +418,39 @@ TEST(Pictures, JobsLeaveNoTrace) {
 TEST(Pictures, JobsThatCannotBeDrawnAreRefused) {
   const auto fault = [](const std::string& folder, const Request& request) {
     const Generator generator(folder, options_of(DType::kF32));
-    return test::error_of([&] { generator.resolve(request); }, ErrorKind::kUsage);
+    return error_of([&] { generator.resolve(request); }, ErrorKind::kUsage);
   };
   Request request = PictureCase("pipeline_i2v_a14b").request;
   const std::string text = picture_model("pipeline_t2v"), both = picture_model("pipeline_i2v_a14b"),
                     one = picture_model("pipeline_i2v21"),
                     frame = picture_model("pipeline_ti2v_5b");
   EXPECT_EQ(fault(both, request), "");
-  EXPECT_NE(fault(text, request).find("makes its videos from text alone"), std::string::npos);
+  EXPECT_TRUE(contains(fault(text, request), "makes its videos from text alone"));
   request.last_image = request.image;
   EXPECT_EQ(fault(both, request), "");
-  EXPECT_NE(fault(one, request).find("does not end with one; legal: image alone"),
-            std::string::npos);
+  EXPECT_TRUE(contains(fault(one, request), "does not end with one; legal: image alone"));
   request.width = 32;
   request.height = 32;
-  EXPECT_NE(fault(frame, request).find("does not end with one"), std::string::npos);
+  EXPECT_TRUE(contains(fault(frame, request), "does not end with one"));
   request.frames = 1;
-  EXPECT_NE(fault(both, request).find("a clip of one frame has no last one"), std::string::npos);
+  EXPECT_TRUE(contains(fault(both, request), "a clip of one frame has no last one"));
   request.frames = 9;
   request.image = {};
-  EXPECT_NE(fault(both, request).find("there is no first picture; legal with it: image"),
-            std::string::npos);
+  EXPECT_TRUE(contains(fault(both, request), "there is no first picture; legal with it: image"));
   request.last_image = {};
-  EXPECT_NE(fault(both, request).find("makes a video from a picture; legal: image"),
-            std::string::npos);
+  EXPECT_TRUE(contains(fault(both, request), "makes a video from a picture; legal: image"));
   EXPECT_EQ(fault(frame, request), "");
   request.image = given(32, 32);
   request.steps = 20;
   request.frames = 81;
   request.method = parse_method("queue:block=2,context=1", "method");
-  EXPECT_NE(fault(frame, request).find("legal with pictures: full"), std::string::npos);
+  EXPECT_TRUE(contains(fault(frame, request), "legal with pictures: full"));
   // Rows of a picture need an encoder.
   const PictureCase c("pipeline_i2v21");
   Generator generator(one, options_of(DType::kF32));
-  try {
-    generator.run(c.request, nullptr);
-    ADD_FAILURE() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kModel);
-    EXPECT_NE(std::string(error.what()).find("has no image_encoder"), std::string::npos);
-  }
+  expect_error(ErrorKind::kModel, "has no image_encoder",
+               [&] { generator.run(c.request, nullptr); });
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -12,12 +12,12 @@
 #include "engine/preview/preview_rows.h"
 #include "parallel/transport/local.h"
 #include "tests/engine/small_job.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 namespace fs = std::filesystem;
-using namespace test;
 
 constexpr int64_t kChannels = 16;
 
@@ -161,13 +161,7 @@ TEST(PreviewFit, FaultyFilesAreRefused) {
            {whole + R"("first_frame":{"rgb":[[1,2,3],[1,2,1e9]],"constant":[0,0,0]}})",
             "\"first_frame\": \"rgb\" is 1000000000"}}) {
     std::ofstream(path) << text;
-    try {
-      read_preview_fit(path, 2);
-      ADD_FAILURE() << text;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kModel);
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-    }
+    expect_error(ErrorKind::kModel, part, [&] { read_preview_fit(path, 2); });
   }
   fs::remove(path);
 }
@@ -287,13 +281,8 @@ TEST(Preview, AModelWithoutAFitIsRefusedWithTheScriptThatMakesIt) {
   const PreviewModel model("");
   GeneratorOptions options = options_of(DType::kF32);
   options.preview_every = 1;
-  try {
-    const Generator generator(model.path(), options);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    EXPECT_NE(std::string(error.what()).find("fit_preview.py"), std::string::npos) << error.what();
-  }
+  expect_error(ErrorKind::kUsage, "fit_preview.py",
+               [&] { const Generator generator(model.path(), options); });
 }
 
 TEST(PreviewBudget, LeavesOutWhatWouldTakeMoreThanItsShare) {
@@ -308,4 +297,4 @@ TEST(PreviewBudget, LeavesOutWhatWouldTakeMoreThanItsShare) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -11,7 +11,7 @@
 #include "models/wan/transformer.h"
 #include "tests/engine/replica_job.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 constexpr Zone kStages[] = {Zone::kLoad,   Zone::kEncodeText,  Zone::kDenoise,
@@ -23,7 +23,7 @@ struct Sink final : FrameSink {
 };
 
 GeneratorOptions recorded_options(DType dtype) {
-  GeneratorOptions options = test::options_of(dtype);
+  GeneratorOptions options = options_of(dtype);
   options.ops = &metered_ops();
   return options;
 }
@@ -53,7 +53,7 @@ TEST(Profile, OfAJobIsWhole) {
   const auto begun = std::chrono::steady_clock::now();
   {
     const MeterScope scope(recorder);
-    Generator(test::kModel, recorded_options(DType::kF32)).run(test::job(), &sink);
+    Generator(kModel, recorded_options(DType::kF32)).run(job(), &sink);
   }
   const double all =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
@@ -65,8 +65,8 @@ TEST(Profile, OfAJobIsWhole) {
     stages += profile.of(stage, stage).seconds;
   }
   EXPECT_LE(stages, all);
-  const Umt5Config text = Umt5Config::from_json_file(test::kModel + "/text_encoder/config.json");
-  const WanConfig wan = WanConfig::from_json_file(test::kModel + "/transformer/config.json");
+  const Umt5Config text = Umt5Config::from_json_file(kModel + "/text_encoder/config.json");
+  const WanConfig wan = WanConfig::from_json_file(kModel + "/transformer/config.json");
   EXPECT_EQ(count(recorder, Zone::kStep), 2);
   EXPECT_EQ(count(recorder, Zone::kForward), 2 * 2);
   EXPECT_EQ(count(recorder, Zone::kBlock), 2 * 2 * wan.layers + 2 * text.num_layers);
@@ -77,19 +77,17 @@ TEST(Profile, OfAJobIsWhole) {
   EXPECT_GT(profile.of(Zone::kDecode, Zone::kConv).flop, 0);
   EXPECT_FALSE(recorder.samples().empty());
   ASSERT_EQ(recorder.helpers().size(), 1u);
-  EXPECT_EQ(count(*recorder.helpers().at("writer"), Zone::kEncodeVideo), test::job().frames);
+  EXPECT_EQ(count(*recorder.helpers().at("writer"), Zone::kEncodeVideo), job().frames);
   expect_nested(recorder);
 }
 
 TEST(Profile, ChangesNoBit) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const RunResult plain =
-        Generator(test::kModel, test::options_of(dtype)).run(test::job(), nullptr);
+    const RunResult plain = Generator(kModel, options_of(dtype)).run(job(), nullptr);
     for (const Recorder::Keep keep : {Recorder::Keep::kTotals, Recorder::Keep::kEvents}) {
       Recorder recorder(keep);
       const MeterScope scope(recorder);
-      const RunResult seen =
-          Generator(test::kModel, recorded_options(dtype)).run(test::job(), nullptr);
+      const RunResult seen = Generator(kModel, recorded_options(dtype)).run(job(), nullptr);
       EXPECT_EQ(seen.signature, plain.signature);
       EXPECT_EQ(seen.framehash, plain.framehash);
       EXPECT_EQ(seen.memory_high_water, plain.memory_high_water);
@@ -105,10 +103,10 @@ TEST(Profile, OutlivesAFailedJob) {
   } full;
   Recorder recorder(Recorder::Keep::kEvents);
   const MeterScope scope(recorder);
-  Generator generator(test::kModel, recorded_options(DType::kF32));
-  EXPECT_THROW(generator.run(test::job(), &full), Error);
+  Generator generator(kModel, recorded_options(DType::kF32));
+  EXPECT_THROW(generator.run(job(), &full), Error);
   recorder.restart();
-  generator.run(test::job(), nullptr);
+  generator.run(job(), nullptr);
   EXPECT_EQ(recorder.profile().of(Zone::kDenoise, Zone::kDenoise).calls, 1);
 }
 
@@ -117,14 +115,13 @@ TEST(Profile, CountsTheMessagesOfEveryRank) {
     const int ranks = std::string(layout) == "ring=2" ? 2 : 4;
     std::vector<Recorder> recorders;
     for (int rank = 0; rank < ranks; ++rank) recorders.emplace_back(Recorder::Keep::kEvents);
-    const LayoutLimits limits =
-        Generator(test::kModel, test::options_of(DType::kF32)).layout_limits(test::job());
+    const LayoutLimits limits = Generator(kModel, options_of(DType::kF32)).layout_limits(job());
     run_ranks(ranks, [&](Communicator& world) {
       Recorder& recorder = recorders[world.rank()];
       const MeterScope scope(recorder);
-      Generator(test::kModel, recorded_options(DType::kF32),
+      Generator(kModel, recorded_options(DType::kF32),
                 RankPlacement::of(world, parse_layout(layout, ranks, limits)))
-          .run(test::job(), nullptr);
+          .run(job(), nullptr);
       double bytes = 0;
       for (int stage = 0; stage <= kZones; ++stage)
         bytes += recorder.profile().totals[stage][static_cast<int>(Zone::kCommunication)].bytes;
@@ -137,4 +134,4 @@ TEST(Profile, CountsTheMessagesOfEveryRank) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

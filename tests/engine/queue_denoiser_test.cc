@@ -7,6 +7,7 @@
 #include "tests/engine/queue_reference.h"
 #include "tests/engine/toy_values.h"
 #include "tests/parallel/byte_formulas.h"
+#include "tests/support/error_of.h"
 
 namespace weft::test {
 namespace {
@@ -95,8 +96,8 @@ Tensor ordinary(const QueueNumbers& n, int64_t frames, const Tensor& noise) {
   config.steps = n.step_list();
   config.blocks = {n.layers};
   Tensor result;
-  test::LambdaHost host;
-  Job job = test::toy_job(facts, host, prompts, noise);
+  LambdaHost host;
+  Job job = toy_job(facts, host, prompts, noise);
   host.on_take = [&](const Segment&, const TensorView& latent) { result = copy_of(latent); };
   Denoiser({stream, arena, experts, placement}).run(config, job);
   return result;
@@ -490,15 +491,11 @@ TEST(QueueDenoiser, EveryRankObeysTheRootBeforeTheNextTurn) {
 
 TEST(QueueDenoiser, NamesTheBlockAndTheStepOfWhatIsNotFinite) {
   const QueueNumbers n{.segments = 3, .steps = 3};
-  try {
+  expect_error(ErrorKind::kNonFinite, "block 2, step 3 of 3", [&] {
     run_queue(n, {}, {.on_update = [](const Pass& pass, const TensorView& velocity) {
                 if (pass.segment == 1 && pass.step == 2) velocity.as<float>()[3] = NAN;
               }});
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("block 2, step 3 of 3"), std::string::npos)
-        << error.what();
-  }
+  });
 }
 
 }  // namespace

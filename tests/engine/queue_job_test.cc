@@ -8,10 +8,8 @@
 #include "tests/engine/small_job.h"
 #include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using namespace test;
 
 // 41 frames are eleven latent frames: segments of 2 + 1 and four times 2.
 Request queue_job() {
@@ -42,8 +40,8 @@ RunResult run_queue_job(const Request& request, const Layout& layout, DType dtyp
 }
 
 std::string queue_refusal(const Request& request) {
-  return test::error_of([&] { Generator(kModel, options_of(DType::kF32)).resolve(request); },
-                        ErrorKind::kUsage);
+  return error_of([&] { Generator(kModel, options_of(DType::kF32)).resolve(request); },
+                  ErrorKind::kUsage);
 }
 
 TEST(QueueJob, StagesAndDecoderChangeNoBit) {
@@ -232,12 +230,7 @@ TEST(QueueJob, StopsOnAllRanks) {
     const std::atomic<bool> stop{true};
     RunOptions options;
     options.stop = &stop;
-    try {
-      generator.run(request, nullptr, options);
-      FAIL();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kStopped) << error.what();
-    }
+    thrown_error([&] { generator.run(request, nullptr, options); }, ErrorKind::kStopped);
   });
 }
 
@@ -314,24 +307,18 @@ TEST(QueueJob, ADamagedOrForeignCheckpointIsRefused) {
   const auto refused = [&](const Request& by, const auto& change) {
     const auto kept = std::make_shared<Checkpoint>(read_checkpoint(path));
     change(*kept);
-    try {
-      run_queue_until(-1, by, {}, path, kept);
-      return std::string();
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
+    return error_of([&] { run_queue_until(-1, by, {}, path, kept); });
   };
   EXPECT_EQ(refused(request, [](Checkpoint&) {}), "");
   run_queue_until(9, request, {}, path, nullptr);
   Request other = request;
   other.seed = 8;
-  EXPECT_NE(refused(other, [](Checkpoint&) {}).find("another job: seed"), std::string::npos);
-  EXPECT_NE(refused(request, [](Checkpoint& kept) { ++kept.step; }).find("its latent is"),
-            std::string::npos);
-  EXPECT_NE(refused(request, [](Checkpoint& kept) { kept.history.pop_back(); }).find("history"),
-            std::string::npos);
-  EXPECT_NE(refused(request, [](Checkpoint& kept) { kept.written.clear(); }).find("has no frames"),
-            std::string::npos);
+  EXPECT_TRUE(contains(refused(other, [](Checkpoint&) {}), "another job: seed"));
+  EXPECT_TRUE(contains(refused(request, [](Checkpoint& kept) { ++kept.step; }), "its latent is"));
+  EXPECT_TRUE(
+      contains(refused(request, [](Checkpoint& kept) { kept.history.pop_back(); }), "history"));
+  EXPECT_TRUE(
+      contains(refused(request, [](Checkpoint& kept) { kept.written.clear(); }), "has no frames"));
   remove_checkpoints(path);
 }
 
@@ -373,8 +360,7 @@ TEST(QueueJob, AnEndlessVideoEndsWhereItIsStopped) {
   Generator(kModel, options_of(DType::kF32)).run(longer, &first);
   EXPECT_EQ(first.hash.hex(), hash);
   request.method = parse_method("full", "method");
-  EXPECT_NE(queue_refusal(request).find("legal with it: queue"), std::string::npos)
-      << queue_refusal(request);
+  EXPECT_TRUE(contains(queue_refusal(request), "legal with it: queue"));
 }
 
 // Layouts that parse_layout does not make: bands of the VAE would wait for each other.
@@ -446,18 +432,14 @@ TEST(QueueJob, WhatCannotWorkIsRefused) {
   Request request = queue_job();
   EXPECT_EQ(queue_refusal(request), "");
   request.steps = 8;
-  EXPECT_NE(queue_refusal(request).find("steps is 8; legal are values from 9 on"),
-            std::string::npos)
-      << queue_refusal(request);
+  EXPECT_TRUE(contains(queue_refusal(request), "steps is 8; legal are values from 9 on"));
   request = queue_job();
   request.method = parse_method("queue:block=2,context=3", "method");
-  EXPECT_NE(queue_refusal(request).find("context is 3"), std::string::npos)
-      << queue_refusal(request);
+  EXPECT_TRUE(contains(queue_refusal(request), "context is 3"));
   request = job();
   request.schedule = {{1, "a blue square"}};
-  EXPECT_NE(queue_refusal(request).find("a prompt schedule needs blocks"), std::string::npos)
-      << queue_refusal(request);
+  EXPECT_TRUE(contains(queue_refusal(request), "a prompt schedule needs blocks"));
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -12,10 +12,8 @@
 #include "tests/support/error_of.h"
 #include "tests/support/faulty_transport.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using namespace test;
 
 constexpr int kVictim = 2;  // one of four ranks
 const char* const kLayouts[] = {"cfg=2,ulysses=2", "layers=2,token_ring=2", "tensor=2,ring=2"};
@@ -58,7 +56,7 @@ TEST(ReplicaFaults, ARankThatThrowsEndsAllWithOneLineThatNamesItInEveryPhase) {
     EXPECT_GE(places(sent).size(), 8u) << text;
     for (int at : places(sent))
       EXPECT_EQ(
-          test::thrown_error(
+          thrown_error(
               [&] { run_faulty(layout, at, [] { throw Error(ErrorKind::kMemory, "no page"); }); },
               ErrorKind::kMemory),
           "rank 2: no page")
@@ -98,7 +96,7 @@ TEST(ReplicaFaults, ARankThatNeverBeginsAndARootThatCannotWriteEndAll) {
       generator.run(job(), sink);
     };
     const auto ends_all = [](const std::function<void(Communicator&)>& work, ErrorKind kind) {
-      return test::thrown_error([&] { run_ranks(4, work); }, kind);
+      return thrown_error([&] { run_ranks(4, work); }, kind);
     };
     const auto never_begins = [&](Communicator& world) {
       if (world.rank() == kVictim) throw Error(ErrorKind::kModel, "no such folder");
@@ -121,7 +119,7 @@ TEST(ReplicaFaults, ANaNIsNamedByTheBlockWhereItBegan) {
   for (const char* text : {"cfg=2,ulysses=2", "cfg=2,token_ring=2", "tensor=2,ring=2"}) {
     const Layout layout = parse_layout(text, 4, {});
     for (uint64_t seed = 0; seed < 5; ++seed) {
-      const std::string line = test::thrown_error(
+      const std::string line = thrown_error(
           [&] {
             run_ranks(4,
                       [&](Communicator& world) {
@@ -134,10 +132,10 @@ TEST(ReplicaFaults, ANaNIsNamedByTheBlockWhereItBegan) {
           },
           ErrorKind::kNonFinite);
       EXPECT_TRUE(line.starts_with("rank 2: NaN or infinity in denoise, step 1 of 2")) << line;
-      EXPECT_NE(line.find("first in block 0"), std::string::npos) << text << ": " << line;
+      EXPECT_TRUE(contains(line, "first in block 0")) << text << ": " << line;
     }
   }
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

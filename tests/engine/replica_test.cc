@@ -11,11 +11,10 @@
 #include "parallel/transport/silent.h"
 #include "tests/engine/replica_job.h"
 #include "tests/models/transformer_testing.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using namespace test;
 
 TEST(ReplicaBytes, AreTheMethodsFormulasForAWholeJob) {
   const Generator generator(kModel, options_of(DType::kF32));
@@ -97,10 +96,9 @@ TEST(RankPlacement, AForwardTakesThePredictedArena) {
         const Tensor in(DType::kF32, latent), out(DType::kF32, latent);
         const Tensor embeds(DType::kF32, {5, config.text_dim});
         Context context = seams.context(stream, arena, Pass{}, all);
-        const WanText text = test::prepare_text(wan, context, embeds, 9);
+        const WanText text = prepare_text(wan, context, embeds, 9);
         const TimeSegment time{{0, tokens}, 500};
-        test::forward(wan, context, load.blocks, in, {&time, 1}, text, test::rope_of(wan, grid),
-                      out);
+        test::forward(wan, context, load.blocks, in, {&time, 1}, text, rope_of(wan, grid), out);
         DryRun run;
         const RankPlacement silent(
             Communicator(std::make_shared<SilentTransport>(world.rank(), world.size())), layout);
@@ -201,14 +199,9 @@ TEST(RankPlacement, EightBitWeightsUnderEveryLayoutThatKeepsTheWidth) {
     const double apart = distance(latents_of(parse_layout(text, 4, {}), WeightFormat::kInt8), one);
     EXPECT_LT(apart, error / 10) << text;
   }
-  try {
-    latents_of(parse_layout("tensor=2", 2, {}), WeightFormat::kInt8);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    EXPECT_NE(std::string(error.what()).find("tensor=2"), std::string::npos) << error.what();
-  }
+  expect_error(ErrorKind::kUsage, "tensor=2",
+               [&] { latents_of(parse_layout("tensor=2", 2, {}), WeightFormat::kInt8); });
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -10,7 +10,7 @@
 #include "engine/memory/memory_mode.h"
 #include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 DefaultSettings defaults() {
@@ -27,7 +27,7 @@ DefaultSettings defaults() {
 }
 
 std::string request_refusal(const Request& request, const ModelLimits& limits = {}) {
-  return test::error_of([&] { validate(request, limits); }, ErrorKind::kUsage);
+  return error_of([&] { validate(request, limits); }, ErrorKind::kUsage);
 }
 
 Request with(const std::function<void(Request&)>& change) {
@@ -74,41 +74,39 @@ TEST(Request, SigmasSetTheStepsAndExcludeAShift) {
   EXPECT_EQ(request.steps, 3);
   EXPECT_EQ(request_refusal(request), "");
   request.flow_shift = 5;
-  EXPECT_NE(request_refusal(request).find("flow shift"), std::string::npos);
+  EXPECT_TRUE(contains(request_refusal(request), "flow shift"));
 }
 
 TEST(Request, IllegalSizesNameTheNearestTwo) {
   const auto width = [](int64_t value) {
     return request_refusal(with([&](Request& r) { r.width = value; }));
   };
-  EXPECT_NE(width(500).find("width is 500"), std::string::npos);
-  EXPECT_NE(width(500).find("nearest: 496 and 512"), std::string::npos) << width(500);
-  EXPECT_NE(width(5).find("nearest: 16 and 32"), std::string::npos) << width(5);
-  EXPECT_NE(width(-16).find("nearest: 16 and 32"), std::string::npos) << width(-16);
-  EXPECT_NE(width(int64_t{1} << 40).find("nearest: 16384"), std::string::npos);
+  EXPECT_TRUE(contains(width(500), "width is 500"));
+  EXPECT_TRUE(contains(width(500), "nearest: 496 and 512"));
+  EXPECT_TRUE(contains(width(5), "nearest: 16 and 32"));
+  EXPECT_TRUE(contains(width(-16), "nearest: 16 and 32"));
+  EXPECT_TRUE(contains(width(int64_t{1} << 40), "nearest: 16384"));
   EXPECT_EQ(width(512), "");
   const auto frames = [](int64_t value) {
     return request_refusal(with([&](Request& r) { r.frames = value; }));
   };
-  EXPECT_NE(frames(80).find("; nearest: 77 and 81"), std::string::npos) << frames(80);
-  EXPECT_NE(frames(0).find("nearest: 1 and 5"), std::string::npos) << frames(0);
+  EXPECT_TRUE(contains(frames(80), "; nearest: 77 and 81"));
+  EXPECT_TRUE(contains(frames(0), "nearest: 1 and 5"));
   EXPECT_EQ(frames(1), "");
   ModelLimits coarse;
   coarse.size_multiple = 32;
-  EXPECT_NE(
-      request_refusal(with([](Request& r) { r.height = 80; }), coarse).find("nearest: 64 and 96"),
-      std::string::npos);
+  EXPECT_TRUE(contains(request_refusal(with([](Request& r) { r.height = 80; }), coarse),
+                       "nearest: 64 and 96"));
 }
 
 TEST(Request, OtherIllegalFieldsAreNamed) {
-  EXPECT_NE(request_refusal(with([](Request& r) { r.fps = -1; })).find("fps"), std::string::npos);
-  EXPECT_NE(
-      request_refusal(with([](Request& r) { r.guidance_scale = NAN; })).find("guidance scale"),
-      std::string::npos);
-  EXPECT_NE(request_refusal(with([](Request& r) { r.guidance_scale_2 = 9; })).find("one expert"),
-            std::string::npos);
-  EXPECT_NE(request_refusal(with([](Request& r) { r.solver = "ddim"; })).find("unipc-original"),
-            std::string::npos);
+  EXPECT_TRUE(contains(request_refusal(with([](Request& r) { r.fps = -1; })), "fps"));
+  EXPECT_TRUE(contains(request_refusal(with([](Request& r) { r.guidance_scale = NAN; })),
+                       "guidance scale"));
+  EXPECT_TRUE(
+      contains(request_refusal(with([](Request& r) { r.guidance_scale_2 = 9; })), "one expert"));
+  EXPECT_TRUE(
+      contains(request_refusal(with([](Request& r) { r.solver = "ddim"; })), "unipc-original"));
 }
 
 TEST(MemoryPlan, PicksTheFastestResidencyThatFits) {
@@ -132,7 +130,7 @@ TEST(MemoryPlan, PicksTheFastestResidencyThatFits) {
   EXPECT_EQ(at(129).high_water, 105u);
   EXPECT_FALSE(at(104).fits());
   EXPECT_EQ(at(104).residency, Residency::kSequential);
-  EXPECT_NE(at(104).to_string().find("DOES NOT FIT"), std::string::npos);
+  EXPECT_TRUE(contains(at(104).to_string(), "DOES NOT FIT"));
   parts.text_encoder = 0;  // one expert: 60 + 30; one component: max(50 + 20, 10 + 30)
   EXPECT_EQ(at(89).residency, Residency::kSequential);
   EXPECT_EQ(at(89).high_water, 70u);
@@ -146,4 +144,4 @@ TEST(MemoryPlan, SomethingIsAvailableHere) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

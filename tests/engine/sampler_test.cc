@@ -8,7 +8,9 @@
 #include <cstring>
 #include <functional>
 
-namespace weft {
+#include "tests/support/error_of.h"
+
+namespace weft::test {
 namespace {
 
 SamplerConfig sampler_config_of(SolverKind kind, double shift) {
@@ -106,16 +108,6 @@ TEST(Sampler, EvenSigmasAreShiftedOnce) {
   EXPECT_FLOAT_EQ(sampler.timesteps()[1], 900);
 }
 
-// The kind of the Error that `make` throws, or kInternal.
-ErrorKind sampler_error(const std::function<void()>& make) {
-  try {
-    make();
-  } catch (const Error& error) {
-    return error.kind();
-  }
-  return ErrorKind::kInternal;
-}
-
 // The shift follows from the number of tokens: e^0.5 at 256 and e^0.9 at 8192 in this file. Then
 // the sigmas are stretched until the last one is 0.02.
 TEST(Sampler, AShiftThatFollowsTheSize) {
@@ -144,9 +136,9 @@ TEST(Sampler, AShiftThatFollowsTheSize) {
 
   config.dynamic->exponential = false;
   EXPECT_NEAR(config.for_tokens(4224).shift, 0.7, 1e-12);
-  EXPECT_EQ(sampler_error([&] { Sampler(config, 4); }), ErrorKind::kUsage);
+  EXPECT_EQ(error_kind([&] { Sampler(config, 4); }), ErrorKind::kUsage);
   config.even_sigmas = false;
-  EXPECT_EQ(sampler_error([&] { config.for_tokens(4224); }), ErrorKind::kModel);
+  EXPECT_EQ(error_kind([&] { config.for_tokens(4224); }), ErrorKind::kModel);
 }
 
 TEST(Sampler, EulerKeepsFractionalTimesteps) {
@@ -247,17 +239,17 @@ TEST(Sampler, CountsTheStepsOfAtLeastASigma) {
 
 TEST(Sampler, RefusesIllegalArguments) {
   const SamplerConfig config = sampler_config_of(K::kEuler, 3);
-  EXPECT_EQ(sampler_error([&] { Sampler(config, 0); }), ErrorKind::kUsage);
-  EXPECT_EQ(sampler_error([&] { Sampler(config, 1001); }), ErrorKind::kUsage);
-  EXPECT_EQ(sampler_error([&] { Sampler(sampler_config_of(K::kEuler, 0), 4); }), ErrorKind::kUsage);
-  EXPECT_EQ(sampler_error([&] { Sampler(config, 2, {0.5, 0.5}); }), ErrorKind::kUsage);
-  EXPECT_EQ(sampler_error([&] { Sampler(config, 2, {1.5, 0.5}); }), ErrorKind::kUsage);
-  EXPECT_EQ(sampler_error([&] { Sampler(config, 2, {0.5, std::nan("")}); }), ErrorKind::kUsage);
-  EXPECT_EQ(sampler_error([&] { solver_from_name("ddim"); }), ErrorKind::kUsage);
+  EXPECT_EQ(error_kind([&] { Sampler(config, 0); }), ErrorKind::kUsage);
+  EXPECT_EQ(error_kind([&] { Sampler(config, 1001); }), ErrorKind::kUsage);
+  EXPECT_EQ(error_kind([&] { Sampler(sampler_config_of(K::kEuler, 0), 4); }), ErrorKind::kUsage);
+  EXPECT_EQ(error_kind([&] { Sampler(config, 2, {0.5, 0.5}); }), ErrorKind::kUsage);
+  EXPECT_EQ(error_kind([&] { Sampler(config, 2, {1.5, 0.5}); }), ErrorKind::kUsage);
+  EXPECT_EQ(error_kind([&] { Sampler(config, 2, {0.5, std::nan("")}); }), ErrorKind::kUsage);
+  EXPECT_EQ(error_kind([&] { solver_from_name("ddim"); }), ErrorKind::kUsage);
   for (int kind = 0; kind < static_cast<int>(K::kCount); ++kind) {
     EXPECT_EQ(solver_from_name(to_string(static_cast<K>(kind))), static_cast<K>(kind));
   }
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

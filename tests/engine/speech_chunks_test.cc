@@ -28,10 +28,8 @@
 #include "tests/support/error_of.h"
 #include "tests/support/speech_model.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::options_of, test::rel_l2, test::floats_of;
 
 struct ClipTap final : PipelineTap {
   std::map<std::string, std::vector<std::vector<float>>> tensors;
@@ -51,8 +49,8 @@ class SpeechClips : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = testing::TempDir() + "weft_speech_clips";
-    model_ = new test::SpeechModel(folder_);
-    test::write_wav(wav(), GivenSound::kRate, test::tone(kSeconds, GivenSound::kRate));
+    model_ = new SpeechModel(folder_);
+    write_wav(wav(), GivenSound::kRate, tone(kSeconds, GivenSound::kRate));
   }
   static void TearDownTestSuite() {
     delete model_;
@@ -78,13 +76,13 @@ class SpeechClips : public testing::Test {
     return request;
   }
   std::string refused(const Request& request) {
-    return test::error_of([&] { Generator(folder_, options_of(DType::kF32)).resolve(request); },
-                          ErrorKind::kUsage);
+    return error_of([&] { Generator(folder_, options_of(DType::kF32)).resolve(request); },
+                    ErrorKind::kUsage);
   }
 
   static constexpr double kSeconds = 6;  // two chunks of 80 frames at 16 a second
   static inline std::string folder_;
-  static inline test::SpeechModel* model_ = nullptr;
+  static inline SpeechModel* model_ = nullptr;
 };
 
 TEST_F(SpeechClips, ThePublishedFolderIsRead) {
@@ -439,7 +437,7 @@ TEST_F(SpeechClips, TheQuickForecastIsThatOfTheWholeRun) {
 TEST_F(SpeechClips, RefusesWhatDoesNotGoTogether) {
   const auto says = [&](const Request& request, const std::string& part) {
     const std::string message = refused(request);
-    EXPECT_NE(message.find(part), std::string::npos) << message << " lacks " << part;
+    EXPECT_TRUE(contains(message, part)) << message << " lacks " << part;
   };
   Request request = job();
   request.audio = {};
@@ -465,12 +463,8 @@ TEST_F(SpeechClips, RefusesWhatDoesNotGoTogether) {
   // A model that follows no sound.
   request = test::job();
   request.audio = job().audio;
-  try {
-    Generator(test::kModel, options_of(DType::kF32)).resolve(request);
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("legal: no sound"), std::string::npos);
-  }
+  expect_error(ErrorKind::kUsage, "legal: no sound",
+               [&] { Generator(kModel, options_of(DType::kF32)).resolve(request); });
 }
 
 // Stops a job when so many steps of all chunks are done. Where the root is the first of several
@@ -566,14 +560,10 @@ TEST_F(SpeechClips, AJobMayBeStoppedTwice) {
   Generator generator(folder_, options_of(DType::kF32));
   RunOptions options;
   options.resume = std::make_shared<Checkpoint>(read_checkpoint(path));
-  try {
-    generator.run(request, nullptr, options);
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("cannot be resumed"), std::string::npos);
-  }
+  expect_error(ErrorKind::kUsage, "cannot be resumed",
+               [&] { generator.run(request, nullptr, options); });
   remove_checkpoints(path);
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

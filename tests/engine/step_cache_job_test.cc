@@ -7,8 +7,9 @@
 
 #include "engine/job/job_spec.h"
 #include "tests/engine/replica_job.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 TEST(StepCacheText, ARecordStatesTheSkippedStepsUntilOtherSettingsReplaceThem) {
@@ -33,10 +34,6 @@ TEST(StepCacheText, ARecordStatesTheSkippedStepsUntilOtherSettingsReplaceThem) {
   }
   EXPECT_FALSE(to_json(JobSpec{}).contains("cache"));
 }
-
-using test::kModel;
-using test::options_of;
-using test::Stopper;
 
 Request tea_cache_job(std::vector<int> skipped) {
   Request request = test::job();
@@ -106,12 +103,7 @@ TEST(StepCache, ThePocketModelSkipsBySettingAndPlansIt) {
 TEST(StepCache, RefusesWhatCannotWork) {
   Generator generator(kModel, options_of(DType::kF32));
   const auto refused = [&](const Request& request, const std::string& why) {
-    try {
-      generator.resolve(request);
-      ADD_FAILURE() << why;
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
-    }
+    expect_error(ErrorKind::kUsage, why, [&] { generator.resolve(request); });
   };
   Request request = tea_cache_job({1});
   request.cache.skipped.reset();
@@ -195,7 +187,7 @@ TEST(StepCache, EveryLayoutDecidesAlikeAndGivesOneRanksLatents) {
   const Request request = tea_cache_job({1, 2, 4});
   const auto run = [&](RankPlacement placement) {
     Generator generator(kModel, options_of(DType::kF32), std::move(placement));
-    test::LatentTap tap;
+    LatentTap tap;
     RunOptions options;
     options.tap = &tap;
     const RunResult result = generator.run(request, nullptr, options);
@@ -220,7 +212,7 @@ TEST(StepCache, EveryLayoutDecidesAlikeAndGivesOneRanksLatents) {
       if (keeps_sums)
         EXPECT_EQ(latent, whole) << to_string(layout);
       else
-        EXPECT_LE(test::rel_l2(latent, whole), 1e-5) << to_string(layout);
+        EXPECT_LE(rel_l2(latent, whole), 1e-5) << to_string(layout);
       ASSERT_EQ(result.cached.size(), alone.cached.size());
       for (size_t step = 0; step < result.cached.size(); ++step) {
         EXPECT_EQ(result.cached[step].skipped, alone.cached[step].skipped);
@@ -347,7 +339,7 @@ TEST(QueueStepCache, AStoppedJobBeginsAnewAndSaysSo) {
   options.checkpoint_seconds = 0;
   EXPECT_EQ(generator.run(cached_queue({2, 3}), nullptr, options).checkpoints, 0);
   ASSERT_EQ(watcher.warnings.size(), 1u);
-  EXPECT_NE(watcher.warnings[0].find("begins anew"), std::string::npos) << watcher.warnings[0];
+  EXPECT_TRUE(contains(watcher.warnings[0], "begins anew"));
   EXPECT_EQ(watcher.total, 5 * 7 * 2);  // forwards: blocks, computed steps, branches
   EXPECT_EQ(watcher.steps, watcher.total);
   EXPECT_GT(generator.run(cached_queue({}), nullptr, options).checkpoints, 0);
@@ -358,14 +350,10 @@ TEST(QueueStepCache, AnAuditIsRefused) {
   Generator generator(kModel, options_of(DType::kF32));
   RunOptions options;
   options.cache_audit = 2;
-  try {
+  expect_error(ErrorKind::kUsage, "--cache-audit is 2", [&] {
     generator.run(cached_queue({2, 3}), nullptr, options);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    EXPECT_NE(std::string(error.what()).find("--cache-audit is 2"), std::string::npos);
-  }
+  });
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

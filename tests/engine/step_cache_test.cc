@@ -17,8 +17,9 @@
 #include "tests/engine/small_job.h"
 #include "tests/engine/toy_values.h"
 #include "tests/models/transformer_testing.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 std::vector<EmbeddedStep> embedded(const std::vector<float>& values, int second_from = 1000) {
@@ -75,16 +76,12 @@ TEST(StepCacheText, IsReadAndWritten) {
   for (const char* text : {"none", "teacache:0", "teacache:0.1", "teacache:1000"})
     EXPECT_EQ(to_string(parse_step_cache(text, "--cache")), text);
   for (const char* text : {"", "tea", "none:1", "teacache", "teacache:", "teacache:-1",
-                           "teacache:x", "teacache:1001", "teacache:0.1,3"})
-    try {
-      parse_step_cache(text, "--cache");
-      ADD_FAILURE() << text;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-      const std::string what = error.what();
-      EXPECT_NE(what.find("--cache"), std::string::npos) << what;
-      EXPECT_NE(what.find("legal"), std::string::npos) << what;
-    }
+                           "teacache:x", "teacache:1001", "teacache:0.1,3"}) {
+    const std::string what =
+        thrown_error([&] { parse_step_cache(text, "--cache"); }, ErrorKind::kUsage);
+    EXPECT_TRUE(contains(what, "--cache"));
+    EXPECT_TRUE(contains(what, "legal"));
+  }
   EXPECT_EQ(parse_skipped_steps("3,4,6", "x"), (std::vector<int>{3, 4, 6}));
   EXPECT_EQ(parse_skipped_steps("", "x"), std::vector<int>{});
   for (const char* text : {"0", "3,3", "4,3", "a", "1000"})
@@ -93,8 +90,8 @@ TEST(StepCacheText, IsReadAndWritten) {
 
 // The vectors from the file are those that a forward computes.
 TEST(TimeVectors, AreThoseOfAForward) {
-  const TensorFile file = TensorFile::open(test::kModel + "/transformer");
-  const WanConfig config = WanConfig::from_json_file(test::kModel + "/transformer/config.json");
+  const TensorFile file = TensorFile::open(kModel + "/transformer");
+  const WanConfig config = WanConfig::from_json_file(kModel + "/transformer/config.json");
   Stream stream = Stream::cpu(1);
   Arena arena;
   const WanTransformer wan = WanTransformer::load(stream, file, config);
@@ -105,13 +102,13 @@ TEST(TimeVectors, AreThoseOfAForward) {
   const Tensor in(DType::kF32, latent), out(DType::kF32, latent);
   const Tensor embeds(DType::kF32, {3, config.text_dim});
   for (int i = 0; i < 3; ++i) {
-    test::Recorder seen;
+    Recorder seen;
     SerialSeams seams;
     Context context = seams.context(stream, arena, Pass{}, TokenRanges::all(4), &seen);
-    const WanText text = test::prepare_text(wan, context, embeds, 5);
+    const WanText text = prepare_text(wan, context, embeds, 5);
     const TimeSegment time{{0, 4}, times[i]};
-    test::forward(wan, context, BlockRange::all(config.layers), in, {&time, 1}, text,
-                  test::rope_of(wan, {1, 2, 2}), out);
+    forward(wan, context, BlockRange::all(config.layers), in, {&time, 1}, text,
+            rope_of(wan, {1, 2, 2}), out);
     const TensorView temb = seen.seen.at("temb");
     ASSERT_EQ(temb.count(), static_cast<int64_t>(vectors[i].size()));
     for (int64_t k = 0; k < temb.count(); ++k)
@@ -121,8 +118,8 @@ TEST(TimeVectors, AreThoseOfAForward) {
 
 // The embedding and the head alone are those of a whole forward.
 TEST(EmptyBlocks, AreTheEndsOfAForward) {
-  const TensorFile file = TensorFile::open(test::kModel + "/transformer");
-  const WanConfig config = WanConfig::from_json_file(test::kModel + "/transformer/config.json");
+  const TensorFile file = TensorFile::open(kModel + "/transformer");
+  const WanConfig config = WanConfig::from_json_file(kModel + "/transformer/config.json");
   Stream stream = Stream::cpu(1);
   Arena arena;
   const int layers = config.layers;
@@ -135,27 +132,25 @@ TEST(EmptyBlocks, AreTheEndsOfAForward) {
   const Tensor out(DType::kF32, in.view().shape()), head(DType::kF32, in.view().shape());
   const Tensor embeds(DType::kF32, {3, config.text_dim});
   const TimeSegment time{{0, 4}, 700};
-  test::Recorder seen;
+  Recorder seen;
   SerialSeams seams;
   Context context = seams.context(stream, arena, Pass{}, TokenRanges::all(4), &seen);
-  const WanText text = test::prepare_text(whole, context, embeds, 5);
-  const Rope rope = test::rope_of(whole, {1, 2, 2});
-  test::forward(whole, context, BlockRange::all(layers), in, {&time, 1}, text, rope, out);
+  const WanText text = prepare_text(whole, context, embeds, 5);
+  const Rope rope = rope_of(whole, {1, 2, 2});
+  forward(whole, context, BlockRange::all(layers), in, {&time, 1}, text, rope, out);
   const Tensor embedded(DType::kF32, {4, config.width()});
   context.observer = nullptr;
-  const WanText stage_text = test::prepare_text(stage, context, embeds, 5);
-  test::forward(stage, context, {0, 0, layers}, in, {&time, 1}, stage_text, rope, embedded);
+  const WanText stage_text = prepare_text(stage, context, embeds, 5);
+  forward(stage, context, {0, 0, layers}, in, {&time, 1}, stage_text, rope, embedded);
   EXPECT_EQ(std::memcmp(embedded.view().data, seen.seen.at("patch_embedding").view().data,
                         embedded.view().bytes()),
             0);
-  test::forward(stage, context, {layers, layers, layers},
-                seen.seen.at("blocks." + std::to_string(layers - 1)), {&time, 1}, stage_text, rope,
-                head);
+  forward(stage, context, {layers, layers, layers},
+          seen.seen.at("blocks." + std::to_string(layers - 1)), {&time, 1}, stage_text, rope, head);
   EXPECT_EQ(std::memcmp(head.view().data, out.view().data, out.view().bytes()), 0);
 }
 
-using test::same_bits;
-using Toy = test::ToyValues;
+using Toy = ToyValues;
 
 constexpr int kSteps = 8;
 
@@ -224,34 +219,15 @@ ObservedCache denoise_cached(const Layout& layout, double guidance, const std::v
   run_ranks(
       layout.ranks(),
       [&](Communicator& world) {
-        Stream stream = Stream::cpu(1);
-        Arena arena;
-        test::ToyValuesExperts experts;
-        RankPlacement placement = RankPlacement::of(world, layout);
-        float prompts[] = {prompt_of(0), prompt_of(1)};
-        DenoisePlanConfig config =
-            staged_config(placement, experts.traits(), DType::kF32, Toy::kTokens);
-        config.steps.assign(kSteps, {.model = 0, .branches = guidance_branches(guidance)});
-        for (size_t i = 0; i < skipped.size(); ++i) {
-          config.steps[skipped[i]].skipped = true;
-          config.steps[skipped[i]].audited = audit > 0 && (i + 1) % audit == 0;
-        }
-        config.blocks = {Toy::kBlocks};
         const Tensor noise = Toy::noise();
-        test::LambdaHost host;
-        Job job = test::toy_job(facts, host, prompts, noise);
-        host.on_take = [&](const Segment&, const TensorView& latent) {
-          Tensor copied(DType::kF32, Toy::kShape);
-          copy(stream, latent, copied);
-          const std::scoped_lock lock(mutex);
-          if (seen.latent) {
-            EXPECT_EQ(
-                std::memcmp(seen.latent.view().data, copied.view().data, copied.view().bytes()), 0);
-          }
-          seen.latent = std::move(copied);
-        };
-        Denoiser denoiser({stream, arena, experts, placement});
-        denoiser.run(config, job);
+        ToyRank toy(world, layout, facts, Toy::kTokens, noise);
+        for (size_t i = 0; i < skipped.size(); ++i) {
+          toy.config.steps[skipped[i]].skipped = true;
+          toy.config.steps[skipped[i]].audited = audit > 0 && (i + 1) % audit == 0;
+        }
+        toy.keep_latent(seen.latent, mutex);
+        Denoiser denoiser = toy.denoiser();
+        denoiser.run(toy.config, toy.job);
         if (world.rank() == 0) {
           seen.changes = denoiser.changes();
           seen.errors = denoiser.errors();
@@ -319,24 +295,15 @@ std::vector<std::vector<int>> first_block_skips(const Layout& layout, double thr
   run_ranks(
       layout.ranks(),
       [&](Communicator& world) {
-        Stream stream = Stream::cpu(1);
-        Arena arena;
-        test::ToyValuesExperts experts;
-        RankPlacement placement = RankPlacement::of(world, layout);
-        float prompts[] = {prompt_of(0), prompt_of(1)};
-        DenoisePlanConfig config =
-            staged_config(placement, experts.traits(), DType::kF32, Toy::kTokens);
-        config.steps.assign(kSteps, {.model = 0, .branches = 2});
-        config.blocks = {Toy::kBlocks};
-        config.first_block_bytes = experts.traits().width * static_cast<int64_t>(sizeof(float));
         const Tensor noise = Toy::noise();
-        test::LambdaHost host;
-        Job job = test::toy_job(facts, host, prompts, noise);
-        host.on_first_block = [&](const Pass&, Change& change) {
+        ToyRank toy(world, layout, facts, Toy::kTokens, noise);
+        toy.config.first_block_bytes =
+            toy.experts.traits().width * static_cast<int64_t>(sizeof(float));
+        toy.host.on_first_block = [&](const Pass&, Change& change) {
           if (world.rank() == faulty) alter(change);
         };
-        Denoiser denoiser({stream, arena, experts, placement});
-        denoiser.run(config, job);
+        Denoiser denoiser = toy.denoiser();
+        denoiser.run(toy.config, toy.job);
         skipped[world.rank()] = denoiser.skipped();
       },
       options);
@@ -380,4 +347,4 @@ TEST(FirstBlockDecision, OneRanksFaultIsEveryRanksDecision) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -118,12 +118,10 @@ TEST(StreamEngine, IllegalSettingsAreNamed) {
     return test::error_of([&] { StreamEngine(model(), changed); });
   };
   EXPECT_EQ(error_of([](StreamSettings&) {}), "");
-  EXPECT_NE(error_of([](StreamSettings& s) { s.width = 40; }).find("--width is 40"),
-            std::string::npos);
-  EXPECT_NE(error_of([](StreamSettings& s) { s.window_frames = 1; }).find("window is 1"),
-            std::string::npos);
-  EXPECT_NE(error_of([](StreamSettings& s) { s.layout = StreamRun::split(3); }).find("step=3"),
-            std::string::npos);
+  EXPECT_TRUE(contains(error_of([](StreamSettings& s) { s.width = 40; }), "--width is 40"));
+  EXPECT_TRUE(contains(error_of([](StreamSettings& s) { s.window_frames = 1; }), "window is 1"));
+  EXPECT_TRUE(
+      contains(error_of([](StreamSettings& s) { s.layout = StreamRun::split(3); }), "step=3"));
 }
 
 // A copy of the pocket avatar that says so in its weft.json.

@@ -127,13 +127,8 @@ TEST(TextCache, AFileInPlaceOfTheFolderIsRefused) {
   const TempDir dir;
   const std::string path = dir / "file";
   std::ofstream(path) << "x";
-  try {
-    draw_with_cache(path, job());
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kOutput);
-    EXPECT_NE(std::string(error.what()).find("--cache-text is '" + path), std::string::npos);
-  }
+  expect_error(ErrorKind::kOutput, "--cache-text is '" + path,
+               [&] { draw_with_cache(path, job()); });
 }
 
 }  // namespace

@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "kernels/check.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 const std::vector<float> kLogits{1.5f, -2.0f, 3.0f, 0.0f, 3.0f, 2.25f, -8.0f};
@@ -114,29 +115,19 @@ TEST(TokenSampler, RefusesWhatCannotBe) {
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     std::vector<float> logits = kLogits;
     logits[4] = bad;
-    try {
-      choose_token(logits, {}, 0, 17);
-      FAIL();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kNonFinite);
-      EXPECT_NE(std::string(error.what()).find("token 4 at position 17"), std::string::npos);
-    }
+    expect_error(ErrorKind::kNonFinite, "token 4 at position 17",
+                 [&] { choose_token(logits, {}, 0, 17); });
   }
   const auto refused = [](const TokenSampling& sampling) {
-    try {
-      sampling.check();
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return error_of([&] { sampling.check(); });
   };
-  EXPECT_NE(refused({.temperature = -0.5}).find("temperature is -0.5"), std::string::npos);
-  EXPECT_NE(refused({.temperature = std::nan("")}).find("temperature"), std::string::npos);
-  EXPECT_NE(refused({.top_p = 0}).find("top-p is 0"), std::string::npos);
-  EXPECT_NE(refused({.top_p = 1.5}).find("top-p is 1.5"), std::string::npos);
-  EXPECT_NE(refused({.top_k = -1}).find("top-k is -1"), std::string::npos);
+  EXPECT_TRUE(contains(refused({.temperature = -0.5}), "temperature is -0.5"));
+  EXPECT_TRUE(contains(refused({.temperature = std::nan("")}), "temperature"));
+  EXPECT_TRUE(contains(refused({.top_p = 0}), "top-p is 0"));
+  EXPECT_TRUE(contains(refused({.top_p = 1.5}), "top-p is 1.5"));
+  EXPECT_TRUE(contains(refused({.top_k = -1}), "top-k is -1"));
   EXPECT_EQ(refused({.temperature = 2, .top_p = 1, .top_k = 3}), "");
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

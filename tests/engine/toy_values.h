@@ -4,7 +4,10 @@
 
 #include <array>
 #include <cmath>
+#include <mutex>
 
+#include "engine/sampling/guidance.h"
+#include "engine/schedules/denoiser.h"
 #include "kernels/copy.h"
 #include "kernels/tensor.h"
 #include "tests/engine/lambda_host.h"
@@ -76,5 +79,41 @@ inline Job toy_job(const JobFacts& facts, LambdaHost& host, float (&prompts)[2],
           .prompts = {TensorView(&prompts[0], DType::kF32, {1, 1})},
           .negative = TensorView(&prompts[1], DType::kF32, {1, 1})};
 }
+
+// One rank of a toy's denoising: its model, its plan and its job.
+struct ToyRank {
+  Stream stream = Stream::cpu(1);
+  Arena arena;
+  ToyValuesExperts experts;
+  RankPlacement placement;
+  float prompts[2] = {0.5f, -0.5f};
+  DenoisePlanConfig config;
+  LambdaHost host;
+  Job job;
+
+  // `noise` must outlive it.
+  ToyRank(Communicator& world, const Layout& layout, const JobFacts& facts, const Sequence& all,
+          const TensorView& noise)
+      : placement(RankPlacement::of(world, layout)),
+        config(staged_config(placement, experts.traits(), DType::kF32, all, facts.patches)),
+        job(toy_job(facts, host, prompts, noise)) {
+    config.steps.assign(facts.sampler.steps(),
+                        {.model = 0, .branches = guidance_branches(facts.guidance[0])});
+    config.blocks = {ToyValues::kBlocks};
+  }
+  Denoiser denoiser() { return Denoiser({stream, arena, experts, placement}); }
+  // Stores the latent, of which every rank that receives it must have the same bits.
+  void keep_latent(Tensor& latent, std::mutex& mutex) {
+    host.on_take = [&](const Segment&, const TensorView& taken) {
+      Tensor copied(DType::kF32, ToyValues::kShape);
+      copy(stream, taken, copied);
+      const std::scoped_lock lock(mutex);
+      if (latent) {
+        EXPECT_TRUE(same_bits(latent, copied));
+      }
+      latent = std::move(copied);
+    };
+  }
+};
 
 }  // namespace weft::test

@@ -9,12 +9,8 @@
 #include "io/writable.h"
 #include "tests/io/io_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::expect_error;
-using test::read_bytes;
-using test::TempDir;
 
 TEST(AtomicFile, AppearsOnlyWhenCommitted) {
   TempDir dir;
@@ -111,4 +107,4 @@ TEST(Sha256, KnownDigests) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

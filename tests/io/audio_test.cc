@@ -11,11 +11,8 @@
 #include "tests/io/io_testing.h"
 #include "tests/io/sound_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::expect_error;
-using test::TempDir;
 
 // A pipe whose ends close themselves.
 struct Pipe {
@@ -281,4 +278,4 @@ TEST(Resampled, IsTheResamplerOverASource) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -3,19 +3,13 @@
 #include "tests/io/byte_bpe_testing.h"
 #include "tests/io/io_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::byte_bpe_json;
-using test::byte_level;
-using test::expect_error;
-using test::sequence;
-using test::split_by;
 
 // Returns a tokenizer.json with `value` at a JSON pointer.
 nlohmann::json with(const char* pointer, const nlohmann::json& value) {
   auto file = byte_bpe_json({{"a", "b"}});
-  test::add_token(file, "<s>", true);
+  add_token(file, "<s>", true);
   file[nlohmann::json::json_pointer(pointer)] = value;
   return file;
 }
@@ -23,7 +17,7 @@ nlohmann::json with(const char* pointer, const nlohmann::json& value) {
 void expect_refused_with(const char* pointer, const nlohmann::json& value,
                          const std::string& part) {
   SCOPED_TRACE(std::string(pointer) + " " + value.dump());
-  expect_error(ErrorKind::kModel, part, [&] { test::tokenizer_of(with(pointer, value)); });
+  expect_error(ErrorKind::kModel, part, [&] { tokenizer_of(with(pointer, value)); });
 }
 
 TEST(ByteBpeFile, FaultsNameTheirField) {
@@ -43,7 +37,7 @@ TEST(ByteBpeFile, FaultsNameTheirField) {
   auto short_of_a_byte = byte_bpe_json({});
   short_of_a_byte["model"]["vocab"].erase("a");
   expect_error(ErrorKind::kModel, "model: \"vocab\" lacks the byte 97, spelled \"a\"",
-               [&] { test::tokenizer_of(short_of_a_byte); });
+               [&] { tokenizer_of(short_of_a_byte); });
   expect_refused_with("/model/vocab/zz", -1, "vocab");
   expect_refused_with("/model/vocab/zz", 1 << 21, "vocab");
   expect_refused_with("/model/vocab/zz", "1", "vocab");
@@ -116,4 +110,4 @@ TEST(ByteBpeFile, CutAnywhereItIsRefused) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -9,15 +9,11 @@
 #include "io/text/normal_form.h"
 #include "tests/io/byte_bpe_testing.h"
 #include "tests/io/io_testing.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
-using test::byte_bpe_json;
-using test::byte_level;
-using test::sequence;
-using test::split_by;
-using test::tokenizer_of;
 using Ids = std::vector<int32_t>;
 
 std::string nfc(std::string_view text) { return encode_utf8(to_nfc(decode_utf8(text))); }
@@ -42,8 +38,7 @@ INSTANTIATE_TEST_SUITE_P(Models, ByteBpeGolden,
                                          "tokenizer_bpe_llama3"));
 
 // Byte-pair encoding by its definition: repeatedly applies the lowest merge, leftmost first.
-Ids slow_bpe(const std::string& text, const test::BytePairs& merges,
-             const ByteBpeTokenizer& tokenizer) {
+Ids slow_bpe(const std::string& text, const BytePairs& merges, const ByteBpeTokenizer& tokenizer) {
   std::vector<std::string> parts;
   for (const char byte : text) parts.emplace_back(1, byte);
   for (;;) {
@@ -90,19 +85,14 @@ TEST(ByteBpe, AFolderMayHoldVocabularyAndMergesApart) {
     EXPECT_EQ(tokenizer.encode(spec["texts"][i].get<std::string>()),
               spec.at("ids").at(i).get<Ids>());
   const auto message = [&] {
-    try {
-      ByteBpeTokenizer::open_folder(folder);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return test::error_of([&] { ByteBpeTokenizer::open_folder(folder); });
   };
   std::ofstream(folder + "/tokenizer_config.json") << R"({"added_tokens_decoder": {"x": {}}})";
-  EXPECT_NE(message().find("added_tokens_decoder: \"x\""), std::string::npos) << message();
+  EXPECT_TRUE(contains(message(), "added_tokens_decoder: \"x\""));
   fs::remove(folder + "/merges.txt");
   EXPECT_NE(message(), "");
   fs::remove(folder + "/vocab.json");
-  EXPECT_NE(message().find("tokenizer.json"), std::string::npos) << message();
+  EXPECT_TRUE(contains(message(), "tokenizer.json"));
   fs::remove_all(folder);
 }
 
@@ -111,7 +101,7 @@ TEST(ByteBpe, EqualsTheSlowDefinitionOnRandomVocabularies) {
   int64_t merged = 0;
   for (int vocabulary = 0; vocabulary < 40; ++vocabulary) {
     const std::string letters = std::string("abc\xc3\xa9").substr(0, 2 + 3 * (vocabulary % 2));
-    const test::BytePairs merges = test::random_merges(random, letters, 5 + vocabulary);
+    const BytePairs merges = random_merges(random, letters, 5 + vocabulary);
     const auto tokenizer = tokenizer_of(byte_bpe_json(merges));
     for (int i = 0; i < 30; ++i) {
       std::string text;
@@ -128,11 +118,11 @@ TEST(ByteBpe, EqualsTheSlowDefinitionOnRandomVocabularies) {
 
 TEST(ByteBpe, DecodesWhatItEncodesInNormalForm) {
   std::mt19937 random(2);
-  const auto merges = test::random_merges(random, "ab \xc3\xa9\xe7\x8c\xab", 60);
+  const auto merges = random_merges(random, "ab \xc3\xa9\xe7\x8c\xab", 60);
   const auto tokenizer = tokenizer_of(byte_bpe_json(merges));
   for (int i = 0; i < 400; ++i) {
-    const std::string text = i % 2 ? test::random_text(random, random() % 60)
-                                   : test::random_bytes(random, random() % 60);
+    const std::string text =
+        i % 2 ? random_text(random, random() % 60) : random_bytes(random, random() % 60);
     for (const AddedTokens added : {AddedTokens::kSplit, AddedTokens::kAsText}) {
       const Ids ids = tokenizer.encode(text, added);
       EXPECT_EQ(tokenizer.decode(ids), nfc(text)) << i;
@@ -151,7 +141,7 @@ TEST(ByteBpe, LongWordsAreNotQuadratic) {
 TEST(ByteBpe, AddedTokensComeFirstAndTheLongestWins) {
   auto file = byte_bpe_json({});
   for (const char* content : {"<|im|>", "<|im_start|>", "<|im", "|>x", " "})
-    test::add_token(file, content, content[0] == '<');
+    add_token(file, content, content[0] == '<');
   const auto t = tokenizer_of(file);
   EXPECT_EQ(t.size(), 261);
   EXPECT_EQ(t.id_of("<|im_start|>"), 257);
@@ -171,8 +161,8 @@ TEST(ByteBpe, AddedTokensComeFirstAndTheLongestWins) {
 
 TEST(ByteBpe, TokensOfTheNormalisedTextAreFoundThere) {
   auto file = byte_bpe_json({});
-  test::add_token(file, "\xc3\xa9!", false, true);
-  test::add_token(file, "\xc3\xa9?", false, false);
+  add_token(file, "\xc3\xa9!", false, true);
+  add_token(file, "\xc3\xa9?", false, false);
   const auto t = tokenizer_of(file);
   EXPECT_EQ(t.encode("\xc3\xa9!"), Ids{256});
   EXPECT_EQ(t.encode("e\xcc\x81!"), Ids{256});
@@ -182,7 +172,7 @@ TEST(ByteBpe, TokensOfTheNormalisedTextAreFoundThere) {
 
 TEST(ByteBpe, PartsReadAsOneTextAndBringNoTokensIn) {
   auto file = byte_bpe_json({{"\n", "\n"}, {"a", "b"}});
-  test::add_token(file, "<s>", true);
+  add_token(file, "<s>", true);
   const auto t = tokenizer_of(file);
   const TextPart parts[] = {{"<s>a"}, {"b<s>\n", AddedTokens::kAsText}, {"\n<"}, {"s>"}};
   EXPECT_EQ(t.encode(parts), (Ids{258, 257, '<', 's', '>', 256, '<', 's', '>'}));
@@ -256,13 +246,13 @@ TEST(ByteBpe, ATemplateThatAddsNothingIsAccepted) {
 
 TEST(StreamingDecoder, GivesWholeCharactersAndAllOfTheText) {
   std::mt19937 random(3);
-  auto file = byte_bpe_json(test::random_merges(random, "\xe7\x8c\xab\xf0\x9f\x9a\x80 ", 60));
-  test::add_token(file, "<|end|>", true);
+  auto file = byte_bpe_json(random_merges(random, "\xe7\x8c\xab\xf0\x9f\x9a\x80 ", 60));
+  add_token(file, "<|end|>", true);
   const auto t = tokenizer_of(file);
   for (int i = 0; i < 500; ++i) {
     Ids ids;
     if (i % 2)
-      ids = t.encode(test::random_text(random, random() % 20), AddedTokens::kAsText);
+      ids = t.encode(random_text(random, random() % 20), AddedTokens::kAsText);
     else
       for (uint32_t n = random() % 30; n > 0; --n)
         ids.push_back(static_cast<int32_t>(random() % (t.size() + 2)) - 1);
@@ -300,4 +290,4 @@ TEST(StreamingDecoder, HoldsBackOnlyWhatCanStillBecomeACharacter) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -3,7 +3,7 @@
 #include "tests/io/byte_bpe_testing.h"
 #include "tests/io/io_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 std::string joined(const std::vector<TextPart>& parts) {
@@ -28,10 +28,10 @@ TEST(Chatml, IsQwen3s) {
 }
 
 TEST(Chatml, ContentsBringNoTokensIn) {
-  auto file = test::byte_bpe_json({{"\n", "\n"}, {"r", "\n"}});
-  for (const char* token : {"<|im_start|>", "<|im_end|>"}) test::add_token(file, token, true);
-  for (const char* token : {"<think>", "</think>"}) test::add_token(file, token, false);
-  const auto t = test::tokenizer_of(file);
+  auto file = byte_bpe_json({{"\n", "\n"}, {"r", "\n"}});
+  for (const char* token : {"<|im_start|>", "<|im_end|>"}) add_token(file, token, true);
+  for (const char* token : {"<think>", "</think>"}) add_token(file, token, false);
+  const auto t = tokenizer_of(file);
   const auto added = [&](const std::string& content, Thinking thinking) {
     const std::vector<ChatTurn> turns = {{ChatRole::kUser, content}};
     std::vector<int32_t> ids;
@@ -49,15 +49,14 @@ TEST(Chatml, ContentsBringNoTokensIn) {
 
 // If the contents contain no added token, encoding the parts gives the ids of the whole text.
 TEST(Chatml, PartsGiveTheIdsOfTheWholeText) {
-  auto file = test::byte_bpe_json({{"\n", "\n"}, {" ", " "}, {"e", "r"}});
-  for (const char* token : {"<|im_start|>", "<|im_end|>"}) test::add_token(file, token, true);
-  const auto t = test::tokenizer_of(file);
+  auto file = byte_bpe_json({{"\n", "\n"}, {" ", " "}, {"e", "r"}});
+  for (const char* token : {"<|im_start|>", "<|im_end|>"}) add_token(file, token, true);
+  const auto t = tokenizer_of(file);
   std::mt19937 random(5);
   for (int i = 0; i < 200; ++i) {
     std::vector<ChatTurn> turns;
     for (uint32_t n = random() % 4; n > 0; --n)
-      turns.push_back(
-          {static_cast<ChatRole>(random() % 3), test::random_text(random, random() % 9)});
+      turns.push_back({static_cast<ChatRole>(random() % 3), random_text(random, random() % 9)});
     const auto parts = chatml_prompt(turns, Thinking::kOn);
     EXPECT_EQ(t.encode(parts), t.encode(joined(parts)));
   }
@@ -71,4 +70,4 @@ TEST(Chatml, ThoughtsAreLeftOut) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -6,11 +6,9 @@
 #include "io/text/byte_alphabet.h"
 #include "tests/io/io_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
-using test::expect_error;
-using test::TempDir;
 const std::string kCase = "tests/golden/tokenizer_clip";
 
 // A vocabulary of all bytes, inside and at the end of a word, of "re", "red</w>" and the two ends.
@@ -99,4 +97,4 @@ TEST(ClipTokenizer, FaultsAreNamed) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -7,8 +7,9 @@
 #include <thread>
 
 #include "kernels/check.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 Frame numbered(int value) {
@@ -53,13 +54,7 @@ TEST(FrameQueue, CancelReachesAWaitingProducer) {
   FrameQueue queue(1);
   queue.push(numbered(0));
   std::string seen;
-  std::thread producer([&] {
-    try {
-      queue.push(numbered(1));
-    } catch (const Error& error) {
-      seen = error.what();
-    }
-  });
+  std::thread producer([&] { seen = error_of([&] { queue.push(numbered(1)); }); });
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
   queue.cancel(std::make_exception_ptr(Error(ErrorKind::kOutput, "the disk is full")));
   producer.join();
@@ -70,13 +65,7 @@ TEST(FrameQueue, CancelReachesAWaitingProducer) {
 TEST(FrameQueue, CancelReachesAWaitingConsumerAndTheFirstOneCounts) {
   FrameQueue queue(1);
   std::string seen;
-  std::thread consumer([&] {
-    try {
-      queue.pop();
-    } catch (const Error& error) {
-      seen = error.what();
-    }
-  });
+  std::thread consumer([&] { seen = error_of([&] { queue.pop(); }); });
   queue.cancel(std::make_exception_ptr(Error(ErrorKind::kNonFinite, "first")));
   queue.cancel(std::make_exception_ptr(Error(ErrorKind::kOutput, "second")));
   consumer.join();
@@ -84,4 +73,4 @@ TEST(FrameQueue, CancelReachesAWaitingConsumerAndTheFirstOneCounts) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

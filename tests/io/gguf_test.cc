@@ -7,18 +7,11 @@
 #include "kernels/convert.h"
 #include "tests/io/gguf_testing.h"
 #include "tests/io/io_testing.h"
+#include "tests/support/error_of.h"
 #include "tests/support/stored_matrices.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::expect_error;
-using test::gguf_entry;
-using test::gguf_tensor;
-using test::gguf_text;
-using test::GgufBytes;
-using test::le;
-using test::TempDir;
 
 constexpr uint32_t kTypeIds[] = {0, 1, 30, 8, 2, 3, 6, 7, 10, 11, 12, 13, 14};
 
@@ -219,7 +212,7 @@ TEST(Gguf, EveryQuantisedTypeHasTheValuesOfItsDefinition) {
     for (int i = 0; i < kBlocks * type->bytes; ++i) data += static_cast<char>(random());
     // Scales that are not finite would hide the rest: their exponents are made small.
     for (int b = 0; b < kBlocks; ++b)
-      for (const int half : test::half_places(*type->quantised)) {
+      for (const int half : half_places(*type->quantised)) {
         char& upper = data[static_cast<size_t>(b * type->bytes + half + 1)];
         upper = static_cast<char>(upper & 0xb7);
       }
@@ -279,7 +272,7 @@ TEST(Gguf, QuantisedTypesHaveTheValuesOfGgufPy) {
     for (int64_t i = 0; i < 2 * type.bytes; ++i) bytes.data += static_cast<char>(i * 37 + 11);
     for (int block = 0; block < 2; ++block) {
       std::string scale("\0\x2c", 2);
-      for (const int half : test::half_places(*type.quantised)) {
+      for (const int half : half_places(*type.quantised)) {
         bytes.data.replace(static_cast<size_t>(block * type.bytes + half), 2, scale);
         scale = std::string("\0\x38", 2);
       }
@@ -331,7 +324,7 @@ TEST(Gguf, EveryByteChanged) {
         ++read;
       } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::kModel) << error.what();
-        EXPECT_NE(std::string(error.what()).find("x.gguf"), std::string::npos) << error.what();
+        EXPECT_TRUE(contains(error.what(), "x.gguf"));
         ++refused;
       }
     }
@@ -442,4 +435,4 @@ TEST(Gguf, TensorsThatAreNotWhatTheyMustBe) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

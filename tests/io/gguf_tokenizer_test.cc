@@ -8,14 +8,8 @@
 #include "tests/io/gguf_testing.h"
 #include "tests/io/io_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::expect_error;
-using test::gguf_entry;
-using test::gguf_text;
-using test::GgufBytes;
-using test::le;
 
 std::string list(const std::string& key, uint32_t type, uint64_t count, const std::string& bytes) {
   return gguf_entry("tokenizer.ggml." + key, 9, le(type) + le(count) + bytes);
@@ -159,4 +153,4 @@ TEST(ByteBpeLists, TokensStandOnce) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -9,7 +9,7 @@
 #include "kernels/check.h"
 #include "tests/io/media_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -38,7 +38,7 @@ TEST(Png, SinkRefusesASecondFrameAndLeavesNothing) {
   {
     auto sink = make_sink(folder / "a.png", settings, Overwrite::kRefuse);
     sink->push(test_picture(8, 8, 0));
-    EXPECT_EQ(error_of([&] { sink->push(test_picture(8, 8, 1)); }), ErrorKind::kUsage);
+    EXPECT_EQ(error_kind([&] { sink->push(test_picture(8, 8, 1)); }), ErrorKind::kUsage);
   }
   EXPECT_TRUE(folder.entries().empty());
 }
@@ -62,7 +62,7 @@ TEST(Png, FolderOfFramesAppearsWhole) {
   EXPECT_FALSE(fs::exists(folder / "deep/.frames.part"));
 
   // The folder exists now. It is refused without kReplace, and replaced completely with it.
-  EXPECT_EQ(error_of([&] { make_sink(folder / "deep/frames/", settings, Overwrite::kRefuse); }),
+  EXPECT_EQ(error_kind([&] { make_sink(folder / "deep/frames/", settings, Overwrite::kRefuse); }),
             ErrorKind::kOutput);
   sink = make_sink(folder / "deep/frames/", settings, Overwrite::kReplace);
   sink->push(test_picture(8, 8, 9));
@@ -73,7 +73,7 @@ TEST(Png, FolderOfFramesAppearsWhole) {
 
   // A folder that contains anything else is never replaced.
   std::ofstream(folder / "deep/frames/notes.txt") << "mine";
-  EXPECT_EQ(error_of([&] { make_sink(folder / "deep/frames/", settings, Overwrite::kReplace); }),
+  EXPECT_EQ(error_kind([&] { make_sink(folder / "deep/frames/", settings, Overwrite::kReplace); }),
             ErrorKind::kOutput);
   EXPECT_TRUE(fs::exists(folder / "deep/frames/notes.txt"));
 }
@@ -91,7 +91,7 @@ TEST(Png, HostileFilesAreRefused) {
   const std::string good = encode_png(test_picture(16, 16, 0), {});
   const auto refused = [&](const std::string& name, const std::string& bytes) {
     std::ofstream(folder / name, std::ios::binary) << bytes;
-    return error_of([&] { read_png(folder / name); });
+    return error_kind([&] { read_png(folder / name); });
   };
   EXPECT_EQ(refused("empty", ""), ErrorKind::kMedia);
   EXPECT_EQ(refused("text", "hello, this is no picture"), ErrorKind::kMedia);
@@ -103,8 +103,8 @@ TEST(Png, HostileFilesAreRefused) {
   std::string huge = good;
   huge[18] = 0x7f;  // width 32,528: the side limit (its checksum is wrong too)
   EXPECT_EQ(refused("huge", huge), ErrorKind::kMedia);
-  EXPECT_EQ(error_of([&] { read_png(folder / "none.png"); }), ErrorKind::kMedia);
-  EXPECT_EQ(error_of([&] { read_png(folder.path()); }), ErrorKind::kMedia);
+  EXPECT_EQ(error_kind([&] { read_png(folder / "none.png"); }), ErrorKind::kMedia);
+  EXPECT_EQ(error_kind([&] { read_png(folder.path()); }), ErrorKind::kMedia);
 }
 
 TEST(Png, FaultsOfTheOutputAreOneLineAndLeaveNothing) {
@@ -127,4 +127,4 @@ TEST(Png, FaultsOfTheOutputAreOneLineAndLeaveNothing) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

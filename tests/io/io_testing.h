@@ -1,5 +1,5 @@
 #pragma once
-// Shared by the io tests: a folder that is removed with the test, and the check of an Error's text.
+// Shared by the io tests: a folder that is removed with the test.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kernels/check.h"
+#include "tests/support/error_of.h"
 
 namespace weft::test {
 
@@ -41,22 +42,6 @@ class TempDir {
 inline std::string read_bytes(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// Expects that f() throws an Error of this kind with one line that contains `part`.
-template <class F>
-void expect_error(ErrorKind kind, const std::string& part, F&& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    const std::string message = error.what();
-    EXPECT_EQ(error.kind(), kind) << message;
-    EXPECT_NE(message.find(part), message.npos) << "wanted '" << part << "' in: " << message;
-    EXPECT_EQ(message.find('\n'), message.npos) << message;
-    EXPECT_LT(message.size(), 2000u);
-    return;
-  }
-  ADD_FAILURE() << "no Error; wanted '" << part << "'";
 }
 
 }  // namespace weft::test

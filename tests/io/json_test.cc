@@ -5,12 +5,10 @@
 
 #include "tests/io/io_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 using nlohmann::json;
-using test::expect_error;
-using test::TempDir;
 
 void expect_json_refused(const std::string& text, const std::string& part,
                          JsonDialect dialect = JsonDialect::kStrict,
@@ -184,4 +182,4 @@ TEST(Json, ReadsItsFields) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

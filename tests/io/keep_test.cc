@@ -9,7 +9,7 @@
 #include "tests/io/io_testing.h"
 #include "tests/io/media_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -60,7 +60,7 @@ void expect_same_files(const TempFolder& folder, const TempFolder& whole) {
   EXPECT_EQ(folder.entries(), whole.entries());
   for (const std::string& name : whole.entries())
     if (fs::is_regular_file(whole / name)) {
-      EXPECT_TRUE(test::read_bytes(folder / name) == test::read_bytes(whole / name)) << name;
+      EXPECT_TRUE(read_bytes(folder / name) == read_bytes(whole / name)) << name;
     }
 }
 
@@ -197,9 +197,7 @@ TEST(KeptSegments, AreNotWrittenAgain) {
       const std::string path = segment_path(folder / "a.mp4", index);
       EXPECT_EQ(read_video(path).size(), index < 3 ? 6u : 5u) << kept;
       if (kept % 4 == 1 || kept % 6 == 0) {  // at a cut
-        EXPECT_TRUE(test::read_bytes(path) ==
-                    test::read_bytes(segment_path(whole / "a.mp4", index)))
-            << kept;
+        EXPECT_TRUE(read_bytes(path) == read_bytes(segment_path(whole / "a.mp4", index))) << kept;
       }
     }
   }
@@ -220,4 +218,4 @@ TEST(KeptSegments, ThatAreGoneAreAnError) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

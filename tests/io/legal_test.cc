@@ -5,20 +5,10 @@
 #include "io/media_time.h"
 #include "io/nearest.h"
 #include "tests/io/io_testing.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-template <class Read>
-std::string legal_refusal(Read read) {
-  try {
-    read();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    return error.what();
-  }
-  return "";
-}
 
 GivenText steps(const std::string& text) { return {text, "--steps", "1 ... 1000"}; }
 
@@ -27,10 +17,10 @@ TEST(Legal, NumbersLieInTheirRange) {
   EXPECT_EQ(steps("1000").whole_number(), 1000);
   EXPECT_EQ(steps("2.5").number(), 2.5);
   const auto whole = [](const char* text) {
-    return legal_refusal([&] { (void)steps(text).whole_number(); });
+    return error_of([&] { (void)steps(text).whole_number(); }, ErrorKind::kUsage);
   };
   const auto real = [](const char* text) {
-    return legal_refusal([&] { (void)steps(text).number(); });
+    return error_of([&] { (void)steps(text).number(); }, ErrorKind::kUsage);
   };
   EXPECT_EQ(whole("0"), "--steps is 0, legal: 1 ... 1000; nearest: 1");
   EXPECT_EQ(real("1000.5"), "--steps is 1000.5, legal: 1 ... 1000; nearest: 1000");
@@ -73,23 +63,25 @@ TEST(Legal, RatesAreFractionsAndThoseOfNtscAreExact) {
   }
   for (const char* text : {"", "/", "30/", "/2", "30/0", "0/5", "-30/1", "30/-1", "3e1/1", "1/2/3",
                            "30 / 1", "a/b", "1234567890/1"})
-    EXPECT_NE(legal_refusal([&] { (void)fps(text).rate(); }).find("--fps is '"), std::string::npos)
+    EXPECT_TRUE(
+        contains(error_of([&] { (void)fps(text).rate(); }, ErrorKind::kUsage), "--fps is '"))
         << text;
-  EXPECT_EQ(legal_refusal([&] { (void)fps("1/11").rate(); }),
+  EXPECT_EQ(error_of([&] { (void)fps("1/11").rate(); }, ErrorKind::kUsage),
             "--fps is 1/11, legal: 0.1 ... 1000; nearest: 0.1");
   for (const char* text : {"0x1p3", " 24", "2_4", "1,5"})
-    EXPECT_FALSE(legal_refusal([&] { (void)fps(text).number(); }).empty()) << text;
+    EXPECT_FALSE(error_of([&] { (void)fps(text).number(); }, ErrorKind::kUsage).empty()) << text;
 }
 
 TEST(Legal, TextsAreOneOfTheirSet) {
   const auto rng = [](const char* text) { return GivenText{text, "--rng", "portable|torch-cpu"}; };
   EXPECT_EQ(rng("torch-cpu").one_of(), "torch-cpu");
-  EXPECT_EQ(legal_refusal([&] { rng("torchcpu").one_of(); }),
+  EXPECT_EQ(error_of([&] { rng("torchcpu").one_of(); }, ErrorKind::kUsage),
             "--rng is 'torchcpu', legal: portable|torch-cpu; did you mean torch-cpu?");
-  EXPECT_EQ(legal_refusal([&] { rng("").one_of(); }), "--rng is '', legal: portable|torch-cpu");
+  EXPECT_EQ(error_of([&] { rng("").one_of(); }, ErrorKind::kUsage),
+            "--rng is '', legal: portable|torch-cpu");
   EXPECT_EQ(split("a||b c|", '|'), (std::vector<std::string>{"a", "b c"}));
   EXPECT_EQ(did_you_mean(""), "");
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

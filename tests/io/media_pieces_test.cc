@@ -13,12 +13,12 @@
 #include "tests/io/io_testing.h"
 #include "tests/io/media_testing.h"
 #include "tests/io/sound_testing.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 using ffmpeg::Owner;
-using test::expect_error;
 
 constexpr int kRate = 16000, kHop = 640, kWidth = 96, kHeight = 64;
 constexpr int kFragment = 2, kDistance = 12;  // pictures of a fragment; between key pictures
@@ -250,8 +250,8 @@ TEST(MediaPieces, EveryJpegIsAPictureOfItsOwn) {
     EXPECT_TRUE(piece.key) << piece.first;
     const std::string bytes(piece.bytes.begin(), piece.bytes.end());
     EXPECT_EQ(bytes.substr(0, 3), "\xFF\xD8\xFF");
-    EXPECT_NE(bytes.find("\xFF\xC0"), std::string::npos) << "baseline";
-    EXPECT_NE(bytes.find("JFIF"), std::string::npos);
+    EXPECT_TRUE(contains(bytes, "\xFF\xC0")) << "baseline";
+    EXPECT_TRUE(contains(bytes, "JFIF"));
     EXPECT_EQ(bytes.substr(bytes.size() - 2), "\xFF\xD9");
     EXPECT_GE(least_psnr(AV_CODEC_ID_MJPEG, {&piece, 1}), 41) << "measured: 42.11";
   }
@@ -307,4 +307,4 @@ TEST(MediaPieces, EqualPicturesGiveEqualBytes) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -8,12 +8,12 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "io/media/frame.h"
 #include "kernels/check.h"
+#include "tests/support/error_of.h"
 
 namespace weft {
 
@@ -57,29 +57,12 @@ inline Frame test_picture(int width, int height, int t) {
   return frame;
 }
 
-// Returns the kind of the Error that `call` throws, or nullopt if it throws none.
-template <class Call>
-std::optional<ErrorKind> error_of(Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.kind();
-  }
-  return std::nullopt;
-}
-
 // Expects that `call` throws an Error of that kind whose text is one readable line.
 template <class Call>
 void expect_output_error(Call&& call, ErrorKind kind = ErrorKind::kOutput) {
-  try {
-    call();
-    ADD_FAILURE() << "no error";
-  } catch (const Error& error) {
-    const std::string text = error.what();
-    EXPECT_EQ(error.kind(), kind) << text;
-    EXPECT_EQ(text.find('\n'), std::string::npos) << text;
-    EXPECT_GT(text.size(), 20u) << text;
-  }
+  const std::string text = test::thrown_error(call, kind);
+  EXPECT_FALSE(test::contains(text, "\n"));
+  EXPECT_GT(text.size(), 20u) << text;
 }
 
 // While this object exists, writes beyond `bytes` in any file fail with EFBIG. It simulates a full

@@ -15,11 +15,8 @@
 #include "tests/io/media_testing.h"
 #include "tests/io/sound_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::expect_error;
-using test::read_bytes;
 
 constexpr int kMovieRate = 16000, kMovieHop = 640;
 
@@ -335,4 +332,4 @@ TEST(Movie, AReaderThatLeavesIsAnErrorOfOneLine) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

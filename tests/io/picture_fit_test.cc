@@ -9,11 +9,8 @@
 #include "io/weights/tensor_file.h"
 #include "tests/io/io_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::expect_error;
-using test::TempDir;
 
 const TensorFile& expected() {
   static const TensorFile file = TensorFile::open("tests/io/pictures/expected.safetensors");
@@ -149,4 +146,4 @@ TEST(ClipPixels, DefaultsWithoutAFileAndRefusalsThatNameTheField) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

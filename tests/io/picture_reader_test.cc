@@ -14,13 +14,10 @@
 #include "io/weights/tensor_file.h"
 #include "tests/io/io_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 namespace fs = std::filesystem;
-using test::expect_error;
-using test::read_bytes;
-using test::TempDir;
 
 const fs::path kPictures = "tests/io/pictures";
 
@@ -187,4 +184,4 @@ TEST(PictureReader, ScansAreLimited) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

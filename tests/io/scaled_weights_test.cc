@@ -6,11 +6,8 @@
 #include "kernels/convert.h"
 #include "tests/io/io_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::expect_error;
-using test::TempDir;
 
 // Named tensors of a file, in the order of their making.
 struct Parts {
@@ -213,4 +210,4 @@ TEST(ScaledWeights, OtherFormatsAreNamed) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -10,7 +10,7 @@
 #include "tests/io/io_testing.h"
 #include "tests/io/media_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -52,7 +52,7 @@ TEST(Segments, HoldTheFramesOfOneFileInOrder) {
       const int end = std::min(frame + 10, 25);
       push_small(*one, frame, end);
       one->finish();
-      EXPECT_EQ(test::read_bytes(segment_path(path, index)), test::read_bytes(alone)) << index;
+      EXPECT_EQ(read_bytes(segment_path(path, index)), read_bytes(alone)) << index;
       EXPECT_EQ(static_cast<int>(read_video(segment_path(path, index)).size()), end - frame);
       frame = end;
     }
@@ -154,10 +154,10 @@ TEST(Segments, OfAnotherJobAreReplacedOnlyIfAskedFor) {
   EXPECT_EQ(folder.entries().size(), 4u);
   expect_output_error([&] { write("b", Overwrite::kRefuse, 6); });
   EXPECT_EQ(folder.entries().size(), 4u);
-  const std::string before = test::read_bytes(segment_path(path, 0));
+  const std::string before = read_bytes(segment_path(path, 0));
   write("b", Overwrite::kReplace, 6);
   EXPECT_EQ(folder.entries(), (Names{"a.000.mp4", "a.001.mp4"}));
-  EXPECT_NE(test::read_bytes(segment_path(path, 0)), before);
+  EXPECT_NE(read_bytes(segment_path(path, 0)), before);
   // Files that only look alike are nobody's segments.
   std::ofstream(folder / "a.12.mp4") << "x";
   std::ofstream(folder / "a.000x.mp4") << "x";
@@ -166,4 +166,4 @@ TEST(Segments, OfAnotherJobAreReplacedOnlyIfAskedFor) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -4,10 +4,8 @@
 #include "tests/io/byte_bpe_testing.h"
 #include "tests/io/io_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::expect_error;
 
 std::vector<std::string> matches(const std::string& pattern, const std::string& text) {
   const SplitPattern::TimeLimit limit(text.size());
@@ -19,7 +17,7 @@ std::vector<std::string> matches(const std::string& pattern, const std::string& 
 using Strings = std::vector<std::string>;
 
 TEST(SplitPattern, FindsWordsAsQwenSplitsThem) {
-  EXPECT_EQ(matches(test::kQwenPattern, "It'S 12  a\xc3\xa9\n\n  ok!?\r\n \xe7\x8c\xab"),
+  EXPECT_EQ(matches(kQwenPattern, "It'S 12  a\xc3\xa9\n\n  ok!?\r\n \xe7\x8c\xab"),
             (Strings{"It", "'S", " ", "1", "2", " ", " a\xc3\xa9", "\n\n", " ", " ok", "!?\r\n",
                      " \xe7\x8c\xab"}));
 }
@@ -113,7 +111,7 @@ TEST(SplitPattern, LongWaysTakeTime) {
 // A run of white space costs as many retries as it has characters.
 TEST(SplitPattern, LongRunsAreMatched) {
   const std::string spaces(1'000'000, ' ');
-  EXPECT_EQ(matches(test::kQwenPattern, spaces + " a\n"), (Strings{spaces, " a", "\n"}));
+  EXPECT_EQ(matches(kQwenPattern, spaces + " a\n"), (Strings{spaces, " a", "\n"}));
 }
 
 TEST(Utf8, IncompleteTailIsWhatMoreBytesCanComplete) {
@@ -134,4 +132,4 @@ TEST(Utf8, IncompleteTailIsWhatMoreBytesCanComplete) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -9,12 +9,8 @@
 #include "tests/io/io_testing.h"
 #include "tests/support/compare.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::expect_error;
-using test::read_bytes;
-using test::TempDir;
 
 std::string le64(uint64_t value) {
   std::string text;
@@ -345,17 +341,17 @@ TEST(TensorFile, ReadsPartsPastTheMapping) {
     for (int64_t begin = 0; begin <= whole[d]; ++begin)
       for (int64_t count = 0; begin + count <= whole[d]; ++count) {
         const Tensor part = file.read("t", d, begin, count);
-        EXPECT_TRUE(test::bitwise_equal(part, whole.slice(d, begin, count)))
+        EXPECT_TRUE(bitwise_equal(part, whole.slice(d, begin, count)))
             << d << " " << begin << " " << count;
         read += part.view().bytes();
         EXPECT_EQ(file.bytes_read(), read);
       }
   Tensor box(whole.dtype, {2, 2, 3});
   file.read("t", std::array<int64_t, 3>{1, 2, 1}, box);
-  EXPECT_TRUE(test::bitwise_equal(box, whole.slice(0, 1, 2).slice(1, 2, 2).slice(2, 1, 3)));
+  EXPECT_TRUE(bitwise_equal(box, whole.slice(0, 1, 2).slice(1, 2, 2).slice(2, 1, 3)));
   Tensor scalar(whole.dtype, std::span<const int64_t>{});
   file.read("s", {}, scalar);
-  EXPECT_TRUE(test::bitwise_equal(scalar, file.view("s")));
+  EXPECT_TRUE(bitwise_equal(scalar, file.view("s")));
   EXPECT_EQ(file.bytes_read(), read + 24 + 2);
   EXPECT_DEATH(file.read("t", 1, 2, 3), "dim 1 begin 2");
   EXPECT_DEATH(file.read("u", 0, 0, 1), "no tensor u");
@@ -583,4 +579,4 @@ TEST(SizeText, RoundsToOneDecimal) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

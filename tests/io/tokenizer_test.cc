@@ -6,16 +6,13 @@
 #include "tests/io/io_testing.h"
 #include "tests/support/golden_case.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::expect_error;
-using test::TempDir;
 
 class TokenizerGolden : public testing::TestWithParam<const char*> {
  protected:
   std::string folder() const { return std::string("tests/golden/") + GetParam(); }
-  std::string model() const { return test::golden_part(GetParam(), "tokenizer") + "/spiece.model"; }
+  std::string model() const { return golden_part(GetParam(), "tokenizer") + "/spiece.model"; }
 };
 
 TEST_P(TokenizerGolden, IdsAreEqual) {
@@ -93,8 +90,7 @@ TEST(Tokenizer, RefusesWhatIsNoModel) {
                [&] { SentencePieceTokenizer::load(dir.write("empty.model", "")); });
   expect_error(ErrorKind::kModel, "is not a SentencePiece model",
                [&] { SentencePieceTokenizer::load(dir.write("text.model", "hello")); });
-  const std::string model =
-      test::read_bytes(test::golden_part("tokenizer_spm", "tokenizer") + "/spiece.model");
+  const std::string model = read_bytes(golden_part("tokenizer_spm", "tokenizer") + "/spiece.model");
   ASSERT_GT(model.size(), 1000u);
   // A model that is cut anywhere is refused or encodes without harm.
   for (size_t size : {size_t{1}, size_t{100}, size_t{4000}, model.size() / 2, model.size() - 1}) {
@@ -124,4 +120,4 @@ TEST(Tokenizer, ModelMaxLength) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

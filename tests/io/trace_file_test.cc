@@ -8,7 +8,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-namespace weft {
+#include "tests/support/error_of.h"
+
+namespace weft::test {
 namespace {
 
 void record(Recorder& recorder) {
@@ -80,16 +82,10 @@ TEST(TraceFile, OfNothingIsStillJson) {
 
 TEST(TraceFile, NamesSayTheFormat) {
   for (const char* path : {"a", "a.txt", "a.json.zip", "a.gz"}) {
-    try {
-      check_trace_name(path);
-      ADD_FAILURE() << path;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-      EXPECT_NE(std::string(error.what()).find(".json.gz"), std::string::npos) << error.what();
-    }
+    expect_error(ErrorKind::kUsage, ".json.gz", [&] { check_trace_name(path); });
   }
   check_trace_name("a.json");
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

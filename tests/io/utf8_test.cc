@@ -7,18 +7,13 @@
 
 #include "io/json.h"
 #include "kernels/check.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 std::string text_refusal(std::string_view bytes) {
-  try {
-    user_text(bytes, "a.txt");
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    return error.what();
-  }
-  return "";
+  return error_of([&] { user_text(bytes, "a.txt"); }, ErrorKind::kUsage);
 }
 
 TEST(UserText, MarksAreDroppedAndLineEndsAreOne) {
@@ -45,7 +40,7 @@ TEST(UserText, OtherEncodingsAreRefusedByLineAndByte) {
         {"\xfe\xff\0a"sv, "a.txt is in UTF-16 "},
         {"\xff\xfe\0\0a\0\0\0"sv, "a.txt is in UTF-32 "},
         {"\0\0\xfe\xff\0\0\0a"sv, "a.txt is in UTF-32 "}})
-    EXPECT_NE(text_refusal(bytes).find(message), std::string::npos) << text_refusal(bytes);
+    EXPECT_TRUE(contains(text_refusal(bytes), message));
 }
 
 TEST(PathText, IsUtf8AndGivesEveryPathBack) {
@@ -95,4 +90,4 @@ TEST(Utf8, WordsHaveLettersOfAnyScript) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -15,8 +15,9 @@
 #include "io/media/media_probe.h"
 #include "tests/io/io_testing.h"
 #include "tests/io/media_testing.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -138,12 +139,12 @@ TEST(Video, MetadataComesBack) {
 TEST(Video, TheIndexOfAnMp4StandsInFront) {
   const TempFolder folder;
   write_clip(folder / "a.mp4", video_settings(64, 64), 40);
-  const std::string bytes = test::read_bytes(folder / "a.mp4");
+  const std::string bytes = read_bytes(folder / "a.mp4");
   const size_t index = bytes.find("moov"), data = bytes.find("mdat");
   ASSERT_NE(index, std::string::npos);
   ASSERT_NE(data, std::string::npos);
   EXPECT_LT(index, data);
-  EXPECT_EQ(bytes.find("moof"), std::string::npos);
+  EXPECT_FALSE(contains(bytes, "moof"));
 }
 
 TEST(Video, DeterministicBytes) {
@@ -155,8 +156,8 @@ TEST(Video, DeterministicBytes) {
     write_clip(folder / ("a" + std::string(extension)), settings, 20);
     settings.threads = 4;
     write_clip(folder / ("b" + std::string(extension)), settings, 20);
-    EXPECT_TRUE(test::read_bytes(folder / ("a" + std::string(extension))) ==
-                test::read_bytes(folder / ("b" + std::string(extension))))
+    EXPECT_TRUE(read_bytes(folder / ("a" + std::string(extension))) ==
+                read_bytes(folder / ("b" + std::string(extension))))
         << extension;
   }
 }
@@ -182,7 +183,7 @@ TEST(Video, TinyPicturesHaveOneEncoding) {
       sink->push(frame);
     }
     sink->finish();
-    encodings.insert(test::read_bytes(folder / "tiny.mp4"));
+    encodings.insert(read_bytes(folder / "tiny.mp4"));
   }
   EXPECT_EQ(encodings.size(), 1u);
 }
@@ -231,7 +232,7 @@ TEST(Video, AnExistingFileStaysUnlessAskedFor) {
     const TempFolder folder;
     std::ofstream(folder / name) << "mine";
     expect_output_error([&] { write_clip(folder / name, video_settings(32, 32), 2); });
-    EXPECT_EQ(test::read_bytes(folder / name), "mine");
+    EXPECT_EQ(read_bytes(folder / name), "mine");
     write_clip(folder / name, video_settings(32, 32), 2, Overwrite::kReplace);
     EXPECT_EQ(read_video(folder / name).size(), 2u);
 
@@ -242,7 +243,7 @@ TEST(Video, AnExistingFileStaysUnlessAskedFor) {
     std::ofstream(folder / ("b" + std::string(name))) << "late";
     expect_output_error([&] { sink->finish(); });
     sink.reset();
-    EXPECT_EQ(test::read_bytes(folder / ("b" + std::string(name))), "late");
+    EXPECT_EQ(read_bytes(folder / ("b" + std::string(name))), "late");
     EXPECT_EQ(folder.entries(), (std::vector<std::string>{name, "b" + std::string(name)}));
   }
 }
@@ -337,14 +338,14 @@ TEST(Video, UsageErrorsNameWhatIsLegal) {
 TEST(VideoReader, HostileFilesAreRefused) {
   const TempFolder folder;
   write_clip(folder / "a.mp4", video_settings(64, 64), 20);
-  const std::string good = test::read_bytes(folder / "a.mp4");
+  const std::string good = read_bytes(folder / "a.mp4");
   const auto write = [&](const std::string& name, const std::string& bytes) {
     std::ofstream(folder / name, std::ios::binary) << bytes;
     return folder / name;
   };
   const auto refused = [&](const std::string& path) {
-    return error_of([&] { read_video(path); }) == ErrorKind::kMedia &&
-           error_of([&] { probe_media(path); }) == ErrorKind::kMedia;
+    return error_kind([&] { read_video(path); }) == ErrorKind::kMedia &&
+           error_kind([&] { probe_media(path); }) == ErrorKind::kMedia;
   };
   EXPECT_TRUE(refused(folder / "none.mp4"));
   EXPECT_TRUE(refused(folder.path()));
@@ -371,4 +372,4 @@ TEST(MediaProbe, ReadsPictures) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

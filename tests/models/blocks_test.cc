@@ -8,11 +8,8 @@
 #include "tests/models/slices_testing.h"
 #include "tests/support/compare.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::bitwise_equal;
-using test::waves;
 
 // Acts as the other one of two ranks: adds the values that this rank would send.
 struct TwoParts final : Reducer {
@@ -58,7 +55,7 @@ TEST_F(Blocks, BiasComesAfterTheSum) {
              ours);
   Context one = context(seams.reducer);
   row_linear(one, x, {.packed = pack_linear(stream, weight, bias, DType::kF32), .bias = {}}, whole);
-  EXPECT_LT(test::relative_l2(test::to_f64(ours), test::to_f64(whole)), test::kParallelL2);
+  EXPECT_LT(relative_l2(to_f64(ours), to_f64(whole)), kParallelL2);
 }
 
 TEST_F(Blocks, RmsNormOfHalfAWidthUsesTheWhole) {
@@ -74,8 +71,7 @@ TEST_F(Blocks, RmsNormOfHalfAWidthUsesTheWhole) {
   TwoParts two(sums);
   Context split = context(two);
   full_rms_norm(split, half, d, weight.view().slice(0, 0, d / 2), 1e-6f);
-  EXPECT_LT(test::relative_l2(test::to_f64(half), test::to_f64(whole.view().slice(1, 0, d / 2))),
-            test::kParallelL2);
+  EXPECT_LT(relative_l2(to_f64(half), to_f64(whole.view().slice(1, 0, d / 2))), kParallelL2);
 }
 
 // patchify has the order of a strided convolution's weight, and unpatchify is
@@ -150,4 +146,4 @@ TEST_F(Blocks, ArenaBytesAreWhatAnArenaTakes) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -3,12 +3,9 @@
 #include <cstdio>
 #include <map>
 
-#include "kernels/ops.h"
 #include "models/clip_towers/text.h"
 #include "models/clip_towers/vision.h"
-#include "models/footprint.h"
-#include "tests/models/footprint_testing.h"
-#include "tests/models/slices_testing.h"
+#include "tests/models/encoder_slices.h"
 #include "tests/support/error_of.h"
 #include "tests/support/golden_case.h"
 
@@ -42,12 +39,8 @@ TEST_P(ClipGolden, Text) {
     EXPECT_TRUE(golden.matches("pooled" + number,
                                out.view().select(0, clip_pooled_row(config, ids)), dtype));
     EXPECT_EQ(arena_.used(), 0u);
-    DryRun dry;
-    const ClipText same = ClipText::load(file, config, dry.stream(), {.dtype = dtype});
-    Context dry_context = seams_.context(dry.stream(), dry.arena(), {}, TokenRanges::all(n));
-    EXPECT_EQ(arena_.high_water(), dry_encode(dry, same, dry_context, ids,
-                                              dry.tensor(DType::kF32, {n, config.blocks.width}))
-                                       .arena);
+    EXPECT_EQ(arena_.high_water(),
+              dry_arena(*make_clip_text_model(config), file, {.dtype = dtype}, ids));
   }
 }
 
@@ -108,10 +101,9 @@ TEST(Clip, ForeignIdsAndLongPromptsAreErrors) {
     Tensor out(DType::kF32, {n, 32});
     return error_of([&] { encoder.encode(context, ids, out); }, ErrorKind::kModel);
   };
-  EXPECT_NE(fault({1, 300}).find("token id 300"), std::string::npos);
-  EXPECT_NE(fault({-1}).find("token id -1"), std::string::npos);
-  EXPECT_NE(fault(std::vector<int32_t>(78, 1)).find("78 ids (legal: at most 77"),
-            std::string::npos);
+  EXPECT_TRUE(contains(fault({1, 300}), "token id 300"));
+  EXPECT_TRUE(contains(fault({-1}), "token id -1"));
+  EXPECT_TRUE(contains(fault(std::vector<int32_t>(78, 1)), "78 ids (legal: at most 77"));
   EXPECT_EQ(fault(std::vector<int32_t>(77, 1)), "");
 }
 
@@ -221,105 +213,51 @@ TEST(Clip, SizesThatFollowFromNoTensorAreNamed) {
   };
   ClipVisionConfig vision{
       .blocks = {.width = 96, .ffn = 64, .heads = 2, .layers = 1, .names = kClipBlockNames}};
-  EXPECT_NE(fault(clip_vision_tensors(vision), false).find("multiples of 80"), std::string::npos);
+  EXPECT_TRUE(contains(fault(clip_vision_tensors(vision), false), "multiples of 80"));
   vision.blocks.width = 160;
   std::vector<TensorSpec> tensors = clip_vision_tensors(vision);
   tensors[0].shape[0] += 1;
-  EXPECT_NE(fault(tensors, false).find("257 patches"), std::string::npos);
+  EXPECT_TRUE(contains(fault(tensors, false), "257 patches"));
   ClipTextConfig text = large_text();
   text.blocks.width = 24;
-  EXPECT_NE(fault(clip_text_tensors(text), true).find("multiples of 64"), std::string::npos);
-  EXPECT_NE(fault({{kClipTokens, {4, 64}}, {kClipFirstLayer, {8, 64}}}, true).find(kClipPositions),
-            std::string::npos);
+  EXPECT_TRUE(contains(fault(clip_text_tensors(text), true), "multiples of 64"));
+  EXPECT_TRUE(
+      contains(fault({{kClipTokens, {4, 64}}, {kClipFirstLayer, {8, 64}}}, true), kClipPositions));
 }
 
-// The width of a tower is split. The parts together equal the whole, also of a file whose names
-// have the prefix of older files, which hold more tensors than the tower.
-class ClipSlices : public testing::Test {
- protected:
-  ~ClipSlices() override { std::remove(path_.c_str()); }
+// The names in a file have the prefix of older files, which hold more tensors than the tower.
+struct SmallTower : EncoderKind {
   static constexpr EncoderBlocksConfig kBlocks{.width = 30,
                                                .ffn = 37,
                                                .heads = 5,
                                                .layers = 3,
                                                .activation = EncoderActivation::kQuickGelu,
                                                .names = kClipBlockNames};
-
-  void write(const std::vector<TensorSpec>& tensors, const std::string& prefix) {
-    NamedTensors spelled;
-    for (auto& [name, tensor] : random_weights(tensors, 5))
-      spelled[prefix + name] = std::move(tensor);
-    spelled[prefix + "embeddings.position_ids"] = Tensor(DType::kF32, {1, 7});
-    spelled["visual_projection.weight"] = Tensor(DType::kF32, {2, 30});
-    write_file(path_, spelled);
+  static std::vector<TensorSpec> others_of(const std::string& prefix) {
+    return {{prefix + "embeddings.position_ids", {1, 7}}, {"visual_projection.weight", {2, 30}}};
   }
-  // Runs `encode` as each of `parts` ranks and returns the first one's rows.
-  template <class Encode>
-  Tensor run(int parts, int64_t rows, const Encode& encode) {
-    std::vector<Tensor> out(static_cast<size_t>(parts));
-    run_parts(parts, [&](int rank, Reducer& reducer) {
-      Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
-      const TensorFile file = TensorFile::open(path_);
-      Arena arena(size_t{1} << 26);
-      SerialSeams seams;
-      Context context{stream, arena, seams.mixer, reducer, seams.halo, {}, TokenRanges::all(rows)};
-      out[rank] = Tensor(DType::kF32, {rows, kBlocks.width});
-      encode(context, file, width_part(kBlocks.heads, kBlocks.ffn, parts, rank), out[rank]);
-    });
-    for (const Tensor& other : out) EXPECT_TRUE(bitwise_equal(other, out[0]));
-    return std::move(out[0]);
-  }
-
-  std::string path_ = testing::TempDir() + "weft_clip_slices_" +
-                      testing::UnitTest::GetInstance()->current_test_info()->name() +
-                      ".safetensors";
 };
-
-TEST_F(ClipSlices, OfTextAreTheWhole) {
-  const ClipTextConfig config{.blocks = kBlocks, .vocab_size = 50};
-  write(clip_text_tensors(config), "text_model.");
-  const auto encode = [&](Context& context, const TensorFile& file, const WidthSlice& width,
-                          const TensorView& out) {
-    std::vector<int32_t> ids;
-    for (int32_t i = 0; i < 19; ++i) ids.push_back(i * 7 % 50);
-    ClipText::load(file, config, context.stream, {.width = width}).encode(context, ids, out);
-  };
-  const std::vector<double> whole = to_f64(run(1, 19, encode));
-  for (int parts = 2; parts <= 5; ++parts)
-    EXPECT_LT(relative_l2(to_f64(run(parts, 19, encode)), whole), kParallelL2) << parts;
-}
-
-// The matrices of the blocks are packed in the format that is asked for.
-TEST_F(ClipSlices, EightBitWeightsAreNear) {
-  const ClipTextConfig config{.blocks = kBlocks, .vocab_size = 50};
-  write(clip_text_tensors(config), "text_model.");
-  const auto encode = [&](WeightFormat weights) {
-    return to_f64(run(
-        1, 3,
-        [&](Context& context, const TensorFile& file, const WidthSlice&, const TensorView& out) {
-          ClipText::load(file, config, context.stream, {.weights = weights})
-              .encode(context, std::vector<int32_t>{4, 9, 2}, out);
-        }));
-  };
-  const double error = relative_l2(encode(WeightFormat::kInt8), encode(WeightFormat::kCompute));
-  EXPECT_GT(error, 1e-4);
-  EXPECT_LT(error, 0.05);
-}
-
-TEST_F(ClipSlices, OfVisionAreTheWhole) {
-  const ClipVisionConfig config{.blocks = kBlocks, .image_size = 12, .patch_size = 4};
-  write(clip_vision_tensors(config), "vision_model.");
-  Tensor pixels(DType::kF32, {3, 12, 12});
-  for (int64_t i = 0; i < pixels.count(); ++i)
-    pixels.as<float>()[i] = static_cast<float>(i % 17) / 8 - 1;
-  const auto encode = [&](Context& context, const TensorFile& file, const WidthSlice& width,
-                          const TensorView& out) {
-    ClipVision::load(file, config, context.stream, {.width = width}).encode(context, pixels, out);
-  };
-  const std::vector<double> whole = to_f64(run(1, config.rows(), encode));
-  for (int parts = 2; parts <= 5; ++parts)
-    EXPECT_LT(relative_l2(to_f64(run(parts, config.rows(), encode)), whole), kParallelL2) << parts;
-}
+struct SmallText : SmallTower {
+  static constexpr const char* kPrefix = "text_model.";
+  static std::vector<TensorSpec> others() { return others_of(kPrefix); }
+  static auto model() { return make_clip_text_model({.blocks = kBlocks, .vocab_size = 50}); }
+  static std::vector<int32_t> input() { return small_prompt(); }
+};
+struct SmallVision : SmallTower {
+  static constexpr const char* kPrefix = "vision_model.";
+  static std::vector<TensorSpec> others() { return others_of(kPrefix); }
+  static auto model() {
+    return make_clip_vision_model({.blocks = kBlocks, .image_size = 12, .patch_size = 4});
+  }
+  static Tensor input() {
+    Tensor pixels(DType::kF32, {3, 12, 12});
+    for (int64_t i = 0; i < pixels.count(); ++i)
+      pixels.as<float>()[i] = static_cast<float>(i % 17) / 8 - 1;
+    return pixels;
+  }
+};
+using SmallTowers = testing::Types<SmallText, SmallVision>;
+INSTANTIATE_TYPED_TEST_SUITE_P(Clip, EncoderSlices, SmallTowers);
 
 }  // namespace
 }  // namespace weft::test

@@ -301,7 +301,7 @@ TEST_P(Configs, RefusalsNameTheFaults) {
   for (const auto& [fields, parts] : GetParam().refused) {
     const std::string message = fault_with(fields);
     for (const std::string& part : parts)
-      EXPECT_NE(message.find(part), std::string::npos)
+      EXPECT_TRUE(contains(message, part))
           << fields << " without " << part << ": '" << message << "'";
   }
 }
@@ -312,7 +312,7 @@ TEST_P(Configs, UnknownKeysAreNamedWithTheKnownOnes) {
   if (GetParam().keys == Keys::kAny)
     EXPECT_EQ(message, "");
   else
-    EXPECT_NE(message.find("unknown: surprise (known: "), std::string::npos) << message;
+    EXPECT_TRUE(contains(message, "unknown: surprise (known: "));
 }
 
 // A field that is not there has a default, or the message names it.

@@ -4,11 +4,10 @@
 
 #include "models/lora/names.h"
 #include "tests/models/lora_testing.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::LoraTest;
 
 std::string spelled(std::string pattern, const std::string& number, const std::string& name) {
   for (const auto& [sign, text] : {std::pair{'#', number}, {'*', name}})
@@ -194,8 +193,8 @@ TEST(LoraGuide, ListsEveryNameThatIsRead) {
       row("other tensors", others);
   std::ifstream file("apps/guide/weights.md");
   const std::string guide{std::istreambuf_iterator<char>(file), {}};
-  EXPECT_NE(guide.find(wanted), std::string::npos) << "apps/guide/weights.md lacks\n" << wanted;
+  EXPECT_TRUE(contains(guide, wanted)) << "apps/guide/weights.md lacks\n" << wanted;
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

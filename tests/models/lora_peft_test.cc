@@ -4,12 +4,10 @@
 
 #include "models/lora/peft_config.h"
 #include "tests/models/lora_testing.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::expect_error;
-using test::LoraTest;
 
 TEST_F(LoraTest, PeftStatesAlphaBesideTheWeights) {
   const std::string q = "transformer.blocks.0.attn1.to_q", name = "blocks.0.attn1.to_q.weight";
@@ -102,7 +100,7 @@ TEST_F(PeftPatterns, TheFirstKeyThatMatchesCounts) {
                     "transformer.r": 1, "transformer.lora_alpha": 4})",
                 [](const std::string& m) { return m.ends_with("to_q") ? 2.0 : 4.0; });
   ASSERT_EQ(notes_.size(), 1u);
-  EXPECT_NE(notes_[0].find("1 keys: \"blocks.0.attn1.to_q\""), std::string::npos) << notes_[0];
+  EXPECT_TRUE(contains(notes_[0], "1 keys: \"blocks.0.attn1.to_q\""));
   expect_alphas(R"({"transformer.alpha_pattern": {"blocks.0.attn1.to_q": 9, "to_q": 2},
                     "transformer.lora_alpha": 4})",
                 [](const std::string& m) {
@@ -117,11 +115,9 @@ TEST_F(PeftPatterns, KeysThatMatchNothingAreNamed) {
                    {"to": 2, "o_q": 2, "attn3.to_q": 2, "attn1": 1}})",
                 [](const std::string&) { return 4.0; });
   ASSERT_EQ(notes_.size(), 1u);
-  EXPECT_NE(notes_[0].find("adapter_config.json: alpha_pattern has keys that apply to no module"),
-            std::string::npos)
-      << notes_[0];
-  EXPECT_NE(notes_[0].find("4 keys: \"to\", \"o_q\", \"attn3.to_q\", \"attn1\""), std::string::npos)
-      << notes_[0];
+  EXPECT_TRUE(
+      contains(notes_[0], "adapter_config.json: alpha_pattern has keys that apply to no module"));
+  EXPECT_TRUE(contains(notes_[0], "4 keys: \"to\", \"o_q\", \"attn3.to_q\", \"attn1\""));
 }
 
 TEST_F(PeftPatterns, RanksAreThoseOfTheFactors) {
@@ -132,7 +128,7 @@ TEST_F(PeftPatterns, RanksAreThoseOfTheFactors) {
   expect_alphas(R"({"transformer.lora_alpha": 4, "transformer.rank_pattern": {"to_w": 2}})",
                 [](const std::string&) { return 4.0; });
   ASSERT_EQ(notes_.size(), 1u);
-  EXPECT_NE(notes_[0].find("rank_pattern has keys"), std::string::npos) << notes_[0];
+  EXPECT_TRUE(contains(notes_[0], "rank_pattern has keys"));
   Given tensors;
   tensors["transformer.blocks.0.attn1.to_q.lora_A.weight"] = tensor_of({4, 24}, 1);
   tensors["transformer.blocks.0.attn1.to_q.lora_B.weight"] = tensor_of({24, 4}, 2);
@@ -213,4 +209,4 @@ TEST_F(PeftPatterns, HostileOnesEnd) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

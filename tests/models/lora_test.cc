@@ -12,13 +12,11 @@
 #include "models/flux/names.h"
 #include "models/z_image/transformer.h"
 #include "tests/models/lora_testing.h"
+#include "tests/support/error_of.h"
 #include "tests/support/single_files.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::expect_error;
-using test::LoraTest;
 
 TEST_F(LoraTest, EveryFamilyOfFilesNamesTheSameModule) {
   const Shared up = tensor_of({24, 3}, 1), down = tensor_of({3, 24}, 2), alpha = constant({}, 6);
@@ -134,9 +132,7 @@ TEST_F(LoraTest, ModulesThatFitNothingAreNamed) {
   const TensorFile file = merged({write(tensors)});
   expect_others_unchanged(file, {});
   ASSERT_EQ(notes_.size(), 1u);
-  EXPECT_NE(notes_[0].find("1 modules: \"diffusion_model.blocks.0.cross_attn.k_img\""),
-            std::string::npos)
-      << notes_[0];
+  EXPECT_TRUE(contains(notes_[0], "1 modules: \"diffusion_model.blocks.0.cross_attn.k_img\""));
 }
 
 TEST_F(LoraTest, FilesThatAreNotWhatTheyMustBe) {
@@ -305,7 +301,7 @@ class FluxLora : public LoraTest {
     open(make_flux_model(flux_));
     diffusers_ = base_;
     const std::string path = dir_ / "original.safetensors";
-    test::save_flux_transformer(*diffusers_, flux_, path);
+    save_flux_transformer(*diffusers_, flux_, path);
     original_ = std::make_shared<const TensorFile>(TensorFile::open(path));
   }
   // The tensor with a diffusers name, of a file with either names that the LoRAs change.
@@ -435,7 +431,7 @@ TEST_F(FluxLora, ThatOfAGuidedModelIsTold) {
       merged({write({{module + ".lora_up.weight", up}, {module + ".lora_down.weight", down}})});
   expect_others_unchanged(file, {});
   ASSERT_EQ(notes_.size(), 1u);
-  EXPECT_NE(notes_[0].find("guidance_in.out_layer"), std::string::npos) << notes_[0];
+  EXPECT_TRUE(contains(notes_[0], "guidance_in.out_layer"));
 }
 
 TEST(LoraText, IsReadAndWritten) {
@@ -498,4 +494,4 @@ TEST(LoraText, AnExpertIsOneOfTwo) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -4,11 +4,11 @@
 #include "models/umt5/encoder.h"
 #include "models/umt5/names.h"
 #include "tests/models/lora_testing.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
-using test::LoraTest;
 using Renamed = std::function<std::string(const std::string&)>;
 
 class TextLora : public LoraTest {
@@ -34,11 +34,11 @@ class TextLora : public LoraTest {
   }
   void save(const TextEncoderModel& model, std::shared_ptr<const TensorFile>& file,
             const Renamed& renamed) {
-    test::NamedTensors tensors;
-    for (auto& [name, value] : test::random_weights(model.tensors(), 7))
+    NamedTensors tensors;
+    for (auto& [name, value] : random_weights(model.tensors(), 7))
       tensors[renamed(name)] = std::move(value);
     const std::string path = dir_ / ("text" + std::to_string(++saved_) + ".safetensors");
-    test::write_file(path, tensors);
+    write_file(path, tensors);
     file = std::make_shared<const TensorFile>(TensorFile::open(path));
   }
   void change(const std::vector<Lora>& loras) {
@@ -141,12 +141,10 @@ TEST_F(TextLora, WhatFitsNoEncoderIsLeftOutAndTold) {
   change({write(tensors)});
   EXPECT_EQ(rows_, before);
   ASSERT_EQ(notes_.size(), 1u);
-  EXPECT_NE(
-      notes_[0].find("lora.safetensors: leaves out what fits no text encoder of this model, 3 "
-                     "modules: \"lora_te1_text_model_encoder_layers_7_mlp_fc1\", "
-                     "\"lora_te2_text_model_encoder_layers_0_mlp_fc2\", "),
-      std::string::npos)
-      << notes_[0];
+  EXPECT_TRUE(contains(notes_[0],
+                       "lora.safetensors: leaves out what fits no text encoder of this model, 3 "
+                       "modules: \"lora_te1_text_model_encoder_layers_7_mlp_fc1\", "
+                       "\"lora_te2_text_model_encoder_layers_0_mlp_fc2\", "));
   EXPECT_EQ(pooled_->files().size(), 2u);  // the weights and the LoRA
   // A transformer alone takes none of them, and its own modules as always.
   const Shared difference = tensor_of({24, 24}, 9);
@@ -172,9 +170,7 @@ TEST_F(TextLora, SectionsOfPeftAreThoseOfTheirParts) {
   expect_product(*rows_, query + ".weight", 2, std::next(given.begin())->second,
                  given.begin()->second);
   ASSERT_EQ(notes_.size(), 1u);
-  EXPECT_NE(notes_[0].find("text_encoder.alpha_pattern has keys that apply to no module"),
-            std::string::npos)
-      << notes_[0];
+  EXPECT_TRUE(contains(notes_[0], "text_encoder.alpha_pattern has keys that apply to no module"));
 }
 
 // The matrices may stay as they are stored; the product is then added to their results.
@@ -184,14 +180,14 @@ TEST_F(TextLora, AnEncoderReadsThem) {
   tensors["text_encoder.shared.diff"] = tensor_of({32, 16}, 11);
   const auto before = rows_;
   change({write(tensors)});
-  test::NamedTensors whole;
+  NamedTensors whole;
   for (const std::string& name : rows_->names()) {
     const TensorView like = rows_->describe(name);
     Tensor values(DType::kF32, {like.shape().begin(), like.shape().end()});
     rows_->read_run(name, 0, values.view().reshape({like.count()}));
     whole[name] = std::move(values);
   }
-  test::write_file(dir_ / "whole.safetensors", whole);
+  write_file(dir_ / "whole.safetensors", whole);
   const TensorFile merged = TensorFile::open(dir_ / "whole.safetensors");
   Stream stream = Stream::cpu(1);
   Arena arena(size_t{1} << 24);
@@ -217,4 +213,4 @@ TEST_F(TextLora, AnEncoderReadsThem) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

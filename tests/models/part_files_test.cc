@@ -15,6 +15,7 @@
 #include "models/files/tokenizer_files.h"
 #include "models/registry.h"
 #include "models/umt5/encoder.h"
+#include "tests/support/error_of.h"
 #include "tests/support/gguf_text_encoder.h"
 #include "tests/support/single_files.h"
 
@@ -347,14 +348,8 @@ TEST_F(PartFile, WrappersInsideOfNamesAreLeftOut) {
             wants.names());
   tensors.emplace_back("module._orig_mod.proj_out.bias", wants.view("proj_out.bias"));
   write_safetensors(path("x.safetensors"), tensors);
-  try {
-    open_part_weights(PartKind::kTransformer, path("x.safetensors"));
-    ADD_FAILURE() << "two tensors of one name were read";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("two tensors are called \"proj_out.bias\""),
-              std::string::npos)
-        << error.what();
-  }
+  expect_error(ErrorKind::kModel, "two tensors are called \"proj_out.bias\"",
+               [&] { open_part_weights(PartKind::kTransformer, path("x.safetensors")); });
 }
 
 TEST_F(PartFile, AFileOfAllPartsHoldsThemAll) {
@@ -405,7 +400,7 @@ TEST(WeightsGuide, HasThePrefixesAndTypesOfTheTables) {
        {quoted(component_prefixes()) + "\n  of components",
         quoted(wrapper_prefixes()) + " of wrappers", quoted(wrapper_parts()) + " are left out",
         "| " + known_gguf_types() + " |"})
-    EXPECT_NE(guide.find(list), guide.npos) << list;
+    EXPECT_TRUE(contains(guide, list)) << list;
 }
 
 // The number of heads follows from no tensor. The config.json beside a file tells it, if it is that
@@ -414,16 +409,16 @@ TEST_F(PartFile, ConfigsBesideAFileAreReadWhereTheyFit) {
   const std::string folder = "models/pocket/transformer", file = path("pocket.safetensors");
   fs::copy(folder + "/diffusion_pytorch_model.safetensors", file);
   const auto description = [&] { return held_components(file).at(0).description; };
-  EXPECT_NE(description().find("1 heads x 128"), std::string::npos) << description();
+  EXPECT_TRUE(contains(description(), "1 heads x 128"));
   fs::copy(folder + "/config.json", path("config.json"));
-  EXPECT_NE(description().find("4 heads x 32"), std::string::npos) << description();
+  EXPECT_TRUE(contains(description(), "4 heads x 32"));
   EXPECT_EQ(open_transformer(TensorFile::open(file))->traits().heads, 4);
   nlohmann::json config = read_json_file(path("config.json"));
   config["num_layers"] = 3;  // of another model
   std::ofstream(path("config.json")) << config.dump();
-  EXPECT_NE(description().find("1 heads x 128"), std::string::npos) << description();
+  EXPECT_TRUE(contains(description(), "1 heads x 128"));
   std::ofstream(path("config.json")) << "no JSON";
-  EXPECT_NE(description().find("1 heads x 128"), std::string::npos) << description();
+  EXPECT_TRUE(contains(description(), "1 heads x 128"));
 }
 
 // A Qwen tokenizer as llama.cpp's converter writes it.

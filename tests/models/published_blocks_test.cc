@@ -13,14 +13,8 @@
 #include "tests/models/slices_testing.h"
 #include "tests/support/compare.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::kParallelL2;
-using test::kUnitBf16;
-using test::relative_l2;
-using test::to_f64;
-using test::waves;
 
 constexpr int kRanks = 2;
 constexpr std::array<int64_t, 3> kGrid{1, 3, 3};
@@ -159,9 +153,9 @@ TEST(PublishedWidths, HoldTheLawsOfBothPrecisions) {
   // Ranks that share the width.
   const TransformerTraits& traits = model->traits();
   std::array<std::vector<double>, kRanks> parts;
-  test::run_parts(kRanks, [&](int rank, Reducer& reducer) {
+  run_parts(kRanks, [&](int rank, Reducer& reducer) {
     const TwoBlocks own(*model, file, DType::kF32,
-                        test::width_part(traits.heads, traits.ffn_columns, kRanks, rank));
+                        width_part(traits.heads, traits.ffn_columns, kRanks, rank));
     const Tensor velocity(DType::kF32, own.latent.view().shape());
     FullMixer mixer;
     own.forward(mixer, reducer, 1, {0, kTokens}, velocity);
@@ -180,4 +174,4 @@ INSTANTIATE_TEST_SUITE_P(All, PublishedBlocks, testing::ValuesIn(published()),
                          });
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -11,8 +11,9 @@
 #include "models/wan/family.h"
 #include "models/wan/transformer.h"
 #include "tests/models/model_folder_testing.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -43,7 +44,7 @@ TEST_F(ModelDirectoryTest, OneExpertWhateverTheBoundarySays) {
 
 TEST_F(ModelDirectoryTest, MissingPartsAreNamed) {
   fs::remove_all(path_ + "/tokenizer");
-  EXPECT_NE(fault().find(path_ + "/tokenizer: missing"), std::string::npos) << fault();
+  EXPECT_TRUE(contains(fault(), path_ + "/tokenizer: missing"));
 }
 
 TEST_F(ModelDirectoryTest, MissingConfigsAreNamed) {
@@ -51,15 +52,15 @@ TEST_F(ModelDirectoryTest, MissingConfigsAreNamed) {
        {"transformer_2/config.json", "transformer/config.json", "scheduler/scheduler_config.json",
         "vae/config.json", "model_index.json"}) {
     fs::remove(path_ + "/" + file);
-    EXPECT_NE(fault().find(path_ + "/" + file + ": missing"), std::string::npos) << fault();
+    EXPECT_TRUE(contains(fault(), path_ + "/" + file + ": missing"));
   }
-  EXPECT_NE(fault().find("-Diffusers"), std::string::npos);
+  EXPECT_TRUE(contains(fault(), "-Diffusers"));
   std::ofstream(path_ + "/Wan2.1_VAE.pth") << "x";
-  EXPECT_NE(fault().find("Wan2.1_VAE.pth, and .pth files are not read"), std::string::npos);
+  EXPECT_TRUE(contains(fault(), "Wan2.1_VAE.pth, and .pth files are not read"));
   fs::copy_file("tests/golden/s2v_motion/model/transformer/config.json", path_ + "/config.json");
-  EXPECT_NE(fault().find("Wan2.1_VAE.pth is not read"), std::string::npos);
+  EXPECT_TRUE(contains(fault(), "Wan2.1_VAE.pth is not read"));
   fs::remove_all(path_);
-  EXPECT_NE(fault().find("no such model directory"), std::string::npos);
+  EXPECT_TRUE(contains(fault(), "no such model directory"));
 }
 
 TEST_F(ModelDirectoryTest, WhatCannotRunIsRefused) {
@@ -73,22 +74,21 @@ TEST_F(ModelDirectoryTest, WhatCannotRunIsRefused) {
     edit("model_index.json", [&](auto& json) { json[key] = before; });
     return text;
   };
-  EXPECT_NE(with("expand_timesteps", 5).find("expand_timesteps"), std::string::npos);
-  EXPECT_NE(with("_class_name", "SanaPipeline").find("SanaPipeline"), std::string::npos);
-  EXPECT_NE(with("vae", {nullptr, nullptr}).find("no vae"), std::string::npos);
-  EXPECT_NE(with("vae", "AutoencoderKLWan").find("vae = "), std::string::npos);
-  EXPECT_NE(with("boundary_ratio", nullptr).find("boundary_ratio"), std::string::npos);
-  EXPECT_NE(with("boundary_ratio", 875).find("boundary_ratio"), std::string::npos);
+  EXPECT_TRUE(contains(with("expand_timesteps", 5), "expand_timesteps"));
+  EXPECT_TRUE(contains(with("_class_name", "SanaPipeline"), "SanaPipeline"));
+  EXPECT_TRUE(contains(with("vae", {nullptr, nullptr}), "no vae"));
+  EXPECT_TRUE(contains(with("vae", "AutoencoderKLWan"), "vae = "));
+  EXPECT_TRUE(contains(with("boundary_ratio", nullptr), "boundary_ratio"));
+  EXPECT_TRUE(contains(with("boundary_ratio", 875), "boundary_ratio"));
   EXPECT_EQ(fault(), "");
 }
 
 TEST_F(ModelDirectoryTest, AnUnknownComponentIsNamedWithTheLegalOnes) {
   edit("transformer/config.json",
        [](auto& json) { json["_class_name"] = "SD3Transformer2DModel"; });
-  EXPECT_NE(fault().find("transformer/config.json: _class_name or model_type SD3Transformer2DModel "
-                         "is not supported (legal: WanTransformer3DModel, "),
-            std::string::npos)
-      << fault();
+  EXPECT_TRUE(contains(fault(),
+                       "transformer/config.json: _class_name or model_type SD3Transformer2DModel "
+                       "is not supported (legal: WanTransformer3DModel, "));
 }
 
 TEST_F(ModelDirectoryTest, WeftJsonGivesTheDefaults) {
@@ -105,7 +105,7 @@ TEST_F(ModelDirectoryTest, WeftJsonGivesTheDefaults) {
   EXPECT_EQ(defaults.guidance_scale, 4);
   EXPECT_EQ(defaults.flow_shift, 3);
   std::ofstream(path_ + "/weft.json") << R"({"widht": 128})";
-  EXPECT_NE(fault().find("unknown: widht"), std::string::npos) << fault();
+  EXPECT_TRUE(contains(fault(), "unknown: widht"));
 }
 
 TEST(DefaultSettings, OfThePublishedModels) {
@@ -165,4 +165,4 @@ TEST(Registry, FilesThatNoModelKnowsAreNone) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

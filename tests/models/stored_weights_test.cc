@@ -14,14 +14,8 @@
 #include "tests/support/compare.h"
 #include "tests/support/quantised_copy.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::bitwise_equal;
-using test::expect_error;
-using test::relative_l2;
-using test::to_f64;
-using test::width_part;
 
 // Widths that are whole blocks of every type, for one rank and for two.
 WanConfig block_config() {
@@ -44,10 +38,10 @@ class StoredWeights : public testing::Test {
   void use(const WanConfig& config) {
     config_ = config;
     model_ = make_wan_model(config);
-    test::write_file(dir_ / "base.safetensors", test::random_weights(model_->tensors(), 5));
+    write_file(dir_ / "base.safetensors", random_weights(model_->tensors(), 5));
     file_ = std::make_shared<const TensorFile>(TensorFile::open(dir_ / "base.safetensors"));
-    latent_ = test::waves({config.in_channels, 2, 4, 6}, 0.37);
-    embeds_ = test::waves({6, config.text_dim}, 0.73);
+    latent_ = waves({config.in_channels, 2, 4, 6}, 0.37);
+    embeds_ = waves({6, config.text_dim}, 0.73);
     grid_ = config.traits().grid(2, 4, 6);
   }
   Tensor forward(const TensorFile& file, const TransformerLoad& load, Reducer* reducer = nullptr,
@@ -64,18 +58,18 @@ class StoredWeights : public testing::Test {
                     seams.halo,
                     {},
                     TokenRanges::all(tokens)};
-    const WanText text = test::prepare_text(wan, context, embeds_, 10);
+    const WanText text = prepare_text(wan, context, embeds_, 10);
     Tensor out(DType::kF32, latent_.view().shape());
     const TimeSegment time{{0, tokens}, 500};
     test::forward(wan, context, BlockRange::all(config_.layers), latent_, {&time, 1}, text,
-                  test::rope_of(wan, grid_), out);
+                  rope_of(wan, grid_), out);
     return out;
   }
   double error(const Tensor& is, const Tensor& wants) const {
     return relative_l2(to_f64(is), to_f64(wants));
   }
 
-  test::TempDir dir_;
+  TempDir dir_;
   WanConfig config_;
   std::shared_ptr<const TransformerModel> model_;
   std::shared_ptr<const TensorFile> file_;
@@ -142,7 +136,7 @@ TEST_F(StoredWeights, PartsOfTheWidthHaveTheBitsOfExpandedParts) {
     const TensorFile file = quantised_copy(file_, type);
     std::array<Tensor, 2> is, wants;
     for (auto* out : {&is, &wants})
-      test::run_parts(2, [&](int rank, Reducer& reducer) {
+      run_parts(2, [&](int rank, Reducer& reducer) {
         const WeightFormat format = out == &is ? WeightFormat::kFile : WeightFormat::kCompute;
         (*out)[static_cast<size_t>(rank)] = forward(
             file, {.width = width_part(config_.heads, config_.ffn_dim, 2, rank), .weights = format},
@@ -150,7 +144,7 @@ TEST_F(StoredWeights, PartsOfTheWidthHaveTheBitsOfExpandedParts) {
       });
     for (size_t rank = 0; rank < 2; ++rank)
       EXPECT_TRUE(bitwise_equal(is[rank], wants[rank])) << shape_of(type).name;
-    EXPECT_LT(error(is[0], forward(file, {})), test::kParallelL2);
+    EXPECT_LT(error(is[0], forward(file, {})), kParallelL2);
   }
 }
 
@@ -171,12 +165,12 @@ TEST_F(StoredWeights, AreRepackedTo8BitIntegers) {
   for (const BlockType type : kTypes) {
     const TensorFile file = quantised_copy(file_, type);
     // The same values as floats in a file of their own.
-    test::NamedTensors floats;
+    NamedTensors floats;
     for (const std::string& name : file.names()) {
       Tensor& tensor = floats[name] = Tensor(DType::kF32, file.describe(name).shape());
       file.read_run(name, 0, TensorView(tensor.view().data, DType::kF32, {tensor.count()}));
     }
-    test::write_file(dir_ / "floats.safetensors", floats);
+    write_file(dir_ / "floats.safetensors", floats);
     const TransformerLoad load{.weights = WeightFormat::kInt8};
     EXPECT_TRUE(bitwise_equal(forward(file, load),
                               forward(TensorFile::open(dir_ / "floats.safetensors"), load)))
@@ -202,7 +196,7 @@ class StoredLora : public StoredWeights {
     for (const char* module : {"blocks.0.self_attn.q", "blocks.1.self_attn.v"})
       add(module, d, d, "second");
     for (const char* name : {"first", "second"}) {
-      test::write_file(dir_ / (std::string(name) + ".safetensors"), given_[name]);
+      write_file(dir_ / (std::string(name) + ".safetensors"), given_[name]);
       loras_.push_back({.file = dir_ / (std::string(name) + ".safetensors"), .scale = 0.75});
     }
   }
@@ -210,7 +204,7 @@ class StoredLora : public StoredWeights {
     constexpr int64_t kRank = 4;
     const auto seed = static_cast<double>(given_[file].size() + 1);
     const auto small = [&](std::initializer_list<int64_t> shape, double step, float scale) {
-      Tensor tensor = test::waves(shape, step);
+      Tensor tensor = waves(shape, step);
       for (int64_t i = 0; i < tensor.count(); ++i) tensor.as<float>()[i] *= scale;
       return tensor;
     };
@@ -228,7 +222,7 @@ class StoredLora : public StoredWeights {
     return *file.blocks("blocks.0.attn1.to_q.weight");
   }
 
-  std::map<std::string, test::NamedTensors> given_;
+  std::map<std::string, NamedTensors> given_;
   std::vector<Lora> loras_;
 };
 
@@ -258,20 +252,20 @@ TEST_F(StoredLora, ProductsAreAddedToIntegers) {
 TEST_F(StoredLora, PartsOfTheWidthAddTheirPartsOfProducts) {
   const TensorFile base = quantised_copy(file_, BlockType::kQ4_K), file = changed(base, loras_);
   const Tensor whole = forward(file, {.weights = WeightFormat::kFile});
-  test::run_parts(2, [&](int rank, Reducer& reducer) {
+  run_parts(2, [&](int rank, Reducer& reducer) {
     const Tensor part = forward(file,
                                 {.width = width_part(config_.heads, config_.ffn_dim, 2, rank),
                                  .weights = WeightFormat::kFile},
                                 &reducer);
-    EXPECT_LT(error(part, whole), test::kParallelL2);
+    EXPECT_LT(error(part, whole), kParallelL2);
   });
 }
 
 // A full difference cannot be added to blocks, so its matrix is merged.
 TEST_F(StoredLora, FullDifferencesAreMerged) {
-  given_["diff"]["diffusion_model.blocks.0.self_attn.k.diff"] = test::waves({512, 512}, 0.3);
+  given_["diff"]["diffusion_model.blocks.0.self_attn.k.diff"] = waves({512, 512}, 0.3);
   for (int64_t i = 0; i < 512 * 512; ++i) given_["diff"].begin()->second.as<float>()[i] *= 0.02f;
-  test::write_file(dir_ / "diff.safetensors", given_["diff"]);
+  write_file(dir_ / "diff.safetensors", given_["diff"]);
   loras_.push_back({.file = dir_ / "diff.safetensors"});
   const TensorFile base = quantised_copy(file_, BlockType::kQ8_0), file = changed(base, loras_);
   EXPECT_FALSE(file.blocks("blocks.0.attn1.to_k.weight"));
@@ -295,4 +289,4 @@ TEST_F(StoredLora, TheirMemoryIsPlanned) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

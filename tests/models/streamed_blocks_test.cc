@@ -18,12 +18,10 @@
 #include "tests/support/error_of.h"
 #include "tests/support/quantised_copy.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-using test::waves;
 
 constexpr int kBlocks = 6;
 constexpr std::array<int64_t, 3> kStreamedGrid{1, 2, 4};
@@ -43,7 +41,7 @@ std::shared_ptr<const TransformerModel> model_of(const Family& family) {
   nlohmann::json config = read_json_file(std::string("tests/golden/") + family.golden +
                                          "/model/transformer/config.json");
   config.update(family.blocks);
-  return open_transformer(test::ConfigFile(config).path());
+  return open_transformer(ConfigFile(config).path());
 }
 
 struct Passes {
@@ -101,7 +99,7 @@ Passes run(const TransformerModel& model, const TensorFile& file, const Transfor
 
 void expect_same(const Passes& is, const Passes& wants, const std::string& about) {
   for (size_t i = 0; i < wants.out.size(); ++i)
-    EXPECT_TRUE(test::bitwise_equal(is.out[i], wants.out[i])) << about << ", forward " << i;
+    EXPECT_TRUE(bitwise_equal(is.out[i], wants.out[i])) << about << ", forward " << i;
 }
 
 class StreamedBlocks : public testing::TestWithParam<Family> {
@@ -216,8 +214,8 @@ TEST_P(StreamedBlocks, AFileThatBecomesShorterIsAnError) {
   Stream stream = Stream::cpu(1);
   const std::unique_ptr<Transformer> transformer = model->load(stream, file, {.resident = 2});
   fs::resize_file(path, fs::file_size(path) / 2);
-  const std::string message = test::error_of([&] { run(stream, *transformer); }, ErrorKind::kModel);
-  EXPECT_NE(message.find("became shorter"), std::string::npos) << message;
+  const std::string message = error_of([&] { run(stream, *transformer); }, ErrorKind::kModel);
+  EXPECT_TRUE(contains(message, "became shorter"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, StreamedBlocks, testing::ValuesIn(kStreamedFamilies),
@@ -242,11 +240,10 @@ TEST(StreamedBlocksOf, AChangedModel) {
   const TensorFile changed = with_loras(weights, *model, loras, notes);
   const Passes whole = run(*model, changed, {.dtype = DType::kBF16});
   expect_same(run(*model, changed, {.dtype = DType::kBF16, .resident = 2}), whole, "changed");
-  EXPECT_FALSE(
-      test::bitwise_equal(run(*model, *weights, {.dtype = DType::kBF16}).out[0], whole.out[0]));
+  EXPECT_FALSE(bitwise_equal(run(*model, *weights, {.dtype = DType::kBF16}).out[0], whole.out[0]));
   fs::remove(path);
   fs::remove(base);
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

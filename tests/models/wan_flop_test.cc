@@ -8,7 +8,7 @@
 #include "parallel/context.h"
 #include "tests/models/transformer_testing.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 struct Counting final : Meter {
@@ -45,11 +45,11 @@ TEST(WanFlop, AForwardExecutesTheFormula) {
     const Tensor velocity(DType::kF32, {16, 1, 2 * rows, 2 * columns});
     const Tensor embeds(DType::kF32, {text_rows, config.text_dim});
     Context context = seams.context(stream, arena, {}, TokenRanges::all(tokens));
-    const WanText text = test::prepare_text(model, context, embeds, 512);
+    const WanText text = prepare_text(model, context, embeds, 512);
     counting.flop = 0;
     const TimeSegment time{{0, tokens}, 500};
-    test::forward(model, context, BlockRange::all(2), latent, {&time, 1}, text,
-                  test::rope_of(model, {1, rows, columns}), velocity);
+    forward(model, context, BlockRange::all(2), latent, {&time, 1}, text,
+            rope_of(model, {1, rows, columns}), velocity);
     const double n = static_cast<double>(tokens), m = static_cast<double>(text.rows()), d = 1536,
                  f = 8960;
     const double block =
@@ -80,11 +80,11 @@ TEST(WanFlop, ABlockMovesTheBytesOfItsElementwiseOps) {
                  velocity = dry.tensor(DType::kF32, {16, 1, 32, 32}),
                  embeds = dry.tensor(DType::kF32, {60, config.text_dim});
     Context context = seams.context(stream, dry.arena(), {}, TokenRanges::all(kTokens));
-    const WanText text = test::prepare_text(model, context, embeds, 512);
+    const WanText text = prepare_text(model, context, embeds, 512);
     counting.elementwise = 0;
     const TimeSegment time{{0, kTokens}, 500};
-    test::forward(model, context, BlockRange::all(layers), latent, {&time, 1}, text,
-                  on_device(stream, test::rope_of(model, {1, 16, 16})), velocity);
+    forward(model, context, BlockRange::all(layers), latent, {&time, 1}, text,
+            on_device(stream, rope_of(model, {1, 16, 16})), velocity);
     return counting.elementwise;
   };
   const double tables = 3 * 6 * 4;  // of the modulation, per column
@@ -97,4 +97,4 @@ TEST(WanFlop, ABlockMovesTheBytesOfItsElementwiseOps) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

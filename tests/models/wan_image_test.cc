@@ -75,12 +75,12 @@ TEST(WanImage, MissingAndForeignInputsAreErrors) {
   Conditions wrong = c.conditions;
   EXPECT_EQ(fault(wrong), "");
   wrong.image = {};
-  EXPECT_NE(fault(wrong).find("image encoder's rows: none given (legal: 4)"), std::string::npos);
+  EXPECT_TRUE(contains(fault(wrong), "image encoder's rows: none given (legal: 4)"));
   wrong.image = c.conditions.image.slice(0, 0, 5);
-  EXPECT_NE(fault(wrong).find("rows of an image encoder: 5 given (legal: 10)"), std::string::npos);
+  EXPECT_TRUE(contains(fault(wrong), "rows of an image encoder: 5 given (legal: 10)"));
   wrong = c.conditions;
   wrong.channels = {};
-  EXPECT_NE(fault(wrong).find("beside the latent's: none given (legal: 20)"), std::string::npos);
+  EXPECT_TRUE(contains(fault(wrong), "beside the latent's: none given (legal: 20)"));
 }
 
 // The counts are those of the published checkpoints.

@@ -10,8 +10,9 @@
 #include "io/json.h"
 #include "models/wan/pictures.h"
 #include "tests/models/model_folder_testing.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -104,26 +105,21 @@ TEST_F(PictureDirectory, ExpandedTimestepsMakeThePictureTheFirstFrame) {
   edit("model_index.json", [](auto& json) { json["expand_timesteps"] = false; });
   EXPECT_FALSE(open_model_directory(path_).pictures.reads_any());
   edit("model_index.json", [](auto& json) { json["_class_name"] = "WanImageToVideoPipeline"; });
-  EXPECT_NE(fault().find("in_channels is 48 (legal beside 48 output channels: 100)"),
-            std::string::npos)
-      << fault();
+  EXPECT_TRUE(contains(fault(), "in_channels is 48 (legal beside 48 output channels: 100)"));
 }
 
 TEST_F(PictureDirectory, ATransformerThatFitsNoFormIsRefused) {
   copy("pipeline_i2v_a14b");
   edit("transformer/config.json", [](auto& json) { json["in_channels"] = 32; });
-  EXPECT_NE(fault().find("in_channels is 32 (legal beside 16 output channels: 36)"),
-            std::string::npos)
-      << fault();
+  EXPECT_TRUE(contains(fault(), "in_channels is 32 (legal beside 16 output channels: 36)"));
   edit("transformer/config.json", [](auto& json) { json["in_channels"] = 36; });
   edit("model_index.json", [](auto& json) { json["expand_timesteps"] = true; });
-  EXPECT_NE(fault().find("in_channels is 36 (legal where model_index.json has expand_timesteps: "
-                         "16)"),
-            std::string::npos)
-      << fault();
+  EXPECT_TRUE(contains(fault(),
+                       "in_channels is 36 (legal where model_index.json has expand_timesteps: "
+                       "16)"));
   edit("model_index.json", [](auto& json) { json["image_encoder"] = {"transformers", "CLIP"}; });
-  EXPECT_NE(fault().find("/image_encoder: missing; "), std::string::npos) << fault();
+  EXPECT_TRUE(contains(fault(), "/image_encoder: missing; "));
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

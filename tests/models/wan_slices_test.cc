@@ -11,13 +11,8 @@
 #include "tests/models/transformer_testing.h"
 #include "tests/support/golden_case.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
-
-using test::bitwise_equal;
-using test::relative_l2;
-using test::to_f64;
-using test::width_part;
 
 // A config with five heads and a hidden layer of odd width. Only one and five parts divide the
 // heads, and no number of parts divides the hidden layer.
@@ -46,20 +41,18 @@ bool is_held(const std::string& name, const BlockRange& blocks) {
 // Runs one model and one request on any number of parts.
 class WanSlices : public testing::Test {
  protected:
-  void SetUp() override {
-    use(uneven_config(), test::random_weights(wan_tensors(uneven_config()), 7));
-  }
+  void SetUp() override { use(uneven_config(), random_weights(wan_tensors(uneven_config()), 7)); }
   void TearDown() override {
     for (const std::string& path : files_) std::remove(path.c_str());
   }
 
-  void use(const WanConfig& config, test::NamedTensors weights) {
+  void use(const WanConfig& config, NamedTensors weights) {
     config_ = config;
     weights_ = std::move(weights);
     file_ = new_path();
-    test::write_file(file_, weights_);
-    latent_ = test::waves({config.in_channels, 3, 4, 6}, 0.37);
-    embeds_ = test::waves({6, config.text_dim}, 0.73);
+    write_file(file_, weights_);
+    latent_ = waves({config.in_channels, 3, 4, 6}, 0.37);
+    embeds_ = waves({6, config.text_dim}, 0.73);
     grid_ = config.traits().grid(3, 4, 6);
     tokens_ = grid_[0] * grid_[1] * grid_[2];
   }
@@ -80,13 +73,13 @@ class WanSlices : public testing::Test {
       std::vector<std::string> paths;
       for (int rank = 0; rank < parts; ++rank)
         paths.push_back(file_of ? file_of(load_of(parts, rank, blocks, dtype)) : file_);
-      test::run_parts(
+      run_parts(
           parts,
           [&](int rank, Reducer& reducer) {
-            const auto silent = test::silent_reducer(parts, rank, algorithm);
+            const auto silent = silent_reducer(parts, rank, algorithm);
             const TransformerLoad load = load_of(parts, rank, blocks, dtype);
             const Footprint dry =
-                test::dry_forward(*make_wan_model(config_), load, grid_, {6, 10}, *silent);
+                dry_forward(*make_wan_model(config_), load, grid_, {6, 10}, *silent);
             out[rank] = forward(paths[rank], load, reducer, dry,
                                 blocks.first() ? latent_.view() : in[rank].view());
           },
@@ -111,14 +104,14 @@ class WanSlices : public testing::Test {
     // Dry runs pack as this table does.
     Stream panels = Stream::cpu(1, Determinism::kFixed, &cpu_ops());
     EXPECT_EQ(WanTransformer::load(panels, TensorFile::open(path), config_, load).weights_bytes(),
-              test::dry_weights(*make_wan_model(config_), load));
+              dry_weights(*make_wan_model(config_), load));
 
     Arena arena(size_t{1} << 28);
     SerialSeams seams;
     Context context{stream, arena, seams.mixer, reducer, seams.halo, {}, TokenRanges::all(tokens_)};
-    const WanText text = test::prepare_text(wan, context, embeds_, 10);
-    const Rope rope = test::rope_of(wan, grid_);
-    const size_t held = text.bytes() + test::rope_bytes(rope);
+    const WanText text = prepare_text(wan, context, embeds_, 10);
+    const Rope rope = rope_of(wan, grid_);
+    const size_t held = text.bytes() + rope_bytes(rope);
     EXPECT_GE(dry.held, held);  // alignment adds up to 128 bytes to each tensor
     EXPECT_LE(dry.held, held + 128 * (4 + text.k.size() + text.v.size()));
     const TimeSegment time{.tokens = {0, tokens_}, .timestep = 321};
@@ -134,11 +127,11 @@ class WanSlices : public testing::Test {
     return WanTransformer::load(stream, TensorFile::open(file_), config_, load).weights_bytes();
   }
   void expect_close(const Tensor& got, const Tensor& whole) {
-    EXPECT_LT(relative_l2(to_f64(got), to_f64(whole)), test::kParallelL2);
+    EXPECT_LT(relative_l2(to_f64(got), to_f64(whole)), kParallelL2);
   }
 
   WanConfig config_;
-  test::NamedTensors weights_;
+  NamedTensors weights_;
   std::string file_;
   std::vector<std::string> files_;
   Tensor latent_, embeds_;
@@ -172,11 +165,11 @@ TEST_F(WanSlices, Bf16StaysWithinItsOwnError) {
 TEST_F(WanSlices, NothingElseIsUsed) {
   const auto poisoned = [&](const TransformerLoad& load) {
     const std::string path = new_path();
-    test::write_poisoned(path, wan_tensors(config_), weights_,
-                         [&](const TensorSpec& tensor, TensorPart* part) {
-                           *part = wan_part(config_, tensor, load.width);
-                           return is_held(tensor.name, load.blocks);
-                         });
+    write_poisoned(path, wan_tensors(config_), weights_,
+                   [&](const TensorSpec& tensor, TensorPart* part) {
+                     *part = wan_part(config_, tensor, load.width);
+                     return is_held(tensor.name, load.blocks);
+                   });
     return path;
   };
   const Tensor whole = run(1, {BlockRange::all(3)});
@@ -237,7 +230,7 @@ TEST_F(WanSlices, LoadingTakesLittleMoreThanTheWeights) {
   config.head_dim = 48;
   config.ffn_dim = 1001;
   config.layers = 4;
-  use(config, test::random_weights(wan_tensors(config), 11));
+  use(config, random_weights(wan_tensors(config), 11));
   Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
   for (const DType dtype : {DType::kF32, DType::kBF16})
     for (const int parts : {1, 2, 3})
@@ -270,15 +263,15 @@ TEST_F(WanSlices, ImpossibleSlicesAndSumsAreBugs) {
   Arena arena(size_t{1} << 24);
   SerialSeams seams;
   Context alone = seams.context(stream, arena, {}, TokenRanges::all(tokens_));
-  EXPECT_DEATH(test::prepare_text(part, alone, embeds_, 10), "a sum over 1 parts");
+  EXPECT_DEATH(prepare_text(part, alone, embeds_, 10), "a sum over 1 parts");
   struct TwoParts final : Reducer {
     int parts() const override { return 2; }
     void sum(Context&, const TensorView&) override {}
     void gather(Context&, const TensorView&, int, const TensorView&) override {}
   } reducer;
   Context two{stream, arena, seams.mixer, reducer, seams.halo, {}, TokenRanges::all(tokens_)};
-  EXPECT_DEATH(test::prepare_text(whole, two, embeds_, 10), "a sum over 2 parts");
+  EXPECT_DEATH(prepare_text(whole, two, embeds_, 10), "a sum over 2 parts");
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -3,12 +3,10 @@
 #include <cstdio>
 #include <cstring>
 
-#include "kernels/ops.h"
-#include "models/footprint.h"
 #include "models/registry.h"
 #include "models/wav2vec2/encoder.h"
 #include "tests/models/config_testing.h"
-#include "tests/models/slices_testing.h"
+#include "tests/models/encoder_slices.h"
 #include "tests/support/error_of.h"
 #include "tests/support/golden_case.h"
 
@@ -50,9 +48,7 @@ TEST_P(Wav2Vec2Golden, HiddenStates) {
     if (GetParam().ops == std::string("cpu")) {
       EXPECT_EQ(loaded.held, held);
     }
-    Context dry_context = seams.context(dry.stream(), dry.arena(), {}, TokenRanges::all(rows));
-    EXPECT_EQ(arena.high_water(),
-              dry_encode(dry, *same, dry_context, samples, [](auto...) {}).arena);
+    EXPECT_EQ(arena.high_water(), dry_arena(*model, file, {.dtype = dtype}, samples));
   }
 }
 
@@ -76,19 +72,40 @@ TEST(Wav2Vec2, CountsOfThePublishedEncoder) {
 
 // A small model of another shape than the golden cases: an odd kernel of positions, three groups,
 // and convolutions without biases.
+struct SmallWav2Vec2 : EncoderKind {
+  static Wav2Vec2Config config() {
+    Wav2Vec2Config config;
+    config.blocks = Wav2Vec2Config::from_json_file(kWav2Vec2Config).blocks;
+    config.blocks.width = 30;
+    config.blocks.ffn = 37;
+    config.blocks.heads = 5;
+    config.blocks.layers = 2;
+    config.convs = {{6, 4, 3}, {7, 2, 2}};
+    config.conv_bias = false;
+    config.position_kernel = 5;
+    config.position_groups = 3;
+    return config;
+  }
+  static auto model() { return make_wav2vec2_model(config()); }
+  static Tensor sound(int64_t samples) {
+    Tensor out(DType::kF32, {samples});
+    for (int64_t i = 0; i < samples; ++i)
+      out.as<float>()[i] = 0.1f + static_cast<float>((i * 37 + i * i % 101) % 211) / 300;
+    return out;
+  }
+  static Tensor input() { return sound(601); }
+  static TensorFile open(const std::string& path) {
+    return open_part_weights(PartKind::kAudioEncoder, path);
+  }
+  static constexpr const char* kPrefix = "wav2vec2.";
+  static std::vector<TensorSpec> others() {
+    return {{"wav2vec2.masked_spec_embed", {30}}, {"lm_head.weight", {33, 30}}};
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Wav2Vec2, EncoderSlices, SmallWav2Vec2);
+
 class Wav2Vec2Random : public testing::Test {
  protected:
-  Wav2Vec2Random() {
-    config_.blocks = Wav2Vec2Config::from_json_file(kWav2Vec2Config).blocks;
-    config_.blocks.width = 30;
-    config_.blocks.ffn = 37;
-    config_.blocks.heads = 5;
-    config_.blocks.layers = 2;
-    config_.convs = {{6, 4, 3}, {7, 2, 2}};
-    config_.conv_bias = false;
-    config_.position_kernel = 5;
-    config_.position_groups = 3;
-  }
   ~Wav2Vec2Random() override { std::remove(path_.c_str()); }
 
   void write(const std::string& prefix, bool parametrized) {
@@ -104,55 +121,31 @@ class Wav2Vec2Random : public testing::Test {
     if (!prefix.empty()) spelled["lm_head.weight"] = Tensor(DType::kF32, {33, 30});
     write_file(path_, spelled);
   }
-  Tensor sound(int64_t samples) const {
-    Tensor out(DType::kF32, {samples});
-    for (int64_t i = 0; i < samples; ++i)
-      out.as<float>()[i] = 0.1f + static_cast<float>((i * 37 + i * i % 101) % 211) / 300;
-    return out;
-  }
-  // All hidden states as computed by the first of `parts` ranks.
-  std::vector<double> run(int parts, const Tensor& samples) const {
-    std::vector<std::vector<double>> out(static_cast<size_t>(parts));
-    run_parts(parts, [&](int rank, Reducer& reducer) {
-      Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
-      Arena arena(size_t{1} << 26);
-      SerialSeams seams;
-      const auto encoder = Wav2Vec2::load(
-          open_part_weights(PartKind::kAudioEncoder, path_), config_, stream,
-          {.width = width_part(config_.blocks.heads, config_.blocks.ffn, parts, rank)});
-      Context context{stream, arena, seams.mixer, reducer, seams.halo, {}, TokenRanges::all(1)};
-      encoder.encode(context, samples, [&](int64_t, const TensorView& state) {
-        const std::vector<double> values = to_f64(state);
-        out[rank].insert(out[rank].end(), values.begin(), values.end());
-      });
-    });
-    for (const auto& other : out) EXPECT_EQ(other, out[0]);
-    return out[0];
+  Wav2Vec2 load() { return Wav2Vec2::load(SmallWav2Vec2::open(path_), config_, stream_); }
+  // All hidden states.
+  std::vector<double> run(const Tensor& samples) {
+    Arena arena(size_t{1} << 26);
+    SerialSeams seams;
+    Context context = seams.context(stream_, arena, {}, TokenRanges::all(1));
+    return encoded(load(), make_wav2vec2_model(config_)->traits(), context, samples);
   }
 
-  Wav2Vec2Config config_;
+  Wav2Vec2Config config_ = SmallWav2Vec2::config();
+  Stream stream_ = Stream::cpu(1, Determinism::kFixed, &reference_ops());
   std::string path_ = testing::TempDir() + "weft_wav2vec2_" +
                       testing::UnitTest::GetInstance()->current_test_info()->name() +
                       ".safetensors";
 };
 
-TEST_F(Wav2Vec2Random, SlicesOfTheWidthAreTheWhole) {
-  write("wav2vec2.", false);
-  const Tensor samples = sound(601);
-  const std::vector<double> whole = run(1, samples);
-  EXPECT_EQ(whole.size(), 3u * 100 * 30);
-  for (int parts = 2; parts <= 5; ++parts)
-    EXPECT_LT(relative_l2(run(parts, samples), whole), kParallelL2) << parts;
-}
-
 TEST_F(Wav2Vec2Random, BothSpellingsAreTheSameNetwork) {
-  const Tensor samples = sound(601);
+  const Tensor samples = SmallWav2Vec2::sound(601);
   write("wav2vec2.", false);
-  const std::vector<double> one = run(1, samples);
+  const std::vector<double> one = run(samples);
+  EXPECT_EQ(one.size(), 3u * 100 * 30);
   for (const char* prefix : {"", "audio_encoder.", "model.", "module._orig_mod.wav2vec2.",
                              "wav2vec2._orig_mod.", "audio_encoder.model.wav2vec2."}) {
     write(prefix, true);
-    EXPECT_EQ(run(1, samples), one) << prefix;
+    EXPECT_EQ(run(samples), one) << prefix;
   }
 }
 
@@ -161,8 +154,8 @@ TEST_F(Wav2Vec2Random, PiecesOfALongSoundEqualTheDefinition) {
   config_.blocks.layers = 1;
   write("", false);
   const int64_t rows = 700;
-  const Tensor samples = sound((rows - 1) * config_.hop() + config_.window());
-  const std::vector<double> states = run(1, samples);
+  const Tensor samples = SmallWav2Vec2::sound((rows - 1) * config_.hop() + config_.window());
+  const std::vector<double> states = run(samples);
   ASSERT_EQ(states.size(), 2u * rows * 30);
   // The definition, in f64, of state 0: normalisation, convolutions, projection and positions.
   const NamedTensors weights = random_weights(wav2vec2_tensors(config_), 5);
@@ -235,42 +228,29 @@ TEST_F(Wav2Vec2Random, PiecesOfALongSoundEqualTheDefinition) {
 
 TEST_F(Wav2Vec2Random, SoundsOfIllegalLengthAreErrors) {
   write("", false);
-  Stream stream = Stream::cpu(1);
-  const auto encoder =
-      Wav2Vec2::load(open_part_weights(PartKind::kAudioEncoder, path_), config_, stream);
+  const Wav2Vec2 encoder = load();
   Arena arena(size_t{1} << 26);
   SerialSeams seams;
-  Context context = seams.context(stream, arena, {}, TokenRanges::all(1));
+  Context context = seams.context(stream_, arena, {}, TokenRanges::all(1));
   const auto fault = [&](const TensorView& samples) -> std::string {
     return error_of([&] { encoder.encode(context, samples, [](int64_t, const TensorView&) {}); },
                     ErrorKind::kMedia);
   };
-  const Tensor shortest = sound(config_.window());
+  const Tensor shortest = SmallWav2Vec2::sound(config_.window());
   EXPECT_EQ(fault(shortest), "");
-  EXPECT_NE(fault(shortest.view().slice(0, 0, config_.window() - 1))
-                .find("6 samples at 16 kHz (legal: 7 to 57600000)"),
-            std::string::npos);
+  EXPECT_TRUE(contains(fault(shortest.view().slice(0, 0, config_.window() - 1)),
+                       "6 samples at 16 kHz (legal: 7 to 57600000)"));
   // Nothing is read before the length is checked.
   float one = 0;
-  EXPECT_NE(fault(TensorView(&one, DType::kF32, {57'600'001})).find("57600001 samples"),
-            std::string::npos);
+  EXPECT_TRUE(contains(fault(TensorView(&one, DType::kF32, {57'600'001})), "57600001 samples"));
 }
 
 TEST_F(Wav2Vec2Random, ForeignTensorsAreNamed) {
   write("", false);
   config_.blocks.layers = 3;
-  Stream stream = Stream::cpu(1);
-  try {
-    Wav2Vec2::load(open_part_weights(PartKind::kAudioEncoder, path_), config_, stream);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kModel);
-    EXPECT_NE(std::string(error.what()).find("encoder.layers.2.attention.q_proj.weight"),
-              std::string::npos);
-  }
+  expect_error(ErrorKind::kModel, "encoder.layers.2.attention.q_proj.weight", [&] { load(); });
   config_.blocks.layers = 1;
-  EXPECT_THROW(Wav2Vec2::load(open_part_weights(PartKind::kAudioEncoder, path_), config_, stream),
-               Error);
+  EXPECT_THROW(load(), Error);
 }
 
 }  // namespace

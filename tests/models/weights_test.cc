@@ -9,7 +9,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 class WeightBinderTest : public testing::Test {
@@ -25,7 +25,7 @@ class WeightBinderTest : public testing::Test {
   void TearDown() override { std::remove(path_.c_str()); }
 
   std::string fault(WeightBinder& binder) {
-    return test::error_of([&] { binder.finish(); }, ErrorKind::kModel);
+    return error_of([&] { binder.finish(); }, ErrorKind::kModel);
   }
 
   std::string path_;
@@ -52,7 +52,7 @@ TEST_F(WeightBinderTest, NamesEveryFaultAtOnce) {
   const std::string text = fault(binder);
   for (const char* part : {"thing", "a [2, 3] must be [3, 2]", "ids is i32", "gone [7]",
                            "left or right [8]", "1 extra: spare", "2 missing"})
-    EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
+    EXPECT_TRUE(contains(text, part)) << part << " in: " << text;
   EXPECT_EQ(text.find('\n'), std::string::npos);
 }
 
@@ -62,7 +62,7 @@ TEST_F(WeightBinderTest, RenamesToTheFilesSpelling) {
   EXPECT_TRUE(binder.take("ours.a", {2, 3}));
   EXPECT_FALSE(binder.take("ours.z", {1}));
   const std::string text = fault(binder);
-  EXPECT_NE(text.find("1 missing: z [1]"), std::string::npos) << text;
+  EXPECT_TRUE(contains(text, "1 missing: z [1]"));
 }
 
 // A part equals the same range of the mapped file, rounded as a copy rounds, in however many pieces
@@ -88,7 +88,7 @@ TEST(HeldWeight, IsThePartOfTheTensor) {
         Tensor expected(dtype, slice.shape());
         copy(stream, slice, expected);
         EXPECT_FALSE(held.whole());
-        EXPECT_TRUE(test::bitwise_equal(held.view(), expected)) << name << " " << part.dim;
+        EXPECT_TRUE(bitwise_equal(held.view(), expected)) << name << " " << part.dim;
         EXPECT_EQ(file.bytes_read(), read += slice.bytes());
       }
       const HeldWeight all(stream, file, name, {1, {0, 300}}, whole.shape(), dtype);
@@ -105,8 +105,8 @@ TEST(HeldWeight, IsThePartOfTheTensor) {
                 .slice(part.dim, part.range.begin, part.range.size());
         Tensor expected(dtype, slice.shape());
         copy(stream, slice, expected);
-        EXPECT_TRUE(test::bitwise_equal(held.view().reshape({held.view().count()}),
-                                        expected.view().reshape({expected.count()})));
+        EXPECT_TRUE(bitwise_equal(held.view().reshape({held.view().count()}),
+                                  expected.view().reshape({expected.count()})));
         read += slice.bytes();
       }
     }
@@ -166,9 +166,9 @@ TEST(HeldWeight, ADerivedTensorIsComputed) {
         Tensor expected(dtype, slice.shape());
         copy(stream, slice, expected);
         EXPECT_EQ(held.whole(), part.range.size() == 500);
-        EXPECT_TRUE(test::bitwise_equal(held.view(), expected)) << part.dim << " " << threads;
+        EXPECT_TRUE(bitwise_equal(held.view(), expected)) << part.dim << " " << threads;
       }
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

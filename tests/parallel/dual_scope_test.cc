@@ -7,6 +7,7 @@
 #include "parallel/methods/mixer_factory.h"
 #include "tests/parallel/byte_formulas.h"
 #include "tests/parallel/step_run.h"
+#include "tests/support/error_of.h"
 
 namespace weft::test {
 namespace {
@@ -470,8 +471,7 @@ TEST(DualScope, RefusesWhatIsNotLegalByNameAndValue) {
             "global is 22, legal: 0 ... 21, the latent frames of the video");
   EXPECT_NE(refuse(DualScope{.global = -1}, 21), "");
   EXPECT_EQ(refuse(DualScope{.trained = 0}, 21), "trained is 0, legal: 1 or more latent frames");
-  EXPECT_NE(refuse(DualScope{.bias = INFINITY}, 21).find("legal: a finite number"),
-            std::string::npos);
+  EXPECT_TRUE(contains(refuse(DualScope{.bias = INFINITY}, 21), "legal: a finite number"));
   EXPECT_EQ(refuse(DualScope{.stale = 2}, 21), "stale is 2, legal: 0 or 1 steps");
   EXPECT_EQ(refuse(DualScope{.warmup = -1}, 21), "warmup is -1, legal: 0 or more steps");
 }

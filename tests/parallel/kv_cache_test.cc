@@ -10,8 +10,9 @@
 #include "parallel/transport/local.h"
 #include "tests/parallel/byte_formulas.h"
 #include "tests/support/compare.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 constexpr int64_t kKeptHeads = 5, kKeptSize = 3;
@@ -77,14 +78,9 @@ TEST(KVCache, KeepsRowsOverPagesRangesAndPasses) {
     cache.drop();
     EXPECT_EQ(pool.free_pages(), 3);
     expect_cached(cache, {{{0, 3}, {8, 16}}, 16}, {0, kKeptHeads});
-    try {
+    expect_error(ErrorKind::kMemory, "6 more pages of 4 tokens", [&] {
       cache.reserve({{{16, 40}}, 40});
-      FAIL() << "24 rows in three pages of 4";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kMemory);
-      EXPECT_NE(std::string(error.what()).find("6 more pages of 4 tokens"), std::string::npos)
-          << error.what();
-    }
+    });
     fill_cache(cache, {{{16, 28}}, 28}, {0, kKeptHeads});
   }
   EXPECT_EQ(pool.free_pages(), 6);
@@ -125,4 +121,4 @@ TEST(KVCache, MovesFromTokensToHeadsWithTheBytesOfTheFormula) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -15,6 +15,7 @@
 #include "parallel/communicator.h"
 #include "parallel/transport/local.h"
 #include "tests/parallel/share_through_file.h"
+#include "tests/support/error_of.h"
 
 namespace weft::test {
 namespace {
@@ -328,22 +329,14 @@ TEST(Matchmaker, AStrangerIsDropped) {
 
 TEST(Share, AFileThatIsThereOrNeverComesIsNamed) {
   const std::string file = path("share");
-  const auto failure = [](const Share& share) {
-    try {
-      share("text");
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string();
-  };
+  const auto failure = [](const Share& share) { return error_of([&] { share("text"); }); };
   EXPECT_EQ(failure(share_through_file(file, 1, 0.05)),
             "start-up file " + file + ": rank 0 has not written it within 0.05 s");
   {
     const Share share = share_through_file(file, 0);
     EXPECT_EQ(share("one\ntwo"), "one\ntwo");
     EXPECT_EQ(share_through_file(file, 1, 5)(""), "one\ntwo");
-    EXPECT_NE(failure(share_through_file(file, 0)).find(file + ": it is there already"),
-              std::string::npos);
+    EXPECT_TRUE(contains(failure(share_through_file(file, 0)), file + ": it is there already"));
     EXPECT_TRUE(std::filesystem::exists(file));
   }
   EXPECT_FALSE(std::filesystem::exists(file));

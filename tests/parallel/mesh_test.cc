@@ -8,6 +8,7 @@
 #include <set>
 
 #include "parallel/sequence_map.h"
+#include "tests/support/error_of.h"
 
 namespace weft::test {
 namespace {
@@ -19,13 +20,7 @@ Layout make(std::initializer_list<std::pair<Axis, int>> parts) {
 }
 
 std::string layout_fault(const std::string& text, int ranks, const LayoutLimits& limits) {
-  try {
-    parse_layout(text, ranks, limits);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    return error.what();
-  }
-  return "";
+  return error_of([&] { parse_layout(text, ranks, limits); }, ErrorKind::kUsage);
 }
 
 const LayoutLimits kWan{.heads = 12, .layers = 30, .tokens = 1560, .ffn = 8960};
@@ -55,8 +50,7 @@ TEST(Layout, WholeFramesAllowNoRing) {
   const LayoutLimits limits{
       .heads = 12, .layers = 30, .tokens = 1560, .method = {SplitRule::kBlocks}};
   for (const char* ring : {"ring=2", "token_ring=2"})
-    EXPECT_NE(layout_fault(ring, 2, limits).find("splits the frames of a block"),
-              std::string::npos);
+    EXPECT_TRUE(contains(layout_fault(ring, 2, limits), "splits the frames of a block"));
   EXPECT_EQ(layout_fault("ulysses=2,layers=2", 4, limits), "");
 }
 
@@ -102,70 +96,58 @@ TEST(Layout, RanksOfTheTextEncoderAndTheVaeArePartOfIt) {
   for (const Layout& one : parse_layouts("all,vae_ranks=3", 4, kWan)) EXPECT_EQ(one.vae_ranks, 3);
   EXPECT_EQ(parse_layouts("all,vae_ranks=3", 4, kWan).size(), legal_layouts(4, kWan).size());
 
-  EXPECT_NE(layout_fault("ulysses=4,text_ranks=5", 4, kWan)
-                .find("text_ranks is 5, legal: 1 to 4, the ranks of one result"),
-            std::string::npos);
+  EXPECT_TRUE(contains(layout_fault("ulysses=4,text_ranks=5", 4, kWan),
+                       "text_ranks is 5, legal: 1 to 4, the ranks of one result"));
   LayoutLimits two = kWan;
   two.requests = 2;
-  EXPECT_NE(
-      layout_fault("data=2,ulysses=2,vae_ranks=3", 4, two).find("vae_ranks is 3, legal: 1 to 2"),
-      std::string::npos);
+  EXPECT_TRUE(contains(layout_fault("data=2,ulysses=2,vae_ranks=3", 4, two),
+                       "vae_ranks is 3, legal: 1 to 2"));
   EXPECT_EQ(parse_layout("ulysses=4", 4, kWan).decode_rank, -1);
   const Layout decoder = parse_layout("ulysses=4,decode_rank=0", 4, kWan);
   EXPECT_EQ(decoder.decode_rank, 0);
   EXPECT_EQ(to_string(decoder), "ulysses=4,decode_rank=0");
-  EXPECT_NE(layout_fault("data=2,ulysses=2,decode_rank=2", 4, two)
-                .find("decode_rank is 2, legal: 0 to 1, the ranks of one result"),
-            std::string::npos);
-  EXPECT_NE(
-      layout_fault("ulysses=4,decode_rank=1,vae_ranks=2", 4, kWan)
-          .find("vae_ranks is 2, but decode_rank gives the VAE to one rank; legal with it: 1"),
-      std::string::npos);
-  EXPECT_NE(layout_fault("ulysses=4,vae_ranks=0", 4, kWan).find("'vae_ranks=0' is not legal"),
-            std::string::npos);
+  EXPECT_TRUE(contains(layout_fault("data=2,ulysses=2,decode_rank=2", 4, two),
+                       "decode_rank is 2, legal: 0 to 1, the ranks of one result"));
+  EXPECT_TRUE(
+      contains(layout_fault("ulysses=4,decode_rank=1,vae_ranks=2", 4, kWan),
+               "vae_ranks is 2, but decode_rank gives the VAE to one rank; legal with it: 1"));
+  EXPECT_TRUE(
+      contains(layout_fault("ulysses=4,vae_ranks=0", 4, kWan), "'vae_ranks=0' is not legal"));
   LayoutLimits language = kWan;
   language.decode_kv_heads = 4;
-  EXPECT_NE(
-      layout_fault("tensor=2,text_ranks=1", 2, language).find("a language model has no such stage"),
-      std::string::npos);
-  EXPECT_NE(layout_fault("text_ranks=0", 1, kWan).find("'text_ranks=0' is not legal"),
-            std::string::npos);
-  EXPECT_NE(layout_fault("auto,ring=2", 2, kWan).find("ring beside auto"), std::string::npos);
-  EXPECT_NE(layout_fault("auto,", 2, kWan).find("'' is not legal"), std::string::npos);
-  EXPECT_NE(layout_fault("all", 2, kWan).find("weft plan alone"), std::string::npos);
+  EXPECT_TRUE(contains(layout_fault("tensor=2,text_ranks=1", 2, language),
+                       "a language model has no such stage"));
+  EXPECT_TRUE(contains(layout_fault("text_ranks=0", 1, kWan), "'text_ranks=0' is not legal"));
+  EXPECT_TRUE(contains(layout_fault("auto,ring=2", 2, kWan), "ring beside auto"));
+  EXPECT_TRUE(contains(layout_fault("auto,", 2, kWan), "'' is not legal"));
+  EXPECT_TRUE(contains(layout_fault("all", 2, kWan), "weft plan alone"));
 }
 
 TEST(Layout, RefusesWithTheReasonAndTheLegalOnes) {
   LayoutLimits limits = kWan;
   limits.heads = 3;
-  EXPECT_NE(
-      layout_fault("ulysses=4", 4, limits).find("ulysses * tensor is 4, but there are 3 heads"),
-      std::string::npos);
-  EXPECT_NE(layout_fault("ulysses=4", 4, limits).find("cfg=2,ring=2"), std::string::npos);
-  EXPECT_NE(
-      layout_fault("ulysses=2", 4, kWan).find("the product of its axes is 2, there are 4 ranks"),
-      std::string::npos);
-  EXPECT_NE(layout_fault("rings=2", 2, kWan).find("'rings=2' is not legal"), std::string::npos);
-  EXPECT_NE(layout_fault("ring=2,ring=2", 4, kWan).find("ring stands twice"), std::string::npos);
-  EXPECT_NE(layout_fault("ring=0", 1, kWan).find("'ring=0' is not legal"), std::string::npos);
-  EXPECT_NE(layout_fault("ring=2x", 2, kWan).find("'ring=2x' is not legal"), std::string::npos);
-  EXPECT_NE(
-      layout_fault("", 0 + 7, {.heads = 1, .layers = 1, .tokens = 1, .ffn = 1, .guided = false})
-          .find("no layout of 7 ranks"),
-      std::string::npos);
-  EXPECT_NE(layout_fault("ring=2,", 2, kWan).find("'' is not legal"), std::string::npos);
+  EXPECT_TRUE(contains(layout_fault("ulysses=4", 4, limits),
+                       "ulysses * tensor is 4, but there are 3 heads"));
+  EXPECT_TRUE(contains(layout_fault("ulysses=4", 4, limits), "cfg=2,ring=2"));
+  EXPECT_TRUE(contains(layout_fault("ulysses=2", 4, kWan),
+                       "the product of its axes is 2, there are 4 ranks"));
+  EXPECT_TRUE(contains(layout_fault("rings=2", 2, kWan), "'rings=2' is not legal"));
+  EXPECT_TRUE(contains(layout_fault("ring=2,ring=2", 4, kWan), "ring stands twice"));
+  EXPECT_TRUE(contains(layout_fault("ring=0", 1, kWan), "'ring=0' is not legal"));
+  EXPECT_TRUE(contains(layout_fault("ring=2x", 2, kWan), "'ring=2x' is not legal"));
+  EXPECT_TRUE(contains(
+      layout_fault("", 0 + 7, {.heads = 1, .layers = 1, .tokens = 1, .ffn = 1, .guided = false}),
+      "no layout of 7 ranks"));
+  EXPECT_TRUE(contains(layout_fault("ring=2,", 2, kWan), "'' is not legal"));
   limits.guided = false;
-  EXPECT_NE(layout_fault("cfg=2", 2, limits).find("guidance is off"), std::string::npos);
-  EXPECT_NE(layout_fault("ring=2,token_ring=2", 4, kWan).find("two ways of one split"),
-            std::string::npos);
-  EXPECT_NE(layout_fault("data=2", 2, kWan).find("data is 2, but there are 1 requests"),
-            std::string::npos);
+  EXPECT_TRUE(contains(layout_fault("cfg=2", 2, limits), "guidance is off"));
+  EXPECT_TRUE(contains(layout_fault("ring=2,token_ring=2", 4, kWan), "two ways of one split"));
+  EXPECT_TRUE(contains(layout_fault("data=2", 2, kWan), "data is 2, but there are 1 requests"));
 }
 
 // Clips have a meaning where a method gives it one, and no ring serves them.
 TEST(Layout, ClipsNeedTheMethodAndNoRing) {
-  EXPECT_NE(layout_fault("clip=2", 2, kWan).find("clip=2 where attention sees all frames"),
-            std::string::npos);
+  EXPECT_TRUE(contains(layout_fault("clip=2", 2, kWan), "clip=2 where attention sees all frames"));
   for (const Layout& layout : legal_layouts(8, kWan)) EXPECT_EQ(layout[Axis::kClip], 1);
 
   LayoutLimits limits = kWan;
@@ -173,15 +155,14 @@ TEST(Layout, ClipsNeedTheMethodAndNoRing) {
   limits.tokens = 7 * 3;
   EXPECT_EQ(to_string(parse_layout("cfg=2,clip=3", 6, limits)), "cfg=2,clip=3");
   EXPECT_EQ(to_string(parse_layout("auto", 8, limits)), "cfg=2,clip=4");
-  EXPECT_NE(layout_fault("clip=8", 8, limits).find("clip is 8, but there are 7 latent frames"),
-            std::string::npos);
-  EXPECT_NE(layout_fault("clip=2,ring=2", 4, limits).find("ring=2 under --method clips"),
-            std::string::npos);
-  EXPECT_NE(layout_fault("token_ring=2", 2, limits).find("token_ring=2 under --method clips"),
-            std::string::npos);
+  EXPECT_TRUE(
+      contains(layout_fault("clip=8", 8, limits), "clip is 8, but there are 7 latent frames"));
+  EXPECT_TRUE(contains(layout_fault("clip=2,ring=2", 4, limits), "ring=2 under --method clips"));
+  EXPECT_TRUE(
+      contains(layout_fault("token_ring=2", 2, limits), "token_ring=2 under --method clips"));
   // A clip of one frame has three tokens.
-  EXPECT_NE(layout_fault("clip=7,ulysses=4", 28, limits).find("the shortest clip has 3 tokens"),
-            std::string::npos);
+  EXPECT_TRUE(
+      contains(layout_fault("clip=7,ulysses=4", 28, limits), "the shortest clip has 3 tokens"));
   EXPECT_EQ(to_string(parse_layout("clip=7,ulysses=3", 21, limits)), "clip=7,ulysses=3");
   EXPECT_EQ(Mesh(parse_layout("clip=7,ulysses=3", 21, limits)).sequence_index(10), 10);
 }
@@ -190,40 +171,36 @@ TEST(Layout, ClipsNeedTheMethodAndNoRing) {
 void expect_refused_beside(const std::string& reason, const LayoutLimits& limits,
                            const std::vector<std::string>& others) {
   for (const std::string& other : others)
-    EXPECT_NE(layout_fault(other + "=2", 2, limits).find(other + reason), std::string::npos);
+    EXPECT_TRUE(contains(layout_fault(other + "=2", 2, limits), other + reason));
 }
 
 // Patches have a meaning where attention is displaced, and nothing else splits their tokens.
 TEST(Layout, PatchesNeedDisplacedAttentionAndNoOtherSplitOfTokens) {
-  EXPECT_NE(layout_fault("patch=2", 2, kWan).find("there are no displaced patches; legal: 1"),
-            std::string::npos);
+  EXPECT_TRUE(
+      contains(layout_fault("patch=2", 2, kWan), "there are no displaced patches; legal: 1"));
   for (const Layout& layout : legal_layouts(8, kWan)) EXPECT_EQ(layout[Axis::kPatch], 1);
 
   LayoutLimits limits = kWan;
   limits.method = {SplitRule::kPatches, 3};
   EXPECT_EQ(to_string(parse_layout("cfg=2,patch=3,tensor=2", 12, limits)),
             "cfg=2,patch=3,tensor=2");
-  EXPECT_NE(layout_fault("patch=4", 4, limits).find("patch is 4, but there are 3 patches"),
-            std::string::npos);
+  EXPECT_TRUE(contains(layout_fault("patch=4", 4, limits), "patch is 4, but there are 3 patches"));
   expect_refused_beside("=2 beside displaced patches", limits, {"ulysses", "ring", "token_ring"});
 }
 
 // Steps have ranks of their own in a stream alone.
 TEST(Layout, StepsNeedAStreamAndNoSplitOfItsKeys) {
-  EXPECT_NE(layout_fault("step=2", 2, kWan).find("need the blocks of a stream; legal: 1"),
-            std::string::npos);
+  EXPECT_TRUE(contains(layout_fault("step=2", 2, kWan), "need the blocks of a stream; legal: 1"));
   for (const Layout& layout : legal_layouts(8, kWan)) EXPECT_EQ(layout[Axis::kStep], 1);
 
   LayoutLimits limits = kWan;
   limits.method = {SplitRule::kStream, 3};
   EXPECT_EQ(to_string(parse_layout("step=3,layers=2,tensor=2", 12, limits)),
             "step=3,layers=2,tensor=2");
-  EXPECT_NE(layout_fault("step=4", 4, limits).find("step is 4, but there are 3 steps"),
-            std::string::npos);
+  EXPECT_TRUE(contains(layout_fault("step=4", 4, limits), "step is 4, but there are 3 steps"));
   EXPECT_EQ(to_string(parse_layout("step=3,tensor=2,ulysses=2", 12, limits)),
             "step=3,ulysses=2,tensor=2");
-  EXPECT_NE(layout_fault("layers=2,ulysses=2", 4, limits).find("ulysses=2 beside layers=2"),
-            std::string::npos);
+  EXPECT_TRUE(contains(layout_fault("layers=2,ulysses=2", 4, limits), "ulysses=2 beside layers=2"));
   expect_refused_beside("=2 splits the keys of a stream's blocks", limits, {"ring", "token_ring"});
 }
 

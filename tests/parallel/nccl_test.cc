@@ -16,6 +16,7 @@
 #include "tests/parallel/nccl_stub.h"
 #include "tests/parallel/share_through_file.h"
 #include "tests/parallel/stray.h"
+#include "tests/support/error_of.h"
 
 namespace weft::test {
 namespace {
@@ -48,13 +49,7 @@ class Nccl : public testing::Test {
 
   std::string failure(int ranks, const std::function<void(Communicator&)>& work) {
     const Transports transports = make(ranks);
-    try {
-      run_ranks(transports, work);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kComm) << error.what();
-      return error.what();
-    }
-    return "";
+    return error_of([&] { run_ranks(transports, work); }, ErrorKind::kComm);
   }
 
   NcclApi api_;
@@ -219,7 +214,7 @@ TEST_F(Nccl, SizesThatDifferAreRefusedBeforeAByteMoves) {
     else
       c.receive(cpu_stream(), 0, {.kind = Payload::kLatent}, x.view().slice(0, 0, 3));
   });
-  EXPECT_NE(what.find("12 bytes, from rank 0 and got latent"), std::string::npos) << what;
+  EXPECT_TRUE(contains(what, "12 bytes, from rank 0 and got latent"));
   EXPECT_EQ(NcclStub::moved_bytes(), 0);
 }
 
@@ -248,8 +243,8 @@ TEST_F(Nccl, AnAsyncErrorEndsEveryRank) {
         throw;
       }
     });
-    EXPECT_NE(what.find("rank 1: NCCL, "), std::string::npos) << what;
-    EXPECT_NE(what.find("stub remote error (the stub's last error)"), std::string::npos) << what;
+    EXPECT_TRUE(contains(what, "rank 1: NCCL, "));
+    EXPECT_TRUE(contains(what, "stub remote error (the stub's last error)"));
     EXPECT_EQ(ended, under_way ? 3 : 2);
     EXPECT_EQ(NcclStub::aborted(), 3);
   }
@@ -289,23 +284,16 @@ TEST_F(Nccl, AReceiveThatIsDroppedIsTakenBack) {
 
 TEST_F(Nccl, StartUpNamesTheRanksThatAreNotReady) {
   NcclStub::never_ready(1);
-  try {
-    make(2, {.startup_seconds = 0.05});
-    FAIL() << "rank 1 was never ready";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kComm);
-    EXPECT_STREQ(error.what(), "start-up: rank 0, 1 is not ready within 0.05 s");
-  }
+  EXPECT_EQ(error_of([&] { make(2, {.startup_seconds = 0.05}); }, ErrorKind::kComm),
+            "start-up: rank 0, 1 is not ready within 0.05 s");
   EXPECT_EQ(NcclStub::aborted(), 2);
 }
 
 TEST_F(Nccl, ADeviceThatIsNotThereIsNamed) {
-  try {
-    make_nccl_transports(std::vector<int>{0, 99}, with_stub());
-    FAIL() << "there is no device 99";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "rank 1: cudaSetDevice on device 99: stub CUDA error");
-  }
+  EXPECT_EQ(error_of([] {
+              make_nccl_transports(std::vector<int>{0, 99}, with_stub());
+            }),
+            "rank 1: cudaSetDevice on device 99: stub CUDA error");
 }
 
 // Threads stand in for processes: each has a transport of its own, found through a file and TCP.
@@ -331,14 +319,11 @@ TEST_F(Nccl, ARankThatNeverBeginsIsNamed) {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 2; ++rank)
     ranks.emplace_back([&, rank] {
-      try {
+      const std::string what = error_of([&] {
         make_nccl_transport(rank, 3, rank, share_through_file(file, rank),
                             with_stub({.startup_seconds = 0.3, .interfaces = "lo"}));
-        ADD_FAILURE() << "rank 2 never began";
-      } catch (const Error& error) {
-        EXPECT_STREQ(error.what(),
-                     "start-up: rank 2 has not begun, rank 0, 1 is not ready within 0.3 s");
-      }
+      });
+      EXPECT_EQ(what, "start-up: rank 2 has not begun, rank 0, 1 is not ready within 0.3 s");
     });
   for (std::thread& one : ranks) one.join();
 }

@@ -10,8 +10,9 @@
 
 #include "parallel/schedule/denoise_plan.h"
 #include "parallel/schedule/token_plan.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 using Kind = Step::Kind;
@@ -263,7 +264,7 @@ TEST(CheckPlans, FindsBytesThatNoFormulaGives) {
     for (Step& step : plan.steps)
       if (step.payload == Payload::kHidden) step.bytes += 4;
   EXPECT_EQ(check_plans(sample.plans), std::nullopt);
-  EXPECT_NE(check(sample, sample.plans).find("bytes of its formula"), std::string::npos);
+  EXPECT_TRUE(contains(check(sample, sample.plans), "bytes of its formula"));
 }
 
 TEST(CheckPlans, FindsIllegalBlocks) {
@@ -272,7 +273,7 @@ TEST(CheckPlans, FindsIllegalBlocks) {
        {BlockRange{0, 8, 7}, BlockRange{-1, 7, 7}, BlockRange{3, 3, 7}}) {
     std::vector<Plan> plans = sample.plans;
     plans[0].steps[1].blocks = blocks;
-    EXPECT_NE(check(sample, plans).find("illegal block range"), std::string::npos);
+    EXPECT_TRUE(contains(check(sample, plans), "illegal block range"));
   }
 }
 
@@ -307,7 +308,7 @@ TEST(CheckPlans, FindsADeadlockOfRendezvousSends) {
   };
   EXPECT_EQ(both(false, false), "");
   EXPECT_EQ(both(false, true), "");  // post, send, wait, await
-  EXPECT_NE(both(true, false).find("deadlock: rank 0 stands at wait"), std::string::npos);
+  EXPECT_TRUE(contains(both(true, false), "deadlock: rank 0 stands at wait"));
 }
 
 // Two ranks that read each other's features of the turn before.
@@ -354,15 +355,15 @@ TEST(CheckPlans, HoldsReadsToTheirStaleness) {
     return check_plans(of, {.bytes = {}, .stale = stale}).value_or("");
   };
   EXPECT_EQ(fault(plans, 1), "");
-  EXPECT_NE(fault(plans, 0).find("stale by 0 turns at most"), std::string::npos);
+  EXPECT_TRUE(contains(fault(plans, 0), "stale by 0 turns at most"));
   for (size_t i = 0; i < plans[1].steps.size(); ++i) {
     if (plans[1].steps[i].stale == 0) continue;
     std::vector<Plan> changed = plans;
     changed[1].steps[i].stale = 0;
-    EXPECT_NE(fault(changed, 1).find("too old"), std::string::npos);
+    EXPECT_TRUE(contains(fault(changed, 1), "too old"));
     changed = plans;
     ++changed[1].steps[i].reads[1].turn;  // declares features that have not come
-    EXPECT_NE(fault(changed, 1).find("but it holds"), std::string::npos);
+    EXPECT_TRUE(contains(fault(changed, 1), "but it holds"));
   }
 }
 
@@ -370,9 +371,9 @@ TEST(ProofOf, CountsWhatItProves) {
   const Sample sample = denoise({{Axis::kCfg, 2}});
   const std::string proof = proof_of(sample.plans, sample.rules);
   EXPECT_TRUE(proof.starts_with("2 ranks, ")) << proof;
-  EXPECT_NE(proof.find(" 5 messages: "), std::string::npos) << proof;
-  EXPECT_NE(proof.find("bytes follow the formula"), std::string::npos);
+  EXPECT_TRUE(contains(proof, " 5 messages: "));
+  EXPECT_TRUE(contains(proof, "bytes follow the formula"));
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

@@ -8,7 +8,9 @@
 #include <map>
 #include <set>
 
-namespace weft {
+#include "tests/support/error_of.h"
+
+namespace weft::test {
 namespace {
 
 using Kind = Step::Kind;
@@ -496,14 +498,14 @@ TEST(SegmentQueueFaults, APrefixThatIsNotAwaited) {
   ASSERT_NE(await, steps.end());
   const auto forward = std::ranges::find(await, steps.end(), Kind::kCompute, &Step::kind);
   std::rotate(await, await + 1, forward + 1);  // the forward comes first
-  EXPECT_NE(p.found().find("while a receive is posted"), std::string::npos) << p.found();
+  EXPECT_TRUE(contains(p.found(), "while a receive is posted"));
 }
 
 TEST(SegmentQueueFaults, APrefixOfTheStepBefore) {
   Planted p({.stages = 1});
   for (SlotVersion& v : p.find(0, Kind::kCompute, 1, 1).reads)
     if (v.slot == p.config.segment_slot(0, 0)) --v.turn;
-  EXPECT_NE(p.found().find("but it holds"), std::string::npos) << p.found();
+  EXPECT_TRUE(contains(p.found(), "but it holds"));
 }
 
 // In the drain a forward runs on rows that are one step old.
@@ -517,7 +519,7 @@ TEST(SegmentQueueFaults, RowsOfTheStepBeforeInTheDrain) {
   });
   for (SlotVersion& v : p.find(0, Kind::kCompute, last, 3).reads)
     if (v == fresh) --v.turn;
-  EXPECT_NE(p.found().find("too old or too new"), std::string::npos) << p.found();
+  EXPECT_TRUE(contains(p.found(), "too old or too new"));
 }
 
 // The keys of the turn before, which are of no segment that is one step back.
@@ -535,7 +537,7 @@ TEST(SegmentQueueFaults, KeysOfAnotherBlock) {
   Planted p({.stages = 1});
   for (SlotVersion& v : p.find(0, Kind::kCompute, 1, 2).reads)
     if (v.slot == keys_slot(0, 0)) v.order -= 2;
-  EXPECT_NE(p.found().find("but it holds"), std::string::npos) << p.found();
+  EXPECT_TRUE(contains(p.found(), "but it holds"));
 }
 
 // One buffer for hidden rows that are received and computed at once.
@@ -579,8 +581,8 @@ TEST(SegmentQueueFaults, AnExpertThatIsNotLoaded) {
   EXPECT_NE(check_plans(p.plans), std::nullopt);  // both experts must be resident
   std::erase_if(p.plans[0].steps,
                 [](const Step& s) { return s.kind == Kind::kLoad && s.pass.model == 1; });
-  EXPECT_NE(p.found().find("before its expert is loaded"), std::string::npos) << p.found();
+  EXPECT_TRUE(contains(p.found(), "before its expert is loaded"));
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

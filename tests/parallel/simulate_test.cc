@@ -9,8 +9,9 @@
 
 #include "parallel/schedule/timeline_svg.h"
 #include "parallel/transport/local.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 constexpr double kMove = 1e6;  // bytes per second of copies
@@ -224,7 +225,7 @@ TEST(Simulate, TheTimelineNamesEveryRank) {
   const auto ranks = simulate(3, device(), {}, [](Communicator&) { work(0.1); });
   const std::string svg = timeline_svg(ranks, "a < b");
   for (const char* text : {"rank 0", "rank 2", "0.1 s", "a &lt; b", "</svg>"})
-    EXPECT_NE(svg.find(text), std::string::npos) << text;
+    EXPECT_TRUE(contains(svg, text)) << text;
 }
 
 TEST(MeasuredDevice, GivesTheMeasuredTimeBack) {
@@ -239,4 +240,4 @@ TEST(MeasuredDevice, GivesTheMeasuredTimeBack) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test

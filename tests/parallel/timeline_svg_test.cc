@@ -7,8 +7,9 @@
 #include <regex>
 
 #include "parallel/schedule/segment_queue.h"
+#include "tests/support/error_of.h"
 
-namespace weft {
+namespace weft::test {
 namespace {
 
 constexpr int kRanks = 2;
@@ -125,18 +126,18 @@ TEST(PlanSvg, HasARectanglePerForwardAndClip) {
     }
   EXPECT_EQ(next, bars.size());
   for (const char* text : {">0.0<", ">1.2<", ">decode 0<", ">decode 1<", ">a &lt; b &amp; c<"})
-    EXPECT_NE(svg.find(text), std::string::npos) << text;
+    EXPECT_TRUE(contains(svg, text)) << text;
 }
 
 // The enlarged parts of a long plan are its beginning, its middle and its end.
 TEST(PlanSvg, EnlargesBeginningMiddleAndEnd) {
   const std::vector<Plan> plans = plans_of(40);
   const std::string svg = drawn(plans, times_of(plans));
-  EXPECT_NE(svg.find(">0.0<"), std::string::npos);
-  EXPECT_NE(svg.find(">39.2<"), std::string::npos);
-  EXPECT_NE(svg.find(">decode 17<"), std::string::npos);
-  EXPECT_NE(svg.find(">decode 39<"), std::string::npos);
-  EXPECT_EQ(svg.find(">10.0<"), std::string::npos);
+  EXPECT_TRUE(contains(svg, ">0.0<"));
+  EXPECT_TRUE(contains(svg, ">39.2<"));
+  EXPECT_TRUE(contains(svg, ">decode 17<"));
+  EXPECT_TRUE(contains(svg, ">decode 39<"));
+  EXPECT_FALSE(contains(svg, ">10.0<"));
   for (const Bar& bar : bars_of(svg)) {
     EXPECT_GE(bar.x, 70);
     EXPECT_LE(bar.x + bar.width, 990.01);
@@ -144,4 +145,4 @@ TEST(PlanSvg, EnlargesBeginningMiddleAndEnd) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::test
