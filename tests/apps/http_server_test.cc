@@ -9,6 +9,7 @@
 
 #include "kernels/check.h"
 #include "tests/apps/serve_testing.h"
+#include "tests/support/error_of.h"
 
 namespace weft {
 namespace {
@@ -218,13 +219,7 @@ TEST(HttpServer, RefusesUnusableSettings) {
     ServerSettings settings = echo_settings();
     change(settings);
     HttpServer server(std::move(settings));
-    try {
-      server.start();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-      return error.what();
-    }
-    return "";
+    return test::error_of([&] { server.start(); }, ErrorKind::kUsage);
   };
   EXPECT_EQ(refusal([](ServerSettings&) {}), "");
   EXPECT_NE(refusal([](ServerSettings& s) { s.host = "0.0.0.0"; }), "");

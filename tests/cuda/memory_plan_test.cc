@@ -17,6 +17,7 @@
 #include "tests/cuda/emulator.h"
 #include "tests/cuda/first_device.h"
 #include "tests/models/transformer_testing.h"
+#include "tests/support/error_of.h"
 #include "tests/support/faulty_transport.h"
 
 namespace weft {
@@ -248,15 +249,10 @@ TEST(Jobs, TooLargeForPinnedMemoryAreRefusedBeforeLoading) {
   EXPECT_FALSE(generator.plan(request).fits_host());
   reset_device_use_peak(kCuda);
   const size_t live = device_use(kCuda).live;
-  try {
-    generator.run(request, nullptr);
-    FAIL() << "the job was not refused";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kMemory);
-    const std::string message = error.what();
-    EXPECT_NE(message.find("of host memory beside the device's"), std::string::npos) << message;
-    EXPECT_NE(message.find("Try --resident-layers "), std::string::npos) << message;
-  }
+  const std::string message =
+      test::thrown_error([&] { generator.run(request, nullptr); }, ErrorKind::kMemory);
+  EXPECT_TRUE(test::contains(message, "of host memory beside the device's"));
+  EXPECT_TRUE(test::contains(message, "Try --resident-layers "));
   EXPECT_EQ(device_use(kCuda).peak, live);
 }
 
@@ -266,12 +262,8 @@ TEST(Jobs, TooLargeForTheDeviceAreOfferedFewerResidentLayers) {
   const MemoryPlan plan = whole.plan(whole.resolve(small_picture()));
   options.memory_limit = memory_under(Residency::kSequential, plan.parts, 0).high_water - 1;
   Generator tight(wide_model(), options);
-  try {
-    tight.run(tight.resolve(small_picture()), nullptr);
-    FAIL() << "the job was not refused";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kMemory) << error.what();
-  }
+  test::thrown_error([&] { tight.run(tight.resolve(small_picture()), nullptr); },
+                     ErrorKind::kMemory);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "tests/cuda/first_device.h"
 #include "tests/engine/poisoned_model.h"
 #include "tests/models/transformer_testing.h"
+#include "tests/support/error_of.h"
 #include "tests/support/faulty_transport.h"
 
 namespace weft {
@@ -314,14 +315,8 @@ TEST(Generation, IsPlannedForTheDevicesMemoryAndRefusedWhereItDoesNotFit) {
 
   emulated::set_device_bytes(emulated::device_bytes_used(0) + plan.high_water / 2);
   Generator tight(kDeviceModel, on(kCuda));
-  try {
-    tight.run(small_clip(), nullptr);
-    FAIL() << "half of the planned memory was enough";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kMemory);
-    EXPECT_NE(std::string(error.what()).find("are available. Try"), std::string::npos)
-        << error.what();
-  }
+  test::expect_error(ErrorKind::kMemory, "are available. Try",
+                     [&] { tight.run(small_clip(), nullptr); });
 }
 
 // A device is only checked after a forward, not after each block; still, the error names the first
@@ -332,13 +327,7 @@ TEST(Generation, NamesTheFirstBlockWithANonFiniteValue) {
         {"transformer", "condition_embedder.time_proj.bias", "first in timestep_proj"},
         {"vae", "decoder.conv_in.bias", "decode, chunk 1 of 2"}}) {
     Generator sick(test::poisoned(kDeviceModel, component, tensor, testing::TempDir()), on(kCuda));
-    try {
-      sick.run(small_clip(), nullptr);
-      ADD_FAILURE() << tensor;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kNonFinite) << error.what();
-      EXPECT_NE(std::string(error.what()).find(where), std::string::npos) << error.what();
-    }
+    test::expect_error(ErrorKind::kNonFinite, where, [&] { sick.run(small_clip(), nullptr); });
   }
 }
 

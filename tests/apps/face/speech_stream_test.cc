@@ -15,6 +15,7 @@
 #include "tests/engine/small_job.h"
 #include "tests/engine/stream_job.h"
 #include "tests/engine/stream_pictures.h"
+#include "tests/support/error_of.h"
 #include "tests/support/speech_model.h"
 
 namespace weft::test {
@@ -356,12 +357,7 @@ TEST_F(SpeechStream, WrongSettingsAreNamed) {
   const auto error_of = [](const std::function<void(StreamSettings&)>& change) -> std::string {
     StreamSettings changed = settings();
     change(changed);
-    try {
-      StreamEngine(model_, changed);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+    return test::error_of([&] { StreamEngine(model_, changed); });
   };
   EXPECT_EQ(error_of([](StreamSettings&) {}), "");
   EXPECT_NE(error_of([](StreamSettings& s) { s.picture = {}; }).find("--image FILE"),
