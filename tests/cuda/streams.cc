@@ -188,7 +188,11 @@ cudaError_t submit(cudaStream_t stream, std::function<void()> work) {
   return submit(stream_of(stream), std::move(work));
 }
 
-void set_device_count(int count) { device_count() = count; }
+void set_device_count(int count) {
+  const Lock lock(machine().mutex);
+  device_count() = count;
+  machine().peers.clear();  // another machine, on which nobody has asked for access
+}
 void set_shared_per_block(size_t bytes) { machine().shared_per_block = bytes; }
 
 std::string device_error() {
