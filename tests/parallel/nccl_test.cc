@@ -290,7 +290,7 @@ TEST_F(Nccl, StartUpNamesTheRanksThatAreNotReady) {
 }
 
 TEST_F(Nccl, ADeviceThatIsNotThereIsNamed) {
-  EXPECT_EQ(error_of([] {
+  EXPECT_EQ(error_of([&] {
               make_nccl_transports(std::vector<int>{0, 99}, with_stub());
             }),
             "rank 1: cudaSetDevice on device 99: stub CUDA error");
