@@ -105,7 +105,7 @@ WanS2vConfig WanS2vConfig::from_tensors(const TensorFile& file) {
   config.audio_tokens = local[0] / (config.width() / 4);
   const size_t injectors = injectors_of(file);
   if (config.wan.layers != kPublishedBlocks || injectors != kPublishedInjects.size())
-    sizes.refuse("the blocks behind which the sound enters do not follow from ", injectors,
+    sizes.refuse("the blocks after which the sound enters do not follow from ", injectors,
                  " injectors of ", config.wan.layers,
                  " blocks (legal without one: ", kPublishedInjects.size(), " of ", kPublishedBlocks,
                  ")");
