@@ -129,29 +129,6 @@ memory::desc bf16_layout(const PackedConv& packed, int threads) {
   return found->second;
 }
 
-// Packs bf16 weights in that layout, by blocks of outputs, so that the copy in between stays small.
-void pack_reordered(Stream& stream, const TensorView& weight, const memory::desc& layout,
-                    ConvStorage& storage) {
-  storage.vendor_desc = layout;
-  storage.vendor = Tensor(DType::kU8, {static_cast<int64_t>(layout.get_size())}, stream.device());
-  const Tensor rows(
-      DType::kBF16,
-      {std::min(kReorderedRows, weight[0]), weight[1], weight[2], weight[3], weight[4]},
-      stream.device());
-  if (stream.device().measured()) return;
-  for (int64_t o = 0; o < weight[0]; o += kReorderedRows) {
-    const int64_t count = std::min(kReorderedRows, weight[0] - o);
-    const TensorView part = rows.view().slice(0, 0, count);
-    copy(stream, weight.slice(0, o, count), part);
-    const memory::dims extents{count, weight[1], weight[2], weight[3], weight[4]};
-    memory from({extents, memory::data_type::bf16, Tag::oidhw}, onednn_engine(), part.data);
-    memory to(layout.submemory_desc(extents, {o, 0, 0, 0, 0}), onednn_engine(),
-              storage.vendor.view().data);
-    dnnl::reorder(from, to).execute(onednn_stream(), from, to);
-    onednn_stream().wait();
-  }
-}
-
 PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView& bias,
                      DType dtype) {
   PackedConv packed(weight, dtype);
@@ -166,7 +143,13 @@ PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView&
   if (dtype == DType::kBF16 && has_bf16_dot_products()) {
     const memory::desc layout = bf16_layout(packed, stream.threads());
     if (layout.get_size()) {
-      pack_reordered(stream, weight, layout, storage);
+      const Device device = stream.device();
+      storage.vendor_desc = layout;
+      storage.vendor = Tensor(DType::kU8, {static_cast<int64_t>(layout.get_size())}, device);
+      if (device.measured())
+        reordered_rows(weight, device);  // held while the weight is packed
+      else
+        reorder_weight(stream, weight, layout, storage.vendor.view().data);
       return packed;
     }
   }

@@ -33,22 +33,27 @@ bool is_fast_implementation(std::string_view name) {
 }
 
 Tensor reordered_rows(const TensorView& weight, Device device) {
-  return Tensor(DType::kBF16, {std::min(kReorderedRows, weight[0]), weight[1]}, device);
+  return Tensor(DType::kBF16, weight.slice(0, 0, std::min(kReorderedRows, weight[0])).shape(),
+                device);
 }
 
 void reorder_weight(Stream& stream, const TensorView& weight, const dnnl::memory::desc& desc,
                     void* data) {
   using dnnl::memory;
-  const int64_t out = weight[0], in = weight[1];
   const Tensor rows = reordered_rows(weight, {});
-  memory whole(desc, onednn_engine(), data);
-  for (int64_t o = 0; o < out; o += kReorderedRows) {
-    const int64_t count = std::min(kReorderedRows, out - o);
-    const TensorView part = rows.view().slice(0, 0, count);
-    copy(stream, weight.slice(0, o, count), part);
-    memory from({{in, count}, memory::data_type::bf16, memory::dims{1, in}}, onednn_engine(),
-                part.data);
-    memory to(desc.submemory_desc({in, count}, {0, o}), onednn_engine(), data);
+  for (int64_t o = 0; o < weight[0]; o += kReorderedRows) {
+    const TensorView part = rows.view().slice(0, 0, std::min(kReorderedRows, weight[0] - o));
+    copy(stream, weight.slice(0, o, part[0]), part);
+    memory::dims extents, strides, offsets(part.rank, 0);
+    for (int d = 0; d < part.rank; ++d) {
+      extents.push_back(part[d]);
+      strides.push_back(part.stride[d]);
+    }
+    offsets[0] = o;
+    if (part.rank == 2)  // the description of a matrix is [in, out]
+      for (memory::dims* dims : {&extents, &strides, &offsets}) std::ranges::reverse(*dims);
+    memory from({extents, memory::data_type::bf16, strides}, onednn_engine(), part.data);
+    memory to(desc.submemory_desc(extents, offsets), onednn_engine(), data);
     dnnl::reorder(from, to).execute(onednn_stream(), from, to);
     onednn_stream().wait();
   }

@@ -48,12 +48,13 @@ struct OnednnCall {
 // operands into scratchpads as large as the result, and "ref" are plain loops.
 bool is_fast_implementation(std::string_view name);
 
-// The bf16 rows that reorder_weight holds while it works on a weight [out, in].
+// The bf16 rows, of an output each, that reorder_weight holds while it works on a weight.
 constexpr int64_t kReorderedRows = 192;  // a multiple of 16, 32, 48 and 64: no layout block is cut
 Tensor reordered_rows(const TensorView& weight, Device device);
 
-// Converts weight [out, in] (any float dtype) to bf16 in `data`, in the layout `desc` [in, out]. It
-// works on blocks of outputs, so that the conversion's temporary stays small.
+// Converts weight [out, in] or [out, in, kt, kh, kw] (any float dtype) to bf16 in `data`, in the
+// layout `desc` [in, out] or like the weight. It works on blocks of outputs, so that the
+// conversion's temporary stays small.
 void reorder_weight(Stream& stream, const TensorView& weight, const dnnl::memory::desc& desc,
                     void* data);
 
