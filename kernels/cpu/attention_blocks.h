@@ -19,9 +19,13 @@ struct OnlineSoftmaxRows {
   float scale = 1;
   const float* add = nullptr;  // [rows, keys] added after the scale, or null
   int64_t add_stride = 0;      // row stride; 0 = one row for all
-  float* sums = nullptr;       // [rows, size], rescaled
-  float* top = nullptr;        // [rows] running maximum
-  float* total = nullptr;      // [rows] running sum of probabilities
+  // The first row sees so many of the keys (or none, below 0), each next row one more. The others
+  // get probability 0.
+  int64_t first_seen = kAllSeen;
+  static constexpr int64_t kAllSeen = int64_t{1} << 60;
+  float* sums = nullptr;   // [rows, size], rescaled
+  float* top = nullptr;    // [rows] running maximum
+  float* total = nullptr;  // [rows] running sum of probabilities
 };
 void online_softmax_rows(const OnlineSoftmaxRows& block);
 

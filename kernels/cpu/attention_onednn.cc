@@ -27,7 +27,7 @@ using dnnl::memory;
 constexpr int64_t kQueryRows = 256, kKeys = 512;
 // Blocks are smaller under a mask, so that more of them are hidden entirely: 3/8 for 512 queries on
 // as many keys.
-constexpr int64_t kMaskedRows = 64, kMaskedKeys = 128;
+constexpr int64_t kMaskedRows = 128, kMaskedKeys = 128;
 constexpr int64_t kPackedBytes = int64_t{64} << 20;  // of heads packed together
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
@@ -196,19 +196,12 @@ Seen seen_of(const Job& job, int64_t row, int64_t count, int64_t b) {
   return all ? Seen::kAll : none ? Seen::kNone : Seen::kSome;
 }
 
-struct RowTerms {
-  const float* data;  // or null
-  int64_t stride;     // of rows; 0: all rows have the same terms
-};
-
-// Returns the terms to be added to the logits of rows [row, row + count) against block b: the bias,
-// the segments' log_bias, and -inf for keys after the query.
-RowTerms row_terms(const Job& job, int64_t head, int64_t row, int64_t count, int64_t b, Seen seen) {
+// Writes the terms to be added to the logits of the block of rows from `row` on against block b:
+// the bias, the segments' log_bias, and -inf for keys after the query where a mask hides `some`.
+void fill_terms(const Job& job, int64_t head, int64_t row, int64_t b, bool some, float* terms) {
   const AttentionArgs& args = *job.args;
+  const int64_t count = std::min(job.rows, args.q[0] - row);
   const int64_t begin = b * job.columns, width = job.width(b);
-  const bool masked = seen == Seen::kSome;
-  if (!args.bias && !masked) return {job.key_terms ? job.key_terms + begin : nullptr, 0};
-  float* terms = thread_scratch<float>(Scratch::kRowTerms, job.rows * job.columns);
   for (int64_t i = 0; i < count; ++i) {
     float* to = terms + i * width;
     for (int64_t j = 0; j < width; ++j) to[j] = job.key_terms ? job.key_terms[begin + j] : 0;
@@ -218,7 +211,7 @@ RowTerms row_terms(const Job& job, int64_t head, int64_t row, int64_t count, int
                           begin * bias.stride[2];
       for (int64_t j = 0; j < width; ++j) to[j] += from[j * bias.stride[2]];
     }
-    if (!masked) continue;
+    if (!some) continue;
     over_keys(args.segments, job.starts, begin, width, [&](const KeyRun& run) {
       // From here on, the keys of the run lie after the query.
       const int64_t seen = args.query_position + row + i + 1 - run.segment->position - run.begin;
@@ -226,7 +219,29 @@ RowTerms row_terms(const Job& job, int64_t head, int64_t row, int64_t count, int
       std::fill(keys + std::clamp<int64_t>(seen, 0, run.count), keys + run.count, kMinusInfinity);
     });
   }
-  return {terms, width};
+}
+
+// Says what `rows` adds to the logits of rows [row, row + rows.rows) against block b, and which
+// keys they see.
+void set_terms(const Job& job, int64_t head, int64_t row, int64_t b, Seen seen,
+               OnlineSoftmaxRows& rows) {
+  const AttentionArgs& args = *job.args;
+  const int64_t begin = b * job.columns;
+  bool some = seen == Seen::kSome;
+  // The keys of one segment that a query sees are the first of them.
+  over_keys(args.segments, job.starts, begin, rows.keys, [&](const KeyRun& run) {
+    if (!some || run.count < rows.keys) return;
+    rows.first_seen = args.query_position + row + 1 - run.segment->position - run.begin;
+    some = false;
+  });
+  if (args.bias || some) {
+    float* terms = thread_scratch<float>(Scratch::kRowTerms, job.rows * job.columns);
+    fill_terms(job, head, row, b, some, terms);
+    rows.add = terms;
+    rows.add_stride = rows.keys;
+  } else if (job.key_terms) {
+    rows.add = job.key_terms + begin;
+  }
 }
 
 // The GEMMs of a block with the buffers of some query rows.
@@ -276,9 +291,7 @@ void attend_rows(const Job& job, int64_t head, int64_t row) {
                            .sums = sums,
                            .top = top,
                            .total = total};
-    const RowTerms terms = row_terms(job, head, row, count, b, seen);
-    rows.add = terms.data;
-    rows.add_stride = terms.stride;
+    set_terms(job, head, row, b, seen, rows);
     block.logits.run(job.keys_of(kv_head, b));
     online_softmax_rows(rows);
     if (rounds) std::fill_n(narrowed + count * rows.keys, (job.rows - count) * rows.keys, bf16{});
@@ -313,8 +326,10 @@ void run(Stream& stream, Job& job) {
     parallel_tasks(stream, count * job.blocks(),
                    [&](int64_t i) { pack_block(job, head + i / job.blocks(), i % job.blocks()); });
     // Heads are the outer loop, so that tasks close in time share keys and values in the cache.
+    // The last rows come first: they see most keys under a mask, and small tasks end evenly.
     parallel_tasks(stream, count * share * row_blocks, [&](int64_t i) {
-      attend_rows(job, head * share + i / row_blocks, i % row_blocks * job.rows);
+      const int64_t block = row_blocks - 1 - i % row_blocks;
+      attend_rows(job, head * share + i / row_blocks, block * job.rows);
     });
   }
 }

@@ -73,6 +73,10 @@ bool has_bf16_dot_products() {
          (cpu_cap() == CpuCap::kEmulatedBf16 && has_avx512());
 }
 
+bool has_bf16_tiles() {
+  return contains(dnnl::cpu_isa::avx512_core_amx) || cpu_cap() == CpuCap::kEmulatedBf16;
+}
+
 bool has_int8_dot_products() { return contains(dnnl::cpu_isa::avx512_core_vnni); }
 
 std::string isa_name() {

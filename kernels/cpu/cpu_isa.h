@@ -20,6 +20,7 @@ CpuCap cpu_cap();
 // These are oneDNN's view of the machine under the cap.
 bool has_avx512();             // AVX-512 with BW, DQ, VL
 bool has_bf16_dot_products();  // AVX512-BF16 or AMX
+bool has_bf16_tiles();         // AMX
 bool has_int8_dot_products();  // AVX512-VNNI or AMX
 
 std::string isa_name();

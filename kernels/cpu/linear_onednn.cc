@@ -33,13 +33,14 @@ struct MatmulKey {
 };
 
 // Holds the weights once: as panels, which both libraries read, or (if the hardware multiplies
-// bf16) in the layout that oneDNN asked for, which only oneDNN reads. Stored weights are expanded
-// to the one or the other.
+// bf16) in the layout that oneDNN asked for. Of those only panels of pairs are read by panel_gemm,
+// too. Stored weights are expanded to the one or the other.
 struct LinearStorage : StoredWeights {
   LinearPanels panels;
   Tensor vendor;
   // This is oneDNN's description of the weights; it is zero if oneDNN does not read them.
   memory::desc vendor_desc;
+  bool pairs = false;  // that description is pair_panels()
   OnednnCache<MatmulKey> calls;
   const void* expanded = nullptr;  // stored weights, while a call uses them
 
@@ -60,6 +61,10 @@ constexpr int64_t kFixedRows = 64;
 // Up to this many rows, panel_gemm on f32 panels is faster: reading the weights is most of the
 // work, and it needs no primitive per row count.
 constexpr int64_t kPanelRows = 16;
+
+// The same for panels of pairs, where the machine has tiles: oneDNN's kernels for them wait for
+// memory, whatever the number of rows. Its kernels of dot products do not.
+constexpr int64_t kPairRows = 8;
 
 // From this many multiplications on (about 20 us of one core) a second thread pays.
 constexpr int64_t kThreadedMultiplications = int64_t{1} << 20;
@@ -95,6 +100,11 @@ OnednnCall make_matmul(const PackedLinear& packed, const memory::desc& weight,
   return call;
 }
 
+// oneDNN's usual layout for bf16, whose panels panel_gemm reads.
+memory::desc pair_panels(const PackedLinear& packed) {
+  return {{packed.in(), packed.out()}, memory::data_type::bf16, memory::format_tag::BA16a64b2a};
+}
+
 // The layout of oneDNN's bf16 kernels for a matrix; nullopt if oneDNN has no such kernel here.
 std::optional<memory::desc> vendor_layout(const PackedLinear& packed, int threads) {
   const memory::desc any({packed.in(), packed.out()}, memory::data_type::bf16,
@@ -117,6 +127,7 @@ bool pack_vendor(Stream& stream, const TensorView& weight, const PackedLinear& p
   if (!layout) return false;
   storage.vendor = Tensor(DType::kU8, {static_cast<int64_t>(layout->get_size())});
   storage.vendor_desc = *layout;
+  storage.pairs = *layout == pair_panels(packed);
   reorder_weight(stream, weight, *layout, storage.vendor.view().data);
   return true;
 }
@@ -178,12 +189,14 @@ PackedLinear pack_stored(Stream& stream, StoredMatrix matrix, const TensorView& 
   packed.set_bias(stream, bias);
   ExpandedLayout layout = ExpandedLayout::kPanels;
   if (dtype == DType::kBF16 && has_bf16_dot_products()) {
-    const memory::desc pairs({packed.in(), packed.out()}, memory::data_type::bf16,
-                             memory::format_tag::BA16a64b2a);
+    const memory::desc pairs = pair_panels(packed);
     const auto asked = known_layout(packed, stream.device().measured() ? 1 : stream.threads());
     if (asked && *asked != pairs) return pack_expanded(stream, matrix, bias, dtype);
-    if (asked) layout = ExpandedLayout::kPairs;
-    if (asked) storage.vendor_desc = pairs;
+    if (asked) {
+      layout = ExpandedLayout::kPairs;
+      storage.vendor_desc = pairs;
+      storage.pairs = true;
+    }
   }
   storage.hold(stream, std::move(matrix), layout, dtype, std::move(scratch));
   if (layout == ExpandedLayout::kPanels) share_panels(packed, storage);
@@ -232,6 +245,10 @@ void run_staged(const PackedLinear& packed, LinearStorage& storage, const Matmul
 
 bool dense_rows(const TensorView& x) { return x.rows() == 1 || x.row_stride() == x[-1]; }
 
+bool takes_pairs(const PackedLinear& packed, const LinearStorage& storage, int64_t rows) {
+  return storage.pairs && has_bf16_tiles() && packed.in() % 2 == 0 && rows <= kPairRows;
+}
+
 bool takes_panels(const LinearStorage& storage, int64_t rows, bool dense) {
   if (storage.vendor_only()) return false;
   return !storage.vendor_desc.get_size() || !dense || rows <= kPanelRows;
@@ -246,6 +263,10 @@ void linear_float(Stream& stream, const TensorView& x, const PackedLinear& packe
   auto& storage = packed.storage<LinearStorage>();
   const int64_t rows = x.rows();
   const bool dense = dense_rows(x) && dense_rows(out);
+  if (takes_pairs(packed, storage, rows)) {
+    LinearPanels::run_pairs(stream, storage.values(), x, packed.bias(), activation, out);
+    return;
+  }
   if (takes_panels(storage, rows, dense)) {
     LinearPanels::run(stream, storage.values(), x, packed.bias(), activation, out);
     return;
@@ -288,7 +309,7 @@ void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
 std::string linear_implementation(const Stream& stream, const PackedLinear& packed, int64_t rows,
                                   LinearActivation activation, DType out) {
   const auto& storage = packed.storage<LinearStorage>();
-  if (takes_panels(storage, rows, true)) return "panels";
+  if (takes_panels(storage, rows, true) || takes_pairs(packed, storage, rows)) return "panels";
   const int threads = stream.deterministic() ? 1 : fast_threads(stream, packed, rows);
   return make_matmul(packed, storage.vendor_desc, {rows, threads, activation, out}).implementation;
 }

@@ -15,27 +15,9 @@ void gather(const void* context, int64_t row, int64_t rows, int64_t k, int64_t d
     widen_bf16(x.data + (row + r) * x.stride + k, depth, out + r * depth);
 }
 
-}  // namespace
-
-LinearPanels::LinearPanels(Stream& stream, const TensorView& weight, DType dtype)
-    : in_(weight[1]), out_(weight[0]) {
-  data_ = Tensor(dtype, {(out_ + kBlock - 1) / kBlock, depth(in_), kBlock}, stream.device());
-  pack_panels(stream, weight, dtype, kBlock, depth(in_) * kBlock, data_.view().data);
-}
-
-void LinearPanels::run(Stream& stream, const TensorView& x, const float* bias,
-                       LinearActivation activation, const TensorView& out) const {
-  run(stream, data(), x, bias, activation, out);
-}
-
-void LinearPanels::run(Stream& stream, const void* data, const TensorView& x, const float* bias,
-                       LinearActivation activation, const TensorView& out) {
-  PanelGemm gemm{.weight = {.data = data,
-                            .dtype = x.dtype,
-                            .in = x[-1],
-                            .out = out[-1],
-                            .block = kBlock,
-                            .stride = depth(x[-1]) * kBlock},
+void multiply(Stream& stream, const Panels& weight, const TensorView& x, const float* bias,
+              LinearActivation activation, const TensorView& out) {
+  PanelGemm gemm{.weight = weight,
                  .rows = x.rows(),
                  .bias = bias,
                  .activation = activation,
@@ -52,6 +34,45 @@ void LinearPanels::run(Stream& stream, const void* data, const TensorView& x, co
     gemm.context = &rows;
   }
   panel_gemm(stream, gemm);
+}
+
+}  // namespace
+
+LinearPanels::LinearPanels(Stream& stream, const TensorView& weight, DType dtype)
+    : in_(weight[1]), out_(weight[0]) {
+  data_ = Tensor(dtype, {(out_ + kBlock - 1) / kBlock, depth(in_), kBlock}, stream.device());
+  pack_panels(stream, weight, dtype, kBlock, depth(in_) * kBlock, data_.view().data);
+}
+
+void LinearPanels::run(Stream& stream, const TensorView& x, const float* bias,
+                       LinearActivation activation, const TensorView& out) const {
+  run(stream, data(), x, bias, activation, out);
+}
+
+void LinearPanels::run(Stream& stream, const void* data, const TensorView& x, const float* bias,
+                       LinearActivation activation, const TensorView& out) {
+  multiply(stream,
+           {.data = data,
+            .dtype = x.dtype,
+            .in = x[-1],
+            .out = out[-1],
+            .block = kBlock,
+            .stride = depth(x[-1]) * kBlock},
+           x, bias, activation, out);
+}
+
+void LinearPanels::run_pairs(Stream& stream, const void* data, const TensorView& x,
+                             const float* bias, LinearActivation activation,
+                             const TensorView& out) {
+  multiply(stream,
+           {.data = data,
+            .dtype = DType::kBF16,
+            .in = x[-1],
+            .out = out[-1],
+            .block = kBlock,
+            .stride = (x[-1] + 31) / 32 * 32 * kBlock,
+            .pairs = true},
+           x, bias, activation, out);
 }
 
 }  // namespace weft::cpu

@@ -26,6 +26,9 @@ class LinearPanels {
   // The same with the panels at `data` in place of its own.
   static void run(Stream& stream, const void* data, const TensorView& x, const float* bias,
                   LinearActivation activation, const TensorView& out);
+  // The same for up to 16 bf16 rows and panels of pairs, whose depth is `in` rounded up to 32.
+  static void run_pairs(Stream& stream, const void* data, const TensorView& x, const float* bias,
+                        LinearActivation activation, const TensorView& out);
 
  private:
   Tensor data_;  // [panels, depth, 64]

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "kernels/cpu/attention_blocks.h"
@@ -6,7 +8,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/online_softmax_simd.cc"
 #include "hwy/foreach_target.h"
 // Highway's order: this header sees every target.
-#include "kernels/cpu/tile-inl.h"
+#include "kernels/cpu/exponential-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft::cpu::HWY_NAMESPACE {
@@ -36,13 +38,23 @@ constexpr float kLog2E = 1.44269504088896341f;
 template <bool kAdds>
 HWY_INLINE float row_top(const float* row, int64_t keys, float scale, const float* add) {
   const TileTag d;
-  TileVec most = hn::Set(d, kMinusInfinity);
-  over_row(keys, [&](auto load, auto, auto only) {
-    TileVec x = hn::Mul(load(row), hn::Set(d, scale));
-    if constexpr (kAdds) x = hn::MulAdd(load(row), hn::Set(d, scale), load(add));
-    most = hn::Max(most, only(x, kMinusInfinity));
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  constexpr int kMaxima = 4;  // side by side, so that none waits for the one before
+  TileVec most[kMaxima];
+  for (TileVec& one : most) one = hn::Set(d, kMinusInfinity);
+  int64_t i = 0;
+  if constexpr (!kAdds)
+    for (; i + kMaxima * lanes <= keys; i += kMaxima * lanes)
+#pragma GCC unroll 4
+      for (int m = 0; m < kMaxima; ++m)
+        most[m] = hn::Max(most[m], hn::Mul(hn::LoadU(d, row + i + m * lanes), hn::Set(d, scale)));
+  over_row(keys - i, [&](auto load, auto, auto only) {
+    TileVec x = hn::Mul(load(row + i), hn::Set(d, scale));
+    if constexpr (kAdds) x = hn::MulAdd(load(row + i), hn::Set(d, scale), load(add + i));
+    most[0] = hn::Max(most[0], only(x, kMinusInfinity));
   });
-  return hn::GetLane(hn::MaxOfLanes(d, most));
+  const TileVec all = hn::Max(hn::Max(most[0], most[1]), hn::Max(most[2], most[3]));
+  return hn::GetLane(hn::MaxOfLanes(d, all));
 }
 
 // Turns a row's logits x into probabilities e^(x - shift), and returns their sum.
@@ -61,23 +73,6 @@ HWY_INLINE float row_exp(float* row, int64_t keys, float scale, const float* add
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-// 2^x within 3e-7 of itself for x <= 1; 0 below -125, NaN kept. n = round(x), and 2^r for |r| <=
-// 1/2 is its series to r^6.
-HWY_INLINE TileVec exp2_small(TileVec x) {
-  const TileTag d;
-  const hn::RebindToSigned<TileTag> di;
-  const TileVec n = hn::Round(x), r = hn::Sub(x, n);
-  TileVec p = hn::Set(d, 1.5403530e-4f);
-  p = hn::MulAdd(p, r, hn::Set(d, 1.3333558e-3f));
-  p = hn::MulAdd(p, r, hn::Set(d, 9.6181291e-3f));
-  p = hn::MulAdd(p, r, hn::Set(d, 5.5504109e-2f));
-  p = hn::MulAdd(p, r, hn::Set(d, 2.4022651e-1f));
-  p = hn::MulAdd(p, r, hn::Set(d, 6.9314718e-1f));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
-  const auto scaled = hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::ConvertTo(di, n)));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -125.0f)), hn::BitCast(d, scaled));
-}
-
 // The same as row_exp, with the probabilities in bf16: they are rounded to 8 bits, so ties need not
 // go to even, and one fused multiply-add makes the argument of the power of two.
 template <bool kAdds>
@@ -85,20 +80,19 @@ HWY_INLINE float row_exp(const float* row, int64_t keys, float scale, const floa
                          bf16* out) {
   const TileTag d;
   const hn::RebindToUnsigned<TileTag> d32;
-  const hn::RebindToSigned<TileTag> di;
   const hn::Rebind<uint16_t, TileTag> d16;
   const TileVec factor = hn::Set(d, scale * kLog2E), down = hn::Set(d, -shift * kLog2E);
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   TileVec sum = hn::Zero(d);
   const auto power = [&](TileVec x, TileVec term) {
     if constexpr (kAdds)
-      return exp2_small(hn::MulAdd(x, factor, hn::MulAdd(term, hn::Set(d, kLog2E), down)));
+      return exp2_small<true>(hn::MulAdd(x, factor, hn::MulAdd(term, hn::Set(d, kLog2E), down)));
     else
-      return exp2_small(hn::MulAdd(x, factor, down));
+      return exp2_small<false>(hn::MulAdd(x, factor, down));
   };
   const auto narrowed = [&](TileVec p) {
     const auto bits = hn::Add(hn::BitCast(d32, p), hn::Set(d32, 0x8000u));
-    return hn::DemoteTo(d16, hn::BitCast(di, hn::ShiftRight<16>(bits)));
+    return hn::TruncateTo(d16, hn::ShiftRight<16>(bits));
   };
   int64_t i = 0;
   for (; i + lanes <= keys; i += lanes) {
@@ -121,14 +115,20 @@ template <bool kAdds>
 HWY_INLINE void online_softmax_row(const OnlineSoftmaxRows& block, int64_t r) {
   const TileTag d;
   float* row = block.logits + r * block.keys;
+  bf16* narrow = block.narrow ? block.narrow + r * block.keys : nullptr;
   const float* add = kAdds ? block.add + r * block.add_stride : nullptr;
   const float before = block.top[r];
-  const float top = std::max(before, row_top<kAdds>(row, block.keys, block.scale, add));
-  // No key has been seen yet if the maximum is -inf: any finite shift then turns -inf into 0.
-  const float shift = top == kMinusInfinity ? 0 : top;
-  const float sum = block.narrow ? row_exp<kAdds>(row, block.keys, block.scale, add, shift,
-                                                  block.narrow + r * block.keys)
-                                 : row_exp<kAdds>(row, block.keys, block.scale, add, shift);
+  const int64_t visible = std::clamp<int64_t>(block.first_seen + r, 0, block.keys);
+  const float top = std::max(before, row_top<kAdds>(row, visible, block.scale, add));
+  const bool any = top > kMinusInfinity || std::isnan(top);  // else no key has been seen yet
+  const int64_t seen = any ? visible : 0;
+  const float shift = any ? top : 0;
+  if (narrow)
+    std::fill(narrow + seen, narrow + block.keys, bf16{});
+  else
+    std::fill(row + seen, row + block.keys, 0.0f);
+  const float sum = narrow ? row_exp<kAdds>(row, seen, block.scale, add, shift, narrow)
+                           : row_exp<kAdds>(row, seen, block.scale, add, shift);
   const float rescale = hn::GetLane(exp_f32(hn::Set(d, before - shift)));
   block.top[r] = top;
   block.total[r] = block.total[r] * rescale + sum;

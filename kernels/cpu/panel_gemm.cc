@@ -11,7 +11,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/panel_gemm.cc"
 #include "hwy/foreach_target.h"
 // Highway's order: this header sees every target.
-#include "kernels/cpu/tile-inl.h"
+#include "kernels/cpu/exponential-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft::cpu::HWY_NAMESPACE {
@@ -95,10 +95,11 @@ void run_gemv_panel(const PanelGemm& gemm, const TileLeft& left, int64_t panel) 
   constexpr int64_t kBlock = 64, kChunk = 128;
   alignas(64) float sums[kMostGemvRows * kBlock];
   const Panels& w = gemm.weight;
-  const W* data = static_cast<const W*>(w.data) + panel * w.stride;
+  const W* data = static_cast<const W*>(w.data) + panel * w.stride / kValuesOf<W>;
   for (int64_t k = 0; k < w.in; k += kChunk)
-    tile_gemv<W>({left.data + k, left.row, 1}, gemm.rows, kBlock, std::min(kChunk, w.in - k),
-                 {data + k * kBlock, kBlock}, {sums, kBlock, k > 0});
+    tile_gemv<W>({left.data + k, left.row, 1}, gemm.rows, kBlock,
+                 std::min(kChunk, w.in - k) / kValuesOf<W>,
+                 {data + k * kBlock / kValuesOf<W>, kBlock}, {sums, kBlock, k > 0});
   const int64_t column = panel * kBlock;
   finish_block(gemm, {0, gemm.rows}, {column, std::min(kBlock, w.out - column)}, sums, kBlock);
 }
@@ -114,7 +115,9 @@ void run_gemv(const Stream& stream, const PanelGemm& gemm) {
     left = {rows, w.in, 1};
   }
   const auto panel = [&](int64_t p) {
-    if (w.dtype == DType::kF32)
+    if (w.pairs)
+      run_gemv_panel<Bf16Pair>(gemm, left, p);
+    else if (w.dtype == DType::kF32)
       run_gemv_panel<float>(gemm, left, p);
     else
       run_gemv_panel<bf16>(gemm, left, p);
@@ -134,6 +137,7 @@ void run(const Stream& stream, const PanelGemm& gemm) {
     run_gemv(stream, gemm);
     return;
   }
+  CHECK(!w.pairs, "pairs for", gemm.rows, "rows");
   const int64_t all_panels = (w.out + w.block - 1) / w.block;
   const int64_t task_panels = std::max<int64_t>(1, kTaskColumns / w.block);
   const int64_t across = (all_panels + task_panels - 1) / task_panels;

@@ -10,13 +10,16 @@ namespace weft::cpu {
 
 // Panels store weights [in, out] as [ceil(out / block)][stride / block >= in][block], f32 or bf16;
 // columns past `out` are zero. With f32 and block 64 this is oneDNN's layout BA16a64b, and with
-// `in` split into taps and channels its Odhwi<block>o, so both libraries read one copy.
+// `in` split into taps and channels its Odhwi<block>o, so both libraries read one copy. Panels of
+// bf16 pairs, [ceil(out / 64)][stride / 128][64][2], are oneDNN's BA16a64b2a; panel_gemm reads them
+// for up to 16 rows.
 struct Panels {
   const void* data = nullptr;
   DType dtype = DType::kF32;
   int64_t in = 0, out = 0;
   int64_t block = 64;  // multiple of 16
   int64_t stride = 0;  // elements from one panel to the next
+  bool pairs = false;  // two inputs lie side by side; `in` is even
 };
 
 // Packs weight [out, taps.., in] (rank 2 to 5, any strides, any float dtype, any alignment) into

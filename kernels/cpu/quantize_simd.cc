@@ -6,7 +6,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/quantize_simd.cc"
 #include "hwy/foreach_target.h"
 // Highway's order: this header sees every target.
-#include "kernels/cpu/tile-inl.h"
+#include "kernels/cpu/exponential-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft::cpu::HWY_NAMESPACE {

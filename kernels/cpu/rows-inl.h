@@ -11,7 +11,7 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
-#include "kernels/cpu/tile-inl.h"
+#include "kernels/cpu/exponential-inl.h"
 #include "kernels/dtype.h"
 
 HWY_BEFORE_NAMESPACE();

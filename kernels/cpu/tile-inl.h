@@ -1,4 +1,4 @@
-// The register tile of every CPU GEMM, and the exponential. The files that include this header
+// The register tile of every CPU GEMM. The files that include this header
 // compile it once per SIMD target.
 #if defined(WEFT_KERNELS_CPU_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef WEFT_KERNELS_CPU_TILE_INL_H_
@@ -46,6 +46,29 @@ HWY_INLINE TileVec load(const bf16* x) {
   return hn::BitCast(d, hn::ShiftLeft<16>(wide));
 }
 
+// Two bf16 values of one column in the order of the left operand's: oneDNN's bf16 layouts hold such
+// pairs. A right operand of pairs has one row for two values of the left operand.
+struct Bf16Pair {
+  uint32_t bits;  // the first value lies in the lower half
+};
+
+template <class T>
+inline constexpr int kValuesOf = std::is_same_v<T, Bf16Pair> ? 2 : 1;
+
+// Loads the first (0) or second (1) values of a vector of pairs.
+template <int kWhich, class T>
+HWY_INLINE TileVec load_value(const T* x) {
+  if constexpr (kValuesOf<T> == 1) {
+    return load(x);
+  } else {
+    const TileTag d;
+    const hn::RebindToUnsigned<TileTag> d32;
+    const auto pairs = hn::LoadU(d32, reinterpret_cast<const uint32_t*>(x));
+    if constexpr (kWhich == 0) return hn::BitCast(d, hn::ShiftLeft<16>(pairs));
+    return hn::BitCast(d, hn::And(pairs, hn::Set(d32, 0xffff0000u)));
+  }
+}
+
 // The left operand, read one value at a time: element (r, k) is data[r * row + k * step].
 struct TileLeft {
   const float* data;
@@ -71,7 +94,8 @@ struct TileSum {
 
 // sum[r, :] (+)= sum over k of left(r, k) * right[k, :], in ascending k, with one fused
 // multiply-add each: the bits of an element do not depend on how rows, columns or k are cut into
-// tiles. kAhead > 0 prefetches the cache lines of the right operand that many rows ahead.
+// tiles. `depth` counts rows of the right operand. kAhead > 0 prefetches its cache lines that many
+// rows ahead.
 template <int kRows, int kVectors, int kAhead = 0, class Right>
 HWY_INLINE void tile_block(const TileLeft& left, int64_t depth, const TileRight<Right>& from,
                            const TileSum& to) {
@@ -91,16 +115,20 @@ HWY_INLINE void tile_block(const TileLeft& left, int64_t depth, const TileRight<
     if constexpr (kAhead > 0)
       for (int64_t i = 0; i < kVectors * lanes; i += 64 / static_cast<int64_t>(sizeof(Right)))
         hwy::Prefetch(right + kAhead * right_row + i);
-    TileVec w[kVectors];
+    const auto multiply = [&](auto which) {
+      TileVec w[kVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) w[v] = load(right + v * lanes);
+      for (int v = 0; v < kVectors; ++v) w[v] = load_value<which>(right + v * lanes);
 #pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      const TileVec x = hn::Set(d, a[r * row]);
+      for (int r = 0; r < kRows; ++r) {
+        const TileVec x = hn::Set(d, a[r * row + which * left.step]);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::MulAdd(x, w[v], acc[r][v]);
-    }
-    a += left.step;
+        for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::MulAdd(x, w[v], acc[r][v]);
+      }
+    };
+    multiply(std::integral_constant<int, 0>());
+    if constexpr (kValuesOf<Right> == 2) multiply(std::integral_constant<int, 1>());
+    a += kValuesOf<Right> * left.step;
     right += right_row;
   }
 #pragma GCC unroll 12
@@ -210,43 +238,6 @@ HWY_INLINE void convert_row(const From* x, int64_t count, To* out) {
   int64_t i = 0;
   for (; i + lanes <= count; i += lanes) store(load(x + i), out + i);
   for (; i < count; ++i) out[i] = from_float<To>(to_float(x[i]));
-}
-
-// e^x within 2 ulp from -87.3 to 88.3; 0 below, infinite above, NaN kept. n = round(x / ln 2), and
-// e^r for |r| <= ln 2 / 2 is its series to r^7 (the next term is below 5e-9).
-HWY_INLINE TileVec exp_f32(TileVec x) {
-  const TileTag d;
-  const hn::RebindToSigned<TileTag> di;
-  const auto underflow = hn::Lt(x, hn::Set(d, -87.3f));
-  // x must be the second operand: x86 returns the second operand of min and max if one is NaN. From
-  // 88.4 on the exponent below is 255 and the result infinite.
-  const TileVec bounded = hn::Min(hn::Set(d, 89.0f), hn::Max(hn::Set(d, -87.3f), x));
-  const TileVec n = hn::Round(hn::Mul(bounded, hn::Set(d, 1.44269504088896341f)));
-  // ln 2 is split in two parts; the first has 12 trailing zero bits, so n * high is exact.
-  TileVec r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), bounded);
-  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
-  TileVec p = hn::Set(d, 1.0f / 5040);
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 720));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 120));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 24));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 6));
-  p = hn::MulAdd(p, r, hn::Set(d, 0.5f));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
-  const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)));
-  return hn::IfThenZeroElse(underflow, hn::Mul(p, hn::BitCast(d, exponent)));
-}
-
-HWY_INLINE TileVec activate(LinearActivation activation, TileVec x) {
-  const TileTag d;
-  if (activation == LinearActivation::kNone) return x;
-  TileVec t = x;
-  if (activation == LinearActivation::kGeluTanh) {
-    // 0.5 x (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3).
-    const TileVec cubic = hn::MulAdd(hn::Mul(hn::Mul(x, x), hn::Set(d, 0.044715f)), x, x);
-    t = hn::Mul(cubic, hn::Set(d, 2 * 0.7978845608028654f));
-  }
-  return hn::Div(x, hn::Add(hn::Set(d, 1.0f), exp_f32(hn::Neg(t))));
 }
 
 }  // namespace weft::cpu::HWY_NAMESPACE

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/cpu_isa.h"
 #include "kernels/cpu/implementation.h"
+#include "kernels/cpu/linear_panels.h"
 #include "tests/kernels/row_ops.h"
 #include "tests/support/error_of.h"
 
@@ -83,6 +84,28 @@ TEST(CpuLinear, WeightsReorderedInBlocksAreTheWhole) {
       cpu::onednn_stream().wait();
       cpu::reorder_weight(stream, weight, desc, blocks.view().data);
       EXPECT_EQ(std::memcmp(whole.view().data, blocks.view().data, bytes), 0) << in << " " << out;
+    }
+}
+
+TEST(CpuLinear, PanelsOfPairsHaveTheBitsOfPanels) {
+  Stream stream = Stream::cpu(2, Determinism::kFast, &simd_ops());
+  constexpr int64_t kIn = 70, kOut = 100, kDepth = 96;  // kIn rounded up to 32
+  Tensor weight = make_normal(DType::kBF16, {kOut, kIn}, 3),
+         bias = make_normal(DType::kF32, {kOut}, 4);
+  const cpu::LinearPanels panels(stream, weight, DType::kBF16);
+  Tensor pairs(DType::kBF16, {2, kDepth / 2, 64, 2});
+  for (int64_t o = 0; o < kOut; ++o)
+    for (int64_t i = 0; i < kIn; ++i)
+      pairs.as<bf16>()[((o / 64 * kDepth + i / 2 * 2) * 64) + o % 64 * 2 + i % 2] =
+          weight.as<bf16>()[o * kIn + i];
+  for (int64_t rows = 1; rows <= 16; ++rows)
+    for (DType out : {DType::kF32, DType::kBF16}) {
+      Tensor x = make_normal(DType::kBF16, {rows, kIn}, 5), expected(out, {rows, kOut}),
+             found(out, {rows, kOut});
+      panels.run(stream, x, bias.as<float>(), LinearActivation::kSilu, expected);
+      cpu::LinearPanels::run_pairs(stream, pairs.view().data, x, bias.as<float>(),
+                                   LinearActivation::kSilu, found);
+      EXPECT_TRUE(bitwise_equal(found, expected)) << rows << " rows";
     }
 }
 
@@ -334,6 +357,31 @@ TEST(CpuAttention, ManyKeyBlocksEqualTheReference) {
       EXPECT_TRUE(bitwise_equal(one.out, more.out)) << threads << " threads";
       EXPECT_TRUE(bitwise_equal(one.lse, more.lse)) << threads << " threads";
     }
+  }
+}
+
+TEST(CpuAttention, MaskedKeysOfTwoSegmentsHaveTheBitsOfOne) {
+  // A block of keys in one segment hides those after the query by their number, others by terms.
+  Stream stream = Stream::cpu(2, Determinism::kFast, &cpu_ops());
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    Tensor q = make_normal(dtype, {300, 4, 32}, 23), k = make_normal(dtype, {420, 2, 32}, 24),
+           v = make_normal(dtype, {420, 2, 32}, 25), one(dtype, {300, 4, 32}),
+           two(dtype, {300, 4, 32});
+    const KVSegment whole{.k = k, .v = v};
+    const KVSegment parts[] = {
+        {.k = k.view().slice(0, 0, 77), .v = v.view().slice(0, 0, 77)},
+        {.k = k.view().slice(0, 77, 343), .v = v.view().slice(0, 77, 343), .position = 77}};
+    const auto attend = [&](std::span<const KVSegment> segments, const TensorView& out) {
+      attention(stream, {.q = q,
+                         .segments = segments,
+                         .scale = 0.5f,
+                         .causal = true,
+                         .query_position = 100,
+                         .out = out});
+    };
+    attend({&whole, 1}, one);
+    attend(parts, two);
+    EXPECT_TRUE(bitwise_equal(one, two)) << to_string(dtype);
   }
 }
 
