@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numbers>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -102,8 +103,16 @@ int32_t choose_token(std::span<const float> logits, const TokenSampling& samplin
   const auto weight = [&](int32_t id) {
     return std::exp((static_cast<double>(logits[id]) - logits[best]) / sampling.temperature);
   };
+  // Together the others weigh less than 2^-33 of the likeliest, and a draw has 32 bits.
+  const double reach = std::log(static_cast<double>(logits.size())) + 33 * std::numbers::ln2;
+  const auto least = static_cast<float>(most - reach * sampling.temperature);
   std::vector<int32_t> kept(logits.size());
-  std::iota(kept.begin(), kept.end(), 0);
+  size_t count = 0;
+  for (size_t i = 0; i < logits.size(); ++i) {  // no branch: which tokens stay is hard to predict
+    kept[count] = static_cast<int32_t>(i);
+    count += logits[i] >= least;
+  }
+  kept.resize(count);
   double all = 0;
   if (sampling.top_k > 0 && sampling.top_k < static_cast<int64_t>(kept.size())) {
     std::nth_element(kept.begin(), kept.begin() + sampling.top_k, kept.end(), Likelier{logits});
