@@ -19,7 +19,7 @@ class OpenModel;
 
 // Incremented whenever the results of default settings change, because a seed must then give other
 // frames than before.
-inline constexpr int kNumericsEpoch = 5;
+inline constexpr int kNumericsEpoch = 6;
 
 // The largest request. Memory plans up to these sizes fit in 64-bit integers.
 inline constexpr int64_t kMaxSide = 16384, kMaxFrames = 1 << 20;
