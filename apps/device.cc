@@ -16,7 +16,7 @@
 #include "kernels/transfer.h"
 #include "parallel/bootstrap/launch.h"
 #include "parallel/transport/local.h"
-#include "parallel/transport/mpi.h"
+#include "parallel/transport/processes/process_transport.h"
 
 namespace weft {
 
@@ -75,7 +75,8 @@ std::vector<VisibleDevices> gather_devices(const Ranks& ranks, int rank_here) {
 
 // --heartbeat-timeout. Heartbeats come every half second, so less than 2 s would end sound jobs.
 double heartbeat_timeout(const Flags& flags) {
-  const double seconds = flags.real("heartbeat-timeout").value_or(MpiOptions{}.heartbeat_timeout_s);
+  const double seconds =
+      flags.real("heartbeat-timeout").value_or(MessageOptions{}.heartbeat_timeout_s);
   if (seconds > 0 && seconds < 2)
     throw Error(ErrorKind::kUsage, flags.label("heartbeat-timeout") + " is " +
                                        flags.text("heartbeat-timeout") +
@@ -101,22 +102,23 @@ Ranks ranks_of(const Flags& flags) {
     if (!ranks.alone()) ranks.description = std::to_string(ranks.count) + " threads of one process";
     return ranks;
   }
-  const MpiOptions options{.warning =
-                               [](const std::string& line) {
-                                 std::fprintf(stderr, "weft: warning: %s\n",
-                                              printable(line).c_str());
-                               },
-                           .stuck =
-                               [](const std::string& line) {
-                                 std::fprintf(stderr, "weft: %s\n", printable(line).c_str());
-                                 std::_Exit(static_cast<int>(ErrorKind::kComm));
-                               },
-                           .heartbeat_timeout_s = heartbeat_timeout(flags)};
+  const MessageOptions options{.warning =
+                                   [](const std::string& line) {
+                                     std::fprintf(stderr, "weft: warning: %s\n",
+                                                  printable(line).c_str());
+                                   },
+                               .stuck =
+                                   [](const std::string& line) {
+                                     std::fprintf(stderr, "weft: %s\n", printable(line).c_str());
+                                     std::_Exit(static_cast<int>(ErrorKind::kComm));
+                                   },
+                               .heartbeat_timeout_s = heartbeat_timeout(flags)};
   cpu_set_t bound;
   const int online = static_cast<int>(std::thread::hardware_concurrency());
   const int64_t wanted = flags.integer("threads").value_or(std::max(1, online / launch.ranks_here));
   if (sched_getaffinity(0, sizeof bound, &bound) == 0 && CPU_COUNT(&bound) < wanted) use_all_cpus();
-  const std::shared_ptr<Transport> transport = make_mpi_transport(options);
+  const std::shared_ptr<Transport> transport =
+      process_transport({.launch = launch, .messages = options});
   if (flags.given("ranks") && ranks.count != transport->size())
     throw Error(ErrorKind::kUsage, flags.label("ranks") + " is " + std::to_string(ranks.count) +
                                        ", but mpirun started " + std::to_string(transport->size()) +
@@ -148,7 +150,7 @@ void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work
     run_ranks(transports, work);
     return;
   }
-  Communicator world(linked(make_mpi_transport()));
+  Communicator world(linked(process_transport()));
   try {
     work(world);
   } catch (const std::exception& error) {

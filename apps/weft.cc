@@ -24,7 +24,7 @@
 #include "apps/generate/stop.h"
 #include "io/part_file.h"
 #include "kernels/check.h"
-#include "parallel/transport/mpi.h"
+#include "parallel/transport/processes/process_transport.h"
 
 namespace weft {
 namespace {
@@ -143,7 +143,7 @@ void restart_with_short_spin(char** argv) {
 
 // Ends a job that may be one of several processes.
 int finished(int code) {
-  finish_mpi();
+  finish_process_transport();
   return code;
 }
 

@@ -16,7 +16,7 @@
 #include "apps/scratch_folder.h"
 #include "engine/generation/generator.h"
 #include "io/json.h"
-#include "parallel/transport/mpi.h"
+#include "parallel/transport/processes/mpi.h"
 
 namespace weft {
 namespace {

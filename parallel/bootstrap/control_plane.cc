@@ -47,7 +47,7 @@ struct ControlMessage {
   uint64_t token = 0;   // the job's; a connection without it is dropped
   int64_t sent_ns = 0;  // by the sender's clock
   int64_t echo_ns = 0;  // kClock: sent_ns of the beat it answers
-  char text[480] = {};
+  char text[992] = {};
 };
 
 struct PeerConnection {
@@ -308,6 +308,7 @@ ControlPlane::ControlPlane(int rank, int size, const std::string& interfaces,
 ControlPlane::~ControlPlane() {
   impl_->leaving = true;
   impl_->thread.join();
+  if (!impl_->to_fail.empty()) impl_->fail_job(impl_->to_fail);
   if (impl_->failed.empty()) impl_->send_to_all(Opcode::kGoodbye);
   for (PeerConnection& link : impl_->links)
     if (link.socket >= 0) close(link.socket);

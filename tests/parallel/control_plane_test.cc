@@ -61,6 +61,7 @@ class Job {
 
   pid_t child(int rank) const { return children_[rank - 1]; }
   ControlPlane& plane() { return *plane_; }
+  void leave() { plane_.reset(); }
   std::string failure(int milliseconds) { return first(failures_, milliseconds); }
   std::string warning(int milliseconds) { return first(warnings_, milliseconds); }
   bool ended(int rank) { return waitpid(child(rank), nullptr, WNOHANG) != 0; }
@@ -163,6 +164,15 @@ TEST(ControlPlane, AFailureIsHeardByAll) {
   EXPECT_EQ(job.end_of(1), 42);
   EXPECT_EQ(job.end_of(2), 42);
   EXPECT_EQ(job.failure(5000), "rank 2 failed: NaN in step 3");
+}
+
+// A process that fails ends at once.
+TEST(ControlPlane, AFailureOfARankThatLeavesIsHeardByAll) {
+  Job job(kQuick);
+  job.plane().fail("rank 2 failed: NaN in step 3");
+  job.leave();
+  EXPECT_EQ(job.end_of(1), 42);
+  EXPECT_EQ(job.end_of(2), 42);
 }
 
 TEST(ControlPlane, TheEndWaitsForAll) {

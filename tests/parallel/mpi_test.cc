@@ -1,7 +1,5 @@
 // The MPI transport between two processes; run by mpirun (tests/parallel/CMakeLists.txt). MPI calls
 // pass through the wrappers below, which count messages and fail on demand.
-#include "parallel/transport/mpi.h"
-
 #include <gtest/gtest.h>
 #include <mpi.h>
 
@@ -16,6 +14,7 @@
 #include "parallel/bootstrap/clock_offset.h"
 #include "parallel/communicator.h"
 #include "parallel/transport/link.h"
+#include "parallel/transport/processes/process_transport.h"
 #include "tests/parallel/stray.h"
 #include "tests/support/error_of.h"
 
@@ -42,8 +41,9 @@ constexpr int64_t kPart = 1000;
 
 // WEFT_LARGE_MESSAGE keeps the parts that jobs have, for the test of more than 2 GiB.
 std::shared_ptr<Transport> transport() {
-  return make_mpi_transport(
-      {.largest_part = std::getenv("WEFT_LARGE_MESSAGE") ? MpiOptions{}.largest_part : kPart});
+  return process_transport({.messages = {.largest_part = std::getenv("WEFT_LARGE_MESSAGE")
+                                                             ? MessageOptions{}.largest_part
+                                                             : kPart}});
 }
 
 uint8_t message_value(int64_t index) { return static_cast<uint8_t>(index * 7 + index / 251 + 1); }
@@ -153,7 +153,7 @@ TEST(Mpi, StraysOfEndedJobsAreDiscardedAndCounted) {
 // --- messages of one part, above MPI's eager limit; WEFT_NO_PROGRESS leaves the thread out ---
 
 std::shared_ptr<Transport> whole_transport() {
-  return make_mpi_transport({.progress_thread = !std::getenv("WEFT_NO_PROGRESS")});
+  return process_transport({.messages = {.progress_thread = !std::getenv("WEFT_NO_PROGRESS")}});
 }
 
 constexpr int64_t kWhole = int64_t{32} << 20;
@@ -284,7 +284,7 @@ int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   const int failed = RUN_ALL_TESTS();
   try {
-    weft::finish_mpi();
+    weft::finish_process_transport();
   } catch (const weft::Error&) {  // the job has failed, as its test wants
     MPI_Finalize();
   }

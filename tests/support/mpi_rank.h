@@ -8,18 +8,18 @@
 #include <vector>
 
 #include "parallel/communicator.h"
-#include "parallel/transport/mpi.h"
+#include "parallel/transport/processes/process_transport.h"
 
 namespace weft::test {
 
 // Runs work(world), which returns the faults it found, as this process' rank. Returns the exit
 // code.
 inline int mpi_main(const std::function<std::vector<std::string>(Communicator&)>& work) {
-  Communicator world(make_mpi_transport());
+  Communicator world(process_transport());
   try {
     const std::vector<std::string> faults = work(world);
     for (const std::string& fault : faults) std::printf("FAIL  %s\n", fault.c_str());
-    finish_mpi();
+    finish_process_transport();
     return faults.empty() ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rank %d: %s\n", world.rank(), error.what());

@@ -12,7 +12,7 @@
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "kernels/check.h"
-#include "parallel/transport/mpi.h"
+#include "parallel/transport/processes/process_transport.h"
 #include "tests/bench/measure/measure.h"
 
 namespace weft {
@@ -109,7 +109,7 @@ int run_measure(std::span<const std::string> arguments) {
   const int repeat = bench->run == measure_truth && flags.on("quick") ? 8 : bench->repeat;
   const int code = bench->run(flags, compute_dtype(flags),
                               static_cast<int>(flags.integer("repeat").value_or(repeat)));
-  finish_mpi();
+  finish_process_transport();
   return code;
 }
 
