@@ -11,12 +11,11 @@
 #include <thread>
 
 #include "apps/command_line/printable.h"
+#include "apps/command_line/process_place.h"
 #include "kernels/cuda/device.h"
 #include "kernels/ops.h"
 #include "kernels/transfer.h"
-#include "parallel/bootstrap/launch.h"
 #include "parallel/transport/local.h"
-#include "parallel/transport/processes/process_transport.h"
 
 namespace weft {
 
@@ -91,17 +90,15 @@ Ranks ranks_of(const Flags& flags) {
   Ranks ranks;
   ranks.count = static_cast<int>(flags.integer("ranks").value_or(1));
   ranks.on_this_host = ranks.count;
-  const Launch launch = detect_launch();
-  if (launch.launcher == Launcher::kSlurmRaw || launch.launcher == Launcher::kTorchrun)
-    throw Error(ErrorKind::kUsage, "started as " + to_string(launch) +
-                                       ", which cannot find each other; use mpirun -n " +
-                                       std::to_string(launch.ranks) +
-                                       " weft ..., srun --mpi=pmix, or one process with --ranks " +
-                                       std::to_string(launch.ranks));
-  if (!launch.mpi()) {
+  const std::optional<ProcessPlace> place = process_place(flags);
+  if (!place) {
     if (!ranks.alone()) ranks.description = std::to_string(ranks.count) + " threads of one process";
     return ranks;
   }
+  const Launch& launch = place->launch;
+  if (flags.given("ranks") && ranks.count != launch.ranks)
+    throw Error(ErrorKind::kUsage, flags.label("ranks") + " is " + std::to_string(ranks.count) +
+                                       ", but the job is " + to_string(launch));
   const MessageOptions options{.warning =
                                    [](const std::string& line) {
                                      std::fprintf(stderr, "weft: warning: %s\n",
@@ -117,16 +114,12 @@ Ranks ranks_of(const Flags& flags) {
   const int online = static_cast<int>(std::thread::hardware_concurrency());
   const int64_t wanted = flags.integer("threads").value_or(std::max(1, online / launch.ranks_here));
   if (sched_getaffinity(0, sizeof bound, &bound) == 0 && CPU_COUNT(&bound) < wanted) use_all_cpus();
-  const std::shared_ptr<Transport> transport =
-      process_transport({.launch = launch, .messages = options});
-  if (flags.given("ranks") && ranks.count != transport->size())
-    throw Error(ErrorKind::kUsage, flags.label("ranks") + " is " + std::to_string(ranks.count) +
-                                       ", but mpirun started " + std::to_string(transport->size()) +
-                                       " processes");
+  const std::shared_ptr<Transport> transport = process_transport(options, *place);
   ranks = {.count = transport->size(),
            .processes = true,
            .on_this_host = launch.ranks_here,
            .first = transport->rank(),
+           .mpi = place->network == Network::kMpi,
            .speaks = transport->rank() == 0,
            .description = to_string(launch)};
   if (wants_cuda(flags)) ranks.visible = gather_devices(ranks, launch.rank_here);

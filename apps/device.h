@@ -16,8 +16,7 @@
 
 namespace weft {
 
-// The ranks of a job: the processes that mpirun or srun started, else --ranks threads of this
-// process.
+// The ranks of a job: the processes that a launcher started, else --ranks threads of this process.
 struct Ranks {
   int count = 1;
   bool processes = false;
@@ -25,13 +24,14 @@ struct Ranks {
   int first = 0;  // the world rank of this process, or of its first thread
   // Processes with --device cuda: what every rank sees. Empty for threads, which see the same.
   std::vector<VisibleDevices> visible{};
+  bool mpi = false;                      // the processes are started by mpirun or srun
   bool speaks = true;                    // this process prints results
   std::string description = "one rank";  // the number of ranks and their launcher
 
   bool alone() const { return count == 1; }
 };
-// Error(kUsage) where --ranks contradicts mpirun, and where the launcher does not connect its
-// processes.
+// Error(kUsage) where --ranks or --transport contradicts the launcher, and where the build lacks
+// what connects its processes.
 Ranks ranks_of(const Flags& flags);
 
 // Lifts the binding that mpirun gives a process of few ranks (one core, whatever its threads).

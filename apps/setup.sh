@@ -10,7 +10,7 @@ packages=(g++ cmake ninja-build mold ccache pkg-config ca-certificates git
   nlohmann-json3-dev libcli11-dev libsentencepiece-dev libicu-dev libonig-dev libssl-dev libboost-dev
   libavcodec-dev libavfilter-dev libavformat-dev libavutil-dev libswresample-dev libswscale-dev libpng-dev
   libjpeg62-turbo-dev libwebp-dev ffmpeg)
-optional=(libopenmpi-dev openmpi-bin)  # Without them ranks are threads only.
+optional=(libopenmpi-dev openmpi-bin libucx-dev)  # Without them ranks are threads only.
 # The CUDA build (-DWEFT_CUDA=ON) takes nvcc, cudart, cuBLASLt, cuDNN and NCCL (libcudnn9-dev-cuda-13 and
 # libnccl-dev of NVIDIA's repository) from an installed CUDA toolkit.
 for group in "$@"; do

@@ -4,7 +4,7 @@
 # that of two threads and of one rank. Exits with 77 where root, namespaces or mpirun are missing.
 # The second machine's steady clock is a day ahead, as those of two hosts differ by their uptimes.
 # usage: netns.sh WEFT [RATE [MPI_TEST]]    RATE as tc writes it [100mbit]; MPI_TEST is the program
-#                                           of tests/parallel/mpi_test.cc
+#                                           of tests/parallel/process_test.cc
 set -u
 weft=$(realpath "$1")
 rate=${2:-100mbit}
@@ -69,7 +69,7 @@ apart() {
   done
 }
 
-[ -z "$mpi_test" ] || apart 100000 "$mpi_test" --gtest_brief=1 '--gtest_filter=Mpi.*'
+[ -z "$mpi_test" ] || apart 100000 "$mpi_test" --gtest_brief=1 '--gtest_filter=Processes.*'
 
 for layout in ulysses=2 cfg=2 tensor=2; do
   apart 10000 "$weft" verify tests/golden/pipeline_t2v --layout "$layout" --dtype f32 --threads 1

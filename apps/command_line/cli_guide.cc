@@ -84,7 +84,8 @@ constexpr const char* kRules = R"(
 
 `--ranks N` makes N parallel workers, threads of one process. A layout says how they share the work:
 `--layout cfg=2,ulysses=2`, or in short `--cfg 2 --ulysses 2`. Without `--ranks` there are as many ranks
-as the axes multiply to. Under `mpirun` the processes are the ranks. With `--device cuda` every rank has
+as the axes multiply to. Processes of `mpirun` or another launcher are ranks themselves
+(`apps/guide/ranks.md`). With `--device cuda` every rank has
 a GPU of its own, in turns where there are fewer. `--gpus N` is `--device cuda --ranks N`; where no GPU
 is usable it is refused, with exit code 2 and the reason.
 

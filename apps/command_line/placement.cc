@@ -106,7 +106,8 @@ void resolve_ranks(Flags& flags) {
       ("," + layout + ",").find(",decode_rank=" + std::to_string(product) + ",") !=
           std::string::npos;
   product += one_more;
-  if (product > 1 && product <= 1024 && !detect_launch().mpi())
+  if (product > 1 && product <= 1024 && flags.text("nodes").empty() &&
+      detect_launch().launcher == Launcher::kNone)
     flags.imply("ranks", std::to_string(product), "layout " + layout);
 }
 

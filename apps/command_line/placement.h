@@ -11,7 +11,7 @@ namespace weft {
 
 // Fills in --device and --ranks: --gpus N is --device cuda --ranks N; --device auto is cuda where
 // the build and the machine have it, else cpu; a layout without --ranks takes as many ranks as its
-// axes multiply to, but under mpirun the processes are the ranks. Error(kUsage) where flags
+// axes multiply to, but under a launcher the processes are the ranks. Error(kUsage) where flags
 // contradict each other and where --gpus finds no GPU.
 void resolve_placement(Flags& flags);
 

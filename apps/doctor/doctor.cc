@@ -17,6 +17,7 @@
 #include "engine/generation/generator.h"
 #include "io/json.h"
 #include "parallel/transport/processes/mpi.h"
+#include "parallel/transport/processes/ucx.h"
 
 namespace weft {
 namespace {
@@ -103,7 +104,7 @@ HealthChecks encoder_checks() {
 HealthCheck mpi_check() {
   HealthCheck check{.name = "mpi", .detail = {}, .remedy = {}};
   if (!mpi_built()) {
-    check.detail = "not built: the ranks of a job are threads of one process";
+    check.detail = "not built: mpirun starts no ranks";
     return check;
   }
   const std::string library = mpi_library();
@@ -115,6 +116,13 @@ HealthCheck mpi_check() {
   check.detail += "; mpirun is not in PATH";
   check.remedy = "apt-get install openmpi-bin, for jobs of several processes";
   return check;
+}
+
+HealthCheck ucx_check() {
+  return {
+      .name = "ucx",
+      .detail = ucx_built() ? ucx_library() : "not built: processes without mpirun are no ranks",
+      .remedy = {}};
 }
 
 // Measures how fast up to 1 GiB of a model's weights is read.
@@ -208,6 +216,7 @@ int run_doctor(const Flags& flags) {
                         : fs::path(output).parent_path().string()));
   for (const HealthCheck& check : encoder_checks()) take(check);
   take(mpi_check());
+  take(ucx_check());
   for (const HealthCheck& check : device_checks(flags)) take(check);
   if (!flags.text("model").empty())
     for (const HealthCheck& check : model_checks(flags)) take(check);

@@ -19,6 +19,8 @@
 #include "io/atomic_file.h"
 #include "kernels/check.h"
 #include "parallel/bootstrap/launch.h"
+#include "parallel/transport/processes/mpi.h"
+#include "parallel/transport/processes/ucx.h"
 
 extern char** environ;
 
@@ -147,12 +149,14 @@ HealthChecks environment_checks() {
                    .detail = warning,
                    .remedy = "unset it, or correct its name"});
   const Launch launch = detect_launch();
-  if (launch.launcher == Launcher::kSlurmRaw || launch.launcher == Launcher::kTorchrun)
-    out.push_back(
-        {.health = Health::kFail,
-         .name = "launcher",
-         .detail = to_string(launch) + ", which cannot find each other",
-         .remedy = "start with mpirun or srun --mpi=pmix, or one process with --ranks N"});
+  const bool connected = launch.mpi() ? mpi_built() : ucx_built();
+  if (launch.launcher != Launcher::kNone && !connected)
+    out.push_back({.health = Health::kFail,
+                   .name = "launcher",
+                   .detail = to_string(launch) + ", which this build cannot connect",
+                   .remedy = std::string("build with ") +
+                             (launch.mpi() ? "Open MPI (libopenmpi-dev)" : "UCX (libucx-dev)") +
+                             ", or start one process with --ranks N"});
   return out;
 }
 

@@ -24,10 +24,10 @@ namespace fs = std::filesystem;
 // A checkpoint stores neither the flags that say how results are shown, which the new command line
 // decides, nor those whose values are stored under the flags that they set. Its records of jobs
 // state the prompts and the outputs.
-const std::set<std::string> kNotStored = {"config",      "gpus",     "print-config", "dry-run",
-                                          "json",        "progress", "verbose",      "log-level",
-                                          "quiet",       "resume",   "profile",      "trace",
-                                          "prompt-file", "output",   "preset"};
+const std::set<std::string> kNotStored = {
+    "config",    "gpus",      "print-config", "dry-run",   "json",  "progress",    "verbose",
+    "log-level", "quiet",     "resume",       "profile",   "trace", "prompt-file", "output",
+    "preset",    "transport", "nodes",        "node-rank", "port"};
 const std::set<std::string> kModels = {"model", "expand-prompt"};
 
 std::string absolute(const std::string& path) { return fs::absolute(path).string(); }
@@ -269,9 +269,9 @@ std::string resume_advice(const Flags& flags, const Ranks& ranks, const OutputNa
   const std::vector<std::string> files = files_left(names);
   if (files.empty()) return "";
   if (flags.command() == kBatch) return "The same command goes on from there";
-  const std::string start = ranks.processes ? "mpirun -n " + std::to_string(ranks.count) + " " : "";
-  return "Resume: " + start + shell_word(program_name()) + " generate --resume " +
-         shell_word(files.front());
+  const std::string start = ranks.mpi ? "mpirun -n " + std::to_string(ranks.count) + " " : "";
+  return "Resume" + (ranks.processes && !ranks.mpi ? " as " + ranks.description : "") + ": " +
+         start + shell_word(program_name()) + " generate --resume " + shell_word(files.front());
 }
 
 }  // namespace weft

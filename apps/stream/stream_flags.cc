@@ -150,10 +150,10 @@ std::string caption_of(const Flags& flags, const StreamDefaults& model) {
 }
 
 Ranks stream_ranks(const Flags& flags) {
-  if (detect_launch().mpi())
+  if (detect_launch().launcher != Launcher::kNone)
     throw Error(ErrorKind::kUsage,
                 "the ranks of a stream are threads of one process; legal: weft stream without "
-                "mpirun");
+                "mpirun or another launcher");
   return ranks_of(flags);
 }
 

@@ -55,6 +55,10 @@ int slurm_tasks_here(const Environment& environment, int tasks) {
 
 }  // namespace
 
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host.starts_with("127.") || host == "::1";
+}
+
 Launch detect_launch(const Environment& environment) {
   const auto of = [&](const char* name, int otherwise) {
     return number(environment, name, otherwise);
@@ -74,12 +78,19 @@ Launch detect_launch(const Environment& environment) {
             .ranks = ranks,
             .rank_here = of("SLURM_LOCALID", 0),
             .ranks_here = slurm_tasks_here(environment, ranks)};
-  if (const int ranks = of("WORLD_SIZE", 1); environment("MASTER_ADDR") && ranks > 1)
+  const char* index = environment("JOB_COMPLETION_INDEX");
+  if (const int ranks = of("WEFT_RANKS", 1); index && ranks > 1)  // a pod has one process
+    return {.launcher = Launcher::kKubernetes, .rank = std::atoi(index), .ranks = ranks};
+  const char* host = environment("MASTER_ADDR");
+  if (const int ranks = of("WORLD_SIZE", 1); host && ranks > 1) {
+    // Who sets the variables by hand may leave out the local ones.
+    const bool here = is_loopback(host);
     return {.launcher = Launcher::kTorchrun,
             .rank = of("RANK", 0),
             .ranks = ranks,
-            .rank_here = of("LOCAL_RANK", 0),
-            .ranks_here = of("LOCAL_WORLD_SIZE", ranks)};
+            .rank_here = of("LOCAL_RANK", here ? of("RANK", 0) : 0),
+            .ranks_here = of("LOCAL_WORLD_SIZE", here ? ranks : 1)};
+  }
   return {};
 }
 
@@ -98,8 +109,12 @@ std::string to_string(const Launch& launch) {
       return processes + "srun with PMIx";
     case Launcher::kSlurmRaw:
       return processes + "srun without PMIx";
+    case Launcher::kKubernetes:
+      return processes + "a Kubernetes indexed Job";
     case Launcher::kTorchrun:
       return processes + "torchrun";
+    case Launcher::kNodes:
+      return processes + "--nodes";
   }
   return {};
 }

@@ -7,11 +7,13 @@
 namespace weft {
 
 enum class Launcher : uint8_t {
-  kNone,      // one process; ranks are threads
-  kMpirun,    // Open MPI's mpirun
-  kSlurm,     // srun with PMIx
-  kSlurmRaw,  // srun without: the tasks cannot find each other
-  kTorchrun,  // recognised only to refuse it with a helpful error
+  kNone,        // one process; ranks are threads
+  kMpirun,      // Open MPI's mpirun
+  kSlurm,       // srun with PMIx
+  kSlurmRaw,    // srun without: SLURM_* alone
+  kKubernetes,  // an indexed Job whose manifest gives WEFT_RANKS
+  kTorchrun,    // its variables, whoever sets them
+  kNodes,       // --nodes and --node-rank
 };
 
 struct Launch {
@@ -25,14 +27,17 @@ struct Launch {
 
 using Environment = std::function<const char*(const char* name)>;
 
-// The first launcher that matches, in the order of the enum. A single torchrun or srun task counts
-// as kNone. Where srun started tasks on several nodes but does not say how many run on this one,
-// ranks_here is an even share of them, and never all.
+// The first launcher that matches, in the order of the enum; never kNodes. A single task of srun,
+// torchrun or Kubernetes counts as kNone. Where srun started tasks on several nodes but does not
+// say how many run on this one, ranks_here is an even share of them, and never all.
 Launch detect_launch(const Environment& environment);
 Launch detect_launch();  // reads this process's environment
 
 // Slurm's short list of tasks per node: "2(x3),1" is {2, 2, 2, 1}. Empty where it is malformed.
 std::vector<int> parse_tasks_per_node(const std::string& text);
+
+// True for a name of the loopback: processes that meet there are on one host.
+bool is_loopback(const std::string& host);
 
 // "3 processes by mpirun"; "one process".
 std::string to_string(const Launch& launch);

@@ -14,7 +14,7 @@
 #include "engine/parts/rank_placement.h"
 #include "models/random_weights/random_weights.h"
 #include "tests/models/footprint_testing.h"
-#include "tests/support/mpi_rank.h"
+#include "tests/support/process_rank.h"
 
 namespace weft::test {
 namespace {
@@ -100,7 +100,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   const bool json = argc > 4 && std::string(argv[4]) == "--json";
-  return weft::test::mpi_main([&](weft::Communicator& world) {
+  return weft::test::process_main([&](weft::Communicator& world) {
     return weft::test::work_memory(world, path, config, layout, json);
   });
 }

@@ -18,7 +18,7 @@
 #include "engine/language/language.h"
 #include "models/random_weights/random_weights.h"
 #include "tests/engine/small_job.h"
-#include "tests/support/mpi_rank.h"
+#include "tests/support/process_rank.h"
 
 namespace weft::test {
 namespace {
@@ -227,7 +227,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (model == "language")
-    return weft::test::mpi_main([&](weft::Communicator& world) {
+    return weft::test::process_main([&](weft::Communicator& world) {
       return weft::test::language_work(world, argv[2], {argv + 3, argv + argc});
     });
   weft::Request request = weft::test::job();
@@ -238,7 +238,7 @@ int main(int argc, char** argv) {
   request.width = width;
   std::vector<std::string> names(argv + 3, argv + argc);
   weft::test::take_settings(names, request);
-  return weft::test::mpi_main([&](weft::Communicator& world) {
+  return weft::test::process_main([&](weft::Communicator& world) {
     return weft::test::work_plan(world, model, request, names);
   });
 }

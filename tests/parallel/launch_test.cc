@@ -5,6 +5,8 @@
 
 #include <map>
 
+#include "parallel/bootstrap/meeting_point.h"
+
 namespace weft {
 namespace {
 
@@ -86,11 +88,101 @@ TEST(Launch, TasksPerNodeAreParsedOrRefused) {
     EXPECT_TRUE(parse_tasks_per_node(text).empty()) << text;
 }
 
-TEST(Launch, TorchrunIsSeen) {
-  EXPECT_EQ(in({{"MASTER_ADDR", "h"}, {"WORLD_SIZE", "4"}, {"RANK", "3"}}).launcher,
-            Launcher::kTorchrun);
+TEST(Launch, TorchrunsVariablesAreSeen) {
+  std::map<std::string, std::string> job{{"MASTER_ADDR", "h"}, {"WORLD_SIZE", "4"}, {"RANK", "3"}};
+  EXPECT_EQ(in(job).launcher, Launcher::kTorchrun);
+  EXPECT_EQ(in(job).rank, 3);
+  EXPECT_EQ(in(job).ranks, 4);
+  // Who sets the variables by hand may leave out the local ones: on one host all ranks are here.
+  EXPECT_EQ(in(job).ranks_here, 1);
+  EXPECT_EQ(in(job).rank_here, 0);
+  for (const char* host : {"127.0.0.1", "localhost", "::1"}) {
+    job["MASTER_ADDR"] = host;
+    EXPECT_TRUE(in(job).one_host());
+    EXPECT_EQ(in(job).rank_here, 3);
+  }
+  job["LOCAL_RANK"] = "1", job["LOCAL_WORLD_SIZE"] = "2";
+  EXPECT_EQ(in(job).rank_here, 1);
+  EXPECT_EQ(in(job).ranks_here, 2);
+  EXPECT_FALSE(in(job).mpi());
+  EXPECT_EQ(to_string(in(job)), "4 processes by torchrun");
   EXPECT_EQ(in({{"MASTER_ADDR", "h"}, {"WORLD_SIZE", "1"}}).launcher, Launcher::kNone);
   EXPECT_EQ(to_string(in({})), "one process");
+}
+
+TEST(Launch, AnIndexedJobIsSeenWhereItsManifestSaysHowManyPodsThereAre) {
+  std::map<std::string, std::string> pod{{"JOB_COMPLETION_INDEX", "2"},
+                                         {"MASTER_ADDR", "job-0.svc"}};
+  EXPECT_EQ(in(pod).launcher, Launcher::kNone);  // a shard of a batch
+  pod["WEFT_RANKS"] = "3";
+  const Launch launch = in(pod);
+  EXPECT_EQ(launch.launcher, Launcher::kKubernetes);
+  EXPECT_EQ(launch.rank, 2);
+  EXPECT_EQ(launch.ranks, 3);
+  EXPECT_EQ(launch.ranks_here, 1);
+  EXPECT_EQ(to_string(launch), "3 processes by a Kubernetes indexed Job");
+}
+
+TEST(Launch, NodesAreOneProcessEach) {
+  const std::vector<std::string> hosts{"a", "b", "a", "a"};
+  const Launch launch = launch_on_nodes(hosts, 2);
+  EXPECT_EQ(launch.launcher, Launcher::kNodes);
+  EXPECT_EQ(launch.rank, 2);
+  EXPECT_EQ(launch.ranks, 4);
+  EXPECT_EQ(launch.rank_here, 1);
+  EXPECT_EQ(launch.ranks_here, 3);
+  EXPECT_EQ(launch_on_nodes(hosts, 1).ranks_here, 1);
+}
+
+TEST(MeetingPoint, IsWhereTheLauncherSays) {
+  const auto point = [](const std::map<std::string, std::string>& variables) {
+    const Environment environment = [&](const char* name) -> const char* {
+      const auto found = variables.find(name);
+      return found == variables.end() ? nullptr : found->second.c_str();
+    };
+    return meeting_point(detect_launch(environment), environment);
+  };
+  std::map<std::string, std::string> job{{"MASTER_ADDR", "h"}, {"WORLD_SIZE", "4"}, {"RANK", "3"}};
+  EXPECT_EQ(point(job).host, "h");
+  EXPECT_EQ(point(job).port, kMeetingPort);
+  job["MASTER_PORT"] = "29500";
+  EXPECT_EQ(point(job).port, 29500);
+  job["TORCHELASTIC_USE_AGENT_STORE"] = "True";  // the agent listens there
+  EXPECT_EQ(point(job).port, 29501);
+
+  std::map<std::string, std::string> step{{"SLURM_STEP_NUM_TASKS", "4"},
+                                          {"SLURM_JOB_ID", "123456"},
+                                          {"SLURM_STEP_ID", "2"},
+                                          {"SLURM_STEP_NODELIST", "n[08-10,12],m"}};
+  const MeetingPoint slurm = point(step);
+  EXPECT_EQ(slurm.host, "n08");
+  EXPECT_EQ(slurm.job, "slurm 123456.2");
+  EXPECT_GE(slurm.port, 20000);
+  EXPECT_LT(slurm.port, 30000);
+  step["SLURM_STEP_ID"] = "3";
+  EXPECT_NE(point(step).port, slurm.port);
+  step["SLURM_STEP_RESV_PORTS"] = "12005-12008";
+  EXPECT_EQ(point(step).port, 12005);
+  step["MASTER_ADDR"] = "login", step["MASTER_PORT"] = "7000";
+  EXPECT_EQ(point(step).text(), "login port 7000");
+  EXPECT_EQ(point({{"OMPI_COMM_WORLD_SIZE", "2"}}).host, "");
+}
+
+TEST(MeetingPoint, TheFirstOfSlurmsHostsIsParsedOrRefused) {
+  for (const auto& [list, host] : std::map<std::string, std::string>{{"n[1-3,7]", "n1"},
+                                                                     {"n[001-128],m2", "n001"},
+                                                                     {"node7", "node7"},
+                                                                     {"a,b[1-2]", "a"},
+                                                                     {"r[2-3]c[05,07]", "r2c05"},
+                                                                     {"r[2-3]-ib", "r2-ib"},
+                                                                     {"", ""},
+                                                                     {"n[", ""},
+                                                                     {"n[]", ""},
+                                                                     {"n[-3]", ""},
+                                                                     {"n[x]", ""},
+                                                                     {"n]1", ""},
+                                                                     {",a", ""}})
+    EXPECT_EQ(first_of_hosts(list), host) << list;
 }
 
 }  // namespace

@@ -3,18 +3,27 @@
 #include <memory>
 
 #include "parallel/bootstrap/launch.h"
+#include "parallel/bootstrap/meeting_point.h"
 #include "parallel/transport/processes/message_transport.h"
 
 namespace weft {
 
-struct ProcessOptions {
-  Launch launch = detect_launch();
-  MessageOptions messages{};
-};
+enum class Network : uint8_t { kMpi, kUcx };
 
-// The first call makes the transport, and every rank must call it; later calls return it. A process
-// that no launcher started waits for nobody. Error(kUsage) where the build has no library for it.
-std::shared_ptr<Transport> process_transport(const ProcessOptions& options = {});
+// Says how this process was started, and by which network it reaches the others.
+struct ProcessPlace {
+  Launch launch;
+  MeetingPoint point;  // used by UCX
+  Network network = Network::kMpi;
+};
+// Read from the environment: MPI where its launcher started the process, else UCX.
+ProcessPlace detect_place();
+
+// The first call makes the transport, and every rank must call it; later calls return it.
+// Error(kUsage) where the build lacks the network; Error(kComm) where the ranks do not come
+// together.
+std::shared_ptr<Transport> process_transport(const MessageOptions& options = {},
+                                             const ProcessPlace& place = detect_place());
 
 // Ends the transport in good order, where there is one; all ranks call it. A process that failed
 // ends without it. Error(kComm) where the job has failed.

@@ -1,10 +1,8 @@
-// The MPI transport between two processes; run by mpirun (tests/parallel/CMakeLists.txt). MPI calls
-// pass through the wrappers below, which count messages and fail on demand.
+// The transport between two processes, over MPI and over UCX: one program for each, run by mpirun
+// and by tests/processes.sh (tests/parallel/CMakeLists.txt).
 #include <gtest/gtest.h>
-#include <mpi.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
@@ -15,24 +13,9 @@
 #include "parallel/communicator.h"
 #include "parallel/transport/link.h"
 #include "parallel/transport/processes/process_transport.h"
+#include "tests/parallel/library_calls.h"
 #include "tests/parallel/stray.h"
 #include "tests/support/error_of.h"
-
-namespace {
-std::atomic<bool> g_fails{false};
-std::atomic<int> g_sends{0}, g_largest{0};
-}  // namespace
-
-// MPI's profiling interface: a program may replace every MPI_X by one of its own over PMPI_X.
-extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int peer, int tag,
-                         MPI_Comm communicator, MPI_Request* request) {
-  ++g_sends;
-  g_largest = std::max<int>(g_largest, count);
-  return PMPI_Isend(data, count, type, peer, tag, communicator, request);
-}
-extern "C" int MPI_Test(MPI_Request* request, int* done, MPI_Status* status) {
-  return g_fails ? MPI_ERR_OTHER : PMPI_Test(request, done, status);
-}
 
 namespace weft::test {
 namespace {
@@ -41,9 +24,8 @@ constexpr int64_t kPart = 1000;
 
 // WEFT_LARGE_MESSAGE keeps the parts that jobs have, for the test of more than 2 GiB.
 std::shared_ptr<Transport> transport() {
-  return process_transport({.messages = {.largest_part = std::getenv("WEFT_LARGE_MESSAGE")
-                                                             ? MessageOptions{}.largest_part
-                                                             : kPart}});
+  return process_transport(
+      {.largest_part = std::getenv("WEFT_LARGE_MESSAGE") ? MessageOptions{}.largest_part : kPart});
 }
 
 uint8_t message_value(int64_t index) { return static_cast<uint8_t>(index * 7 + index / 251 + 1); }
@@ -70,7 +52,7 @@ void send_one(Communicator& world, int64_t bytes, bool early) {
   world.barrier(stream, {.hop = 100});
 }
 
-TEST(Mpi, LargePayloadsGoInParts) {
+TEST(Processes, LargePayloadsGoInParts) {
   Communicator world(transport());
   ASSERT_EQ(world.size(), 2);
   if (std::getenv("WEFT_LARGE_MESSAGE")) GTEST_SKIP();
@@ -78,12 +60,12 @@ TEST(Mpi, LargePayloadsGoInParts) {
     for (const int64_t bytes :
          {int64_t{1}, kPart - 1, kPart, kPart + 1, 5 * kPart / 2, 40 * kPart}) {
       const auto before = world.counters().sent;
-      g_sends = g_largest = 0;
+      library_calls().sends = library_calls().largest = 0;
       send_one(world, bytes, early);
       if (world.rank() != 0) continue;
       // A header and the parts of each of three messages: the payload, the token, the barrier's.
-      EXPECT_EQ(g_sends, 3 + (bytes + kPart - 1) / kPart + 2) << bytes;
-      EXPECT_LE(g_largest, kPart);
+      EXPECT_EQ(library_calls().sends, 3 + (bytes + kPart - 1) / kPart + 2) << bytes;
+      EXPECT_LE(library_calls().largest, kPart);
       const auto after = world.counters().sent;
       const size_t kind = static_cast<size_t>(Payload::kControl);
       EXPECT_EQ(after[kind].messages - before[kind].messages, 3);
@@ -92,16 +74,16 @@ TEST(Mpi, LargePayloadsGoInParts) {
 }
 
 // Takes 5 GiB of memory, so it runs only where WEFT_LARGE_MESSAGE is set.
-TEST(Mpi, MoreThanTwoGibibytes) {
+TEST(Processes, MoreThanTwoGibibytes) {
   if (!std::getenv("WEFT_LARGE_MESSAGE")) GTEST_SKIP() << "WEFT_LARGE_MESSAGE is not set";
   Communicator world(transport());
   send_one(world, (int64_t{1} << 31) + 12345, false);
   if (world.rank() == 0) {
-    EXPECT_EQ(g_largest, 1 << 30);
+    EXPECT_EQ(library_calls().largest, 1 << 30);
   }
 }
 
-TEST(Mpi, RanksShareAClock) {
+TEST(Processes, RanksShareAClock) {
   Communicator world(transport());
   Stream stream = Stream::cpu(1);
   // The own time lies between the other rank's before it sent and after it was answered.
@@ -124,7 +106,7 @@ TEST(Mpi, RanksShareAClock) {
 
 // A message and its answer over a slow link, begun by either rank. tests/netns.sh runs it between
 // two network namespaces whose steady clocks are far apart.
-TEST(Mpi, SlowLinksDelayMessagesBothWays) {
+TEST(Processes, SlowLinksDelayMessagesBothWays) {
   Communicator world(make_link(transport(), {.latency_s = 0.2, .bytes_per_s = 1e6}));
   Stream stream = Stream::cpu(1);
   std::vector<uint8_t> data(100'000);
@@ -145,22 +127,23 @@ TEST(Mpi, SlowLinksDelayMessagesBothWays) {
   }
 }
 
-TEST(Mpi, StraysOfEndedJobsAreDiscardedAndCounted) {
+TEST(Processes, StraysOfEndedJobsAreDiscardedAndCounted) {
   Communicator world(transport());
   expect_strays_are_discarded(world);
 }
 
-// --- messages of one part, above MPI's eager limit; WEFT_NO_PROGRESS leaves the thread out ---
+// --- messages of one part, above the library's eager limit; WEFT_NO_PROGRESS leaves the thread out
+// ---
 
 std::shared_ptr<Transport> whole_transport() {
-  return process_transport({.messages = {.progress_thread = !std::getenv("WEFT_NO_PROGRESS")}});
+  return process_transport({.progress_thread = !std::getenv("WEFT_NO_PROGRESS")});
 }
 
 constexpr int64_t kWhole = int64_t{32} << 20;
 constexpr Tag kLarge{.kind = Payload::kHidden};
 
-// The receiver looks at its buffer and makes no call of MPI until the last byte has come.
-TEST(MpiWhole, MessagesMoveWhileBothRanksCompute) {
+// The receiver looks at its buffer and makes no call of the library until the last byte has come.
+TEST(ProcessesWhole, MessagesMoveWhileBothRanksCompute) {
   if (std::getenv("WEFT_NO_PROGRESS")) GTEST_SKIP();
   Communicator world(whole_transport());
   Stream stream = Stream::cpu(1);
@@ -182,7 +165,7 @@ TEST(MpiWhole, MessagesMoveWhileBothRanksCompute) {
   world.barrier(stream, {});
 }
 
-TEST(MpiWhole, ADestroyedReceiveIsNotWrittenLater) {
+TEST(ProcessesWhole, ADestroyedReceiveIsNotWrittenLater) {
   Communicator world(whole_transport());
   Stream stream = Stream::cpu(1);
   for (int turn = 0; turn < 3; ++turn) {
@@ -210,7 +193,7 @@ TEST(MpiWhole, ADestroyedReceiveIsNotWrittenLater) {
 }
 
 // Prints how much of an exchange hides behind computing, where WEFT_MEASURE_OVERLAP is set.
-TEST(MpiWhole, OverlapIsMeasured) {
+TEST(ProcessesWhole, OverlapIsMeasured) {
   if (!std::getenv("WEFT_MEASURE_OVERLAP")) GTEST_SKIP() << "WEFT_MEASURE_OVERLAP is not set";
   Communicator world(whole_transport());
   Stream stream = Stream::cpu(1);
@@ -258,13 +241,13 @@ TEST(MpiWhole, OverlapIsMeasured) {
 }
 
 // It ends the job, so it runs alone.
-TEST(MpiAbort, ReachesAllRanksWhereMpiFails) {
+TEST(ProcessesAbort, ReachesAllRanksWhereTheLibraryFails) {
   const std::shared_ptr<Transport> mine = transport();
   Communicator world(mine);
   Stream stream = Stream::cpu(1);
   world.barrier(stream, {});
   if (world.rank() == 0) {
-    g_fails = true;
+    library_calls().fails = true;
     world.abort("rank 0 has had enough");  // noexcept
   }
   uint8_t token = 0;
@@ -274,7 +257,7 @@ TEST(MpiAbort, ReachesAllRanksWhereMpiFails) {
       },
       ErrorKind::kComm);
   EXPECT_EQ(what, "rank 0 has had enough");
-  g_fails = false;
+  library_calls().fails = false;
 }
 
 }  // namespace
@@ -286,7 +269,7 @@ int main(int argc, char** argv) {
   try {
     weft::finish_process_transport();
   } catch (const weft::Error&) {  // the job has failed, as its test wants
-    MPI_Finalize();
+    weft::test::end_library();
   }
   return failed;
 }

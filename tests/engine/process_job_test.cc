@@ -1,12 +1,16 @@
-// Runs a whole generation with the processes of mpirun, under every layout of that many ranks and
-// in both precisions. Each rank sends the bytes of the methods' formulas. The number of messages
+// Runs a whole generation with processes, under every layout of that many ranks and in both
+// precisions. Each rank sends the bytes of the methods' formulas. The number of messages
 // and the bits of the video equal those of threads. In f32 the video equals that of one rank.
-// usage: mpi_job_test [LAYOUT...]   under mpirun; all legal ones where none is given
+// Random delays of messages change nothing.
+// usage: process_job_test [LAYOUT...]   under mpirun or tests/processes.sh; all legal ones where
+// none
+//                                       is given
 #include <cmath>
 #include <cstdio>
 
 #include "tests/engine/replica_job.h"
-#include "tests/support/mpi_rank.h"
+#include "tests/support/process_rank.h"
+#include "tests/support/random_delays.h"
 
 namespace weft::test {
 namespace {
@@ -32,6 +36,22 @@ std::vector<CommCounters> gather_counters(Communicator& world) {
   return all;
 }
 
+// Draws the videos again over a slow and uneven network; `videos` are those of the layouts.
+std::vector<std::string> delay_faults(const std::vector<Layout>& layouts,
+                                      const std::vector<std::vector<float>>& videos) {
+  constexpr int kSeeds = 34, kDelayUs = 300;
+  std::vector<std::string> faults;
+  for (int seed = 0; seed < kSeeds; ++seed) {
+    const size_t at = static_cast<size_t>(seed) % layouts.size();
+    Communicator world(std::make_shared<RandomDelays>(process_transport(), seed, kDelayUs));
+    const auto video = run_rank(RankPlacement::of(world, layouts[at]), DType::kF32);
+    if (world.rank() == 0 && video != videos[at])
+      faults.push_back(to_string(layouts[at]) + ": delays of seed " + std::to_string(seed) +
+                       " change the video");
+  }
+  return faults;
+}
+
 std::vector<std::string> work_job(Communicator& world, const std::vector<std::string>& names) {
   const bool first = world.rank() == 0;
   const Generator generator(kModel, options_of(DType::kF32));
@@ -43,11 +63,13 @@ std::vector<std::string> work_job(Communicator& world, const std::vector<std::st
   for (const std::string& name : names) layouts.push_back(parse_layout(name, world.size(), limits));
   if (names.empty()) layouts = legal_layouts(world.size(), limits);
   double worst = 0;
+  std::vector<std::vector<float>> videos;  // in f32, of the layouts
   int64_t bytes = 0;
   for (const Layout& layout : layouts)
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       world.reset_counters();
       const std::vector<float> video = run_rank(RankPlacement::of(world, layout), dtype);
+      if (dtype == DType::kF32) videos.push_back(video);
       const std::vector<CommCounters> counters = gather_counters(world);
       if (!first) continue;
       for (const std::string& fault : byte_faults(layout, dtype, counters)) faults.push_back(fault);
@@ -71,6 +93,7 @@ std::vector<std::string> work_job(Communicator& world, const std::vector<std::st
       std::snprintf(text, sizeof text, ": the video is %.3g from one rank's", error);
       faults.push_back(name + text);
     }
+  for (const std::string& fault : delay_faults(layouts, videos)) faults.push_back(fault);
   if (first)
     std::printf("%d processes, %zu layouts, f32 and bf16: %lld bytes, f32 video within %.3g\n",
                 world.size(), layouts.size(), static_cast<long long>(bytes), worst);
@@ -81,7 +104,7 @@ std::vector<std::string> work_job(Communicator& world, const std::vector<std::st
 }  // namespace weft::test
 
 int main(int argc, char** argv) {
-  return weft::test::mpi_main([&](weft::Communicator& world) {
+  return weft::test::process_main([&](weft::Communicator& world) {
     return weft::test::work_job(world, {argv + 1, argv + argc});
   });
 }

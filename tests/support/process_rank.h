@@ -1,6 +1,6 @@
 #pragma once
-// Shared by test programs under mpirun: a main function around the ranks' work, and a function that
-// gathers measured values on the first rank.
+// Shared by test programs whose ranks are processes: a main function around the ranks' work, and a
+// function that gathers measured values on the first rank.
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -14,7 +14,7 @@ namespace weft::test {
 
 // Runs work(world), which returns the faults it found, as this process' rank. Returns the exit
 // code.
-inline int mpi_main(const std::function<std::vector<std::string>(Communicator&)>& work) {
+inline int process_main(const std::function<std::vector<std::string>(Communicator&)>& work) {
   Communicator world(process_transport());
   try {
     const std::vector<std::string> faults = work(world);

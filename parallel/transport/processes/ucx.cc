@@ -1,0 +1,193 @@
+#include "parallel/transport/processes/ucx.h"
+
+#include <ucp/api/ucp.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "kernels/check.h"
+#include "parallel/bootstrap/meeting.h"
+
+namespace weft {
+
+namespace {
+
+constexpr std::chrono::seconds kCloseTime{1};  // for all connections together
+
+void check_ucx(ucs_status_t status, const std::string& call) {
+  if (status != UCS_OK) throw Error(ErrorKind::kComm, call + ": " + ucs_status_string(status));
+}
+
+// The messages of one worker. A tag is the sender and the lane: UCX keeps the order of messages of
+// one sender with one tag. A connection is made with the first message to a peer. Where one breaks,
+// because its peer has died, every later call fails.
+class UcxMessages final : public PointToPoint {
+ public:
+  UcxMessages(int rank, int size) : rank_(rank), peers_(size) {
+    for (int peer = 0; peer < size; ++peer) {
+      peers_[peer].rank = peer;
+      peers_[peer].owner = this;
+    }
+    ucp_config_t* config = nullptr;  // of the UCX_ variables
+    check_ucx(ucp_config_read(nullptr, nullptr, &config), "ucp_config_read");
+    ucp_params_t wanted{};
+    wanted.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
+    wanted.features = UCP_FEATURE_TAG;
+    wanted.estimated_num_eps = peers_.size();
+    const ucs_status_t status = ucp_init(&wanted, config, &context_);
+    ucp_config_release(config);
+    check_ucx(status, "ucp_init");
+    ucp_worker_params_t threads{};
+    threads.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+    threads.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+    check_ucx(ucp_worker_create(context_, &threads, &worker_), "ucp_worker_create");
+    ucp_worker_attr_t given{};
+    given.field_mask = UCP_WORKER_ATTR_FIELD_THREAD_MODE;
+    check_ucx(ucp_worker_query(worker_, &given), "ucp_worker_query");
+    if (given.thread_mode == UCS_THREAD_MODE_SINGLE)
+      throw Error(ErrorKind::kComm, "this UCX cannot be called from several threads in turn");
+  }
+
+  std::string address() const {
+    ucp_address_t* address = nullptr;
+    size_t bytes = 0;
+    check_ucx(ucp_worker_get_address(worker_, &address, &bytes), "ucp_worker_get_address");
+    const std::string text(reinterpret_cast<const char*>(address), bytes);
+    ucp_worker_release_address(worker_, address);
+    return text;
+  }
+  void set_addresses(const std::vector<std::string>& addresses) {
+    for (Peer& peer : peers_) peer.address = addresses.at(peer.rank);
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(peers_.size()); }
+
+  Request send(int peer, Lane lane, const void* data, int64_t bytes) override {
+    return request_of(ucp_tag_send_nbx(connected(peers_[peer]), data, static_cast<size_t>(bytes),
+                                       tag_of(rank_, lane), &of_host_memory()),
+                      "ucp_tag_send_nbx");
+  }
+
+  Request receive(int peer, Lane lane, void* data, int64_t bytes) override {
+    return request_of(ucp_tag_recv_nbx(worker_, data, static_cast<size_t>(bytes),
+                                       tag_of(peer, lane), ~ucp_tag_t{0}, &of_host_memory()),
+                      "ucp_tag_recv_nbx");
+  }
+
+  void progress() override {
+    while (ucp_worker_progress(worker_) > 0) continue;
+    if (!lost_.empty()) throw Error(ErrorKind::kComm, lost_);
+  }
+
+  bool finished(Request& request) override {
+    if (!request) return true;
+    const ucs_status_t status = ucp_request_check_status(request);
+    if (status == UCS_INPROGRESS) return false;
+    ucp_request_free(request);
+    request = nullptr;
+    check_ucx(status, lost_.empty() ? "a message of UCX" : lost_);
+    return true;
+  }
+
+  void cancel(Request& request) override {
+    ucp_request_cancel(worker_, request);
+    await(request);
+  }
+
+  // All ranks have ended, so a connection is closed without asking its other end.
+  void finish() override {
+    ucp_request_param_t at_once{};
+    at_once.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    at_once.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    for (Peer& peer : peers_) {
+      if (!peer.endpoint) continue;
+      const ucs_status_ptr_t closing = ucp_ep_close_nbx(peer.endpoint, &at_once);
+      Request request = UCS_PTR_IS_PTR(closing) ? closing : nullptr;
+      await(request);
+    }
+    ucp_worker_destroy(worker_);
+    ucp_cleanup(context_);
+  }
+
+ private:
+  struct Peer {
+    int rank = 0;
+    std::string address;
+    ucp_ep_h endpoint = nullptr;
+    UcxMessages* owner = nullptr;
+  };
+
+  static ucp_tag_t tag_of(int sender, Lane lane) {
+    return static_cast<ucp_tag_t>(sender) << 8 | static_cast<ucp_tag_t>(lane);
+  }
+
+  static const ucp_request_param_t& of_host_memory() {
+    static const ucp_request_param_t param = [] {
+      ucp_request_param_t host{};
+      host.op_attr_mask = UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+      host.memory_type = UCS_MEMORY_TYPE_HOST;
+      return host;
+    }();
+    return param;
+  }
+
+  static Request request_of(ucs_status_ptr_t posted, const char* call) {
+    if (UCS_PTR_IS_ERR(posted)) check_ucx(UCS_PTR_STATUS(posted), call);
+    return posted;
+  }
+
+  static void on_lost(void* lost, ucp_ep_h, ucs_status_t status) {
+    const Peer& peer = *static_cast<const Peer*>(lost);
+    std::string& line = peer.owner->lost_;
+    if (line.empty())
+      line = "UCX's connection to rank " + std::to_string(peer.rank) +
+             " broke: " + ucs_status_string(status);
+  }
+
+  ucp_ep_h connected(Peer& peer) {
+    if (peer.endpoint) return peer.endpoint;
+    ucp_ep_params_t wanted{};
+    wanted.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                        UCP_EP_PARAM_FIELD_ERR_HANDLER;
+    wanted.address = reinterpret_cast<const ucp_address_t*>(peer.address.data());
+    wanted.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+    wanted.err_handler = {.cb = on_lost, .arg = &peer};
+    check_ucx(ucp_ep_create(worker_, &wanted, &peer.endpoint),
+              "UCX finds no way to rank " + std::to_string(peer.rank) +
+                  " (UCX_TLS and UCX_NET_DEVICES limit what it tries)");
+    return peer.endpoint;
+  }
+
+  void await(Request& request) {
+    const auto limit = std::chrono::steady_clock::now() + kCloseTime;
+    while (request && ucp_request_check_status(request) == UCS_INPROGRESS &&
+           std::chrono::steady_clock::now() < limit)
+      ucp_worker_progress(worker_);
+    if (request) ucp_request_free(request);
+    request = nullptr;
+  }
+
+  int rank_;
+  std::vector<Peer> peers_;  // never resized: endpoints know their places
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  std::string lost_;  // says which connection broke
+};
+
+}  // namespace
+
+bool ucx_built() { return true; }
+std::string ucx_library() { return std::string("UCX ") + ucp_get_version_string(); }
+
+ProcessMessages make_ucx_messages(const Launch& launch, const MeetingPoint& point) {
+  const auto meeting = std::make_shared<Meeting>(launch.rank, launch.ranks, point);
+  auto messages = std::make_unique<UcxMessages>(launch.rank, launch.ranks);
+  messages->set_addresses(meeting->exchange(messages->address()));
+  return {.messages = std::move(messages),
+          .share = [meeting](const std::string& text) { return meeting->exchange(text).front(); },
+          .interfaces = launch.one_host() || is_loopback(point.host) ? "lo" : ""};
+}
+
+}  // namespace weft

@@ -1,0 +1,22 @@
+#pragma once
+// UCX: messages between processes that no MPI connects, over what UCX finds between their hosts:
+// TCP, InfiniBand, RoCE. Users choose among these by UCX's own variables (UCX_TLS,
+// UCX_NET_DEVICES).
+#include <string>
+
+#include "parallel/bootstrap/launch.h"
+#include "parallel/bootstrap/meeting_point.h"
+#include "parallel/transport/processes/point_to_point.h"
+
+namespace weft {
+
+// True where this build has UCX.
+bool ucx_built();
+// "UCX 1.13.1"; "" where this build has none.
+std::string ucx_library();
+
+// Meets the other ranks at the point. Error(kComm) where they do not come within a minute;
+// Error(kUsage) that names the build option where this build has no UCX.
+ProcessMessages make_ucx_messages(const Launch& launch, const MeetingPoint& point);
+
+}  // namespace weft
