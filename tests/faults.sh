@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Kills or stops one rank of a job of several processes and checks how the others end: all within the
 # time limit, with one line that names the rank, and without a partly written file.
-# usage: faults.sh WEFT [PHASE...]
+# usage: faults.sh WEFT [--ucx] [PHASE...]
+#   --ucx   the processes are started by tests/processes.sh and not by mpirun: their messages go over
+#           UCX, and nobody but the ranks themselves ends the job
 #   PHASE   start-kill start-stop denoise-kill denoise-stop denoise-slow denoise-patient decode-kill
 #           decode-stop write-kill write-stop queue-kill queue-stop clips-kill clips-stop; all of them
 #           where none is given (start-stop takes 60 s). queue and clips are denoising by these methods,
@@ -9,9 +11,11 @@
 set -u
 weft=$(realpath "$1")
 shift
+launch=(mpirun --allow-run-as-root --oversubscribe -n)
+[ "${1:-}" != --ucx ] || { launch=(bash "$(dirname "$0")/processes.sh"); shift; }
 [ $# -gt 0 ] || set -- start-kill start-stop denoise-kill denoise-stop denoise-slow denoise-patient \
   decode-kill decode-stop write-kill write-stop queue-kill queue-stop clips-kill clips-stop
-command -v mpirun > /dev/null || { echo "skipped: no mpirun"; exit 77; }
+command -v "${launch[0]}" > /dev/null || { echo "skipped: no ${launch[0]}"; exit 77; }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 victim=1
@@ -55,9 +59,10 @@ for phase in "$@"; do
   stopped=3 timeout=()
   [ "$act" = patient ] && stopped=8 timeout=(--heartbeat-timeout 14) act=slow
   [ "$act" = slow ] && steps=200 patience=120
-  timeout -k 5 "$patience" mpirun --allow-run-as-root --oversubscribe -n "$ranks" sh -c '
-    echo $$ > "$0/pid.$OMPI_COMM_WORLD_RANK"
-    [ "$OMPI_COMM_WORLD_RANK" = "$1" ] && sleep "$2"
+  timeout -k 5 "$patience" "${launch[@]}" "$ranks" sh -c '
+    rank=${OMPI_COMM_WORLD_RANK:-$RANK}
+    echo $$ > "$0/pid.$rank"
+    [ "$rank" = "$1" ] && sleep "$2"
     shift 2
     exec "$@"' "$folder" "$victim" "$pause" "$weft" generate --model models/pocket \
     --prompt "a red ball moves right on a gray floor" --layout "$layout" --threads 1 --seed 1 \
@@ -120,9 +125,11 @@ for phase in "$@"; do
       echo "$phase: $took s, code $code: the clip was complete"
       continue
     fi
-    # A process that is killed before MPI_Init is reported by mpirun.
+    # A process that is killed before it is a rank is reported by what started it.
     [ "$phase" = start-kill ] || grep -q 'rank 1' <<< "$line" || fault "no line names rank 1"
     [ "$act" = stop ] && [ "$code" != 6 ] && fault "code $code instead of 6"
+    [ "$phase" = start-kill ] || ! grep 'had to be killed' "$folder/err" | grep -v "rank $victim " ||
+      fault "a rank did not end"
   fi
   echo "$phase: $took s, named after $named s, code $code: ${line:-completed}"
 done

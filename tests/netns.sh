@@ -71,6 +71,22 @@ apart() {
 
 [ -z "$mpi_test" ] || apart 100000 "$mpi_test" --gtest_brief=1 '--gtest_filter=Processes.*'
 
+# The same without mpirun: a process in each namespace, by --nodes, whose messages UCX carries.
+by_nodes() {
+  local status=0 before=$(sent $b)
+  timeout -k 5 120 ip netns exec $b unshare $ahead "$@" --nodes 10.231.0.1,10.231.0.2 --node-rank 1 &
+  timeout -k 5 120 ip netns exec $a "$@" --nodes 10.231.0.1,10.231.0.2 --node-rank 0 || status=$?
+  wait $! || status=$?
+  [ $status = 0 ] || fault "code $status of $* by --nodes"
+  echo "sent over the link by UCX: $(($(sent $b) - before)) bytes"
+  [ $(($(sent $b) - before)) -ge 10000 ] || fault "fewer bytes than the messages have"
+}
+if "$weft" doctor | grep -q ' ucx .*UCX'; then
+  for layout in ulysses=2 cfg=2; do
+    by_nodes "$weft" verify tests/golden/pipeline_t2v --layout "$layout" --dtype f32 --threads 1
+  done
+fi
+
 for layout in ulysses=2 cfg=2 tensor=2; do
   apart 10000 "$weft" verify tests/golden/pipeline_t2v --layout "$layout" --dtype f32 --threads 1
 done

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Starts a job of several processes on this machine as torchrun does: with its variables and nothing
 # else, so that they find each other by themselves and their messages go over UCX. It ends with the
-# first status that is not 0, and kills processes that have not ended ten seconds after that. A signal
-# goes to all of them.
+# first status that is not 0; processes that have not ended five seconds after that are killed and
+# named. A signal goes to all of them.
 # usage: processes.sh RANKS COMMAND...
 set -u
 export WORLD_SIZE=$1 LOCAL_WORLD_SIZE=$1 MASTER_ADDR=127.0.0.1 MASTER_PORT
@@ -22,11 +22,16 @@ while [ ${#running[@]} -gt 0 ]; do
   ended=
   wait -n -p ended "${!running[@]}"
   code=$?
-  [ -n "$ended" ] || continue  # a signal came
+  [ -n "${ended:-}" ] || continue  # a signal came
   unset "running[$ended]"
   [ $code = 0 ] || [ $status != 0 ] && continue
   status=$code
-  (sleep 10 && kill -KILL ${!running[*]}) 2> /dev/null &
+  {
+    sleep 5
+    for pid in "${!running[@]}"; do
+      kill -KILL "$pid" 2> /dev/null && echo "processes.sh: rank ${running[$pid]} had to be killed" >&2
+    done
+  } &
   killer=$!
 done
 [ -z "$killer" ] || kill $killer 2> /dev/null

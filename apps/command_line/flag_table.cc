@@ -402,7 +402,7 @@ constexpr FlagSpec kOutput[] = {
     {.name = "trace",
      .value = "FILE",
      .help = "write every step, op and message to this .json or .json.gz, which ui.perfetto.dev "
-             "opens; under mpirun one file per process",
+             "opens; each process writes a file of its own",
      .commands = kGenerate | kComplete | kVerify,
      .level = kAdvanced},
 };

@@ -1,5 +1,6 @@
 #include "apps/command_line/process_place.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "io/legal.h"
@@ -15,10 +16,10 @@ constexpr size_t kMostNodes = 1024;
 }
 
 std::vector<std::string> hosts_of(const Flags& flags) {
-  std::vector<std::string> hosts = split(flags.text("nodes"), ',');
-  bool named = hosts.size() >= 2 && hosts.size() <= kMostNodes;
-  for (const std::string& host : hosts) named = named && !host.empty();
-  if (!named)
+  const std::string text = flags.text("nodes");
+  std::vector<std::string> hosts = split(text, ',');
+  const auto commas = static_cast<size_t>(std::count(text.begin(), text.end(), ','));
+  if (hosts.size() < 2 || hosts.size() > kMostNodes || hosts.size() != commas + 1)
     refuse_flag(flags, "nodes",
                 ", legal: 2 ... " + std::to_string(kMostNodes) +
                     " names of hosts, separated by commas, one for each process");
