@@ -240,7 +240,30 @@ TEST(ProcessesWhole, OverlapIsMeasured) {
         alone, left, kTurns);
 }
 
-// It ends the job, so it runs alone.
+// Each of the next two ends the job, so it runs alone.
+TEST(ProcessesFailure, AnErrorOfTheLibraryIsTheRanksOwn) {
+  Communicator world(transport());
+  Stream stream = Stream::cpu(1);
+  world.barrier(stream, {});
+  uint8_t token = 0;
+  const auto receive = [&] {
+    return thrown_error(
+        [&] {
+          world.receive(stream, 1 - world.rank(), {.hop = 1}, {&token, DType::kU8, {1}});
+        },
+        ErrorKind::kComm);
+  };
+  if (world.rank() == 0) {
+    library_calls().fails = true;
+    const std::string what = receive();
+    EXPECT_FALSE(contains(what, "rank 1")) << "nobody else has failed";
+    world.abort("rank 0 failed: " + what);
+    library_calls().fails = false;
+  } else {
+    EXPECT_TRUE(contains(receive(), "rank 0 failed: "));
+  }
+}
+
 TEST(ProcessesAbort, ReachesAllRanksWhereTheLibraryFails) {
   const std::shared_ptr<Transport> mine = transport();
   Communicator world(mine);
