@@ -134,6 +134,7 @@ PackedLinear pack_linear_int8_onednn(Stream& stream, const TensorView& weight,
   memory from({{in, out}, memory::data_type::s8, memory::dims{1, in}}, onednn_engine(),
               weights.values.view().data);
   memory to(storage.layout, onednn_engine(), storage.packed.view().data);
+  const OmpThreads scope(stream.threads());
   dnnl::reorder(from, to).execute(onednn_stream(), from, to);
   onednn_stream().wait();
   return packed;

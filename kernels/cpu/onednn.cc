@@ -40,6 +40,7 @@ Tensor reordered_rows(const TensorView& weight, Device device) {
 void reorder_weight(Stream& stream, const TensorView& weight, const dnnl::memory::desc& desc,
                     void* data) {
   using dnnl::memory;
+  const OmpThreads scope(stream.threads());
   const Tensor rows = reordered_rows(weight, {});
   for (int64_t o = 0; o < weight[0]; o += kReorderedRows) {
     const TensorView part = rows.view().slice(0, 0, std::min(kReorderedRows, weight[0] - o));
