@@ -1,8 +1,11 @@
 #include "parallel/bootstrap/launch.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <numeric>
+
+#include "kernels/check.h"
 
 namespace weft {
 
@@ -53,6 +56,41 @@ int slurm_tasks_here(const Environment& environment, int tasks) {
   return nodes > 1 ? (tasks + nodes - 1) / nodes : tasks;
 }
 
+// The variables of a launcher of another MPI; null where it has none.
+struct ForeignLauncher {
+  const char *name, *rank, *size;
+};
+constexpr ForeignLauncher kForeignLaunchers[] = {
+    {"PALS (mpiexec of HPE Cray)", "PALS_RANKID", "PMI_SIZE"},
+    {"aprun", "ALPS_APP_PE", nullptr},
+    {"mpirun of MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
+    {"jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"},
+    {"mpiexec of MPICH or Intel MPI", "PMI_RANK", "PMI_SIZE"},
+    {"mpiexec of MPICH or Intel MPI", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"mpiexec of MPICH or Intel MPI", nullptr, "PMI_SIZE"},
+    {"mpiexec of MPICH or Intel MPI", nullptr, "MPI_LOCALNRANKS"},
+};
+
+// The first of them that started this process as one of several. Where none tells how many there
+// are, they count as several; srun, which sets variables of PALS on some machines, tells it.
+Launch foreign_launch(const Environment& environment) {
+  for (const auto& [name, rank_name, size_name] : kForeignLaunchers) {
+    const bool sized = size_name && environment(size_name);
+    if (rank_name ? !environment(rank_name) : !sized) continue;
+    if (!sized && environment("SLURM_STEP_NUM_TASKS")) continue;
+    const int rank = rank_name ? std::max(0, number(environment, rank_name, 0)) : 0;
+    const int ranks = sized ? number(environment, size_name, 1) : std::max(2, rank + 1);
+    if (ranks <= 1) continue;
+    const char* telltale = sized ? size_name : rank_name;
+    return {.launcher = Launcher::kForeign,
+            .rank = rank,
+            .ranks = ranks,
+            .ranks_here = ranks,
+            .foreign = std::string(name) + " (" + telltale + " is " + environment(telltale) + ")"};
+  }
+  return {};
+}
+
 }  // namespace
 
 bool is_loopback(const std::string& host) {
@@ -71,8 +109,11 @@ Launch detect_launch(const Environment& environment) {
             .rank_here = of("OMPI_COMM_WORLD_LOCAL_RANK", 0),
             .ranks_here = of("OMPI_COMM_WORLD_LOCAL_SIZE", ranks)};
   }
+  // Another MPI's launcher may have started its daemons by srun, whose variables remain.
+  const Launch foreign = foreign_launch(environment);
   // The step's variable: a batch script has SLURM_NTASKS too, but is one process.
-  if (const int ranks = of("SLURM_STEP_NUM_TASKS", 1); ranks > 1)
+  if (const int ranks = of("SLURM_STEP_NUM_TASKS", 1);
+      ranks > 1 && (foreign.ranks == 1 || foreign.ranks == ranks))
     return {.launcher = environment("PMIX_NAMESPACE") ? Launcher::kSlurm : Launcher::kSlurmRaw,
             .rank = of("SLURM_PROCID", 0),
             .ranks = ranks,
@@ -91,7 +132,7 @@ Launch detect_launch(const Environment& environment) {
             .rank_here = of("LOCAL_RANK", here ? of("RANK", 0) : 0),
             .ranks_here = of("LOCAL_WORLD_SIZE", here ? ranks : 1)};
   }
-  return {};
+  return foreign;
 }
 
 Launch detect_launch() {
@@ -115,8 +156,21 @@ std::string to_string(const Launch& launch) {
       return processes + "torchrun";
     case Launcher::kNodes:
       return processes + "--nodes";
+    case Launcher::kForeign:
+      return "one of several processes by " + launch.foreign;
   }
   return {};
+}
+
+void refuse_foreign_launcher(const Launch& launch) {
+  if (launch.launcher != Launcher::kForeign) return;
+  const std::string variable = launch.foreign.substr(launch.foreign.rfind('(') + 1);
+  throw Error(ErrorKind::kUsage,
+              "started as " + to_string(launch) +
+                  ", which cannot find each other, so that each would run the whole job; legal: "
+                  "mpirun of Open MPI, srun, torchrun, --nodes, or one process with --ranks N. A "
+                  "process that is meant to be alone needs env -u " +
+                  variable.substr(0, variable.find(' ')));
 }
 
 }  // namespace weft

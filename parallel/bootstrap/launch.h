@@ -14,12 +14,14 @@ enum class Launcher : uint8_t {
   kKubernetes,  // an indexed Job whose manifest gives WEFT_RANKS
   kTorchrun,    // its variables, whoever sets them
   kNodes,       // --nodes and --node-rank
+  kForeign,     // a launcher of another MPI: its processes do not find each other here
 };
 
 struct Launch {
   Launcher launcher = Launcher::kNone;
   int rank = 0, ranks = 1;
   int rank_here = 0, ranks_here = 1;  // among the processes of this host
+  std::string foreign{};              // of kForeign: its name, and the variable that gives it away
 
   bool mpi() const { return launcher == Launcher::kMpirun || launcher == Launcher::kSlurm; }
   bool one_host() const { return ranks_here == ranks; }
@@ -41,5 +43,9 @@ bool is_loopback(const std::string& host);
 
 // "3 processes by mpirun"; "one process".
 std::string to_string(const Launch& launch);
+
+// Error(kUsage) that says what to use in place of a launcher whose processes would each run the
+// whole job.
+void refuse_foreign_launcher(const Launch& launch);
 
 }  // namespace weft

@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "kernels/check.h"
 #include "parallel/bootstrap/meeting_point.h"
 
 namespace weft {
@@ -183,6 +184,93 @@ TEST(MeetingPoint, TheFirstOfSlurmsHostsIsParsedOrRefused) {
                                                                      {"n]1", ""},
                                                                      {",a", ""}})
     EXPECT_EQ(first_of_hosts(list), host) << list;
+}
+
+// A launcher of another MPI starts processes that would each run the whole job.
+TEST(Launch, LaunchersOfOtherMpisAreNamed) {
+  struct Row {
+    std::map<std::string, std::string> variables;
+    const char* named;
+    int rank, ranks;
+  };
+  for (const Row& row : {
+           Row{{{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "2"}},
+               "mpiexec of MPICH or Intel MPI (PMI_SIZE is 4)",
+               3,
+               4},
+           Row{{{"PMI_SIZE", "4"}}, "mpiexec of MPICH or Intel MPI (PMI_SIZE is 4)", 0, 4},
+           Row{{{"PMI_RANK", "5"}}, "mpiexec of MPICH or Intel MPI (PMI_RANK is 5)", 5, 6},
+           Row{{{"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}},
+               "mpiexec of MPICH or Intel MPI (MPI_LOCALNRANKS is 2)",
+               1,
+               2},
+           Row{{{"PALS_RANKID", "1"}, {"PMI_RANK", "1"}, {"PMI_SIZE", "8"}},
+               "PALS (mpiexec of HPE Cray) (PMI_SIZE is 8)",
+               1,
+               8},
+           Row{{{"PALS_RANKID", "0"}}, "PALS (mpiexec of HPE Cray) (PALS_RANKID is 0)", 0, 2},
+           Row{{{"ALPS_APP_PE", "2"}}, "aprun (ALPS_APP_PE is 2)", 2, 3},
+           Row{{{"MV2_COMM_WORLD_RANK", "1"}, {"MV2_COMM_WORLD_SIZE", "2"}},
+               "mpirun of MVAPICH (MV2_COMM_WORLD_SIZE is 2)",
+               1,
+               2},
+           Row{{{"JSM_NAMESPACE_RANK", "1"}, {"JSM_NAMESPACE_SIZE", "2"}},
+               "jsrun (JSM_NAMESPACE_SIZE is 2)",
+               1,
+               2},
+           // Hydra starts one daemon on each of two nodes by srun.
+           Row{{{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"SLURM_STEP_NUM_TASKS", "2"}},
+               "mpiexec of MPICH or Intel MPI (PMI_SIZE is 4)",
+               3,
+               4},
+           Row{{{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"SLURM_STEP_NUM_TASKS", "1"}},
+               "mpiexec of MPICH or Intel MPI (PMI_SIZE is 4)",
+               3,
+               4},
+       }) {
+    const Launch launch = in(row.variables);
+    EXPECT_EQ(launch.launcher, Launcher::kForeign) << row.named;
+    EXPECT_EQ(launch.foreign, row.named);
+    EXPECT_EQ(launch.rank, row.rank) << row.named;
+    EXPECT_EQ(launch.ranks, row.ranks) << row.named;
+    EXPECT_FALSE(launch.mpi());
+    try {
+      refuse_foreign_launcher(launch);
+      ADD_FAILURE() << row.named;
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+      for (const std::string& part :
+           {launch.foreign, std::string("mpirun of Open MPI"), std::string("--ranks N"),
+            "env -u " + launch.foreign.substr(
+                            launch.foreign.rfind('(') + 1,
+                            launch.foreign.rfind(" is ") - launch.foreign.rfind('(') - 1)})
+        EXPECT_NE(message.find(part), std::string::npos) << message;
+    }
+  }
+}
+
+// A process that is alone, or that a known launcher started, is no stranger's.
+TEST(Launch, KnownLaunchersComeBeforeOthers) {
+  using Variables = std::map<std::string, std::string>;
+  for (const Variables& variables : {
+           Variables{{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}, {"MPI_LOCALNRANKS", "1"}},
+           Variables{{"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "1"}},
+           Variables{{"PALS_RANKID", "0"}, {"PMI_SIZE", "1"}},
+           Variables{{"PALS_RANKID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}},
+           Variables{{"PMI_SIZE", "many"}},
+       }) {
+    EXPECT_EQ(in(variables).launcher, Launcher::kNone) << variables.begin()->first;
+    EXPECT_NO_THROW(refuse_foreign_launcher(in(variables)));
+  }
+  const Variables of_pmi{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}};
+  const auto with = [&](Variables more) {
+    more.insert(of_pmi.begin(), of_pmi.end());
+    return in(more).launcher;
+  };
+  EXPECT_EQ(with({{"OMPI_COMM_WORLD_SIZE", "2"}}), Launcher::kMpirun);
+  EXPECT_EQ(with({{"SLURM_STEP_NUM_TASKS", "2"}}), Launcher::kSlurmRaw);  // srun --mpi=pmi2
+  EXPECT_EQ(with({{"MASTER_ADDR", "h"}, {"WORLD_SIZE", "8"}}), Launcher::kTorchrun);
 }
 
 }  // namespace
