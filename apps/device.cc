@@ -1,14 +1,9 @@
 #include "apps/device.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
-#include <thread>
 
 #include "apps/command_line/printable.h"
 #include "apps/command_line/process_place.h"
@@ -21,16 +16,9 @@ namespace weft {
 
 namespace {
 
-std::string first_line(const char* path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 // The identities of the devices that this process sees.
 std::vector<std::string> visible_identities() {
-  const std::string host = first_line("/proc/sys/kernel/random/boot_id");
+  const std::string host = host_identity();
   const char* listed = std::getenv("CUDA_VISIBLE_DEVICES");
   std::vector<std::string> identities;
   for (int index = 0, count = cuda_device_count(); index < count; ++index) {
@@ -44,11 +32,8 @@ std::vector<std::string> visible_identities() {
   return identities;
 }
 
-// Gathers on every rank the devices that each rank sees.
-std::vector<VisibleDevices> gather_devices(const Ranks& ranks, int rank_here) {
-  // "RANK_HERE identity\nidentity\n..." per rank, after an exchange of the texts' sizes.
-  std::string own = std::to_string(rank_here) + "\n";
-  for (const std::string& identity : visible_identities()) own += identity + "\n";
+// Gathers on every rank the texts of all.
+std::vector<std::string> gather_texts(const Ranks& ranks, std::string own) {
   std::vector<std::string> texts(ranks.count);
   on_ranks(ranks, [&](Communicator& world) {
     Stream stream = Stream::cpu(1);
@@ -63,13 +48,27 @@ std::vector<VisibleDevices> gather_devices(const Ranks& ranks, int rank_here) {
     }
     world.all_gather_v(stream, {.topic = Topic::kCheck, .hop = 1}, views[world.rank()], views);
   });
+  return texts;
+}
+
+// Gathers on every rank the devices that each rank sees.
+std::vector<VisibleDevices> gather_devices(const Ranks& ranks, int rank_here) {
+  std::string own = std::to_string(rank_here) + "\n";
+  for (const std::string& identity : visible_identities()) own += identity + "\n";
   std::vector<VisibleDevices> all;
-  for (const std::string& text : texts) {
+  for (const std::string& text : gather_texts(ranks, own)) {
     std::vector<std::string> lines = split(text, '\n');
     all.push_back({.rank_here = std::atoi(lines.front().c_str()), .identities = {}});
     all.back().identities.assign(lines.begin() + 1, lines.end());
   }
   return all;
+}
+
+// The CPUs of this process, with the number of the job's processes that share them.
+std::vector<CpuPool> shared_cpus(const Ranks& ranks) {
+  std::vector<CpuPool> pools = cpu_pools();
+  count_processes(pools, gather_texts(ranks, pool_keys(pools)));
+  return pools;
 }
 
 // --heartbeat-timeout. Heartbeats come every half second, so less than 2 s would end sound jobs.
@@ -110,10 +109,7 @@ Ranks ranks_of(const Flags& flags) {
                                      std::_Exit(static_cast<int>(ErrorKind::kComm));
                                    },
                                .heartbeat_timeout_s = heartbeat_timeout(flags)};
-  cpu_set_t bound;
-  const int online = static_cast<int>(std::thread::hardware_concurrency());
-  const int64_t wanted = flags.integer("threads").value_or(std::max(1, online / launch.ranks_here));
-  if (sched_getaffinity(0, sizeof bound, &bound) == 0 && CPU_COUNT(&bound) < wanted) use_all_cpus();
+  lift_mpirun_binding(launch, flags.integer("threads").value_or(0));
   const std::shared_ptr<Transport> transport = process_transport(options, *place);
   ranks = {.count = transport->size(),
            .processes = true,
@@ -122,14 +118,9 @@ Ranks ranks_of(const Flags& flags) {
            .mpi = place->network == Network::kMpi,
            .speaks = transport->rank() == 0,
            .description = to_string(launch)};
+  ranks.cpus = shared_cpus(ranks);
   if (wants_cuda(flags)) ranks.visible = gather_devices(ranks, launch.rank_here);
   return ranks;
-}
-
-void use_all_cpus() {
-  cpu_set_t all;
-  std::memset(&all, 0xff, sizeof all);
-  sched_setaffinity(0, sizeof all, &all);  // what the machine and its cpusets allow of them
 }
 
 void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work,
@@ -193,10 +184,14 @@ std::vector<std::string> agreed_texts(const Ranks& ranks,
   return texts;
 }
 
+ThreadCount thread_count(const Flags& flags, const Ranks& ranks) {
+  if (const auto given = flags.integer("threads"))
+    return {static_cast<int>(*given), flags.label("threads")};
+  return ranks.processes ? threads_of_rank(ranks.cpus) : threads_of_rank(cpu_pools(), ranks.count);
+}
+
 int threads_per_rank(const Flags& flags, const Ranks& ranks) {
-  if (const auto given = flags.integer("threads")) return static_cast<int>(*given);
-  if (ranks.alone()) return 0;
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks.on_this_host);
+  return thread_count(flags, ranks).threads;
 }
 
 namespace {
@@ -294,7 +289,7 @@ std::string device_description(Device device) {
 }
 
 Stream stream_of(const Flags& flags, const Ops* ops) {
-  return stream_on(device_of(flags), static_cast<int>(flags.integer("threads").value_or(0)),
+  return stream_on(device_of(flags), threads_per_rank(flags),
                    flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast, ops);
 }
 

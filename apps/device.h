@@ -11,6 +11,7 @@
 #include "engine/planning/known_devices.h"
 #include "kernels/attention.h"
 #include "kernels/check.h"
+#include "parallel/bootstrap/cpu_share.h"
 #include "parallel/communicator.h"
 #include "parallel/transport/link.h"
 
@@ -24,6 +25,9 @@ struct Ranks {
   int first = 0;  // the world rank of this process, or of its first thread
   // Processes with --device cuda: what every rank sees. Empty for threads, which see the same.
   std::vector<VisibleDevices> visible{};
+  // Processes: the CPUs of this one, with the number of processes that share them. Empty for
+  // threads, which share those of their process.
+  std::vector<CpuPool> cpus{};
   bool mpi = false;                      // the processes are started by mpirun or srun
   bool speaks = true;                    // this process prints results
   std::string description = "one rank";  // the number of ranks and their launcher
@@ -33,9 +37,6 @@ struct Ranks {
 // Error(kUsage) where --ranks or --transport contradicts the launcher, and where the build lacks
 // what connects its processes.
 Ranks ranks_of(const Flags& flags);
-
-// Lifts the binding that mpirun gives a process of few ranks (one core, whatever its threads).
-void use_all_cpus();
 
 // Runs work(world) as every rank of this process, over slow links where one is given. An error of
 // one rank ends all of them.
@@ -53,8 +54,9 @@ class AgreedError : public Error {
 std::vector<std::string> agreed_texts(const Ranks& ranks,
                                       const std::function<std::vector<std::string>()>& make);
 
-// The threads of each rank: --threads, or the machine's threads divided among its ranks; 0 = all.
-int threads_per_rank(const Flags& flags, const Ranks& ranks);
+// The threads of each rank: --threads, or its share of the CPUs that the job was given.
+ThreadCount thread_count(const Flags& flags, const Ranks& ranks = {});
+int threads_per_rank(const Flags& flags, const Ranks& ranks = {});
 
 // The device that --device gives a rank (choose_devices), or this process's first rank.
 // Error(kUsage) that names the build option or the missing device.
@@ -65,7 +67,7 @@ bool wants_cuda(const Flags& flags);  // true for --device cuda, even where no G
 int ranks_per_device(const Flags& flags, const Ranks& ranks);
 // "cuda:0, NVIDIA H200, ...", or a CPU's instruction set.
 std::string device_description(Device device);
-// A stream on device_of(), with --threads of the host and --deterministic.
+// A stream on device_of(), with the threads of one rank and --deterministic.
 Stream stream_of(const Flags& flags, const Ops* ops = nullptr);
 
 // The device that a plan is made for: that of --device-name, else the one that --device names where

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <thread>
 
 #include "apps/calibrate.h"
 #include "kernels/transfer.h"
@@ -43,8 +42,11 @@ Link link_between(const Flags& flags, const Ranks& ranks) {
 SimulatedMachine simulated_machine(const Flags& flags, const Ranks& ranks, const Link& link,
                                    const OpenModel& model) {
   const DType dtype = compute_dtype(flags);
-  SimulatedMachine machine{
-      .planned = planned_device(flags), .model = {}, .description = {}, .link = link};
+  SimulatedMachine machine{.planned = planned_device(flags),
+                           .model = {},
+                           .description = {},
+                           .link = link,
+                           .threads = threads_per_rank(flags, ranks)};
   const bool named = machine.planned && machine.planned->named;
   if (machine.planned) machine.model = machine.planned->rates->model(dtype);
   const auto given = given_model(flags, named ? &machine.model : nullptr);
@@ -56,9 +58,8 @@ SimulatedMachine simulated_machine(const Flags& flags, const Ranks& ranks, const
                    : std::string(" (assumed: an NVIDIA ") + machine.planned->rates->name +
                          "; --device-name describes another)";
   } else {
-    const int online = static_cast<int>(std::thread::hardware_concurrency());
-    const int threads = Stream::cpu(threads_per_rank(flags, ranks)).threads();
-    machine.model = measure_device(std::clamp(online / threads, 1, ranks.count), threads,
+    const int threads = machine.threads, here = threads_of_rank(cpu_pools()).threads;
+    machine.model = measure_device(std::clamp(here / threads, 1, ranks.count), threads,
                                    {.dtype = dtype,
                                     .model = model.directory.expert(0).traits(),
                                     .vae = *model.directory.vae_model,

@@ -16,6 +16,7 @@ struct SimulatedMachine {
   DeviceModel model;
   std::string description;
   Link link;
+  int threads = 1;  // of each rank, on this machine
   int ranks_per_device =
       1;                    // ranks that share the device's memory and its link to the host or disk
   UploadForecast upload{};  // its rate alone is used

@@ -66,11 +66,9 @@ Json sent_json(const CommCounters& counters) {
 
 Json to_json(const PlannedJob& job, const Forecast& out, const SimulatedMachine& machine,
              double alone_s) {
-  Json object{{"layout", to_string(out.layout)},
-              {"ranks", out.layout.ranks()},
-              {"seconds", out.seconds},
-              {"speed_up", alone_s / out.seconds},
-              {"high_water_bytes", out.high_water()}};
+  Json object{{"layout", to_string(out.layout)},   {"ranks", out.layout.ranks()},
+              {"threads", machine.threads},        {"seconds", out.seconds},
+              {"speed_up", alone_s / out.seconds}, {"high_water_bytes", out.high_water()}};
   for (const auto& [stage, seconds] : out.stages) object["stages"][stage] = seconds;
   if (out.queue)
     object["queue"] = to_json(*out.queue, out);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -24,6 +25,7 @@
 #include "apps/generate/stop.h"
 #include "io/part_file.h"
 #include "kernels/check.h"
+#include "parallel/bootstrap/launch.h"
 #include "parallel/transport/processes/process_transport.h"
 
 namespace weft {
@@ -159,12 +161,21 @@ int ended(int code) {
 
 bool is_agreed(const Error& error) { return dynamic_cast<const AgreedError*>(&error); }
 
+// True in the first process of a launcher, and in one that none started.
+bool is_first() { return detect_launch().rank == 0; }
+
 // Errors that every process of a job has are printed by the first alone.
 bool prints(const Error& error) {
-  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
   const bool alike =
       error.kind() == ErrorKind::kUsage || error.kind() == ErrorKind::kStopped || is_agreed(error);
-  return !rank || std::string(rank) == "0" || !alike;
+  return !alike || is_first();
+}
+
+// Ends a process after an error of usage. Launchers end all processes when one has ended with an
+// error, and the first, which has the same error, must live to print it.
+int misused() {
+  if (!is_first()) std::this_thread::sleep_for(std::chrono::seconds(1));
+  return static_cast<int>(ErrorKind::kUsage);
 }
 
 int run(Command command, std::span<const std::string> arguments) {
@@ -174,7 +185,7 @@ int run(Command command, std::span<const std::string> arguments) {
   }
   const Flags given = Flags::parse(command, arguments);
   const Flags flags = command == kGenerate ? flags_to_resume(given, arguments) : given;
-  for (const std::string& warning : command == kDoctor
+  for (const std::string& warning : command == kDoctor || !is_first()
                                         ? std::vector<std::string>()  // doctor lists them
                                         : unknown_environment())
     std::fprintf(stderr, "weft: warning: %s\n", warning.c_str());
@@ -206,7 +217,7 @@ int run(Command command, std::span<const std::string> arguments) {
     case kReplay:
       return run_replay(flags);
     case kDoctor:
-      return run_doctor(flags);
+      return finished(run_doctor(flags));
     case kCompletion:
       return run_completion(flags);
     default:
@@ -230,8 +241,8 @@ int main_checked(int argc, char** argv) {
   set_program_name(argv[0]);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (arguments.empty()) {
-    std::fputs(help_text().c_str(), stderr);
-    return static_cast<int>(ErrorKind::kUsage);
+    if (is_first()) std::fputs(help_text().c_str(), stderr);
+    return misused();
   }
   const std::string& word = arguments.front();
   if (word == "--version" || word == "version") {
@@ -272,7 +283,8 @@ int main(int argc, char** argv) {
     if (prints(error)) std::fprintf(stderr, "weft: %s\n", printable(error.what()).c_str());
     if (error.kind() == ErrorKind::kStopped && g_signal) return ended(code_of(g_signal));
     const int code = static_cast<int>(error.kind());
-    return is_agreed(error) ? ended(code) : code;
+    if (is_agreed(error)) return ended(code);
+    return error.kind() == ErrorKind::kUsage ? misused() : code;
   } catch (const std::bad_alloc&) {
     std::fputs("weft: out of memory\n", stderr);
     return static_cast<int>(ErrorKind::kMemory);

@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <numbers>
-#include <thread>
 
 #include "apps/bench/bench_limits.h"
 #include "apps/bench/benches.h"
@@ -70,11 +69,10 @@ void print_figures(const Flags& flags, const StreamEngine& engine, const StreamF
                    const Punctuality* punctuality) {
   const auto& [report, memory, growth] = figures;
   if (flags.on("json")) {
-    const int threads = engine.settings().threads;
     nlohmann::json object = to_json(report);
     object["bench"] = "stream";
     object["isa"] = cpu_isa();
-    object["threads"] = threads > 0 ? threads : int(std::thread::hardware_concurrency());
+    object["threads"] = engine.settings().threads;
     object["dtype"] = to_string(engine.settings().dtype);
     object["live"] = punctuality != nullptr;
     if (punctuality) {

@@ -60,6 +60,7 @@ MeetingPoint point_of(const Flags& flags, const Launch& launch, const Environmen
 
 std::optional<ProcessPlace> process_place(const Flags& flags, const Environment& environment) {
   const Launch launch = launch_of(flags, detect_launch(environment));
+  refuse_foreign_launcher(launch);
   const std::string wanted = flags.text("transport");
   const bool several = launch.launcher != Launcher::kNone;
   const ProcessPlace place{

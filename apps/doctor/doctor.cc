@@ -209,7 +209,7 @@ int run_doctor(const Flags& flags) {
   take({.name = "build", .detail = version_text(), .remedy = {}});
   take(cpu_check());
   for (const HealthCheck& check : op_checks()) take(check);
-  for (const HealthCheck& check : host_checks()) take(check);
+  for (const HealthCheck& check : host_checks(flags)) take(check);
   const std::string output = flags.text("output");
   take(output_check(output.ends_with('/') || fs::is_directory(output)
                         ? output

@@ -16,8 +16,8 @@ struct HealthCheck {
 };
 using HealthChecks = std::vector<HealthCheck>;
 
-// Checks cores, memory, limits, locale and environment, and changes nothing.
-HealthChecks host_checks();
+// Checks cores, launcher, memory, limits, locale and environment, and changes nothing.
+HealthChecks host_checks(const Flags& flags);
 // Writes a file into `folder` (or where it would be made), renames and removes it.
 HealthCheck output_check(const std::string& folder);
 

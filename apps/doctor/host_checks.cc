@@ -1,7 +1,6 @@
 // The checks of `weft doctor` that concern the machine and not Weft.
 #include <langinfo.h>
 #include <locale.h>
-#include <sched.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
@@ -14,13 +13,11 @@
 #include <fstream>
 #include <thread>
 
+#include "apps/device.h"
 #include "apps/doctor/doctor.h"
 #include "engine/memory/memory_plan.h"
 #include "io/atomic_file.h"
 #include "kernels/check.h"
-#include "parallel/bootstrap/launch.h"
-#include "parallel/transport/processes/mpi.h"
-#include "parallel/transport/processes/ucx.h"
 
 extern char** environ;
 
@@ -36,28 +33,29 @@ void warn(HealthCheck& check, const std::string& remedy) {
   check.remedy = remedy;
 }
 
-HealthCheck cores_check() {
-  const int online = static_cast<int>(std::thread::hardware_concurrency());
-  int usable = online;
-  cpu_set_t bound;
-  if (sched_getaffinity(0, sizeof bound, &bound) == 0) usable = CPU_COUNT(&bound);
-  double quota = 0, period = 0;
-  if (std::ifstream file("/sys/fs/cgroup/cpu.max"); !(file >> quota >> period)) quota = 0;
-  const double allowed = quota > 0 && period > 0 ? quota / period : usable;
-  HealthCheck check{.name = "cores", .detail = {}, .remedy = {}};
-  check.detail = std::to_string(online) + " online, " + std::to_string(usable) + " usable";
-  if (allowed < usable) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.2g", allowed);
-    check.detail += ", the control group allows " + std::string(text);
-    warn(check, "give --threads " + std::to_string(std::max(1, static_cast<int>(allowed))) +
-                    ", or raise the quota");
-  } else if (usable < online) {
-    warn(check,
-         "this process is bound to some cores; lift it with taskset or mpirun --bind-to "
-         "none where the others are free");
+// The CPUs of this machine and of a rank of this job, whose launcher is tried.
+HealthChecks cores_checks(const Flags& flags) {
+  HealthChecks out{{.name = "cores", .detail = {}, .remedy = {}}};
+  Ranks ranks;
+  try {
+    ranks = ranks_of(flags);
+  } catch (const Error& error) {
+    out.push_back(
+        {.health = Health::kFail,
+         .name = "launcher",
+         .detail = error.what(),
+         .remedy = "start with mpirun, srun, torchrun or --nodes, or one process with --ranks N"});
   }
-  return check;
+  const int online = static_cast<int>(std::thread::hardware_concurrency());
+  const int usable = affinity().count;
+  HealthCheck& check = out.front();
+  check.detail = std::to_string(online) + " online, " + std::to_string(usable) + " usable, " +
+                 to_string(thread_count(flags, ranks));
+  if (usable < online && ranks.alone() && !std::getenv("SLURM_JOB_ID")) {
+    warn(check,
+         "this process is bound to some cores; lift it with taskset where the others are free");
+  }
+  return out;
 }
 
 HealthCheck memory_check() {
@@ -148,23 +146,15 @@ HealthChecks environment_checks() {
                    .name = "environment",
                    .detail = warning,
                    .remedy = "unset it, or correct its name"});
-  const Launch launch = detect_launch();
-  const bool connected = launch.mpi() ? mpi_built() : ucx_built();
-  if (launch.launcher != Launcher::kNone && !connected)
-    out.push_back({.health = Health::kFail,
-                   .name = "launcher",
-                   .detail = to_string(launch) + ", which this build cannot connect",
-                   .remedy = std::string("build with ") +
-                             (launch.mpi() ? "Open MPI (libopenmpi-dev)" : "UCX (libucx-dev)") +
-                             ", or start one process with --ranks N"});
   return out;
 }
 
 }  // namespace
 
-HealthChecks host_checks() {
-  HealthChecks out{cores_check(), memory_check(), limits_check(), shared_memory_check(),
-                   locale_check()};
+HealthChecks host_checks(const Flags& flags) {
+  HealthChecks out = cores_checks(flags);
+  for (const auto check : {memory_check, limits_check, shared_memory_check, locale_check})
+    out.push_back(check());
   for (HealthCheck& check : environment_checks()) out.push_back(std::move(check));
   return out;
 }

@@ -38,7 +38,7 @@ std::vector<std::string> expanded(const Flags& flags, const Ranks& ranks, const 
     options.language = {
         .device = device_of(flags),
         .dtype = compute_dtype(flags),
-        .threads = static_cast<int>(flags.integer("threads").value_or(0)),
+        .threads = threads_per_rank(flags),  // the other processes wait
         .determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast};
     options.sampling = {.temperature = *flags.real("expand-temperature"), .seed = seed};
     options.memory_limit = flags.bytes("memory-limit");

@@ -272,6 +272,7 @@ class Generation {
                 {"tokens", generator.facts(first()).sequence().tokens},
                 {"layout", to_string(runner_.layout())},
                 {"ranks", runner_.layout().ranks()},
+                {"threads", generator.options().threads},
                 {"weights_bytes", plan.weights},
                 {"encode_text_bytes", plan.encode_text},
                 {"denoise_bytes", plan.denoise},

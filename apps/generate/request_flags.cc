@@ -362,7 +362,6 @@ GeneratorOptions options_of(const Flags& flags, const Ranks& ranks) {
   options.graphs = flags.on("no-graphs") ? Graphs::kNone : Graphs::kRecord;
   options.device = device_of(flags, ranks);
   options.threads = threads_per_rank(flags, ranks);
-  if (options.threads == 0) options.threads = Stream::cpu().threads();
   options.ranks_per_device = ranks_per_device(flags, ranks);
   options.determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
   options.ranks_per_host = ranks.on_this_host;

@@ -87,6 +87,7 @@ Json to_json(const StreamForecast& forecast) {
 
 Json to_json(const StreamSplit& split) {
   Json object = split.forecast ? to_json(*split.forecast) : Json::object();
+  object["threads"] = split.engine->settings().threads;
   for (const MemoryPlan& plan : split.memory) {
     Json device{{"weights_bytes", plan.weights},
                 {"high_water_bytes", plan.high_water},

@@ -9,6 +9,7 @@
 
 #include "kernels/check.h"
 #include "kernels/device_memory.h"
+#include "parallel/bootstrap/control_groups.h"
 
 namespace weft {
 namespace {
@@ -22,55 +23,6 @@ std::string fixed2(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.2f", value);
   return text;
-}
-
-// Reads the number in a control file. False where the file is missing or holds "max".
-bool read_number(const std::string& path, uint64_t& value) {
-  std::ifstream file(path);
-  return static_cast<bool>(file >> value);
-}
-
-// Page cache bytes that a control group counts as used but frees when memory is needed.
-uint64_t reclaimable(const std::string& folder) {
-  std::ifstream file(folder + "/memory.stat");
-  std::string name;
-  for (uint64_t value; file >> name >> value;) {
-    if (name == "inactive_file") return value;
-  }
-  return 0;
-}
-
-// The memory that the control groups of this process and its parents still allow; cgroup v2 and v1.
-uint64_t cgroup_left() {
-  uint64_t left = std::numeric_limits<uint64_t>::max();
-  const auto consider = [&](const std::string& limit_file, const std::string& use_file) {
-    uint64_t limit = 0, use = 0;
-    if (!read_number(limit_file, limit) || !read_number(use_file, use)) return;
-    use -= std::min(use, reclaimable(limit_file.substr(0, limit_file.rfind('/'))));
-    left = std::min(left, limit > use ? limit - use : 0);
-  };
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const bool v2 = controllers.empty();
-    if (!v2 && controllers.find("memory") == std::string::npos) continue;
-    const std::string root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    // In a container the path is the host's, but the root is the group itself. So the walk goes up
-    // to the root.
-    for (std::string path = line.substr(second + 1);; path.resize(path.rfind('/'))) {
-      if (path == "/") path.clear();
-      const std::string folder = root + path + "/memory.";
-      if (v2) {
-        consider(folder + "max", folder + "current");
-      } else {
-        consider(folder + "limit_in_bytes", folder + "usage_in_bytes");
-      }
-      if (path.empty() || path.rfind('/') == std::string::npos) break;
-    }
-  }
-  return left;
 }
 
 }  // namespace
@@ -100,7 +52,7 @@ uint64_t available_memory(Device device) {
     uint64_t kib = 0;
     if (fields >> name >> kib && name == "MemAvailable:") available = kib * 1024;
   }
-  return std::min(available, cgroup_left());
+  return std::min(available, control_groups_leave());
 }
 
 MemoryPlan memory_under(Residency residency, const ComponentBytes& parts, uint64_t available,

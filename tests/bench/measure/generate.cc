@@ -14,7 +14,7 @@ int measure_generate(const Flags& flags, DType dtype, int repeat) {
   GeneratorOptions options;
   options.device = device_of(flags);
   options.dtype = dtype;
-  options.threads = static_cast<int>(flags.integer("threads").value_or(0));
+  options.threads = threads_per_rank(flags);
   Profiling profiling(flags, {});
   options.ops = profiling.ops();
   const auto recorded = profiling.record(0);

@@ -419,7 +419,7 @@ int measure_layouts(const Flags& flags, DType dtype, int repeat) {
   if (ranks.count != 2)
     throw Error(ErrorKind::kUsage, "weft_measure layouts compares layouts of 2 ranks, --ranks is " +
                                        std::to_string(ranks.count));
-  use_all_cpus();  // one rank on two threads is the measure
+  lift_mpirun_binding(detect_launch(), 2);  // one rank on two threads is the measure
   LayoutShape shape = shape_of(flags, dtype);
   std::vector<Device> devices;
   for (int rank = 0; rank < ranks.count; ++rank) devices.push_back(device_of(flags, ranks, rank));

@@ -146,7 +146,7 @@ class TruthBench {
       }
     };
     std::vector<std::thread> threads;
-    for (unsigned i = 1; i < std::thread::hardware_concurrency(); ++i) threads.emplace_back(work);
+    for (int i = 1; i < threads_per_rank(flags_); ++i) threads.emplace_back(work);
     work();
     for (std::thread& thread : threads) thread.join();
     std::map<std::string, TruthQuality> qualities;
