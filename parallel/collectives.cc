@@ -1,5 +1,9 @@
 // The Communicator's collectives. All consist of point-to-point messages, so that bytes are counted
 // where they are sent.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
 #include "kernels/copy.h"
 #include "kernels/pointwise.h"
 #include "parallel/communicator.h"
@@ -8,6 +12,8 @@
 namespace weft {
 
 namespace {
+
+constexpr int64_t kHopBytes = 256 << 10;  // a link carries so many in the time of a hop
 
 TensorView flat(const TensorView& x) { return TensorView(x.data, x.dtype, {x.count()}, x.device); }
 
@@ -89,9 +95,9 @@ void ring(Communicator& communicator, Stream& stream, Arena& arena, const Tag& t
 
 AllReduce chosen(AllReduce algorithm, int64_t count, int ranks) {
   if (algorithm != AllReduce::kBySize) return algorithm;
-  constexpr double kHop = 256 << 10;  // bytes that a link carries in the time of a hop
   const double bytes = 4.0 * static_cast<double>(count), hops = ranks - 1;
-  const double ring = 2 * hops * (kHop + bytes / ranks), star = 2 * kHop + 2 * hops * bytes;
+  const double ring = 2 * hops * (kHopBytes + bytes / ranks),
+               star = 2.0 * kHopBytes + 2 * hops * bytes;
   return star < ring ? AllReduce::kStar : AllReduce::kRing;
 }
 
@@ -121,14 +127,62 @@ void Communicator::all_reduce(Stream& stream, Arena& arena, const Tag& tag, cons
   exchange(stream, messages, {});
 }
 
-void Communicator::broadcast(Stream& stream, const Tag& tag, const TensorView& view, int root) {
-  if (rank_ != root) {
-    receive(stream, root, tag, view);
-    return;
+BroadcastWay broadcast_way(int64_t bytes, int ranks) {
+  using enum BroadcastWay::Shape;
+  if (ranks <= 2) return {kStar};
+  constexpr double kPost = 16 << 10;  // bytes that a link carries while a message is posted
+  const double size = kPost + static_cast<double>(bytes), before = ranks - 2;
+  const double star = kHopBytes + (ranks - 1) * size;
+  const double tree = std::bit_width(static_cast<unsigned>(ranks - 1)) * (kHopBytes + size);
+  // Pieces of less than half a hop do not pay.
+  const double most = static_cast<double>(bytes) / (kHopBytes / 2.0);
+  const int pieces = static_cast<int>(std::min(std::sqrt(before * size / kHopBytes), most));
+  const double chain = (before + pieces) * (kHopBytes + size / std::max(1, pieces));
+  if (pieces > 1 && chain < std::min(star, tree)) return {kChain, pieces};
+  return {tree < star ? kTree : kStar};
+}
+
+namespace {
+
+// Each piece that arrives from the previous rank is sent on to the next one.
+void broadcast_along_chain(Communicator& communicator, Stream& stream, const Tag& tag,
+                           const TensorView& view, int pieces, int root) {
+  const int ranks = communicator.size(), rank = communicator.rank();
+  const int next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;
+  const TensorView all = flat(view);
+  const auto post = [&](int piece, bool receives) {
+    const Range range = partition(all.count(), pieces, piece);
+    const Message one{receives ? previous : next, with_hop(tag, piece),
+                      all.slice(0, range.begin, range.size())};
+    const std::span<const Message> message(&one, 1), none;
+    return communicator.post(stream, receives ? none : message, receives ? message : none);
+  };
+  std::vector<Communicator::Pending> receives, sends;
+  for (int piece = 0; piece < pieces && rank != root; ++piece)
+    receives.push_back(post(piece, true));
+  for (int piece = 0; piece < pieces; ++piece) {
+    if (rank != root) communicator.wait(receives[piece]);
+    if (next != root) sends.push_back(post(piece, false));
   }
+  for (Communicator::Pending& send : sends) communicator.wait(send);
+}
+
+}  // namespace
+
+void Communicator::broadcast(Stream& stream, const Tag& tag, const TensorView& view, int root) {
+  const auto [shape, pieces] = broadcast_way(static_cast<int64_t>(view.bytes()), size());
+  if (shape == BroadcastWay::Shape::kChain)
+    return broadcast_along_chain(*this, stream, tag, view, pieces, root);
+  const bool star = shape == BroadcastWay::Shape::kStar;
+  const auto rank_at = [&](int place) { return (place + root) % size(); };
+  const int place = (rank_ + size() - root) % size();
+  // In step j of the tree each of the first 2^j places sends to the one that is 2^j further.
+  const int step = std::bit_width(static_cast<unsigned>(place));
+  if (place > 0) receive(stream, rank_at(star ? 0 : place - (1 << (step - 1))), tag, view);
   std::vector<Message> sends;
-  for (int rank = 0; rank < size(); ++rank)
-    if (rank != root) sends.push_back({rank, tag, view});
+  for (int further = star ? 1 : 1 << step; place + further < size();
+       further = star ? further + 1 : 2 * further)
+    if (!star || place == 0) sends.push_back({rank_at(place + further), tag, view});
   exchange(stream, sends, {});
 }
 

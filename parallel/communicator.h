@@ -52,6 +52,19 @@ enum class AllReduce : uint8_t {
 // 30 us at 9 GB/s (TPI-LLM, arXiv 2410.00531, section 3.3).
 AllReduce chosen(AllReduce algorithm, int64_t count, int ranks);
 
+// A broadcast of n bytes reaches P ranks in the fastest of three ways. With a and b as above and p
+// for the time in which a rank posts a message (16 KiB of the link's):
+struct BroadcastWay {
+  enum class Shape : uint8_t {
+    kStar,   // the root sends to all: a + (P - 1) (p + n / b)
+    kTree,   // binomial, of ceil(log2 P) steps of a + p + n / b
+    kChain,  // from rank to rank in k pieces: (P - 2 + k) (a + (p + n / b) / k)
+  };
+  Shape shape = Shape::kStar;
+  int pieces = 1;  // k, of a chain
+};
+BroadcastWay broadcast_way(int64_t bytes, int ranks);
+
 class Communicator {
  public:
   // The whole world of `transport`.
@@ -126,6 +139,8 @@ class Communicator {
   // Scratch from `arena`. Uses hops 0 ... 2 P - 1 after the tag's.
   void all_reduce(Stream& stream, Arena& arena, const Tag& tag, const TensorView& x,
                   AllReduce algorithm);
+  // The root's view arrives in all ranks' views, contiguous and of one size, as broadcast_way()
+  // says. The pieces of a chain use hops from the tag's on.
   void broadcast(Stream& stream, const Tag& tag, const TensorView& view, int root);
   void barrier(Stream& stream, const Tag& tag);
 

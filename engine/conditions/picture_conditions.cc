@@ -186,10 +186,13 @@ Tensor PictureEncoder::encode_rows(const std::function<void()>& next) {
   if (!parts_.directory().image_model) return rows;  // of a plan
   const ImageEncoderTraits& traits = parts_.directory().image_model->traits();
   const Tag tag{.kind = Payload::kText, .topic = Topic::kPictures};
-  if (!placement_.encodes_text(traits)) {
-    placement_.communicator().receive(stream_, 0, tag, rows);
-    return rows;
-  }
+  if (placement_.encodes_text(traits)) encode_rows(rows, next);
+  placement_.share_encoded(stream_, traits, tag, rows);
+  return rows;
+}
+
+void PictureEncoder::encode_rows(const TensorView& rows, const std::function<void()>& next) {
+  const ImageEncoderTraits& traits = parts_.directory().image_model->traits();
   const int64_t size = traits.size, per_picture = traits.rows;
   const ClipPreprocessing preprocessing = read_clip_preprocessing(
       parts_.directory().image_processor + "/preprocessor_config.json", static_cast<int>(size));
@@ -203,14 +206,10 @@ Tensor PictureEncoder::encode_rows(const std::function<void()>& next) {
     });
     const Pass pass{.branch = static_cast<int>(i), .segment = 1};
     Context context = seams.context(stream_, arena_, pass, traits, per_picture);
-    encoder.encode(context, pixels, rows.view().slice(0, i * per_picture, per_picture));
+    encoder.encode(context, pixels, rows.slice(0, i * per_picture, per_picture));
     next();
   }
   parts_.done_with_pictures();
-  if (placement_.root())
-    for (int rank = placement_.text_parts(traits); rank < placement_.ranks(); ++rank)
-      placement_.communicator().send(stream_, rank, tag, rows);
-  return rows;
 }
 
 // Returns the encoded video [C, f, h, w], normalised, on every rank.

@@ -59,6 +59,7 @@ class PictureEncoder {
   int64_t latent_frames() const;  // that are encoded
   Tensor new_rows() const;
   Tensor encode_rows(const std::function<void()>& next);
+  void encode_rows(const TensorView& rows, const std::function<void()>& next);
   Tensor encode_video(const std::function<void()>& next);
 
   Stream& stream_;

@@ -123,11 +123,6 @@ Tensor PromptEncoder::new_tensor(const Source& source, const Prompt& prompt) con
   return {DType::kF32, {rows, columns}, stream_.device()};
 }
 
-void PromptEncoder::send_to_ranks(int first, const Tag& tag, const TensorView& rows) {
-  for (int rank = first; rank < placement_.ranks(); ++rank)
-    placement_.communicator().send(stream_, rank, tag, rows);
-}
-
 bool PromptEncoder::recall(std::span<Prompt> prompts) {
   if (!caches_) return false;
   std::vector<Tensor> kept;  // on the root, in the order of the loops below
@@ -145,15 +140,11 @@ bool PromptEncoder::recall(std::span<Prompt> prompts) {
     for (const Source& source : sources_) {
       Prompt& prompt = prompts[i];
       if (prompt.ids.empty()) continue;
-      const Tag tag = source.tag(static_cast<int>(i));
       Tensor& made = source.made(prompt);
-      if (placement_.root()) {
-        made = on_device(stream_, std::move(*next++));
-        send_to_ranks(1, tag, made);
-      } else {
-        made = new_tensor(source, prompt);
-        placement_.communicator().receive(stream_, 0, tag, made);
-      }
+      made =
+          placement_.root() ? on_device(stream_, std::move(*next++)) : new_tensor(source, prompt);
+      if (!placement_.alone())
+        placement_.communicator().broadcast(stream_, source.tag(static_cast<int>(i)), made, 0);
     }
   return true;
 }
@@ -186,10 +177,8 @@ void PromptEncoder::encode(const Source& source, Prompt& prompt, int count) {
       encode_pooled(context, encoder, ids, traits.pooled_row(ids), made);
     else
       encoder.encode(context, ids, made);
-    if (placement_.root()) send_to_ranks(placement_.text_parts(traits), tag, made);
-  } else {
-    placement_.communicator().receive(stream_, 0, tag, made);
   }
+  placement_.share_encoded(stream_, traits, tag, made);
   if (first_non_finite(stream_, made) >= 0)
     throw Error(ErrorKind::kNonFinite,
                 "NaN or infinity in encode_text, " + std::string(count ? "negative" : "positive") +

@@ -52,14 +52,15 @@ class PromptEncoder {
     }
     Tensor& made(Prompt& prompt) const { return pooled ? prompt.pooled : prompt.embeds; }
     Tag tag(int prompt) const {
-      return {
-          .kind = Payload::kText, .pass = {.branch = prompt}, .topic = Topic::kText, .hop = pooled};
+      return {.kind = Payload::kText,
+              .pass = {.branch = prompt},
+              .layer = pooled,
+              .topic = Topic::kText};
     }
   };
   std::array<int64_t, 2> shape_of(const Source& source, const Prompt& prompt) const;
   Tensor new_tensor(const Source& source, const Prompt& prompt) const;
   void encode(const Source& source, Prompt& prompt, int count);
-  void send_to_ranks(int first, const Tag& tag, const TensorView& rows);
 
   Stream& stream_;
   Arena& arena_;

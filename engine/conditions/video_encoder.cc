@@ -53,22 +53,25 @@ Tensor VideoEncoder::encode_rows(const Vae& vae, const char* what, const Fill& f
   return mean;
 }
 
-// Every rank that has rows sends them to all others.
 Tensor VideoEncoder::join(Tensor own) {
   if (placement_.alone()) return own;
   const auto [channels, frames, height, width] = shape_;
-  Tensor whole(DType::kF32, shape_, stream_.device());
+  std::vector<Tensor> parts(placement_.ranks());
+  parts[placement_.rank()] = std::move(own);
+  std::vector<TensorView> bands;
   for (int rank = 0; rank < placement_.ranks(); ++rank) {
-    const Range band = placement_.band_of(rank, height);
-    if (band.size() == 0) continue;
-    Tensor other;
-    if (rank != placement_.rank())
-      other = Tensor(DType::kF32, {channels, frames, band.size(), width}, stream_.device());
-    const TensorView rows = other ? other.view() : own.view();
-    const Tag tag{.kind = Payload::kLatent, .pass = {.micro = rank}, .topic = Topic::kPictures};
-    placement_.communicator().broadcast(stream_, tag, rows, rank);
-    copy(stream_, rows, whole.view().slice(2, band.begin, band.size()));
+    const std::array<int64_t, 4> shape{channels, frames, placement_.band_of(rank, height).size(),
+                                       width};
+    if (!parts[rank] && shape[2] > 0) parts[rank] = Tensor(DType::kF32, shape, stream_.device());
+    bands.push_back(parts[rank] ? parts[rank].view()
+                                : TensorView(nullptr, DType::kF32, shape, stream_.device()));
   }
+  const Tag tag{.kind = Payload::kLatent, .topic = Topic::kPictures};
+  placement_.communicator().all_gather_v(stream_, tag, bands[placement_.rank()], bands);
+  Tensor whole(DType::kF32, shape_, stream_.device());
+  for (int rank = 0; rank < placement_.ranks(); ++rank)
+    if (const Range band = placement_.band_of(rank, height); band.size() > 0)
+      copy(stream_, bands[rank], whole.view().slice(2, band.begin, band.size()));
   stream_.sync();
   return whole;
 }

@@ -26,8 +26,8 @@ class VideoEncoder {
   Tensor encode_rows(
       const Vae& vae, const char* what, const Fill& fill,
       const std::function<void()>& next = [] {});
-  // Returns the whole latent on the device of every rank. All ranks call it; `own` is empty where
-  // there are no rows.
+  // Returns the whole latent on the device of every rank, by an all-gather of the bands. All ranks
+  // call it; `own` is empty where there are no rows.
   Tensor join(Tensor own);
 
   // This rank's rows of the pictures.

@@ -110,19 +110,15 @@ Tensor encode_audio(const Rank& rank, const HeardSound& sound) {
   const int64_t rows = feature_rows(traits, sound.samples[0]);
   const std::vector<int64_t> taken = rows_of_frames(rows, sound.fps, sound.chunk_frames);
   Tensor features(DType::kF32, {traits.states, traits.columns, std::ssize(taken)});
-  const Tag tag{.kind = Payload::kText, .topic = Topic::kAudio};
-  if (!placement.encodes_text(traits)) {
-    placement.communicator().receive(stream, 0, tag, features);
-    return features;
+  if (placement.encodes_text(traits)) {
+    const std::unique_ptr<AudioEncoder> encoder = parts.audio_encoder(stream);
+    EncoderSeams seams(placement);
+    Context context =
+        seams.context(stream, rank.arena, Pass{}, traits, traits.rows(sound.samples[0]));
+    encode_frames(context, *encoder, {sound.samples, rows, taken}, features);
   }
-  const std::unique_ptr<AudioEncoder> encoder = parts.audio_encoder(stream);
-  EncoderSeams seams(placement);
-  Context context =
-      seams.context(stream, rank.arena, Pass{}, traits, traits.rows(sound.samples[0]));
-  encode_frames(context, *encoder, {sound.samples, rows, taken}, features);
-  if (placement.root())
-    for (int rank = placement.text_parts(traits); rank < placement.ranks(); ++rank)
-      placement.communicator().send(stream, rank, tag, features);
+  const Tag tag{.kind = Payload::kText, .topic = Topic::kAudio};
+  placement.share_encoded(stream, traits, tag, features);
   return features;
 }
 

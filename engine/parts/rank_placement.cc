@@ -128,6 +128,15 @@ bool RankPlacement::computes(int branch) const {
   return layout()[Axis::kCfg] == 1 || mesh_.at(Axis::kCfg, rank()) == branch;
 }
 
+void RankPlacement::share_encoded(Stream& stream, const EncoderTraits& traits, const Tag& tag,
+                                  const TensorView& rows) const {
+  const int parts = text_parts(traits);
+  if (parts == ranks() || (encodes_text(traits) && !root())) return;
+  std::vector<int> readers{0};
+  for (int rank = parts; rank < ranks(); ++rank) readers.push_back(rank);
+  group(readers, kTextReadersGroup).broadcast(stream, tag, rows, 0);
+}
+
 int RankPlacement::bands(int64_t latent_rows) const {
   if (layout().decode_rank >= 0) return 1;
   const int64_t most = layout().vae_ranks > 0 ? layout().vae_ranks : ranks();

@@ -19,6 +19,7 @@ enum Group : int {
   kMixerGroup = 1,
   kTensorGroup = kMixerGroup + kMixerGroups,
   kTextGroup,
+  kTextReadersGroup,  // the root, and the ranks that do not encode text
   kBandsGroup,
   kBandSumsGroup,
   kLanguageMixerGroup,  // and the next three: of a LanguageRank
@@ -68,9 +69,12 @@ class RankPlacement {
   int text_parts(const EncoderTraits& traits) const;
   bool encodes_text(const EncoderTraits& traits) const { return rank() < text_parts(traits); }
   WidthSlice text_width(const EncoderTraits& traits) const;
+  // The root's rows arrive on the ranks that do not encode text. All ranks call it.
+  void share_encoded(Stream& stream, const EncoderTraits& traits, const Tag& tag,
+                     const TensorView& rows) const;
 
-  // Returns the root's value on all ranks. All of them must call it with the same tag; the root
-  // sends 8 bytes to each.
+  // Returns the root's value on all ranks: a broadcast of 8 bytes. All of them must call it with
+  // the same tag.
   int64_t broadcast_from_root(Stream& stream, const Tag& tag, int64_t value) const;
 
   // The rank that is `stages` pipeline stages further and has the same coordinates on other axes.

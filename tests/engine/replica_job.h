@@ -163,8 +163,11 @@ class Formula {
         bytes_[Payload::kPartial] +=
             text_.num_layers * 2 *
             tensor_sent_bytes(ids * text_.d_model, parts, rank(), AllReduce::kBySize);
-      if (rank() == 0)
-        bytes_[Payload::kText] += (mesh_.layout().ranks() - parts) * ids * text_.d_model * 4;
+      const int readers = mesh_.layout().ranks() - parts + 1;  // the root and those after the parts
+      if (rank() == 0 || rank() >= parts)
+        bytes_[Payload::kText] +=
+            broadcast_sent(ids * text_.d_model * 4, readers, std::max(0, rank() - parts + 1), 0)
+                .bytes;
     }
   }
 

@@ -121,6 +121,18 @@ inline int64_t tensor_sent_bytes(int64_t count, int ranks, int rank, AllReduce a
   return element * (2 * count - chunk(rank + 1) - chunk(rank + 2));
 }
 
+// A broadcast: the root sends to all, a rank of a binomial tree to its children, or one of a chain
+// to the next rank, in pieces.
+inline CommCounters::Count broadcast_sent(int64_t bytes, int ranks, int rank, int root) {
+  const int place = (rank + ranks - root) % ranks;
+  const auto [shape, pieces] = broadcast_way(bytes, ranks);
+  int64_t to = 0;  // so many ranks
+  for (int further = 1; place + further < ranks; further *= 2) to += further > place;
+  if (shape == BroadcastWay::Shape::kStar) to = place == 0 ? ranks - 1 : 0;
+  if (shape == BroadcastWay::Shape::kChain) to = place + 1 < ranks;
+  return bytes == 0 ? CommCounters::Count{} : CommCounters::Count{to * pieces, to * bytes};
+}
+
 // One frame's attention in a band of `rows` latent rows.
 inline int64_t band_attention_bytes(int64_t rows, int64_t width, int64_t channels, int bands,
                                     int64_t element_bytes) {

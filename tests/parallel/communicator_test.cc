@@ -9,12 +9,14 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <set>
 #include <thread>
 
 #include "parallel/bootstrap/flight_recorder.h"
 #include "parallel/partition.h"
 #include "parallel/transport/link.h"
 #include "parallel/transport/local.h"
+#include "tests/parallel/byte_formulas.h"
 #include "tests/parallel/stray.h"
 #include "tests/support/error_of.h"
 
@@ -231,7 +233,53 @@ TEST_P(Worlds, BroadcastBarrierAndGroups) {
       options());
 }
 
+TEST(Communicator, ABroadcastTakesTheWayOfItsSize) {
+  using enum BroadcastWay::Shape;
+  const auto shape = [](int64_t bytes, int ranks) { return broadcast_way(bytes, ranks).shape; };
+  EXPECT_EQ(shape(int64_t{1} << 40, 2), kStar);
+  EXPECT_EQ(shape(8, 64), kStar);
+  EXPECT_EQ(shape(8, 256), kTree);
+  EXPECT_EQ(shape(300 << 10, 8), kTree);
+  EXPECT_EQ(shape(8'000'000, 8), kChain);
+  EXPECT_EQ(shape(8'000'000, 256), kTree) << "a chain of 255 hops is too long";
+  for (int ranks = 3; ranks <= 1024; ranks = ranks * 3 / 2)
+    for (int64_t bytes = 1; bytes < int64_t{1} << 34; bytes *= 3)
+      if (const BroadcastWay way = broadcast_way(bytes, ranks); way.shape == kChain) {
+        EXPECT_GE(bytes / way.pieces, 128 << 10);
+        EXPECT_LT(way.pieces, 1 << 13) << "hops of a tag";
+      } else {
+        EXPECT_EQ(way.pieces, 1);
+      }
+}
+
+TEST_P(Worlds, ABroadcastSendsTheMessagesOfItsFormula) {
+  std::set<BroadcastWay::Shape> shapes;
+  const auto check = [&](int ranks, int64_t bytes, int root) {
+    shapes.insert(broadcast_way(bytes, ranks).shape);
+    run_ranks(
+        ranks,
+        [&](Communicator& c) {
+          const Tensor x(DType::kU8, {bytes});
+          const auto value = [](int64_t i) { return static_cast<uint8_t>(i * 7 + i / 1000); };
+          if (c.rank() == root)
+            for (int64_t i = 0; i < bytes; ++i) x.as<uint8_t>()[i] = value(i);
+          c.broadcast(cpu_stream(), {.kind = Payload::kText}, x, root);
+          int64_t wrong = 0;
+          for (int64_t i = 0; i < bytes; ++i) wrong += x.as<uint8_t>()[i] != value(i);
+          EXPECT_EQ(wrong, 0) << "rank " << c.rank() << " of " << ranks << ", root " << root;
+          EXPECT_EQ(c.counters().total_sent(), broadcast_sent(bytes, ranks, c.rank(), root));
+        },
+        options());
+  };
+  for (int ranks = 1; ranks <= 9; ++ranks)
+    for (int root = 0; root < ranks; root += 3)
+      for (const int64_t bytes : {0, 4, 300 << 10, (3 << 20) + 5}) check(ranks, bytes, root);
+  check(17, 300 << 10, 5);
+  EXPECT_EQ(shapes.size(), 3u);
+}
+
 TEST_P(Worlds, DelaysChangeNoBit) {
+  ASSERT_GT(broadcast_way(3200000, 4).pieces, 1);
   const auto work = [](Communicator& c, std::vector<float>& out) {
     Arena arena(size_t{1} << 20);
     for (int step = 0; step < 3; ++step) {
@@ -248,7 +296,13 @@ TEST_P(Worlds, DelaysChangeNoBit) {
       const Message receives[] = {{previous, {.kind = Payload::kState, .pass = {.step = step}}, a},
                                   {previous, {.kind = Payload::kQuery, .pass = {.step = step}}, b}};
       c.exchange(cpu_stream(), sends, receives);
-      for (const Tensor* t : {&x, &a, &b})
+      // One from the root to all, and one in pieces along a chain.
+      const Tensor few = ramp(11, x.as<float>()[3], 0.1f);
+      const Tensor many = ramp(step == 0 ? 800000 : 0, x.as<float>()[5], 0.01f);
+      const Tag text{.kind = Payload::kText, .pass = {.step = step}};
+      c.broadcast(cpu_stream(), text, few, step);
+      c.broadcast(cpu_stream(), text, many, step);
+      for (const Tensor* t : {&x, &a, &b, &few, &many})
         out.insert(out.end(), t->as<float>(), t->as<float>() + t->count());
     }
   };

@@ -82,6 +82,9 @@ void collectives(Communicator& c, std::vector<float>& out) {
   const Tensor y = ramp(7, static_cast<float>(c.rank()), 1.0f);
   c.broadcast(cpu_stream(), {.kind = Payload::kText}, y, c.size() - 1);
   keep(y);
+  const Tensor pieces = ramp(800000, static_cast<float>(c.rank()), 1.0f);
+  c.broadcast(cpu_stream(), {.kind = Payload::kText}, pieces, 0);
+  keep(pieces);
   c.barrier(cpu_stream(), {});
   // Two messages on one wire, the second asked for first.
   const int next = (c.rank() + 1) % c.size(), previous = (c.rank() + c.size() - 1) % c.size();

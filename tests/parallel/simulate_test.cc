@@ -209,6 +209,33 @@ TEST(Simulate, SmallPayloadsTravel) {
   });
 }
 
+// 8 MB over 8 ranks at 1 Gbit/s. A root that sends to all takes 7 transfers, a tree 3.
+TEST(Simulate, ALongBroadcastTakesAtMostTwoAndAHalfTransfers) {
+  constexpr Link link{.latency_s = 100e-6, .bytes_per_s = 125e6};
+  constexpr int kRanks = 8;
+  constexpr int64_t kBytes = 8'000'000;
+  const auto seconds_of = [&](int64_t bytes) {
+    double last = 0;
+    for (const SimulatedRank& rank : simulate(kRanks, device(), link, [&](Communicator& world) {
+           Stream on = metered_stream();
+           const Tensor x(DType::kU8, {bytes});
+           world.broadcast(on, {}, x, 3);
+         }))
+      last = std::max(last, rank.seconds);
+    return last;
+  };
+  const double transfer = link.latency_s + kBytes / link.bytes_per_s;
+  EXPECT_LE(seconds_of(kBytes), 2.5 * transfer);
+  const int pieces = broadcast_way(kBytes, kRanks).pieces;
+  ASSERT_GT(pieces, 1);
+  const double piece = kBytes / pieces / link.bytes_per_s;
+  EXPECT_NEAR(seconds_of(kBytes), (kRanks - 2 + pieces) * piece + (kRanks - 1) * link.latency_s,
+              1e-6);
+  // A medium one goes down a tree, three hops deep; a short one comes from the root in one hop.
+  EXPECT_NEAR(seconds_of(300000), 3 * (link.latency_s + 300000 / link.bytes_per_s), 1e-6);
+  EXPECT_NEAR(seconds_of(1000), link.latency_s + 7 * 1000 / link.bytes_per_s, 1e-6);
+}
+
 TEST(Simulate, AnOpTakesTheLongerOfProductsAndBytes) {
   DeviceModel model = device();
   model.flop_per_s[static_cast<size_t>(OpFamily::kLinear)] = 2 * 64 * 64;  // a row a second
