@@ -10,6 +10,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/ops.h"
 #include "kernels/transfer.h"
+#include "parallel/bootstrap/addresses.h"
 #include "parallel/transport/local.h"
 
 namespace weft {
@@ -82,6 +83,14 @@ double heartbeat_timeout(const Flags& flags) {
   return seconds;
 }
 
+// --interface. The first rank listens there, so its host must have it.
+std::string listening_interfaces(const Flags& flags, int rank) {
+  const std::string names = flags.text("interface");
+  if (rank == 0 && flags.given("interface"))
+    check_interfaces(flags.label("interface"), names, host_addresses());
+  return names;
+}
+
 }  // namespace
 
 Ranks ranks_of(const Flags& flags) {
@@ -90,6 +99,7 @@ Ranks ranks_of(const Flags& flags) {
   ranks.count = static_cast<int>(flags.integer("ranks").value_or(1));
   ranks.on_this_host = ranks.count;
   const std::optional<ProcessPlace> place = process_place(flags);
+  const std::string interfaces = listening_interfaces(flags, place ? place->launch.rank : 0);
   if (!place) {
     if (!ranks.alone()) ranks.description = std::to_string(ranks.count) + " threads of one process";
     return ranks;
@@ -108,7 +118,8 @@ Ranks ranks_of(const Flags& flags) {
                                      std::fprintf(stderr, "weft: %s\n", printable(line).c_str());
                                      std::_Exit(static_cast<int>(ErrorKind::kComm));
                                    },
-                               .heartbeat_timeout_s = heartbeat_timeout(flags)};
+                               .heartbeat_timeout_s = heartbeat_timeout(flags),
+                               .interfaces = interfaces};
   lift_mpirun_binding(launch, flags.integer("threads").value_or(0));
   const std::shared_ptr<Transport> transport = process_transport(options, *place);
   ranks = {.count = transport->size(),

@@ -3,6 +3,7 @@
 # process in each, real TCP between them. Golden cases pass, and a clip of the pocket model equals
 # that of two threads and of one rank. Exits with 77 where root, namespaces or mpirun are missing.
 # The second machine's steady clock is a day ahead, as those of two hosts differ by their uptimes.
+# The machines have IPv4 addresses alone, and in the end IPv6 addresses alone.
 # usage: netns.sh WEFT [RATE [MPI_TEST]]    RATE as tc writes it [100mbit]; MPI_TEST is the program
 #                                           of tests/parallel/process_test.cc
 set -u
@@ -18,16 +19,27 @@ done
 
 folder=$(mktemp -d)
 a=weft-$$-a b=weft-$$-b
-trap 'ip netns del $a 2> /dev/null; ip netns del $b 2> /dev/null; rm -rf "$folder"' EXIT
+trap 'ip netns del $a 2> /dev/null; ip netns del $b 2> /dev/null
+  rm -rf "$folder" /etc/netns/{$a,$b}' EXIT
 {
   ip netns add $a && ip netns add $b &&
     # The same name on both sides: MPI takes one list of interfaces for all.
     ip link add weft0 netns $a type veth peer name weft0 netns $b
 } 2> "$folder/err" || skip "no namespaces: $(cat "$folder/err")"
+# addresses FIRST SECOND BITS: of the machines weft-a and weft-b.
+addresses() {
+  local space
+  for space in $a $b; do
+    mkdir -p /etc/netns/$space
+    printf '%s\n' "127.0.0.1 localhost" "$1 weft-a" "$2 weft-b" > /etc/netns/$space/hosts
+  done
+  ip -n $a addr add "$1/$3" dev weft0
+  ip -n $b addr add "$2/$3" dev weft0
+}
 latency="5 ms"
-for side in "$a 10.231.0.1" "$b 10.231.0.2"; do
-  read -r space address <<< "$side"
-  ip -n $space addr add $address/24 dev weft0
+for space in $a $b; do
+  # No IPv6 addresses but those that are given.
+  ip -n $space link set weft0 addrgenmode none
   ip -n $space link set lo up
   ip -n $space link set weft0 up
   tc -n $space qdisc add dev weft0 root handle 1: tbf rate "$rate" burst 64kb latency 200ms \
@@ -36,6 +48,7 @@ for side in "$a 10.231.0.1" "$b 10.231.0.2"; do
     latency="none added (this kernel has no netem)"
 done
 echo "link: $rate, latency $latency"
+addresses 10.231.0.1 10.231.0.2 24
 
 ahead="--time --monotonic 86400"
 unshare $ahead true 2> /dev/null || ahead=
@@ -54,15 +67,28 @@ fault() {
   echo "FAULT: $*"
   faults=$((faults + 1))
 }
+# two_ranks COMMAND...: one rank on each machine.
+two_ranks() {
+  timeout -k 5 120 ip netns exec $a unshare --uts sh -c 'hostname weft-a; exec "$@"' sh \
+    mpirun --allow-run-as-root -n 2 -host weft-a:1,weft-b:1 \
+    --mca plm_rsh_agent "$folder/agent" --mca oob_tcp_if_include weft0 \
+    --mca btl tcp,self --mca btl_tcp_if_include weft0 "$@"
+}
+# fails_apart CODE LINE COMMAND...: as two ranks, which end with the code and the line.
+fails_apart() {
+  local code=$1 line=$2
+  shift 2
+  two_ranks "$@" > "$folder/err" 2>&1
+  local ended=$?
+  [ $ended = "$code" ] || fault "code $ended instead of $code of $*"
+  grep -qF -- "$line" "$folder/err" || fault "no '$line' of $*: $(cat "$folder/err")"
+}
 # apart LEAST_BYTES COMMAND...: as two ranks, of which each sends at least so many bytes.
 apart() {
   local least=$1 before_a before_b
   shift
   before_a=$(sent $a) before_b=$(sent $b)
-  timeout -k 5 120 ip netns exec $a unshare --uts sh -c 'hostname weft-a; exec "$@"' sh \
-    mpirun --allow-run-as-root -n 2 -host 10.231.0.1:1,10.231.0.2:1 \
-    --mca plm_rsh_agent "$folder/agent" --mca oob_tcp_if_include weft0 \
-    --mca btl tcp,self --mca btl_tcp_if_include weft0 "$@" || fault "code $? of $*"
+  two_ranks "$@" || fault "code $? of $*"
   for bytes in $(($(sent $a) - before_a)) $(($(sent $b) - before_b)); do
     echo "sent over the link: $bytes bytes"
     [ "$bytes" -ge "$least" ] || fault "fewer bytes than the $least of the messages"
@@ -134,4 +160,24 @@ print(f"latents of the pocket model: rel. L2 {error:.3g} from one rank's, bound 
 sys.exit(not error <= 1e-5)
 END
   fault "the clip is not one rank's"
+
+# The first rank offers an address that leads nowhere before the right one, and then alone. (MPI
+# itself tries such addresses for minutes.)
+ip -n $a link add dead0 type veth peer name dead1
+ip -n $a addr add 10.98.0.1/24 dev dead0
+ip -n $a link set dead1 up
+ip -n $a link set dead0 up
+ip -n $b route add 10.98.0.0/24 via 10.231.0.99
+verify=("$weft" verify tests/golden/pipeline_t2v --layout cfg=2 --dtype f32 --threads 1)
+apart 10000 "${verify[@]}" --interface 10.98.0.1,weft0
+ip -n $b route replace prohibit 10.98.0.0/24
+fails_apart 6 "connecting to rank 0 at 10.98.0.1:" "${verify[@]}" --interface dead0
+fails_apart 2 "--interface is 'weft9', legal: " "${verify[@]}" --interface weft9
+
+ip -n $a link del dead0
+for space in $a $b; do ip -n $space addr flush dev weft0; done
+addresses fd00:231::1 fd00:231::2 64
+sleep 2  # until no other machine can claim the addresses
+apart 10000 "${verify[@]}"
+apart 10000 "${verify[@]}" --interface fd00:231::/64
 exit $((faults > 0))

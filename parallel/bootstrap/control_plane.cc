@@ -77,7 +77,7 @@ struct ControlPlane::Impl {
   ControlReports reports;
   ControlSettings settings;
   uint64_t token = 0;
-  int listener = -1;
+  Listener listener;
   Clock::time_point started = Clock::now();
   int heard_of = 0, ready_peers = 0;  // ranks that have said hello, and that they are ready
   Poller poller;
@@ -285,12 +285,10 @@ ControlPlane::ControlPlane(int rank, int size, const std::string& interfaces,
   impl_->size = size;
   impl_->reports = std::move(reports);
   impl_->settings = settings;
-  Listener listener;
-  if (rank == 0) listener = open_listener(interfaces, size);
-  impl_->listener = listener.socket;
-  if (rank == 0) impl_->poller.watch(listener.socket, nullptr);
-  impl_->token = listener.token;
-  const std::string text = share(listener.text);
+  if (rank == 0) impl_->listener = open_listener(interfaces, size);
+  for (const int socket : impl_->listener.sockets) impl_->poller.watch(socket, nullptr);
+  impl_->token = impl_->listener.token;
+  const std::string text = share(impl_->listener.text);
   if (rank != 0) {
     const Connection connection = connect_to_listener(text, settings.startup_s);
     impl_->token = connection.token;
@@ -312,7 +310,7 @@ ControlPlane::~ControlPlane() {
   if (impl_->failed.empty()) impl_->send_to_all(Opcode::kGoodbye);
   for (PeerConnection& link : impl_->links)
     if (link.socket >= 0) close(link.socket);
-  if (impl_->listener >= 0) close(impl_->listener);
+  close_listener(impl_->listener);
 }
 
 void ControlPlane::await_all() {

@@ -93,14 +93,14 @@ class MatchServer {
       : ranks_(ranks),
         listener_(open_listener(interfaces, ranks)),
         matchmaker_(make_matchmaker(ranks)) {
-    poller_.watch(listener_.socket, nullptr);
+    for (const int socket : listener_.sockets) poller_.watch(socket, nullptr);
     thread_ = std::thread([this] { run(); });
   }
 
   ~MatchServer() {
     closing_ = true;
     thread_.join();
-    close(listener_.socket);
+    close_listener(listener_);
   }
 
   const std::string& text() const { return listener_.text; }
@@ -125,7 +125,7 @@ class MatchServer {
   }
 
   void accept_all() {
-    for (int one; (one = accept_connection(listener_.socket)) >= 0;) {
+    for (int one; (one = accept_connection(listener_)) >= 0;) {
       const auto peer = std::make_shared<Peer>(one, poller_, ended_);
       peers_.emplace(peer.get(), peer);
     }

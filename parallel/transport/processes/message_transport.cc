@@ -290,9 +290,9 @@ MessageTransport::MessageTransport(ProcessMessages process, const MessageOptions
                                .warning = options.warning,
                                .failure = [&impl](const std::string& line) { impl.hear(line); },
                                .stuck = options.stuck};
-  impl.control =
-      std::make_unique<ControlPlane>(rank(), size(), process.interfaces, process.share, reports,
-                                     settings_for_timeout(options.heartbeat_timeout_s));
+  impl.control = std::make_unique<ControlPlane>(
+      rank(), size(), options.interfaces.empty() ? process.interfaces : options.interfaces,
+      process.share, reports, settings_for_timeout(options.heartbeat_timeout_s));
   if (options.progress_thread) impl.driver = std::thread([&impl] { impl.drive(); });
 }
 

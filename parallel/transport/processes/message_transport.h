@@ -21,6 +21,9 @@ struct MessageOptions {
   std::function<void(const std::string&line)> warning{}, stuck{};
   double heartbeat_timeout_s =
       4.5;  // as in settings_for_timeout (parallel/bootstrap/control_plane.h)
+  // The interfaces at which the first rank listens (open_listener); "": those of the library's
+  // network, the loopback where all ranks are on one host, or all.
+  std::string interfaces{};
   // A thread drives the library while messages are under way and no rank's wait does, so that large
   // messages move while this process computes.
   bool progress_thread = true;
