@@ -255,7 +255,7 @@ int run_plan(const Flags& flags) {
     throw Error(ErrorKind::kUsage, flags.label("kv-dtype") +
                                        " is of streams, and this plan is of a video or a picture; "
                                        "legal: a model that draws streams alone");
-  const GivenJob given = job_of(flags);
+  GivenJob given = job_of(flags);
   Ranks ranks;
   ranks.count = ranks.on_this_host = static_cast<int>(flags.integer("ranks").value_or(1));
   const std::optional<int64_t> rank = flags.integer("plan-rank");
@@ -269,6 +269,7 @@ int run_plan(const Flags& flags) {
   const SimulatedMachine machine = simulated_machine(flags, ranks, link_of(flags), *model);
   const GeneratorOptions options = planning_options(flags, ranks.count, machine.planned);
   const Generator generator(model, options);
+  take_facts(given.spec, given.label);
   Request request = with_any_inputs(request_of(flags, given, generator), model->directory);
   request.prompt = flags.given("prompt") ? prompts_of(flags).front() : "a planned prompt";
   const PlannedJob job = planned_job(generator, options, generator.resolve(request), machine);

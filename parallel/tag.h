@@ -28,7 +28,7 @@ enum class Payload : uint8_t {
   kVelocity,    // a branch's velocity, f32
   kLatent,      // latents, f32
   kHalo,        // rows of a neighbour's band
-  kFrames,      // decoded rows, u8, or f32 where a tap wants the video
+  kFrames,  // pictures: given ones, u8, and decoded rows, u8, or f32 where a tap wants the video
   kCount,
 };
 std::string_view to_string(Payload kind);  // ends with a 0 in memory
@@ -43,8 +43,8 @@ enum class Topic : uint8_t {
   kSkip,      // whether a step is skipped; all ranks have a part in it
   kSegment,   // the next segment of a stream, by the first of the ranks that read it
   kText,      // rows of prompts, and whether the root has kept them
-  kAudio,     // rows of a sound
-  kPictures,  // rows and latents of pictures
+  kAudio,     // a sound, and rows of it
+  kPictures,  // pictures, their rows and latents
   kDecode,    // decoded rows, and whether decoding goes on
   kFile,      // whether the root could write
   kChanges,   // what a step cache has measured, for the root

@@ -58,9 +58,11 @@ echo "second clock: ${ahead:-the same, this kernel has no time namespaces}"
 cat > "$folder/agent" << END
 #!/bin/sh
 shift
-exec ip netns exec $b unshare --uts $ahead sh -c "hostname weft-b; \$*"
+exec ip netns exec $b unshare --uts --mount $ahead sh -c \
+  "hostname weft-b; mount -t tmpfs none $folder/only-a; \$*"
 END
 chmod +x "$folder/agent"
+mkdir "$folder/only-a"  # on the first machine alone has files
 sent() { ip netns exec "$1" cat /sys/class/net/weft0/statistics/tx_bytes; }
 faults=0
 fault() {
@@ -160,6 +162,16 @@ print(f"latents of the pocket model: rel. L2 {error:.3g} from one rank's, bound 
 sys.exit(not error <= 1e-5)
 END
   fault "the clip is not one rank's"
+
+# The first rank reads the picture; the second machine has no such file.
+cp tests/io/pictures/rgb.png "$folder/only-a/"
+clip=("$weft" generate --model tests/golden/pipeline_ti2v_5b/model --prompt "a red ball" --seed 1
+  --image "$folder/only-a/rgb.png" --num-frames 5 --size 64x64 --steps 2 --dtype f32 --threads 1
+  --layout ulysses=2 --quiet)
+apart 10000 "${clip[@]}" -o "$folder/shown-apart.mp4" > "$folder/log"
+"${clip[@]}" --ranks 2 -o "$folder/shown.mp4" > "$folder/line"
+grep -q "shown-apart.mp4 $(cut -d' ' -f2 "$folder/line")" "$folder/log" ||
+  fault "the frames from a picture are not those of threads"
 
 # The first rank offers an address that leads nowhere before the right one, and then alone. (MPI
 # itself tries such addresses for minutes.)

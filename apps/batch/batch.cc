@@ -145,6 +145,7 @@ class Batch {
     std::vector<BatchJob> good;
     for (BatchJob& job : jobs_) {
       try {
+        take_facts(job.given, runner_.ranks());
         job.placed = placed_job(
             job.given, generator,
             {.where = job.where, .folder = folder_, .index = static_cast<int>(job.index)});

@@ -18,9 +18,9 @@ struct JobPlace {
   int index = 0;
 };
 
-// Completes a job with the model's defaults. One without a seed gets that of its id; one without an
-// output is {id}.png or {id}.mp4 in the folder. Error(kUsage) that begins with the job's name, or
-// that names a field.
+// Completes a job, whose files have been read (take_facts), with the model's defaults. One without
+// a seed gets that of its id; one without an output is {id}.png or {id}.mp4 in the folder.
+// Error(kUsage) that begins with the job's name, or that names a field.
 PlacedJob placed_job(const GivenJob& job, const Generator& generator, const JobPlace& place);
 
 // "usage", "memory" and so on, as results and servers name errors.

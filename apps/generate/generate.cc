@@ -146,7 +146,8 @@ class Generation {
     const bool dry = flags_.on("dry-run");
     uint64_t seed = seed_of(flags_);
     std::vector<std::string> prompts;
-    for (const GivenJob& job : jobs_) {
+    for (GivenJob& job : jobs_) {
+      take_facts(job, runner_.ranks());
       Drawing drawing{job.spec, {}};
       drawing.spec.request = generator.resolve(request_of(flags_, job, generator));
       if (!job.spec.seeded) drawing.spec.request.seed = seed;
@@ -291,7 +292,7 @@ class Generation {
   }
 
   const Flags& flags_;
-  const std::vector<GivenJob> jobs_;
+  std::vector<GivenJob> jobs_;
   const bool several_;
   const std::string expander_;
   JobRunner runner_;

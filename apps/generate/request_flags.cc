@@ -1,6 +1,7 @@
 #include "apps/generate/request_flags.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -265,6 +266,28 @@ std::vector<GivenJob> jobs_of(const Flags& flags) {
   jobs.push_back(job_of(flags));
   jobs.back().spec.request.prompt = prompts_of(flags).front();
   return jobs;
+}
+
+void take_facts(GivenJob& job, const Ranks& ranks) {
+  Request& request = job.spec.request;
+  const std::array pictures{&request.image, &request.last_image};
+  GivenSound& sound = request.audio;
+  if (!sound.given() && std::ranges::none_of(pictures, &GivenPicture::given)) return;
+  const std::vector<std::string> facts = agreed_texts(ranks, [&] {
+    take_facts(job.spec, job.label);
+    std::vector<std::string> texts{sound.path, sound.sha256, std::to_string(sound.samples)};
+    for (const GivenPicture* picture : pictures)
+      for (std::string text : {picture->path, picture->sha256, std::to_string(picture->width),
+                               std::to_string(picture->height)})
+        texts.push_back(std::move(text));
+    return texts;
+  });
+  sound.path = facts[0], sound.sha256 = facts[1], sound.samples = std::stoll(facts[2]);
+  for (size_t i = 0; i < pictures.size(); ++i) {
+    const std::string* of = &facts[3 + 4 * i];
+    *pictures[i] = {
+        .path = of[0], .sha256 = of[1], .width = std::stoll(of[2]), .height = std::stoll(of[3])};
+  }
 }
 
 Request request_of(const Flags& flags, const GivenJob& job, const Generator& generator) {

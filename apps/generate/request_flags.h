@@ -52,6 +52,9 @@ GivenJob job_of(const Flags& flags, const Line& line, const std::string& where);
 GivenJob recorded_job(const Flags& flags, const nlohmann::json& request, const std::string& where);
 // The jobs of --prompt or --prompt-file. Error(kUsage).
 std::vector<GivenJob> jobs_of(const Flags& flags);
+// Reads the job's pictures and its sound in the first process and gives all of them the facts. What
+// is wrong with a file is an Error in every process.
+void take_facts(GivenJob& job, const Ranks& ranks);
 // The request of a job for a model; fields that are left open stay open.
 Request request_of(const Flags& flags, const GivenJob& job, const Generator& generator);
 

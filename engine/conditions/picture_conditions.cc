@@ -13,14 +13,23 @@
 
 namespace weft {
 
+namespace {
+
+Frame fitted_picture(const GivenPicture& picture, PictureFit fit, int64_t width, int64_t height) {
+  return fit_picture(read_given(picture, "the picture"), static_cast<int>(width),
+                     static_cast<int>(height), fit);
+}
+
+Tensor signed_pixels(const Frame& frame) {
+  Tensor out(DType::kF32, {3, frame.height, frame.width});
+  picture_pixels(frame, PixelRange::kSigned, out);
+  return out;
+}
+
+}  // namespace
+
 Tensor clip_picture(const GivenPicture& picture, PictureFit fit, int64_t width, int64_t height) {
-  if (!picture.pixels) {
-    Tensor out(DType::kF32, {3, height, width});
-    picture_pixels(fit_picture(read_given(picture, "the picture"), static_cast<int>(width),
-                               static_cast<int>(height), fit),
-                   PixelRange::kSigned, out);
-    return out;
-  }
+  if (!picture.pixels) return signed_pixels(fitted_picture(picture, fit, width, height));
   const TensorView from = *picture.pixels;
   if (from.rank != 3 || from[0] != 3 || from[1] != height || from[2] != width)
     throw Error(ErrorKind::kUsage, "the picture is " + from.to_string_shape() + ", legal: [3, " +
@@ -201,15 +210,43 @@ void PictureEncoder::encode_rows(const TensorView& rows, const std::function<voi
   for (int64_t i = 0; i < std::ssize(pictures_); ++i) {
     const Arena::Scope scope(arena_);
     const TensorView pixels = arena_.alloc(DType::kF32, {3, size, size});
-    make_on_host(stream_, pixels, [&](const TensorView& to) {
-      clip_pixels(whole_picture(*pictures_[i]), preprocessing, to);
-    });
     const Pass pass{.branch = static_cast<int>(i), .segment = 1};
+    const bool has_pixels = pictures_[i]->pixels != nullptr;
+    if (placement_.root() || has_pixels)
+      make_on_host(stream_, pixels, [&](const TensorView& to) {
+        clip_pixels(whole_picture(*pictures_[i]), preprocessing, to);
+      });
+    if (!has_pixels) {
+      const Tag tag{.kind = Payload::kFrames, .pass = pass, .topic = Topic::kPictures, .hop = 1};
+      placement_.share_with_encoders(stream_, traits, tag, pixels);
+    }
     Context context = seams.context(stream_, arena_, pass, traits, per_picture);
     encoder.encode(context, pixels, rows.slice(0, i * per_picture, per_picture));
     next();
   }
   parts_.done_with_pictures();
+}
+
+// Returns a picture [3, H, W] of the clip's size on the ranks that encode rows of it. The root
+// alone reads its file.
+Tensor PictureEncoder::picture_here(int index) {
+  const GivenPicture& picture = *pictures_[index];
+  const int64_t width = request_.width, height = request_.height;
+  const bool encodes = placement_.band(shape_[2]).size() > 0, is_dry = is_dry_run(stream_);
+  Frame fitted;
+  if (!picture.pixels) {
+    fitted = placement_.root() && !is_dry
+                 ? fitted_picture(picture, request_.image_fit, width, height)
+                 : Frame(static_cast<int>(width), static_cast<int>(height));
+    const Tag tag{.kind = Payload::kFrames, .pass = {.branch = index}, .topic = Topic::kPictures};
+    placement_.share_with_bands(
+        stream_, shape_[2], tag,
+        {fitted.rgb.data(), DType::kU8, {static_cast<int64_t>(fitted.rgb.size())}});
+  }
+  if (!encodes) return {};
+  if (is_dry) return {DType::kF32, {3, height, width}, host_stream(stream_).device()};
+  return picture.pixels ? clip_picture(picture, request_.image_fit, width, height)
+                        : signed_pixels(fitted);
 }
 
 // Returns the encoded video [C, f, h, w], normalised, on every rank.
@@ -219,13 +256,7 @@ Tensor PictureEncoder::encode_video(const std::function<void()>& next) {
   const Range rows = encoder.rows();
   const int64_t last = form_.form == PictureForm::kChannels ? request_.frames - 1 : 0;
   std::vector<Tensor> pictures;  // [3, H, W]
-  for (const GivenPicture* picture : pictures_)
-    if (rows.size() > 0)
-      pictures.push_back(
-          is_dry_run(stream_)
-              ? Tensor(DType::kF32, {3, request_.height, request_.width},
-                       host_stream(stream_).device())
-              : clip_picture(*picture, request_.image_fit, request_.width, request_.height));
+  for (int i = 0; i < static_cast<int>(pictures_.size()); ++i) pictures.push_back(picture_here(i));
   const auto picture_at = [&](int64_t frame) -> const Tensor* {
     if (frame == 0) return &pictures.front();
     return pictures.size() > 1 && frame == last ? &pictures.back() : nullptr;

@@ -1,5 +1,6 @@
 #pragma once
-// PictureEncoder: makes what the pictures of a job condition its steps with, on every rank.
+// PictureEncoder: makes what the pictures of a job condition its steps with, on every rank. The
+// root alone reads their files.
 #include <functional>
 #include <vector>
 
@@ -60,6 +61,7 @@ class PictureEncoder {
   Tensor new_rows() const;
   Tensor encode_rows(const std::function<void()>& next);
   void encode_rows(const TensorView& rows, const std::function<void()>& next);
+  Tensor picture_here(int index);
   Tensor encode_video(const std::function<void()>& next);
 
   Stream& stream_;

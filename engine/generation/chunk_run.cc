@@ -115,8 +115,9 @@ void ChunkLoop::run() {
 void ChunkLoop::encode_sound() {
   const SoundLength sound = *facts_.sound;
   run_.clock.enter(Zone::kEncodeAudio, 1);
-  const Tensor samples = is_dry_run(rank_.stream) ? Tensor(DType::kF32, {sound.samples})
-                                                  : read_given(facts_.request.audio, "audio");
+  const bool reads = rank_.placement.root() && !is_dry_run(rank_.stream);
+  const Tensor samples =
+      reads ? read_given(facts_.request.audio, "audio") : Tensor(DType::kF32, {sound.samples});
   features_ = encode_audio(rank_, {samples, sound.fps, sound.chunk_frames});
   run_.clock.step(1);
   run_.meter.stage_ended(MemoryMeter::kEncodeAudio);

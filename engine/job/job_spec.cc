@@ -402,6 +402,12 @@ Json to_json(const JobSpec& job) {
   return nlohmann::json(out);  // its keys in alphabetical order
 }
 
+void take_facts(JobSpec& job, const FieldLabel& label) {
+  take_facts(job.request.image, label("image"));
+  take_facts(job.request.last_image, label("last_image"));
+  take_facts(job.request.audio, label("audio"));
+}
+
 Request request_of(const JobSpec& job, const DefaultSettings& defaults, const ModelLimits& limits,
                    const FieldLabel& label) {
   Request request = job.request;
@@ -419,9 +425,6 @@ Request request_of(const JobSpec& job, const DefaultSettings& defaults, const Mo
     request.frames = nearest_legal(static_cast<double>(request.frames));
   }
   frames += std::to_string(request.frames) + (job.seconds > 0 ? " frames" : "");
-  take_facts(request.image, label("image"));
-  take_facts(request.last_image, label("last_image"));
-  take_facts(request.audio, label("audio"));
   for (const auto& [name, side] : {std::pair{"width", request.width}, {"height", request.height}})
     if (side) check_on_grid(label(name) + " is " + std::to_string(side), side, side_grid(limits));
   if (request.frames) check_on_grid(frames, request.frames, frame_grid(limits));

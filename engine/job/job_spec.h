@@ -46,9 +46,12 @@ void read_job(const nlohmann::json& object, const FieldLabel& label, JobSpec& jo
 // Fields that are left open are absent.
 Json to_json(const JobSpec& job);
 
-// The request for a model: frames instead of seconds, and the facts of its pictures and sound,
-// whose files are read. Error(kUsage) where the model cannot draw the size or the number of frames,
-// or a file is not the recorded one; Error(kMedia) where a file is no picture or sound.
+// Reads the files of the job's pictures and of its sound and fills in their facts. Error(kUsage)
+// where a file is not the recorded one; Error(kMedia) where one is no picture or sound.
+void take_facts(JobSpec& job, const FieldLabel& label);
+
+// The request for a model: frames instead of seconds. Error(kUsage) where the model cannot draw the
+// size or the number of frames.
 Request request_of(const JobSpec& job, const DefaultSettings& defaults, const ModelLimits& limits,
                    const FieldLabel& label);
 

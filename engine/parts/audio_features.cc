@@ -110,6 +110,8 @@ Tensor encode_audio(const Rank& rank, const HeardSound& sound) {
   const int64_t rows = feature_rows(traits, sound.samples[0]);
   const std::vector<int64_t> taken = rows_of_frames(rows, sound.fps, sound.chunk_frames);
   Tensor features(DType::kF32, {traits.states, traits.columns, std::ssize(taken)});
+  const Tag given{.kind = Payload::kText, .topic = Topic::kAudio};
+  placement.share_with_encoders(stream, traits, given, sound.samples);
   if (placement.encodes_text(traits)) {
     const std::unique_ptr<AudioEncoder> encoder = parts.audio_encoder(stream);
     EncoderSeams seams(placement);
@@ -117,8 +119,8 @@ Tensor encode_audio(const Rank& rank, const HeardSound& sound) {
         seams.context(stream, rank.arena, Pass{}, traits, traits.rows(sound.samples[0]));
     encode_frames(context, *encoder, {sound.samples, rows, taken}, features);
   }
-  const Tag tag{.kind = Payload::kText, .topic = Topic::kAudio};
-  placement.share_encoded(stream, traits, tag, features);
+  const Tag encoded{.kind = Payload::kText, .layer = 1, .topic = Topic::kAudio};
+  placement.share_encoded(stream, traits, encoded, features);
   return features;
 }
 

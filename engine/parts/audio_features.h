@@ -48,7 +48,9 @@ void encode_frames(Context& context, const AudioEncoder& encoder, const HeardRow
 
 // A sound, and the video that it is heard with.
 struct HeardSound {
-  TensorView samples;  // [n] f32 on the host, at the rate of the model's audio encoder
+  // [n] f32 on the host, at the rate of the model's audio encoder. Only the root's have values:
+  // they are sent to the other ranks that encode.
+  TensorView samples;
   double fps = 0;
   int64_t chunk_frames = 0;
 };

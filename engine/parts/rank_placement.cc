@@ -128,13 +128,33 @@ bool RankPlacement::computes(int branch) const {
   return layout()[Axis::kCfg] == 1 || mesh_.at(Axis::kCfg, rank()) == branch;
 }
 
-void RankPlacement::share_encoded(Stream& stream, const EncoderTraits& traits, const Tag& tag,
-                                  const TensorView& rows) const {
+void RankPlacement::share(Stream& stream, int group, const std::function<bool(int rank)>& takes,
+                          const Tag& tag, const TensorView& view) const {
+  if (!root() && !takes(rank())) return;
+  std::vector<int> members{0};
+  for (int rank = 1; rank < ranks(); ++rank)
+    if (takes(rank)) members.push_back(rank);
+  if (members.size() > 1) this->group(members, group).broadcast(stream, tag, view, 0);
+}
+
+void RankPlacement::share_with_encoders(Stream& stream, const EncoderTraits& traits, const Tag& tag,
+                                        const TensorView& view) const {
   const int parts = text_parts(traits);
-  if (parts == ranks() || (encodes_text(traits) && !root())) return;
-  std::vector<int> readers{0};
-  for (int rank = parts; rank < ranks(); ++rank) readers.push_back(rank);
-  group(readers, kTextReadersGroup).broadcast(stream, tag, rows, 0);
+  share(
+      stream, kTextGroup, [&](int rank) { return rank < parts; }, tag, view);
+}
+
+void RankPlacement::share_encoded(Stream& stream, const EncoderTraits& traits, const Tag& tag,
+                                  const TensorView& view) const {
+  const int parts = text_parts(traits);
+  share(
+      stream, kTextReadersGroup, [&](int rank) { return rank >= parts; }, tag, view);
+}
+
+void RankPlacement::share_with_bands(Stream& stream, int64_t latent_rows, const Tag& tag,
+                                     const TensorView& view) const {
+  const auto encodes = [&](int rank) { return band_of(rank, latent_rows).size() > 0; };
+  share(stream, kPicturesGroup, encodes, tag, view);
 }
 
 int RankPlacement::bands(int64_t latent_rows) const {

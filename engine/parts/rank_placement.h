@@ -2,6 +2,7 @@
 // RankPlacement: the ranks that make one result together, as seen from one of them. It says which
 // weights, tokens, branches and picture rows belong to this rank, and never changes. The seams to
 // the other ranks are made from it (seams.h). A single rank is a replica, too.
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -20,6 +21,7 @@ enum Group : int {
   kTensorGroup = kMixerGroup + kMixerGroups,
   kTextGroup,
   kTextReadersGroup,  // the root, and the ranks that do not encode text
+  kPicturesGroup,     // the root, and the ranks that encode pictures
   kBandsGroup,
   kBandSumsGroup,
   kLanguageMixerGroup,  // and the next three: of a LanguageRank
@@ -69,9 +71,14 @@ class RankPlacement {
   int text_parts(const EncoderTraits& traits) const;
   bool encodes_text(const EncoderTraits& traits) const { return rank() < text_parts(traits); }
   WidthSlice text_width(const EncoderTraits& traits) const;
-  // The root's rows arrive on the ranks that do not encode text. All ranks call it.
+  // The root's view arrives on the other ranks that encode text, on those that do not, or on those
+  // with a band of so many latent rows. All ranks call it.
+  void share_with_encoders(Stream& stream, const EncoderTraits& traits, const Tag& tag,
+                           const TensorView& view) const;
   void share_encoded(Stream& stream, const EncoderTraits& traits, const Tag& tag,
-                     const TensorView& rows) const;
+                     const TensorView& view) const;
+  void share_with_bands(Stream& stream, int64_t latent_rows, const Tag& tag,
+                        const TensorView& view) const;
 
   // Returns the root's value on all ranks: a broadcast of 8 bytes. All of them must call it with
   // the same tag.
@@ -112,6 +119,9 @@ class RankPlacement {
   Range band_of(int rank, int64_t latent_rows) const;
 
  private:
+  void share(Stream& stream, int group, const std::function<bool(int rank)>& takes, const Tag& tag,
+             const TensorView& view) const;
+
   std::shared_ptr<Communicator> communicator_;
   Mesh mesh_{Layout{}};
   int rank_ = 0;

@@ -13,11 +13,13 @@
 #include "engine/memory/estimate.h"
 #include "engine/memory/memory_meter.h"
 #include "io/json.h"
+#include "io/media/image.h"
 #include "io/picture/picture_pixels.h"
 #include "kernels/copy.h"
 #include "parallel/transport/local.h"
 #include "tests/engine/small_job.h"
 #include "tests/models/slices_testing.h"
+#include "tests/parallel/byte_formulas.h"
 #include "tests/support/error_of.h"
 
 namespace weft::test {
@@ -127,26 +129,32 @@ std::vector<float> reference_latent(const std::string& folder, const Request& re
   return out;
 }
 
+// Ranks but the root have no file of a picture.
 std::vector<PictureConditions> conditions_on(int ranks, const std::string& folder,
                                              const Request& request,
-                                             std::vector<CommCounters>* counters = nullptr) {
+                                             std::vector<CommCounters>* counters = nullptr,
+                                             Layout layout = {}) {
   std::vector<PictureConditions> all(ranks);
   if (counters) counters->resize(ranks);
   const auto model = std::make_shared<const OpenModel>(folder);
   run_ranks(ranks, [&](Communicator& world) {
     Stream stream = Stream::cpu(1);
     Arena arena(size_t{1} << 34);
-    Layout layout;
-    layout[Axis::kRing] = ranks;
-    RankPlacement placement = RankPlacement::of(world, layout);
+    Layout own = layout;
+    own[Axis::kRing] = ranks;
+    RankPlacement placement = RankPlacement::of(world, own);
     Components parts(model, {.dtype = DType::kF32}, DType::kF32, placement);
-    const JobFacts facts{.request = request,
+    Request here = request;
+    if (world.rank() > 0)
+      for (GivenPicture* picture : {&here.image, &here.last_image})
+        if (!picture->path.empty()) picture->path = "/not/there.png";
+    const JobFacts facts{.request = here,
                          .sampler = {SamplerConfig(), 1},
                          .latent = latent_of(model->directory, request)};
     PictureEncoder encoder({stream, arena, parts, placement}, facts);
     int pieces = 0;
     all[world.rank()] = encoder.encode([&](int done) { pieces = done; });
-    if (world.rank() == 0) {  // the root reports progress
+    if (world.rank() == 0 && layout.decode_rank < 0) {  // the root reports progress
       EXPECT_EQ(pieces, encoder.pieces());
     }
     if (counters) (*counters)[world.rank()] = world.counters();
@@ -397,6 +405,40 @@ TEST(Pictures, AnImageEncoderReadsTheWholePicture) {
   EXPECT_EQ(own.signature, generator.run(c.request, nullptr, given).signature);
   EXPECT_NE(own.signature, generator.run(c.request, nullptr, c.options()).signature);
   EXPECT_GT(generator.plan(generator.resolve(c.request)).parts.picture_encoder, 0u);
+}
+
+TEST(Pictures, TheRootAloneReadsTheFiles) {
+  const EncoderFolder folder;
+  PictureCase c("pipeline_i2v21");
+  Request request = c.request;
+  const int width = static_cast<int>(request.width), height = static_cast<int>(request.height);
+  Frame frame(width + 16, height + 24);  // it is scaled and cut
+  for (size_t i = 0; i < frame.rgb.size(); ++i) frame.rgb[i] = static_cast<uint8_t>(i * 37 % 251);
+  request.image = {.path = testing::TempDir() + "weft_shared.png"};
+  write_png(request.image.path, frame, {}, Overwrite::kReplace);
+  take_facts(request.image, "image");
+  const auto one = conditions_on(1, folder.path, request);
+  const ImageEncoderTraits traits =
+      open_image_encoder(folder.path + "/image_encoder/config.json")->traits();
+  const int64_t fitted = int64_t{3} * width * height, seen = 3 * traits.size * traits.size * 4;
+  Layout few, last;
+  few.vae_ranks = 2;
+  last.decode_rank = 3;
+  for (const auto& [layout, bands] : {std::pair{Layout(), 4}, {few, 2}, {last, 2}}) {
+    std::vector<CommCounters> counters;
+    const auto all = conditions_on(4, folder.path, request, &counters, layout);
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_LE(rel_l2(floats_of(all[rank].channels), floats_of(one[0].channels)), 1e-5);
+      EXPECT_LE(rel_l2(floats_of(all[rank].rows), floats_of(one[0].rows)), 1e-5);
+    }
+    const int encoders = static_cast<int>(std::min<int64_t>(4, traits.heads));
+    EXPECT_EQ(
+        counters[0].sent[static_cast<size_t>(Payload::kFrames)].bytes,
+        broadcast_sent(fitted, bands, 0, 0).bytes + broadcast_sent(seen, encoders, 0, 0).bytes)
+        << to_string(layout);
+  }
+  std::filesystem::remove(request.image.path);
+  EXPECT_THROW(conditions_on(2, folder.path, request), Error);
 }
 
 // A second job of the same generator without a picture, and one with another, see nothing of it.

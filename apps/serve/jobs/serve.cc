@@ -111,6 +111,7 @@ class Serving {
   // The model, the place where it computes, and the settings of a job that leaves all of them open.
   std::string model_text() const {
     JobSpec job = job_of(flags_).spec;
+    take_facts(job, flag_of);
     const Request open = request_of(job, planner_.defaults(), planner_.limits(), flag_of);
     job.request = planner_.resolve(with_any_inputs(open, planner_.model()->directory));
     Json defaults = to_json(job);
@@ -136,6 +137,7 @@ class Serving {
     job.spec.request.frames = 1;
     job.spec.request.steps = 1;
     give_any_inputs(job.spec.request, scratch);
+    take_facts(job.spec, job.label);
     const JobPlace place{.where = "the warm-up", .folder = scratch.file("")};
     Silence silence;
     try {
@@ -207,6 +209,7 @@ class Serving {
     job.request = to_json(without_folders(spec));
     spec.id = job.id;
     try {
+      take_facts(spec, given.label);
       job.drawing = placed_job(given, planner_, {.where = where, .folder = folder_}).drawing;
     } catch (...) {
       remove_sent_files(spec);
