@@ -143,6 +143,8 @@ void restart_with_short_spin(char** argv) {
   execv("/proc/self/exe", argv);  // where that fails, the defaults stay
 }
 
+std::string line_of(const Error& error) { return "weft: " + printable(error.what()) + "\n"; }
+
 // Ends a job that may be one of several processes.
 int finished(int code) {
   finish_process_transport();
@@ -154,7 +156,7 @@ int ended(int code) {
   try {
     return finished(code);
   } catch (const Error& error) {
-    std::fprintf(stderr, "weft: %s\n", printable(error.what()).c_str());
+    std::fputs(line_of(error).c_str(), stderr);
     return static_cast<int>(error.kind());
   }
 }
@@ -164,17 +166,14 @@ bool is_agreed(const Error& error) { return dynamic_cast<const AgreedError*>(&er
 // True in the first process of a launcher, and in one that none started.
 bool is_first() { return detect_launch().rank == 0; }
 
-// Errors that every process of a job has are printed by the first alone.
-bool prints(const Error& error) {
-  const bool alike =
-      error.kind() == ErrorKind::kUsage || error.kind() == ErrorKind::kStopped || is_agreed(error);
-  return !alike || is_first();
-}
-
-// Ends a process after an error of usage. Launchers end all processes when one has ended with an
-// error, and the first, which has the same error, must live to print it.
-int misused() {
-  if (!is_first()) std::this_thread::sleep_for(std::chrono::seconds(1));
+// Ends a process after an error of usage, which the first process alone prints. Launchers end all
+// processes when one has ended with an error, so the others wait until the first has printed it.
+// One that mpirun has not ended by then is alone with its error, and prints it.
+int misused(const std::string& text) {
+  const Launch launch = detect_launch();
+  const bool ends = launch.launcher == Launcher::kMpirun && mpirun_above() != 0;
+  if (launch.rank != 0) std::this_thread::sleep_for(std::chrono::seconds(ends ? 3 : 1));
+  if (launch.rank == 0 || (ends && !stop_requested())) std::fputs(text.c_str(), stderr);
   return static_cast<int>(ErrorKind::kUsage);
 }
 
@@ -240,10 +239,7 @@ Command command_of(const std::string& word) {
 int main_checked(int argc, char** argv) {
   set_program_name(argv[0]);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  if (arguments.empty()) {
-    if (is_first()) std::fputs(help_text().c_str(), stderr);
-    return misused();
-  }
+  if (arguments.empty()) return misused(help_text());
   const std::string& word = arguments.front();
   if (word == "--version" || word == "version") {
     std::printf("%s\nlicence: Apache-2.0; NOTICE lists the libraries and their licences\n",
@@ -280,11 +276,13 @@ int main(int argc, char** argv) {
   try {
     return main_checked(argc, argv);
   } catch (const Error& error) {
-    if (prints(error)) std::fprintf(stderr, "weft: %s\n", printable(error.what()).c_str());
+    if (error.kind() == ErrorKind::kUsage && !is_agreed(error)) return misused(line_of(error));
+    // All processes stop, and all have an agreed error.
+    const bool alike = error.kind() == ErrorKind::kStopped || is_agreed(error);
+    if (!alike || is_first()) std::fputs(line_of(error).c_str(), stderr);
     if (error.kind() == ErrorKind::kStopped && g_signal) return ended(code_of(g_signal));
     const int code = static_cast<int>(error.kind());
-    if (is_agreed(error)) return ended(code);
-    return error.kind() == ErrorKind::kUsage ? misused() : code;
+    return is_agreed(error) ? ended(code) : code;
   } catch (const std::bad_alloc&) {
     std::fputs("weft: out of memory\n", stderr);
     return static_cast<int>(ErrorKind::kMemory);

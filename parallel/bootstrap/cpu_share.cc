@@ -1,10 +1,8 @@
 #include "parallel/bootstrap/cpu_share.h"
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -16,13 +14,6 @@
 
 namespace weft {
 namespace {
-
-std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 // A variable that holds a number of CPUs. 0 where it is not set or holds anything else.
 int cpus_in(const Environment& environment, const char* name) {
@@ -56,23 +47,12 @@ std::string list_of(const cpu_set_t& mask) {
   return list;
 }
 
-// The mask of the mpirun, or of its daemon, that started this process, maybe by way of a script.
-// All CPUs where it cannot be found.
+// The CPUs of the mpirun that started this process. All CPUs where it cannot be found.
 cpu_set_t mask_of_mpirun() {
-  constexpr std::array<std::string_view, 7> kNames{"mpirun",  "mpiexec", "orterun", "orted",
-                                                   "prterun", "prted",   "prte"};
   cpu_set_t mask;
-  for (pid_t process = getppid(); process > 1;) {
-    const std::string folder = "/proc/" + std::to_string(process);
-    if (std::ranges::count(kNames, first_line(folder + "/comm")) > 0 &&
-        sched_getaffinity(process, sizeof mask, &mask) == 0)
-      return mask;
-    std::ifstream status(folder + "/status");
-    process = 0;
-    for (std::string word; process == 0 && status >> word;)
-      if (word == "PPid:") status >> process;
-  }
-  std::memset(&mask, 0xff, sizeof mask);
+  const pid_t mpirun = mpirun_above();
+  if (mpirun == 0 || sched_getaffinity(mpirun, sizeof mask, &mask) != 0)
+    std::memset(&mask, 0xff, sizeof mask);
   return mask;
 }
 
@@ -85,7 +65,10 @@ Affinity affinity() {
 }
 
 std::string host_identity(const std::string& root) {
-  return first_line(root + "/proc/sys/kernel/random/boot_id");
+  std::ifstream file(root + "/proc/sys/kernel/random/boot_id");
+  std::string line;
+  std::getline(file, line);
+  return line;
 }
 
 std::vector<CpuPool> cpu_pools(const Environment& environment, const Affinity& affinity,

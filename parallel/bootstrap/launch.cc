@@ -1,8 +1,12 @@
 #include "parallel/bootstrap/launch.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdlib>
+#include <fstream>
 #include <numeric>
 
 #include "kernels/check.h"
@@ -160,6 +164,22 @@ std::string to_string(const Launch& launch) {
       return "one of several processes by " + launch.foreign;
   }
   return {};
+}
+
+pid_t mpirun_above() {
+  constexpr std::array<std::string_view, 7> kNames{"mpirun",  "mpiexec", "orterun", "orted",
+                                                   "prterun", "prted",   "prte"};
+  for (pid_t process = getppid(); process > 1;) {
+    const std::string folder = "/proc/" + std::to_string(process);
+    std::string name;
+    std::getline(std::ifstream(folder + "/comm"), name);
+    if (std::ranges::count(kNames, name) > 0) return process;
+    std::ifstream status(folder + "/status");
+    process = 0;
+    for (std::string word; process == 0 && status >> word;)
+      if (word == "PPid:") status >> process;
+  }
+  return 0;
 }
 
 void refuse_foreign_launcher(const Launch& launch) {

@@ -1,5 +1,7 @@
 #pragma once
 // Launch: reads from the environment which launcher started this process, and with which rank.
+#include <sys/types.h>
+
 #include <functional>
 #include <string>
 #include <vector>
@@ -43,6 +45,10 @@ bool is_loopback(const std::string& host);
 
 // "3 processes by mpirun"; "one process".
 std::string to_string(const Launch& launch);
+
+// The process of the mpirun, or of its daemon, that started this one, maybe by way of a script. 0
+// where none is found.
+pid_t mpirun_above();
 
 // Error(kUsage) that says what to use in place of a launcher whose processes would each run the
 // whole job.

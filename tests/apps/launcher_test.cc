@@ -123,13 +123,19 @@ TEST_F(Launchers, OneProcessPrintsAnErrorOfUsage) {
   EXPECT_EQ(lines(started("PMI_SIZE=3 PMI_RANK=RANK", "no-such-command", 2)), 1u);
   EXPECT_EQ(started("PMI_SIZE=3 PMI_RANK=RANK", "", 2), run("").err);
   if (!has_mpirun()) GTEST_SKIP() << "no mpirun";
-  for (const std::string& arguments : {wrong, wrong + " --no-such-flag"}) {
-    const Outcome outcome = run(arguments, kMpirun + "-n 3 " WEFT_BINARY);
+  const auto started_by_mpirun = [](const std::string& arguments) {
+    const Outcome outcome = run(arguments, kMpirun);
     EXPECT_EQ(outcome.code, 2);
     size_t said = 0;
-    for (size_t at = 0; (at = outcome.err.find("weft: ", at)) != std::string::npos; ++at) ++said;
+    for (const std::string word : {"weft: --steps is", "weft: unknown flag"})
+      for (size_t at = 0; (at = outcome.err.find(word, at)) != std::string::npos; ++at) ++said;
     EXPECT_EQ(said, 1u) << outcome.err;
-  }
+  };
+  started_by_mpirun("-n 3 " WEFT_BINARY " " + wrong);
+  started_by_mpirun("-n 3 " WEFT_BINARY " " + wrong + " --no-such-flag");
+  // The first process has no error and waits for the other.
+  started_by_mpirun("-n 1 " WEFT_BINARY " generate --model models/pocket -p x --steps 2 -o " +
+                    path("a.mp4") + " : -n 1 " WEFT_BINARY " " + wrong);
 }
 
 // The processes of a launcher that connects none of them would all draw the whole job.
