@@ -72,6 +72,10 @@ Communicator Communicator::group(std::vector<int> world_ranks, int id) const {
   return {transport_, shared_, std::move(world_ranks), rank, id};
 }
 
+Communicator Communicator::beside() const {
+  return {transport_->beside(), std::make_shared<Shared>(), ranks_, rank_, group_};
+}
+
 void Communicator::begin_job() {
   transport_->begin_job();
   end_job();

@@ -80,6 +80,8 @@ class Communicator {
   // member makes it with the same ranks and the same id (1 ... 255, unique per axis of the mesh).
   // Counters and recorder are shared with the world's.
   Communicator group(std::vector<int> world_ranks, int id) const;
+  // The same ranks for a second thread of this one (Transport::beside). Its counters are its own.
+  Communicator beside() const;
 
   // Begins a job: every rank of the groups that this rank has messages in calls it, equally often.
   // Messages of earlier jobs are discarded and counted (Transport::begin_job), and memory that they

@@ -60,10 +60,11 @@ struct LocalTransfer final : Transfer {
 struct Desk {
   enum class Stage : uint8_t { kMissing, kRunning, kEnded };
   std::mutex lock;
-  std::condition_variable bell;             // rung for the rank's own waits alone
-  std::deque<std::shared_ptr<Mail>> mails;  // not taken yet, oldest first
-  std::list<LocalTransfer*> posted;         // receives without a message, oldest first
-  const LocalTransfer* waiting = nullptr;   // what the rank is blocked in
+  std::condition_variable bell;               // rung for the waits of the rank's own threads alone
+  std::deque<std::shared_ptr<Mail>> mails;    // not taken yet, oldest first
+  std::list<LocalTransfer*> posted;           // receives without a message, oldest first
+  size_t threads = 1;                         // of the rank (Transport::beside)
+  std::vector<const LocalTransfer*> waiting;  // what they are blocked in
   Stage stage = Stage::kMissing;
   int job = 0;
   int64_t strays = 0;
@@ -71,14 +72,15 @@ struct Desk {
 
 // The desks of all ranks. A call holds the lock of one desk at a time; check_deadlock() holds all.
 struct World {
-  World(int ranks, const LocalOptions& given) : options(given), desks(ranks) {
+  World(int ranks, const LocalOptions& given) : options(given), desks(ranks), threads(ranks) {
     if (given.delay_seed) courier = std::make_unique<Courier>(given.delay_seed, given.max_delay_us);
   }
 
   const LocalOptions options;
   std::vector<Desk> desks;  // by rank
   Clock::time_point started = Clock::now();
-  std::atomic<int> idle{0};  // ranks that are blocked or have ended
+  std::atomic<int> threads;  // of all ranks
+  std::atomic<int> idle{0};  // those that are blocked, or whose rank has ended
   std::mutex abort_lock;
   std::string why;  // read where `aborted` is set
   std::atomic<bool> aborted{false};
@@ -96,7 +98,7 @@ struct World {
 
   void ring(int rank) {
     { const std::lock_guard guard(desks[rank].lock); }  // the rank sees the change or sleeps
-    desks[rank].bell.notify_one();
+    desks[rank].bell.notify_all();
   }
 
   void end_with(const std::string& text) {
@@ -182,7 +184,7 @@ struct World {
         come->gone = true;
       }
     }
-    desk.bell.notify_one();
+    desk.bell.notify_all();
     ring(from);
   }
 
@@ -200,26 +202,30 @@ struct World {
                             : transfer.mail->gone.load();
   }
 
+  // True where a thread of the rank works, or waits for what has come.
+  static bool is_busy(const Desk& desk) {
+    const size_t running = desk.threads - (desk.stage == Desk::Stage::kEnded);
+    return desk.stage == Desk::Stage::kMissing || desk.waiting.size() < running ||
+           std::ranges::any_of(desk.waiting, [](const auto* one) { return can_end(*one); });
+  }
+
   // Ends the job where every rank is blocked or has ended and no message is on its way. No lock may
   // be held.
   void check_deadlock() {
-    if (idle < static_cast<int>(desks.size())) return;
+    if (idle < threads) return;
     std::string text = "deadlock:";
     {
       std::vector<std::unique_lock<std::mutex>> guards;
       for (Desk& desk : desks) guards.emplace_back(desk.lock);
       // This is read under the locks: until then a rank may wake, send and block again.
-      if (under_way > 0) return;
+      if (under_way > 0 || std::ranges::any_of(desks, is_busy)) return;
       for (size_t r = 0; r < desks.size(); ++r) {
-        const LocalTransfer* transfer = desks[r].waiting;
-        if (desks[r].stage == Desk::Stage::kMissing) return;
-        if (desks[r].stage == Desk::Stage::kRunning && (!transfer || can_end(*transfer))) return;
         text += (r ? "; rank " : " rank ") + std::to_string(r);
-        if (!transfer)
-          text += " has ended";
-        else
-          text += std::string(transfer->receive ? " receives from rank " : " sends to rank ") +
-                  std::to_string(transfer->peer) + " " + tag_text(transfer->header.tag);
+        if (desks[r].waiting.empty()) text += " has ended";
+        for (const LocalTransfer* one : desks[r].waiting)
+          text += std::string(one == desks[r].waiting.front() ? "" : " and") +
+                  (one->receive ? " receives from rank " : " sends to rank ") +
+                  std::to_string(one->peer) + " " + tag_text(one->header.tag);
       }
     }
     end_with(text);
@@ -261,8 +267,18 @@ LocalTransfer::~LocalTransfer() {
 
 class LocalTransport final : public Transport {
  public:
-  LocalTransport(std::shared_ptr<World> world, int rank)
-      : world_(std::move(world)), desk_(world_->desks[rank]), rank_(rank) {}
+  enum class Thread : uint8_t { kFirst, kBeside };
+  LocalTransport(std::shared_ptr<World> world, int rank, Thread thread = Thread::kFirst)
+      : world_(std::move(world)), desk_(world_->desks[rank]), rank_(rank), thread_(thread) {
+    if (thread == Thread::kBeside) count_thread(1);
+  }
+  ~LocalTransport() override {
+    if (thread_ == Thread::kBeside) count_thread(-1);
+  }
+
+  std::shared_ptr<Transport> beside() override {
+    return std::make_shared<LocalTransport>(world_, rank_, Thread::kBeside);
+  }
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(world_->desks.size()); }
@@ -369,6 +385,11 @@ class LocalTransport final : public Transport {
   }
 
  private:
+  void count_thread(int by) {
+    const std::lock_guard guard(desk_.lock);
+    desk_.threads += by;
+    world_->threads += by;
+  }
   std::unique_ptr<LocalTransfer> new_transfer(const Stream& stream, bool receive, int peer,
                                               const MessageHeader& header, const TensorView& view) {
     auto transfer = std::make_unique<LocalTransfer>(receive);
@@ -402,7 +423,7 @@ class LocalTransport final : public Transport {
       if (!keep) World::copy_payload(*mail);
       World::take(*to, mail);
     }
-    desk.bell.notify_one();
+    desk.bell.notify_all();
     return true;
   }
 
@@ -443,7 +464,7 @@ class LocalTransport final : public Transport {
   void block(std::unique_lock<std::mutex>& guard, const LocalTransfer& transfer, Done&& done) {
     if (desk_.stage == Desk::Stage::kMissing) desk_.stage = Desk::Stage::kRunning;
     if (!done() && !world_->aborted) {
-      desk_.waiting = &transfer;
+      desk_.waiting.push_back(&transfer);
       ++world_->idle;
       while (!done() && !world_->aborted) {
         guard.unlock();
@@ -454,7 +475,7 @@ class LocalTransport final : public Transport {
         if (!done() && !world_->aborted) desk_.bell.wait_for(guard, std::chrono::milliseconds(20));
       }
       --world_->idle;
-      desk_.waiting = nullptr;
+      std::erase(desk_.waiting, &transfer);
     }
     if (!world_->aborted) return;
     guard.unlock();
@@ -465,6 +486,7 @@ class LocalTransport final : public Transport {
   std::shared_ptr<World> world_;
   Desk& desk_;
   int rank_;
+  const Thread thread_;
   std::optional<Stream> side_;  // copies to this rank's device
 };
 

@@ -109,6 +109,12 @@ class NcclTransport final : public Transport, private MatchReceiver {
     return transfer.receive ? transfer.arrived : transfer.offer.header;
   }
 
+  std::shared_ptr<Transport> beside() override {
+    throw Error(ErrorKind::kUsage,
+                "the ranks are joined by NCCL, whose matchmaker knows one thread of a rank, and a "
+                "stream's first rank has two; legal: MPI, or ranks that are threads");
+  }
+
   int job() const override { return job_number_; }
   int64_t strays() const override { return strays_; }
   int64_t held_bytes() const override { return staged_; }

@@ -29,7 +29,7 @@ struct Transfer {
   const bool receive;
 };
 
-struct Transport {
+struct Transport : std::enable_shared_from_this<Transport> {
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
@@ -62,6 +62,11 @@ struct Transport {
   // end_job().
   virtual int64_t held_bytes() const = 0;
   virtual void end_job() noexcept {}
+
+  // The same rank's transport for a second thread of it, whose messages have tags of their own, and
+  // which may wait while the first one does. It ends before the first one's work does. Transports
+  // that any thread may call are their own.
+  virtual std::shared_ptr<Transport> beside() { return shared_from_this(); }
 
   // Gives the transport the rank's last operations, for other ranks' error reports.
   virtual void watch(std::shared_ptr<const FlightRecorder>) {}

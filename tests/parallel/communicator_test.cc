@@ -358,6 +358,80 @@ TEST_P(Worlds, StraysOfEndedJobsAreDiscardedAndCounted) {
   }
 }
 
+Tensor four_values(float value) {
+  Tensor out(DType::kF32, {4});
+  std::fill_n(out.as<float>(), 4, value);
+  return out;
+}
+
+// A second thread of rank 0 exchanges messages with rank 1 while the first one does.
+TEST_P(Worlds, ASecondThreadOfARankWaitsBesideTheFirst) {
+  constexpr Tag kFirst{.kind = Payload::kHidden}, kSecond{.kind = Payload::kFrames};
+  run_ranks(
+      2,
+      [&](Communicator& c) {
+        constexpr int kRounds = 40;
+        const auto echo = [&](Communicator& own, const Tag& tag, int round) {
+          Stream stream = Stream::cpu(1);
+          Tensor x = four_values(static_cast<float>(round));
+          if (c.rank() == 0) own.send(stream, 1, tag, x);
+          Tensor y = four_values(-1);
+          own.receive(stream, 1 - c.rank(), tag, y);
+          EXPECT_EQ(y.as<float>()[3], static_cast<float>(round));
+          if (c.rank() == 1) own.send(stream, 0, tag, y);
+        };
+        if (c.rank() == 1) {
+          for (int round = 0; round < kRounds; ++round) {
+            echo(c, kSecond, round);
+            echo(c, kFirst, round);
+          }
+          return;
+        }
+        Communicator second = c.beside();
+        std::thread thread([&] {
+          for (int round = 0; round < kRounds; ++round) echo(second, kSecond, round);
+        });
+        for (int round = 0; round < kRounds; ++round) echo(c, kFirst, round);
+        thread.join();
+        EXPECT_EQ(sent(c, Payload::kFrames), 0);
+        EXPECT_EQ(sent(second, Payload::kFrames), kRounds * 16);
+      },
+      options());
+}
+
+// The ranks are not stuck while the second thread of one works, and are when it waits, too.
+TEST_P(Worlds, ADeadlockIsOneOfAllThreads) {
+  const auto work = [](Communicator& c, bool sends) {
+    Tensor x = four_values(1);
+    if (c.rank() == 1) return c.receive(cpu_stream(), 0, {.kind = Payload::kFrames}, x);
+    Communicator second = c.beside();
+    std::thread thread([&] {
+      Stream stream = Stream::cpu(1);
+      Tensor y = four_values(2);
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      try {
+        if (sends) second.send(stream, 1, {.kind = Payload::kFrames}, y);
+        second.receive(stream, 1, {.kind = Payload::kText}, y);
+      } catch (const Error&) {  // of the deadlock
+      }
+    });
+    try {
+      c.receive(cpu_stream(), 1, {.kind = Payload::kHidden}, x);
+    } catch (...) {
+      thread.join();
+      throw;
+    }
+  };
+  const std::string one = failure(
+      2, [&](Communicator& c) { work(c, false); }, options());
+  EXPECT_TRUE(contains(one, "receives from rank 1 hidden"));
+  EXPECT_TRUE(contains(one, " and receives from rank 1 text"));
+  EXPECT_TRUE(contains(one, "rank 1 receives from rank 0 frames"));
+  const std::string other = failure(
+      2, [&](Communicator& c) { work(c, true); }, options());
+  EXPECT_TRUE(contains(other, "rank 1 has ended"));
+}
+
 INSTANTIATE_TEST_SUITE_P(Sends, Worlds, testing::Bool(), [](const auto& info) {
   return std::string(info.param ? "Rendezvous" : "Buffered");
 });
