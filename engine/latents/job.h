@@ -60,14 +60,13 @@ class JobHost {
   // what it needs. Not called for segments that a snapshot has, nor in a dry run.
   virtual void noise(const Segment&, const TensorView& /*latent*/) {}
   // Says which segment of a stream enters next; `number` is that of the next segment with frames,
-  // and `most` the largest. Called on the first stage of the first group, in order, once per
-  // segment: where a forward's width is split (tensor) on all of its ranks, which must answer the
-  // same. It may wait, but in a layer ring only while no segment is under way. The first segment
-  // has frames, at least those of the sink where it is swapped, unless the stream ends with it.
+  // and `most` the largest. Called on the first rank, in order, once per segment. It may wait, but
+  // in a layer ring only while no segment is under way. The first segment has frames, at least
+  // those of the sink where it is swapped, unless the stream ends with it.
   virtual NextSegment next(int64_t /*number*/, int64_t most) { return {.frames = most}; }
   // Fills in the signal that a segment of a stream follows [f, signal_columns] f32 in host memory,
-  // a row for each frame of tokens. Called once per segment on every rank that computes. A sink is
-  // computed in silence: zeros.
+  // a row for each frame of tokens. Called on the first rank, after next(), for every segment with
+  // frames. A sink is computed in silence: zeros.
   virtual void signal(const Segment& segment, const TensorView& signal);
 
   // Takes a final latent [C, f, H, W] f32, on the stream's device, where the plan decodes, in

@@ -29,6 +29,8 @@ enum Group : int {
   kStageGroup,
   kSequenceGroup,
   kUlyssesGroup,    // ranks that split the tokens of a stream
+  kEnteringGroup,   // ranks that split the forwards of a stage of a stream
+  kStreamGroup,     // the ranks of a stream, among all of the world
   kComputingGroup,  // the ranks before one that only decodes
   kReplicaGroup
 };

@@ -11,18 +11,24 @@
 namespace weft {
 namespace {
 
-// The row that follows a segment's rows, from its first byte on.
+// The word of a segment begins with it; the rows of the signal follow.
 struct Header {
   int32_t segment;  // of the plan
   int32_t frames;
   uint32_t epoch;
   uint32_t last;
-};
 
-TensorView header_of(const TensorView& rows) {
-  const TensorView row = rows.select(0, rows[0] - 1);
-  CHECK(row.bytes() >= sizeof(Header), "a row has", row.bytes(), "bytes");
-  return {row.data, DType::kU8, {int64_t{sizeof(Header)}}, row.device};
+  NextSegment next() const { return {.frames = frames, .epoch = epoch, .last = last != 0}; }
+};
+static_assert(sizeof(Header) == StreamPlanConfig::kWordBytes);
+
+// The bytes of a tensor from `first` on.
+TensorView bytes_of(const TensorView& x, int64_t first, int64_t count) {
+  return {static_cast<char*>(x.data) + first, DType::kU8, {count}, x.device};
+}
+TensorView header_in(const TensorView& word) { return word.slice(0, 0, sizeof(Header)); }
+TensorView signal_in(const TensorView& word) {
+  return word.slice(0, sizeof(Header), word[0] - int64_t{sizeof(Header)});
 }
 
 }  // namespace
@@ -42,6 +48,7 @@ StreamPlanConfig stream_config(const RankPlacement& placement, const Transformer
   config.heads = traits.heads;
   config.hidden_bytes = traits.width * static_cast<int64_t>(size_of(wire));
   config.latent_bytes = traits.row() * static_cast<int64_t>(sizeof(float));
+  config.signal_bytes = grid[0] * traits.signal_columns * static_cast<int64_t>(sizeof(float));
   return config;
 }
 
@@ -75,14 +82,20 @@ void StreamDenoiser::run(const StreamPlanConfig& config, Job& job, StreamSource&
         config.swap_segment);
   CHECK(!source.state || config.layout[Axis::kUlysses] * config.layout[Axis::kTensor] == 1,
         to_string(config.layout));
+  word_ = Tensor(DType::kU8, {config.word_bytes()});
   drawn_ = {};
   silence_ = {};
   begin(job, {.inner = [this] { return std::make_unique<CausalWindowMixer>(*window_); }}, true,
         traits_.reference_frames > 0);
   ulysses_group_.reset();
+  entering_group_.reset();
+  const auto along = [&](const std::vector<Axis>& axes) {
+    return placement_.mesh().along(axes, placement_.rank());
+  };
   if (computes() && config_.layout[Axis::kUlysses] > 1)
-    ulysses_group_ = placement_.group(placement_.mesh().along({Axis::kUlysses}, placement_.rank()),
-                                      kUlyssesGroup);
+    ulysses_group_ = placement_.group(along({Axis::kUlysses}), kUlyssesGroup);
+  if (computes() && config_.layout[Axis::kUlysses] * config_.layout[Axis::kTensor] > 1)
+    entering_group_ = placement_.group(along({Axis::kUlysses, Axis::kTensor}), kEnteringGroup);
   if (computes()) window_.emplace(window_shape());
   if (window_ && source.state) window_->take(source.state->keys);
 
@@ -117,13 +130,11 @@ StreamDenoiser::Known& StreamDenoiser::known(int segment) {
   return known;
 }
 
-// The first rank's word on the next segment.
-void StreamDenoiser::decide(int segment) {
+// Returns the host's answer to what comes next, checked.
+NextSegment StreamDenoiser::asked(int segment) {
   const int64_t most = shape_[1], whole = traits_.patch[0];
-  NextSegment next{.frames = segment < last_ ? most : 0};  // where a dry run has no leader
-  const bool leads = !ulysses_group_ || ulysses_group_->rank() == 0;
-  if (segment < last_ && leads) next = job_->host.next(following_.number, most);
-  next = broadcast_from_root(segment, next);
+  NextSegment next{.frames = 0};
+  if (segment < last_) next = job_->host.next(following_.number, most);
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorKind::kUsage,
                 "block " + std::to_string(following_.number) + " of a stream " + what);
@@ -137,21 +148,41 @@ void StreamDenoiser::decide(int segment) {
     refuse("has " + std::to_string(next.frames) + " latent frames; the first one has at least " +
            std::to_string(least));
   next.last |= segment + 1 == config_.most_segments();
-  learn(segment, next);
+  return next;
 }
 
-// The word of the first of the ranks that split the tokens.
-NextSegment StreamDenoiser::broadcast_from_root(int segment, NextSegment next) {
-  if (!ulysses_group_) return next;
-  std::array<int64_t, 3> words{next.frames, next.epoch, next.last};
-  const Tag tag{
-      .kind = Payload::kControl, .pass = in_tag({.segment = segment}), .topic = Topic::kSegment};
-  ulysses_group_->broadcast(stream_, tag,
-                            TensorView(words.data(), DType::kI64, {std::ssize(words)}), 0);
-  return {words[0], static_cast<uint32_t>(words[1]), words[2] != 0};
+// Asks the host for the next segment's word. Of several ranks that split the first stage's forwards
+// the first one does, and tells the others.
+void StreamDenoiser::decide(int segment) {
+  const TensorView word = word_, signal = signal_in(word);
+  Header header{.segment = segment, .frames = 0, .epoch = 0, .last = 0};
+  if (entering_group_ && entering_group_->rank() > 0) {
+    // In a dry run nobody answers.
+    if (segment < last_) header.frames = static_cast<int32_t>(shape_[1]);
+  } else {
+    const NextSegment next = asked(segment);
+    header.frames = static_cast<int32_t>(next.frames);
+    header.epoch = next.epoch;
+    header.last = next.last;
+    const int64_t begin = following_.frames.end, columns = traits_.signal_columns;
+    if (next.frames > 0 && columns > 0 && !is_dry_run(stream_))
+      job_->host.signal({.number = following_.number,
+                         .frames = {begin, begin + next.frames},
+                         .epoch = next.epoch},
+                        {signal.data, DType::kF32, {next.frames / traits_.patch[0], columns}});
+  }
+  std::memcpy(word.data, &header, sizeof header);
+  if (entering_group_) {
+    const Tag tag{
+        .kind = Payload::kControl, .pass = in_tag({.segment = segment}), .topic = Topic::kSegment};
+    entering_group_->broadcast(stream_, tag, word, 0);
+    std::memcpy(&header, word.data, sizeof header);
+  }
+  learn(segment, header.next(), signal);
 }
 
-void StreamDenoiser::learn(int segment, const NextSegment& next) {
+// `signal` begins with the bytes of its signal, where this rank follows one.
+void StreamDenoiser::learn(int segment, const NextSegment& next, const TensorView& signal) {
   CHECK(segment == learned_, "block", segment, "after", learned_);
   ++learned_;
   Known& known = known_[segment % known_.size()];
@@ -171,30 +202,54 @@ void StreamDenoiser::learn(int segment, const NextSegment& next) {
   if (!computes() || columns == 0) return;
   if (!known.signal)
     known.signal = Tensor(DType::kF32, {config_.segment_frames, columns}, stream_.device());
-  make_on_host(stream_, known.signal.view().slice(0, 0, frames),
-               [&](const TensorView& to) { job_->host.signal(known.of, to); });
+  const auto bytes = static_cast<int64_t>(known.signal.view().slice(0, 0, frames).bytes());
+  copy(stream_, signal.slice(0, 0, bytes), bytes_of(known.signal, 0, bytes));
 }
 
-void StreamDenoiser::read_header(int segment, const TensorView& rows) {
-  if (segment < learned_) return;
+// The bytes of the word in the rows of a message.
+TensorView StreamDenoiser::word_of(const Pass& pass, const TensorView& rows) const {
+  const int64_t count = config_.word_bytes(pass);
+  const auto tokens = static_cast<int64_t>(rows.slice(0, 0, this->tokens()).bytes());
+  CHECK(tokens + count <= static_cast<int64_t>(rows.bytes()), rows.bytes(), tokens, count);
+  return bytes_of(rows, tokens, count);
+}
+
+void StreamDenoiser::read_word(const Pass& pass, const TensorView& rows) {
+  const TensorView word = word_of(pass, rows);
   Header header{
-      .segment = segment, .frames = static_cast<int32_t>(shape_[1]), .epoch = 0, .last = 0};
+      .segment = pass.segment, .frames = static_cast<int32_t>(shape_[1]), .epoch = 0, .last = 0};
   if (!is_dry_run(stream_)) {
-    const HostCopy bytes(stream_, header_of(rows));
+    const HostCopy bytes(stream_, header_in(word));
     std::memcpy(&header, bytes.view().data, sizeof header);
   }
-  CHECK(header.segment == segment, "rows of block", header.segment, "in place of", segment);
-  learn(segment, {.frames = header.frames, .epoch = header.epoch, .last = header.last != 0});
+  CHECK(header.segment == pass.segment, "rows of block", header.segment, "in place of",
+        pass.segment);
+  if (pass.segment == learned_) learn(pass.segment, header.next(), signal_in(word));
 }
 
-void StreamDenoiser::write_header(int segment, const TensorView& rows) {
-  const Known& known = this->known(segment);
-  const Header header{.segment = segment,
-                      .frames = static_cast<int32_t>(known.of.frames.size()),
+void StreamDenoiser::write_word(const Pass& pass, const TensorView& rows) {
+  const TensorView word = word_of(pass, rows);
+  const Known& known = this->known(pass.segment);
+  const int64_t frames = known.of.frames.size();
+  const Header header{.segment = pass.segment,
+                      .frames = static_cast<int32_t>(frames),
                       .epoch = known.of.epoch,
                       .last = known.last};
-  make_on_host(stream_, header_of(rows),
+  make_on_host(stream_, header_in(word),
                [&](const TensorView& to) { std::memcpy(to.data, &header, sizeof header); });
+  if (frames == 0 || traits_.signal_columns == 0) return;
+  const TensorView signal = known.signal.view().slice(0, 0, frames / traits_.patch[0]);
+  const auto bytes = static_cast<int64_t>(signal.bytes());
+  copy(stream_, bytes_of(signal, 0, bytes), signal_in(word).slice(0, 0, bytes));
+}
+
+// Rows of a segment stay in their slot while it goes from step to step, and the word after them;
+// each message carries what its receiver needs of it.
+void StreamDenoiser::prepare(const Step& message) {
+  LatentProgram::prepare(message);
+  if (message.kind == Step::Kind::kSend && message.payload == Payload::kLatent &&
+      !is_sink(message.pass))
+    latent_slot(message.reads[0].slot, message_rows(message));
 }
 
 // The first values of a tensor like that of a whole segment, as one with fewer frames.
@@ -215,8 +270,9 @@ void StreamDenoiser::enter(const Step& step) {
   const int segment = step.pass.segment;
   if (is_sink(step.pass)) return enter_sinks(step);
   if (segment == learned_) decide(segment);
-  const TensorView& rows = latent_slot(step.writes[0].slot, tokens() + 1);
-  write_header(segment, rows);
+  const TensorView& rows =
+      latent_slot(step.writes[0].slot, config_.rows(step.pass, config_.tokens(), Payload::kLatent));
+  write_word(step.pass, rows);
   const int64_t frames = known(segment).of.frames.size();
   if (frames == 0) return;
   if (!drawn_) drawn_ = Tensor(DType::kF32, shape_, stream_.device());
@@ -238,8 +294,8 @@ void StreamDenoiser::enter_sinks(const Step& step) {
 }
 
 void StreamDenoiser::received(const Step& message) {
-  if (message.payload != Payload::kControl && !is_sink(message.pass))
-    read_header(message.pass.segment, slots[message.writes[0].slot]);
+  if (message.payload != Payload::kControl && config_.word_bytes(message.pass) > 0)
+    read_word(message.pass, slots[message.writes[0].slot]);
 }
 
 // Tells the window what the pass does, and finds its positions.
@@ -295,7 +351,8 @@ bool StreamDenoiser::begin_pass(const Step& step) {
     const TensorView& sent =
         slots.make(step.writes[0].slot, dtype_, config_.rows(pass, step.tokens, Payload::kHidden),
                    traits_.width, stream_.device());
-    if (!is_sink(pass)) write_header(pass.segment, sent);
+    // Later stages send it as they have received it.
+    if (first_stage() && config_.word_bytes(pass) > 0) write_word(pass, sent);
   }
   if (rows_of(pass) == 0) return false;
   if (is_sink(pass))

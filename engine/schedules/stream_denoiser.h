@@ -3,9 +3,10 @@
 // stage of a group of steps reads the rows of a segment, the last one updates them, and one rank
 // gets the segments that are done.
 //
-// The first rank decides what enters: how many frames the next segment has, and whether it is the
-// last one. Every other rank reads that from the segment's rows. A segment of no frames is hollow:
-// it keeps the pipeline moving, is not numbered and changes nothing.
+// The first rank's host decides what enters: how many frames the next segment has, the signal that
+// it follows, and whether it is the last one. Every other rank reads this word from the first rows
+// of the segment that it gets. A segment of no frames is hollow: it keeps the pipeline moving, is
+// not numbered and changes nothing.
 //
 // Memory of a rank beside its weights: its keys (parallel/methods/causal_window.h), the rows of the
 // plan's slots, the velocity of a segment and what is drawn for one. Nothing depends on the length
@@ -73,10 +74,11 @@ class StreamDenoiser final : private LatentProgram {
 
   Known& known(int segment);
   void decide(int segment);
-  NextSegment broadcast_from_root(int segment, NextSegment next);
-  void learn(int segment, const NextSegment& next);
-  void read_header(int segment, const TensorView& rows);
-  void write_header(int segment, const TensorView& rows);
+  NextSegment asked(int segment);
+  void learn(int segment, const NextSegment& next, const TensorView& signal);
+  TensorView word_of(const Pass& pass, const TensorView& rows) const;
+  void read_word(const Pass& pass, const TensorView& rows);
+  void write_word(const Pass& pass, const TensorView& rows);
   TensorView part(const Tensor& whole, int64_t frames) const;
   // The rows that a pass has.
   int64_t rows_of(const Pass& pass);
@@ -87,6 +89,7 @@ class StreamDenoiser final : private LatentProgram {
   void enter(const Step& step) override;
   void word(const Step& step) override { slots.make(step.writes[0].slot, DType::kI64, 1, 1); }
   void enter_sinks(const Step& step);
+  void prepare(const Step& message) override;
   int64_t message_rows(const Step& message) override {
     return config_.rows(message.pass, message.tokens, message.payload);
   }
@@ -128,13 +131,15 @@ class StreamDenoiser final : private LatentProgram {
   }
 
   Communicator* const world_;
-  std::optional<Communicator> ulysses_group_;  // the ranks that split the tokens of its forwards
+  std::optional<Communicator> ulysses_group_;   // the ranks that split the tokens of its forwards
+  std::optional<Communicator> entering_group_;  // the ranks of its stage that split its forwards
   StreamPlanConfig config_;
   StreamSource* source_ = nullptr;
   std::vector<Known> known_;
   int learned_ = 0;    // segments of the plan
   int last_ = 0;       // all segments from this one on are hollow
   Segment following_;  // the next one with frames
+  Tensor word_;        // of the segment that enters, in host memory
   Tensor drawn_;       // [C, P, H, W], of one segment at a time
   Tensor silence_;     // the signal of a sink
   std::optional<CausalWindow> window_;

@@ -405,10 +405,9 @@ std::vector<Plan> plan_stream(const StreamPlanConfig& config) {
 
 PlanRules stream_rules(const StreamPlanConfig& config) {
   return {.bytes = [&config](const Step& message) {
+    if (message.payload == Payload::kControl) return kPermitBytes;
     const int64_t rows = config.rows(message.pass, message.tokens, message.payload);
-    return message.payload == Payload::kControl  ? kPermitBytes
-           : message.payload == Payload::kHidden ? rows * config.hidden_bytes
-                                                 : rows * config.latent_bytes;
+    return rows * (message.payload == Payload::kHidden ? config.hidden_bytes : config.latent_bytes);
   }};
 }
 

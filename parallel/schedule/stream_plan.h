@@ -9,22 +9,25 @@
 //   the stages (layer ring); both; heads and widths inside a forward (tensor), by the seams; tokens
 //   and heads inside a forward (ulysses), after which every rank gets the velocity of all tokens.
 //   One rank does everything. The latents are the same bits, but for tensor's sums.
-// Segments: their number and sizes need not be known before. A segment's messages have a row more,
-// that
-//   describes it: how many frames it has (up to P, or none: it only keeps the pipeline moving),
-//   what it belongs to, and whether the stream ends. All ranks end with the same segment, a few
-//   hollow ones after the one that says so (end_after). Messages have the size of a whole segment.
+// Segments: their number and sizes need not be known before. The first rank knows a segment's word:
+//   how many frames it has (up to P, or none: it only keeps the pipeline moving), what it belongs
+//   to, whether the stream ends, and the signal that it follows. The word travels in the rows after
+//   those of the first message of the segment that a rank gets; other messages have no such rows.
+//   All ranks end with the same segment, a few hollow ones after the one that says so (end_after).
+//   Messages have the size of a whole segment.
 // Talk: the rows of a segment from a group to the next and from the last group to the decoder;
 // hidden
 //   rows from stage to stage, and updated rows from the last stage to the first. A receiver that
 //   has computed with a segment sends a permit for a later one, so that no rank is ever more than
 //   `credits` segments ahead of its successor, whatever a transport buffers. So does the last stage
 //   of a first group of one step, since nothing else returns to the first stage.
-// Bytes sent per segment and hop: (P S + 1) r of the latent (P frames of S tokens, r bytes per
-// token);
-//   8 of a permit. Per forward and stage: (P S + 1) D e hidden, and (P S + 1) r back to the first
-//   stage.
-//   A sink's messages have no row that describes it, and its hidden rows have the joint ones too.
+// Bytes sent per segment (P frames of S tokens, r bytes per token, a word of w bytes: 16, and 4 for
+//   each value of the signal): (P S + ceil(w / r)) r from a group to each receiver in the next one,
+//   (P S + ceil(16 / r)) r to a decoder, which follows no signal; 8 of a permit. Per forward and
+//   stage: P S D e hidden, with ceil(w / (D e)) rows more in the first step of a group, and P S r
+//   back to the first stage. Where several ranks split the forwards of the first stage (tensor,
+//   ulysses), the first of them sends each of the others the w bytes.
+//   A sink's messages bring no word, and its hidden rows have the joint ones too.
 // Memory of a rank beside its weights and keys: credits + stages + 1 segments of rows.
 // Exact, whatever the ranks and the delays.
 // Divisibility: none; at least one step per group and one transformer block per stage.
@@ -65,6 +68,7 @@ struct StreamPlanConfig {
   bool decodes_apart = false;
   int64_t hidden_bytes = 0;  // bytes of a token's hidden row on the wire
   int64_t latent_bytes = 0;  // bytes of a token's part of the latent
+  int64_t signal_bytes = 0;  // of the signal of a whole segment
 
   int ranks() const { return layout.ranks() + decodes_apart; }
   int finisher() const;  // the rank that has the final rows of every segment
@@ -97,11 +101,28 @@ struct StreamPlanConfig {
   // The last segment must be one of these.
   int most_segments() const { return (kEndless - steps) / interval() - credits - 8; }
   Range group(int index) const { return partition(steps, layout[Axis::kStep], index); }
+  bool begins_group(int step) const {
+    int index = 0;
+    while (group(index).end <= step) ++index;
+    return group(index).begin == step;
+  }
   Range tokens() const { return {0, segment_frames * frame_tokens}; }
-  // The rows of a message of so many tokens, with the one that describes a segment.
+  // A word's bytes beside those of the signal.
+  static constexpr int64_t kWordBytes = 16;
+  int64_t word_bytes() const { return kWordBytes + signal_bytes; }
+  // The part of the word that the messages of a pass bring: all of it to the first step of a group,
+  // and all but the signal to the decoder.
+  int64_t word_bytes(const Pass& pass) const {
+    if (pass.micro == kSinkPass) return 0;
+    return pass.step == steps ? kWordBytes : begins_group(pass.step) ? word_bytes() : 0;
+  }
+  // The rows of a message of so many tokens, with those of the word. A plan of times alone has no
+  // bytes.
   int64_t rows(const Pass& pass, const Range& of, Payload payload) const {
-    if (pass.micro != kSinkPass) return of.size() + 1;
-    return of.size() + (payload == Payload::kHidden ? sink_joint_rows : 0);
+    const bool hidden = payload == Payload::kHidden;
+    const int64_t row = hidden ? hidden_bytes : latent_bytes;
+    const int64_t joint = hidden && pass.micro == kSinkPass ? sink_joint_rows : 0;
+    return of.size() + joint + (row > 0 ? (word_bytes(pass) + row - 1) / row : 0);
   }
   Range sink_tokens() const { return {0, sink_frames * frame_tokens}; }
 

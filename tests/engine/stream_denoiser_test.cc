@@ -9,6 +9,7 @@
 
 #include "tests/engine/stream_job.h"
 #include "tests/parallel/byte_formulas.h"
+#include "tests/parallel/stream_byte_formulas.h"
 #include "tests/support/error_of.h"
 
 namespace weft::test {
@@ -300,6 +301,35 @@ TEST(StreamDenoiser, TwentyInterruptions) {
     same.loud = run.loud;
     EXPECT_EQ(same.run(), out);
   }
+}
+
+// Law 19: the word of a segment travels once to each rank, and its messages have no more bytes.
+TEST(StreamDenoiser, BytesFollowTheFormulas) {
+  for (const SplitOfStream& split : kStreamSplits)
+    for (const int64_t columns : {0, 2, 50}) {
+      StreamRun run{.swap_segment = 0, .segments = 9, .columns = columns};
+      run.decodes_apart = split.apart;
+      std::mutex mutex;
+      StreamSent sent, wanted;
+      run.counted = [&](const StreamPlanConfig& config, const CommCounters& counters) {
+        const std::scoped_lock lock(mutex);
+        const auto of = [&](Payload kind) {
+          return counters.sent[static_cast<size_t>(kind)].bytes;
+        };
+        sent.latent += of(Payload::kLatent);
+        sent.hidden += of(Payload::kHidden);
+        sent.control += of(Payload::kControl);
+        wanted = stream_sent_bytes(config, columns);
+      };
+      run.run(StreamRun::split(split.steps, split.layers, split.ulysses));
+      const auto text = [&] {
+        return std::to_string(split.steps) + " " + std::to_string(split.layers) + " " +
+               std::to_string(split.ulysses) + " columns " + std::to_string(columns);
+      };
+      EXPECT_EQ(sent.latent, wanted.latent) << text();
+      EXPECT_EQ(sent.hidden, wanted.hidden) << text();
+      EXPECT_EQ(sent.control, wanted.control) << text();
+    }
 }
 
 // Law 9, with messages that come late and in another order, and sends that wait for their receives.

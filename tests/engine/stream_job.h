@@ -45,6 +45,8 @@ struct StreamRun {
   };
   std::function<void(const Segment&, const TensorView&)> decode{};  // in place of the result
   std::function<void(int rank, size_t window_bytes)> done{};
+  // Called at the end of a rank, where there are several.
+  std::function<void(const StreamPlanConfig&, const CommCounters&)> counted{};
   // Called where a segment is updated, with the most bytes that the rank's arena has held.
   std::function<void(int rank, const Pass& pass, size_t arena)> updated{};
 
@@ -137,6 +139,7 @@ struct StreamRun {
     StreamDenoiser denoiser(on, wire);
     denoiser.run(config, job, source);
     if (done) done(rank, denoiser.window_bytes());
+    if (counted && world) counted(config, world->counters());
   }
 };
 

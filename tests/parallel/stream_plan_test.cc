@@ -105,7 +105,40 @@ TEST(StreamPlan, JointRowsOfSinksAreHiddenRowsAlone) {
         bytes[{step.pass.micro == StreamPlanConfig::kSinkPass, step.payload}].insert(step.bytes);
   EXPECT_EQ((bytes[{true, Payload::kHidden}]), (std::set<int64_t>{(5 + 7) * 48}));
   EXPECT_EQ((bytes[{true, Payload::kLatent}]), (std::set<int64_t>{5 * 64}));
-  EXPECT_EQ((bytes[{false, Payload::kHidden}]), (std::set<int64_t>{(15 + 1) * 48}));
+  EXPECT_EQ((bytes[{false, Payload::kHidden}]), (std::set<int64_t>{15 * 48, (15 + 1) * 48}));
+}
+
+// A rank gets the word of a segment once, or twice where two ranks send it rows of the segment that
+// it does not know yet. A decoder gets no signal.
+TEST(StreamPlan, TheWordTravelsInTheFirstMessageOfASegment) {
+  for (const Layout& layout : {stream_split(3), stream_split(1, 3), stream_split(2, 2)}) {
+    StreamPlanConfig config = stream_of(layout);
+    config.decodes_apart = true;
+    config.signal_bytes = 100;  // 116 with the rest: 2 rows of the latent, 3 hidden ones
+    const std::vector<Plan> plans = plan_stream(config);
+    const auto fault = check_plans(plans, stream_rules(config));
+    EXPECT_FALSE(fault) << *fault;
+    std::map<std::pair<int, int>, int> brought;  // by rank and segment
+    for (const Plan& plan : plans) {
+      const bool decodes = plan.rank == config.decoder();
+      for (const Step& step : plan.steps) {
+        if (step.kind != Kind::kAwait || step.payload == Payload::kControl) continue;
+        if (step.pass.micro == StreamPlanConfig::kSinkPass) continue;
+        const bool hidden = step.payload == Payload::kHidden;
+        const int64_t row = hidden ? 48 : 64, more = step.bytes - 15 * row;
+        int& count = brought[{plan.rank, step.pass.segment}];
+        EXPECT_TRUE(count == 0 || more == 0 || !hidden || config.group(0).end <= step.pass.step);
+        EXPECT_TRUE(more == 0 || more == (decodes ? 64 : hidden ? 3 * 48 : 2 * 64)) << more;
+        count += more > 0;
+      }
+    }
+    for (int rank = 1; rank < config.ranks(); ++rank)
+      for (int segment = 0; segment < config.segments; ++segment) {
+        const int count = brought.at({rank, segment});
+        EXPECT_TRUE(count == 1 || (count == 2 && layout[Axis::kStep] * layout[Axis::kLayers] == 4))
+            << rank << " " << count;
+      }
+  }
 }
 
 TEST(StreamPlan, HasEveryForwardOnceAndDecodesInOrder) {
