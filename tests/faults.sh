@@ -5,16 +5,19 @@
 #   --ucx   the processes are started by tests/processes.sh and not by mpirun: their messages go over
 #           UCX, and nobody but the ranks themselves ends the job
 #   PHASE   start-kill start-stop denoise-kill denoise-stop denoise-slow denoise-patient decode-kill
-#           decode-stop write-kill write-stop queue-kill queue-stop clips-kill clips-stop; all of them
-#           where none is given (start-stop takes 60 s). queue and clips are denoising by these methods,
-#           on two stages and on two clips; a rank that is stopped there must be named within 5 s.
+#           decode-stop write-kill write-stop queue-kill queue-stop clips-kill clips-stop stream-kill
+#           stream-stop listen-kill listen-stop; all of them where none is given (start-stop takes 60 s).
+#           queue and clips are denoising by these methods, on two stages and on two clips, stream is a
+#           face that speaks and listen a live one that waits for clients, on two groups of steps; a rank
+#           that is stopped there must be named within 5 s.
 set -u
 weft=$(realpath "$1")
 shift
 launch=(mpirun --allow-run-as-root --oversubscribe -n)
 [ "${1:-}" != --ucx ] || { launch=(bash "$(dirname "$0")/processes.sh"); shift; }
 [ $# -gt 0 ] || set -- start-kill start-stop denoise-kill denoise-stop denoise-slow denoise-patient \
-  decode-kill decode-stop write-kill write-stop queue-kill queue-stop clips-kill clips-stop
+  decode-kill decode-stop write-kill write-stop queue-kill queue-stop clips-kill clips-stop \
+  stream-kill stream-stop listen-kill listen-stop
 command -v "${launch[0]}" > /dev/null || { echo "skipped: no ${launch[0]}"; exit 77; }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -27,6 +30,17 @@ fault() {
   faults=$((faults + 1))
 }
 
+# Four minutes of silence.
+write_silence() {
+  local bytes=$((240 * 32000))
+  little() { for ((i = 0; i < $2; ++i)); do printf "\\x$(printf %02x $(($1 >> 8 * i & 255)))"; done; }
+  {
+    printf RIFF && little $((bytes + 36)) 4 && printf 'WAVEfmt ' && little 16 4 && little 1 2 && little 1 2
+    little 16000 4 && little 32000 4 && little 2 2 && little 16 2 && printf data && little "$bytes" 4
+    head -c "$bytes" /dev/zero
+  } > "$1"
+}
+
 seconds() { date +%s.%N; }
 elapsed() { echo "$2 $1" | awk '{ printf "%.1f", $1 - $2 }'; }
 over() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > b) }'; }
@@ -34,7 +48,7 @@ over() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > b) }'; }
 # Waits until the job has reached the phase; false where it ends before.
 reach() {
   while kill -0 "$job" 2> /dev/null; do
-    [ -s "$folder/pid.$victim" ] && { [ "$1" = start ] || grep -q "  $1" "$folder/err"; } && return 0
+    [ -s "$folder/pid.$victim" ] && { [ "$1" = start ] || grep -q "$1" "$folder/err"; } && return 0
     sleep 0.02
   done
   return 1
@@ -43,8 +57,9 @@ reach() {
 for phase in "$@"; do
   stage=${phase%-*} act=${phase#*-}
   rm -f "$folder"/*
-  marker=$stage
-  [ "$stage" = write ] && marker=encode_video  # the last stage that takes noticeable time
+  marker="  $stage"
+  [ "$stage" = start ] && marker=start
+  [ "$stage" = write ] && marker='  encode_video'  # the last stage that takes noticeable time
   # A start that hangs: the victim waits before it becomes a rank.
   pause=0 patience=30
   [ "$stage" = start ] && pause=1000 patience=80
@@ -52,9 +67,18 @@ for phase in "$@"; do
   [ "$stage" = denoise ] || { steps=2; frames=161; }
   layout=ulysses=3 ranks=3 method=full
   case $stage in
-    queue) layout=layers=2 ranks=2 method=queue marker='denoise [1-9]' steps=200 ;;
-    clips) layout=clip=2 ranks=2 method=clips:window=2,global=2 marker='denoise [1-9]' steps=1000 ;;
+    queue) layout=layers=2 ranks=2 method=queue marker='  denoise [1-9]' steps=200 ;;
+    clips) layout=clip=2 ranks=2 method=clips:window=2,global=2 marker='  denoise [1-9]' steps=1000 ;;
+    stream) layout=step=2 ranks=2 method=stream marker='^seed ' ;;
+    listen) layout=step=2 ranks=2 method=listen marker='Clients can connect' ;;
   esac
+  work=(generate --model models/pocket --prompt "a red ball moves right on a gray floor" --steps "$steps"
+    --num-frames "$frames" --method "$method" --progress plain --output "$folder/clip.mp4")
+  [ "$stage" = listen ] && work=(stream --model models/pocket_avatar --listen 127.0.0.1:0)
+  if [ "$stage" = stream ]; then
+    write_silence "$folder/silence.wav"
+    work=(stream --model models/pocket_avatar --render "$folder/silence.wav" --output "$folder/clip.mp4")
+  fi
   # A stop of 3 s is shorter than the usual limit; one of 8 s needs --heartbeat-timeout.
   stopped=3 timeout=()
   [ "$act" = patient ] && stopped=8 timeout=(--heartbeat-timeout 14) act=slow
@@ -64,13 +88,11 @@ for phase in "$@"; do
     echo $$ > "$0/pid.$rank"
     [ "$rank" = "$1" ] && sleep "$2"
     shift 2
-    exec "$@"' "$folder" "$victim" "$pause" "$weft" generate --model models/pocket \
-    --prompt "a red ball moves right on a gray floor" --layout "$layout" --threads 1 --seed 1 \
-    --steps "$steps" --num-frames "$frames" --method "$method" --progress plain --output "$folder/clip.mp4" "${timeout[@]}" \
+    exec "$@"' "$folder" "$victim" "$pause" "$weft" "${work[@]}" --layout "$layout" --threads 1 --seed 1 "${timeout[@]}" \
     > "$folder/out" 2> "$folder/err" &
   job=$!
   reach "$marker" || { fault "the job ended before $marker"; continue; }
-  [ "$stage" = start ] && sleep 1
+  case $stage in start | stream) sleep 1 ;; esac
   pid=$(cat "$folder/pid.$victim")
   begun=$(seconds)
   # 4.5 s of silence, a second or two between mpirun's SIGTERM and SIGKILL, and as much again for a

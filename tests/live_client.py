@@ -22,7 +22,8 @@ class Server:
     the server refuses with its speed, it is started again for some minutes."""
 
     def __init__(self, weft, *flags, port=0, wait=300):
-        command = [weft, "stream", "--listen", f"127.0.0.1:{port}", "--json", *flags]
+        program = [weft] if isinstance(weft, str) else weft  # or what starts its ranks
+        command = [*program, "stream", "--listen", f"127.0.0.1:{port}", "--json", *flags]
         end = time.monotonic() + wait
         while True:
             self.log = tempfile.TemporaryFile("w+")
@@ -43,9 +44,9 @@ class Server:
         with open(f"/proc/{self.process.pid}/status") as file:
             return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmRSS"))
 
-    def end(self, wait=60):
-        """SIGTERM, and the exit code."""
-        self.process.send_signal(signal.SIGTERM)
+    def end(self, wait=60, sent=signal.SIGTERM):
+        """Sends the signal, and returns the exit code."""
+        self.process.send_signal(sent)
         try:
             return self.process.wait(wait)
         except subprocess.TimeoutExpired:

@@ -126,7 +126,7 @@ void measure_stream_once(const Flags& flags, StreamEngine& engine, const std::st
 
 int bench_stream(const Flags& flags, DType dtype, int repeat) {
   const std::shared_ptr<const OpenModel> model = model_of(flags);
-  Ranks ranks = stream_ranks(flags);
+  Ranks ranks = stream_threads(flags);
   StreamSettings settings = stream_settings(flags, ranks, *model);
   take_devices(flags, ranks, settings);
   settings.dtype = dtype;

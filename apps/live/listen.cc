@@ -77,6 +77,7 @@ class LiveServer {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       state_.metrics.set("weft_connections", server_->connections());
       state_.metrics.set("weft_websockets", server_->websockets());
+      if (engine_) engine_->check_ranks();
     }
     return end();
   }

@@ -75,9 +75,9 @@ Destination destination(const Flags& flags, const OpenModel& model, const Stream
 
 class Streaming {
  public:
-  explicit Streaming(const Flags& flags)
+  Streaming(const Flags& flags, const PlannedStream& stream)
       : flags_(flags),
-        stream_(planned_stream(flags)),
+        stream_(stream),
         destination_(destination(flags, *stream_.model, stream_.settings, stream_.caption)) {}
 
   int run() {
@@ -134,7 +134,7 @@ class Streaming {
   }
 
   const Flags& flags_;
-  const PlannedStream stream_;
+  const PlannedStream& stream_;
   const Destination destination_;
   FrameHash hash_;
 };
@@ -142,9 +142,12 @@ class Streaming {
 }  // namespace
 
 int run_stream(const Flags& flags) {
-  if (flags.given("listen")) return run_live(flags, planned_stream(flags));
-  refuse_without_listener(flags);
-  return Streaming(flags).run();
+  const bool listens = flags.given("listen");
+  if (!listens) refuse_without_listener(flags);
+  const Ranks ranks = ranks_of(flags);
+  return lead_streams(ranks, planned_stream(flags, ranks), [&](const PlannedStream& stream) {
+    return listens ? run_live(flags, stream) : Streaming(flags, stream).run();
+  });
 }
 
 }  // namespace weft

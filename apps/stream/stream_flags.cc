@@ -10,7 +10,6 @@
 #include "apps/layout_choice.h"
 #include "apps/model_folder.h"
 #include "io/nearest.h"
-#include "parallel/bootstrap/launch.h"
 
 namespace weft {
 namespace {
@@ -102,7 +101,7 @@ int64_t first_block_of(const Flags& flags, const StreamDefaults& model) {
 
 }  // namespace
 
-std::shared_ptr<const OpenModel> stream_model(const Flags& flags) {
+std::shared_ptr<const OpenModel> stream_model(const Flags& flags, bool speaks) {
   auto model = open_model(flags);
   const ModelDirectory& directory = model->directory;
   const std::string& folder = directory.path;
@@ -119,7 +118,7 @@ std::shared_ptr<const OpenModel> stream_model(const Flags& flags) {
                                        "', which follows a signal of " + std::to_string(columns) +
                                        " columns; legal: " + std::to_string(wanted) +
                                        ", those of a sound");
-  if (informative(flags)) warn(*model);
+  if (speaks && informative(flags)) warn(*model);
   return model;
 }
 
@@ -149,12 +148,14 @@ std::string caption_of(const Flags& flags, const StreamDefaults& model) {
   return stream_caption(model, caption, mood, {flags.label("caption"), flags.label("mood")});
 }
 
-Ranks stream_ranks(const Flags& flags) {
-  if (detect_launch().launcher != Launcher::kNone)
+Ranks stream_threads(const Flags& flags) {
+  Ranks ranks = ranks_of(flags);
+  if (ranks.processes)
     throw Error(ErrorKind::kUsage,
-                "the ranks of a stream are threads of one process; legal: weft stream without "
-                "mpirun or another launcher");
-  return ranks_of(flags);
+                "the ranks are " + ranks.description +
+                    ", and a stream is measured with ranks that are threads; legal: --ranks " +
+                    std::to_string(ranks.count) + " in one process");
+  return ranks;
 }
 
 StreamSettings stream_settings(const Flags& flags, Ranks& ranks, const OpenModel& model) {
@@ -190,6 +191,11 @@ StreamSettings stream_settings(const Flags& flags, Ranks& ranks, const OpenModel
   if (const std::optional<Split> split = split_of(flags, limits)) {
     settings.layout = split->layout;
     settings.decodes_apart = split->decodes_apart;
+    if (ranks.processes && ranks.count != split->ranks())
+      throw Error(ErrorKind::kUsage, flags.label("layout") + " is '" + layout_text(flags) +
+                                         "', which has " + std::to_string(split->ranks()) +
+                                         " ranks; legal for " + ranks.description +
+                                         ": a layout of " + std::to_string(ranks.count));
     ranks.count = split->ranks();
   }
   settings.threads = threads_per_rank(flags, ranks);
@@ -198,22 +204,51 @@ StreamSettings stream_settings(const Flags& flags, Ranks& ranks, const OpenModel
 
 void take_devices(const Flags& flags, const Ranks& ranks, StreamSettings& settings) {
   const uint64_t limit = flags.bytes("memory-limit");
-  for (int rank = 0; rank < ranks.count; ++rank) {
+  const auto sharing = static_cast<uint64_t>(ranks.processes ? ranks_per_device(flags, ranks) : 1);
+  const int end = ranks.processes ? ranks.first + 1 : ranks.count;
+  for (int rank = ranks.first; rank < end; ++rank) {
     settings.devices.push_back(device_of(flags, ranks, rank));
     const uint64_t free = available_memory(settings.devices.back());
-    settings.memory_limits.push_back(limit ? std::min(free, limit) : free);
+    settings.memory_limits.push_back((limit ? std::min(free, limit) : free) / sharing);
   }
 }
 
-PlannedStream planned_stream(const Flags& flags) {
-  PlannedStream out{.model = stream_model(flags), .settings = {}};
+PlannedStream planned_stream(const Flags& flags, Ranks ranks) {
+  PlannedStream out{.model = stream_model(flags, ranks.speaks), .settings = {}};
   out.caption = caption_of(flags, *out.model->directory.defaults.stream);
-  Ranks ranks = stream_ranks(flags);
   first_block_of(flags, *out.model->directory.defaults.stream);  // refuses it before loading
   out.settings = stream_settings(flags, ranks, *out.model);
+  out.settings.seed = broadcast_from_root(ranks, out.settings.seed);
   take_devices(flags, ranks, out.settings);
   out.ranks = ranks.count;
   return out;
+}
+
+int lead_streams(const Ranks& ranks, PlannedStream stream,
+                 const std::function<int(const PlannedStream&)>& work) {
+  if (!ranks.processes) return work(stream);
+  int code = 0;
+  std::optional<Error> failed;
+  on_ranks(ranks, [&](Communicator& world) {
+    if (!ranks.speaks) {
+      failed = follow_streams(stream.model, stream.settings, world);
+      return;
+    }
+    stream.world = &world;
+    try {
+      code = work(stream);
+    } catch (const Error& error) {
+      failed = error;
+    }
+    try {
+      dismiss_streams(world, failed ? &*failed : nullptr);
+    } catch (const Error&) {  // the other ranks have failed, or this one has ended them
+      if (failed) throw *failed;
+      throw;
+    }
+  });
+  if (failed) throw AgreedError(failed->kind(), failed->what());
+  return code;
 }
 
 SessionConfig session_config(const Flags& flags, const StreamEngine& engine) {

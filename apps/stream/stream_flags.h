@@ -13,8 +13,8 @@
 namespace weft {
 
 // The model of --model, or of the files that take the place of its parts. Error(kModel) unless it
-// draws streams that follow a sound. Warnings about its files go to standard error.
-std::shared_ptr<const OpenModel> stream_model(const Flags& flags);
+// draws streams that follow a sound. The process that speaks warns of its files on standard error.
+std::shared_ptr<const OpenModel> stream_model(const Flags& flags, bool speaks = true);
 
 // The names of the two for messages.
 struct CaptionLabels {
@@ -27,17 +27,24 @@ std::string stream_caption(const StreamDefaults& model, const std::optional<std:
 // The same from --caption and --mood.
 std::string caption_of(const Flags& flags, const StreamDefaults& model);
 
-// The ranks of a stream: threads. Error(kUsage) under mpirun.
-Ranks stream_ranks(const Flags& flags);
+// The ranks of a stream that is measured: threads. Error(kUsage) where they are processes.
+Ranks stream_threads(const Flags& flags);
 
-// A layout that is left open is that of one rank. Otherwise `ranks` becomes as many as it has.
+// A layout that is left open is that of one rank. Otherwise `ranks` becomes as many as it has;
+// Error(kUsage) where they are processes, and others in number.
 StreamSettings stream_settings(const Flags& flags, Ranks& ranks, const OpenModel& model);
 
-// Adds the device of each rank, and what a stream may take of it.
+// Adds the device of each rank of this process, and what a stream may take of it.
 void take_devices(const Flags& flags, const Ranks& ranks, StreamSettings& settings);
 
-// The stream on this machine's devices.
-PlannedStream planned_stream(const Flags& flags);
+// The stream of these ranks, on their devices. Every process gets the same seed.
+PlannedStream planned_stream(const Flags& flags, Ranks ranks);
+
+// Calls work(stream), which draws streams with the stream's engines, and returns its exit code.
+// Where the ranks are processes the first one does, and the others follow its engines; an Error of
+// the first one is one of all.
+int lead_streams(const Ranks& ranks, PlannedStream stream,
+                 const std::function<int(const PlannedStream&)>& work);
 
 // The session that joins the segments of an engine with their sound.
 SessionConfig session_config(const Flags& flags, const StreamEngine& engine);

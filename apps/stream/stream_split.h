@@ -17,11 +17,12 @@ struct PlannedStream {
   StreamSettings settings;  // of one rank, where the split is left open
   std::string caption{};
   int ranks = 1;
+  Communicator* world = nullptr;  // of ranks that are processes
 
   bool is_open() const { return ranks > settings.layout.ranks() + settings.decodes_apart; }
   double fps() const { return model->directory.defaults.stream->fps; }
   std::unique_ptr<StreamEngine> engine(const StreamSettings& how) const {
-    return std::make_unique<StreamEngine>(model, how);
+    return std::make_unique<StreamEngine>(model, how, world);
   }
 };
 

@@ -1,15 +1,14 @@
 #include "engine/session/stream_engine.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <numeric>
 #include <utility>
 
 #include "engine/conditions/prompt_rows.h"
-#include "engine/decoding/video_decoder.h"
 #include "engine/memory/estimate.h"
-#include "io/media/video.h"
+#include "engine/session/picture_messages.h"
+#include "engine/session/segment_decoder.h"
 #include "kernels/copy.h"
 #include "kernels/transfer.h"
 #include "parallel/schedule/simulate.h"
@@ -27,63 +26,16 @@ constexpr size_t kMostPrompts = 64;
                                      "; legal for a stream of " + "this model: " + legal);
 }
 
-// Keeps the pictures of a segment.
-struct Pictures final : FrameSink {
-  std::vector<Frame> frames;
-  void push(const Frame& frame) override { frames.push_back(frame); }
-  std::string finish() override { return ""; }
-};
+std::vector<int> first_ranks(int count) {
+  std::vector<int> ranks(count);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
 
-// Makes pictures of the segments' latents.
-class SegmentDecoder {
- public:
-  // `shape` is that of a segment. Where the stream shows a picture, the decoder has seen the first
-  // latents of `still` (StillLatents::video) when the first segment comes.
-  SegmentDecoder(Stream& stream, Arena& arena, Components& parts,
-                 const std::array<int64_t, 4>& shape, const StreamPicture& picture,
-                 const TensorView& still)
-      : stream_(stream), before_(pictures_of(parts, picture)), writer_(&pictures_) {
-    const VaeTraits& vae = parts.vae_model().traits;
-    DecoderSettings settings{.traits = vae,
-                             .vae = &parts.vae(stream),
-                             .latent = {shape[0], shape[2], shape[3]},
-                             .writer = &writer_};
-    settings.shown.begin = before_ + picture.dropped_pictures;
-    decoder_.emplace(stream, arena, alone_, settings);
-    const int64_t seen = picture.decoded_latents, last = std::min(seen, vae.history);
-    if (seen > 0) decoder_->resume(still.slice(1, seen - last, last), seen);
-  }
+constexpr Tag kStreamPrompt{.kind = Payload::kText, .topic = Topic::kText},
+    kStreamPicture{.kind = Payload::kLatent, .topic = Topic::kPictures};
 
-  StreamPictures decode(const Segment& segment, const TensorView& latent) {
-    const double begun_s = seconds();
-    StreamPictures out{.segment = segment, .first = decoder_->pictures() - before_};
-    decoder_->push(HostCopy(stream_, latent));
-    decoder_->finish();
-    writer_.keep();
-    out.pictures = std::exchange(pictures_.frames, {});
-    out.decode_s = seconds() - begun_s;
-    return out;
-  }
-
- private:
-  static double seconds() {
-    using Clock = std::chrono::steady_clock;
-    if (is_simulated()) return simulated_seconds();
-    return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
-  }
-  // The pictures that are made before the stream.
-  static int64_t pictures_of(Components& parts, const StreamPicture& picture) {
-    return picture.decoded_latents > 0 ? parts.vae_model().traits.frames(picture.decoded_latents)
-                                       : 0;
-  }
-
-  Stream& stream_;
-  const int64_t before_;
-  RankPlacement alone_;
-  Pictures pictures_;
-  FrameWriter writer_;
-  std::optional<VideoDecoder> decoder_;
-};
+std::atomic<int64_t> g_engines = 0;
 
 }  // namespace
 
@@ -100,10 +52,10 @@ struct StreamEngine::KeptRank {
   KeptRank(const StreamEngine& engine, Stream on, RankPlacement at)
       : stream(std::move(on)), placement(std::move(at)), parts(engine.components(placement)) {}
 
-  // Among the stream's ranks `world`, where there are several.
-  Rank equipment(Communicator* world = nullptr) {
+  // Among the stream's ranks, where there are several.
+  Rank equipment(Communicator* ranks = nullptr) {
     Rank rank(stream, arena, parts, placement);
-    rank.world = world;
+    rank.world = ranks;
     return rank;
   }
 
@@ -111,10 +63,13 @@ struct StreamEngine::KeptRank {
   Arena arena{size_t{256} << 30, stream.device()};
   RankPlacement placement;  // of the present stream
   Components parts;
+  Tensor prompt;       // of the present stream, in host memory; the first rank has it elsewhere
+  StillLatents still;  // the same of the picture
 };
 
-StreamEngine::StreamEngine(std::shared_ptr<const OpenModel> model, const StreamSettings& settings)
-    : model_(std::move(model)), settings_(settings) {
+StreamEngine::StreamEngine(std::shared_ptr<const OpenModel> model, const StreamSettings& settings,
+                           Communicator* world)
+    : model_(std::move(model)), settings_(settings), world_(world), number_(++g_engines) {
   if (const auto& stream = model_->directory.defaults.stream; stream && stream->clean_pass)
     throw Error(ErrorKind::kModel,
                 "weft.json says stream.clean_pass of this model: its blocks see the keys of a pass "
@@ -261,12 +216,35 @@ void StreamEngine::warm_up(const std::string& caption) {
 }
 
 void StreamEngine::run(const std::string& caption, const Next& next, const Take& take) {
-  signals_.clear();
-  if (hearing_) hearing_->begin_stream();
-  encode_picture();
-  const Tensor& prompt = encoded(caption);
-  if (ranks() == 1) return rank(nullptr, prompt, next, take);
-  run_ranks(ranks(), [&](Communicator& world) { rank(&world, prompt, next, take); });
+  check_ranks();
+  std::exception_ptr thrown;  // by `take`, which ends the other ranks
+  const Take watched = [&](StreamPictures&& pictures) {
+    pictures.muted = pictures.segment.epoch != epoch_;
+    try {
+      take(std::move(pictures));
+    } catch (...) {
+      thrown = std::current_exception();
+      throw;
+    }
+  };
+  try {
+    if (ranks() == 1) return lead(nullptr, caption, next, watched);
+    if (world_) return lead(world_, caption, next, watched);
+    run_ranks(ranks(), [&](Communicator& world) {
+      if (world.rank() == 0)
+        lead(&world, caption, next, watched);
+      else
+        follow(world, StreamOrder::heard(world));
+    });
+  } catch (...) {
+    shared_caption_.reset();
+    if (!thrown) thrown = std::current_exception();
+    if (world_ && ranks() > 1) {
+      broken_ = thrown;
+      is_broken_ = true;
+    }
+    std::rethrow_exception(thrown);
+  }
 }
 
 Components StreamEngine::components(const RankPlacement& placement,
@@ -287,24 +265,83 @@ size_t StreamEngine::arena_high_water() const {
 }
 
 // The placement of a rank that computes; the decoder's is that of a single one.
-RankPlacement StreamEngine::placement(Communicator* world) const {
+RankPlacement StreamEngine::placement(Communicator* ranks) const {
   const int count = settings_.layout.ranks();
-  if (count == 1 || world->rank() == count) return {};
-  if (!settings_.decodes_apart) return RankPlacement::of(*world, settings_.layout);
-  std::vector<int> computing(count);
-  std::iota(computing.begin(), computing.end(), 0);
-  return {world->group(computing, kComputingGroup), settings_.layout};
+  if (count == 1 || ranks->rank() == count) return {};
+  if (!settings_.decodes_apart) return RankPlacement::of(*ranks, settings_.layout);
+  return {ranks->group(first_ranks(count), kComputingGroup), settings_.layout};
 }
 
-// One rank of the stream.
-void StreamEngine::rank(Communicator* world, const Tensor& prompt, const Next& next,
-                        const Take& take) {
-  const int index = world ? world->rank() : 0;
+StreamEngine::KeptRank& StreamEngine::kept(int index) {
   if (!ranks_[index]) ranks_[index] = std::make_unique<KeptRank>(*this, index);
-  KeptRank& kept = *ranks_[index];
-  kept.placement = placement(world);
-  const Rank rank = kept.equipment(settings_.decodes_apart ? world : nullptr);
-  draw({rank, index, prompt, still_}, plan(), next, take);
+  return *ranks_[index];
+}
+
+// The first rank of a run.
+void StreamEngine::lead(Communicator* world, const std::string& caption, const Next& next,
+                        const Take& take) {
+  if (hearing_) hearing_->begin_stream();
+  encode_picture();
+  const Tensor& prompt = encoded(caption);
+  KeptRank& own = kept(0);
+  if (!world) {
+    draw({own.equipment(), 0, prompt, still_}, plan(), next, take);
+    return;
+  }
+  Communicator ranks = world->group(first_ranks(this->ranks()), kStreamGroup);
+  const StreamOrder order{.engine = number_,
+                          .layout = settings_.layout,
+                          .decodes_apart = settings_.decodes_apart,
+                          .prompt_rows = caption == shared_caption_ ? 0 : prompt.view()[0],
+                          .shows_anew = shown() && !shared_caption_};
+  order.tell(*world);
+  share(ranks, order, prompt, still_);
+  shared_caption_ = caption;
+  own.placement = placement(&ranks);
+  const Part part{own.equipment(settings_.decodes_apart ? &ranks : nullptr), 0, prompt, still_,
+                  &ranks};
+  std::optional<PictureReceiver> receiver;
+  if (const int decoder = plan().decoder(); decoder != 0)
+    receiver.emplace(ranks, decoder, static_cast<int>(settings_.width),
+                     static_cast<int>(settings_.height), take);
+  try {
+    draw(part, plan(), next, take);
+  } catch (const std::exception& error) {
+    ranks.abort("rank 0 failed: " + std::string(error.what()));
+    throw;
+  }
+  if (receiver) receiver->finish();
+}
+
+// Another rank of a run.
+void StreamEngine::follow(Communicator& world, const StreamOrder& order) {
+  if (world.rank() >= this->ranks()) return;
+  Communicator ranks = world.group(first_ranks(this->ranks()), kStreamGroup);
+  KeptRank& own = kept(ranks.rank());
+  const auto [channels, frames, height, width] = shape();
+  if (order.prompt_rows > 0)
+    own.prompt = Tensor(DType::kF32, {order.prompt_rows, own.parts.text_model().traits().columns});
+  if (order.shows_anew)
+    own.still = {.picture = Tensor(DType::kF32, {channels, 1, height, width}),
+                 .video = Tensor(DType::kF32, {channels, traits().motion_frames, height, width})};
+  CHECK(own.prompt, "rank", ranks.rank(), "has no prompt");
+  share(ranks, order, own.prompt, own.still);
+  own.placement = placement(&ranks);
+  draw({own.equipment(settings_.decodes_apart ? &ranks : nullptr), ranks.rank(), own.prompt,
+        own.still, &ranks},
+       plan(), {}, {});
+}
+
+void StreamEngine::follow(const StreamOrder& order) { follow(*world_, order); }
+
+// Gives the other ranks what the first one has encoded, where it is new.
+void StreamEngine::share(Communicator& ranks, const StreamOrder& order, const TensorView& prompt,
+                         const StillLatents& still) {
+  Stream host = Stream::cpu(1);
+  if (order.prompt_rows > 0) ranks.broadcast(host, kStreamPrompt, prompt, 0);
+  if (!order.shows_anew) return;
+  ranks.broadcast(host, kStreamPicture, still.picture, 0);
+  ranks.broadcast(host, kStreamPicture, still.video, 0);
 }
 
 // The segments of one rank: segments that `next` gives, and pictures that `take` gets.
@@ -317,26 +354,29 @@ class StreamEngine::Host final : public JobHost {
         take_(take),
         // Noise belongs to a frame, so that it does not depend on how the segments are cut.
         noise_(Rng::kPortable, engine.settings_.seed, with_frames(engine.shape(), kMostFrames)) {
-    if (part.index == config.decoder())
-      decoder_.emplace(part.rank.stream, part.rank.arena, part.rank.parts(), engine.shape(),
-                       engine.shown() ? *engine.shown() : StreamPicture(), part.still.video);
+    if (part.index != config.decoder()) return;
+    decoder_.emplace(part.rank.stream, part.rank.arena, part.rank.parts(), engine.shape(),
+                     engine.shown() ? *engine.shown() : StreamPicture(), part.still.video);
+    if (part.index > 0 && part.ranks) sender_.emplace(*part.ranks, part.rank.stream);
   }
   NextSegment next(int64_t number, int64_t most) override {
     return next_ ? engine_.enter(number, next_(number)) : JobHost::next(number, most);
   }
-  void signal(const Segment& segment, const TensorView& to) override {
-    if (next_)
-      engine_.take_signal(segment, to);
-    else
-      std::fill_n(to.as<float>(), to.count(), 0.0f);
+  void signal(const Segment&, const TensorView& to) override {
+    std::ranges::copy(engine_.signal_, to.as<float>());
   }
   void noise(const Segment& segment, const TensorView& to) override {
     noise_.fill(to, segment.frames.begin);
   }
   void take(const Segment& segment, const TensorView& latent) override {
     StreamPictures pictures = decoder_->decode(segment, latent);
-    pictures.muted = segment.epoch != engine_.epoch_;
-    take_(std::move(pictures));
+    if (sender_)
+      sender_->send(std::move(pictures));
+    else
+      take_(std::move(pictures));
+  }
+  void finish() {
+    if (sender_) sender_->finish();
   }
 
  private:
@@ -349,6 +389,7 @@ class StreamEngine::Host final : public JobHost {
   const Take& take_;
   const NoiseField noise_;
   std::optional<SegmentDecoder> decoder_;
+  std::optional<PictureSender> sender_;  // to the first rank, from another one
 };
 
 void StreamEngine::draw(const Part& part, const StreamPlanConfig& config, const Next& next,
@@ -369,6 +410,7 @@ void StreamEngine::draw(const Part& part, const StreamPlanConfig& config, const 
   Job job{.facts = facts, .host = host, .prompts = {text.view()}};
   job.conditions.motion = motion;
   StreamDenoiser(part.rank, settings_.dtype).run(config, job, source);
+  host.finish();
 }
 
 // Draws segments of no sound from a prompt and a picture that are not set.
@@ -455,7 +497,8 @@ std::vector<MemoryPlan> StreamEngine::memory(const std::string& caption) {
   std::vector<std::vector<int>> ranks_of;  // of each device
   std::vector<Device> devices;
   for (int rank = 0; rank < ranks(); ++rank) {
-    auto at = settings_.planned ? devices.end() : std::ranges::find(devices, device(rank));
+    const bool has_own = settings_.planned || world_;
+    auto at = has_own ? devices.end() : std::ranges::find(devices, device(rank));
     const auto index = static_cast<size_t>(at - devices.begin());
     if (at == devices.end()) {
       devices.push_back(device(rank));
@@ -509,17 +552,28 @@ NextSegment StreamEngine::enter(int64_t number, StreamSignal signal) {
   if (std::ssize(signal.rows) != rows * columns)
     refuse("the signal of block " + std::to_string(number) + ", in values,",
            std::ssize(signal.rows), std::to_string(rows) + " rows of " + std::to_string(columns));
-  const std::scoped_lock lock(mutex_);
-  signals_[number] = {std::move(signal.rows), settings_.layout.ranks()};
+  signal_ = std::move(signal.rows);
   return next;
 }
 
-void StreamEngine::take_signal(const Segment& segment, const TensorView& to) {
-  const std::scoped_lock lock(mutex_);
-  const auto found = signals_.find(segment.number);
-  CHECK(found != signals_.end(), "block", segment.number, "has no signal");
-  std::ranges::copy(found->second.rows, to.as<float>());
-  if (--found->second.takers == 0) signals_.erase(found);
+std::optional<Error> follow_streams(const std::shared_ptr<const OpenModel>& model,
+                                    const StreamSettings& settings, Communicator& world) {
+  std::unique_ptr<StreamEngine> engine;
+  int64_t number = 0;  // of the first rank's engine
+  while (true) {
+    const StreamOrder order = StreamOrder::heard(world);
+    if (order.kind == StreamOrder::Kind::kFailed) return failure_heard(world, order);
+    if (order.kind == StreamOrder::Kind::kEnd) return std::nullopt;
+    if (order.engine != number) {
+      engine.reset();
+      StreamSettings split = settings;
+      split.layout = order.layout;
+      split.decodes_apart = order.decodes_apart;
+      engine = std::make_unique<StreamEngine>(model, split, &world);
+      number = order.engine;
+    }
+    engine->follow(order);
+  }
 }
 
 }  // namespace weft

@@ -1,8 +1,12 @@
 #pragma once
 // StreamEngine: an endless stream of a model directory, from the signal of each segment to its
-// pictures. Its ranks are threads of this process: one, groups of steps (step), stages of
-// transformer blocks (layers), and where asked for one after them that only decodes. The pictures
-// are the same bits for all of these.
+// pictures. It has one rank, groups of steps (step), stages of transformer blocks (layers), ranks
+// that split tokens and heads (ulysses), and where asked for one after them that only decodes. The
+// pictures are the same bits for all of these. The ranks are threads of this process, or processes,
+// of which the first one draws streams, and the others follow it. Both exchange the same messages:
+// an order before each run (stream_order.h), the prompt's rows and the picture's latents where they
+// are new, what the plan says (parallel/schedule/stream_plan.h), and the pictures
+// (picture_messages.h).
 //
 // An interruption begins a new epoch. Segments that were begun in an earlier one are computed to
 // their end, so that the keys that later segments see are whole, and their pictures are muted: at
@@ -12,10 +16,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,8 +31,9 @@
 #include "engine/planning/forecast.h"
 #include "engine/sampling/noise.h"
 #include "engine/schedules/stream_denoiser.h"
+#include "engine/session/stream_order.h"
 #include "engine/session/stream_picture.h"
-#include "io/media/frame.h"
+#include "engine/session/stream_pictures.h"
 #include "kernels/dry_run.h"
 
 namespace weft {
@@ -45,8 +51,10 @@ struct StreamSettings {
   int credits = 2;
   Layout layout{};  // its axes are step and layers
   bool decodes_apart = false;
-  std::vector<Device> devices{};  // of the ranks, by turns; empty: the CPU
-  // The most that a stream may take of each of them; empty: what is free.
+  // Devices of the ranks, by turns; empty: the CPU. In a process that is a rank it is that rank's.
+  std::vector<Device> devices{};
+  // The most that a stream may take of each of them; empty: what is free. In a process that is a
+  // rank it is that rank's share.
   std::vector<uint64_t> memory_limits{};
   // A device of each rank, which need not be present, for memory() and simulated() alone.
   std::optional<DeviceTraits> planned{};
@@ -65,14 +73,6 @@ struct StreamSignal {
   bool last = false;  // no segment follows
 };
 
-struct StreamPictures {
-  Segment segment{};
-  int64_t first = 0;    // the index of the first picture in the stream
-  bool muted = false;   // an interruption came after the segment had begun
-  double decode_s = 0;  // the time that decoding took
-  std::vector<Frame> pictures{};
-};
-
 // Width and height of a model's streams are multiples of these, in pixels.
 std::array<int64_t, 2> stream_size_multiples(const ModelDirectory& model);
 
@@ -84,8 +84,10 @@ struct StreamSegmentTime {
 
 class StreamEngine {
  public:
-  // Throws Error(kUsage) where a setting is not legal for the model. Loads no weights.
-  StreamEngine(std::shared_ptr<const OpenModel> model, const StreamSettings& settings);
+  // Throws Error(kUsage) where a setting is not legal for the model. Loads no weights. The ranks
+  // are the first ones of `world`, which are processes; null: they are threads that run() starts.
+  StreamEngine(std::shared_ptr<const OpenModel> model, const StreamSettings& settings,
+               Communicator* world = nullptr);
   ~StreamEngine();
 
   // A segment of so many latent frames without a sound.
@@ -96,11 +98,18 @@ class StreamEngine {
 
   // Runs a stream until `next` says that no segment follows, and its last picture has been taken.
   // `next` is called on the first rank's thread with the number of the next segment that has
-  // frames; it may wait, and then the pipeline stands still. `take` is called on the decoder's
-  // thread, in order. Throws what they throw. Only one stream runs at a time.
+  // frames; it may wait, and then the pipeline stands still. `take` is called in order, on the same
+  // thread where the first rank decodes, else on another one. Throws what they throw. Only one
+  // stream runs at a time. Of several engines over one world, the newest that has run draws.
   using Next = std::function<StreamSignal(int64_t number)>;
-  using Take = std::function<void(StreamPictures&&)>;
+  using Take = TakePictures;
   void run(const std::string& caption, const Next& next, const Take& take);
+  // Takes part in a run of the first rank's, in another process.
+  void follow(const StreamOrder& order);
+  // Throws what has ended a run over processes, after which there are no others.
+  void check_ranks() const {
+    if (is_broken_) std::rethrow_exception(broken_);
+  }
 
   // Mutes the segments that have begun. Any thread may call it.
   void interrupt() { ++epoch_; }
@@ -111,7 +120,8 @@ class StreamEngine {
   Device device(int rank) const;
   // The plans of the devices, each for all of its ranks together, by dry runs. Loads nothing.
   std::vector<MemoryPlan> memory(const std::string& caption);
-  // Draws so many segments of no sound on a simulated machine. Loads nothing.
+  // Draws so many segments of no sound on a simulated machine, up to their pictures on the rank
+  // that decodes. Loads nothing.
   std::vector<StreamSegmentTime> simulated(const std::string& caption, const Machine& machine,
                                            int segments);
   size_t arena_high_water() const;  // of all ranks so far, and of hearing
@@ -122,17 +132,13 @@ class StreamEngine {
   bool takes_sound() const { return model_->directory.chunks.any(); }
 
  private:
-  struct Signal {
-    std::vector<float> rows;
-    int takers;  // ranks that have not copied it yet
-  };
   struct KeptRank;  // what a rank keeps from one stream to the next
   const TransformerTraits& traits() const { return model_->directory.expert(0).traits(); }
   const StreamPicture* shown() const;  // null: streams show no picture
   void check_picture() const;
   Components components(const RankPlacement& placement,
                         const std::optional<DeviceTraits>& device = {}) const;
-  RankPlacement placement(Communicator* world) const;
+  RankPlacement placement(Communicator* ranks) const;
   Sampler sampler() const;
   std::array<int64_t, 4> shape() const;
   const Tensor& encoded(const std::string& caption);
@@ -145,8 +151,9 @@ class StreamEngine {
     int index;  // among all ranks of the stream
     TensorView prompt;
     const StillLatents& still;
+    Communicator* ranks = nullptr;  // where the decoder sends the pictures
   };
-  // Without `next` it draws segments of no sound.
+  // Without `next` the first rank draws segments of no sound.
   void draw(const Part& part, const StreamPlanConfig& config, const Next& next, const Take& take);
   class Host;
   void draw_blank(const Rank& on, int rank, const std::string& caption, int segments,
@@ -155,19 +162,32 @@ class StreamEngine {
                     ComponentBytes& to) const;
   void add_bytes(const std::string& caption, int rank, ComponentBytes& to);
   uint64_t available(int rank) const;
-  void rank(Communicator* world, const Tensor& prompt, const Next& next, const Take& take);
+  KeptRank& kept(int index);
+  void lead(Communicator* world, const std::string& caption, const Next& next, const Take& take);
+  void follow(Communicator& world, const StreamOrder& order);
+  static void share(Communicator& ranks, const StreamOrder& order, const TensorView& prompt,
+                    const StillLatents& still);
   NextSegment enter(int64_t number, StreamSignal signal);
-  void take_signal(const Segment& segment, const TensorView& to);
 
   const std::shared_ptr<const OpenModel> model_;
   const StreamSettings settings_;
+  Communicator* const world_;                     // of processes, or null
+  const int64_t number_;                          // counts engines
   std::vector<std::unique_ptr<KeptRank>> ranks_;  // each is made by its thread
-  std::map<std::string, Tensor> prompts_;         // encoded captions
-  StillLatents still_;                            // of the picture, in host memory
-  std::optional<StreamHearing> hearing_;          // used by the first rank's thread
   std::atomic<uint32_t> epoch_ = 0;
-  std::mutex mutex_;                   // guards the member below
-  std::map<int64_t, Signal> signals_;  // of segments under way, by number
+  // The rest is used by the first rank's thread.
+  std::map<std::string, Tensor> prompts_;      // encoded captions
+  StillLatents still_;                         // of the picture, in host memory
+  std::optional<std::string> shared_caption_;  // whose rows all ranks have
+  std::optional<StreamHearing> hearing_;
+  std::vector<float> signal_;  // of the segment that enters
+  std::exception_ptr broken_;
+  std::atomic<bool> is_broken_ = false;  // `broken_` is set
 };
+
+// Follows the engines that the first rank of `world` makes, with the same model and settings but
+// for the split, until it dismisses the others. Returns the error that ended its work, if any.
+std::optional<Error> follow_streams(const std::shared_ptr<const OpenModel>& model,
+                                    const StreamSettings& settings, Communicator& world);
 
 }  // namespace weft

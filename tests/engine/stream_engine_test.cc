@@ -12,6 +12,7 @@
 #include "tests/engine/stream_pictures.h"
 #include "tests/io/io_testing.h"
 #include "tests/io/media_testing.h"
+#include "tests/parallel/stream_byte_formulas.h"
 #include "tests/support/error_of.h"
 
 namespace weft::test {
@@ -95,6 +96,10 @@ TEST(StreamEngine, AnInterruptionMutesTheBlocksThatHaveBegun) {
   EXPECT_LE(muted, engine.plan().under_way());
 }
 
+void full_at_the_second_block(StreamPictures&& pictures) {
+  if (pictures.segment.number == 2) throw Error(ErrorKind::kOutput, "the disk is full");
+}
+
 TEST(StreamEngine, WhatEndsACallbackEndsTheStream) {
   for (const bool apart : {false, true}) {
     StreamSettings split = engine_settings();
@@ -102,13 +107,88 @@ TEST(StreamEngine, WhatEndsACallbackEndsTheStream) {
     split.decodes_apart = apart;
     StreamEngine engine(model(), split);
     const auto next = [](int64_t number) { return segments_of(number, -1); };
-    EXPECT_THROW(engine.run("a", next,
-                            [](StreamPictures&& pictures) {
-                              if (pictures.segment.number == 2)
-                                throw Error(ErrorKind::kOutput, "the disk is full");
-                            }),
-                 Error);
+    expect_error(ErrorKind::kOutput, "the disk is full",
+                 [&] { engine.run("a", next, full_at_the_second_block); });
+    // The next stream begins anew.
+    int64_t blocks = 0;
+    engine.run(
+        "a", [](int64_t number) { return segments_of(number, 3); },
+        [&](StreamPictures&&) { ++blocks; });
+    EXPECT_EQ(blocks, 3);
   }
+}
+
+// Every rank of a world, as processes have them: the first one draws with engines of several
+// splits, and the others follow it. Late messages change nothing.
+TEST(StreamEngine, RanksOfAWorldFollowTheFirst) {
+  const auto draw = [](StreamEngine& engine, const std::string& caption) {
+    std::vector<StreamPictures> out;
+    engine.run(
+        caption, [](int64_t number) { return segments_of(number, 3); },
+        [&](StreamPictures&& pictures) { out.push_back(std::move(pictures)); });
+    return out;
+  };
+  StreamEngine alone(model(), engine_settings());
+  const std::vector<StreamPictures> red = draw(alone, "a red ball"), blue = draw(alone, "blue");
+  ASSERT_NE(red[1].pictures[0].rgb, blue[1].pictures[0].rgb);
+  for (const LocalOptions& local :
+       {LocalOptions{}, {.rendezvous = true}, {.delay_seed = 1}, {.delay_seed = 2}})
+    run_ranks(
+        3,
+        [&](Communicator& world) {
+          if (world.rank() > 0) {
+            EXPECT_FALSE(follow_streams(model(), engine_settings(), world));
+            const int64_t frames =
+                world.counters().sent[static_cast<size_t>(Payload::kFrames)].bytes;
+            // As the decoder of two of the splits, or of one; each has three runs of 17 pictures.
+            EXPECT_EQ(frames, 3 * (world.rank() == 1 ? 2 : 1) * picture_sent_bytes(17, 32, 32));
+            return;
+          }
+          for (const auto& [steps, layers, ulysses, apart] : {std::tuple{2, 1, 1, false},
+                                                              {1, 1, 1, false},
+                                                              {1, 1, 2, false},
+                                                              {1, 2, 1, false},
+                                                              {2, 1, 1, true}}) {
+            StreamSettings split = engine_settings();
+            split.layout = StreamRun::split(steps, layers, ulysses);
+            split.decodes_apart = apart;
+            StreamEngine engine(model(), split, &world);
+            const std::string text = to_string(split.layout) + (apart ? " and a decoder" : "");
+            for (const auto& [caption, wanted] :
+                 {std::pair{"a red ball", &red}, {"a red ball", &red}, {"blue", &blue}})
+              expect_same_pictures(draw(engine, caption), *wanted, text + ", " + caption);
+          }
+          dismiss_streams(world, nullptr);
+        },
+        local);
+}
+
+// The other ranks learn why the first one's work has ended, between two runs and in one.
+TEST(StreamEngine, RanksOfAWorldEndWithTheFirst) {
+  run_ranks(2, [](Communicator& world) {
+    const Error told(ErrorKind::kMedia, "the sound has no end");
+    if (world.rank() == 0) return dismiss_streams(world, &told);
+    const std::optional<Error> heard = follow_streams(model(), engine_settings(), world);
+    ASSERT_TRUE(heard);
+    EXPECT_EQ(heard->kind(), told.kind());
+    EXPECT_STREQ(heard->what(), told.what());
+  });
+  expect_error(ErrorKind::kComm, "rank 0 failed: the disk is full", [] {
+    run_ranks(2, [](Communicator& world) {
+      if (world.rank() > 0) {
+        follow_streams(model(), engine_settings(), world);
+        FAIL() << "the run ended";
+      }
+      StreamSettings split = engine_settings();
+      split.layout = StreamRun::split(2);
+      StreamEngine engine(model(), split, &world);
+      const auto next = [](int64_t number) { return segments_of(number, -1); };
+      for (int run = 0; run < 2; ++run)
+        expect_error(ErrorKind::kOutput, "the disk is full",
+                     [&] { engine.run("a", next, full_at_the_second_block); });
+      expect_error(ErrorKind::kOutput, "the disk is full", [&] { engine.check_ranks(); });
+    });
+  });
 }
 
 TEST(StreamEngine, IllegalSettingsAreNamed) {

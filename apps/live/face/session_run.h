@@ -10,12 +10,13 @@
 namespace weft {
 
 // Runs the segments of a session until it ends, and hands it their pictures; an error fails the
-// session. With a TurnToken it is called for whoever has the token, and runs one turn: turns do not
-// see each other. A row of the model's signal holds the rows of a latent frame's pictures, one
-// after the other; a model that hears gets the sound of the segment instead.
-// SessionConfig::in_engine segments are under way at most; StreamPlanConfig::under_way() keep the
-// engine full. While a layer ring has segments, it never waits for sound, because they go round
-// with those that follow; hollow segments take the place of these.
+// session, and where ranks are processes every later one (StreamEngine::check_ranks). With a
+// TurnToken it is called for whoever has the token, and runs one turn: turns do not see each other.
+// A row of the model's signal holds the rows of a latent frame's pictures, one after the other; a
+// model that hears gets the sound of the segment instead. SessionConfig::in_engine segments are
+// under way at most; StreamPlanConfig::under_way() keep the engine full. While a layer ring has
+// segments, it never waits for sound, because they go round with those that follow; hollow segments
+// take the place of these.
 void run_session(StreamEngine& engine, const std::string& caption, Session& session);
 
 // Speaks a sound: one thread reads it in pieces, one runs the engine, and this one calls `take`

@@ -31,7 +31,7 @@ struct Avatar {
 
  private:
   static StreamSettings settings_of(const Flags& flags, DType dtype, const OpenModel& model) {
-    Ranks ranks = stream_ranks(flags);
+    Ranks ranks = stream_threads(flags);
     StreamSettings settings = stream_settings(flags, ranks, model);
     take_devices(flags, ranks, settings);
     settings.dtype = dtype;
