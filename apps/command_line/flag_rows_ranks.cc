@@ -172,8 +172,9 @@ constexpr FlagSpec kRanks[] = {
      .value = "NAME|CIDR",
      .fallback = "all that other hosts may reach",
      .is_default = false,
-     .help = "where ranks are processes: the network interface, or the range of addresses, at which "
-             "the first rank waits for the others' heartbeats, as eth0 or 10.0.0.0/8",
+     .help =
+         "where ranks are processes: the network interface, or the range of addresses, at which "
+         "the first rank waits for the others' heartbeats, as eth0 or 10.0.0.0/8",
      .commands = kGenerate | kBatch | kComplete | kVerify,
      .level = kAdvanced},
     {.name = "ring-balance",

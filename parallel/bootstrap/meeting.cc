@@ -143,7 +143,7 @@ int connect_once(const MeetingPoint& point, std::string& reason) {
 
 // Listens at the point's port: on the loopback where the point is there, else on every address of
 // this host, because its name may mean another one here.
-int listen_at(const MeetingPoint& point, int ranks) {
+int listen_at_point(const MeetingPoint& point, int ranks) {
   sockaddr_in6 at{};
   at.sin6_family = AF_INET6;
   at.sin6_port = htons(static_cast<uint16_t>(point.port));
@@ -228,7 +228,7 @@ struct Meeting::Impl {
   // --- the first rank ---
 
   void await_newcomers() {
-    listener = listen_at(point, ranks);
+    listener = listen_at_point(point, ranks);
     while (std::count(sockets.begin() + 1, sockets.end(), -1) > 0) {
       std::vector<pollfd> watched{{.fd = listener, .events = POLLIN, .revents = 0}};
       for (const Newcomer& newcomer : newcomers)
