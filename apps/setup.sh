@@ -16,7 +16,7 @@ optional=(libopenmpi-dev openmpi-bin libucx-dev)  # Without them ranks are threa
 for group in "$@"; do
   case $group in
     tests)
-      packages+=(libgtest-dev libboost-context-dev clang-format python3 python3-jsonschema iproute2 espeak-ng
+      packages+=(libgtest-dev libboost-context-dev clang-format python3 python3-jsonschema python3-yaml iproute2 espeak-ng
         python3-websockets curl openssl)
       optional+=(chromium chromium-driver python3-selenium)  # Without them the pages' test is skipped.
       ;;

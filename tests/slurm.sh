@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Draws batches with apps/batch/array.sbatch on a Slurm of its own: on one node, on two, with a
-# task that USR1 stops, and with the loss of a node. Every job is drawn once. Exits with 77 where
-# root or Slurm (apps/setup.sh slurm) is missing.
+# On a Slurm of its own: draws batches with apps/deploy/array.sbatch, on one node, on two, with a task
+# that USR1 stops, and with the loss of a node, where every job is drawn once; and draws a clip by a
+# job of two nodes, with PMIx over MPI and without over UCX, whose frames are those of one rank.
+# Exits with 77 where root or Slurm (apps/setup.sh slurm) is missing.
 # usage: slurm.sh WEFT
 set -u
 weft=$(realpath "$1")
@@ -33,11 +34,14 @@ await() {
 }
 
 # Starts a controller and so many nodes. Each node is a PID namespace: it ends with its first
-# process, as a machine that loses its power does.
+# process, as a machine that loses its power does. In its mount namespace it has a folder for
+# temporary files of its own, because Slurm's PMIx makes folders of the same names on all nodes, and
+# the nodes' names are this host's.
 start_cluster() {
   local node
   SECONDS=0
-  mkdir "$folder/state"
+  mkdir "$folder/state" "$folder/tmp"
+  { cat /etc/hosts; echo "127.0.0.1 $(seq -s " " -f "n%g" "$1")"; } > "$folder/hosts"
   {
     echo "ClusterName=weft"
     echo "SlurmctldHost=$(hostname)(127.0.0.1)"
@@ -58,6 +62,7 @@ start_cluster() {
     echo "SlurmdPidFile=$folder/slurmd.%n.pid"
     echo "SlurmdLogFile=$folder/slurmd.%n.log"
     echo "SlurmdSpoolDir=$folder/spool.%n"
+    echo "TmpFS=$folder/tmp"
     echo "SlurmdTimeout=10"
     echo "KillWait=2"
     echo "ReturnToService=2"
@@ -71,7 +76,9 @@ start_cluster() {
   controller=$!
   nodes=()
   for node in $(seq "$1"); do
-    unshare --pid --fork --mount-proc --kill-child slurmd -D -N "n$node" > "$folder/n$node.out.log" 2>&1 &
+    mkdir "$folder/tmp.n$node"
+    TMPDIR=$folder/tmp unshare --pid --fork --mount-proc --kill-child bash -c \
+      'mount --bind "$TMPDIR.$1" "$TMPDIR" && mount --bind "${TMPDIR%/*}/hosts" /etc/hosts && exec slurmd -D -N "$1"' node "n$node" > "$folder/n$node.out.log" 2>&1 &
     nodes+=($!)
   done
   await "$1 idle nodes" 30 nodes_are_idle "$1"
@@ -79,8 +86,7 @@ start_cluster() {
 nodes_are_idle() { [ "$(sinfo --noheader --Node --states=idle | wc -l)" = "$1" ]; }
 
 stop_cluster() {
-  kill -9 $controller "${nodes[@]}" 2> /dev/null
-  wait 2> /dev/null
+  { kill -9 $controller "${nodes[@]}"; wait; } 2> /dev/null
   rm -rf "${folder:?}"/*
 }
 
@@ -93,7 +99,7 @@ queue() {
     echo "{\"id\":\"job-$i\",\"prompt\":\"ball $i\",\"seed\":$i}"
   done > "$folder/jobs.jsonl"
   job=$(cd "$folder" && PATH=$folder/bin:$PATH sbatch --parsable --cpus-per-task=1 --array=0-3 \
-    "$root/apps/batch/array.sbatch" "$folder/jobs.jsonl" --model "$root/tests/golden/pipeline_t2v/model" \
+    "$root/apps/deploy/array.sbatch" "$folder/jobs.jsonl" --model "$root/tests/golden/pipeline_t2v/model" \
     --threads 1 --size 32x16 --num-frames 5 --steps 200 --checkpoint-every 0 --progress none \
     -o "$folder/clips/")
 }
@@ -155,4 +161,28 @@ await "work of task $task" 120 is_amid_work "$task"
 await "task $task in the queue again" 120 eval '[ "$(restarts $task)" = 1 ]'
 check 1
 stop_cluster
+
+# Draws a clip by apps/deploy/ranks.sbatch on two nodes; its frames must be those of one rank.
+# usage: draw_by_a_step KIND_OF_MPI FLAGS
+draw_by_a_step() {
+  local clip=(--model "$root/models/pocket" --prompt "a big red ball" --size 64x64 --num-frames 9 --steps 4 --seed 1
+    --dtype f32 --threads 1 --progress none)
+  mkdir -p "$folder/bin"
+  ln -sf "$weft" "$folder/bin/weft"
+  "$weft" generate "${clip[@]}" -o "$folder/one.mp4" > "$folder/one" 2> "$folder/one.log"
+  # shellcheck disable=SC2086
+  WEFT_SRUN_MPI=$1 PATH=$folder/bin:$PATH timeout 120 sbatch --wait --cpus-per-task=1 --output="$folder/step" \
+    apps/deploy/ranks.sbatch "${clip[@]}" $2 -o "$folder/step.mp4" > "$folder/sbatch.log" 2>&1 ||
+    fault "sbatch ended with $?: $(tail -n 3 "$folder/sbatch.log" "$folder/step")"
+  [ -n "$(frames_of one)" ] && [ "$(frames_of step)" = "$(frames_of one)" ] ||
+    fault "frames '$(frames_of step)', of one rank '$(frames_of one)'"
+  echo "$case: $SECONDS s"
+}
+frames_of() { sed -n 's/.*[.]mp4 \([0-9a-f]\{64\}\) .*/\1/p' "$folder/$1"; }
+for kind in pmix none; do
+  case="a step of two nodes, --mpi=$kind"
+  start_cluster 2
+  draw_by_a_step $kind "--layout layers=2 --text-ranks 1 --vae-ranks 1"
+  stop_cluster
+done
 exit $((faults > 0))
