@@ -16,7 +16,6 @@
 
 #include "kernels/check.h"
 #include "parallel/bootstrap/frames.h"
-#include "parallel/bootstrap/listener.h"
 
 namespace weft {
 
@@ -236,7 +235,7 @@ struct Meeting::Impl {
       const int left = milliseconds_to(limit);
       if (left == 0) fail_without_the_missing();
       poll(watched.data(), watched.size(), left);
-      for (int one; (one = accept_connection(listener)) >= 0;)
+      for (int one; (one = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;)
         newcomers.emplace_back().socket = one;
       newcomers.remove_if([&](Newcomer& newcomer) { return greeted(newcomer); });
     }
