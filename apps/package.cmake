@@ -51,7 +51,7 @@ if(OMPI_FOUND)
   list(APPEND weft_recommended openmpi-bin)  # mpirun, for ranks that are processes
 endif()
 if(UCX_FOUND)
-  list(APPEND weft_development libucx-dev)
+  list(APPEND weft_recommended libucx0)  # for processes without mpirun
 endif()
 list(JOIN weft_recommended ", " CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS)
 list(JOIN weft_development ", " weft_development)

@@ -119,10 +119,15 @@ HealthCheck mpi_check() {
 }
 
 HealthCheck ucx_check() {
-  return {
-      .name = "ucx",
-      .detail = ucx_built() ? ucx_library() : "not built: processes without mpirun are no ranks",
-      .remedy = {}};
+  HealthCheck check{.name = "ucx", .detail = {}, .remedy = {}};
+  try {
+    check.detail = ucx_built() ? ucx_library() : "not built: processes without mpirun are no ranks";
+  } catch (const Error& error) {
+    check.health = Health::kWarn;
+    check.detail = error.what();
+    check.remedy = "apt-get install libucx0, for jobs of processes without mpirun";
+  }
+  return check;
 }
 
 // Measures how fast up to 1 GiB of a model's weights is read.

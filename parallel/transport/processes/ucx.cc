@@ -1,13 +1,12 @@
 #include "parallel/transport/processes/ucx.h"
 
-#include <ucp/api/ucp.h>
-
 #include <chrono>
 #include <string>
 #include <vector>
 
 #include "kernels/check.h"
 #include "parallel/bootstrap/meeting.h"
+#include "parallel/transport/processes/ucx_api.h"
 
 namespace weft {
 
@@ -16,7 +15,8 @@ namespace {
 constexpr std::chrono::seconds kCloseTime{1};  // for all connections together
 
 void check_ucx(ucs_status_t status, const std::string& call) {
-  if (status != UCS_OK) throw Error(ErrorKind::kComm, call + ": " + ucs_status_string(status));
+  if (status != UCS_OK)
+    throw Error(ErrorKind::kComm, call + ": " + UcxApi::get().status_string(status));
 }
 
 // The messages of one worker. A tag is the sender and the lane: UCX keeps the order of messages of
@@ -30,21 +30,22 @@ class UcxMessages final : public PointToPoint {
       peers_[peer].owner = this;
     }
     ucp_config_t* config = nullptr;  // of the UCX_ variables
-    check_ucx(ucp_config_read(nullptr, nullptr, &config), "ucp_config_read");
+    check_ucx(ucx_.config_read(nullptr, nullptr, &config), "ucp_config_read");
     ucp_params_t wanted{};
     wanted.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
     wanted.features = UCP_FEATURE_TAG;
     wanted.estimated_num_eps = peers_.size();
-    const ucs_status_t status = ucp_init(&wanted, config, &context_);
-    ucp_config_release(config);
+    const ucs_status_t status =
+        ucx_.init_version(UCP_API_MAJOR, UCP_API_MINOR, &wanted, config, &context_);
+    ucx_.config_release(config);
     check_ucx(status, "ucp_init");
     ucp_worker_params_t threads{};
     threads.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
     threads.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-    check_ucx(ucp_worker_create(context_, &threads, &worker_), "ucp_worker_create");
+    check_ucx(ucx_.worker_create(context_, &threads, &worker_), "ucp_worker_create");
     ucp_worker_attr_t given{};
     given.field_mask = UCP_WORKER_ATTR_FIELD_THREAD_MODE;
-    check_ucx(ucp_worker_query(worker_, &given), "ucp_worker_query");
+    check_ucx(ucx_.worker_query(worker_, &given), "ucp_worker_query");
     if (given.thread_mode == UCS_THREAD_MODE_SINGLE)
       throw Error(ErrorKind::kComm, "this UCX cannot be called from several threads in turn");
   }
@@ -52,9 +53,9 @@ class UcxMessages final : public PointToPoint {
   std::string address() const {
     ucp_address_t* address = nullptr;
     size_t bytes = 0;
-    check_ucx(ucp_worker_get_address(worker_, &address, &bytes), "ucp_worker_get_address");
+    check_ucx(ucx_.worker_get_address(worker_, &address, &bytes), "ucp_worker_get_address");
     const std::string text(reinterpret_cast<const char*>(address), bytes);
-    ucp_worker_release_address(worker_, address);
+    ucx_.worker_release_address(worker_, address);
     return text;
   }
   void set_addresses(const std::vector<std::string>& addresses) {
@@ -65,34 +66,34 @@ class UcxMessages final : public PointToPoint {
   int size() const override { return static_cast<int>(peers_.size()); }
 
   Request send(int peer, Lane lane, const void* data, int64_t bytes) override {
-    return request_of(ucp_tag_send_nbx(connected(peers_[peer]), data, static_cast<size_t>(bytes),
-                                       tag_of(rank_, lane), &of_host_memory()),
+    return request_of(ucx_.tag_send_nbx(connected(peers_[peer]), data, static_cast<size_t>(bytes),
+                                        tag_of(rank_, lane), &of_host_memory()),
                       "ucp_tag_send_nbx");
   }
 
   Request receive(int peer, Lane lane, void* data, int64_t bytes) override {
-    return request_of(ucp_tag_recv_nbx(worker_, data, static_cast<size_t>(bytes),
-                                       tag_of(peer, lane), ~ucp_tag_t{0}, &of_host_memory()),
+    return request_of(ucx_.tag_recv_nbx(worker_, data, static_cast<size_t>(bytes),
+                                        tag_of(peer, lane), ~ucp_tag_t{0}, &of_host_memory()),
                       "ucp_tag_recv_nbx");
   }
 
   void progress() override {
-    while (ucp_worker_progress(worker_) > 0) continue;
+    while (ucx_.worker_progress(worker_) > 0) continue;
     if (!lost_.empty()) throw Error(ErrorKind::kComm, lost_);
   }
 
   bool finished(Request& request) override {
     if (!request) return true;
-    const ucs_status_t status = ucp_request_check_status(request);
+    const ucs_status_t status = ucx_.request_check_status(request);
     if (status == UCS_INPROGRESS) return false;
-    ucp_request_free(request);
+    ucx_.request_free(request);
     request = nullptr;
     check_ucx(status, lost_.empty() ? "a message of UCX" : lost_);
     return true;
   }
 
   void cancel(Request& request) override {
-    ucp_request_cancel(worker_, request);
+    ucx_.request_cancel(worker_, request);
     await(request);
   }
 
@@ -103,12 +104,12 @@ class UcxMessages final : public PointToPoint {
     at_once.flags = UCP_EP_CLOSE_FLAG_FORCE;
     for (Peer& peer : peers_) {
       if (!peer.endpoint) continue;
-      const ucs_status_ptr_t closing = ucp_ep_close_nbx(peer.endpoint, &at_once);
+      const ucs_status_ptr_t closing = ucx_.ep_close_nbx(peer.endpoint, &at_once);
       Request request = UCS_PTR_IS_PTR(closing) ? closing : nullptr;
       await(request);
     }
-    ucp_worker_destroy(worker_);
-    ucp_cleanup(context_);
+    ucx_.worker_destroy(worker_);
+    ucx_.cleanup(context_);
   }
 
  private:
@@ -143,7 +144,7 @@ class UcxMessages final : public PointToPoint {
     std::string& line = peer.owner->lost_;
     if (line.empty())
       line = "UCX's connection to rank " + std::to_string(peer.rank) +
-             " broke: " + ucs_status_string(status);
+             " broke: " + UcxApi::get().status_string(status);
   }
 
   ucp_ep_h connected(Peer& peer) {
@@ -154,7 +155,7 @@ class UcxMessages final : public PointToPoint {
     wanted.address = reinterpret_cast<const ucp_address_t*>(peer.address.data());
     wanted.err_mode = UCP_ERR_HANDLING_MODE_PEER;
     wanted.err_handler = {.cb = on_lost, .arg = &peer};
-    check_ucx(ucp_ep_create(worker_, &wanted, &peer.endpoint),
+    check_ucx(ucx_.ep_create(worker_, &wanted, &peer.endpoint),
               "UCX finds no way to rank " + std::to_string(peer.rank) +
                   " (UCX_TLS and UCX_NET_DEVICES limit what it tries)");
     return peer.endpoint;
@@ -162,13 +163,14 @@ class UcxMessages final : public PointToPoint {
 
   void await(Request& request) {
     const auto limit = std::chrono::steady_clock::now() + kCloseTime;
-    while (request && ucp_request_check_status(request) == UCS_INPROGRESS &&
+    while (request && ucx_.request_check_status(request) == UCS_INPROGRESS &&
            std::chrono::steady_clock::now() < limit)
-      ucp_worker_progress(worker_);
-    if (request) ucp_request_free(request);
+      ucx_.worker_progress(worker_);
+    if (request) ucx_.request_free(request);
     request = nullptr;
   }
 
+  const UcxApi& ucx_ = UcxApi::get();
   int rank_;
   std::vector<Peer> peers_;  // never resized: endpoints know their places
   ucp_context_h context_ = nullptr;
@@ -179,7 +181,7 @@ class UcxMessages final : public PointToPoint {
 }  // namespace
 
 bool ucx_built() { return true; }
-std::string ucx_library() { return std::string("UCX ") + ucp_get_version_string(); }
+std::string ucx_library() { return std::string("UCX ") + UcxApi::get().get_version_string(); }
 
 ProcessMessages make_ucx_messages(const Launch& launch, const MeetingPoint& point) {
   const auto meeting = std::make_shared<Meeting>(launch.rank, launch.ranks, point);

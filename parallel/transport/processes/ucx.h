@@ -12,7 +12,7 @@ namespace weft {
 
 // True where this build has UCX.
 bool ucx_built();
-// "UCX 1.13.1"; "" where this build has none.
+// "UCX 1.13.1"; "" where this build has none. Error(kUsage) where its libraries are missing.
 std::string ucx_library();
 
 // Meets the other ranks at the point. Error(kComm) where they do not come within a minute;
