@@ -33,31 +33,13 @@ std::vector<std::string> visible_identities() {
   return identities;
 }
 
-// Gathers on every rank the texts of all.
-std::vector<std::string> gather_texts(const Ranks& ranks, std::string own) {
-  std::vector<std::string> texts(ranks.count);
-  on_ranks(ranks, [&](Communicator& world) {
-    Stream stream = Stream::cpu(1);
-    std::vector<int64_t> sizes(ranks.count);
-    std::vector<TensorView> views;
-    sizes[world.rank()] = static_cast<int64_t>(own.size());
-    for (int64_t& size : sizes) views.push_back({&size, DType::kI64, {1}});
-    world.all_gather_v(stream, {.topic = Topic::kCheck}, views[world.rank()], views);
-    for (int rank = 0; rank < ranks.count; ++rank) {
-      texts[rank] = rank == world.rank() ? own : std::string(sizes[rank], '\0');
-      views[rank] = {texts[rank].data(), DType::kU8, {sizes[rank]}};
-    }
-    world.all_gather_v(stream, {.topic = Topic::kCheck, .hop = 1}, views[world.rank()], views);
-  });
-  return texts;
-}
-
 // Gathers on every rank the devices that each rank sees.
 std::vector<VisibleDevices> gather_devices(const Ranks& ranks, int rank_here) {
+  // "RANK_HERE identity\nidentity\n..." per rank
   std::string own = std::to_string(rank_here) + "\n";
   for (const std::string& identity : visible_identities()) own += identity + "\n";
   std::vector<VisibleDevices> all;
-  for (const std::string& text : gather_texts(ranks, own)) {
+  for (const std::string& text : gathered_texts(ranks, own)) {
     std::vector<std::string> lines = split(text, '\n');
     all.push_back({.rank_here = std::atoi(lines.front().c_str()), .identities = {}});
     all.back().identities.assign(lines.begin() + 1, lines.end());
@@ -68,7 +50,7 @@ std::vector<VisibleDevices> gather_devices(const Ranks& ranks, int rank_here) {
 // The CPUs of this process, with the number of the job's processes that share them.
 std::vector<CpuPool> shared_cpus(const Ranks& ranks) {
   std::vector<CpuPool> pools = cpu_pools();
-  count_processes(pools, gather_texts(ranks, pool_keys(pools)));
+  count_processes(pools, gathered_texts(ranks, pool_keys(pools)));
   return pools;
 }
 
@@ -192,6 +174,25 @@ std::vector<std::string> agreed_texts(const Ranks& ranks,
     }
   });
   if (failed >= 0) throw AgreedError(static_cast<ErrorKind>(failed), texts.front());
+  return texts;
+}
+
+std::vector<std::string> gathered_texts(const Ranks& ranks, const std::string& own) {
+  if (!ranks.processes) return {own};
+  std::vector<std::string> texts(ranks.count);
+  on_ranks(ranks, [&](Communicator& world) {
+    Stream stream = Stream::cpu(1);
+    std::vector<int64_t> sizes(ranks.count);
+    std::vector<TensorView> views;
+    sizes[world.rank()] = static_cast<int64_t>(own.size());
+    for (int64_t& size : sizes) views.push_back({&size, DType::kI64, {1}});
+    world.all_gather_v(stream, {.topic = Topic::kCheck}, views[world.rank()], views);
+    for (int rank = 0; rank < ranks.count; ++rank) {
+      texts[rank] = rank == world.rank() ? own : std::string(sizes[rank], '\0');
+      views[rank] = {texts[rank].data(), DType::kU8, {sizes[rank]}};
+    }
+    world.all_gather_v(stream, {.topic = Topic::kCheck, .hop = 1}, views[world.rank()], views);
+  });
   return texts;
 }
 

@@ -54,6 +54,9 @@ class AgreedError : public Error {
 std::vector<std::string> agreed_texts(const Ranks& ranks,
                                       const std::function<std::vector<std::string>()>& make);
 
+// Returns the texts of all processes, by their rank, in every process.
+std::vector<std::string> gathered_texts(const Ranks& ranks, const std::string& own);
+
 // The threads of each rank: --threads, or its share of the CPUs that the job was given.
 ThreadCount thread_count(const Flags& flags, const Ranks& ranks = {});
 int threads_per_rank(const Flags& flags, const Ranks& ranks = {});

@@ -206,7 +206,8 @@ std::string refuse_steps(const Layout& layout, const LayoutLimits& limits) {
     if (layout[axis] > 1 && axis != Axis::kUlysses)
       return std::string(to_string(axis)) + "=" + std::to_string(layout[axis]) +
              " splits the keys of a stream's blocks, which a window needs whole; legal: 1 (step, "
-             "layers, tensor and ulysses split a stream)";
+             "layers" +
+             (limits.whole_width ? "" : ", tensor") + " and ulysses split a stream)";
   if (layout[Axis::kUlysses] > 1 && layout[Axis::kLayers] > 1)
     return "ulysses=" + std::to_string(layout[Axis::kUlysses]) +
            " beside layers=" + std::to_string(layout[Axis::kLayers]) +

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "apps/batch/batch_log.h"
@@ -12,6 +13,7 @@
 #include "apps/generate/job_runner.h"
 #include "apps/generate/progress.h"
 #include "apps/generate/resume.h"
+#include "io/legal.h"
 #include "io/sha256.h"
 #include "io/text/utf8.h"
 #include "io/writable.h"
@@ -77,7 +79,7 @@ class Batch {
       conclude(own_ids, ids);
       throw;
     }
-    return conclude(own_ids, ids) > 0 ? 1 : 0;
+    return broadcast_from_root(runner_.ranks(), conclude(own_ids, ids)) > 0 ? 1 : 0;
   }
 
  private:
@@ -278,7 +280,7 @@ class Batch {
                                         {{"framehash", result.framehash},
                                          {"frames", result.frames},
                                          {"seconds", result.earlier_seconds + result.seconds}});
-          log_->add_result(line);
+          keep(line);
           if (!flags_.on("json"))
             std::printf("%s %s %.2f\n", done.drawing.path.c_str(), result.framehash.c_str(),
                         result.seconds);
@@ -296,9 +298,22 @@ class Batch {
                             {"message", error.what()}}}};
           std::fprintf(stderr, "weft: %s failed: %s\n", printable(id).c_str(),
                        printable(error.what()).c_str());
-          log_->add_error(line);
+          keep(line);
           print(line);
         });
+    for (const std::string& lines : gathered_texts(runner_.ranks(), log_ ? "" : unkept_))
+      for (const std::string& line : split(lines, '\n'))
+        if (log_ && !line.empty()) keep(parse_json(line, "a line of another process"));
+  }
+
+  // Only the first process keeps account; the others tell it their lines at the end.
+  void keep(const Json& line) {
+    if (!log_)
+      unkept_ += line.dump() + "\n";
+    else if (line.at("error").is_null())
+      log_->add_result(line);
+    else
+      log_->add_error(line);
   }
 
   const Flags& flags_;
@@ -309,6 +324,7 @@ class Batch {
   std::vector<BatchJob> jobs_;
   JobRunner runner_;
   std::unique_ptr<BatchLog> log_;  // in the first process alone
+  std::string unkept_;             // elsewhere, lines that it does not know yet
 };
 
 }  // namespace

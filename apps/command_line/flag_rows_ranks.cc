@@ -175,7 +175,7 @@ constexpr FlagSpec kRanks[] = {
      .help =
          "where ranks are processes: the network interface, or the range of addresses, at which "
          "the first rank waits for the others' heartbeats, as eth0 or 10.0.0.0/8",
-     .commands = kGenerate | kBatch | kComplete | kVerify,
+     .commands = kGenerate | kBatch | kComplete | kVerify | kStream,
      .level = kAdvanced},
     {.name = "ring-balance",
      .fallback = "zigzag",

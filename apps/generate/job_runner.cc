@@ -153,6 +153,7 @@ struct JobRunner::Work {
   const Drawings& drawings;
   const ResultListener& on_result;
   const FailureListener& on_failure;
+  int pass;                      // numbers the passes, from which replicas take drawings
   std::vector<size_t> pending;   // the drawings of a pass; later passes leave out what is over
   std::vector<char> over;        // drawn or failed; each is written by its replica's root
   std::mutex mutex;              // guards the member below
@@ -206,13 +207,14 @@ class JobRunner::Team {
  private:
   void serve(JobRunner& runner, Communicator& world) {
     try {
-      runner.on_rank(world, [&](Generator& mine, int replica, bool root) {
-        for (uint64_t turn = 1; Work* work = await(turn); ++turn) {
-          runner.run_jobs(*work, mine, replica, root);
-          const std::lock_guard lock(mutex_);
-          if (--left_ == 0) changed_.notify_all();
-        }
-      });
+      runner.on_rank(world,
+                     [&](Generator& mine, const NextDrawing& next, const RankPlacement& placement) {
+                       for (uint64_t turn = 1; Work* work = await(turn); ++turn) {
+                         runner.run_jobs(*work, mine, next, placement);
+                         const std::lock_guard lock(mutex_);
+                         if (--left_ == 0) changed_.notify_all();
+                       }
+                     });
     } catch (...) {
       end();
       throw;
@@ -346,6 +348,7 @@ void JobRunner::draw(const Drawings& drawings, const ResultListener& on_result,
   Work work{.drawings = drawings,
             .on_result = on_result,
             .on_failure = on_failure,
+            .pass = 0,
             .pending = {},
             .over = std::vector<char>(drawings.all.size()),
             .mutex = {},
@@ -353,20 +356,22 @@ void JobRunner::draw(const Drawings& drawings, const ResultListener& on_result,
   const auto pass = [&] {
     if (ranks_.alone()) {
       const auto recorded = profiling_.record(0);
-      run_jobs(work, generator_, 0, true);
+      run_jobs(work, generator_, [taken = int64_t{0}](int) mutable { return taken++; }, {});
     } else if (planned_) {
       run_on_team(work);
     } else {
       on_ranks(ranks_, [&](Communicator& world) {
-        on_rank(world, [&](Generator& mine, int replica, bool root) {
-          run_jobs(work, mine, replica, root);
-        });
+        on_rank(world,
+                [&](Generator& mine, const NextDrawing& next, const RankPlacement& placement) {
+                  run_jobs(work, mine, next, placement);
+                });
       });
     }
   };
   profiling_.around(about, [&] {
     do {
       work.failed.reset();
+      work.pass = ++passes_;
       work.pending.clear();
       for (size_t i = 0; i < work.over.size(); ++i)
         if (!work.over[i]) work.pending.push_back(i);
@@ -390,42 +395,74 @@ void JobRunner::run_on_team(Work& work) {
 }
 
 // Makes the generator of a rank and runs it as a part of its replica.
-void JobRunner::on_rank(Communicator& world,
-                        const std::function<void(Generator&, int, bool)>& run) {
+void JobRunner::on_rank(Communicator& world, const OnRank& run) {
   const auto recorded = profiling_.record(world.rank());
-  RankPlacement placement = RankPlacement::of(world, layout_);
-  const bool root = placement.root();
-  const int replica = world.rank() / placement.ranks();
+  const RankPlacement placement = RankPlacement::of(world, layout_);
   GeneratorOptions own = options_;
   own.device = device_of(flags_, ranks_, world.rank());
-  Generator mine(model_, own, std::move(placement));
-  run(mine, replica, root);
+  Generator mine(model_, own, placement);
+  const auto next = [&world](int pass) {
+    const std::optional<int64_t> number = world.transport().take_number(pass);
+    CHECK(number, "the transport has no counter");
+    return *number;
+  };
+  run(mine, next, placement);
   profiling_.gather(world);
 }
 
-// Runs every data-parallel replica's share of the drawings.
-void JobRunner::run_jobs(Work& work, Generator& mine, int replica, bool root) {
-  const auto replicas = static_cast<size_t>(layout_[Axis::kData]);
-  for (size_t i = replica; i < work.pending.size(); i += replicas) {
-    const size_t index = work.pending[i];
-    const Drawing& drawing = work.drawings.all[index];
+// Draws as a part of a replica until nothing is left.
+void JobRunner::run_jobs(Work& work, Generator& mine, const NextDrawing& next,
+                         const RankPlacement& placement) {
+  const bool root = placement.root();
+  for (;;) {
+    const int64_t number = mine.broadcast_from_root(root ? next(work.pass) : 0);
+    if (number >= std::ssize(work.pending)) return;
+    const size_t index = work.pending[number];
     try {
-      const bool may_be_there = root && work.drawings.several && !flags_.on("overwrite") &&
-                                flags_.text("resume") != "never";
-      const bool done = mine.broadcast_from_root(may_be_there && complete(mine, drawing));
-      if (done && root)
-        std::fprintf(stderr, "weft: %s is complete\n", printable(drawing.path).c_str());
-      else if (!done && root)
-        draw_one(work, mine, drawing);
-      else if (!done) {
-        profiling_.restart();
-        mine.run(drawing.spec.request, nullptr, joining(flags_, work.drawings.stop));
-      }
+      run_job(work, mine, index, root);
     } catch (...) {
-      work.fail(index);
-      throw;
+      const Error error = current_error();
+      const bool ends_all = error.kind() == ErrorKind::kStopped || error.kind() == ErrorKind::kComm;
+      if (!work.on_failure || !placement.alone() || ends_all) {
+        work.fail(index);
+        throw;
+      }
+      work.on_failure(index, error);
     }
     if (root) work.over[index] = true;
+  }
+}
+
+// All ranks of the replica learn whether the root could begin the drawing. A failure until then is
+// that of the drawing alone.
+void JobRunner::run_job(Work& work, Generator& mine, size_t index, bool root) {
+  enum Verdict : int64_t { kComplete, kDraw, kFailed };
+  const Drawing& drawing = work.drawings.all[index];
+  std::unique_ptr<Attempt> attempt;
+  std::exception_ptr failed;
+  if (root) {
+    try {
+      const bool may_be_there =
+          work.drawings.several && !flags_.on("overwrite") && flags_.text("resume") != "never";
+      if (!may_be_there || !complete(mine, drawing)) attempt = begin(work, mine, drawing);
+    } catch (...) {
+      failed = std::current_exception();
+      if (!work.on_failure) throw;
+    }
+  }
+  const auto verdict = mine.broadcast_from_root(failed ? kFailed : attempt ? kDraw : kComplete);
+  if (verdict == kDraw) {
+    if (root) return draw_one(work, mine, *attempt);
+    profiling_.restart();
+    mine.run(drawing.spec.request, nullptr, joining(flags_, work.drawings.stop));
+  } else if (root && verdict == kComplete) {
+    std::fprintf(stderr, "weft: %s is complete\n", printable(drawing.path).c_str());
+  } else if (root) {
+    try {
+      std::rethrow_exception(failed);
+    } catch (...) {
+      work.on_failure(index, current_error());
+    }
   }
 }
 
@@ -460,40 +497,60 @@ std::unique_ptr<FrameSink> JobRunner::sink_of(const Generator& generator, const 
                              *length);
 }
 
+struct JobRunner::Attempt {
+  const Drawing& drawing;
+  const OutputNames names;
+  std::string sidecar_before;
+  RunOptions options;
+  std::unique_ptr<FrameSink> sink;
+  std::optional<ProgressPrinter> printer{};
+};
+
 // The file names are claimed before anything is computed, and nothing half-written stays.
-void JobRunner::draw_one(const Work& work, Generator& generator, const Drawing& drawing) {
+std::unique_ptr<JobRunner::Attempt> JobRunner::begin(const Work& work, Generator& generator,
+                                                     const Drawing& drawing) {
   const Request& request = drawing.spec.request;
-  const bool with_sidecar = !flags_.on("no-metadata");
-  const OutputNames names = output_names(drawing.path);
-  const std::string sidecar_before = sidecar_path(drawing.path);
-  const Overwrite overwrite = flags_.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
   const Drawings& drawings = work.drawings;
-  RunOptions options = joining(flags_, drawings.stop);
+  if (flags_.on("keep-latents")) check_kept_latents(flags_, request);
+  std::unique_ptr<Attempt> attempt(new Attempt{.drawing = drawing,
+                                               .names = output_names(drawing.path),
+                                               .sidecar_before = sidecar_path(drawing.path),
+                                               .options = joining(flags_, drawings.stop),
+                                               .sink = {}});
+  const OutputNames& names = attempt->names;
+  RunOptions& options = attempt->options;
   options.resume = left_by_earlier_run(flags_, generator, request, names);
-  const std::unique_ptr<FrameSink> sink = sink_of(generator, drawing, options.resume.get());
+  attempt->sink = sink_of(generator, drawing, options.resume.get());
   if (request.audio.given() && file_ending(drawing.path) != ".mp4" && informative(flags_))
     std::fprintf(stderr, "weft: warning: %s has no sound; a name that ends in .mp4 gives it one\n",
                  printable(drawing.path).c_str());
-  ProgressPrinter printer(drawings.listener ? ProgressMode::kNone : progress_mode(flags_),
-                          job_name(drawing.path));
-  printer.show_previews(preview_path(flags_, drawing.path, drawings.several, request.frames));
-  if (flags_.on("keep-latents")) check_kept_latents(flags_, request);
   const std::optional<double> seconds = checkpoint_seconds(flags_);
   if (keeps_latent(request)) options.latents_path = names.latents;
   if (seconds) options.checkpoint_path = names.checkpoint;
   options.checkpoint_seconds = seconds.value_or(0);
   options.notes = resume_notes(flags_, generator,
                                drawings.several ? std::span(drawings.all) : std::span(&drawing, 1));
-  options.listener = drawings.listener ? drawings.listener : &printer;
-  Finished done{
-      .drawing = drawing,
-      .result = {},
-      .profile = nullptr,
-      .upload = upload_,
-      .cut = drawings.listener ? generator_.prompt_cut(request.prompt) : checked_prompt(request)};
+  attempt->printer.emplace(drawings.listener ? ProgressMode::kNone : progress_mode(flags_),
+                           job_name(drawing.path));
+  attempt->printer->show_previews(
+      preview_path(flags_, drawing.path, drawings.several, request.frames));
+  options.listener = drawings.listener ? drawings.listener : &*attempt->printer;
+  return attempt;
+}
+
+void JobRunner::draw_one(const Work& work, Generator& generator, Attempt& attempt) {
+  const Drawing& drawing = attempt.drawing;
+  const Request& request = drawing.spec.request;
+  const OutputNames& names = attempt.names;
+  Finished done{.drawing = drawing,
+                .result = {},
+                .profile = nullptr,
+                .upload = upload_,
+                .cut = work.drawings.listener ? generator_.prompt_cut(request.prompt)
+                                              : checked_prompt(request)};
   profiling_.restart();
   try {
-    done.result = generator.run(request, sink.get(), options);
+    done.result = generator.run(request, attempt.sink.get(), attempt.options);
   } catch (const Error& error) {
     const std::string advice = resume_advice(flags_, ranks_, names);
     if (error.kind() == ErrorKind::kUsage || advice.empty()) throw;
@@ -505,12 +562,13 @@ void JobRunner::draw_one(const Work& work, Generator& generator, const Drawing& 
   done.profile = profiling_.result();
   if (const auto length = segment_frames(flags_, request.fps))
     done.segments = (done.result.frames + *length - 1) / *length;
-  if (with_sidecar) {
+  if (!flags_.on("no-metadata")) {
+    const Overwrite overwrite = flags_.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
     write_sidecar(names.sidecar, flags_, generator, done, overwrite);
-    if (sidecar_before != names.sidecar) fs::remove(sidecar_before);
+    if (attempt.sidecar_before != names.sidecar) fs::remove(attempt.sidecar_before);
   }
   drop_leftovers(flags_, names);
-  printer.finish();
+  attempt.printer->finish();
   work.on_result(done);
 }
 

@@ -57,9 +57,10 @@ class JobRunner {
   // Error(kUsage).
   void arrange(const std::vector<Drawing>& drawings);
 
-  // Draws all. The drawings of one command are `several`: those that are complete are not drawn
-  // again, and each checkpoint resumes all. Without `on_failure` a failure ends all; with it the
-  // next one goes on, unless the ranks are processes.
+  // Draws all; a replica that is done with one takes the next. The drawings of one command are
+  // `several`: those that are complete are not drawn again, and each checkpoint resumes all. The
+  // listeners are called in the process of the replica's root. Without `on_failure` a failure ends
+  // all; with it the next one goes on, unless it comes within a drawing of several processes.
   struct Drawings {
     std::vector<Drawing> all;
     bool several = false;
@@ -71,7 +72,7 @@ class JobRunner {
             const FailureListener& on_failure = nullptr);
 
   // From now on the ranks, which are threads, keep their weights between calls of draw() under one
-  // layout. A failure or a stop releases them.
+  // layout. A stop, and a failure within a drawing of several ranks, releases them.
   void keep_ranks();
 
   // Warns of prompts that the text encoder does not read to their end; returns the prompt's cut.
@@ -82,10 +83,17 @@ class JobRunner {
   class Team;   // ranks that wait for calls of draw()
   Layout layout_for(const Drawing& first, const LayoutLimits& limits);
   GeneratorOptions planned_options() const;
-  void on_rank(Communicator& world, const std::function<void(Generator&, int, bool)>& run);
+  // The number of the next drawing of a pass, which no other replica gets.
+  using NextDrawing = std::function<int64_t(int pass)>;
+  using OnRank = std::function<void(Generator&, const NextDrawing&, const RankPlacement&)>;
+  void on_rank(Communicator& world, const OnRank& run);
   void run_on_team(Work& work);
-  void run_jobs(Work& work, Generator& mine, int replica, bool root);
-  void draw_one(const Work& work, Generator& generator, const Drawing& drawing);
+  void run_jobs(Work& work, Generator& mine, const NextDrawing& next,
+                const RankPlacement& placement);
+  void run_job(Work& work, Generator& mine, size_t index, bool root);
+  struct Attempt;  // one drawing, whose names are claimed
+  std::unique_ptr<Attempt> begin(const Work& work, Generator& generator, const Drawing& drawing);
+  void draw_one(const Work& work, Generator& generator, Attempt& attempt);
   std::unique_ptr<FrameSink> sink_of(const Generator& generator, const Drawing& drawing,
                                      const Checkpoint* left) const;
 
@@ -100,6 +108,7 @@ class JobRunner {
   std::optional<LayoutChoice> choice_;
   MemoryPlan plan_;
   UploadForecast upload_;
+  int passes_ = 0;                           // of all calls of draw(), the same on all ranks
   std::optional<GeneratorOptions> planned_;  // with keep_ranks(): the memory that was free then
   std::unique_ptr<Team> team_;               // last, because its threads use the members above
 };

@@ -388,7 +388,7 @@ JobSchedule Generator::whole_schedule(const Request& request) const {
   return {plan_denoise(config), denoise_rules(config)};
 }
 
-bool Generator::broadcast_from_root(bool value) {
+int64_t Generator::broadcast_from_root(int64_t value) {
   const Tag tag{.kind = Payload::kControl, .topic = Topic::kJob};
   return impl_->placement.broadcast_from_root(impl_->stream, tag, value);
 }

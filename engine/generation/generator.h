@@ -60,7 +60,7 @@ class Generator {
   JobSchedule whole_schedule(const Request& request) const;
 
   // Returns the root's value on every rank; all ranks must call it.
-  bool broadcast_from_root(bool value);
+  int64_t broadcast_from_root(int64_t value);
 
   // Runs one job. Throws Error(kMemory) before anything is loaded if the plan does not fit. `sink`
   // receives the frames on a thread of its own while the decoder runs; null: frames are only

@@ -10,7 +10,9 @@
 #include <cstdio>
 #include <deque>
 #include <limits>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -39,7 +41,17 @@ std::string seconds_text(const char* format, double seconds) {
 
 constexpr int kFirstClockSamples = 8;  // before the constructor returns
 
-enum class Opcode : int32_t { kHello, kBeat, kClock, kFailure, kReady, kAllReady, kGoodbye };
+enum class Opcode : int32_t {
+  kHello,
+  kBeat,
+  kClock,
+  kFailure,
+  kReady,
+  kAllReady,
+  kTake,    // asks for the next number of a series
+  kNumber,  // answers
+  kGoodbye
+};
 
 struct ControlMessage {
   Opcode opcode = Opcode::kBeat;
@@ -47,7 +59,8 @@ struct ControlMessage {
   uint64_t token = 0;   // the job's; a connection without it is dropped
   int64_t sent_ns = 0;  // by the sender's clock
   int64_t echo_ns = 0;  // kClock: sent_ns of the beat it answers
-  char text[992] = {};
+  int64_t number = 0;   // kTake: the series
+  char text[984] = {};
 };
 
 struct PeerConnection {
@@ -89,6 +102,9 @@ struct ControlPlane::Impl {
   std::string failed, to_fail;
   bool ready = false, all_ready = false;  // guarded by the lock; see await_all()
   ClockOffset offset;                     // guarded by the lock; to the first rank's clock
+  std::map<int64_t, int64_t> numbers;     // guarded by the lock; of the first rank, by series
+  // Guarded by the lock: of a call of take_number() on another rank.
+  std::optional<int64_t> wanted_series, taken;
   std::condition_variable changed;
   std::atomic<bool> leaving{false};
   std::thread thread;
@@ -114,6 +130,35 @@ struct ControlPlane::Impl {
     ControlMessage answer = make_message(Opcode::kClock, "");
     answer.echo_ns = beat.sent_ns;
     (void)send(link.socket, &answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+
+  int64_t next_number(int64_t series) {
+    const std::lock_guard guard(lock);
+    return numbers[series]++;
+  }
+
+  void answer_number(const PeerConnection& link, int64_t series) {
+    ControlMessage answer = make_message(Opcode::kNumber, "");
+    answer.number = next_number(series);
+    (void)send(link.socket, &answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+
+  void learn_number(int64_t number) {
+    const std::lock_guard guard(lock);
+    taken = number;
+    changed.notify_all();
+  }
+
+  void ask_number() {
+    std::optional<int64_t> series;
+    {
+      const std::lock_guard guard(lock);
+      series.swap(wanted_series);
+    }
+    if (!series) return;
+    ControlMessage out = make_message(Opcode::kTake, "");
+    out.number = *series;
+    (void)send(links[0].socket, &out, sizeof out, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 
   void learn_clock(const ControlMessage& answer) {
@@ -167,6 +212,8 @@ struct ControlPlane::Impl {
       ++ready_peers;
     }
     if (in.opcode == Opcode::kAllReady) set_all_ready();
+    if (in.opcode == Opcode::kTake && rank == 0) answer_number(link, in.number);
+    if (in.opcode == Opcode::kNumber) learn_number(in.number);
     if (in.opcode == Opcode::kGoodbye) link.left = true;
     if (in.opcode == Opcode::kFailure) fail_job(in.text);
     return true;
@@ -266,6 +313,7 @@ struct ControlPlane::Impl {
         check_silence();
       }
       check_all_ready();
+      ask_number();
       if (since(last_beat) >= settings.beat_s) {
         last_beat = Clock::now();
         send_beat();
@@ -318,6 +366,16 @@ void ControlPlane::await_all() {
   impl_->ready = true;
   impl_->changed.wait(guard, [this] { return impl_->all_ready || !impl_->failed.empty(); });
   if (!impl_->failed.empty()) throw Error(ErrorKind::kComm, impl_->failed);
+}
+
+int64_t ControlPlane::take_number(int series) {
+  if (impl_->rank == 0) return impl_->next_number(series);
+  std::unique_lock guard(impl_->lock);
+  impl_->taken.reset();
+  impl_->wanted_series = series;
+  impl_->changed.wait(guard, [this] { return impl_->taken || !impl_->failed.empty(); });
+  if (!impl_->failed.empty()) throw Error(ErrorKind::kComm, impl_->failed);
+  return *impl_->taken;
 }
 
 int64_t ControlPlane::job_clock_ns() const {

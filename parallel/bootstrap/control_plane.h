@@ -48,6 +48,8 @@ class ControlPlane {
   void await_all();
   // Ends the job with `line` on every rank.
   void fail(const std::string& line);
+  // Transport::take_number(). Error(kComm) where the job has failed.
+  int64_t take_number(int series);
   // The first rank's clock, as every rank knows it from the heartbeats: within half the fastest
   // round trip. Clocks of different hosts have nothing else in common.
   int64_t job_clock_ns() const;

@@ -8,6 +8,7 @@
 #include <deque>
 #include <exception>
 #include <list>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -84,6 +85,8 @@ struct World {
   std::mutex abort_lock;
   std::string why;  // read where `aborted` is set
   std::atomic<bool> aborted{false};
+  std::mutex numbers_lock;
+  std::map<int, int64_t> numbers;    // how many of a series have been taken
   std::atomic<int> under_way{0};     // what the courier carries
   std::unique_ptr<Courier> courier;  // declared last: its thread uses the members above
 
@@ -369,6 +372,11 @@ class LocalTransport final : public Transport {
   }
 
   std::optional<int64_t> job_clock_ns() const override { return steady_clock_ns(); }
+
+  std::optional<int64_t> take_number(int series) override {
+    const std::lock_guard guard(world_->numbers_lock);
+    return world_->numbers[series]++;
+  }
 
   void abort(std::string_view why) noexcept override {
     without_throwing([&] { world_->end_with(std::string(why)); });

@@ -75,6 +75,10 @@ struct Transport : std::enable_shared_from_this<Transport> {
   // (Steady clocks of different hosts have nothing in common.)
   virtual std::optional<int64_t> job_clock_ns() const { return std::nullopt; }
 
+  // The next number of a series of the job, from 0, which no other call on any rank gets: the first
+  // rank counts, whatever it computes meanwhile. nullopt where the transport has no such counter.
+  virtual std::optional<int64_t> take_number(int) { return std::nullopt; }
+
   // Ends every rank's present and future waits with Error(kComm) carrying `why`. The first call of
   // the job wins. Safe from any thread.
   virtual void abort(std::string_view why) noexcept = 0;
@@ -105,6 +109,7 @@ class TransportDecorator : public Transport {
     inner_->watch(std::move(recorder));
   }
   std::optional<int64_t> job_clock_ns() const override { return inner_->job_clock_ns(); }
+  std::optional<int64_t> take_number(int series) override { return inner_->take_number(series); }
   void abort(std::string_view why) noexcept override { inner_->abort(why); }
 
  protected:

@@ -251,31 +251,70 @@ TEST_F(Batch, RanksGoOnAfterAFailure) {
   EXPECT_TRUE(log("results.jsonl").contains("c"));
 }
 
-// A failure ends ranks that are processes. Every run draws first what has not failed, and then what
-// failed the longest time ago, so that the next runs come to every job; the manifest is there.
-TEST_F(Batch, ProcessesEndAtAFailureAndTheNextRunsGoOn) {
+std::string mpi_batch(const std::string& jobs, const std::string& out, const std::string& more) {
+  return "mpirun --allow-run-as-root --oversubscribe -n 2 " + std::string(WEFT_BINARY) + " batch " +
+         jobs + kFlags + more + " -o " + out + " >/dev/null 2>&1";
+}
+
+// The first process has the lines of all, and no job is drawn twice.
+TEST_F(Batch, ProcessesGoOnAfterAFailure) {
+  if (std::system("mpirun --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun";
+  std::string text;
+  for (int i = 0; i < 12; ++i) {
+    json job{{"id", std::to_string(i)}, {"prompt", "ball " + std::to_string(i)}};
+    if (i % 5 == 1) job["output"] = "taken/{id}.png";
+    text += job.dump() + "\n";
+  }
+  jobs(text);
+  for (const char* layout : {"--layout data=2", "--layout ring=2"}) {
+    fs::remove_all(path("out"));
+    fs::create_directories(path("out"));
+    std::ofstream(path("out/taken")) << "no folder";
+    EXPECT_NE(std::system(mpi_batch(path("jobs.jsonl"), path("out/"), layout).c_str()), 0);
+    EXPECT_EQ(log("results.jsonl").size(), 9u) << layout;
+    EXPECT_EQ(log("errors.jsonl").size(), 3u) << layout;
+    EXPECT_EQ(log("errors.jsonl").at("11").at("error").at("code"), "output");
+    EXPECT_EQ(manifest().at("request_counts"),
+              (json{{"total", 12}, {"completed", 9}, {"failed", 3}}));
+    EXPECT_TRUE(leftovers().empty());
+  }
+  // A replica that is a process of its own draws on where a job fails within its drawing, too.
+  jobs(
+      "{\"id\":\"a\",\"prompt\":\"x\",\"size\":\"512x512\"}\n{\"id\":\"b\",\"prompt\":\"y\"}\n"
+      "{\"id\":\"c\",\"prompt\":\"z\"}\n");
+  fs::remove_all(path("out"));
+  EXPECT_NE(
+      std::system(mpi_batch(path("jobs.jsonl"), path("out/"), "--layout data=2 --memory-limit 12M")
+                      .c_str()),
+      0);
+  EXPECT_EQ(log("results.jsonl").size(), 2u);
+  EXPECT_EQ(log("errors.jsonl").at("a").at("error").at("code"), "memory");
+}
+
+// A failure within a drawing ends the processes that share it. Every run draws first what has not
+// failed, and then what failed the longest time ago, so that the next runs come to every job; the
+// manifest is there.
+TEST_F(Batch, ProcessesEndAtAFailureOfADrawingAndTheNextRunsGoOn) {
   if (std::system("mpirun --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun";
   jobs(
-      "{\"id\":\"a\",\"prompt\":\"x\",\"output\":\"taken/a.png\"}\n"
-      "{\"id\":\"b\",\"prompt\":\"y\",\"output\":\"taken-too/b.png\"}\n"
+      "{\"id\":\"a\",\"prompt\":\"x\",\"size\":\"512x512\"}\n"
+      "{\"id\":\"b\",\"prompt\":\"y\",\"size\":\"256x256\"}\n"
       "{\"id\":\"c\",\"prompt\":\"z\"}\n");
-  fs::create_directories(path("out"));
-  for (const char* name : {"out/taken", "out/taken-too"}) std::ofstream(path(name)) << "no folder";
-  const std::string command = "mpirun --allow-run-as-root --oversubscribe -n 2 " +
-                              std::string(WEFT_BINARY) + " batch " + path("jobs.jsonl") + kFlags +
-                              "--layout ring=2 -o " + path("out/") + " >/dev/null 2>&1";
-  EXPECT_NE(std::system(command.c_str()), 0);
+  const auto command = [&](const std::string& limit) {
+    return mpi_batch(path("jobs.jsonl"), path("out/"), "--layout ring=2 --memory-limit " + limit);
+  };
+  EXPECT_NE(std::system(command("12M").c_str()), 0);
   EXPECT_TRUE(log("results.jsonl").empty());
   EXPECT_EQ(log("errors.jsonl").size(), 1u);
   EXPECT_EQ(manifest().at("state"), "in_progress");
-  EXPECT_NE(std::system(command.c_str()), 0);  // b fails
+  EXPECT_NE(std::system(command("12M").c_str()), 0);  // b fails
   EXPECT_EQ(log("errors.jsonl").size(), 2u);
-  EXPECT_NE(std::system(command.c_str()), 0);  // c is drawn, a fails again
+  EXPECT_NE(std::system(command("12M").c_str()), 0);  // c is drawn, a fails again
   EXPECT_EQ(log("errors.jsonl").size(), 2u);
   EXPECT_TRUE(log("results.jsonl").contains("c"));
   EXPECT_EQ(manifest().at("state"), "completed");
-  fs::remove(path("out/taken-too"));
-  EXPECT_NE(std::system(command.c_str()), 0);  // b is drawn although a, before it, fails still
+  EXPECT_NE(std::system(command("24M").c_str()),
+            0);  // b is drawn although a, before it, fails still
   EXPECT_TRUE(log("results.jsonl").contains("b"));
   EXPECT_EQ(manifest().at("request_counts"), (json{{"total", 3}, {"completed", 2}, {"failed", 1}}));
   EXPECT_TRUE(leftovers().empty());

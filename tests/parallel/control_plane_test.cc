@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -217,6 +218,36 @@ TEST(ControlPlane, TheWorkOfAMessageDoesNotGrowWithTheRanks) {
     for (auto& plane : planes) threads.emplace_back([&plane] { plane.reset(); });
     for (std::thread& thread : threads) thread.join();
   }
+}
+
+// Ranks that are threads take numbers at the same time; each is given to one of them.
+TEST(ControlPlane, NumbersOfASeriesAreEachTakenOnce) {
+  constexpr int kRanks = 5, kSeries = 2;
+  constexpr int64_t kTaken = 6;  // by each rank
+  std::string text;
+  const auto share = [&](const std::string& given) { return given.empty() ? text : text = given; };
+  const ControlReports reports{.last_operation = {},
+                               .warning = {},
+                               .failure = [](const std::string& line) { ADD_FAILURE() << line; },
+                               .stuck = {}};
+  std::vector<std::unique_ptr<ControlPlane>> planes;
+  for (int rank = 0; rank < kRanks; ++rank)
+    planes.push_back(std::make_unique<ControlPlane>(rank, kRanks, "lo", share, reports, kQuick));
+  for (int series = 0; series < kSeries; ++series) {
+    std::vector<int64_t> numbers(kRanks * kTaken);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < kRanks; ++rank)
+      threads.emplace_back([&, rank] {
+        for (int64_t i = 0; i < kTaken; ++i)
+          numbers[rank * kTaken + i] = planes[rank]->take_number(series);
+      });
+    for (std::thread& thread : threads) thread.join();
+    std::ranges::sort(numbers);
+    for (int64_t i = 0; i < kRanks * kTaken; ++i) EXPECT_EQ(numbers[i], i);
+  }
+  std::vector<std::thread> threads;
+  for (auto& plane : planes) threads.emplace_back([&plane] { plane->await_all(), plane.reset(); });
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(ControlPlane, SilenceOfASetTimeEndsTheJobOrNone) {

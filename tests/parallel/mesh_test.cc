@@ -202,6 +202,11 @@ TEST(Layout, StepsNeedAStreamAndNoSplitOfItsKeys) {
             "step=3,ulysses=2,tensor=2");
   EXPECT_TRUE(contains(layout_fault("layers=2,ulysses=2", 4, limits), "ulysses=2 beside layers=2"));
   expect_refused_beside("=2 splits the keys of a stream's blocks", limits, {"ring", "token_ring"});
+  EXPECT_TRUE(contains(layout_fault("ring=2", 2, limits),
+                       "legal: 1 (step, layers, tensor and ulysses split a stream)"));
+  limits.whole_width = true;
+  EXPECT_TRUE(contains(layout_fault("ring=2", 2, limits),
+                       "legal: 1 (step, layers and ulysses split a stream)"));
 }
 
 TEST(SequenceMap, ClipsAreWholeFrames) {

@@ -413,6 +413,10 @@ std::optional<int64_t> MessageTransport::job_clock_ns() const {
   return impl_->control->job_clock_ns();
 }
 
+std::optional<int64_t> MessageTransport::take_number(int series) {
+  return impl_->control->take_number(series);
+}
+
 void MessageTransport::finish() {
   Impl& impl = *impl_;
   {

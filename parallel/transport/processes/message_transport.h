@@ -52,6 +52,7 @@ class MessageTransport final : public Transport {
   int64_t held_bytes() const override;
   void watch(std::shared_ptr<const FlightRecorder> recorder) override;
   std::optional<int64_t> job_clock_ns() const override;
+  std::optional<int64_t> take_number(int series) override;
   void abort(std::string_view why) noexcept override;
 
   // Ends the library in good order; all ranks call it. Error(kComm) where the job has failed.
