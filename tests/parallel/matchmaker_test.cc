@@ -316,7 +316,8 @@ TEST(Matchmaker, AStrangerIsDropped) {
   Recorder recorder, stranger;
   matchmaker->join(0, recorder);
   const auto wrong = [&](const std::string&) {
-    return address.substr(0, address.find(' ', address.find(' ') + 1)) + " 12345 ";
+    const size_t token = address.find(' ');  // of "addresses token greeting"
+    return address.substr(0, token) + " 12345" + address.substr(address.find(' ', token + 1));
   };
   auto from_outside = connect_matchmaker(0, 1, "lo", 5, note, wrong);
   from_outside->join(0, stranger);
