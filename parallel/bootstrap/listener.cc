@@ -214,8 +214,9 @@ Connection connect_to_listener(const std::string& text, double seconds) {
       candidates.push_back(std::move(*candidate));
   if (candidates.empty())
     throw Error(ErrorKind::kComm, "rank 0's text '" + text + "' names no address");
-  words.get();  // the blank before the rest
-  std::getline(words, out.rest, '\0');
+  // The rest follows after a blank and may be bytes of any kind.
+  if (const auto after = words.tellg(); after >= 0 && after < std::ssize(text))
+    out.rest = text.substr(static_cast<size_t>(after) + 1);
   do {
     for (Candidate& candidate : candidates) {
       if (candidate.hopeless) continue;

@@ -164,6 +164,8 @@ TEST(Addresses, EveryOfferedAddressAnswers) {
     begin = end + 1;
   }
   seconds_of_connecting(text + " id  of a job\n", greeter.listener.token, "id  of a job\n");
+  const std::string bytes("a\0b\n\0", 5);
+  seconds_of_connecting(text + " " + bytes, greeter.listener.token, bytes);
 }
 
 TEST(Addresses, DeadAndWrongAddressesAreLeftAfterASecond) {
