@@ -188,7 +188,7 @@ void refuse_foreign_launcher(const Launch& launch) {
   throw Error(ErrorKind::kUsage,
               "started as " + to_string(launch) +
                   ", which cannot find each other, so that each would run the whole job; legal: "
-                  "mpirun of Open MPI, srun, torchrun, --nodes, or one process with --ranks N. A "
+                  "mpirun of Open MPI, srun, torchrun, or one process with --ranks N. A "
                   "process that is meant to be alone needs env -u " +
                   variable.substr(0, variable.find(' ')));
 }
