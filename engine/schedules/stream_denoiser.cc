@@ -97,7 +97,11 @@ void StreamDenoiser::run(const StreamPlanConfig& config, Job& job, StreamSource&
   if (computes() && config_.layout[Axis::kUlysses] * config_.layout[Axis::kTensor] > 1)
     entering_group_ = placement_.group(along({Axis::kUlysses, Axis::kTensor}), kEnteringGroup);
   if (computes()) window_.emplace(window_shape());
-  if (window_ && source.state) window_->take(source.state->keys);
+  if (source.state) {
+    if (window_) window_->take(source.state->keys);
+    // Ranks that are threads share the state: none leaves its own before all have taken theirs.
+    if (Communicator* ranks = world_ ? world_ : others()) ranks->barrier(stream_, {});
+  }
 
   if (rank() == 0) {
     const StreamPlanConfig brief = config.brief();
