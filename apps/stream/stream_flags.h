@@ -41,8 +41,8 @@ void take_devices(const Flags& flags, const Ranks& ranks, StreamSettings& settin
 PlannedStream planned_stream(const Flags& flags, Ranks ranks);
 
 // Calls work(stream), which draws streams with the stream's engines, and returns its exit code.
-// Where the ranks are processes the first one does, and the others follow its engines; an Error of
-// the first one is one of all.
+// The first process of ranks that are processes calls it, and the others follow its engines; an
+// Error of the first one is one of all.
 int lead_streams(const Ranks& ranks, PlannedStream stream,
                  const std::function<int(const PlannedStream&)>& work);
 

@@ -128,7 +128,7 @@ Launch detect_launch(const Environment& environment) {
     return {.launcher = Launcher::kKubernetes, .rank = std::atoi(index), .ranks = ranks};
   const char* host = environment("MASTER_ADDR");
   if (const int ranks = of("WORLD_SIZE", 1); host && ranks > 1) {
-    // Who sets the variables by hand may leave out the local ones.
+    // A user who sets the variables by hand may leave out the local ones.
     const bool here = is_loopback(host);
     return {.launcher = Launcher::kTorchrun,
             .rank = of("RANK", 0),

@@ -140,7 +140,7 @@ TEST(StreamEngine, RanksOfAWorldFollowTheFirst) {
             EXPECT_FALSE(follow_streams(model(), engine_settings(), world));
             const int64_t frames =
                 world.counters().sent[static_cast<size_t>(Payload::kFrames)].bytes;
-            // As the decoder of two of the splits, or of one; each has three runs of 17 pictures.
+            // It decodes in two of the splits, or in one; each has three runs of 17 pictures.
             EXPECT_EQ(frames, 3 * (world.rank() == 1 ? 2 : 1) * picture_sent_bytes(17, 32, 32));
             return;
           }

@@ -94,7 +94,8 @@ TEST(Launch, TorchrunsVariablesAreSeen) {
   EXPECT_EQ(in(job).launcher, Launcher::kTorchrun);
   EXPECT_EQ(in(job).rank, 3);
   EXPECT_EQ(in(job).ranks, 4);
-  // Who sets the variables by hand may leave out the local ones: on one host all ranks are here.
+  // A user who sets the variables by hand may leave out the local ones: on one host all ranks are
+  // here.
   EXPECT_EQ(in(job).ranks_here, 1);
   EXPECT_EQ(in(job).rank_here, 0);
   for (const char* host : {"127.0.0.1", "localhost", "::1"}) {
