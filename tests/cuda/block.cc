@@ -62,7 +62,7 @@ struct Warp {
 
 struct Block {
   const void* kernel = nullptr;
-  const Work* thread_work = nullptr;
+  const std::function<void()>* thread_work = nullptr;
   std::vector<Thread> threads;  // reused by later blocks
   std::vector<Warp> warps;
   int count = 0, next = 0, exited = 0, at_barrier = 0;
@@ -299,7 +299,8 @@ bool run_block(uint3 at) {
   return false;
 }
 
-void run_kernel(const cudaLaunchConfig_t& config, const void* kernel, const Work& thread_work) {
+void run_kernel(const cudaLaunchConfig_t& config, const void* kernel,
+                const std::function<void()>& thread_work) {
   Block& b = block();
   b.kernel = kernel;
   b.thread_work = &thread_work;
@@ -545,9 +546,10 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel,
   if (config.dynamicSmemBytes > std::max(most, kSharedWithoutAsking))
     return told(cudaErrorInvalidValue);
   ++machine().launches;
-  return told(submit(stream_of(config.stream), [config, kernel, thread = std::move(thread)] {
-    run_kernel(config, kernel, thread);
-  }));
+  return told(
+      submit(stream_of(config.stream), at_once([config, kernel, thread = std::move(thread)] {
+               run_kernel(config, kernel, thread);
+             })));
 }
 
 }  // namespace weft::emulated

@@ -2,7 +2,9 @@
 // The emulated machine (README.md): tests set and query it here, and the stand-ins for the vendor's
 // libraries submit their work here.
 #include <cuda_runtime_api.h>
+#include <nccl.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -33,5 +35,18 @@ uint64_t copies_through_host();
 // Describes the device's last fault, with the kernel and the thread, or "". cudaDeviceReset clears
 // it.
 std::string device_error();
+
+// NCCL (emulated/nccl.h). A host call that waits while no message moves for
+// WEFT_EMULATED_NCCL_SECONDS (60) ends in a fault that names the messages that have begun.
+// Makes the communicators of this process on a device fail: their messages do not move any more,
+// and ncclCommGetAsyncError answers `result`, until they are aborted. WEFT_EMULATED_NCCL_FAIL=1:7
+// does it to device 1 of each process after 7 messages, sent and received, with ncclRemoteError.
+void fail_nccl(int device, ncclResult_t result);
+// Return what this process has begun to send, without the parts of sums.
+uint64_t nccl_messages();
+uint64_t nccl_bytes();
+// Returns the number of NCCL's kernels that have begun: one for each group and communicator.
+uint64_t nccl_groups();
+int live_nccl_communicators();
 
 }  // namespace weft::emulated

@@ -1,14 +1,23 @@
 // Captures and graphs. A graph's nodes run in an order that respects their dependencies but
-// otherwise differs from the order of capture, so that a missing dependency shows.
+// otherwise differs from the order of capture, so that a missing dependency shows. A node that
+// cannot go on holds up the nodes that depend on it alone.
 #include <queue>
 
 #include "tests/cuda/machine.h"
+
+namespace weft::emulated {
+struct Step {  // a node, with the nodes that follow it
+  Work work;
+  int missing = 0;  // the number of nodes that it follows
+  std::vector<int> before{};
+};
+}  // namespace weft::emulated
 
 struct CUgraph_st {
   std::vector<weft::emulated::Node> nodes;
 };
 struct CUgraphExec_st {
-  std::shared_ptr<std::vector<weft::emulated::Work>> work;
+  std::shared_ptr<const std::vector<weft::emulated::Step>> steps;
 };
 
 namespace weft::emulated {
@@ -31,26 +40,61 @@ bool joined(const Capture& capture) {
   return true;
 }
 
-std::vector<Work> ordered(const std::vector<Node>& nodes) {
-  std::vector<int> missing(nodes.size());
-  std::vector<std::vector<int>> before(nodes.size());
-  std::priority_queue<int> ready;  // the latest captured first
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    const std::set<int> after(nodes[i].after.begin(), nodes[i].after.end());
-    missing[i] = static_cast<int>(after.size());
-    for (const int node : after) before[node].push_back(static_cast<int>(i));
-    if (after.empty()) ready.push(static_cast<int>(i));
+std::vector<Step> steps_of(const std::vector<Node>& nodes) {
+  std::vector<Step> steps;
+  for (const Node& node : nodes) {
+    const std::set<int> after(node.after.begin(), node.after.end());
+    for (const int each : after) steps[each].before.push_back(static_cast<int>(steps.size()));
+    steps.push_back({node.work, static_cast<int>(after.size())});
   }
-  std::vector<Work> work;
-  while (!ready.empty()) {
-    const int node = ready.top();
-    ready.pop();
-    work.push_back(nodes[node].work);
-    for (const int next : before[node])
-      if (--missing[next] == 0) ready.push(next);
-  }
-  return work;
+  return steps;
 }
+
+// One launch of a graph. Its copies of the work are its own, because work may keep what it has
+// done.
+class Launch {
+ public:
+  explicit Launch(std::shared_ptr<const std::vector<Step>> steps)
+      : steps_(std::move(steps)), missing_(steps_->size()) {
+    for (size_t i = 0; i < steps_->size(); ++i)
+      if ((missing_[i] = (*steps_)[i].missing) == 0) ready_.push(static_cast<int>(i));
+  }
+
+  bool operator()() {
+    for (auto at = begun_.begin(); at != begun_.end();) {
+      if (machine().status != cudaSuccess) return true;
+      if (at->second.run()) {
+        finish(at->first);
+        at = begun_.erase(at);
+      } else {
+        ++at;
+      }
+    }
+    while (!ready_.empty()) {
+      if (machine().status != cudaSuccess) return true;
+      const int node = ready_.top();
+      ready_.pop();
+      Work work = (*steps_)[node].work;
+      if (work.run())
+        finish(node);
+      else
+        begun_.emplace(node, std::move(work));
+    }
+    return begun_.empty();
+  }
+
+ private:
+  void finish(int node) {
+    ++machine().changes;
+    for (const int next : (*steps_)[node].before)
+      if (--missing_[next] == 0) ready_.push(next);
+  }
+
+  std::shared_ptr<const std::vector<Step>> steps_;
+  std::vector<int> missing_;
+  std::priority_queue<int> ready_;  // the latest captured first
+  std::map<int, Work> begun_;       // the nodes that cannot go on yet
+};
 
 }  // namespace
 
@@ -100,7 +144,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* 
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
   const Lock lock(machine().mutex);
-  *exec = new CUgraphExec_st{std::make_shared<std::vector<Work>>(ordered(graph->nodes))};
+  *exec = new CUgraphExec_st{std::make_shared<const std::vector<Step>>(steps_of(graph->nodes))};
   return cudaSuccess;
 }
 
@@ -109,12 +153,9 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess;
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   const Lock lock(machine().mutex);
   ++machine().graph_launches;
-  return told(submit(stream_of(stream), [all = exec->work] {
-    for (const Work& work : *all) {
-      if (machine().status != cudaSuccess) return;
-      work();
-    }
-  }));
+  bool on_its_own = false;
+  for (const Step& step : *exec->steps) on_its_own |= step.work.on_its_own;
+  return told(submit(stream_of(stream), {Launch(exec->steps), on_its_own}));
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {

@@ -1,5 +1,6 @@
 #pragma once
 // Shared by the emulator's files. Everything here is used under machine().mutex.
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -14,7 +15,20 @@
 
 namespace weft::emulated {
 
-using Work = std::function<void()>;
+struct Work {
+  std::function<bool()> run;  // returns false if it cannot go on yet; it is called again later
+  // The peers of a message wait for it, so it runs as soon as its stream reaches it, although
+  // nothing here waits for it.
+  bool on_its_own = false;
+};
+// Makes work of a function that never has to wait.
+template <class Function>
+Work at_once(Function function) {
+  return {[function = std::move(function)] {
+    function();
+    return true;
+  }};
+}
 
 struct Capture;
 
@@ -38,8 +52,9 @@ struct CUstream_st {
   int device = 0;
   std::deque<weft::emulated::Work> queue;
   uint64_t issued = 0, done = 0;
-  bool legacy = false;  // the default stream of a device
-  bool asked = false;   // cudaStreamQuery has answered "not ready" since the last work was enqueued
+  uint64_t on_its_own = 0;  // the position of the last such work
+  bool legacy = false;      // the default stream of a device
+  bool asked = false;  // cudaStreamQuery has answered "not ready" since the last work was enqueued
   std::shared_ptr<weft::emulated::Capture> capture;
   std::vector<int> frontier;  // in a capture: the nodes that the next node depends on
 };
@@ -69,13 +84,33 @@ struct Capture {
   std::vector<CUstream_st*> streams;
 };
 
+// A recursive mutex that a call gives up whole while it sleeps.
+class MachineMutex {
+ public:
+  void lock() {
+    mutex_.lock();
+    ++depth_;
+  }
+  void unlock() {
+    --depth_;
+    mutex_.unlock();
+  }
+  void sleep_without(std::chrono::microseconds time);
+
+ private:
+  std::recursive_mutex mutex_;
+  int depth_ = 0;  // of the thread that holds it
+};
+
 struct Machine {
-  std::recursive_mutex mutex;
+  MachineMutex mutex;
   std::vector<std::unique_ptr<CUstream_st>> streams;  // never freed: events name them
   std::vector<CUstream_st*> default_streams;          // per device
   std::vector<std::shared_ptr<Capture>> captures;     // in progress
   std::string error;                                  // sticky
   cudaError_t status = cudaSuccess;
+  uint64_t changes = 0;  // counts what may let blocked work go on: work enqueued or done
+  bool watches = false;  // other processes may let it go on, too
   uint64_t launches = 0;
   uint64_t graph_launches = 0;
   uint64_t copies_through_host = 0;
@@ -83,7 +118,7 @@ struct Machine {
   std::set<std::pair<int, int>> peers;  // the first may access what cudaMalloc gave of the second
 };
 Machine& machine();
-using Lock = std::lock_guard<std::recursive_mutex>;
+using Lock = std::lock_guard<MachineMutex>;
 
 int current_device();
 // Stores and returns the calling thread's last error.
@@ -94,14 +129,28 @@ void fault(cudaError_t status, const std::string& what);  // sticky
 
 // ---- streams.cc
 CUstream_st& stream_of(cudaStream_t stream);
-void run_until(CUstream_st& stream, uint64_t position);
-void run_device(int device);
+// Runs a stream's work up to a position; false if some of it cannot go on yet.
+bool run_until(CUstream_st& stream, uint64_t position);
+// Runs what is on its own, of all streams, as far as it goes.
+void run_on_its_own();
+// Blocks the calling thread until `done`, which is asked again after each change, and lets other
+// threads use the machine. If nothing moves for too long, that is a fault.
+void block_until(const std::function<bool()>& done);
+// Blocks until a stream's work, or that of all streams of a device, has run.
+void await(CUstream_st& stream, uint64_t position);
+void await_device(int device);
 // Returns an error if a capture forbids waiting or allocating; such a call ends the capture.
 cudaError_t forbidden_in_capture();
 // The same for calls that concern the whole device: they end every capture on it, also of other
 // threads. A device forbids its default stream only while a blocking stream is captured.
 cudaError_t forbidden_on_device(int device);
 cudaError_t submit(CUstream_st& stream, Work work);
+
+// ---- emulated_nccl_messages.cc
+// Returns the seconds after which a message that does not move is a fault.
+double most_seconds();
+// Describes the messages that have begun and wait for their peers, or returns "".
+std::string waiting_messages();
 
 // ---- memory.cc
 // While a DeviceWork lives, the calling thread may touch device memory.

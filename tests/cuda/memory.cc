@@ -274,7 +274,7 @@ cudaError_t cudaFree(void* data) {
   const auto found = allocations.find(reinterpret_cast<uintptr_t>(data));
   if (found == allocations.end()) return told(cudaErrorInvalidValue);
   const Region region = memory().regions.at(found->second);
-  run_device(region.device);
+  await_device(region.device);
   const bool intact = margins_intact(found->first, region);
   drop_region(found->second);
   memory().used[region.device] -= rounded(region.bytes, kAlign);
@@ -314,7 +314,7 @@ cudaError_t cudaFreeHost(void* data) {
   if (!memory().pinned_owned.erase(reinterpret_cast<uintptr_t>(data)))
     return told(cudaErrorInvalidValue);
   for (size_t device = 0; device < machine().default_streams.size(); ++device)
-    run_device(static_cast<int>(device));
+    await_device(static_cast<int>(device));
   memory().pinned.erase(reinterpret_cast<uintptr_t>(data));
   std::free(data);
   return told(machine().status);

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "tests/cuda/machine.h"
@@ -68,7 +69,7 @@ cudaError_t copy(void* to, const void* from, Rows rows, cudaMemcpyKind kind, CUs
   if (to_device && from_device && !(reaches(stream.device, to) && reaches(stream.device, from)))
     ++machine().copies_through_host;
   if (to_where != Where::kPageable && from_where != Where::kPageable)
-    return submit(stream, [=] { copy_rows(out, in, rows); });
+    return submit(stream, at_once([=] { copy_rows(out, in, rows); }));
   if (stream.capture) {
     stream.capture->invalid = true;
     return cudaErrorStreamCaptureUnsupported;
@@ -77,24 +78,42 @@ cudaError_t copy(void* to, const void* from, Rows rows, cudaMemcpyKind kind, CUs
   if (from_where == Where::kPageable && to_where != Where::kPageable) {
     auto kept = std::make_shared<std::vector<char>>(rows.width * rows.height);
     copy_rows(kept->data(), in, {rows.width, rows.from_pitch, rows.width, rows.height});
-    return submit(stream, [=] {
-      copy_rows(out, kept->data(), {rows.to_pitch, rows.width, rows.width, rows.height});
-    });
+    return submit(
+        stream, at_once([=] {
+          copy_rows(out, kept->data(), {rows.to_pitch, rows.width, rows.width, rows.height});
+        }));
   }
-  if (const cudaError_t no = submit(stream, [=] { copy_rows(out, in, rows); })) return no;
-  run_until(stream, stream.issued);
+  if (const cudaError_t no = submit(stream, at_once([=] { copy_rows(out, in, rows); }))) return no;
+  await(stream, stream.issued);
   return machine().status;
 }
 
-cudaError_t wait_for(CUstream_st& stream) {
+cudaError_t may_wait_for(CUstream_st& stream) {
   if (stream.capture) {
     stream.capture->invalid = true;
     return cudaErrorStreamCaptureUnsupported;
   }
   if (stream.legacy && forbidden_on_device(stream.device)) return cudaErrorStreamCaptureImplicit;
-  if (const cudaError_t no = forbidden_in_capture()) return no;
-  run_until(stream, stream.issued);
+  return forbidden_in_capture();
+}
+
+cudaError_t may_wait_for(const CUevent_st& event) {
+  if (!event.capture) return forbidden_in_capture();
+  event.capture->invalid = true;
+  return cudaErrorCapturedEvent;
+}
+
+cudaError_t wait_for(CUstream_st& stream) {
+  if (const cudaError_t no = may_wait_for(stream)) return no;
+  await(stream, stream.issued);
   return machine().status;
+}
+
+// Answers a query: false if the work cannot end yet.
+bool ends_now(CUstream_st& stream, uint64_t position) {
+  if (run_until(stream, position)) return true;
+  run_on_its_own();
+  return run_until(stream, position);
 }
 
 }  // namespace
@@ -128,21 +147,67 @@ CUstream_st& stream_of(cudaStream_t stream) {
   return *defaults[device_of_thread];
 }
 
-void run_until(CUstream_st& stream, uint64_t position) {
+bool run_until(CUstream_st& stream, uint64_t position) {
   const DeviceWork opened;
   while (stream.done < position) {
-    const Work work = std::move(stream.queue.front());
+    // After a fault nothing runs any more.
+    if (machine().status == cudaSuccess && !stream.queue.front().run()) return false;
     stream.queue.pop_front();
-    if (machine().status == cudaSuccess) work();  // after a fault nothing runs any more
     ++stream.done;
+    ++machine().changes;
+  }
+  return true;
+}
+
+void run_on_its_own() {
+  for (size_t i = 0; i < machine().streams.size(); ++i) {
+    CUstream_st& stream = *machine().streams[i];
+    if (stream.done < stream.on_its_own) run_until(stream, stream.on_its_own);
   }
 }
 
-void run_device(int device) {
+void block_until(const std::function<bool()>& done) {
+  constexpr std::chrono::microseconds kNap{50}, kLongNap{500};
+  constexpr int kShortNaps = 40;
+  const auto idle = [](uint64_t seen, double since) {
+    return machine().changes == seen && machine().status == cudaSuccess &&
+           now() - since < most_seconds();
+  };
+  uint64_t seen = 0;
+  double since = now();
+  for (int naps = 0; !done(); ++naps) {
+    run_on_its_own();
+    if (machine().changes != seen) {
+      seen = machine().changes;
+      since = now();
+      naps = 0;
+      continue;
+    }
+    // Without a change, only other processes can have moved anything.
+    do machine().mutex.sleep_without(naps < kShortNaps ? kNap : kLongNap);
+    while (idle(seen, since) && !machine().watches);
+    if (machine().changes == seen && !idle(seen, since))
+      fault(cudaErrorLaunchFailure, "no message moves: " + waiting_messages());
+  }
+}
+
+void await(CUstream_st& stream, uint64_t position) {
+  if (run_until(stream, position)) return;
+  block_until([&] { return run_until(stream, position); });
+}
+
+void await_device(int device) {
   for (size_t i = 0; i < machine().streams.size(); ++i) {
     CUstream_st& stream = *machine().streams[i];
-    if (stream.device == device) run_until(stream, stream.issued);
+    if (stream.device == device) await(stream, stream.issued);
   }
+}
+
+void MachineMutex::sleep_without(std::chrono::microseconds time) {
+  const int depth = depth_;
+  for (int i = 0; i < depth; ++i) unlock();
+  std::this_thread::sleep_for(time);
+  for (int i = 0; i < depth; ++i) lock();
 }
 
 cudaError_t forbidden_in_capture() {
@@ -177,15 +242,17 @@ cudaError_t submit(CUstream_st& stream, Work work) {
     stream.frontier = {static_cast<int>(nodes.size()) - 1};
     return cudaSuccess;
   }
-  stream.queue.push_back(std::move(work));
   ++stream.issued;
+  if (work.on_its_own) stream.on_its_own = stream.issued;
+  stream.queue.push_back(std::move(work));
+  ++machine().changes;
   stream.asked = false;
   return cudaSuccess;
 }
 
 cudaError_t submit(cudaStream_t stream, std::function<void()> work) {
   const Lock lock(machine().mutex);
-  return submit(stream_of(stream), std::move(work));
+  return submit(stream_of(stream), at_once(std::move(work)));
 }
 
 void set_device_count(int count) {
@@ -280,13 +347,13 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 cudaError_t cudaDeviceSynchronize() {
   const Lock lock(machine().mutex);
   if (const cudaError_t no = forbidden_on_device(device_of_thread)) return told(no);
-  run_device(device_of_thread);
+  await_device(device_of_thread);
   return told(machine().status);
 }
 
 cudaError_t cudaDeviceReset() {
   const Lock lock(machine().mutex);
-  run_device(device_of_thread);
+  await_device(device_of_thread);
   std::erase_if(machine().peers, [](const auto& pair) {
     return pair.first == device_of_thread || pair.second == device_of_thread;
   });
@@ -372,10 +439,10 @@ cudaError_t cudaMemset2DAsync(void* data, size_t pitch, int value, size_t width,
                               cudaStream_t stream) {
   const Lock lock(machine().mutex);
   if (where(data) == Where::kPageable) return told(cudaErrorInvalidValue);
-  return told(submit(stream_of(stream), [=] {
-    for (size_t y = 0; y < height; ++y)
-      std::memset(static_cast<char*>(data) + y * pitch, value, width);
-  }));
+  return told(submit(stream_of(stream), at_once([=] {
+                       for (size_t y = 0; y < height; ++y)
+                         std::memset(static_cast<char*>(data) + y * pitch, value, width);
+                     })));
 }
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
   return cudaMemset2DAsync(data, bytes, value, bytes, 1, stream);
@@ -404,7 +471,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 // Work in the queue still runs.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const Lock lock(machine().mutex);
-  run_until(stream_of(stream), stream_of(stream).issued);
+  await(stream_of(stream), stream_of(stream).issued);
   return cudaSuccess;
 }
 
@@ -418,7 +485,8 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
   CUstream_st& stream = stream_of(handle);
   if (!stream.capture && stream.done < stream.issued && !std::exchange(stream.asked, true))
     return cudaErrorNotReady;
-  return told(wait_for(stream));
+  if (const cudaError_t no = may_wait_for(stream)) return told(no);
+  return ends_now(stream, stream.issued) ? told(machine().status) : cudaErrorNotReady;
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* data) {
@@ -452,7 +520,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
     return cudaSuccess;
   }
   auto seconds = event->seconds = std::make_shared<double>(0);
-  if (const cudaError_t no = submit(stream, [seconds] { *seconds = now(); })) return told(no);
+  if (const cudaError_t no = submit(stream, at_once([seconds] { *seconds = now(); })))
+    return told(no);
   event->position = stream.issued;
   return cudaSuccess;
 }
@@ -477,19 +546,16 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
     stream.capture->invalid = true;
     return told(cudaErrorStreamCaptureIsolation);
   }
-  return told(submit(
-      stream, [of = event->stream, position = event->position] { run_until(*of, position); }));
+  return told(submit(stream, {[of = event->stream, position = event->position] {
+                       return run_until(*of, position);
+                     }}));
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const Lock lock(machine().mutex);
   if (!event->stream) return cudaSuccess;
-  if (event->capture) {
-    event->capture->invalid = true;
-    return told(cudaErrorCapturedEvent);
-  }
-  if (const cudaError_t no = forbidden_in_capture()) return told(no);
-  run_until(*event->stream, event->position);
+  if (const cudaError_t no = may_wait_for(*event)) return told(no);
+  await(*event->stream, event->position);
   return told(machine().status);
 }
 
@@ -498,7 +564,9 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (event->stream && !event->capture && event->stream->done < event->position &&
       !std::exchange(event->asked, true))
     return cudaErrorNotReady;
-  return cudaEventSynchronize(event);
+  if (!event->stream) return cudaSuccess;
+  if (const cudaError_t no = may_wait_for(*event)) return told(no);
+  return ends_now(*event->stream, event->position) ? told(machine().status) : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
