@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <optional>
 
 #include "apps/commands.h"
 #include "apps/device.h"
@@ -101,6 +102,13 @@ HealthChecks encoder_checks() {
   return checks;
 }
 
+// Says how messages in the memory of a GPU reach a library.
+std::string device_messages(std::optional<bool> takes_device_memory) {
+  if (!takes_device_memory) return "; a job finds out whether it takes device memory";
+  return *takes_device_memory ? "; takes device memory"
+                              : "; takes host memory, through which a GPU's messages go";
+}
+
 HealthCheck mpi_check() {
   HealthCheck check{.name = "mpi", .detail = {}, .remedy = {}};
   if (!mpi_built()) {
@@ -108,7 +116,7 @@ HealthCheck mpi_check() {
     return check;
   }
   const std::string library = mpi_library();
-  check.detail = library.substr(0, library.find(','));
+  check.detail = library.substr(0, library.find(',')) + device_messages(mpi_takes_device_memory());
   std::string path = std::getenv("PATH") ? std::getenv("PATH") : "";
   for (const std::string& folder : split(path, ':'))
     if (access((folder + "/mpirun").c_str(), X_OK) == 0) return check;
@@ -121,11 +129,14 @@ HealthCheck mpi_check() {
 HealthCheck ucx_check() {
   HealthCheck check{.name = "ucx", .detail = {}, .remedy = {}};
   try {
-    check.detail = ucx_built() ? ucx_library() : "not built: processes without mpirun are no ranks";
+    check.detail = ucx_built() ? ucx_library() + device_messages(ucx_takes_device_memory())
+                               : "not built: processes without mpirun are no ranks";
   } catch (const Error& error) {
     check.health = Health::kWarn;
     check.detail = error.what();
-    check.remedy = "apt-get install libucx0, for jobs of processes without mpirun";
+    check.remedy = error.kind() == ErrorKind::kUsage
+                       ? "apt-get install libucx0, for jobs of processes without mpirun"
+                       : "UCX's own variables, such as UCX_TLS, limit what it finds";
   }
   return check;
 }

@@ -80,6 +80,8 @@ DeviceTraits device_traits(Device device) {
           .bytes = properties.totalGlobalMem};
 }
 
+void make_cuda_device_current(int index) { WEFT_CUDA_CHECK(cudaSetDevice(index)); }
+
 void cuda_copy_bytes(Stream& stream, const void* from, void* to, size_t bytes) {
   WEFT_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_queue(stream).stream()));
 }

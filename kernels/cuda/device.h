@@ -55,6 +55,10 @@ void keep_cuda_plans(const std::string& folder);
 // backend.
 Stream cuda_stream(int index, Determinism determinism = Determinism::kFast, int threads = 0);
 
+// Makes a device the calling thread's. Our own ops do so themselves; a library that copies device
+// memory in the thread that calls it needs it.
+void make_cuda_device_current(int index);
+
 // Copies `bytes` from the memory of one device, or of the host, to another's, in the stream's
 // order.
 void cuda_copy_bytes(Stream& stream, const void* from, void* to, size_t bytes);

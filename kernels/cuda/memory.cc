@@ -55,6 +55,16 @@ std::vector<CUmemAccessDesc> readers(int index) {
   return all;
 }
 
+// True where network cards can be given access to mapped memory that asks for it. Memory of
+// cudaMalloc has it unasked.
+bool maps_for_network_cards(int index) {
+  int maps = 0;
+  return WEFT_DRIVER(cuDeviceGetAttribute)(
+             &maps, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, index) ==
+             CUDA_SUCCESS &&
+         maps;
+}
+
 size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 struct Counter {  // no behaviour depends on these counters
@@ -158,6 +168,7 @@ void DeviceRange::commit(size_t bytes) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device_.index}};
+  properties.allocFlags.gpuDirectRDMACapable = maps_for_network_cards(device_.index);
   const std::vector<CUmemAccessDesc> access = readers(device_.index);
   while (committed_ < bytes) {
     CUmemGenericAllocationHandle handle = 0;

@@ -20,6 +20,7 @@ std::string cuda_versions() { return ""; }
 std::string cuda_device_description(int) { unavailable(); }
 CudaDeviceNames cuda_device_names(int) { unavailable(); }
 bool cuda_attends_in_fp8(int) { unavailable(); }
+void make_cuda_device_current(int) { unavailable(); }
 void cuda_copy_bytes(Stream&, const void*, void*, size_t) { unavailable(); }
 Stream cuda_stream(int, Determinism, int) { unavailable(); }
 const char* to_string(AttentionPath) { return ""; }

@@ -9,7 +9,10 @@
 
 #include "apps/doctor/device_checks.h"
 #include "apps/doctor/self_test.h"
+#include "parallel/transport/processes/mpi.h"
+#include "parallel/transport/processes/ucx.h"
 #include "tests/apps/cli_testing.h"
+#include "tests/support/error_of.h"
 
 namespace weft {
 namespace {
@@ -62,6 +65,12 @@ TEST_F(Doctor, LooksAtEverythingAndLeavesNothing) {
         "mpi",      "ucx",           "cuda",          "model",        "weights"})
     EXPECT_TRUE(found.contains(name)) << name;
   for (const auto& [name, check] : found) EXPECT_NE(check.at("status"), "FAIL") << check.dump();
+  if (mpi_built()) {
+    EXPECT_TRUE(test::contains(found.at("mpi").at("detail").get<std::string>(), " memory"));
+  }
+  if (ucx_built()) {
+    EXPECT_TRUE(test::contains(found.at("ucx").at("detail").get<std::string>(), "; takes "));
+  }
   EXPECT_TRUE(files().empty());
   EXPECT_NE(run("doctor").out.find(" passed, "), std::string::npos);
 }

@@ -32,6 +32,8 @@ uint64_t graph_launches();
 // Returns the number of copies between two devices that went through the host, because the device
 // of their stream cannot reach the memory of the other.
 uint64_t copies_through_host();
+// True where a network card could read and write device memory at this address.
+bool reached_by_network(const void* data);
 // Describes the device's last fault, with the kernel and the thread, or "". cudaDeviceReset clears
 // it.
 std::string device_error();

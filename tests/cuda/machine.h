@@ -44,6 +44,7 @@ struct Region {
   uint64_t handle = 0;       // the handle of cuMemCreate
   bool accessible = true;    // cuMemSetAccess was called
   std::set<int> readers{};   // the devices that it named
+  bool for_network = true;   // cuMemCreate was asked for access by network cards
 };
 
 }  // namespace weft::emulated

@@ -25,7 +25,7 @@ constexpr size_t kGranularity = size_t{2} << 20;     // as cuMemCreate reports i
 struct Handle {
   size_t bytes;
   int device;
-  bool mapped;
+  bool mapped, for_network;
 };
 
 struct Memory {
@@ -234,6 +234,12 @@ bool reaches(int device, const void* data) {
          (!region->handle && machine().peers.contains({device, region->device}));
 }
 
+bool reached_by_network(const void* data) {
+  const Lock lock(machine().mutex);
+  const Region* region = region_at(reinterpret_cast<uintptr_t>(data));
+  return region && region->for_network;
+}
+
 void set_device_bytes(size_t bytes) {
   const Lock lock(machine().mutex);
   memory().total = bytes;
@@ -360,6 +366,13 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
+  if (attribute != CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)
+    return CUDA_ERROR_INVALID_VALUE;
+  *value = 1;
+  return CUDA_SUCCESS;
+}
+
 CUresult cuMemAddressReserve(CUdeviceptr* data, size_t bytes, size_t alignment, CUdeviceptr,
                              unsigned long long) {
   const Lock lock(machine().mutex);
@@ -401,7 +414,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
   const int device = properties->location.id;
   if (!take(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   *handle = memory().next_handle++;
-  memory().handles[*handle] = {bytes, device, false};
+  memory().handles[*handle] = {bytes, device, false,
+                               properties->allocFlags.gpuDirectRDMACapable != 0};
   return CUDA_SUCCESS;
 }
 
@@ -432,6 +446,7 @@ CUresult cuMemMap(CUdeviceptr data, size_t bytes, size_t offset,
   Region& region = m.regions[data] = make_region(data, bytes, bytes, found->second.device);
   region.handle = handle;
   region.accessible = false;
+  region.for_network = found->second.for_network;
   found->second.mapped = true;
   return CUDA_SUCCESS;
 }
@@ -471,10 +486,14 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
                                              cudaDriverEntryPointQueryResult* found) {
 #define WEFT_ENTRY(entry) \
   { #entry, reinterpret_cast < void*>(&entry) }
-  static const std::map<std::string, void*> entries{
-      WEFT_ENTRY(cuMemAddressReserve), WEFT_ENTRY(cuMemAddressFree), WEFT_ENTRY(cuMemCreate),
-      WEFT_ENTRY(cuMemRelease),        WEFT_ENTRY(cuMemMap),         WEFT_ENTRY(cuMemUnmap),
-      WEFT_ENTRY(cuMemSetAccess)};
+  static const std::map<std::string, void*> entries{WEFT_ENTRY(cuMemAddressReserve),
+                                                    WEFT_ENTRY(cuMemAddressFree),
+                                                    WEFT_ENTRY(cuMemCreate),
+                                                    WEFT_ENTRY(cuMemRelease),
+                                                    WEFT_ENTRY(cuMemMap),
+                                                    WEFT_ENTRY(cuMemUnmap),
+                                                    WEFT_ENTRY(cuMemSetAccess),
+                                                    WEFT_ENTRY(cuDeviceGetAttribute)};
   const auto entry = entries.find(name);
   *function = entry == entries.end() ? nullptr : entry->second;
   if (found) *found = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;

@@ -10,6 +10,7 @@
 #include "apps/verify/verify_case.h"
 #include "engine/generation/generator.h"
 #include "engine/job/job_spec.h"
+#include "kernels/copy.h"
 #include "kernels/cuda/device.h"
 #include "kernels/transfer.h"
 #include "models/random_weights/random_weights.h"
@@ -47,9 +48,13 @@ void PrintTo(const Split& split, std::ostream* out) { *out << split.name << " " 
 
 class Splits : public testing::TestWithParam<Split> {};
 
+// Two devices copy whatever they send each other directly: slots, latents, feature caches, keys and
+// values, rows of pictures.
+
 TEST_P(Splits, GiveTheExpectedTensors) {
   const Machine machine;
   emulated::set_device_count(2);
+  const uint64_t through_host = emulated::copies_through_host();
   const Split& split = GetParam();
   for (const std::vector<Device>& devices : {std::vector{kCuda}, {kCuda, kOther}}) {
     const VerifyOptions options{.devices = devices, .dtype = split.dtype, .threads = 1};
@@ -60,6 +65,7 @@ TEST_P(Splits, GiveTheExpectedTensors) {
       EXPECT_TRUE(row.pass) << devices.size() << " devices, " << row.tensor << ": rel_l2 "
                             << row.rel_l2 << ", bound " << row.bound << " " << row.note;
   }
+  EXPECT_EQ(emulated::copies_through_host(), through_host);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -69,14 +75,56 @@ INSTANTIATE_TEST_SUITE_P(
                     Split{"dit_wan_tiny", "token_ring=2", 2, DType::kBF16},
                     Split{"dit_wan_tiny", "tensor=2,layers=2", 4, DType::kF32},
                     Split{"vae21_tiny_decode3", "tensor=2", 2, DType::kF32},
+                    Split{"vae22_encode3", "tensor=2", 2, DType::kF32},
                     Split{"umt5_uneven", "tensor=3", 3, DType::kBF16},
                     Split{"pipeline_t2v", "cfg=2", 2, DType::kF32},
+                    Split{"pipeline_i2v21", "ulysses=2", 2, DType::kF32},
+                    Split{"displaced_distrifusion", "patch=2", 2, DType::kF32},
+                    Split{"displaced_pcpp", "patch=2", 2, DType::kBF16},
+                    Split{"displaced_pipefusion", "layers=2", 2, DType::kF32},
+                    Split{"stream_small", "step=2,layers=2", 4, DType::kF32},
+                    Split{"s2v_stream", "step=2", 2, DType::kF32},
                     Split{"clips_uneven_globals", "clip=3", 3, DType::kF32},
                     Split{"clips_small", "clip=2,ulysses=2", 4, DType::kBF16},
                     Split{"queue_small", "layers=2", 2, DType::kF32},
                     Split{"queue_two_experts", "ulysses=2", 2, DType::kBF16},
                     Split{"llm_qwen3_tied", "ring=2,ulysses=2", 4, DType::kF32},
                     Split{"llm_qwen2_bias", "layers=2,tensor=2", 4, DType::kBF16}));
+
+// Every kind of memory, whichever was there first: an arena is mapped for all devices, and what
+// cudaMalloc gave before the other device had a stream is reached from its first stream on.
+TEST(Messages, BetweenTwoDevicesNeverGoThroughTheHost) {
+  const Machine machine;
+  emulated::set_device_count(2);
+  const uint64_t through_host = emulated::copies_through_host();
+  constexpr int64_t kCount = 3000;
+  run_ranks(2, [&](Communicator& world) {
+    const Device device = world.rank() == 0 ? kCuda : kOther;
+    const Tensor before(DType::kF32, {kCount}, device);
+    Arena arena(size_t{1} << 30, device);
+    const TensorView mapped = arena.alloc(DType::kF32, {kCount});
+    Stream stream = stream_on(device, 1);
+    const Tensor after(DType::kF32, {kCount}, device);
+    const TensorView kinds[] = {before, mapped, after};
+    Tensor host(DType::kF32, {kCount});
+    for (int from = 0; from < 3; ++from)
+      for (int to = 0; to < 3; ++to)
+        for (int sender = 0; sender < 2; ++sender) {
+          const float value = static_cast<float>(100 * from + 10 * to + sender + 1);
+          const Tag tag{.pass = {.step = 2 * to + sender}, .hop = from};
+          if (world.rank() == sender) {
+            std::fill_n(host.as<float>(), kCount, value);
+            copy(stream, host, kinds[from]);
+            world.send(stream, 1 - sender, tag, kinds[from]);
+          } else {
+            world.receive(stream, sender, tag, kinds[to]);
+            const HostCopy got(stream, kinds[to]);
+            EXPECT_EQ(got.view().as<float>()[kCount - 1], value);
+          }
+        }
+  });
+  EXPECT_EQ(emulated::copies_through_host(), through_host);
+}
 
 // Three ranks on two devices run sums one after the other: the messages of each sum read what the
 // previous one wrote. FaultyTransport only takes host memory.

@@ -9,6 +9,8 @@ namespace weft::test {
 struct LibraryCalls {
   std::atomic<bool> fails{false};  // tests of messages fail on demand
   std::atomic<int64_t> sends{0}, largest{0};
+  std::atomic<bool> takes_device_memory{false};  // the library's answer
+  std::atomic<int64_t> of_devices{0};            // messages that UCX was told to be a device's
 
   void count(int64_t bytes) {
     ++sends;

@@ -13,5 +13,6 @@ extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int pee
 extern "C" int MPI_Test(MPI_Request* request, int* done, MPI_Status* status) {
   return library_calls().fails ? MPI_ERR_OTHER : PMPI_Test(request, done, status);
 }
+extern "C" int MPIX_Query_cuda_support() { return library_calls().takes_device_memory; }
 
 void weft::test::end_library() { MPI_Finalize(); }

@@ -12,7 +12,9 @@
 #include "parallel/bootstrap/clock_offset.h"
 #include "parallel/communicator.h"
 #include "parallel/transport/link.h"
+#include "parallel/transport/processes/mpi.h"
 #include "parallel/transport/processes/process_transport.h"
+#include "parallel/transport/processes/ucx.h"
 #include "tests/parallel/library_calls.h"
 #include "tests/parallel/stray.h"
 #include "tests/support/error_of.h"
@@ -81,6 +83,39 @@ TEST(Processes, MoreThanTwoGibibytes) {
   if (world.rank() == 0) {
     EXPECT_EQ(library_calls().largest, 1 << 30);
   }
+}
+
+TEST(Processes, DeviceMemoryIsNotForALibraryOfHostMemory) {
+  EXPECT_FALSE(transport()->takes_device_memory());
+}
+
+// The library's word is what counts, and it is told which memory lies on a device.
+TEST(ProcessesDevice, TheLibrarySaysThatItTakesDeviceMemory) {
+  const ProcessPlace place = detect_place();
+  const bool mpi = place.network == Network::kMpi;
+  library_calls().takes_device_memory = true;
+  const ProcessMessages process =
+      mpi ? make_mpi_messages(place.launch, {}) : make_ucx_messages(place.launch, place.point);
+  PointToPoint& messages = *process.messages;
+  EXPECT_TRUE(messages.takes_device_memory());
+  for (const bool takes : {false, true}) {
+    library_calls().takes_device_memory = takes;
+    EXPECT_EQ(mpi ? mpi_takes_device_memory().value() : ucx_takes_device_memory(), takes);
+  }
+  std::vector<uint8_t> data(kPart, 0);
+  for (const Device device : {Device{}, Device{Device::Kind::kCuda, 0}}) {
+    const auto value = static_cast<uint8_t>(3 + (device != Device{}));
+    if (messages.rank() == 0) std::fill(data.begin(), data.end(), value);
+    PointToPoint::Request request =
+        messages.rank() == 0
+            ? messages.send(1, PointToPoint::Lane::kPayloads, data.data(), kPart, device)
+            : messages.receive(0, PointToPoint::Lane::kPayloads, data.data(), kPart, device);
+    while (!messages.finished(request)) messages.progress();
+    EXPECT_EQ(std::count(data.begin(), data.end(), value), kPart);
+  }
+  EXPECT_EQ(library_calls().of_devices, mpi ? 0 : 1);  // MPI finds out by itself
+  process.share("");                                   // both have come here
+  messages.finish();
 }
 
 TEST(Processes, RanksShareAClock) {

@@ -13,6 +13,7 @@ namespace {
 TEST(Unavailable, MpiIsNamedWithItsPackageAndOption) {
   EXPECT_FALSE(mpi_built());
   EXPECT_EQ(mpi_library(), "");
+  EXPECT_EQ(mpi_takes_device_memory(), false);
   const Launch launch{.launcher = Launcher::kMpirun, .ranks = 3};
   EXPECT_EQ(thrown_error([&] { make_mpi_messages(launch, {}); }, ErrorKind::kUsage),
             "started as 3 processes by mpirun, but this build has no MPI: install libopenmpi-dev "
@@ -22,6 +23,7 @@ TEST(Unavailable, MpiIsNamedWithItsPackageAndOption) {
 TEST(Unavailable, UcxIsNamedWithItsPackageAndOption) {
   EXPECT_FALSE(ucx_built());
   EXPECT_EQ(ucx_library(), "");
+  EXPECT_FALSE(ucx_takes_device_memory());
   const Launch launch{.launcher = Launcher::kTorchrun, .ranks = 3};
   EXPECT_EQ(thrown_error([&] { make_ucx_messages(launch, {}); }, ErrorKind::kUsage),
             "started as 3 processes by torchrun, but this build has no UCX: install libucx-dev and "

@@ -11,11 +11,13 @@
 #include <deque>
 #include <list>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "kernels/check.h"
+#include "kernels/cuda/device.h"
 #include "parallel/bootstrap/control_plane.h"
 #include "parallel/bootstrap/flight_recorder.h"
 
@@ -46,7 +48,7 @@ void for_each_part(void* data, int64_t bytes, int64_t part, Post&& post) {
 }
 
 // An incoming message whose header has arrived. Its payload is received into the memory of a posted
-// receive, or into `held` where none is posted yet.
+// receive, or into `held`, memory of the host, where none is posted yet.
 struct Arrival {
   WireHeader header;
   std::vector<char> held;
@@ -64,19 +66,26 @@ struct MessageTransfer final : Transfer {
   int peer;
   MessageHeader header;
   std::function<void(MessageTransfer&)> give_up;
+  void* data = nullptr;
+  Device device{};
+  // Memory of a device: the library may touch it once the work is over that the stream had been
+  // given at the post.
+  std::optional<Stream> stream;
+  DeviceEvent free;
+  std::list<MessageTransfer*>* queue = nullptr;  // PeerLink's, while it waits there
   // Used by a send; the wire header's memory must stay until it is sent.
   WireHeader wire;
   std::vector<Request> requests;  // those that are not finished: header and parts
   // Used by a receive.
-  void* data = nullptr;
   std::shared_ptr<Arrival> arrival;
-  std::list<MessageTransfer*>* posted = nullptr;  // the list it waits in, until claimed
-  bool over = false;                              // its wait has returned
+  bool over = true;  // it has not begun, or its wait has returned
 };
 
-// The messages of a peer that have come, and the receives that wait for it.
+// The messages to and from a peer that are not over.
 struct PeerLink {
-  WireHeader header;  // of the message that comes next
+  std::list<MessageTransfer*> unsent;  // sends whose memory a device still writes, oldest first,
+                                       // and those posted after them
+  WireHeader header;                   // of the message that comes next
   Request request = nullptr;
   std::list<MessageTransfer*> posted;            // receives without a message, oldest first
   std::deque<std::shared_ptr<Arrival>> early;    // messages without a receive
@@ -110,6 +119,7 @@ struct MessageTransport::Impl {
   bool finishing = false;      // this rank waits for no more messages
   bool leaving = false;        // the thread ends
   int moving = 0;              // transfers whose wait has not returned
+  Device device{};             // the one whose memory the last message of a device was in
   std::atomic<int> waiters = 0;
   std::condition_variable changed;
   std::mutex watched_lock;
@@ -185,16 +195,57 @@ struct MessageTransport::Impl {
 
   void listen(int peer) {
     PeerLink& link = links[peer];
-    link.request = messages->receive(peer, Lane::kHeaders, &link.header, sizeof(WireHeader));
+    link.request = messages->receive(peer, Lane::kHeaders, &link.header, sizeof(WireHeader), {});
   }
 
-  // Accepts every header that has arrived and tests the payloads under way.
+  // Libraries copy device memory on the current device of the thread that calls them.
+  void make_device_current() {
+    if (device != Device{}) make_cuda_device_current(device.index);
+  }
+
+  // Sends what a device has written. Streams are asked and not waited for, so that neither a post
+  // nor a wait for another message ends the overlap of the device's work with the host's.
+  void send_written(int peer) {
+    PeerLink& link = links[peer];
+    while (!link.unsent.empty() && link.unsent.front()->free.done()) {
+      MessageTransfer& transfer = *link.unsent.front();
+      link.unsent.pop_front();
+      transfer.queue = nullptr;
+      const auto post = [&](Lane lane, const void* data, int64_t bytes, Device on) {
+        transfer.requests.push_back(messages->send(peer, lane, data, bytes, on));
+      };
+      post(Lane::kHeaders, &transfer.wire, sizeof(WireHeader), {});
+      for_each_part(transfer.data, transfer.header.bytes, largest_part,
+                    [&](const void* data, int64_t bytes) {
+                      post(Lane::kPayloads, data, bytes, transfer.device);
+                    });
+    }
+  }
+
+  // The oldest receive for the message whose header has come, or null.
+  static MessageTransfer* receiver(const PeerLink& link) {
+    const auto found = std::ranges::find_if(link.posted, [&](const MessageTransfer* one) {
+      return one->header.tag == link.header.message.tag;
+    });
+    return found == link.posted.end() ? nullptr : *found;
+  }
+
+  // False where the message whose header has come goes to memory that a device still reads. Later
+  // messages of the peer wait, too: their payloads come in the order of the headers.
+  static bool can_accept(const PeerLink& link) {
+    MessageTransfer* to = receiver(link);
+    return !to || to->header.bytes != link.header.message.bytes || to->free.done();
+  }
+
+  // Sends, accepts every header that has arrived and tests the payloads under way.
   void progress() {
+    make_device_current();
     messages->progress();
     for (int peer = 0; peer < messages->size(); ++peer) {
       if (peer == messages->rank()) continue;
       PeerLink& link = links[peer];
-      while (messages->finished(link.request)) {
+      send_written(peer);
+      while (messages->finished(link.request) && can_accept(link)) {
         accept(peer);
         listen(peer);
       }
@@ -208,16 +259,16 @@ struct MessageTransport::Impl {
     auto arrival = std::make_shared<Arrival>();
     arrival->header = link.header;
     const MessageHeader& header = arrival->header.message;
-    const auto posted = std::find_if(link.posted.begin(), link.posted.end(), [&](const auto* one) {
-      return one->header.tag == header.tag;
-    });
     void* to = nullptr;
-    if (posted != link.posted.end()) {
-      MessageTransfer& transfer = **posted;
-      if (transfer.header.bytes == header.bytes) to = transfer.data;
-      transfer.arrival = arrival;
-      transfer.posted = nullptr;
-      link.posted.erase(posted);
+    Device on{};
+    if (MessageTransfer* transfer = receiver(link)) {
+      if (transfer->header.bytes == header.bytes) {
+        to = transfer->data;
+        on = transfer->device;
+      }
+      transfer->arrival = arrival;
+      transfer->queue = nullptr;
+      link.posted.remove(transfer);
     } else if (of_earlier_job(header.tag, job)) {
       ++strays;
     } else {
@@ -229,14 +280,20 @@ struct MessageTransport::Impl {
     }
     link.coming.push_back(arrival);
     for_each_part(to, header.bytes, arrival->header.part, [&](void* data, int64_t bytes) {
-      arrival->requests.push_back(messages->receive(peer, Lane::kPayloads, data, bytes));
+      arrival->requests.push_back(messages->receive(peer, Lane::kPayloads, data, bytes, on));
     });
+  }
+
+  // True where the library may not touch a transfer's memory yet, as far as is known here.
+  bool waits_for_device(const MessageTransfer& transfer) const {
+    const std::lock_guard guard(lock);
+    return transfer.queue && transfer.stream && aborted.empty();
   }
 
   // True where the message of a transfer has gone, or come.
   bool ended(MessageTransfer& transfer) {
     if (transfer.receive) return transfer.arrival && transfer.arrival->requests.empty();
-    return finished(transfer.requests);
+    return !transfer.queue && finished(transfer.requests);
   }
 
   // True where the library no longer uses a transfer's memory.
@@ -255,8 +312,8 @@ struct MessageTransport::Impl {
       for (int naps = 0;; ++naps) {
         {
           const std::lock_guard guard(lock);
-          if (transfer.posted) transfer.posted->remove(&transfer);
-          transfer.posted = nullptr;
+          if (transfer.queue) transfer.queue->remove(&transfer);
+          transfer.queue = nullptr;
           if (!transfer.over) end_moving(transfer);
           if (silent) return;
           silent = true;  // also where the library fails in the next calls
@@ -275,10 +332,21 @@ struct MessageTransport::Impl {
     });
   }
 
-  std::unique_ptr<MessageTransfer> make_transfer(bool receives, int peer,
-                                                 const MessageHeader& header) {
-    return std::make_unique<MessageTransfer>(receives, peer, header,
-                                             [this](MessageTransfer& one) { let_go(one); });
+  std::unique_ptr<MessageTransfer> make_transfer(bool receives, Stream& stream, int peer,
+                                                 const MessageHeader& header,
+                                                 const TensorView& view) {
+    auto transfer = std::make_unique<MessageTransfer>(
+        receives, peer, header, [this](MessageTransfer& one) { let_go(one); });
+    transfer->data = view.data;
+    transfer->device = view.device;
+    if (view.device != Device{}) {
+      device = view.device;
+      transfer->stream = stream;
+      transfer->free.record(stream);
+    }
+    transfer->over = false;
+    begin_moving();
+    return transfer;
   }
 };
 
@@ -300,37 +368,37 @@ MessageTransport::~MessageTransport() = default;
 
 int MessageTransport::rank() const { return impl_->messages->rank(); }
 int MessageTransport::size() const { return impl_->messages->size(); }
+bool MessageTransport::takes_device_memory() const {
+  return impl_->messages->takes_device_memory();
+}
 
 void MessageTransport::watch(std::shared_ptr<const FlightRecorder> recorder) {
   const std::lock_guard guard(impl_->watched_lock);
   impl_->watched = std::move(recorder);
 }
 
-std::unique_ptr<Transfer> MessageTransport::send(Stream&, int peer, const MessageHeader& header,
+std::unique_ptr<Transfer> MessageTransport::send(Stream& stream, int peer,
+                                                 const MessageHeader& header,
                                                  const TensorView& view) {
   Impl& impl = *impl_;
   const std::lock_guard guard(impl.lock);
-  auto transfer = impl.make_transfer(false, peer, header);
+  auto transfer = impl.make_transfer(false, stream, peer, header, view);
   transfer->wire = {header, impl.largest_part};
-  const auto post = [&](Lane lane, const void* data, int64_t bytes) {
-    transfer->requests.push_back(impl.messages->send(peer, lane, data, bytes));
-  };
+  transfer->queue = &impl.links[peer].unsent;
+  transfer->queue->push_back(transfer.get());
   impl.attempt([&] {
-    post(Lane::kHeaders, &transfer->wire, sizeof(WireHeader));
-    for_each_part(view.data, header.bytes, impl.largest_part,
-                  [&](const void* data, int64_t bytes) { post(Lane::kPayloads, data, bytes); });
+    impl.make_device_current();
+    impl.send_written(peer);
   });
-  impl.begin_moving();
   return transfer;
 }
 
-std::unique_ptr<Transfer> MessageTransport::receive(Stream&, int peer,
+std::unique_ptr<Transfer> MessageTransport::receive(Stream& stream, int peer,
                                                     const MessageHeader& expected,
                                                     const TensorView& view) {
   Impl& impl = *impl_;
   const std::lock_guard guard(impl.lock);
-  auto transfer = impl.make_transfer(true, peer, expected);
-  transfer->data = view.data;
+  auto transfer = impl.make_transfer(true, stream, peer, expected, view);
   PeerLink& link = impl.links[peer];
   const auto early = std::find_if(link.early.begin(), link.early.end(), [&](const auto& arrival) {
     return arrival->header.message.tag == expected.tag;
@@ -339,16 +407,17 @@ std::unique_ptr<Transfer> MessageTransport::receive(Stream&, int peer,
     transfer->arrival = *early;
     link.early.erase(early);
   } else {
-    transfer->posted = &link.posted;
+    transfer->queue = &link.posted;
     link.posted.push_back(transfer.get());
   }
-  impl.begin_moving();
   return transfer;
 }
 
 MessageHeader MessageTransport::wait(Transfer& under_way) {
   Impl& impl = *impl_;
   auto& transfer = static_cast<MessageTransfer&>(under_way);
+  // Nothing can move before; the thread drives other messages meanwhile.
+  if (impl.waits_for_device(transfer)) transfer.free.sync();
   const Impl::Waiter waiter(impl.waiters);
   for (int naps = 0;; ++naps) {
     {
@@ -372,7 +441,11 @@ MessageHeader MessageTransport::wait(Transfer& under_way) {
   if (!transfer.receive) return transfer.header;
   const Arrival& arrival = *transfer.arrival;
   const MessageHeader& header = arrival.header.message;
-  if (!arrival.held.empty() && header.bytes == transfer.header.bytes)
+  if (arrival.held.empty() || header.bytes != transfer.header.bytes) return header;
+  // A copy of pageable memory has read it when the call returns.
+  if (transfer.stream)
+    cuda_copy_bytes(*transfer.stream, arrival.held.data(), transfer.data, arrival.held.size());
+  else
     std::memcpy(transfer.data, arrival.held.data(), arrival.held.size());
   return header;
 }

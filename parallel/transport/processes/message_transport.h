@@ -3,8 +3,9 @@
 // before every payload, so that the receiver finds the posted receive, or keeps the payload until
 // there is one. It uses point-to-point messages alone, so that bytes are counted where they are
 // sent, and its waits sleep between polls, so that they never take the core from a rank that
-// computes. Heartbeats (parallel/bootstrap/control_plane.h) end every rank's waits soon after a
-// peer's last sign.
+// computes. Memory of a device goes to a library that takes it, once the work is over that the
+// stream had been given at the post. Heartbeats (parallel/bootstrap/control_plane.h) end every
+// rank's waits soon after a peer's last sign.
 #include <functional>
 #include <memory>
 #include <string>
@@ -41,6 +42,7 @@ class MessageTransport final : public Transport {
 
   int rank() const override;
   int size() const override;
+  bool takes_device_memory() const override;
   std::unique_ptr<Transfer> send(Stream& stream, int peer, const MessageHeader& header,
                                  const TensorView& view) override;
   std::unique_ptr<Transfer> receive(Stream& stream, int peer, const MessageHeader& expected,

@@ -7,6 +7,10 @@
 #include "kernels/check.h"
 #include "parallel/bootstrap/startup_watch.h"
 
+// An extension of Open MPI (mpi-ext.h), which others have taken over. It is declared here, and
+// weakly, because not every build of an MPI has it.
+extern "C" [[gnu::weak]] int MPIX_Query_cuda_support();
+
 namespace weft {
 
 namespace {
@@ -33,12 +37,15 @@ class MpiMessages final : public PointToPoint {
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
     check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
+    takes_device_memory_ = mpi_takes_device_memory().value();
   }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  bool takes_device_memory() const override { return takes_device_memory_; }
 
-  Request send(int peer, Lane lane, const void* data, int64_t bytes) override {
+  // MPI finds out by itself where memory lies.
+  Request send(int peer, Lane lane, const void* data, int64_t bytes, Device) override {
     MPI_Request request = MPI_REQUEST_NULL;
     check_mpi(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, peer, static_cast<int>(lane),
                         MPI_COMM_WORLD, &request),
@@ -46,7 +53,7 @@ class MpiMessages final : public PointToPoint {
     return request;
   }
 
-  Request receive(int peer, Lane lane, void* data, int64_t bytes) override {
+  Request receive(int peer, Lane lane, void* data, int64_t bytes, Device) override {
     MPI_Request request = MPI_REQUEST_NULL;
     check_mpi(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, peer, static_cast<int>(lane),
                         MPI_COMM_WORLD, &request),
@@ -74,6 +81,7 @@ class MpiMessages final : public PointToPoint {
 
  private:
   int rank_ = 0, size_ = 1;
+  bool takes_device_memory_ = false;
 };
 
 std::string broadcast_of(const std::string& text) {
@@ -95,6 +103,15 @@ std::string mpi_library() {
   int length = 0;
   MPI_Get_library_version(text, &length);  // may be called before MPI_Init
   return {text, static_cast<size_t>(length)};
+}
+
+std::optional<bool> mpi_takes_device_memory() {
+  if (!MPIX_Query_cuda_support) return false;
+  if (MPIX_Query_cuda_support() == 1) return true;
+  int started = 0;
+  MPI_Initialized(&started);
+  if (!started && OMPI_MAJOR_VERSION >= 5) return std::nullopt;
+  return false;
 }
 
 ProcessMessages make_mpi_messages(const Launch& launch,

@@ -2,6 +2,7 @@
 // MPI: messages between the processes that mpirun started, or srun with PMIx, on one host or
 // several.
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "parallel/bootstrap/launch.h"
@@ -13,6 +14,10 @@ namespace weft {
 bool mpi_built();
 // "Open MPI v4.1.4, ..."; "" where this build has none. Needs no mpirun.
 std::string mpi_library();
+
+// True where this MPI says that it takes pointers to the memory of CUDA devices. Open MPI knows it
+// from version 5 on only once MPI has been started; nullopt before.
+std::optional<bool> mpi_takes_device_memory();
 
 // Starts MPI; the ranks are those of MPI_COMM_WORLD. late(line) is called where they have not come
 // together within a minute. Error(kUsage) that names the build option where this build has no MPI.

@@ -5,6 +5,7 @@ namespace weft {
 
 bool mpi_built() { return false; }
 std::string mpi_library() { return ""; }
+std::optional<bool> mpi_takes_device_memory() { return false; }
 
 ProcessMessages make_mpi_messages(const Launch& launch,
                                   const std::function<void(const std::string&)>&) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "kernels/tensor.h"
 #include "parallel/bootstrap/share.h"
 
 namespace weft {
@@ -20,13 +21,17 @@ class PointToPoint {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Neither blocks; the memory must stay until the request is finished. Both ends give the same
-  // number of bytes. Error(kComm) where the library fails, here and below.
-  virtual Request send(int peer, Lane lane, const void* data, int64_t bytes) = 0;
-  virtual Request receive(int peer, Lane lane, void* data, int64_t bytes) = 0;
+  // True where the library says that it takes pointers to the memory of CUDA devices.
+  virtual bool takes_device_memory() const = 0;
+
+  // Neither blocks; the memory, which lies on `device`, must stay until the request is finished.
+  // The library reads and writes it at any time from now on: it knows nothing of streams. Both ends
+  // give the same number of bytes. Error(kComm) where the library fails, here and below.
+  virtual Request send(int peer, Lane lane, const void* data, int64_t bytes, Device device) = 0;
+  virtual Request receive(int peer, Lane lane, void* data, int64_t bytes, Device device) = 0;
   // Moves what can move, where finished() alone does not.
   virtual void progress() {}
-  // True where the message has been moved; its request is null afterwards.
+  // True where the message has been moved; its request is null then, and finished.
   virtual bool finished(Request& request) = 0;
   // Takes back a receive that no message has come for.
   virtual void cancel(Request& request) = 0;

@@ -19,6 +19,29 @@ void check_ucx(ucs_status_t status, const std::string& call) {
     throw Error(ErrorKind::kComm, call + ": " + UcxApi::get().status_string(status));
 }
 
+ucp_context_h make_context(size_t peers) {
+  const UcxApi& ucx = UcxApi::get();
+  ucp_config_t* config = nullptr;  // of the UCX_ variables
+  check_ucx(ucx.config_read(nullptr, nullptr, &config), "ucp_config_read");
+  ucp_params_t wanted{};
+  wanted.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
+  wanted.features = UCP_FEATURE_TAG;
+  wanted.estimated_num_eps = peers;
+  ucp_context_h context = nullptr;
+  const ucs_status_t status =
+      ucx.init_version(UCP_API_MAJOR, UCP_API_MINOR, &wanted, config, &context);
+  ucx.config_release(config);
+  check_ucx(status, "ucp_init");
+  return context;
+}
+
+bool takes_cuda(ucp_context_h context) {
+  ucp_context_attr_t given{};
+  given.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  check_ucx(UcxApi::get().context_query(context, &given), "ucp_context_query");
+  return given.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA);
+}
+
 // The messages of one worker. A tag is the sender and the lane: UCX keeps the order of messages of
 // one sender with one tag. A connection is made with the first message to a peer. Where one breaks,
 // because its peer has died, every later call fails.
@@ -29,16 +52,8 @@ class UcxMessages final : public PointToPoint {
       peers_[peer].rank = peer;
       peers_[peer].owner = this;
     }
-    ucp_config_t* config = nullptr;  // of the UCX_ variables
-    check_ucx(ucx_.config_read(nullptr, nullptr, &config), "ucp_config_read");
-    ucp_params_t wanted{};
-    wanted.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
-    wanted.features = UCP_FEATURE_TAG;
-    wanted.estimated_num_eps = peers_.size();
-    const ucs_status_t status =
-        ucx_.init_version(UCP_API_MAJOR, UCP_API_MINOR, &wanted, config, &context_);
-    ucx_.config_release(config);
-    check_ucx(status, "ucp_init");
+    context_ = make_context(peers_.size());
+    takes_device_memory_ = takes_cuda(context_);
     ucp_worker_params_t threads{};
     threads.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
     threads.thread_mode = UCS_THREAD_MODE_SERIALIZED;
@@ -64,16 +79,17 @@ class UcxMessages final : public PointToPoint {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(peers_.size()); }
+  bool takes_device_memory() const override { return takes_device_memory_; }
 
-  Request send(int peer, Lane lane, const void* data, int64_t bytes) override {
+  Request send(int peer, Lane lane, const void* data, int64_t bytes, Device device) override {
     return request_of(ucx_.tag_send_nbx(connected(peers_[peer]), data, static_cast<size_t>(bytes),
-                                        tag_of(rank_, lane), &of_host_memory()),
+                                        tag_of(rank_, lane), &memory_of(device)),
                       "ucp_tag_send_nbx");
   }
 
-  Request receive(int peer, Lane lane, void* data, int64_t bytes) override {
+  Request receive(int peer, Lane lane, void* data, int64_t bytes, Device device) override {
     return request_of(ucx_.tag_recv_nbx(worker_, data, static_cast<size_t>(bytes),
-                                        tag_of(peer, lane), ~ucp_tag_t{0}, &of_host_memory()),
+                                        tag_of(peer, lane), ~ucp_tag_t{0}, &memory_of(device)),
                       "ucp_tag_recv_nbx");
   }
 
@@ -124,14 +140,17 @@ class UcxMessages final : public PointToPoint {
     return static_cast<ucp_tag_t>(sender) << 8 | static_cast<ucp_tag_t>(lane);
   }
 
-  static const ucp_request_param_t& of_host_memory() {
-    static const ucp_request_param_t param = [] {
-      ucp_request_param_t host{};
-      host.op_attr_mask = UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-      host.memory_type = UCS_MEMORY_TYPE_HOST;
-      return host;
-    }();
-    return param;
+  // The memory's type is given, because UCX would look it up at every message.
+  static const ucp_request_param_t& memory_of(Device device) {
+    const auto of = [](ucs_memory_type_t type) {
+      ucp_request_param_t param{};
+      param.op_attr_mask = UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+      param.memory_type = type;
+      return param;
+    };
+    static const ucp_request_param_t host = of(UCS_MEMORY_TYPE_HOST),
+                                     cuda = of(UCS_MEMORY_TYPE_CUDA);
+    return device.kind == Device::Kind::kCuda ? cuda : host;
   }
 
   static Request request_of(ucs_status_ptr_t posted, const char* call) {
@@ -174,6 +193,7 @@ class UcxMessages final : public PointToPoint {
   int rank_;
   std::vector<Peer> peers_;  // never resized: endpoints know their places
   ucp_context_h context_ = nullptr;
+  bool takes_device_memory_ = false;
   ucp_worker_h worker_ = nullptr;
   std::string lost_;  // says which connection broke
 };
@@ -182,6 +202,13 @@ class UcxMessages final : public PointToPoint {
 
 bool ucx_built() { return true; }
 std::string ucx_library() { return std::string("UCX ") + UcxApi::get().get_version_string(); }
+
+bool ucx_takes_device_memory() {
+  const ucp_context_h context = make_context(1);
+  const bool takes = takes_cuda(context);
+  UcxApi::get().cleanup(context);
+  return takes;
+}
 
 ProcessMessages make_ucx_messages(const Launch& launch, const MeetingPoint& point) {
   const auto meeting = std::make_shared<Meeting>(launch.rank, launch.ranks, point);

@@ -14,6 +14,9 @@ namespace weft {
 bool ucx_built();
 // "UCX 1.13.1"; "" where this build has none. Error(kUsage) where its libraries are missing.
 std::string ucx_library();
+// True where UCX finds its support of CUDA, and UCX_TLS does not leave it out: it then takes
+// pointers to the memory of CUDA devices. Error(kUsage) where its libraries are missing.
+bool ucx_takes_device_memory();
 
 // Meets the other ranks at the point. Error(kComm) where they do not come within a minute;
 // Error(kUsage) that names the build option where this build has no UCX.

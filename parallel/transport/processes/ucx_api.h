@@ -42,6 +42,7 @@ class UcxApi {
   decltype(&ucp_config_read) config_read = Symbol{"ucp_config_read"};
   decltype(&ucp_config_release) config_release = Symbol{"ucp_config_release"};
   decltype(&ucp_init_version) init_version = Symbol{"ucp_init_version"};
+  decltype(&ucp_context_query) context_query = Symbol{"ucp_context_query"};
   decltype(&ucp_worker_create) worker_create = Symbol{"ucp_worker_create"};
   decltype(&ucp_worker_query) worker_query = Symbol{"ucp_worker_query"};
   decltype(&ucp_worker_get_address) worker_get_address = Symbol{"ucp_worker_get_address"};

@@ -5,6 +5,7 @@ namespace weft {
 
 bool ucx_built() { return false; }
 std::string ucx_library() { return ""; }
+bool ucx_takes_device_memory() { return false; }
 
 ProcessMessages make_ucx_messages(const Launch& launch, const MeetingPoint&) {
   throw Error(ErrorKind::kUsage,

@@ -23,11 +23,18 @@ struct CUmemLocation {
 struct CUmemAllocationProp {
   CUmemAllocationType type;
   CUmemLocation location;
+  struct {
+    unsigned char gpuDirectRDMACapable;
+  } allocFlags;
 };
 struct CUmemAccessDesc {
   CUmemLocation location;
   CUmemAccess_flags flags;
 };
+
+enum CUdevice_attribute { CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110 };
+using CUdevice = int;
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device);
 
 CUresult cuMemAddressReserve(CUdeviceptr* data, size_t bytes, size_t alignment, CUdeviceptr at,
                              unsigned long long flags);
