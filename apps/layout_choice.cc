@@ -31,7 +31,7 @@ SampledModel sampled(const Flags& flags, const OpenModel& model) {
           .vae = *model.directory.vae_model,
           .vae_dtype = vae_dtype(flags),
           .weights = weights == WeightFormat::kFile ? WeightFormat::kCompute : weights,
-          .attention = attention_format(flags)};
+          .attention = wants_cuda(flags) ? attention_format(flags) : AttentionFormat::kCompute};
 }
 
 // The device of every rank, as a text that is equal where the device is the same.
@@ -78,11 +78,12 @@ MeasuredRanks measured_ranks(const Flags& flags, const Ranks& ranks, const OpenM
   const std::vector<std::string> devices =
       gpus ? devices_of(flags, ranks) : std::vector<std::string>{};
   const SampledModel of = sampled(flags, model);
+  const Link given = out.link;
   on_ranks(ranks, [&](Communicator& world) {
     Stream stream = gpus ? stream_on(device_of(flags, ranks, world.rank())) : Stream::cpu(1);
     std::optional<DeviceModel> gpu;
     if (rates) gpu = measured_gpus(world, stream, devices, of);
-    const Link link = links ? measure_link(world, stream) : out.link;
+    const Link link = links ? measure_link(world, stream) : given;
     if (world.rank() == ranks.first) out = {link, gpu};
   });
   return out;
@@ -160,6 +161,14 @@ PlannedJob planned_job(const Generator& generator, GeneratorOptions options, con
 
 bool chooses_layout(const std::string& layout) {
   return layout.empty() || layout.substr(0, layout.find(',')) == "auto";
+}
+
+bool chooses_layout(const std::string& layout, std::span<const Layout> layouts) {
+  const auto open = [&](int Layout::*stage) {
+    return with_stage_ranks(layouts.front(), stage).size() > 1;
+  };
+  return chooses_layout(layout) &&
+         (layouts.size() > 1 || open(&Layout::text_ranks) || open(&Layout::vae_ranks));
 }
 
 std::string to_string(const LayoutChoice& choice) {

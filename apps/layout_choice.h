@@ -48,6 +48,8 @@ PlannedJob planned_job(const Generator& generator, GeneratorOptions options, con
 
 // True where --layout and its short forms leave the choice to a simulation.
 bool chooses_layout(const std::string& layout);
+// The same, where more than one of these layouts, or of the ranks of their stages, is possible.
+bool chooses_layout(const std::string& layout, std::span<const Layout> layouts);
 // "0.41 s; next: ring=4 0.43 s, ulysses=4 0.5 s; 2 faster ones do not fit in memory"
 std::string to_string(const LayoutChoice& choice);
 // [{"layout", "seconds", "high_water_bytes"}, ...]

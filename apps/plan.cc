@@ -216,7 +216,7 @@ LayoutTimes compare(const PlannedJob& job, const std::string& text, int ranks, b
   PlannedJob alone = job;
   if (!refuse({}, limits).empty()) alone.request.method = Full();
   LayoutTimes out;
-  if (chooses_layout(text) && layouts.size() > 1) {
+  if (chooses_layout(text, layouts)) {
     out.choice = choose_layout(job, layouts);
     layouts = {out.choice->best.front().layout};
     out.forecasts = out.choice->best;

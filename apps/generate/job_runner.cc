@@ -261,6 +261,7 @@ void JobRunner::keep_ranks() { planned_ = planned_options(); }
 
 void JobRunner::arrange(const std::vector<Drawing>& drawings) {
   flags_ = given_;  // without a layout that was chosen for other drawings
+  choice_.reset();
   const Drawing& first = drawings.front();
   LayoutLimits limits = generator_.layout_limits(first.spec.request);
   for (const Drawing& drawing : drawings) {
@@ -297,8 +298,7 @@ std::string JobRunner::mode_text() const { return weft::mode_text(options_, plan
 Layout JobRunner::layout_for(const Drawing& first, const LayoutLimits& limits) {
   const std::string asked = layout_text(flags_);
   const std::vector<Layout> layouts = parse_layouts(asked, ranks_.count, limits);
-  if (layouts.size() == 1 || !chooses_layout(asked))
-    return parse_layout(asked, ranks_.count, limits);
+  if (!chooses_layout(asked, layouts)) return parse_layout(asked, ranks_.count, limits);
   const std::string left = agreed_texts(ranks_, [&]() -> std::vector<std::string> {
                              return {layout_left(flags_, output_names(first.path), layouts)};
                            }).front();
@@ -314,10 +314,11 @@ Layout JobRunner::layout_for(const Drawing& first, const LayoutLimits& limits) {
 
 std::string JobRunner::simulated_layout(const Drawing& first, const LayoutLimits& limits,
                                         std::span<const Layout> layouts) {
-  const MeasuredRanks measured = measured_ranks(flags_, ranks_, *model_);
+  if (!measured_) measured_ = measured_ranks(flags_, ranks_, *model_);
   return agreed_texts(ranks_,
                       [&]() -> std::vector<std::string> {
-                        machine_ = simulated_machine(flags_, ranks_, measured, *model_);
+                        if (!machine_)
+                          machine_ = simulated_machine(flags_, ranks_, *measured_, *model_);
                         PlannedJob job = planned_job(generator_, planned_options(),
                                                      first.spec.request, *machine_);
                         job.requests = limits.requests;

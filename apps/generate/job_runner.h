@@ -110,6 +110,7 @@ class JobRunner {
   Generator generator_;
   Layout layout_;
   std::optional<LayoutChoice> choice_;
+  std::optional<MeasuredRanks> measured_;  // before the first weights took the memory
   std::optional<SimulatedMachine> machine_;
   MemoryPlan plan_;
   UploadForecast upload_;

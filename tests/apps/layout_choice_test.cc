@@ -141,6 +141,13 @@ TEST_F(LayoutAuto, ChoosesTheRanksOfTheTextEncoderAndTheVae) {
   EXPECT_TRUE(ends_with(free, ",text_ranks=1,vae_ranks=1")) << free["layout"];
   EXPECT_TRUE(ends_with(given, ",text_ranks=4,vae_ranks=2")) << given["layout"];
   EXPECT_LT(free["seconds"], given["seconds"]);
+  // Where one split of the tokens is legal, these ranks are still open.
+  const std::string patches =
+      "plan --json --model models/pocket --steps 9 --dtype f32 --ranks 11 --guidance-scale 1 -p x "
+      "--method pcpp:patches=11,warmup=1";
+  const json one = json::parse(run(patches + kDevice + kSlow).out);
+  EXPECT_EQ(one["layout"], "patch=11,text_ranks=1,vae_ranks=1");
+  EXPECT_EQ(one["chosen_from"].size(), 1u);
 }
 
 TEST_F(LayoutAuto, IsRecordedAndReplayed) {
