@@ -5,36 +5,16 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <map>
+#include <memory>
 #include <thread>
+#include <type_traits>
 
 #include "kernels/meter.h"
+#include "kernels/transfer.h"
 
 namespace weft {
-namespace {
-
-struct Convolution {
-  PackedConv packed;
-  Tensor picture, drawn;
-};
-
-std::vector<Convolution> decoder_convolutions(Stream& stream, const VaeModel& vae, DType dtype) {
-  constexpr int64_t kHeight = 60, kWidth = 104;  // where the decoder is the narrowest
-  const std::vector<std::vector<int64_t>> kernels = decoder_kernels(vae);
-  std::vector<Convolution> convolutions;
-  for (const std::vector<int64_t>& shape : kernels) {
-    Convolution& one = convolutions.emplace_back();
-    one.packed = pack_conv(stream, Tensor(dtype, shape), {}, dtype);
-    const int64_t channels = shape[0], narrowest = kernels.front()[0],
-                  height = std::max<int64_t>(kHeight * narrowest / channels, 1),
-                  width = std::max<int64_t>(kWidth * narrowest / channels, 1);
-    one.picture = Tensor(dtype, {one.packed.kernel()[0], height, width, channels});
-    one.drawn = Tensor(dtype, {1, height, width, channels});
-  }
-  return convolutions;
-}
-
-}  // namespace
 
 std::vector<std::vector<int64_t>> decoder_kernels(const VaeModel& vae) {
   std::map<int64_t, std::vector<int64_t>> kernels;  // by width
@@ -51,81 +31,289 @@ std::vector<std::vector<int64_t>> decoder_kernels(const VaeModel& vae) {
 
 namespace {
 
-// Ops of the sizes of a model, and what they compute with.
+// Values that are neither zero nor huge, because zeros draw less power.
+Tensor filled(Stream& stream, DType dtype, std::span<const int64_t> shape) {
+  constexpr int64_t kBlock = 1 << 14;  // repeats itself
+  Tensor out(dtype, shape, stream.device());
+  const TensorView all = out.view().reshape({out.count()});
+  Tensor block(dtype, {std::min(kBlock, out.count())});
+  uint32_t state = 12345;
+  for (int64_t i = 0; i < block.count(); ++i) {
+    state = state * 1664525u + 1013904223u;
+    const float value = static_cast<float>(state >> 8) * 0x1p-24f - 0.5f;
+    if (dtype == DType::kF32)
+      block.as<float>()[i] = value;
+    else
+      block.as<bf16>()[i] = to_bf16(value);
+  }
+  const Tensor source = on_device(stream, std::move(block));
+  for (int64_t at = 0; at < all.count(); at += kBlock) {
+    const int64_t count = std::min(kBlock, all.count() - at);
+    copy(stream, source.view().slice(0, 0, count), all.slice(0, at, count));
+  }
+  stream.sync();
+  return out;
+}
+
+// The sizes of whole samples.
+struct SampleSizes {
+  int64_t tokens;
+  int64_t columns;        // at most so many
+  int64_t height, width;  // of a decoder's picture, where it is the narrowest
+};
+
+// Ops of the sizes of a model.
 class SampleOps {
  public:
-  SampleOps(int threads, const SampledModel& of)
-      : stream_(Stream::cpu(threads, Determinism::kFast, &metered_ops())),
-        head_dim_(of.model.head_dim),
-        heads_(std::clamp<int64_t>(kMostColumns / head_dim_, 1, of.model.heads)),
-        wide_(of.dtype, {kTokens, std::min(kMostColumns, of.model.ffn_columns)}),
-        row_(DType::kF32, {heads_ * head_dim_}),
-        packed_(pack_linear(stream_, Tensor(of.dtype, {wide_.view()[1], row_.view()[0]}), {},
-                            of.dtype)),
-        convolutions_(decoder_convolutions(stream_, of.vae, of.vae_dtype)),
-        rope_(make_rope({1, 24, 32}, {0, 0, 0}, head_dim_)) {
-    for (Tensor& rows : rows_) rows = Tensor(of.dtype, {kTokens, heads_ * head_dim_});
-  }
+  SampleOps(Stream stream, const SampleSizes& sizes, const SampledModel& of)
+      : stream_(std::move(stream)),
+        of_(of),
+        sizes_(sizes),
+        heads_(std::clamp<int64_t>(sizes.columns / of.model.head_dim, 1, of.model.heads)),
+        kernels_(decoder_kernels(of.vae)) {}
 
-  void run() {
-    const TensorView x = rows_[0], y = rows_[1], out = rows_[2];
-    const KVSegment segment{.k = by_head(x), .v = by_head(y)};
-    linear(stream_, x, packed_, LinearActivation::kNone, wide_);
-    attention(stream_, {.q = by_head(x), .segments = {&segment, 1}, .out = by_head(out)});
-    for (const Convolution& one : convolutions_)
-      conv3d(stream_, one.picture, one.packed,
-             {.stride = {1, 1, 1}, .pad_front = 0, .pad_h = {1, 1}, .pad_w = {1, 1}}, one.drawn);
-    modulated_layer_norm(stream_, x, row_, row_, 1e-6f, out);
-    apply_rope(stream_, by_head(x), rope_, 0, by_head(out));
-    gated_add(stream_, x, y, row_, out);
-    copy(stream_, x, out);
+  using Run = std::function<void()>;
+  enum Op : int { kLinear, kAttention, kNorm, kRope, kPointwise, kCopy, kConv, kCount };
+  // An op, ready to run on a share of the rows.
+  Run prepared(int op, double share) {
+    if (op == kConv) return convolutions(share);
+    if (op == kLinear) return product(share);
+    const int64_t tokens = rows_of(share), columns = heads_ * of_.model.head_dim;
+    const auto rows = std::make_shared<Rows>();
+    for (Tensor& tensor : rows->data) tensor = make(of_.dtype, {tokens, columns});
+    rows->factors = make(DType::kF32, {columns});
+    const auto by_head = [=, this](int i) {
+      return rows->data[i].view().reshape({tokens, heads_, of_.model.head_dim});
+    };
+    switch (op) {
+      case kAttention:
+        return [=, this] {
+          const KVSegment segment{.k = by_head(1), .v = by_head(1)};
+          attention(stream_, {.q = by_head(0),
+                              .segments = {&segment, 1},
+                              .format = of_.attention,
+                              .out = by_head(2)});
+        };
+      case kNorm:
+        return [=, this] {
+          modulated_layer_norm(stream_, rows->data[0], rows->factors, rows->factors, 1e-6f,
+                               rows->data[2]);
+        };
+      case kRope: {
+        const auto rope = std::make_shared<Rope>(on_device(
+            stream_, make_rope({1, tokens / kRowUnit, kRowUnit}, {0, 0, 0}, of_.model.head_dim)));
+        return [=, this] { apply_rope(stream_, by_head(0), *rope, 0, by_head(2)); };
+      }
+      case kPointwise:
+        return [=, this] {
+          gated_add(stream_, rows->data[0], rows->data[1], rows->factors, rows->data[2]);
+        };
+      default:
+        return [=, this] { copy(stream_, rows->data[0], rows->data[2]); };
+    }
   }
 
  private:
-  static constexpr int64_t kTokens = 768, kMostColumns = 1536;
+  static constexpr int64_t kRowUnit = 32;  // tokens are a multiple of it
+  struct Rows {
+    std::array<Tensor, 3> data;
+    Tensor factors;
+  };
 
-  TensorView by_head(const TensorView& rows) const {
-    return rows.reshape({kTokens, heads_, head_dim_});
+  Tensor make(DType dtype, std::initializer_list<int64_t> shape) {
+    return filled(stream_, dtype, {shape.begin(), shape.size()});
+  }
+  int64_t rows_of(double share) const {
+    const auto units = std::llround(share * static_cast<double>(sizes_.tokens / kRowUnit));
+    return std::max<int64_t>(units, 1) * kRowUnit;
+  }
+
+  Run product(double share) {
+    const int64_t columns = heads_ * of_.model.head_dim,
+                  wide = std::min(sizes_.columns, of_.model.ffn_columns);
+    if (!weights_) {
+      const Tensor weights = make(of_.dtype, {wide, columns});
+      weights_ =
+          std::make_shared<PackedLinear>(pack_linear(stream_, weights, {}, of_.dtype, of_.weights));
+    }
+    const auto x = std::make_shared<Tensor>(make(of_.dtype, {rows_of(share), columns})),
+               out = std::make_shared<Tensor>(make(of_.dtype, {rows_of(share), wide}));
+    return [=, this] { linear(stream_, *x, *weights_, LinearActivation::kNone, *out); };
+  }
+
+  // One of each width.
+  Run convolutions(double share) {
+    struct Sample {
+      PackedConv packed;
+      Tensor picture, drawn;
+    };
+    const auto samples = std::make_shared<std::vector<Sample>>();
+    for (const std::vector<int64_t>& shape : kernels_) {
+      const int64_t channels = shape[0];
+      const double side = std::sqrt(share) * static_cast<double>(kernels_.front()[0]);
+      const auto pixels = [&](int64_t of) {
+        return std::max<int64_t>(std::llround(static_cast<double>(of) * side) / channels, 1);
+      };
+      const int64_t height = pixels(sizes_.height), width = pixels(sizes_.width);
+      PackedConv packed =
+          pack_conv(stream_, filled(stream_, of_.vae_dtype, shape), {}, of_.vae_dtype);
+      Tensor picture = make(of_.vae_dtype, {packed.kernel()[0], height, width, channels}),
+             drawn = make(of_.vae_dtype, {1, height, width, channels});
+      samples->push_back({std::move(packed), std::move(picture), std::move(drawn)});
+    }
+    return [=, this] {
+      for (const auto& [packed, picture, drawn] : *samples)
+        conv3d(stream_, picture, packed,
+               {.stride = {1, 1, 1}, .pad_front = 0, .pad_h = {1, 1}, .pad_w = {1, 1}}, drawn);
+    };
   }
 
   Stream stream_;
-  const int64_t head_dim_, heads_;
-  std::array<Tensor, 3> rows_;
-  const Tensor wide_, row_;
-  const PackedLinear packed_;
-  const std::vector<Convolution> convolutions_;
-  const Rope rope_;
+  const SampledModel of_;
+  const SampleSizes sizes_;
+  const int64_t heads_;
+  const std::vector<std::vector<int64_t>> kernels_;
+  std::shared_ptr<PackedLinear> weights_;
+};
+
+constexpr double kMessageS = 30e-6;  // assumed, not measured: a thread's wake-up
+
+// All ops, one after the other, as the ranks of a CPU run them.
+class CpuSample {
+ public:
+  CpuSample(int threads, const SampledModel& of)
+      : ops_(Stream::cpu(threads, Determinism::kFast, &metered_ops()),
+             {.tokens = 768, .columns = 1536, .height = 60, .width = 104}, of) {
+    for (int op = 0; op < SampleOps::kCount; ++op) runs_.push_back(ops_.prepared(op, 1));
+  }
+  void run() const {
+    for (const SampleOps::Run& op : runs_) op();
+  }
+
+ private:
+  SampleOps ops_;
+  std::vector<SampleOps::Run> runs_;
 };
 
 }  // namespace
 
 DeviceModel measure_device(int ranks, int threads, const SampledModel& of) {
-  TimingMeter warm, meter;
-  SampleOps ops(threads, of);
+  TimingMeter meter;
+  const CpuSample sample(threads, of);
   std::vector<std::jthread> others;
   for (int rank = 1; rank < ranks; ++rank)
     others.emplace_back([&](const std::stop_token& stop) {
-      for (SampleOps beside(threads, of); !stop.stop_requested();) beside.run();
+      for (const CpuSample beside(threads, of); !stop.stop_requested();) beside.run();
     });
-  {
-    const MeterScope scope(warm);
-    ops.run();
-  }
+  sample.run();  // warms up
   {
     const MeterScope scope(meter);
-    for (int i = 0; i < 5; ++i) ops.run();
+    for (int i = 0; i < 5; ++i) sample.run();
   }
   DeviceModel device = measured_device(meter);
   device.copy_bytes_per_s = device.bytes_per_s[static_cast<size_t>(OpFamily::kCopy)] / 2;
-  device.message_s = 30e-6;  // assumed, not measured: a thread's wake-up
+  device.message_s = kMessageS;
   return device;
 }
 
-Link measure_link(Communicator& world) {
-  constexpr int kRounds = 5;
-  constexpr int64_t kSmall = 8, kLarge = 1 << 20;
+namespace {
+
+// Adds up the work of ops and lets the device run on.
+struct WorkMeter final : Meter {
+  Work work{};
+  bool runs() const override { return true; }
+  bool waits() const override { return false; }
+  void op(const Work& seen, const std::function<void()>& run) override {
+    work.family = seen.family;
+    work.flop += seen.flop;
+    work.bytes += seen.bytes;
+    run();
+  }
+};
+
+// Times so many runs of an op, all of which the device is given before the host waits. A run before
+// them prepares what they use.
+double time_op(const Stream& stream, const SampleOps::Run& run, int runs, TimingMeter& meter) {
+  WorkMeter seen;
+  {
+    const MeterScope scope(seen);
+    run();
+  }
+  stream.sync();
+  seen.work.flop *= runs;
+  seen.work.bytes *= runs;
+  const double before_s = meter.total(seen.work.family).seconds;
+  meter.op(seen.work, [&] {
+    for (int i = 0; i < runs; ++i) run();
+    stream.sync();
+  });
+  return meter.total(seen.work.family).seconds - before_s;
+}
+
+}  // namespace
+
+DeviceModel measure_gpu(const Stream& stream, const SampledModel& of) {
+  constexpr double kLeastS = 2e-3, kLeastShare = 1.0 / 128;  // shorter ops are mostly launches
+  constexpr int kRuns = 5;
+  SampleOps ops(stream.with(metered_ops()),
+                {.tokens = kMostGpuRows, .columns = INT64_MAX, .height = 480, .width = 832}, of);
+  TimingMeter meter;
+  for (int op = 0; op < SampleOps::kCount; ++op) {
+    TimingMeter brief;
+    const double took = time_op(stream, ops.prepared(op, kLeastShare), 1, brief);
+    const bool long_enough = took >= kLeastS;
+    const double share = long_enough ? kLeastShare : std::min(1.0, kLeastShare * kLeastS / took);
+    time_op(stream, ops.prepared(op, share), long_enough ? 1 : kRuns, meter);
+  }
+  DeviceModel device = measured_device(meter);
+  device.message_s = kMessageS;
+  return device;
+}
+
+DeviceModel share_of(DeviceModel device, int ranks) {
+  for (int i = 0; i < kOpFamilies; ++i) {
+    device.flop_per_s[i] /= ranks;
+    device.bytes_per_s[i] /= ranks;
+  }
+  device.copy_bytes_per_s /= ranks;
+  return device;
+}
+
+DeviceModel slowest_of(std::span<const DeviceModel> devices) {
+  DeviceModel slowest = devices.front();
+  const auto take = [](double& rate, double other) {
+    if (other > 0) rate = rate > 0 ? std::min(rate, other) : other;  // 0: it takes no time
+  };
+  for (const DeviceModel& device : devices) {
+    for (int i = 0; i < kOpFamilies; ++i) {
+      take(slowest.flop_per_s[i], device.flop_per_s[i]);
+      take(slowest.bytes_per_s[i], device.bytes_per_s[i]);
+    }
+    take(slowest.copy_bytes_per_s, device.copy_bytes_per_s);
+    slowest.message_s = std::max(slowest.message_s, device.message_s);
+  }
+  return slowest;
+}
+
+std::vector<DeviceModel> gathered(Communicator& world, const DeviceModel& own) {
+  static_assert(std::is_trivially_copyable_v<DeviceModel>);
   Stream stream = Stream::cpu(1);
-  const Tensor memory(DType::kU8, {kLarge});
+  std::vector<DeviceModel> all(world.size());
+  all[world.rank()] = own;
+  std::vector<TensorView> views;
+  for (DeviceModel& one : all)
+    views.emplace_back(&one, DType::kU8,
+                       std::initializer_list<int64_t>{int64_t{sizeof(DeviceModel)}});
+  world.all_gather_v(stream, {.topic = Topic::kCheck}, views[world.rank()], views);
+  return all;
+}
+
+Link measure_link(Communicator& world, Stream& stream) {
+  constexpr int kRounds = 5;
+  constexpr int64_t kSmall = 8;
+  // Links of GPUs carry a MiB in less time than a message takes to begin.
+  const int64_t large = of_host(stream.device()) ? 1 << 20 : 32 << 20;
+  const Tensor memory(DType::kU8, {large}, stream.device());
   // The seconds of a message in one direction, the least of some rounds.
   const auto seconds = [&](int peer, int64_t bytes) {
     const TensorView message = memory.view().slice(0, 0, bytes);
@@ -136,6 +324,7 @@ Link measure_link(Communicator& world) {
       if (asks) world.send(stream, peer, {.topic = Topic::kCheck, .hop = 2 * round}, message);
       world.receive(stream, asks ? peer : 0, {.topic = Topic::kCheck, .hop = 2 * round + asks},
                     message);
+      stream.sync();
       if (!asks) world.send(stream, 0, {.topic = Topic::kCheck, .hop = 2 * round + 1}, message);
       const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun;
       least = std::min(least, taken.count() / 2);
@@ -145,11 +334,13 @@ Link measure_link(Communicator& world) {
   std::array<double, 2> slowest{};  // of a small and of a large message
   for (int peer = 1; peer < world.size(); ++peer) {
     if (world.rank() != 0 && world.rank() != peer) continue;
-    const double small = seconds(peer, kSmall), large = seconds(peer, kLarge);
-    slowest = {std::max(slowest[0], small), std::max(slowest[1], large)};
+    const double small = seconds(peer, kSmall), much = seconds(peer, large);
+    slowest = {std::max(slowest[0], small), std::max(slowest[1], much)};
   }
-  world.broadcast(stream, {}, TensorView(slowest.data(), DType::kF64, {2}), 0);
-  return {.latency_s = slowest[0], .bytes_per_s = kLarge / std::max(slowest[1] - slowest[0], 1e-9)};
+  Stream host = Stream::cpu(1);
+  world.broadcast(host, {}, TensorView(slowest.data(), DType::kF64, {2}), 0);
+  const double between_s = std::max(slowest[1] - slowest[0], 1e-9);
+  return {.latency_s = slowest[0], .bytes_per_s = static_cast<double>(large) / between_s};
 }
 
 std::string to_string(const DeviceModel& device) {
@@ -163,6 +354,16 @@ std::string to_string(const DeviceModel& device) {
       std::snprintf(part, sizeof part, "%s %.3g GB/s", name, device.bytes_per_s[i] * 1e-9);
     text += (text.empty() ? "" : ", ") + std::string(part);
   }
+  return text;
+}
+
+std::string to_string(const Link& link) {
+  char text[64];
+  if (link.bytes_per_s > 0)
+    std::snprintf(text, sizeof text, "%.4g Gbit/s, %.3g ms", link.bytes_per_s * 8e-9,
+                  link.latency_s * 1e3);
+  else
+    std::snprintf(text, sizeof text, "unlimited, %.3g ms", link.latency_s * 1e3);
   return text;
 }
 

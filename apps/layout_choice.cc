@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "apps/calibrate.h"
 #include "kernels/transfer.h"
 
 namespace weft {
@@ -25,6 +24,42 @@ std::optional<DeviceModel> given_model(const Flags& flags, const DeviceModel* na
   return device;
 }
 
+SampledModel sampled(const Flags& flags, const OpenModel& model) {
+  const WeightFormat weights = weight_format(flags);
+  return {.dtype = compute_dtype(flags),
+          .model = model.directory.expert(0).traits(),
+          .vae = *model.directory.vae_model,
+          .vae_dtype = vae_dtype(flags),
+          .weights = weights == WeightFormat::kFile ? WeightFormat::kCompute : weights,
+          .attention = wants_cuda(flags) ? attention_format(flags) : AttentionFormat::kCompute};
+}
+
+// The device of every rank, as a text that is equal where the device is the same.
+std::vector<std::string> devices_of(const Flags& flags, const Ranks& ranks) {
+  std::vector<std::string> devices;
+  for (int rank = 0; rank < ranks.count; ++rank) {
+    const Device device = device_of(flags, ranks, rank);
+    devices.push_back(ranks.visible.empty() ? to_string(device)
+                                            : ranks.visible[rank].identities[device.index]);
+  }
+  return devices;
+}
+
+// Every device is measured by the first of the ranks that share it, all devices at a time.
+DeviceModel measured_gpus(Communicator& world, const Stream& stream,
+                          const std::vector<std::string>& devices, const SampledModel& of) {
+  const auto first = [&](int rank) { return std::ranges::find(devices, devices[rank]); };
+  const auto place = [&](int rank) { return static_cast<int>(first(rank) - devices.begin()); };
+  DeviceModel own;
+  if (place(world.rank()) == world.rank()) own = measure_gpu(stream, of);
+  const std::vector<DeviceModel> measured = gathered(world, own);
+  std::vector<DeviceModel> shares;
+  for (int rank = 0; rank < world.size(); ++rank)
+    shares.push_back(share_of(measured[place(rank)],
+                              static_cast<int>(std::ranges::count(devices, devices[rank]))));
+  return slowest_of(shares);
+}
+
 }  // namespace
 
 Link link_of(const Flags& flags) {
@@ -32,20 +67,35 @@ Link link_of(const Flags& flags) {
           .bytes_per_s = flags.real("link-gbit").value_or(0) * 1e9 / 8};
 }
 
-Link link_between(const Flags& flags, const Ranks& ranks) {
-  Link link = link_of(flags);
-  if (!ranks.processes || flags.given("link-gbit") || flags.given("link-ms")) return link;
-  on_ranks(ranks, [&](Communicator& world) { link = measure_link(world); });
-  return link;
+MeasuredRanks measured_ranks(const Flags& flags, const Ranks& ranks, const OpenModel& model) {
+  MeasuredRanks out{.link = link_of(flags), .gpu = {}};
+  const std::optional<PlannedDevice> planned = planned_device(flags);
+  const bool gpus = planned && planned->here,
+             rates = gpus && !flags.real("device-gflops") && !flags.real("device-gbs"),
+             links = ranks.count > 1 && (gpus || (ranks.processes && !planned)) &&
+                     !flags.given("link-gbit") && !flags.given("link-ms");
+  if (!rates && !links) return out;
+  const std::vector<std::string> devices =
+      gpus ? devices_of(flags, ranks) : std::vector<std::string>{};
+  const SampledModel of = sampled(flags, model);
+  const Link given = out.link;
+  on_ranks(ranks, [&](Communicator& world) {
+    Stream stream = gpus ? stream_on(device_of(flags, ranks, world.rank())) : Stream::cpu(1);
+    std::optional<DeviceModel> gpu;
+    if (rates) gpu = measured_gpus(world, stream, devices, of);
+    const Link link = links ? measure_link(world, stream) : given;
+    if (world.rank() == ranks.first) out = {link, gpu};
+  });
+  return out;
 }
 
-SimulatedMachine simulated_machine(const Flags& flags, const Ranks& ranks, const Link& link,
-                                   const OpenModel& model) {
+SimulatedMachine simulated_machine(const Flags& flags, const Ranks& ranks,
+                                   const MeasuredRanks& measured, const OpenModel& model) {
   const DType dtype = compute_dtype(flags);
   SimulatedMachine machine{.planned = planned_device(flags),
                            .model = {},
                            .description = {},
-                           .link = link,
+                           .link = measured.link,
                            .threads = threads_per_rank(flags, ranks)};
   const bool named = machine.planned && machine.planned->named;
   if (machine.planned) machine.model = machine.planned->rates->model(dtype);
@@ -53,17 +103,17 @@ SimulatedMachine simulated_machine(const Flags& flags, const Ranks& ranks, const
   std::string source;
   if (given) {
     machine.model = *given;
+  } else if (measured.gpu) {
+    machine.model = *measured.gpu;
+    source = " (measured here)";
   } else if (machine.planned) {
     source = named ? " (expected of its datasheet)"
                    : std::string(" (assumed: an NVIDIA ") + machine.planned->rates->name +
                          "; --device-name describes another)";
   } else {
     const int threads = machine.threads, here = threads_of_rank(cpu_pools()).threads;
-    machine.model = measure_device(std::clamp(here / threads, 1, ranks.count), threads,
-                                   {.dtype = dtype,
-                                    .model = model.directory.expert(0).traits(),
-                                    .vae = *model.directory.vae_model,
-                                    .vae_dtype = vae_dtype(flags)});
+    machine.model =
+        measure_device(std::clamp(here / threads, 1, ranks.count), threads, sampled(flags, model));
     source =
         " (measured here, " + std::to_string(threads) + (threads == 1 ? " thread)" : " threads)");
   }
@@ -113,6 +163,14 @@ bool chooses_layout(const std::string& layout) {
   return layout.empty() || layout.substr(0, layout.find(',')) == "auto";
 }
 
+bool chooses_layout(const std::string& layout, std::span<const Layout> layouts) {
+  const auto open = [&](int Layout::*stage) {
+    return with_stage_ranks(layouts.front(), stage).size() > 1;
+  };
+  return chooses_layout(layout) &&
+         (layouts.size() > 1 || open(&Layout::text_ranks) || open(&Layout::vae_ranks));
+}
+
 std::string to_string(const LayoutChoice& choice) {
   std::string text;
   for (const Forecast& one : choice.best) {
@@ -133,6 +191,10 @@ Json to_json(const LayoutChoice& choice) {
                     {"seconds", one.seconds},
                     {"high_water_bytes", one.high_water()}});
   return list;
+}
+
+Json to_json(const SimulatedMachine& machine) {
+  return {{"rates", machine.description}, {"link", to_string(machine.link)}};
 }
 
 }  // namespace weft

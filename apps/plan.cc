@@ -165,10 +165,7 @@ void print_job(const Generator& generator, const Request& request,
       static_cast<long long>(request.frames), request.steps, request.guidance_scale.value_or(1),
       static_cast<long long>(generator.facts(request).sequence().tokens));
   std::printf("device  %s\n", printable(machine.description).c_str());
-  char bandwidth[32];
-  std::snprintf(bandwidth, sizeof bandwidth, "%g Gbit/s", machine.link.bytes_per_s * 8e-9);
-  std::printf("link    %s, %g ms\n", machine.link.bytes_per_s > 0 ? bandwidth : "unlimited",
-              machine.link.latency_s * 1e3);
+  std::printf("link    %s\n", to_string(machine.link).c_str());
 }
 
 void print_all(std::span<const Forecast> all, double alone_s) {
@@ -219,7 +216,7 @@ LayoutTimes compare(const PlannedJob& job, const std::string& text, int ranks, b
   PlannedJob alone = job;
   if (!refuse({}, limits).empty()) alone.request.method = Full();
   LayoutTimes out;
-  if (chooses_layout(text) && layouts.size() > 1) {
+  if (chooses_layout(text, layouts)) {
     out.choice = choose_layout(job, layouts);
     layouts = {out.choice->best.front().layout};
     out.forecasts = out.choice->best;
@@ -266,7 +263,8 @@ int run_plan(const Flags& flags) {
   if (!svg.empty() && text.starts_with("all"))
     throw Error(ErrorKind::kUsage, flags.label("svg") + " draws one layout, but " +
                                        flags.label("layout") + " is all; legal: one layout");
-  const SimulatedMachine machine = simulated_machine(flags, ranks, link_of(flags), *model);
+  const SimulatedMachine machine =
+      simulated_machine(flags, ranks, measured_ranks(flags, ranks, *model), *model);
   const GeneratorOptions options = planning_options(flags, ranks.count, machine.planned);
   const Generator generator(model, options);
   take_facts(given.spec, given.label);
@@ -281,7 +279,10 @@ int run_plan(const Flags& flags) {
     for (const Forecast& out : std::span(forecasts).first(all.choice ? 1 : forecasts.size())) {
       Json object = to_json(job, out, machine, all.alone_s);
       if (flags.on("check")) object["checked"] = proof(job, out.layout);
-      if (all.choice) object["chosen_from"] = to_json(*all.choice);
+      if (all.choice) {
+        object["chosen_from"] = to_json(*all.choice);
+        object["chosen_on"] = to_json(machine);
+      }
       std::printf("%s\n", object.dump().c_str());
     }
   } else {

@@ -321,6 +321,19 @@ std::vector<Layout> legal_layouts(int ranks, const LayoutLimits& limits) {
   return out;
 }
 
+std::vector<Layout> with_stage_ranks(const Layout& layout, int Layout::*stage) {
+  std::vector<Layout> out{layout};
+  const bool one_decodes = stage == &Layout::vae_ranks && layout.decode_rank >= 0;
+  if (layout.*stage > 0 || one_decodes) return out;
+  const int members = layout.ranks() / layout[Axis::kData];
+  for (const int ranks : {std::max(members / 2, 2), 2, 1}) {
+    if (ranks >= members || out.back().*stage == ranks) continue;
+    out.push_back(layout);
+    out.back().*stage = ranks;
+  }
+  return out;
+}
+
 namespace {
 
 // The keys and values of "key=n,...", in order. Errors name `whole`, the text that it is part of.

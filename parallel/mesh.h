@@ -49,7 +49,7 @@ struct Layout {
   int blocks() const { return sequence() / (*this)[Axis::kUlysses]; }  // blocks of tokens
   // Takes the ranks of the stages that are no axes: text_ranks, vae_ranks and decode_rank.
   void take_stages(const Layout& from);
-  bool operator==(const Layout&) const = default;
+  auto operator<=>(const Layout&) const = default;
 };
 std::string to_string(const Layout& layout);  // "cfg=2,ulysses=2,text_ranks=1"; "one rank"
 
@@ -98,6 +98,10 @@ struct LayoutLimits {
 std::string refuse(const Layout& layout, const LayoutLimits& limits);
 // Every layout of exactly `ranks` ranks that can, by the order of Axis.
 std::vector<Layout> legal_layouts(int ranks, const LayoutLimits& limits);
+// The layout with every number of ranks for a stage, text_ranks or vae_ranks, that --layout auto
+// compares: itself, and where it leaves the number open, half of a replica's ranks, two and one. A
+// decode_rank leaves nothing of vae_ranks open.
+std::vector<Layout> with_stage_ranks(const Layout& layout, int Layout::*stage);
 // "auto" or "key=n,...", where text_ranks, vae_ranks and decode_rank are keys too and may follow
 // "auto".
 // Error(kUsage) that names the fault and lists every legal factorisation where the product is not

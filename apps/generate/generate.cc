@@ -250,6 +250,9 @@ class Generation {
     std::fprintf(out, "layout  %s (%s)%s%s\n", to_string(layout).c_str(),
                  runner_.ranks().description.c_str(), choice ? ", chosen by simulation: " : "",
                  choice ? to_string(*choice).c_str() : "");
+    if (choice)
+      std::fprintf(out, "rates   %s, link %s\n", printable(runner_.machine()->description).c_str(),
+                   to_string(runner_.machine()->link).c_str());
     std::fprintf(out, "mode    %s\n", runner_.mode_text().c_str());
     std::fprintf(out, "memory  %s%s\n", layout.ranks() > 1 ? "per rank, rank 0: " : "",
                  runner_.plan().to_string().c_str());
@@ -286,7 +289,10 @@ class Generation {
     if (plan.encode_image > 0) object["encode_image_bytes"] = plan.encode_image;
     describe_mode(generator.options(), plan, object);
     describe_device_memory(plan, object);
-    if (runner_.choice()) object["chosen_from"] = to_json(*runner_.choice());
+    if (runner_.choice()) {
+      object["chosen_from"] = to_json(*runner_.choice());
+      object["chosen_on"] = to_json(*runner_.machine());
+    }
     if (runner_.upload().bytes_per_forward > 0) object["streaming"] = to_json(runner_.upload());
     std::printf("%s\n", object.dump().c_str());
   }

@@ -261,6 +261,7 @@ void JobRunner::keep_ranks() { planned_ = planned_options(); }
 
 void JobRunner::arrange(const std::vector<Drawing>& drawings) {
   flags_ = given_;  // without a layout that was chosen for other drawings
+  choice_.reset();
   const Drawing& first = drawings.front();
   LayoutLimits limits = generator_.layout_limits(first.spec.request);
   for (const Drawing& drawing : drawings) {
@@ -297,24 +298,34 @@ std::string JobRunner::mode_text() const { return weft::mode_text(options_, plan
 Layout JobRunner::layout_for(const Drawing& first, const LayoutLimits& limits) {
   const std::string asked = layout_text(flags_);
   const std::vector<Layout> layouts = parse_layouts(asked, ranks_.count, limits);
-  if (layouts.size() == 1 || !chooses_layout(asked))
-    return parse_layout(asked, ranks_.count, limits);
-  const Link link = link_between(flags_, ranks_);
-  const std::string chosen =
-      agreed_texts(ranks_, [&]() -> std::vector<std::string> {
-        const std::string left = layout_left(flags_, output_names(first.path), layouts);
-        if (!left.empty()) return {left};
-        PlannedJob job = planned_job(generator_, planned_options(), first.spec.request,
-                                     simulated_machine(flags_, ranks_, link, *model_));
-        job.requests = limits.requests;
-        choice_ = choose_layout(job, layouts);
-        return {to_string(choice_->best.front().layout)};
-      }).front();
-  const Layout layout = parse_layout(chosen, ranks_.count, limits);
-  Layout axes = layout;  // the other keys have flags of their own
-  axes.take_stages({});
-  flags_.imply("layout", to_string(axes), "auto");
+  if (!chooses_layout(asked, layouts)) return parse_layout(asked, ranks_.count, limits);
+  const std::string left = agreed_texts(ranks_, [&]() -> std::vector<std::string> {
+                             return {layout_left(flags_, output_names(first.path), layouts)};
+                           }).front();
+  const Layout layout = parse_layout(left.empty() ? simulated_layout(first, limits, layouts) : left,
+                                     ranks_.count, limits);
+  Layout recorded = layout;  // without what has a flag of its own
+  if (flags_.integer("text-ranks")) recorded.text_ranks = 0;
+  if (flags_.integer("vae-ranks")) recorded.vae_ranks = 0;
+  if (flags_.integer("decode-rank")) recorded.decode_rank = -1;
+  flags_.imply("layout", to_string(recorded), "auto");
   return layout;
+}
+
+std::string JobRunner::simulated_layout(const Drawing& first, const LayoutLimits& limits,
+                                        std::span<const Layout> layouts) {
+  if (!measured_) measured_ = measured_ranks(flags_, ranks_, *model_);
+  return agreed_texts(ranks_,
+                      [&]() -> std::vector<std::string> {
+                        if (!machine_)
+                          machine_ = simulated_machine(flags_, ranks_, *measured_, *model_);
+                        PlannedJob job = planned_job(generator_, planned_options(),
+                                                     first.spec.request, *machine_);
+                        job.requests = limits.requests;
+                        choice_ = choose_layout(job, layouts);
+                        return {to_string(choice_->best.front().layout)};
+                      })
+      .front();
 }
 
 // The options of the ranks, with the memory that is free now as the limit.

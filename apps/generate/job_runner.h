@@ -49,8 +49,9 @@ class JobRunner {
   // "auto, it fits: all resident": the memory mode, and what follows from it for that request.
   std::string mode_text() const;
   const UploadForecast& upload() const { return upload_; }
-  // On the first rank, where a simulation chose the layout.
+  // On the first rank, where a simulation chose the layout: the choice, and what it ran on.
   const std::optional<LayoutChoice>& choice() const { return choice_; }
+  const std::optional<SimulatedMachine>& machine() const { return machine_; }
 
   // Finds a layout under which all of these drawings can be made: the one that the flags ask for,
   // else the one that an interrupted run of the first chose, else the fastest by simulation.
@@ -82,6 +83,9 @@ class JobRunner {
   struct Work;  // a call of draw()
   class Team;   // ranks that wait for calls of draw()
   Layout layout_for(const Drawing& first, const LayoutLimits& limits);
+  // All processes measure, the first one simulates, and all receive its choice.
+  std::string simulated_layout(const Drawing& first, const LayoutLimits& limits,
+                               std::span<const Layout> layouts);
   GeneratorOptions planned_options() const;
   // The number of the next drawing of a pass, which no other replica gets.
   using NextDrawing = std::function<int64_t(int pass)>;
@@ -106,6 +110,8 @@ class JobRunner {
   Generator generator_;
   Layout layout_;
   std::optional<LayoutChoice> choice_;
+  std::optional<MeasuredRanks> measured_;  // before the first weights took the memory
+  std::optional<SimulatedMachine> machine_;
   MemoryPlan plan_;
   UploadForecast upload_;
   int passes_ = 0;                           // of all calls of draw(), the same on all ranks

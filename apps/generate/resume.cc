@@ -237,8 +237,12 @@ std::optional<uint64_t> seed_left(const Flags& flags, const OutputNames& names) 
 std::string layout_left(const Flags& flags, const OutputNames& names,
                         std::span<const Layout> legal) {
   const nlohmann::json layout = left_value(flags, names, "/engine/layout");
-  const bool known =
-      std::ranges::any_of(legal, [&](const Layout& one) { return to_string(one) == layout; });
+  const bool known = std::ranges::any_of(legal, [&](const Layout& one) {
+    for (const Layout& text : with_stage_ranks(one, &Layout::text_ranks))
+      for (const Layout& both : with_stage_ranks(text, &Layout::vae_ranks))
+        if (to_string(both) == layout) return true;
+    return false;
+  });
   return known ? layout.get<std::string>() : "";
 }
 

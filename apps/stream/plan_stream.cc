@@ -53,7 +53,8 @@ int plan_stream(const Flags& flags, const std::shared_ptr<const OpenModel>& mode
   PlannedStream stream{.model = model, .settings = stream_settings(flags, ranks, *model)};
   stream.caption = stream_caption(*model->directory.defaults.stream, {}, {});
   stream.ranks = ranks.count;
-  const SimulatedMachine machine = simulated_machine(flags, ranks, link_of(flags), *model);
+  const SimulatedMachine machine =
+      simulated_machine(flags, ranks, measured_ranks(flags, ranks, *model), *model);
   if (machine.planned) stream.settings.planned = machine.planned->traits;
   stream.settings.memory_limits = {memory_limit(flags, machine)};
   const auto simulated = [&](const StreamSettings& how) {

@@ -12,22 +12,22 @@ namespace weft {
 namespace {
 
 constexpr int kSimulatedChunks = 3;
-constexpr size_t kShown = 3;
 
-void add_to_stage(Forecast& out, const std::string& stage, double seconds) {
-  const auto found = std::ranges::find(out.stages, stage, &std::pair<std::string, double>::first);
-  if (found == out.stages.end())
-    out.stages.emplace_back(stage, seconds);
+using Stages = std::vector<std::pair<std::string, double>>;
+
+void add_to_stage(Stages& stages, const std::string& stage, double seconds) {
+  const auto found = std::ranges::find(stages, stage, &Stages::value_type::first);
+  if (found == stages.end())
+    stages.emplace_back(stage, seconds);
   else
     found->second += seconds;
 }
 
-// Adds up the simulated seconds of the stages of the first rank, which may begin several times.
+// Adds up the simulated seconds of the stages of a rank, which may begin several times.
 struct StageTimes final : ProgressListener {
-  explicit StageTimes(Forecast& to) : out(to) {}
-  Forecast& out;
+  Stages stages;
   std::string stage;
-  double since = 0;
+  double since = 0, text_end_s = 0;
   std::vector<double> chunks;  // when each decoded chunk began
   void progress(const Progress& progress) override {
     const double now = simulated_seconds();
@@ -35,7 +35,9 @@ struct StageTimes final : ProgressListener {
     if (progress.stage == "decode") chunks.push_back(now);
   }
   void enter(const std::string& next, double now) {
-    if (!stage.empty() && now > since) add_to_stage(out, stage, now - since);
+    const bool text = stage == "encode_text";  // others may wait for it where the first does not
+    if (!stage.empty() && (now > since || text)) add_to_stage(stages, stage, now - since);
+    if (text) text_end_s = now;
     stage = next;
     since = now;
   }
@@ -66,16 +68,26 @@ Forecast simulate_run(const PlannedJob& job, const Request& request,
   const GeneratorOptions options = without_limits(job.options);
   Forecast out;
   out.layout = replica;
-  StageTimes times(out);
+  std::vector<StageTimes> times(replica.ranks());
   out.ranks =
       simulate(replica.ranks(), job.machine.device, job.machine.link, [&](Communicator& world) {
         RunOptions run;
-        if (world.rank() == 0) run.listener = &times;
+        run.listener = &times[world.rank()];
         Generator(model, options, RankPlacement::of(world, replica)).run(request, nullptr, run);
       });
   out.seconds = latest(out.ranks);
-  times.enter("", out.seconds);
-  if (chunks) *chunks = std::move(times.chunks);
+  times.front().enter("", out.seconds);
+  out.stages = times.front().stages;
+  // The text is encoded when the last rank has it. The first waits for that in its next stage.
+  const auto text = std::ranges::find(out.stages, "encode_text", &Stages::value_type::first);
+  if (std::distance(text, out.stages.end()) > 1) {
+    const double last_s = std::ranges::max_element(times, {}, &StageTimes::text_end_s)->text_end_s;
+    double& next_s = std::next(text)->second;
+    const double late_s = std::min(last_s - times.front().text_end_s, next_s);
+    text->second += late_s;
+    next_s -= late_s;
+  }
+  if (chunks) *chunks = std::move(times.front().chunks);
   return out;
 }
 
@@ -88,7 +100,7 @@ void add_uploads(const PlannedJob& job, const JobFacts& facts, uint64_t forward_
   const int steps = job.request.steps * facts.chunks;
   out.uploads.hidden_s = std::min(out.uploads.seconds, out.stage("denoise") / steps);
   const double more_s = steps * (out.uploads.seconds - out.uploads.hidden_s);
-  add_to_stage(out, "denoise", more_s);
+  add_to_stage(out.stages, "denoise", more_s);
   out.seconds += more_s;
 }
 
@@ -184,8 +196,13 @@ uint64_t QuickForecast::streamed(const Layout& replica) const {
   return most;
 }
 
+// The ranks of a replica, and those of the stages that are no axes.
+QuickForecast::StageKey QuickForecast::stage_key(const Layout& replica) {
+  return {replica.ranks(), replica.text_ranks, replica.vae_ranks, replica.decode_rank};
+}
+
 const QuickForecast::Ends& QuickForecast::ends(const Layout& replica) {
-  const auto [found, fresh] = ends_.try_emplace(replica.ranks());
+  const auto [found, fresh] = ends_.try_emplace(stage_key(replica));
   Ends& ends = found->second;
   if (!fresh) return ends;
   const ModelDirectory& directory = job_.model->directory;
@@ -257,7 +274,34 @@ QuickForecast::Sampled QuickForecast::sampled(const Layout& replica, int blocks,
   return out;
 }
 
-double QuickForecast::denoise(const Layout& replica, bool alone) {
+// A stage that is no axis leaves the others as they are, so each is varied alone.
+const std::vector<QuickForecast::StagedLayout>& QuickForecast::stage_choices(const Layout& layout) {
+  const Layout replica = replica_of(layout);
+  const auto [found, fresh] = choices_.try_emplace(stage_key(replica));
+  std::vector<StagedLayout>& out = found->second;
+  if (!fresh) return out;
+  if (facts_.segments() > 0) return out = {{replica, 0}};  // where nothing is left to choose
+  const double given_s = ends(replica).seconds();
+  for (const Layout& text : with_stage_ranks(replica, &Layout::text_ranks))
+    for (Layout both : with_stage_ranks(replica, &Layout::vae_ranks)) {
+      const double vae_s = ends(both).seconds();
+      both.text_ranks = text.text_ranks;
+      out.push_back({both, ends(text).seconds() + vae_s - given_s});
+    }
+  return out;
+}
+
+double QuickForecast::denoise(const Layout& layout, bool alone) {
+  // The ranks of other stages play no part, but clips send their frames to those that decode.
+  Layout replica = layout;
+  replica.text_ranks = 0;
+  if (replica[Axis::kClip] == 1) replica.take_stages({});
+  const auto [found, fresh] = denoise_.try_emplace({replica, alone});
+  if (fresh) found->second = simulated_denoise(replica, alone);
+  return found->second;
+}
+
+double QuickForecast::simulated_denoise(const Layout& replica, bool alone) {
   // The seconds of all steps, where a transformer has at most so many blocks.
   const auto with = [&](int blocks) {
     const Sampled ran = sampled(replica, blocks, alone);
@@ -310,94 +354,6 @@ Forecast QuickForecast::forecast(const Layout& layout, bool least) {
   for (const auto& [stage, seconds] : out.stages) out.seconds += seconds;
   add_uploads(job_, facts_, streamed(replica), out);
   return of_all_prompts(job_, layout, std::move(out));
-}
-
-namespace {
-
-// Takes layouts in the order of their times. A layout is simulated when it may be the next.
-class ByTime {
- public:
-  ByTime(const PlannedJob& job, std::span<const Layout> layouts) : job_(job), forecast_(job) {
-    for (const Layout& layout : layouts) left_.push_back({forecast_.at_least(layout)});
-  }
-  // Takes the fastest layout that is left, or `only` that one, if it takes at most so many seconds.
-  std::optional<Forecast> take(double within_s = INFINITY, const Layout* only = nullptr) {
-    const auto rank = [&](const Candidate& one) {
-      return std::tuple(only && one.forecast.layout != *only, one.forecast.seconds, one.simulated);
-    };
-    for (;;) {
-      const auto least = std::ranges::min_element(left_, {}, rank);
-      if (least == left_.end() || std::get<0>(rank(*least)) || least->forecast.seconds > within_s)
-        return std::nullopt;
-      if (least->simulated) {
-        Forecast out = std::move(least->forecast);
-        left_.erase(least);
-        out.memory = memory_of(job_, out.layout);
-        return out;
-      }
-      *least = {forecast_(least->forecast.layout), true};
-      ++simulated;
-    }
-  }
-  int simulated = 0;
-
- private:
-  struct Candidate {
-    Forecast forecast;  // at least, unless it is simulated
-    bool simulated = false;
-  };
-  const PlannedJob& job_;
-  QuickForecast forecast_;
-  std::vector<Candidate> left_;
-};
-
-}  // namespace
-
-LayoutChoice choose_layout(const PlannedJob& given, std::span<const Layout> layouts) {
-  CHECK(!layouts.empty(), "no layouts");
-  // Layouts are compared with all layers in memory. One that has to read them is the last resort.
-  const MemoryMode mode = given.options.mode;
-  PlannedJob job = given;
-  if (mode != MemoryMode::kSpeed) job.options.mode = MemoryMode::kLayers;
-  ByTime by_time(job, layouts);
-  LayoutChoice choice;
-  std::vector<Forecast>& best = choice.best;
-  std::optional<Forecast> smallest;  // of those that do not fit
-  while (best.size() < kShown) {
-    std::optional<Forecast> one = by_time.take();
-    if (!one) break;
-    if (one->fits()) {
-      best.push_back(*std::move(one));
-      continue;
-    }
-    ++choice.too_large;
-    if (!smallest || one->high_water() < smallest->high_water()) smallest = std::move(one);
-  }
-  if (best.empty()) best = {*smallest};
-  // The first of `layouts` that is about as fast as the fastest one.
-  const double alike = kAlike * best.front().seconds;
-  for (const Layout& layout : layouts) {
-    const auto chosen = std::ranges::find(best, layout, &Forecast::layout);
-    if (chosen != best.end() && chosen->seconds <= alike) {
-      std::rotate(best.begin(), chosen, chosen + 1);
-      break;
-    }
-    std::optional<Forecast> one = by_time.take(alike, &layout);
-    if (!one || !one->fits()) continue;
-    best.insert(best.begin(), *std::move(one));
-    best.resize(kShown);
-    break;
-  }
-  choice.simulated = by_time.simulated;
-  Forecast& first = best.front();
-  if (mode == MemoryMode::kMemory || (mode == MemoryMode::kAuto && !first.fits())) {
-    std::vector<MemoryPlan> memory = memory_of(given, first.layout);
-    PlannedJob chosen = given;  // with the layers in memory that its mode chooses
-    chosen.options.resident_blocks = memory.front().resident_layers;
-    first = QuickForecast(chosen)(first.layout);
-    first.memory = std::move(memory);
-  }
-  return choice;
 }
 
 }  // namespace weft

@@ -97,10 +97,22 @@ class QuickForecast {
   // the queue by the time for which the busiest rank computes forwards, or reads their weights.
   Forecast at_least(const Layout& layout) { return forecast(layout, true); }
 
- private:
-  struct Ends {  // seconds of the stages that depend on the number of ranks alone
-    double text = 0, audio = 0, image = 0, decode = 0;
+  // A replica with ranks for the stages that are no axes, and what these stages take.
+  struct StagedLayout {
+    Layout replica;
+    double seconds;
   };
+  // Every choice of text_ranks and vae_ranks for a replica of so many ranks, `layout`'s own first
+  // (with_stage_ranks). Which axes split the forwards makes no difference to it.
+  const std::vector<StagedLayout>& stage_choices(const Layout& layout);
+
+ private:
+  struct Ends {  // seconds of the stages that depend on no axis, but on the number of ranks
+    double text = 0, audio = 0, image = 0, decode = 0;
+    double seconds() const { return text + audio + image + decode; }
+  };
+  using StageKey = std::array<int, 4>;
+  static StageKey stage_key(const Layout& replica);
   // The simulated steps that each rank has done, and when the ranks, or the first alone, ended.
   struct Sampled {
     std::vector<std::vector<std::pair<Step, StepTime>>> done;
@@ -114,7 +126,8 @@ class QuickForecast {
   // The bytes that a forward reads where the job asks for it, on the rank with the most of them.
   uint64_t streamed(const Layout& replica) const;
   const Ends& ends(const Layout& replica);
-  double denoise(const Layout& replica, bool alone);  // on all ranks, or on the first alone
+  double denoise(const Layout& layout, bool alone);  // on all ranks, or on the first alone
+  double simulated_denoise(const Layout& replica, bool alone);
   double least_denoise(Layout replica);
   // These are of the queue (queue_forecast.cc). A few forwards of every kind are simulated, and the
   // plans are timed with them (parallel/schedule/plan_timing.h). Where the video has many more
@@ -130,8 +143,10 @@ class QuickForecast {
   const JobFacts facts_;
   const TimeSample sample_;
   std::map<int, std::shared_ptr<const OpenModel>> models_;  // by their blocks
-  std::map<int, Ends> ends_;                                // by the ranks of a replica
-  double text_s_ = 0, picture_s_ = 0;                       // of a queue, on one rank
+  std::map<StageKey, Ends> ends_;
+  std::map<StageKey, std::vector<StagedLayout>> choices_;
+  std::map<std::pair<Layout, bool>, double> denoise_;
+  double text_s_ = 0, picture_s_ = 0;  // of a queue, on one rank
   std::vector<std::pair<Layout, std::shared_ptr<const QueueCosts>>> queue_costs_;
 };
 
@@ -144,8 +159,10 @@ struct LayoutChoice {
 };
 // Chooses the fastest layout that fits, without simulating those that cannot be it. Of those that
 // take at most kAlike times as long, the first of `layouts` wins, so that small differences between
-// measured rates do not change the choice. `layouts` must not be empty.
-inline constexpr double kAlike = 1.03;
+// measured rates do not change the choice. `layouts` differ in their axes, and must not be empty.
+// Each gets the text_ranks and vae_ranks with which it is the fastest and fits. Its own stay where
+// others would make the job hardly faster (kStageGain).
+inline constexpr double kAlike = 1.03, kStageGain = 1.01;
 LayoutChoice choose_layout(const PlannedJob& given, std::span<const Layout> layouts);
 
 }  // namespace weft

@@ -24,13 +24,56 @@ std::string error_line(const Outcome& outcome) {
 
 TEST_F(Cli, GpusAreTheDevicesOfTheRanks) {
   // The limits replace the free memory of the machine, which changes between two runs.
-  const std::string job = "generate --model " + kModel + kJob +
-                          "-p x --dry-run --memory-limit 1G --host-memory-limit 1G ";
+  const std::string job = "generate --model " + kModel + kJob + "-p x --dry-run --layout cfg=2 " +
+                          "--memory-limit 1G --host-memory-limit 1G ";
   const Outcome two = run(job + "--gpus 2");
   ASSERT_EQ(two.code, 0) << two.err;
   EXPECT_NE(two.out.find("device  cuda:0"), std::string::npos) << two.out;
   EXPECT_NE(two.out.find("(2 threads of one process)"), std::string::npos) << two.out;
   EXPECT_EQ(run(job + "--device cuda --ranks 2").out, two.out);
+}
+
+// --layout auto measures the device and the link between the ranks' devices, which are two or one.
+TEST_F(Cli, TheLayoutIsChosenByTheRatesOfTheDevicesAtHand) {
+  const std::string job =
+      "generate --model models/pocket --num-frames 5 --steps 2 -p x --dry-run --json --gpus 2 ";
+  for (const char* devices : {"1", "2"}) {
+    const std::string program = "WEFT_EMULATED_DEVICES=" + std::string(devices) + " " + WEFT_BINARY;
+    const Outcome outcome = run(job, program);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const auto plan = nlohmann::json::parse(outcome.out);
+    EXPECT_EQ(plan.at("chosen_from").at(0).at("layout"), plan.at("layout"));
+    const auto rates = plan.at("chosen_on").at("rates").get<std::string>();
+    for (const char* part : {"emulated GPU, cuda:0, linear ", " GFLOP/s", " (measured here)"})
+      EXPECT_NE(rates.find(part), std::string::npos) << rates;
+    EXPECT_NE(plan.at("chosen_on").at("link").get<std::string>().find(" Gbit/s, "),
+              std::string::npos);
+    const auto given = nlohmann::json::parse(run(job + "--link-gbit 8 --link-ms 1", program).out);
+    EXPECT_EQ(given.at("chosen_on").at("link"), "8 Gbit/s, 1 ms");
+    // One layout leaves nothing to measure.
+    const auto fixed = nlohmann::json::parse(run(job + "--layout cfg=2", program).out);
+    EXPECT_FALSE(fixed.contains("chosen_on"));
+  }
+  const Outcome planned = run("plan --model models/pocket --num-frames 5 --steps 2 --gpus 2");
+  EXPECT_NE(planned.out.find(" (measured here)"), std::string::npos) << planned.out;
+  EXPECT_EQ(planned.out.find("link    unlimited"), std::string::npos) << planned.out;
+  const Outcome named = run("plan --model models/pocket --gpus 2 --device-name 'RTX 4090'");
+  EXPECT_NE(named.out.find(" (expected of its datasheet)"), std::string::npos) << named.out;
+}
+
+// Processes measure as threads do, and all of them take the layout that the first one chooses.
+TEST_F(Cli, ProcessesWithGpusAgreeOnTheLayout) {
+  if (std::system("command -v mpirun > /dev/null")) GTEST_SKIP() << "no mpirun";
+  const std::string mpirun =
+      "WEFT_EMULATED_DEVICES=2 mpirun --allow-run-as-root --oversubscribe -n 2 ";
+  const Outcome outcome =
+      run("generate --model models/pocket --num-frames 5 --steps 2 --seed 3 "
+          "-p x --progress none --device cuda -o " +
+              path("a.mp4"),
+          mpirun + WEFT_BINARY);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("chosen by simulation"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("(measured here), link "), std::string::npos) << outcome.err;
 }
 
 TEST_F(Cli, AutoTakesTheGpuAndTheSidecarSaysSo) {

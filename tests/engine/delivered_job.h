@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/job/checkpoint.h"
+#include "kernels/ops.h"
 #include "parallel/transport/local.h"
 #include "tests/engine/small_job.h"
 #include "tests/support/error_of.h"

@@ -1,6 +1,4 @@
 // The choice of a layout by simulation, compared with whole simulations of every layout.
-#include "engine/planning/forecast.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,43 +7,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "tests/engine/small_job.h"
+#include "tests/engine/planned_job.h"
 #include "tests/support/error_of.h"
 
 namespace weft::test {
 namespace {
-
-const Link kFast{.latency_s = 1e-6, .bytes_per_s = 1e11},
-    kSlow{.latency_s = 1e-3, .bytes_per_s = 1e8};
-
-DeviceModel forecast_device() {
-  DeviceModel model;
-  model.flop_per_s.fill(100e9);
-  model.bytes_per_s.fill(10e9);
-  model.copy_bytes_per_s = 5e9;
-  model.message_s = 30e-6;
-  return model;
-}
-
-PlannedJob planned(const std::string& model, const Link& link, int frames = 0,
-                   const std::string& method = "auto", int steps = 7) {
-  PlannedJob job{.model = std::make_shared<const OpenModel>(model),
-                 .options = options_of(DType::kF32),
-                 .request = {},
-                 .machine = {.device = forecast_device(), .link = link}};
-  job.options.ops = &metered_ops();
-  job.options.memory_limit = UINT64_MAX;
-  job.request.prompt = "a big red ball";
-  job.request.frames = frames;
-  job.request.steps = steps;
-  job.request.method = parse_method(method, "method");
-  job.request = Generator(job.model, job.options).resolve(job.request);
-  return job;
-}
-
-std::vector<Layout> legal(const PlannedJob& job, int ranks) {
-  return legal_layouts(ranks, Generator(job.model, job.options).layout_limits(job.request));
-}
 
 std::vector<Forecast> all_of(const PlannedJob& job, const std::vector<Layout>& layouts) {
   std::vector<Forecast> all;
@@ -112,11 +78,14 @@ TEST(Forecast, HoldsForDisplacedPatches) {
     }
 }
 
+// The ranks of the stages that are no axes are given, so that whole simulations of the axes alone
+// are all there is.
 TEST(LayoutChoice, IsTheMinimumOfAllLayouts) {
   for (const Link& link : {kFast, kSlow})
     for (const int ranks : {2, 4, 6}) {
       const PlannedJob job = planned("models/pocket", link);
-      const std::vector<Layout> layouts = legal(job, ranks);
+      std::vector<Layout> layouts = legal(job, ranks);
+      for (Layout& layout : layouts) layout.text_ranks = layout.vae_ranks = ranks;
       std::vector<Forecast> all = all_of(job, layouts);
       std::ranges::stable_sort(all, {}, &Forecast::seconds);
       const LayoutChoice choice = choose_layout(job, layouts);

@@ -83,6 +83,33 @@ TEST(Layout, ParsesAndPrints) {
   EXPECT_EQ(to_string(parse_layout("auto", 8, few)), "ring=4,ulysses=2");
 }
 
+TEST(Layout, StagesHaveAllRanksHalfOfThemTwoOrOne) {
+  const auto counts = [](const Layout& layout, int Layout::*stage) {
+    std::vector<int> out;
+    for (Layout one : with_stage_ranks(layout, stage)) {
+      out.push_back(one.*stage);
+      one.*stage = layout.*stage;
+      EXPECT_EQ(one, layout);
+    }
+    return out;
+  };
+  using Counts = std::vector<int>;
+  Layout layout;
+  EXPECT_EQ(counts(layout, &Layout::text_ranks), Counts{0});
+  layout[Axis::kUlysses] = 2;
+  EXPECT_EQ(counts(layout, &Layout::vae_ranks), (Counts{0, 1}));
+  layout[Axis::kData] = 2;  // two replicas of two
+  EXPECT_EQ(counts(layout, &Layout::vae_ranks), (Counts{0, 1}));
+  layout[Axis::kUlysses] = 3;
+  EXPECT_EQ(counts(layout, &Layout::text_ranks), (Counts{0, 2, 1}));
+  layout[Axis::kUlysses] = 8;
+  EXPECT_EQ(counts(layout, &Layout::text_ranks), (Counts{0, 4, 2, 1}));
+  layout.text_ranks = 3;
+  layout.decode_rank = 1;
+  EXPECT_EQ(counts(layout, &Layout::text_ranks), Counts{3});
+  EXPECT_EQ(counts(layout, &Layout::vae_ranks), Counts{0});
+}
+
 TEST(Layout, RanksOfTheTextEncoderAndTheVaeArePartOfIt) {
   const Layout layout = parse_layout("ulysses=4,text_ranks=2,vae_ranks=4", 4, kWan);
   EXPECT_EQ(layout.text_ranks, 2);
