@@ -171,6 +171,24 @@ int listen_at_point(const MeetingPoint& point, int ranks) {
           (error == EADDRINUSE ? "; --port or MASTER_PORT gives the job another port" : ""));
 }
 
+// The address of this end of a connection.
+IpAddress own_address(int connected) {
+  sockaddr_storage at{};
+  socklen_t length = sizeof at;
+  getsockname(connected, reinterpret_cast<sockaddr*>(&at), &length);
+  IpAddress own{.family = at.ss_family};
+  const in6_addr& six = reinterpret_cast<const sockaddr_in6&>(at).sin6_addr;
+  if (at.ss_family == AF_INET) {
+    std::memcpy(&own.bytes, &reinterpret_cast<const sockaddr_in&>(at).sin_addr, sizeof(in_addr));
+  } else if (IN6_IS_ADDR_V4MAPPED(&six)) {  // the listener serves both families
+    own.family = AF_INET;
+    std::memcpy(&own.bytes, six.s6_addr + 12, sizeof(in_addr));
+  } else {
+    own.bytes = six;
+  }
+  return own;
+}
+
 std::string list_of_ranks(const std::vector<int>& ranks) {
   std::string text;
   for (const int rank : ranks) text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank);
@@ -349,6 +367,13 @@ Meeting::~Meeting() = default;
 
 std::vector<std::string> Meeting::exchange(const std::string& text) {
   return impl_->rank == 0 ? impl_->gather(text) : impl_->ask(text);
+}
+
+std::vector<IpAddress> Meeting::own_addresses() const {
+  std::vector<IpAddress> addresses;
+  for (const int one : impl_->sockets)
+    if (one >= 0) addresses.push_back(own_address(one));
+  return addresses;
 }
 
 }  // namespace weft

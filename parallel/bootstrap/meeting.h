@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/bootstrap/addresses.h"
 #include "parallel/bootstrap/meeting_point.h"
 
 namespace weft {
@@ -21,6 +22,10 @@ class Meeting {
 
   // Returns every rank's text, by rank. All ranks call it, equally often and within the limit.
   std::vector<std::string> exchange(const std::string& text);
+
+  // The addresses of this host by which the process is connected to the first rank, or the first
+  // rank to the others.
+  std::vector<IpAddress> own_addresses() const;
 
  private:
   struct Impl;

@@ -58,6 +58,9 @@ void meet(int rank, int ranks, const MeetingPoint& point) {
   Meeting meeting(rank, ranks, point);
   expect_texts_of_all(meeting, rank, ranks);
   EXPECT_EQ(meeting.exchange(rank == 0 ? "address" : "").front(), "address");
+  const std::vector<IpAddress> own = meeting.own_addresses();
+  EXPECT_EQ(std::ssize(own), rank == 0 ? ranks - 1 : 1);
+  for (const IpAddress& address : own) EXPECT_EQ(to_string(address), point.host);
 }
 
 std::string failure_of(int rank, int ranks, const MeetingPoint& point, double limit_s) {
