@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <functional>
 #include <thread>
 
 #include "kernels/check.h"
@@ -186,6 +187,50 @@ TEST(Meeting, StrangersDoNotDisturb) {
   first.join();
   close(mute);
   close(loud);
+}
+
+// Runs work(rank) on a thread for each rank.
+void on_threads(int ranks, const std::function<void(int rank)>& work) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back([&, rank] { work(rank); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Meeting, RanksThatAllFailHearItFromTheFirst) {
+  const MeetingPoint point = free_point();
+  const auto begun = std::chrono::steady_clock::now();
+  on_threads(4, [&](int rank) { EXPECT_TRUE(Meeting::share_failure(rank, 4, point, 20)); });
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(10));
+}
+
+TEST(Meeting, ARankThatFailsAloneEndsTheMeeting) {
+  const MeetingPoint point = free_point();
+  on_threads(2, [&](int rank) {
+    if (rank == 1)
+      EXPECT_FALSE(Meeting::share_failure(rank, 2, point, 20));
+    else
+      expect_error(ErrorKind::kComm, "rank 1 has ended with an error of its own",
+                   [&] { Meeting(rank, 2, point, 20); });
+  });
+}
+
+TEST(Meeting, TheOthersHearThatTheFirstRankHasFailed) {
+  const MeetingPoint point = free_point();
+  on_threads(3, [&](int rank) {
+    if (rank == 1) {
+      expect_error(ErrorKind::kUsage, "rank 0 has ended with an error of its own",
+                   [&] { Meeting(rank, 3, point, 20); });
+    }
+    EXPECT_TRUE(Meeting::share_failure(rank, 3, point, 20));
+  });
+}
+
+TEST(Meeting, ARankThatFailsWhereNobodyAnswersIsAlone) {
+  MeetingPoint point = free_point();
+  EXPECT_FALSE(Meeting::share_failure(1, 2, point, 0.3));
+  EXPECT_TRUE(Meeting::share_failure(0, 2, point, 0.3));  // nobody came
+  point.host = "no.such.host.invalid";
+  EXPECT_FALSE(Meeting::share_failure(1, 2, point, 0.3));
 }
 
 }  // namespace
