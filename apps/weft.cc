@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "apps/command_line/help.h"
+#include "apps/command_line/process_place.h"
 #include "apps/command_line/suggest.h"
 #include "apps/commands.h"
 #include "apps/device.h"
@@ -25,7 +26,7 @@
 #include "apps/generate/stop.h"
 #include "io/part_file.h"
 #include "kernels/check.h"
-#include "parallel/bootstrap/launch.h"
+#include "parallel/bootstrap/meeting.h"
 #include "parallel/transport/processes/process_transport.h"
 
 namespace weft {
@@ -163,28 +164,35 @@ int ended(int code) {
 
 bool is_agreed(const Error& error) { return dynamic_cast<const AgreedError*>(&error); }
 
-// True in the first process of a launcher, and in one that none started.
-bool is_first() { return detect_launch().rank == 0; }
-
-// Ends a process after an error of usage, which the first process alone prints. Launchers end all
-// processes when one has ended with an error, so the others wait until the first has printed it.
-// One that mpirun has not ended by then is alone with its error, and prints it.
-int misused(const std::string& text) {
-  const Launch launch = detect_launch();
-  const bool ends = launch.launcher == Launcher::kMpirun && mpirun_above() != 0;
-  if (launch.rank != 0) std::this_thread::sleep_for(std::chrono::seconds(ends ? 3 : 1));
-  if (launch.rank == 0 || (ends && !stop_requested())) std::fputs(text.c_str(), stderr);
+// Ends a process after an error of usage. The first process alone prints one that all have; what
+// another one has alone, it prints itself. Under mpirun, which ends all processes when one has
+// ended with an error, the others wait until the first one has printed its error: who is still
+// there afterwards is alone with its own. Elsewhere the others ask the first process.
+int misused(const std::string& text, const ProcessPlace& place) {
+  const Launch& launch = place.launch;
+  const bool first = launch.rank == 0;
+  bool prints = first;
+  if (first) std::fputs(text.c_str(), stderr);
+  if (launch.launcher == Launcher::kMpirun && mpirun_above() != 0) {
+    if (!first) std::this_thread::sleep_for(std::chrono::seconds(3));
+    prints = !stop_requested();
+  } else if (launch.ranks > 1 && !place.point.host.empty()) {
+    prints = !Meeting::share_failure(launch.rank, launch.ranks, place.point);
+  } else if (!first) {  // without a point to meet the first one has an error, too
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+  if (prints && !first) std::fputs(text.c_str(), stderr);
   return static_cast<int>(ErrorKind::kUsage);
 }
 
-int run(Command command, std::span<const std::string> arguments) {
+int run(Command command, std::span<const std::string> arguments, bool first) {
   if (const auto level = help_asked(arguments)) {
     std::fputs(help_text(command, *level).c_str(), stdout);
     return 0;
   }
   const Flags given = Flags::parse(command, arguments);
   const Flags flags = command == kGenerate ? flags_to_resume(given, arguments) : given;
-  for (const std::string& warning : command == kDoctor || !is_first()
+  for (const std::string& warning : command == kDoctor || !first
                                         ? std::vector<std::string>()  // doctor lists them
                                         : unknown_environment())
     std::fprintf(stderr, "weft: warning: %s\n", warning.c_str());
@@ -236,10 +244,9 @@ Command command_of(const std::string& word) {
                                      did_you_mean(nearest(word, names)));
 }
 
-int main_checked(int argc, char** argv) {
+int main_checked(char** argv, std::span<const std::string> arguments, const ProcessPlace& place) {
   set_program_name(argv[0]);
-  const std::vector<std::string> arguments(argv + 1, argv + argc);
-  if (arguments.empty()) return misused(help_text());
+  if (arguments.empty()) return misused(help_text(), place);
   const std::string& word = arguments.front();
   if (word == "--version" || word == "version") {
     std::printf("%s\nlicence: Apache-2.0; NOTICE lists the libraries and their licences\n",
@@ -264,7 +271,7 @@ int main_checked(int argc, char** argv) {
       kGenerate | kBatch | kServe | kStream | kComplete | kVerify | kPlan | kBench | kReplay;
   if ((command & kComputing) && !help_asked(arguments)) restart_with_short_spin(argv);
   keep_device_plans();
-  return run(command, std::span(arguments).subspan(1));
+  return run(command, arguments.subspan(1), place.launch.rank == 0);
 }
 
 }  // namespace
@@ -273,13 +280,16 @@ int main_checked(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace weft;
+  const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  const ProcessPlace place = place_of_arguments(arguments);
   try {
-    return main_checked(argc, argv);
+    return main_checked(argv, arguments, place);
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kUsage && !is_agreed(error)) return misused(line_of(error));
+    if (error.kind() == ErrorKind::kUsage && !is_agreed(error))
+      return misused(line_of(error), place);
     // All processes stop, and all have an agreed error.
     const bool alike = error.kind() == ErrorKind::kStopped || is_agreed(error);
-    if (!alike || is_first()) std::fputs(line_of(error).c_str(), stderr);
+    if (!alike || place.launch.rank == 0) std::fputs(line_of(error).c_str(), stderr);
     if (error.kind() == ErrorKind::kStopped && g_signal) return ended(code_of(g_signal));
     const int code = static_cast<int>(error.kind());
     return is_agreed(error) ? ended(code) : code;

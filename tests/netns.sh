@@ -100,20 +100,38 @@ apart() {
 [ -z "$mpi_test" ] || apart 100000 "$mpi_test" --gtest_brief=1 '--gtest_filter=Processes.*'
 
 # The same without mpirun: a process in each namespace, by --nodes, whose messages UCX carries.
+nodes=10.231.0.1,10.231.0.2
+ucx=
+! "$weft" doctor | grep -q ' ucx .*UCX' || ucx=yes
+# two_nodes COMMAND...: the first status that is not 0.
+two_nodes() {
+  local status=0 second
+  timeout -k 5 120 ip netns exec $b unshare $ahead "$@" --nodes "$nodes" --node-rank 1 &
+  second=$!
+  timeout -k 5 120 ip netns exec $a "$@" --nodes "$nodes" --node-rank 0 || status=$?
+  wait $second || status=$?
+  return $status
+}
 by_nodes() {
-  local status=0 before=$(sent $b)
-  timeout -k 5 120 ip netns exec $b unshare $ahead "$@" --nodes 10.231.0.1,10.231.0.2 --node-rank 1 &
-  timeout -k 5 120 ip netns exec $a "$@" --nodes 10.231.0.1,10.231.0.2 --node-rank 0 || status=$?
-  wait $! || status=$?
-  [ $status = 0 ] || fault "code $status of $* by --nodes"
+  [ -n "$ucx" ] || return 0
+  local before=$(sent $b) begun=$SECONDS
+  two_nodes "$@" || fault "code $? of $* by --nodes $nodes"
   echo "sent over the link by UCX: $(($(sent $b) - before)) bytes"
   [ $(($(sent $b) - before)) -ge 10000 ] || fault "fewer bytes than the messages have"
+  [ $((SECONDS - begun)) -le 10 ] || fault "$((SECONDS - begun)) s of $* by --nodes $nodes"
 }
-if "$weft" doctor | grep -q ' ucx .*UCX'; then
-  for layout in ulysses=2 cfg=2; do
-    by_nodes "$weft" verify tests/golden/pipeline_t2v --layout "$layout" --dtype f32 --threads 1
-  done
-fi
+fails_by_nodes() {
+  [ -n "$ucx" ] || return 0
+  local code=$1 line=$2
+  shift 2
+  two_nodes "$@" > "$folder/err" 2>&1
+  local ended=$?
+  [ $ended = "$code" ] || fault "code $ended instead of $code of $* by --nodes $nodes"
+  grep -qF -- "$line" "$folder/err" || fault "no '$line' of $* by --nodes: $(cat "$folder/err")"
+}
+for layout in ulysses=2 cfg=2; do
+  by_nodes "$weft" verify tests/golden/pipeline_t2v --layout "$layout" --dtype f32 --threads 1
+done
 
 for layout in ulysses=2 cfg=2 tensor=2; do
   apart 10000 "$weft" verify tests/golden/pipeline_t2v --layout "$layout" --dtype f32 --threads 1
@@ -182,8 +200,14 @@ ip -n $a link set dead0 up
 ip -n $b route add 10.98.0.0/24 via 10.231.0.99
 verify=("$weft" verify tests/golden/pipeline_t2v --layout cfg=2 --dtype f32 --threads 1)
 apart 10000 "${verify[@]}" --interface 10.98.0.1,weft0
+by_nodes "${verify[@]}"
+by_nodes "${verify[@]}" --interface 10.98.0.1,weft0
+echo "10.98.0.1 weft-two" >> /etc/netns/$b/hosts
+echo "10.231.0.1 weft-two" | tee -a /etc/netns/$a/hosts >> /etc/netns/$b/hosts
+nodes=weft-two,weft-b by_nodes "${verify[@]}"
 ip -n $b route replace prohibit 10.98.0.0/24
 fails_apart 6 "connecting to rank 0 at 10.98.0.1:" "${verify[@]}" --interface dead0
+fails_by_nodes 6 "connecting to rank 0 at 10.98.0.1:" "${verify[@]}" --interface dead0
 fails_apart 2 "--interface is 'weft9', legal: " "${verify[@]}" --interface weft9
 
 ip -n $a link del dead0
@@ -192,4 +216,8 @@ addresses fd00:231::1 fd00:231::2 64
 sleep 2  # until no other machine can claim the addresses
 apart 10000 "${verify[@]}"
 apart 10000 "${verify[@]}" --interface fd00:231::/64
+nodes=fd00:231::1,fd00:231::2
+by_nodes "${verify[@]}"
+by_nodes "${verify[@]}" --interface fd00:231::/64
+nodes=weft-a,weft-b by_nodes "${verify[@]}"
 exit $((faults > 0))

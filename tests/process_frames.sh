@@ -6,16 +6,29 @@
 #          picture; speech: of a sound; streams: of the pocket avatar; speech-streams: of a picture and a
 #          sound
 set -euo pipefail
-weft=$1 write_speech_model=$2 way=$3
+weft=$(realpath "$1") write_speech_model=$2 way=$3
 shift 3
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 launch="mpirun --allow-run-as-root --oversubscribe -n"
 [ "$way" = mpi ] || launch="bash tests/processes.sh"
 
+# Runs "$@" in another folder on the first rank, and with more flags, $flags_of_others, on the others.
+each="$folder/each"
+cat > "$each" << 'END'
+#!/usr/bin/env bash
+if [ "${OMPI_COMM_WORLD_RANK:-${RANK:-0}}" = 0 ]; then
+  cd "$(dirname "$0")"
+else
+  set -- "$@" ${flags_of_others:-}
+fi
+exec "$@"
+END
+chmod +x "$each"
+
 # Prints the frame hash of a command of weft. LAUNCH comes before it.
 hash_of() {
-  timeout 100 ${LAUNCH:-} "$weft" "$@" --seed 5 --threads 1 --overwrite --json -o "$folder/clip.mp4" \
+  timeout 100 ${LAUNCH:-} $weft "$@" --seed 5 --threads 1 --overwrite --json -o "$folder/clip.mp4" \
     2> "$folder/stderr" | grep -o '"framehash":"[0-9a-f]*"' || { cat "$folder/stderr" >&2; return 1; }
 }
 
@@ -102,16 +115,34 @@ compare_streams() {
   done
 }
 
+# A stream takes of each process what is free there, and not what the first one has.
+stream_memory() {
+  local dry=("$weft" stream --model "$PWD/models/pocket_avatar" --render "$folder/talk.wav" --layout step=2
+    --threads 1 --dry-run --json) code=0
+  flags_of_others="--memory-limit 4GB" timeout 100 $launch 2 "$each" "${dry[@]}" > "$folder/out"
+  flags_of_others="--memory-limit 1MB" timeout 100 $launch 2 "$each" "${dry[@]}" 2> "$folder/err" || code=$?
+  if ! grep -q '"available_bytes":2000000000' "$folder/out" || [ $code != 4 ] ||
+    ! grep -q '^weft: on device 2 of 2, the job needs .*, 0.48 MiB are available' "$folder/err"; then
+    echo "the memory of a stream's second process over $way: code $code" >&2
+    cat "$folder/out" "$folder/err" >&2
+    exit 1
+  fi
+  echo "stream on 2 processes over $way: each has its own memory"
+}
+
 streams() {
   speech_files
+  stream_memory
   compare_streams step=2 layers=2 ulysses=2 step=1,decode_rank=1 step=2,decode_rank=2 step=2,ulysses=2 \
     step=2,layers=2 -- --model models/pocket_avatar --render "$folder/talk.wav"
 }
 
-# The products of few rows that ulysses has are rounded otherwise; its threads do so, too.
+# The products of few rows that ulysses has are rounded otherwise; its threads do so, too. The first
+# process alone has the picture.
 speech-streams() {
   speech_files
-  local flags=(--model "$folder/speech" --steps 2 --caption talks --image "$folder/face.png" --size 64x64
+  weft="$each $weft"
+  local flags=(--model "$folder/speech" --steps 2 --caption talks --image face.png --size 64x64
     --render "$folder/talk.wav")
   compare_streams step=2 layers=2 step=2,decode_rank=2 -- "${flags[@]}"
   flags=(stream --dtype f32 "${flags[@]}" --layout ulysses=2)

@@ -56,6 +56,18 @@ MeetingPoint point_of(const Flags& flags, const Launch& launch, const Environmen
   return point;
 }
 
+// The last value of a flag among arguments that may be no command line.
+std::string argument_of(std::span<const std::string> arguments, const char* name) {
+  std::string value;
+  for (const std::string& spelling : spellings({.name = name, .help = "", .commands = 0}))
+    for (size_t i = 0; i < arguments.size(); ++i)
+      if (arguments[i] == spelling && i + 1 < arguments.size())
+        value = arguments[i + 1];
+      else if (arguments[i].starts_with(spelling + "="))
+        value = arguments[i].substr(spelling.size() + 1);
+  return value;
+}
+
 }  // namespace
 
 std::optional<ProcessPlace> process_place(const Flags& flags, const Environment& environment) {
@@ -88,6 +100,21 @@ std::optional<ProcessPlace> process_place(const Flags& flags, const Environment&
 
 std::optional<ProcessPlace> process_place(const Flags& flags) {
   return process_place(flags, [](const char* name) { return std::getenv(name); });
+}
+
+ProcessPlace place_of_arguments(std::span<const std::string> arguments) {
+  ProcessPlace place = detect_place();
+  const std::vector<std::string> hosts = split(argument_of(arguments, "nodes"), ',');
+  const std::string number = argument_of(arguments, "node-rank");
+  const int port = std::atoi(argument_of(arguments, "port").c_str());
+  const auto rank = static_cast<size_t>(std::max(std::atoi(number.c_str()), 0));
+  if (place.launch.launcher == Launcher::kNone && hosts.size() > 1 && !number.empty() &&
+      rank < hosts.size()) {
+    place.launch = launch_on_nodes(hosts, static_cast<int>(rank));
+    place.point = {.host = hosts.front(), .port = kMeetingPort, .job = {}};
+  }
+  if (port > 0 && port < 1 << 16) place.point.port = port;
+  return place;
 }
 
 }  // namespace weft

@@ -6,12 +6,12 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <new>
 #include <sstream>
 #include <thread>
 
 #include "apps/command_line/placement.h"
 #include "apps/commands.h"
+#include "apps/generate/job_errors.h"
 #include "apps/generate/progress.h"
 #include "apps/generate/resume.h"
 #include "apps/inspect/memory.h"
@@ -126,21 +126,6 @@ RunOptions joining(const Flags& flags, const std::atomic<bool>* stop) {
 GeneratorOptions metered(GeneratorOptions options, const Ops* ops) {
   options.ops = ops;
   return options;
-}
-
-// Returns the exception that is being handled as an Error.
-Error current_error() {
-  try {
-    throw;
-  } catch (const Error& error) {
-    return error;
-  } catch (const fs::filesystem_error& error) {
-    return {ErrorKind::kOutput, error.what()};
-  } catch (const std::bad_alloc&) {
-    return {ErrorKind::kMemory, "out of memory"};
-  } catch (const std::exception& error) {
-    return {ErrorKind::kInternal, error.what()};
-  }
 }
 
 }  // namespace
@@ -430,7 +415,7 @@ void JobRunner::run_jobs(Work& work, Generator& mine, const NextDrawing& next,
     if (number >= std::ssize(work.pending)) return;
     const size_t index = work.pending[number];
     try {
-      run_job(work, mine, index, root);
+      run_job(work, mine, index, placement);
     } catch (...) {
       const Error error = current_error();
       const bool ends_all = error.kind() == ErrorKind::kStopped || error.kind() == ErrorKind::kComm;
@@ -444,24 +429,35 @@ void JobRunner::run_jobs(Work& work, Generator& mine, const NextDrawing& next,
   }
 }
 
-// All ranks of the replica learn whether the root could begin the drawing. A failure until then is
-// that of the drawing alone.
-void JobRunner::run_job(Work& work, Generator& mine, size_t index, bool root) {
+// All ranks of the replica learn whether each of them can begin the drawing, and the root has. A
+// failure until then is that of the drawing alone.
+void JobRunner::run_job(Work& work, Generator& mine, size_t index, const RankPlacement& placement) {
   enum Verdict : int64_t { kComplete, kDraw, kFailed };
   const Drawing& drawing = work.drawings.all[index];
+  const bool root = placement.root();
   std::unique_ptr<Attempt> attempt;
   std::exception_ptr failed;
-  if (root) {
+  bool is_complete = false;
+  const auto on_root = [&](const std::function<void()>& act) {
+    if (!root || failed || is_complete) return;
     try {
-      const bool may_be_there =
-          work.drawings.several && !flags_.on("overwrite") && flags_.text("resume") != "never";
-      if (!may_be_there || !complete(mine, drawing)) attempt = begin(work, mine, drawing);
+      act();
     } catch (...) {
       failed = std::current_exception();
       if (!work.on_failure) throw;
     }
+  };
+  on_root([&] {
+    const bool may_be_there =
+        work.drawings.several && !flags_.on("overwrite") && flags_.text("resume") != "never";
+    is_complete = may_be_there && complete(mine, drawing);
+  });
+  if (work.on_failure && !placement.alone()) {
+    const auto why = why_not_begun(placement, [&] { mine.check(drawing.spec.request); });
+    if (!failed && !is_complete) failed = why;
   }
-  const auto verdict = mine.broadcast_from_root(failed ? kFailed : attempt ? kDraw : kComplete);
+  on_root([&] { attempt = begin(work, mine, drawing); });
+  const auto verdict = mine.broadcast_from_root(is_complete ? kComplete : failed ? kFailed : kDraw);
   if (verdict == kDraw) {
     if (root) return draw_one(work, mine, *attempt);
     profiling_.restart();

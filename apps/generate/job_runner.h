@@ -61,7 +61,8 @@ class JobRunner {
   // Draws all; a replica that is done with one takes the next. The drawings of one command are
   // `several`: those that are complete are not drawn again, and each checkpoint resumes all. The
   // listeners are called in the process of the replica's root. Without `on_failure` a failure ends
-  // all; with it the next one goes on, unless it comes within a drawing of several processes.
+  // all; with it the next one goes on, unless it comes in the middle of a drawing that several
+  // processes share.
   struct Drawings {
     std::vector<Drawing> all;
     bool several = false;
@@ -94,7 +95,7 @@ class JobRunner {
   void run_on_team(Work& work);
   void run_jobs(Work& work, Generator& mine, const NextDrawing& next,
                 const RankPlacement& placement);
-  void run_job(Work& work, Generator& mine, size_t index, bool root);
+  void run_job(Work& work, Generator& mine, size_t index, const RankPlacement& placement);
   struct Attempt;  // one drawing, whose names are claimed
   std::unique_ptr<Attempt> begin(const Work& work, Generator& generator, const Drawing& drawing);
   void draw_one(const Work& work, Generator& generator, Attempt& attempt);

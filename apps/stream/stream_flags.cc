@@ -71,16 +71,17 @@ void warn(const OpenModel& model) {
         ", and --lora is not given; without it the pictures are poor");
 }
 
-// Takes the facts of --image where the streams show a picture.
-GivenPicture picture_of(const Flags& flags, const StreamDefaults& model, GivenPicture given) {
-  if (given.given() && model.picture) take_facts(given, flags.label("image"));
-  return given;
+// The job of the flags. The first process reads --image where the streams show a picture.
+Request stream_request(const Flags& flags, const Ranks& ranks, const StreamDefaults& model) {
+  GivenJob job = job_of(flags);
+  if (model.picture) take_facts(job, ranks);
+  return job.spec.request;
 }
 
 // The size that is given, or that of the model's streams with the shape of the picture.
-std::array<int64_t, 2> size_of(const Request& given, const GivenPicture& picture,
-                               const ModelDirectory& model) {
+std::array<int64_t, 2> size_of(const Request& given, const ModelDirectory& model) {
   const StreamDefaults& stream = *model.defaults.stream;
+  const GivenPicture& picture = given.image;
   std::array<int64_t, 2> size{stream.width, stream.height};
   const auto [of_width, of_height] = stream_size_multiples(model);
   if (stream.picture && picture.width > 0 && model.pictures.clip_size)
@@ -163,9 +164,8 @@ StreamSettings stream_settings(const Flags& flags, Ranks& ranks, const OpenModel
   const StreamDefaults& stream = *defaults.stream;
   const TransformerTraits& traits = model.directory.expert(0).traits();
   const int64_t scale = model.directory.vae_model->traits.spatial_factor;
-  const Request request = job_of(flags).spec.request;
-  const GivenPicture picture = picture_of(flags, stream, request.image);
-  const auto [width, height] = size_of(request, picture, model.directory);
+  const Request request = stream_request(flags, ranks, stream);
+  const auto [width, height] = size_of(request, model.directory);
   StreamSettings settings{.width = width,
                           .height = height,
                           .steps = request.steps ? request.steps : stream.steps,
@@ -173,7 +173,7 @@ StreamSettings stream_settings(const Flags& flags, Ranks& ranks, const OpenModel
                           .segment_frames = stream.segment_frames,
                           .window_frames = stream.window_frames,
                           .seed = seed_of(flags),
-                          .picture = picture,
+                          .picture = request.image,
                           .picture_fit = request.image_fit,
                           .kept = kept_rows(flags.text("kv-dtype")),
                           .dtype = compute_dtype(flags),
@@ -205,12 +205,16 @@ StreamSettings stream_settings(const Flags& flags, Ranks& ranks, const OpenModel
 void take_devices(const Flags& flags, const Ranks& ranks, StreamSettings& settings) {
   const uint64_t limit = flags.bytes("memory-limit");
   const auto sharing = static_cast<uint64_t>(ranks.processes ? ranks_per_device(flags, ranks) : 1);
-  const int end = ranks.processes ? ranks.first + 1 : ranks.count;
-  for (int rank = ranks.first; rank < end; ++rank) {
+  const auto take = [&](int rank) {
     settings.devices.push_back(device_of(flags, ranks, rank));
     const uint64_t free = available_memory(settings.devices.back());
-    settings.memory_limits.push_back((limit ? std::min(free, limit) : free) / sharing);
-  }
+    return (limit ? std::min(free, limit) : free) / sharing;
+  };
+  if (!ranks.processes)
+    for (int rank = 0; rank < ranks.count; ++rank) settings.memory_limits.push_back(take(rank));
+  else
+    for (const std::string& share : gathered_texts(ranks, std::to_string(take(ranks.first))))
+      settings.memory_limits.push_back(std::strtoull(share.c_str(), nullptr, 10));
 }
 
 PlannedStream planned_stream(const Flags& flags, Ranks ranks) {

@@ -30,11 +30,13 @@ std::string caption_of(const Flags& flags, const StreamDefaults& model);
 // The ranks of a stream that is measured: threads. Error(kUsage) where they are processes.
 Ranks stream_threads(const Flags& flags);
 
-// A layout that is left open is that of one rank. Otherwise `ranks` becomes as many as it has;
+// All processes call it, and the first one reads the picture. A layout that is left open is that of
+// one rank. Otherwise `ranks` becomes as many as it has;
 // Error(kUsage) where they are processes, and others in number.
 StreamSettings stream_settings(const Flags& flags, Ranks& ranks, const OpenModel& model);
 
-// Adds the device of each rank of this process, and what a stream may take of it.
+// Adds the device of each rank of this process, and what a stream may take of every rank's device.
+// All processes call it.
 void take_devices(const Flags& flags, const Ranks& ranks, StreamSettings& settings);
 
 // The stream of these ranks, on their devices. Every process gets the same seed.

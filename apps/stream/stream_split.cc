@@ -15,10 +15,14 @@ bool fits(const PlannedStream& stream, const StreamSettings& how) {
 
 void check_memory(const std::vector<MemoryPlan>& devices) {
   const auto plan = std::ranges::find_if_not(devices, &MemoryPlan::fits);
-  if (plan != devices.end())
-    throw Error(ErrorKind::kMemory, shortage(*plan) +
-                                        "a smaller --size, --kv-dtype int8, --weights int8 (fp8 on "
-                                        "a GPU), or --layout layers=2 over two devices");
+  if (plan == devices.end()) return;
+  const std::string which = devices.size() == 1
+                                ? ""
+                                : "on device " + std::to_string(plan - devices.begin() + 1) +
+                                      " of " + std::to_string(devices.size()) + ", ";
+  throw Error(ErrorKind::kMemory, which + shortage(*plan) +
+                                      "a smaller --size, --kv-dtype int8, --weights int8 (fp8 on "
+                                      "a GPU), or --layout layers=2 over two devices");
 }
 
 BestSplit best_split(const PlannedStream& stream, const StreamMeasurement& one,

@@ -19,6 +19,7 @@ void print_row(const std::string& name, const VerifyRow& row, bool json) {
                 {"cosine", row.cosine}, {"max_abs", row.max_abs}, {"bound", row.bound},
                 {"pass", row.pass}};
     if (!row.note.empty()) object["note"] = row.note;
+    if (!row.sha256.empty()) object["sha256"] = row.sha256;
     std::printf("%s\n", object.dump().c_str());
     return;
   }

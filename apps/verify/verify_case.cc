@@ -7,6 +7,7 @@
 #include "apps/generate/profile.h"
 #include "apps/tensor_compare.h"
 #include "io/json.h"
+#include "io/sha256.h"
 
 namespace weft {
 namespace {
@@ -31,14 +32,18 @@ VerifyRow compare_tensor(const std::string& name, const TensorView& expected,
   row.cosine = result.cosine;
   row.max_abs = result.max_abs;
   row.worst = result.worst;
+  row.sha256 = sha256_hex({static_cast<const char*>(actual.data), actual.bytes()});
   const bool integer = expected.dtype == DType::kI32 || expected.dtype == DType::kI64;
   row.pass = result.finite && (integer ? result.max_abs == 0 : result.rel_l2 <= bound);
   if (!result.finite) row.note = "not finite";
   return row;
 }
 
-std::vector<VerifyRow> run_case(const std::string& folder, const nlohmann::json& spec,
-                                const VerifyOptions& options, RankPlacement placement) {
+}  // namespace
+
+std::vector<VerifyRow> verify_rank(const std::string& folder, const VerifyOptions& options,
+                                   RankPlacement placement) {
+  const nlohmann::json spec = read_json_file(folder + "/case.json");
   const bool root = placement.root();
   std::vector<VerifyRow> rows;
   const NamedTensors produced = run_stage(folder, spec, options, rows, std::move(placement));
@@ -51,25 +56,23 @@ std::vector<VerifyRow> run_case(const std::string& folder, const nlohmann::json&
   return rows;
 }
 
-}  // namespace
-
 std::vector<VerifyRow> verify_case(const std::string& folder, const VerifyOptions& options,
                                    const Ranks& ranks, const std::string& layout_text) {
   if (!std::filesystem::is_directory(folder))
     throw Error(ErrorKind::kModel, folder + ": no such case folder");
-  const nlohmann::json spec = read_json_file(folder + "/case.json");
-  const Layout layout = parse_layout(layout_text, ranks.count, stage_limits(folder, spec));
+  const LayoutLimits limits = stage_limits(folder, read_json_file(folder + "/case.json"));
+  const Layout layout = parse_layout(layout_text, ranks.count, limits);
   const auto recorded = [&](int rank) {
     return options.profiling ? options.profiling->record(rank) : nullptr;
   };
   if (ranks.alone()) {
     const auto scope = recorded(0);
-    return run_case(folder, spec, options, {});
+    return verify_rank(folder, options, {});
   }
   std::vector<std::vector<VerifyRow>> of_rank(ranks.count);
   on_ranks(ranks, [&](Communicator& world) {
     const auto scope = recorded(world.rank());
-    of_rank[world.rank()] = run_case(folder, spec, options, RankPlacement::of(world, layout));
+    of_rank[world.rank()] = verify_rank(folder, options, RankPlacement::of(world, layout));
   });
   std::vector<VerifyRow> rows = std::move(of_rank[0]);
   for (int rank = 1; rank < ranks.count; ++rank)

@@ -12,4 +12,8 @@ namespace weft {
 std::vector<VerifyRow> verify_case(const std::string& folder, const VerifyOptions& options,
                                    const Ranks& ranks = {}, const std::string& layout = "auto");
 
+// The same as one rank of a replica, whose root has the rows.
+std::vector<VerifyRow> verify_rank(const std::string& folder, const VerifyOptions& options,
+                                   RankPlacement placement);
+
 }  // namespace weft

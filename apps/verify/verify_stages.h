@@ -28,7 +28,8 @@ struct VerifyRow {
   double rel_l2 = 0, cosine = 1, max_abs = 0, bound = 0;
   std::string worst;
   bool pass = false;
-  std::string note;  // why it failed, where the numbers do not show it
+  std::string note;    // why it failed, where the numbers do not show it
+  std::string sha256;  // of the bytes that were produced; "" of a text and of what was not produced
 };
 
 using NamedTensors = std::map<std::string, Tensor>;

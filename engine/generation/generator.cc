@@ -128,6 +128,7 @@ struct Generator::Impl {
     return limits_of(facts, parts, options.weights);
   }
   std::string refusal(const JobFacts& facts, const MemoryPlan& plan);
+  MemoryPlan fitting_plan(const JobFacts& facts, const TensorView& image_rows);
 
   RunResult run(const Request& request, FrameSink* sink, const RunOptions& run_options);
   void load_all(JobRun& run, bool with_text_encoder);
@@ -253,14 +254,20 @@ std::string Generator::Impl::refusal(const JobFacts& facts, const MemoryPlan& me
   });
 }
 
-RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
-                               const RunOptions& run_options) {
-  check_image_encoder(request, parts.directory(), run_options.image_rows);
-  const JobScope job(placement);
-  const JobFacts facts = this->facts(request);
-  const int steps = facts.sampler.steps();
+// The plan of a job that can begin.
+MemoryPlan Generator::Impl::fitting_plan(const JobFacts& facts, const TensorView& image_rows) {
+  check_image_encoder(facts.request, parts.directory(), image_rows);
   MemoryPlan memory = plan(facts);
   if (!memory.fits()) throw Error(ErrorKind::kMemory, refusal(facts, memory));
+  return memory;
+}
+
+RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
+                               const RunOptions& run_options) {
+  const JobFacts facts = this->facts(request);
+  const MemoryPlan memory = fitting_plan(facts, run_options.image_rows);
+  const JobScope job(placement);
+  const int steps = facts.sampler.steps();
   const auto started = std::chrono::steady_clock::now();
   StageClock clock(run_options.listener, [this] { return memory_now(); });
   MemoryMeter meter(stream, arena);
@@ -387,6 +394,8 @@ JobSchedule Generator::whole_schedule(const Request& request) const {
   const DenoisePlanConfig config = impl_->plan_of(facts);
   return {plan_denoise(config), denoise_rules(config)};
 }
+
+void Generator::check(const Request& request) { impl_->fitting_plan(facts(resolve(request)), {}); }
 
 int64_t Generator::broadcast_from_root(int64_t value) {
   const Tag tag{.kind = Payload::kControl, .topic = Topic::kJob};

@@ -59,6 +59,10 @@ class Generator {
   // The plans of all ranks, whatever the method, and the rules that they follow.
   JobSchedule whole_schedule(const Request& request) const;
 
+  // Throws what run() throws of a job that cannot begin on this rank: Error(kUsage) of a setting,
+  // Error(kMemory) where the plan does not fit. Sends and loads nothing.
+  void check(const Request& request);
+
   // Returns the root's value on every rank; all ranks must call it.
   int64_t broadcast_from_root(int64_t value);
 

@@ -53,8 +53,7 @@ struct StreamSettings {
   bool decodes_apart = false;
   // Devices of the ranks, by turns; empty: the CPU. In a process that is a rank it is that rank's.
   std::vector<Device> devices{};
-  // The most that a stream may take of each of them; empty: what is free. In a process that is a
-  // rank it is that rank's share.
+  // The most that a stream may take of the ranks' devices, by turns; empty: what is free.
   std::vector<uint64_t> memory_limits{};
   // A device of each rank, which need not be present, for memory() and simulated() alone.
   std::optional<DeviceTraits> planned{};

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <list>
+#include <set>
 #include <thread>
 
 #include "kernels/check.h"
@@ -34,6 +35,7 @@ constexpr char kMagic[8] = {'w', 'e', 'f', 't', '-', 'j', 'o', 'b'};
 struct Greeting {
   char magic[8];
   int32_t rank = 0, ranks = 0;
+  int32_t failed = 0;   // 1: the process ends with an error of its own
   char text[240] = {};  // of a process that comes: the name of its job
 };
 
@@ -171,6 +173,24 @@ int listen_at_point(const MeetingPoint& point, int ranks) {
           (error == EADDRINUSE ? "; --port or MASTER_PORT gives the job another port" : ""));
 }
 
+// The address of this end of a connection.
+IpAddress own_address(int connected) {
+  sockaddr_storage at{};
+  socklen_t length = sizeof at;
+  getsockname(connected, reinterpret_cast<sockaddr*>(&at), &length);
+  IpAddress own{.family = at.ss_family};
+  const in6_addr& six = reinterpret_cast<const sockaddr_in6&>(at).sin6_addr;
+  if (at.ss_family == AF_INET) {
+    std::memcpy(&own.bytes, &reinterpret_cast<const sockaddr_in&>(at).sin_addr, sizeof(in_addr));
+  } else if (IN6_IS_ADDR_V4MAPPED(&six)) {  // the listener serves both families
+    own.family = AF_INET;
+    std::memcpy(&own.bytes, six.s6_addr + 12, sizeof(in_addr));
+  } else {
+    own.bytes = six;
+  }
+  return own;
+}
+
 std::string list_of_ranks(const std::vector<int>& ranks) {
   std::string text;
   for (const int rank : ranks) text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank);
@@ -190,17 +210,20 @@ struct Meeting::Impl {
   MeetingPoint point;
   double limit_s;
   MeetingTime limit;
+  const bool failed;    // this process ends with an error of its own
+  std::set<int> ended;  // the other ranks that came and said so of themselves
   int listener = -1;
   std::list<Newcomer> newcomers;
   std::vector<int> sockets;  // the first rank's, by rank; the others have that of rank 0
 
-  Impl(int own, int count, const MeetingPoint& at, double seconds)
+  Impl(int own, int count, const MeetingPoint& at, double seconds, bool has_failed = false)
       : rank(own),
         ranks(count),
         point(at),
         limit_s(seconds),
         limit(std::chrono::steady_clock::now() + std::chrono::duration_cast<MeetingTime::duration>(
                                                      std::chrono::duration<double>(seconds))),
+        failed(has_failed),
         sockets(own == 0 ? count : 1, -1) {}
 
   ~Impl() {
@@ -228,19 +251,35 @@ struct Meeting::Impl {
 
   void await_newcomers() {
     listener = listen_at_point(point, ranks);
-    while (std::count(sockets.begin() + 1, sockets.end(), -1) > 0) {
-      std::vector<pollfd> watched{{.fd = listener, .events = POLLIN, .revents = 0}};
-      for (const Newcomer& newcomer : newcomers)
-        watched.push_back({.fd = newcomer.socket, .events = POLLIN, .revents = 0});
-      const int left = milliseconds_to(limit);
-      if (left == 0) fail_without_the_missing();
-      poll(watched.data(), watched.size(), left);
-      for (int one; (one = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;)
-        newcomers.emplace_back().socket = one;
-      newcomers.remove_if([&](Newcomer& newcomer) { return greeted(newcomer); });
+    const auto missing = [&] {
+      return std::count(sockets.begin() + 1, sockets.end(), -1) - std::ssize(ended);
+    };
+    while (missing() > 0 && milliseconds_to(limit) > 0) {
+      hear_newcomers();
+      // Those that come at about the same time hear of it, too.
+      if (!ended.empty()) limit = std::min(limit, std::chrono::steady_clock::now() + kAnswerTime);
     }
+    if (!ended.empty())
+      fail("start-up: " + list_of_ranks({*ended.begin()}) + " has ended with an error of its own");
+    if (missing() > 0) fail_without_the_missing();
     close(listener);
     listener = -1;
+  }
+
+  // Tells those that come that this process has failed.
+  void send_newcomers_away() {
+    listener = listen_at_point(point, ranks);
+    while (std::ssize(ended) < ranks - 1 && milliseconds_to(limit) > 0) hear_newcomers();
+  }
+
+  void hear_newcomers() {
+    std::vector<pollfd> watched{{.fd = listener, .events = POLLIN, .revents = 0}};
+    for (const Newcomer& newcomer : newcomers)
+      watched.push_back({.fd = newcomer.socket, .events = POLLIN, .revents = 0});
+    poll(watched.data(), watched.size(), milliseconds_to(limit));
+    for (int one; (one = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;)
+      newcomers.emplace_back().socket = one;
+    newcomers.remove_if([&](Newcomer& newcomer) { return greeted(newcomer); });
   }
 
   [[noreturn]] void fail_without_the_missing() {
@@ -266,9 +305,11 @@ struct Meeting::Impl {
           else if (sockets[greeting.rank] >= 0)
             twice = refusal =
                 "two processes say that they are rank " + std::to_string(greeting.rank);
-          const Greeting answer = make_greeting(0, ranks, refusal);
+          Greeting answer = make_greeting(0, ranks, refusal);
+          answer.failed = failed;
           write_all(newcomer.socket, &answer, sizeof answer, limit);
-          taken = refusal.empty();
+          taken = refusal.empty() && !failed && !greeting.failed;
+          if (refusal.empty() && greeting.failed) ended.insert(greeting.rank);
           if (taken) sockets[greeting.rank] = newcomer.socket;
           return false;  // what follows belongs to exchange()
         });
@@ -319,7 +360,27 @@ struct Meeting::Impl {
     answer.text[sizeof answer.text - 1] = 0;
     if (*answer.text)
       throw Error(ErrorKind::kComm, "start-up: at " + point.text() + ": " + answer.text);
+    if (answer.failed)
+      throw Error(ErrorKind::kUsage, "start-up: rank 0 has ended with an error of its own");
     return true;
+  }
+
+  // Says that this process has failed. Returns whether the first rank has, too.
+  bool first_has_failed() {
+    Greeting own = make_greeting(rank, ranks, point.job);
+    own.failed = 1;
+    std::string reason;
+    while (milliseconds_to(limit) > 0) {
+      Greeting answer;
+      sockets[0] = connect_once(point, reason);
+      if (sockets[0] >= 0 && write_all(sockets[0], &own, sizeof own, limit) &&
+          read_all(sockets[0], &answer, sizeof answer, limit))
+        return is_greeting(answer) && answer.failed;
+      if (sockets[0] >= 0) close(sockets[0]);
+      sockets[0] = -1;
+      std::this_thread::sleep_for(kRetryTime);
+    }
+    return false;
   }
 
   std::vector<std::string> ask(const std::string& own) {
@@ -349,6 +410,24 @@ Meeting::~Meeting() = default;
 
 std::vector<std::string> Meeting::exchange(const std::string& text) {
   return impl_->rank == 0 ? impl_->gather(text) : impl_->ask(text);
+}
+
+std::vector<IpAddress> Meeting::own_addresses() const {
+  std::vector<IpAddress> addresses;
+  for (const int one : impl_->sockets)
+    if (one >= 0) addresses.push_back(own_address(one));
+  return addresses;
+}
+
+bool Meeting::share_failure(int rank, int ranks, const MeetingPoint& point,
+                            double limit_s) noexcept {
+  try {
+    Impl own(rank, ranks, point, limit_s, true);
+    if (rank > 0) return own.first_has_failed();
+    own.send_newcomers_away();
+  } catch (const Error&) {  // the port is taken
+  }
+  return rank == 0;
 }
 
 }  // namespace weft

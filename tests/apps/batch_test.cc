@@ -251,8 +251,10 @@ TEST_F(Batch, RanksGoOnAfterAFailure) {
   EXPECT_TRUE(log("results.jsonl").contains("c"));
 }
 
-std::string mpi_batch(const std::string& jobs, const std::string& out, const std::string& more) {
-  return "mpirun --allow-run-as-root --oversubscribe -n 2 " + std::string(WEFT_BINARY) + " batch " +
+// `before` comes before the program on every rank.
+std::string mpi_batch(const std::string& jobs, const std::string& out, const std::string& more,
+                      const std::string& before = "") {
+  return "mpirun --allow-run-as-root --oversubscribe -n 2 " + before + WEFT_BINARY + " batch " +
          jobs + kFlags + more + " -o " + out + " >/dev/null 2>&1";
 }
 
@@ -291,33 +293,70 @@ TEST_F(Batch, ProcessesGoOnAfterAFailure) {
   EXPECT_EQ(log("errors.jsonl").at("a").at("error").at("code"), "memory");
 }
 
-// A failure within a drawing ends the processes that share it. Every run draws first what has not
-// failed, and then what failed the longest time ago, so that the next runs come to every job; the
-// manifest is there.
-TEST_F(Batch, ProcessesEndAtAFailureOfADrawingAndTheNextRunsGoOn) {
-  if (std::system("mpirun --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun";
+// A rank knows before it draws a job that the job does not fit.
+TEST_F(Batch, RanksGoOnAfterAJobThatDoesNotFit) {
   jobs(
       "{\"id\":\"a\",\"prompt\":\"x\",\"size\":\"512x512\"}\n"
       "{\"id\":\"b\",\"prompt\":\"y\",\"size\":\"256x256\"}\n"
       "{\"id\":\"c\",\"prompt\":\"z\"}\n");
-  const auto command = [&](const std::string& limit) {
-    return mpi_batch(path("jobs.jsonl"), path("out/"), "--layout ring=2 --memory-limit " + limit);
+  const bool mpi = std::system("mpirun --version >/dev/null 2>&1") == 0;
+  for (const bool processes : {false, true}) {
+    if (processes && !mpi) continue;
+    fs::remove_all(path("out"));
+    const auto draw = [&](const std::string& limit) {
+      const std::string more = "--layout ring=2 --memory-limit " + limit;
+      if (processes)
+        EXPECT_NE(std::system(mpi_batch(path("jobs.jsonl"), path("out/"), more).c_str()), 0);
+      else
+        EXPECT_EQ(batch("--ranks 2 " + more).code, 1);
+    };
+    draw("12M");
+    EXPECT_EQ(log("errors.jsonl").size(), 2u) << processes;
+    for (const char* id : {"a", "b"})
+      EXPECT_EQ(log("errors.jsonl").at(id).at("error").at("code"), "memory");
+    EXPECT_TRUE(log("results.jsonl").contains("c"));
+    EXPECT_EQ(manifest().at("state"), "completed");
+    draw("24M");
+    EXPECT_TRUE(log("results.jsonl").contains("b"));
+    EXPECT_EQ(manifest().at("request_counts"),
+              (json{{"total", 3}, {"completed", 2}, {"failed", 1}}));
+    EXPECT_TRUE(leftovers().empty());
+  }
+}
+
+// A failure in the middle of a drawing ends the processes that share it. Every run draws first what
+// has not failed, and then what failed the longest time ago, so that the next runs come to every
+// job; the manifest is there.
+TEST_F(Batch, ProcessesEndAtAFailureOfADrawingAndTheNextRunsGoOn) {
+  const std::string library = WEFT_INJECT_LIBRARY;
+  if (library.empty() || std::system("mpirun --version >/dev/null 2>&1") != 0)
+    GTEST_SKIP() << "no mpirun, or no faults in this build";
+  jobs(
+      "{\"id\":\"a\",\"prompt\":\"x\"}\n{\"id\":\"b\",\"prompt\":\"y\"}\n"
+      "{\"id\":\"c\",\"prompt\":\"z\"}\n");
+  const auto run_with_full_disk_at = [&](const std::string& id) {
+    const std::string fault =
+        "env LD_PRELOAD=" + library + " INJECT_FAULT=write:." + id + ".part:1:ENOSPC ";
+    const std::string command =
+        mpi_batch(path("jobs.jsonl"), path("out/"), "--layout ring=2", fault);
+    EXPECT_NE(std::system(command.c_str()), 0);
   };
-  EXPECT_NE(std::system(command("12M").c_str()), 0);
+  run_with_full_disk_at("a");
   EXPECT_TRUE(log("results.jsonl").empty());
   EXPECT_EQ(log("errors.jsonl").size(), 1u);
   EXPECT_EQ(manifest().at("state"), "in_progress");
-  EXPECT_NE(std::system(command("12M").c_str()), 0);  // b fails
+  run_with_full_disk_at("b");
   EXPECT_EQ(log("errors.jsonl").size(), 2u);
-  EXPECT_NE(std::system(command("12M").c_str()), 0);  // c is drawn, a fails again
+  run_with_full_disk_at("a");  // c is drawn, a fails again
   EXPECT_EQ(log("errors.jsonl").size(), 2u);
   EXPECT_TRUE(log("results.jsonl").contains("c"));
   EXPECT_EQ(manifest().at("state"), "completed");
-  EXPECT_NE(std::system(command("24M").c_str()),
-            0);  // b is drawn although a, before it, fails still
+  run_with_full_disk_at("a");  // b is drawn although a, before it, fails still
   EXPECT_TRUE(log("results.jsonl").contains("b"));
+  EXPECT_EQ(log("errors.jsonl").at("a").at("error").at("code"), "output");
   EXPECT_EQ(manifest().at("request_counts"), (json{{"total", 3}, {"completed", 2}, {"failed", 1}}));
-  EXPECT_TRUE(leftovers().empty());
+  // Its latents need not be computed again.
+  EXPECT_EQ(leftovers(), std::vector<std::string>{"a.png.latents.safetensors"});
 }
 
 // A stopped batch ends with the signal's code, and the same command goes on.

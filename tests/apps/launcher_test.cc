@@ -1,6 +1,9 @@
 // Ranks that are processes, as launchers start them: how many threads each runs, and who prints
 // errors of usage.
+#include <unistd.h>
+
 #include <algorithm>
+#include <optional>
 
 #include "kernels/linear.h"
 #include "parallel/bootstrap/cpu_share.h"
@@ -92,20 +95,63 @@ TEST_F(Launchers, OneThreadStartsNoOther) {
     EXPECT_EQ(told(more).find("thread 1 of"), std::string::npos) << more;
 }
 
+size_t count_of(const std::string& text, const std::string& word) {
+  size_t count = 0;
+  for (size_t at = 0; (at = text.find(word, at)) != std::string::npos; ++at) ++count;
+  return count;
+}
+
 // Starts processes with the variables of a launcher; RANK stands for the number of each. Expects
-// that all end with `code`, and returns what they print together.
-std::string started(const std::string& variables, const std::string& arguments, int code) {
+// that all end with `code`, or that none ends with 0, and returns what they print together.
+std::string started(const std::string& variables, const std::string& arguments,
+                    std::optional<int> code) {
   const std::string program = "sh -c 'for rank in 0 1 2; do (" + variables + " " WEFT_BINARY " " +
                               arguments + "; echo code $?) & done; wait' ";
   std::string text = program;
   for (size_t at = 0; (at = text.find("=RANK", at)) != std::string::npos;)
     text.replace(at, 5, "=$rank");
   const Outcome outcome = run("", text);
-  size_t ended = 0;
-  const std::string line = "code " + std::to_string(code) + "\n";
-  for (size_t at = 0; (at = outcome.out.find(line, at)) != std::string::npos; ++at) ++ended;
-  EXPECT_EQ(ended, 3u) << variables << "\n" << outcome.out << outcome.err;
+  const std::string line = "code " + std::to_string(code.value_or(0)) + "\n";
+  EXPECT_EQ(count_of(outcome.out, line), code ? 3u : 0u) << variables << "\n"
+                                                         << outcome.out << outcome.err;
   return outcome.err;
+}
+
+// A port that other tests are unlikely to take.
+std::string port_here() { return std::to_string(21000 + getpid() % 8000); }
+
+// The variables and flags of launchers whose processes meet.
+std::vector<std::pair<std::string, std::string>> meeting_launchers() {
+  const std::string port = port_here(), at = "MASTER_ADDR=localhost MASTER_PORT=" + port;
+  return {
+      {"SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=RANK " + at, ""},
+      {"WORLD_SIZE=3 RANK=RANK LOCAL_RANK=RANK " + at, ""},
+      {"JOB_COMPLETION_INDEX=RANK WEFT_RANKS=3 " + at, ""},
+      {"A=RANK", "--nodes localhost,localhost,localhost --port " + port + " --node-rank=RANK "}};
+}
+
+TEST_F(Launchers, OneProcessPrintsAnErrorOfUsageWhereTheyMeet) {
+  for (const auto& [variables, flags] : meeting_launchers())
+    for (const std::string& wrong :
+         {"generate --model models/pocket -p x --steps none " + flags,
+          "verify tests/golden/dit_wan_tiny --layout cfg=3 --no-such-flag " + flags}) {
+      const std::string said = started(variables, wrong, 2);
+      EXPECT_EQ(lines(said), 1u) << variables << flags << "\n" << said;
+    }
+}
+
+// The others wait for the one that has the error, and end with it.
+TEST_F(Launchers, AnErrorOfUsageOfOneProcessIsPrinted) {
+  for (const auto& [variables, flags] : meeting_launchers())
+    for (const std::string wrong : {"0", "1", "2"}) {
+      const std::string command =
+          "verify tests/golden/dit_wan_tiny --threads $([ $rank = " + wrong +
+          " ] && echo none || echo 1) " + flags;
+      const std::string said = started(variables, command, std::nullopt);
+      EXPECT_EQ(count_of(said, "--threads is"), 1u) << variables << flags << "\n" << said;
+      const std::string others = "weft: start-up: rank " + wrong + " has ended with an error";
+      EXPECT_EQ(count_of(said, others) > 0, wrong != "0") << variables << flags << "\n" << said;
+    }
 }
 
 TEST_F(Launchers, OneProcessPrintsAnErrorOfUsage) {
@@ -113,7 +159,6 @@ TEST_F(Launchers, OneProcessPrintsAnErrorOfUsage) {
   for (const char* variables :
        {"SLURM_STEP_NUM_TASKS=3 PMIX_NAMESPACE=slurm.pmix.1.0 SLURM_PROCID=RANK",
         "SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=RANK",
-        "MASTER_ADDR=localhost MASTER_PORT=1 WORLD_SIZE=3 RANK=RANK LOCAL_RANK=RANK",
         "OMPI_COMM_WORLD_SIZE=3 OMPI_COMM_WORLD_RANK=RANK", "PMI_SIZE=3 PMI_RANK=RANK",
         "PALS_RANKID=RANK"}) {
     const std::string said = started(variables, wrong, 2);
@@ -127,8 +172,8 @@ TEST_F(Launchers, OneProcessPrintsAnErrorOfUsage) {
     const Outcome outcome = run(arguments, kMpirun);
     EXPECT_EQ(outcome.code, 2);
     size_t said = 0;
-    for (const std::string word : {"weft: --steps is", "weft: unknown flag"})
-      for (size_t at = 0; (at = outcome.err.find(word, at)) != std::string::npos; ++at) ++said;
+    for (const char* word : {"weft: --steps is", "weft: unknown flag"})
+      said += count_of(outcome.err, word);
     EXPECT_EQ(said, 1u) << outcome.err;
   };
   started_by_mpirun("-n 3 " WEFT_BINARY " " + wrong);

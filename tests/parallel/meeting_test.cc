@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <functional>
 #include <thread>
 
 #include "kernels/check.h"
@@ -58,6 +59,9 @@ void meet(int rank, int ranks, const MeetingPoint& point) {
   Meeting meeting(rank, ranks, point);
   expect_texts_of_all(meeting, rank, ranks);
   EXPECT_EQ(meeting.exchange(rank == 0 ? "address" : "").front(), "address");
+  const std::vector<IpAddress> own = meeting.own_addresses();
+  EXPECT_EQ(std::ssize(own), rank == 0 ? ranks - 1 : 1);
+  for (const IpAddress& address : own) EXPECT_EQ(to_string(address), point.host);
 }
 
 std::string failure_of(int rank, int ranks, const MeetingPoint& point, double limit_s) {
@@ -183,6 +187,50 @@ TEST(Meeting, StrangersDoNotDisturb) {
   first.join();
   close(mute);
   close(loud);
+}
+
+// Runs work(rank) on a thread for each rank.
+void on_threads(int ranks, const std::function<void(int rank)>& work) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back([&, rank] { work(rank); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Meeting, RanksThatAllFailHearItFromTheFirst) {
+  const MeetingPoint point = free_point();
+  const auto begun = std::chrono::steady_clock::now();
+  on_threads(4, [&](int rank) { EXPECT_TRUE(Meeting::share_failure(rank, 4, point, 20)); });
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(10));
+}
+
+TEST(Meeting, ARankThatFailsAloneEndsTheMeeting) {
+  const MeetingPoint point = free_point();
+  on_threads(2, [&](int rank) {
+    if (rank == 1)
+      EXPECT_FALSE(Meeting::share_failure(rank, 2, point, 20));
+    else
+      expect_error(ErrorKind::kComm, "rank 1 has ended with an error of its own",
+                   [&] { Meeting(rank, 2, point, 20); });
+  });
+}
+
+TEST(Meeting, TheOthersHearThatTheFirstRankHasFailed) {
+  const MeetingPoint point = free_point();
+  on_threads(3, [&](int rank) {
+    if (rank == 1) {
+      expect_error(ErrorKind::kUsage, "rank 0 has ended with an error of its own",
+                   [&] { Meeting(rank, 3, point, 20); });
+    }
+    EXPECT_TRUE(Meeting::share_failure(rank, 3, point, 20));
+  });
+}
+
+TEST(Meeting, ARankThatFailsWhereNobodyAnswersIsAlone) {
+  MeetingPoint point = free_point();
+  EXPECT_FALSE(Meeting::share_failure(1, 2, point, 0.3));
+  EXPECT_TRUE(Meeting::share_failure(0, 2, point, 0.3));  // nobody came
+  point.host = "no.such.host.invalid";
+  EXPECT_FALSE(Meeting::share_failure(1, 2, point, 0.3));
 }
 
 }  // namespace

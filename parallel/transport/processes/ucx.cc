@@ -1,12 +1,15 @@
 #include "parallel/transport/processes/ucx.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "kernels/check.h"
+#include "parallel/bootstrap/cpu_share.h"
 #include "parallel/bootstrap/meeting.h"
 #include "parallel/transport/processes/ucx_api.h"
+#include "parallel/transport/processes/ucx_devices.h"
 
 namespace weft {
 
@@ -198,6 +201,18 @@ class UcxMessages final : public PointToPoint {
   std::string lost_;  // says which connection broke
 };
 
+// Lets UCX take the devices by which the ranks have met, unless the user chose. All ranks call it.
+void choose_devices(Meeting& meeting, int rank) {
+  std::vector<MetRank> ranks;
+  const std::string own = met_interfaces(meeting.own_addresses(), host_addresses());
+  for (const std::string& text : meeting.exchange(host_identity() + "\n" + own)) {
+    const size_t line = text.find('\n');
+    ranks.push_back({.host = text.substr(0, line), .interfaces = text.substr(line + 1)});
+  }
+  const std::string devices = ucx_devices(ranks, rank);
+  if (!devices.empty()) setenv("UCX_NET_DEVICES", devices.c_str(), 0);
+}
+
 }  // namespace
 
 bool ucx_built() { return true; }
@@ -212,11 +227,13 @@ bool ucx_takes_device_memory() {
 
 ProcessMessages make_ucx_messages(const Launch& launch, const MeetingPoint& point) {
   const auto meeting = std::make_shared<Meeting>(launch.rank, launch.ranks, point);
+  const bool one_host = launch.one_host() || is_loopback(point.host);
+  if (!one_host) choose_devices(*meeting, launch.rank);
   auto messages = std::make_unique<UcxMessages>(launch.rank, launch.ranks);
   messages->set_addresses(meeting->exchange(messages->address()));
   return {.messages = std::move(messages),
           .share = [meeting](const std::string& text) { return meeting->exchange(text).front(); },
-          .interfaces = launch.one_host() || is_loopback(point.host) ? "lo" : ""};
+          .interfaces = one_host ? "lo" : ""};
 }
 
 }  // namespace weft

@@ -1,7 +1,7 @@
 #pragma once
 // UCX: messages between processes that no MPI connects, over what UCX finds between their hosts:
-// TCP, InfiniBand, RoCE. Users choose among these by UCX's own variables (UCX_TLS,
-// UCX_NET_DEVICES).
+// TCP by the interfaces at which they met, InfiniBand, RoCE. Users choose others by UCX's own
+// variables (UCX_TLS, UCX_NET_DEVICES).
 #include <string>
 
 #include "parallel/bootstrap/launch.h"
