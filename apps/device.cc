@@ -12,6 +12,7 @@
 #include "kernels/transfer.h"
 #include "parallel/bootstrap/addresses.h"
 #include "parallel/transport/local.h"
+#include "parallel/transport/nccl.h"
 
 namespace weft {
 
@@ -73,9 +74,59 @@ std::string listening_interfaces(const Flags& flags, int rank) {
   return names;
 }
 
-}  // namespace
+// The number of cuda:N; -1: cuda alone.
+int cuda_index(const Flags& flags) {
+  const std::string device = flags.text("device"),
+                    number = device.substr(std::min<size_t>(device.size(), 5));
+  const bool digits = !number.empty() && number.size() <= 3 &&
+                      number.find_first_not_of("0123456789") == std::string::npos;
+  if (device == "cuda") return -1;
+  if (!device.starts_with("cuda:") || !digits || std::atoi(number.c_str()) > 127)
+    throw Error(ErrorKind::kUsage, flags.label("device") + " is '" + device +
+                                       "', legal: auto, cpu, cuda, cuda:N (N 0 ... 127)");
+  return std::atoi(number.c_str());
+}
 
-Ranks ranks_of(const Flags& flags) {
+std::vector<DeviceChoice> device_choices(const Flags& flags, const Ranks& ranks) {
+  if (!ranks.visible.empty())
+    return choose_devices(ranks.visible, cuda_index(flags), cuda_absence());
+  std::vector<VisibleDevices> visible;
+  for (int rank = 0; rank < ranks.count; ++rank)
+    visible.push_back({.rank_here = rank, .identities = visible_identities()});
+  return choose_devices(visible, cuda_index(flags), cuda_absence());
+}
+
+// The legal values of --transport beside nccl.
+std::string without_nccl(const Ranks& ranks) {
+  return std::string("legal here: auto, ") + (ranks.mpi ? "mpi, ucx" : "ucx");
+}
+
+// Lets the GPUs of processes exchange by NCCL, as --transport says: auto does where each process
+// has a GPU of its own.
+void add_nccl(const Flags& flags, Ranks& ranks) {
+  const std::string wanted = flags.text("transport");
+  const bool named = wanted == "nccl";
+  const auto refuse = [&](const std::string& why) {
+    if (named)
+      throw Error(ErrorKind::kUsage,
+                  flags.label("transport") + " is nccl, " + why + "; " + without_nccl(ranks));
+  };
+  if (!named && wanted != "auto" && !wanted.empty()) return;
+  if (!wants_cuda(flags)) return refuse("which moves messages between GPUs, but --device is cpu");
+  if (!nccl_built())
+    return refuse("which this build does not have: it needs libnccl-dev and -DWEFT_CUDA=ON");
+  const std::vector<DeviceChoice> choices = device_choices(flags, ranks);
+  if (most_ranks_per_device(choices) > 1)
+    return refuse("which refuses ranks that share a GPU, and " +
+                  std::to_string(most_ranks_per_device(choices)) + " ranks have the same");
+  const auto index = static_cast<int8_t>(choices[ranks.first].index);
+  ranks.transport = make_nccl(ranks.transport, {Device::Kind::kCuda, index},
+                              flags.on("nccl-sums") ? NcclSums::kLibrary : NcclSums::kOurs);
+  ranks.description += ", over NCCL";
+}
+
+// The ranks of a job, with what connects its processes.
+Ranks ranks_started(const Flags& flags) {
   heartbeat_timeout(flags);  // refused without mpirun, too
   Ranks ranks;
   ranks.count = static_cast<int>(flags.integer("ranks").value_or(1));
@@ -109,10 +160,23 @@ Ranks ranks_of(const Flags& flags) {
            .on_this_host = launch.ranks_here,
            .first = transport->rank(),
            .mpi = place->network == Network::kMpi,
+           .transport = transport,
            .speaks = transport->rank() == 0,
            .description = to_string(launch)};
   ranks.cpus = shared_cpus(ranks);
   if (wants_cuda(flags)) ranks.visible = gather_devices(ranks, launch.rank_here);
+  if (!ranks.alone()) add_nccl(flags, ranks);
+  return ranks;
+}
+
+}  // namespace
+
+Ranks ranks_of(const Flags& flags) {
+  Ranks ranks = ranks_started(flags);
+  if (flags.on("nccl-sums") && !(ranks.transport && ranks.transport->enqueues()))
+    throw Error(ErrorKind::kUsage, flags.label("nccl-sums") +
+                                       " needs processes whose GPUs exchange by NCCL; the job is " +
+                                       ranks.description + "; legal here: no --nccl-sums");
   return ranks;
 }
 
@@ -127,7 +191,7 @@ void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work
     run_ranks(transports, work);
     return;
   }
-  Communicator world(linked(process_transport()));
+  Communicator world(linked(ranks.transport));
   try {
     work(world);
   } catch (const std::exception& error) {
@@ -206,23 +270,6 @@ int threads_per_rank(const Flags& flags, const Ranks& ranks) {
   return thread_count(flags, ranks).threads;
 }
 
-namespace {
-
-// The number of cuda:N; -1: cuda alone.
-int cuda_index(const Flags& flags) {
-  const std::string device = flags.text("device"),
-                    number = device.substr(std::min<size_t>(device.size(), 5));
-  const bool digits = !number.empty() && number.size() <= 3 &&
-                      number.find_first_not_of("0123456789") == std::string::npos;
-  if (device == "cuda") return -1;
-  if (!device.starts_with("cuda:") || !digits || std::atoi(number.c_str()) > 127)
-    throw Error(ErrorKind::kUsage, flags.label("device") + " is '" + device +
-                                       "', legal: auto, cpu, cuda, cuda:N (N 0 ... 127)");
-  return std::atoi(number.c_str());
-}
-
-}  // namespace
-
 bool wants_cuda(const Flags& flags) {
   const std::string device = flags.text("device");
   if (device == "cpu" || (device.empty() && !flags.given("device")))
@@ -230,19 +277,6 @@ bool wants_cuda(const Flags& flags) {
   cuda_index(flags);
   return true;
 }
-
-namespace {
-
-std::vector<DeviceChoice> device_choices(const Flags& flags, const Ranks& ranks) {
-  if (!ranks.visible.empty())
-    return choose_devices(ranks.visible, cuda_index(flags), cuda_absence());
-  std::vector<VisibleDevices> visible;
-  for (int rank = 0; rank < ranks.count; ++rank)
-    visible.push_back({.rank_here = rank, .identities = visible_identities()});
-  return choose_devices(visible, cuda_index(flags), cuda_absence());
-}
-
-}  // namespace
 
 Device device_of(const Flags& flags, const Ranks& ranks, int rank) {
   if (!wants_cuda(flags)) return {};

@@ -2,6 +2,7 @@
 // Resolves the flags that say on which ranks and devices work runs, for the commands that share
 // them.
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,9 +29,10 @@ struct Ranks {
   // Processes: the CPUs of this one, with the number of processes that share them. Empty for
   // threads, which share those of their process.
   std::vector<CpuPool> cpus{};
-  bool mpi = false;                      // the processes are started by mpirun or srun
-  bool speaks = true;                    // this process prints results
-  std::string description = "one rank";  // the number of ranks and their launcher
+  bool mpi = false;                        // the processes are started by mpirun or srun
+  std::shared_ptr<Transport> transport{};  // of processes
+  bool speaks = true;                      // this process prints results
+  std::string description = "one rank";    // the number of ranks and their launcher
 
   bool alone() const { return count == 1; }
 };

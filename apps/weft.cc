@@ -27,6 +27,7 @@
 #include "io/part_file.h"
 #include "kernels/check.h"
 #include "parallel/bootstrap/meeting.h"
+#include "parallel/transport/nccl.h"
 #include "parallel/transport/processes/process_transport.h"
 
 namespace weft {
@@ -282,6 +283,7 @@ int main(int argc, char** argv) {
   using namespace weft;
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   const ProcessPlace place = place_of_arguments(arguments);
+  if (place.launch.ranks > 1) prepare_nccl_environment();
   try {
     return main_checked(argv, arguments, place);
   } catch (const Error& error) {

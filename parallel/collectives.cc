@@ -50,14 +50,16 @@ void Communicator::gather_v(Stream& stream, const Tag& tag, const TensorView& in
                             const std::function<TensorView(int rank)>& landing,
                             const std::function<void(int rank, const TensorView& rows)>& landed) {
   if (rank_ != 0) {
-    if (in) send(stream, 0, tag, in);
+    const Message own{0, tag, in};
+    if (in) exchange(stream, {&own, 1}, {});
     return;
   }
   for (int rank = 0; rank < size(); ++rank) {
     const TensorView rows = landing(rank);
     if (!rows || rows.count() == 0) continue;
+    const Message part{rank, tag, rows};
     if (rank != 0)
-      receive(stream, rank, tag, rows);
+      exchange(stream, {}, {&part, 1});
     else if (rows.data != in.data)
       copy(stream, in, rows);
     if (landed) landed(rank, rows);
@@ -104,7 +106,7 @@ AllReduce chosen(AllReduce algorithm, int64_t count, int ranks) {
 void Communicator::all_reduce(Stream& stream, Arena& arena, const Tag& tag, const TensorView& x,
                               AllReduce algorithm) {
   CHECK(x.dtype == DType::kF32 && x.contiguous(), x.to_string_shape());
-  if (size() == 1) return;
+  if (size() == 1 || sum_by_library(stream, tag, x)) return;
   const TensorView all = flat(x);
   if (chosen(algorithm, x.count(), size()) == AllReduce::kRing) {
     ring(*this, stream, arena, tag, all, Arrival::kAdd);
@@ -112,8 +114,9 @@ void Communicator::all_reduce(Stream& stream, Arena& arena, const Tag& tag, cons
     return;
   }
   if (rank_ != 0) {
-    send(stream, 0, tag, all);
-    receive(stream, 0, with_hop(tag, 1), all);
+    const Message part{0, tag, all}, sum{0, with_hop(tag, 1), all};
+    exchange(stream, {&part, 1}, {});
+    exchange(stream, {}, {&sum, 1});
     return;
   }
   const Arena::Scope scope(arena);
@@ -178,7 +181,8 @@ void Communicator::broadcast(Stream& stream, const Tag& tag, const TensorView& v
   const int place = (rank_ + size() - root) % size();
   // In step j of the tree each of the first 2^j places sends to the one that is 2^j further.
   const int step = std::bit_width(static_cast<unsigned>(place));
-  if (place > 0) receive(stream, rank_at(star ? 0 : place - (1 << (step - 1))), tag, view);
+  const Message arrival{rank_at(star || place == 0 ? 0 : place - (1 << (step - 1))), tag, view};
+  if (place > 0) exchange(stream, {}, {&arrival, 1});
   std::vector<Message> sends;
   for (int further = star ? 1 : 1 << step; place + further < size();
        further = star ? further + 1 : 2 * further)

@@ -42,6 +42,24 @@ CommCounters::Count CommCounters::total(std::span<const Count> counts) {
   return total;
 }
 
+void CommCounters::add(const CommCounters& other, int64_t times) {
+  for (const auto& [to, from] : {std::pair{&sent, &other.sent}, {&received, &other.received}})
+    for (size_t kind = 0; kind < to->size(); ++kind) {
+      (*to)[kind].messages += times * (*from)[kind].messages;
+      (*to)[kind].bytes += times * (*from)[kind].bytes;
+    }
+  waits += times * other.waits;
+  waited_ns += times * other.waited_ns;
+  enqueued += times * other.enqueued;
+  blocked += times * other.blocked;
+}
+
+CommCounters CommCounters::since(const CommCounters& before) const {
+  CommCounters out = *this;
+  out.add(before, -1);
+  return out;
+}
+
 struct Communicator::Shared {
   CommCounters counters;
   std::shared_ptr<FlightRecorder> recorder = std::make_shared<FlightRecorder>();
@@ -72,6 +90,25 @@ Communicator Communicator::group(std::vector<int> world_ranks, int id) const {
   return {transport_, shared_, std::move(world_ranks), rank, id};
 }
 
+void Communicator::open_exchanges() {
+  if (size() > 1) transport_->open_group(group_, ranks_);
+}
+
+void Communicator::open_messages(std::span<const int> to, std::span<const int> from) {
+  const auto in_world = [&](std::span<const int> members) {
+    std::vector<int> ranks;
+    for (const int member : members) ranks.push_back(ranks_[member]);
+    return ranks;
+  };
+  transport_->open_pairs(in_world(to), in_world(from));
+}
+
+void Communicator::close_messages(Stream& stream) {
+  stream.sync();
+  require_job();
+  transport_->close_pairs();
+}
+
 Communicator Communicator::beside() const {
   return {transport_->beside(), std::make_shared<Shared>(), ranks_, rank_, group_};
 }
@@ -94,52 +131,106 @@ TagBits Communicator::tag_bits(const Tag& tag) const {
   return tag.bits(group_, group_ == 0 ? 0 : transport_->job());
 }
 
-Communicator::Pending Communicator::post(Stream& stream, std::span<const Message> sends,
-                                         std::span<const Message> receives) {
+Communicator::Pending Communicator::Pending::take_first() {
+  CHECK(!parts_.empty(), "no message is left");
+  Pending first;
+  first.stream_ = stream_;
+  first.parts_.push_back(std::move(parts_.front()));
+  parts_.erase(parts_.begin());
+  return first;
+}
+
+// Counts a message that is posted, and notes it in the recorder.
+Communicator::Pending::Part Communicator::make_part(const Message& message, bool receive) {
+  CHECK(message.peer >= 0 && message.peer < size() && message.peer != rank_, "peer", message.peer,
+        "of", size());
+  CHECK(message.view.contiguous(), message.view.to_string_shape());
+  const int peer = ranks_[message.peer];
+  const auto bytes = static_cast<int64_t>(message.view.bytes());
+  const TagBits tag = tag_bits(message.tag);
+  auto& counts = receive ? shared_->counters.received : shared_->counters.sent;
+  CommCounters::Count& count = counts[static_cast<size_t>(message.tag.kind)];
+  ++count.messages;
+  count.bytes += bytes;
+  return {.tag = tag,
+          .bytes = bytes,
+          .peer = peer,
+          .receive = receive,
+          .number = shared_->recorder->begin(receive, peer, tag, bytes),
+          .view = message.view};
+}
+
+// Lets the device move these parts, where it can.
+void Communicator::enqueue(Stream& stream, PostOrder order, std::span<Pending::Part*> parts) {
+  std::vector<DeviceMessage> messages;
+  for (const Pending::Part* part : parts)
+    messages.push_back({part->receive, part->peer, part->bytes, part->view.data, part->tag});
+  const std::shared_ptr<Transfer> transfer =
+      transport_->enqueue(stream, order, group_, ranks_, messages);
+  if (!transfer) return;
+  shared_->counters.enqueued += static_cast<int64_t>(parts.size());
+  for (Pending::Part* part : parts) {
+    part->transfer = transfer;
+    part->enqueued = true;
+  }
+}
+
+bool Communicator::sum_by_library(Stream& stream, const Tag& tag, const TensorView& x) {
+  if (x.device == Device{} || x.count() == 0) return false;
+  const std::shared_ptr<Transfer> transfer = transport_->enqueue_sum(stream, group_, ranks_, x);
+  if (!transfer) return false;
+  const Message all{(rank_ + 1) % size(), tag, x};
   Pending pending;
-  const ZoneScope zone = zone_of(sends, receives);
-  const auto staged = [&](const TensorView& view) -> std::optional<Staging::Buffer> {
-    if (view.count() == 0 || view.device == Device{} || transport_->takes_device_memory())
-      return {};
-    pending.stream_ = stream;
-    return shared_->staging.take(view.bytes());
+  for (const bool receive : {true, false}) {
+    Pending::Part& part = pending.parts_.emplace_back(make_part(all, receive));
+    part.transfer = transfer;
+    part.enqueued = true;
+  }
+  shared_->counters.enqueued += 2;
+  wait(pending);
+  return true;
+}
+
+// Posts the parts that no device moves: receives, then sends, whose staged copies the host awaits.
+void Communicator::post_through_transport(Stream& stream, Pending& pending) {
+  const auto post = [&](Pending::Part& part) {
+    const MessageHeader header{.tag = part.tag, .bytes = part.bytes, .due_ns = 0};
+    const TensorView view = part.staged ? in_host(*part.staged, part.view) : part.view;
+    part.transfer = part.receive ? transport_->receive(stream, part.peer, header, view)
+                                 : transport_->send(stream, part.peer, header, view);
   };
-  const auto add = [&](const Message& message, bool receive,
-                       std::optional<Staging::Buffer> buffer) {
-    if (message.view.count() == 0) return;
-    CHECK(message.peer >= 0 && message.peer < size() && message.peer != rank_, "peer", message.peer,
-          "of", size());
-    CHECK(message.view.contiguous(), message.view.to_string_shape());
-    const int peer = ranks_[message.peer];
-    const int64_t bytes = static_cast<int64_t>(message.view.bytes());
-    const MessageHeader header{.tag = tag_bits(message.tag), .bytes = bytes, .due_ns = 0};
-    const uint64_t number = shared_->recorder->begin(receive, peer, header.tag, bytes);
-    auto& counts = receive ? shared_->counters.received : shared_->counters.sent;
-    CommCounters::Count& count = counts[static_cast<size_t>(message.tag.kind)];
-    ++count.messages;
-    count.bytes += bytes;
-    const TensorView view = buffer ? in_host(*buffer, message.view) : message.view;
-    pending.parts_.push_back({.staged = std::move(buffer),
-                              .transfer = receive ? transport_->receive(stream, peer, header, view)
-                                                  : transport_->send(stream, peer, header, view),
-                              .tag = header.tag,
-                              .bytes = bytes,
-                              .peer = peer,
-                              .receive = receive,
-                              .number = number,
-                              .view = message.view});
-  };
-  for (const Message& message : receives) add(message, true, staged(message.view));
-  std::vector<std::optional<Staging::Buffer>> copies;
   bool waits = false;
-  for (const Message& message : sends) {
-    copies.push_back(staged(message.view));
-    if (!copies.back()) continue;
-    copy(stream, message.view, in_host(*copies.back(), message.view));
-    waits = true;
+  for (Pending::Part& part : pending.parts_) {
+    if (part.enqueued) continue;
+    if (part.view.device != Device{} && !transport_->takes_device_memory()) {
+      pending.stream_ = stream;
+      part.staged = shared_->staging.take(part.view.bytes());
+      if (!part.receive) copy(stream, part.view, in_host(*part.staged, part.view));
+      waits |= !part.receive;
+    }
+    if (part.receive) post(part);
   }
   if (waits) stream.sync();
-  for (size_t i = 0; i < sends.size(); ++i) add(sends[i], false, std::move(copies[i]));
+  shared_->counters.blocked += waits;
+  for (Pending::Part& part : pending.parts_)
+    if (!part.receive && !part.enqueued) post(part);
+}
+
+Communicator::Pending Communicator::post(Stream& stream, std::span<const Message> sends,
+                                         std::span<const Message> receives, PostOrder order) {
+  Pending pending;
+  const ZoneScope zone = zone_of(sends, receives);
+  for (const bool receive : {true, false})
+    for (const Message& message : receive ? receives : sends)
+      if (message.view.count() > 0) pending.parts_.push_back(make_part(message, receive));
+  std::vector<Pending::Part*> on_device;
+  for (Pending::Part& part : pending.parts_)
+    if (part.view.device != Device{}) on_device.push_back(&part);
+  if (order == PostOrder::kPair)
+    for (Pending::Part*& part : on_device) enqueue(stream, order, {&part, 1});
+  else if (!on_device.empty())
+    enqueue(stream, order, on_device);
+  post_through_transport(stream, pending);
   return pending;
 }
 
@@ -149,6 +240,7 @@ void Communicator::wait(Pending& pending) {
       pending.empty() ? "wait" : weft::to_string(payload_of(pending.parts_.front().tag)).data());
   const auto begun = std::chrono::steady_clock::now();
   FlightRecorder& recorder = *shared_->recorder;
+  bool blocks = false;
   for (Pending::Part& part : pending.parts_) {
     recorder.mark(part.number, FlightRecorder::State::kWaiting);
     MessageHeader header;
@@ -159,7 +251,8 @@ void Communicator::wait(Pending& pending) {
       throw;
     }
     recorder.mark(part.number, FlightRecorder::State::kDone);
-    if (part.receive && (header.tag != part.tag || header.bytes != part.bytes))
+    blocks |= !part.enqueued;
+    if (part.receive && !part.enqueued && (header.tag != part.tag || header.bytes != part.bytes))
       throw Error(ErrorKind::kComm, "rank " + std::to_string(transport_->rank()) + " expected " +
                                         tag_text(part.tag) + ", " + std::to_string(part.bytes) +
                                         " bytes, from rank " + std::to_string(part.peer) +
@@ -174,6 +267,7 @@ void Communicator::wait(Pending& pending) {
   }
   pending.parts_.clear();
   ++shared_->counters.waits;
+  shared_->counters.blocked += blocks;
   shared_->counters.waited_ns +=
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begun)
           .count();
@@ -187,16 +281,25 @@ void Communicator::exchange(Stream& stream, std::span<const Message> sends,
 
 void Communicator::send(Stream& stream, int peer, const Tag& tag, const TensorView& view) {
   const Message message{peer, tag, view};
-  exchange(stream, {&message, 1}, {});
+  Pending pending = post(stream, {&message, 1}, {}, PostOrder::kPair);
+  wait(pending);
 }
 
 void Communicator::receive(Stream& stream, int peer, const Tag& tag, const TensorView& view) {
   const Message message{peer, tag, view};
-  exchange(stream, {}, {&message, 1});
+  Pending pending = post(stream, {}, {&message, 1}, PostOrder::kPair);
+  wait(pending);
 }
 
 void Communicator::abort(std::string_view why) noexcept { transport_->abort(why); }
 const CommCounters& Communicator::counters() const { return shared_->counters; }
+void Communicator::require_job() const {
+  const std::string why = transport_->failure();
+  if (!why.empty()) throw Error(ErrorKind::kComm, why);
+}
+void Communicator::count_again(const CommCounters& once, int times) {
+  shared_->counters.add(once, times);
+}
 void Communicator::reset_counters() { shared_->counters = {}; }
 const FlightRecorder& Communicator::recorder() const { return *shared_->recorder; }
 

@@ -35,6 +35,10 @@ struct CommCounters {
   };
   std::array<Count, static_cast<size_t>(Payload::kCount)> sent{}, received{};
   int64_t waits = 0, waited_ns = 0;
+  int64_t enqueued = 0;  // messages that a device moves, counted among `sent` and `received`
+  int64_t blocked = 0;   // how often the host waited: for messages, or for what it sends
+  void add(const CommCounters& other, int64_t times);
+  CommCounters since(const CommCounters& before) const;
   Count total_sent() const { return total(sent); }
   Count total_received() const { return total(received); }
   static Count total(std::span<const Count> counts);
@@ -80,6 +84,14 @@ class Communicator {
   // member makes it with the same ranks and the same id (1 ... 255, unique per axis of the mesh).
   // Counters and recorder are shared with the world's.
   Communicator group(std::vector<int> world_ranks, int id) const;
+  // Lets devices move the group's exchanges, or this rank's messages to and from these ranks, where
+  // the transport can (Transport::open_group, open_pairs): all members of the group call the first,
+  // both ends of the messages the second, before they post.
+  void open_exchanges();
+  void open_messages(std::span<const int> to, std::span<const int> from);
+  // Takes back this rank's messages that devices move and that nobody has waited for; waits for the
+  // others. The other ranks of its messages call it, too (Transport::close_pairs).
+  void close_messages(Stream& stream);
   // The same ranks for a second thread of this one (Transport::beside). Its counters are its own.
   Communicator beside() const;
 
@@ -99,29 +111,36 @@ class Communicator {
     Pending(Pending&&) = default;
     Pending& operator=(Pending&&) = default;
     bool empty() const { return parts_.empty(); }
+    // Takes the first message that is left out of it: receives come before sends, both in the order
+    // of the post without those of 0 bytes. It is waited for on its own.
+    Pending take_first();
 
    private:
     friend class Communicator;
     struct Part {
-      std::optional<Staging::Buffer> staged;  // used for device memory; must outlive the transfer
-      std::unique_ptr<Transfer> transfer;
-      TagBits tag;
-      int64_t bytes;
-      int peer;  // world rank
-      bool receive;
-      uint64_t number;  // in the flight recorder
-      TensorView view;
+      std::optional<Staging::Buffer> staged{};  // used for device memory; outlives the transfer
+      std::shared_ptr<Transfer> transfer{};     // one for all messages that are enqueued together
+      bool enqueued = false;
+      TagBits tag{};
+      int64_t bytes = 0;
+      int peer = 0;  // world rank
+      bool receive = false;
+      uint64_t number = 0;  // in the flight recorder
+      TensorView view{};
     };
     std::vector<Part> parts_;
     std::optional<Stream> stream_;  // copies to and from staged buffers
   };
 
-  // Posts receives and sends. It blocks only where device memory is sent by a transport that takes
-  // host memory, until the stream has written it. wait() ends all of them; the stream's later work
-  // sees what arrived. A header other than the expected one is an Error(kComm) with both tags.
-  Pending post(Stream& stream, std::span<const Message> sends, std::span<const Message> receives);
+  // Posts receives and sends, in one of the orders that their ranks agree on. It blocks only where
+  // device memory is sent by a transport that takes host memory, until the stream has written it.
+  // wait() ends all of them; the stream's later work sees what arrived. A header other than the
+  // expected one is an Error(kComm) with both tags.
+  Pending post(Stream& stream, std::span<const Message> sends, std::span<const Message> receives,
+               PostOrder order = PostOrder::kGroup);
   void wait(Pending& pending);
   void exchange(Stream& stream, std::span<const Message> sends, std::span<const Message> receives);
+  // Single messages, in the order of their pair of ranks.
   void send(Stream& stream, int peer, const Tag& tag, const TensorView& view);
   void receive(Stream& stream, int peer, const Tag& tag, const TensorView& view);
 
@@ -138,7 +157,8 @@ class Communicator {
                 const std::function<TensorView(int rank)>& landing,
                 const std::function<void(int rank, const TensorView& rows)>& landed = {});
   // x (f32, any shape, contiguous) = sum over ranks, the same bits on all of them, in place.
-  // Scratch from `arena`. Uses hops 0 ... 2 P - 1 after the tag's.
+  // Scratch from `arena`. Uses hops 0 ... 2 P - 1 after the tag's. Where the transport adds by a
+  // library (Transport::enqueue_sum), the values count as one message, sent and received.
   void all_reduce(Stream& stream, Arena& arena, const Tag& tag, const TensorView& x,
                   AllReduce algorithm);
   // The root's view arrives in all ranks' views, contiguous and of one size, as broadcast_way()
@@ -147,8 +167,13 @@ class Communicator {
   void barrier(Stream& stream, const Tag& tag);
 
   void abort(std::string_view why) noexcept;
+  // Error(kComm) where the job has ended. Devices tell their streams' host nothing of it: results
+  // that they computed from messages are good only where this returns after the stream's sync().
+  void require_job() const;
   const CommCounters& counters() const;
   void reset_counters();
+  // Counts messages that a recorded graph moves, so many times more.
+  void count_again(const CommCounters& once, int times);
   const FlightRecorder& recorder() const;
   Transport& transport() const { return *transport_; }
 
@@ -156,6 +181,10 @@ class Communicator {
   struct Shared;  // counters, recorder and staging, one per rank
   Communicator(std::shared_ptr<Transport> transport, std::shared_ptr<Shared> shared,
                std::vector<int> ranks, int rank, int group);
+  Pending::Part make_part(const Message& message, bool receive);
+  bool sum_by_library(Stream& stream, const Tag& tag, const TensorView& x);
+  void enqueue(Stream& stream, PostOrder order, std::span<Pending::Part*> parts);
+  void post_through_transport(Stream& stream, Pending& pending);
   TagBits tag_bits(const Tag& tag) const;  // group 0 is the world, whose messages have no job
 
   std::shared_ptr<Transport> transport_;

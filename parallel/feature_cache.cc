@@ -98,19 +98,20 @@ void FeatureCache::exchange(Stream& stream, const FeatureKey& key, int version,
   const Tag tag{.kind = key.kind,
                 .pass = {.branch = key.branch, .segment = key.segment, .step = version},
                 .layer = key.layer};
-  std::vector<Message> sends;
+  std::vector<Message> sends, receives;
   for (size_t i = 0; i < description_.links.size(); ++i) {
     const FeatureLink &whole = description_.links[i], &link = links.empty() ? whole : links[i];
     const Range& rows = link.received;
-    const Message receive{
-        link.peer, tag,
-        written.arrived[i].view().slice(0, rows.begin - whole.received.begin, rows.size())};
-    if (rows.size() > 0) written.receives[i] = group_->post(stream, {}, {&receive, 1});
-    if (link.sent.size() > 0)
-      sends.push_back(
-          {link.peer, tag, written.part.view().slice(0, link.sent.begin, link.sent.size())});
+    receives.push_back(
+        {link.peer, tag,
+         written.arrived[i].view().slice(0, rows.begin - whole.received.begin, rows.size())});
+    sends.push_back(
+        {link.peer, tag, written.part.view().slice(0, link.sent.begin, link.sent.size())});
   }
-  written.sends = group_->post(stream, sends, {});
+  // The receives are waited for one by one, the sends together.
+  written.sends = group_->post(stream, sends, receives);
+  for (size_t i = 0; i < receives.size(); ++i)
+    if (receives[i].view.count() > 0) written.receives[i] = written.sends.take_first();
 }
 
 TensorView FeatureCache::own(const FeatureKey& key, int version) { return at(key, version).part; }

@@ -133,11 +133,17 @@ constexpr FlagSpec kRanks[] = {
      .level = kAdvanced},
     {.name = "transport",
      .fallback = "auto",
-     .legal = "auto|local|mpi|ucx",
+     .legal = "auto|local|mpi|ucx|nccl",
      .help = "what carries the messages of ranks: auto is mpi for processes of mpirun and srun "
-             "with PMIx, ucx for those of torchrun, srun alone, Kubernetes and --nodes, and local "
-             "for threads",
+             "with PMIx, ucx for those of torchrun, srun alone, Kubernetes and --nodes, nccl "
+             "beside either where each process has a GPU of its own, and local for threads",
      .commands = kGenerate | kBatch | kStream | kComplete | kVerify,
+     .level = kAdvanced},
+    {.name = "nccl-sums",
+     .type = kSwitch,
+     .help = "where NCCL carries messages, ranks that split widths (tensor) add by ncclAllReduce: "
+             "faster on many GPUs, but bits differ from those of other layouts and transports",
+     .commands = kGenerate | kBatch | kComplete | kVerify,
      .level = kAdvanced},
     {.name = "nodes",
      .value = "HOST,HOST",

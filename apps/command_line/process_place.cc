@@ -85,7 +85,7 @@ std::optional<ProcessPlace> process_place(const Flags& flags, const Environment&
                                        ", which does not say where they meet; UCX needs "
                                        "MASTER_ADDR, the host of rank 0" +
                                        (launch.mpi() ? "; legal without it: --transport mpi" : ""));
-  const std::string legal = !several ? "local" : launch.mpi() ? "mpi, ucx" : "ucx";
+  const std::string legal = !several ? "local" : launch.mpi() ? "mpi, ucx, nccl" : "ucx, nccl";
   if (!wanted.empty() && wanted != "auto" &&
       (", " + legal).find(", " + wanted) == std::string::npos)
     refuse_flag(flags, "transport",

@@ -17,6 +17,7 @@
 #include "apps/scratch_folder.h"
 #include "engine/generation/generator.h"
 #include "io/json.h"
+#include "parallel/transport/nccl.h"
 #include "parallel/transport/processes/mpi.h"
 #include "parallel/transport/processes/ucx.h"
 
@@ -141,6 +142,12 @@ HealthCheck ucx_check() {
   return check;
 }
 
+HealthCheck nccl_check() {
+  return {.name = "nccl",
+          .detail = nccl_built() ? nccl_library() : "not built: the hosts carry GPUs' messages",
+          .remedy = {}};
+}
+
 // Measures how fast up to 1 GiB of a model's weights is read.
 HealthCheck read_check(const std::string& model) {
   HealthCheck check{.name = "weights", .detail = {}, .remedy = {}};
@@ -233,6 +240,7 @@ int run_doctor(const Flags& flags) {
   for (const HealthCheck& check : encoder_checks()) take(check);
   take(mpi_check());
   take(ucx_check());
+  take(nccl_check());
   for (const HealthCheck& check : device_checks(flags)) take(check);
   if (!flags.text("model").empty())
     for (const HealthCheck& check : model_checks(flags)) take(check);

@@ -90,6 +90,11 @@ void VideoDecoder::resume(const TensorView& last, int64_t latent_frames) {
   if (latent_frames > 0) pictures_ = settings_.traits.frames(latent_frames);
 }
 
+// Pictures are good where the job goes on after they have been computed.
+void VideoDecoder::require_job() const {
+  if (!placement_.alone()) placement_.communicator().require_job();
+}
+
 bool VideoDecoder::shows(int64_t first, int64_t frames) const {
   return first < settings_.shown.end && first + frames > settings_.shown.begin;
 }
@@ -112,7 +117,8 @@ void VideoDecoder::expect(int64_t first, int64_t frames, const Tag& tag) {
                                       host_stream(stream_).device()));
     receives.push_back({rank, tag, arrival.bands.back().second});
   }
-  if (!receives.empty()) arrival.pending = placement_.communicator().post(stream_, {}, receives);
+  if (!receives.empty())
+    arrival.pending = placement_.communicator().post(stream_, {}, receives, PostOrder::kPair);
 }
 
 // Returns this rank's rows of the pictures, [n, 3, rows, W] f32.
@@ -130,7 +136,9 @@ TensorView VideoDecoder::decode_rows(const TensorView& latents, int64_t index, c
   const TensorView rows =
       arena_.alloc(DType::kF32, {decoder_->next_frames(), 3, decoder_->height(), width_});
   decoder_->decode_chunk(context, latent_, rows);
-  if (first_non_finite(stream_, rows) >= 0)
+  const bool finite = first_non_finite(stream_, rows) < 0;
+  require_job();
+  if (!finite)
     throw Error(ErrorKind::kNonFinite,
                 "NaN or infinity in decode, chunk " + std::to_string(pushed_ + 1) +
                     (settings_.total > 0 ? " of " + std::to_string(settings_.total) : ""));
@@ -196,9 +204,10 @@ void VideoDecoder::show(const TensorView& rows, const Tag& tag) {
 void VideoDecoder::hand_over(Chunk& chunk) {
   ++handed_;
   if (stream_.queue()) chunk.copied.sync();
+  require_job();
   if (placement_.root()) return deliver(chunk.pictures);
   const Message message{0, chunk.tag, chunk.pictures};
-  chunk.sent = placement_.communicator().post(stream_, {&message, 1}, {});
+  chunk.sent = placement_.communicator().post(stream_, {&message, 1}, {}, PostOrder::kPair);
 }
 
 // Passes the pictures of the oldest arrival to the writer. `own` are this rank's rows of them, or

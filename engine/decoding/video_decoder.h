@@ -94,6 +94,7 @@ class VideoDecoder {
     Communicator::Pending pending;
   };
 
+  void require_job() const;
   bool shows(int64_t first, int64_t frames) const;
   void expect(int64_t first, int64_t frames, const Tag& tag);
   TensorView decode_rows(const TensorView& latents, int64_t index, const Tag& tag);

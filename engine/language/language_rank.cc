@@ -134,7 +134,9 @@ LanguageRank::LanguageRank(const TensorFile& file, const DecoderConfig& config,
   if (layout[Axis::kTensor] * layout.sequence() > 1)
     groups_->stage = std::make_unique<TensorReducer>(
         group(sequence_axes({Axis::kTensor}), kStageGroup), AllReduce::kBySize);
-  if (layout.sequence() > 1) groups_->sequence = group(sequence_axes(), kSequenceGroup);
+  if (layout.sequence() == 1) return;
+  groups_->sequence = group(sequence_axes(), kSequenceGroup);
+  (void)mixer_for(map_of(4 * layout.sequence()), {});  // its groups open before messages
 }
 
 LanguageRank::~LanguageRank() = default;

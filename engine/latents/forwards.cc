@@ -27,6 +27,7 @@ Forwards::Forwards(const Rank& rank, Graphs graphs, PassContext& passes)
 void Forwards::begin(ForwardJob job) {
   job_.emplace(std::move(job));
   seams_.emplace(placement_, job_->method);
+  if (stream_.queue()) seams_->meet(sequence_of(job_->grid));
   recorded_ = {};
   streaming_ = {};
 }
@@ -84,12 +85,18 @@ const Forwards::Prepared& Forwards::prepared(const Pass& pass) {
   return prepared;
 }
 
-// A forward can be recorded as a device graph if it sends nothing to other ranks and its weights
-// are all resident. While a meter is attached nothing is recorded, because it must see every op.
-bool Forwards::recordable(const Step& step) const {
-  return graphs_ == Graphs::kRecord && stream_.queue() && placement_.alone() &&
-         !job_->method.patches && !thread_meter() && step.blocks.first() && step.blocks.last() &&
-         expert(step.pass).streamed_bytes() == 0;
+// A forward can be recorded as a device graph if the host never waits for its messages, its keys
+// are those of its own step, and its weights are all resident. While a meter is attached nothing is
+// recorded, because it must see every op.
+bool Forwards::recordable(const Step& step, const CommCounters& messages) const {
+  const ForwardMethod& method = job_->method;
+  return graphs_ == Graphs::kRecord && stream_.queue() && messages.blocked == 0 &&
+         !method.patches && (placement_.alone() || !method.dual_scope) && !thread_meter() &&
+         step.blocks.first() && step.blocks.last() && expert(step.pass).streamed_bytes() == 0;
+}
+
+CommCounters Forwards::counters() const {
+  return placement_.alone() ? CommCounters{} : placement_.communicator().counters();
 }
 
 void Forwards::run(const Step& step, const TensorView& latent, const Blocks& blocks,
@@ -113,18 +120,28 @@ void Forwards::run(const Step& step, const TensorView& latent, const Blocks& blo
     enqueue(step, embedding, signal, blocks, options.hook);
   };
   Recorded& recorded = recorded_[step.pass.branch];
-  if (!options.repeats || !recordable(step) || !recorded.ran) {
+  if (!options.repeats || !recorded.ran || !recordable(step, recorded.messages)) {
+    const CommCounters before = counters();
     work();
+    if (options.repeats) recorded.messages = counters().since(before);
     recorded.ran |= options.repeats;
   } else if (!recorded.graph || recorded.arena != arena_.used()) {
     recorded.arena = arena_.used();
-    if (recorded.graph.record(stream_, work))
+    int calls = 0;
+    const bool made = recorded.graph.record(stream_, [&] {
+      ++calls;
+      work();
+    });
+    if (made)
       recorded.graph.launch(stream_);
     else
       work();
+    if (!placement_.alone())  // what recordings that were lost would have sent
+      placement_.communicator().count_again(recorded.messages, made ? 1 - calls : -calls);
   } else {
     watch_.again(report);
     recorded.graph.launch(stream_);
+    if (!placement_.alone()) placement_.communicator().count_again(recorded.messages, 1);
   }
   watch_.end(stream_);
   if (expert.streamed_bytes() == 0) return;
@@ -194,6 +211,8 @@ void Forwards::check_latent(const Pass& pass, const TensorView& latent) const {
 }
 
 void Forwards::report_non_finite(const Pass& pass, const std::string& where) const {
+  // Messages of a job that has ended leave anything.
+  if (!placement_.alone()) placement_.communicator().require_job();
   char sigma[32];
   std::snprintf(sigma, sizeof sigma, "%.4f", sampler().sigmas()[pass.step]);
   throw Error(ErrorKind::kNonFinite,

@@ -85,7 +85,8 @@ class Forwards {
   };
   void enqueue(const Step& step, const TensorView& embedding, const TensorView& signal,
                const Blocks& blocks, const HiddenHook& hook);
-  bool recordable(const Step& step) const;
+  bool recordable(const Step& step, const CommCounters& messages) const;
+  CommCounters counters() const;
   void release();
   const std::array<int64_t, 3>& grid(const Pass& pass) const;
   std::vector<TimeSegment> times_of(const Pass& pass) const;
@@ -107,6 +108,7 @@ class Forwards {
     DeviceGraph graph;
     size_t arena = 0;  // arena bytes in use when it was recorded
     bool ran = false;  // it ran once op by op, so libraries have made their plans and scratch
+    CommCounters messages{};  // of one forward
   };
   std::array<Recorded, 2> recorded_;
   FiniteWatch watch_;

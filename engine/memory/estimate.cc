@@ -39,7 +39,8 @@ class RankRun {
         shape_(facts_.window),
         latent_(f32_bytes(shape_[0] * shape_[1] * shape_[2] * shape_[3])),
         stages_messages_(of.stages_messages()),
-        transport_(std::make_shared<SilentTransport>(of.rank(), of.ranks())),
+        transport_(
+            std::make_shared<SilentTransport>(of.rank(), of.ranks(), of.enqueues_messages())),
         placement_(Communicator(transport_), of.layout()),
         run_(parts.device()),
         dry_(parts.model(), parts.how(), parts.vae_dtype(), placement_, parts.device(),
@@ -347,6 +348,12 @@ ComponentBytes RankRun::bytes() {
   }
   book(bytes.load_expert, bytes.denoise, denoise);
   book(bytes.load_vae, bytes.decode, decode, bytes.reading);
+  // They stay open from the first one to the last.
+  const auto connected = static_cast<uint64_t>(transport_->connected());
+  for (uint64_t* stage :
+       {&bytes.load_text, &bytes.encode_text, &bytes.encode_image, &bytes.load_audio,
+        &bytes.encode_audio, &bytes.load_expert, &bytes.denoise, &bytes.load_vae, &bytes.decode})
+    if (*stage > 0) *stage += connected;
   if (stages_messages_) bytes.host.copies += static_cast<uint64_t>(transport_->staged());
   return bytes;
 }

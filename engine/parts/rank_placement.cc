@@ -22,6 +22,7 @@ RankPlacement::RankPlacement(const Communicator& communicator, const Layout& lay
   for (int rank = 0; rank < communicator.size(); ++rank)
     all.push_back(communicator.world_rank(rank));
   communicator_ = std::make_shared<Communicator>(communicator.group(std::move(all), kReplicaGroup));
+  communicator_->open_exchanges();
 }
 
 RankPlacement RankPlacement::of(const Communicator& world, const Layout& layout) {
@@ -44,7 +45,9 @@ RankPlacement RankPlacement::encoding_on_root() const {
 Communicator RankPlacement::group(const std::vector<int>& ranks, int id) const {
   std::vector<int> world;
   for (int rank : ranks) world.push_back(communicator_->world_rank(rank));
-  return communicator_->group(std::move(world), id);
+  Communicator group = communicator_->group(std::move(world), id);
+  group.open_exchanges();
+  return group;
 }
 
 int64_t RankPlacement::broadcast_from_root(Stream& stream, const Tag& tag, int64_t value) const {
@@ -134,7 +137,10 @@ void RankPlacement::share(Stream& stream, int group, const std::function<bool(in
   std::vector<int> members{0};
   for (int rank = 1; rank < ranks(); ++rank)
     if (takes(rank)) members.push_back(rank);
-  if (members.size() > 1) this->group(members, group).broadcast(stream, tag, view, 0);
+  if (members.size() < 2) return;
+  std::vector<int> world;
+  for (const int member : members) world.push_back(communicator_->world_rank(member));
+  communicator_->group(std::move(world), group).broadcast(stream, tag, view, 0);
 }
 
 void RankPlacement::share_with_encoders(Stream& stream, const EncoderTraits& traits, const Tag& tag,

@@ -60,8 +60,12 @@ class RankPlacement {
     return communicator_ && !communicator_->transport().takes_device_memory();
   }
 
-  // The communicator of some of its ranks. `id` is as in Communicator::group; ids below 32 are
-  // reserved for the replica.
+  // True if devices move messages without the host.
+  bool enqueues_messages() const { return communicator_ && communicator_->transport().enqueues(); }
+
+  // The communicator of some of its ranks, opened for their exchanges, so all of them make it where
+  // nothing is under way. `id` is as in Communicator::group; ids below 32 are reserved for the
+  // replica.
   Communicator group(const std::vector<int>& ranks, int id) const;
 
   // The weights of this rank: its blocks, and its heads and feed-forward columns of them. `load`

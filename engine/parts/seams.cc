@@ -17,33 +17,40 @@ std::vector<int> first_ranks(int count) {
 ForwardSeams::ForwardSeams(const RankPlacement& placement, ForwardMethod method)
     : placement_(placement), method_(std::move(method)) {}
 
+// True where a forward's attention sees more or other keys than those of its own tokens.
+bool ForwardSeams::mixes() const {
+  return placement_.layout().sequence() > 1 || method_.dual_scope || method_.patches ||
+         method_.inner;
+}
+
+void ForwardSeams::meet(const Sequence& all) {
+  const Layout& layout = placement_.layout();
+  if (mixes() && (!mixer_ || mixer_tokens_ != all)) {
+    mixer_ = make_mixer({.mesh = placement_.mesh(),
+                         .rank = placement_.rank(),
+                         .tokens = placement_.token_map(all, method_.patches),
+                         .dual_scope = method_.dual_scope,
+                         .frames = all.frames,
+                         .patches = method_.patches,
+                         .inner = method_.inner},
+                        [this](const std::vector<int>& ranks, int number) {
+                          return placement_.group(ranks, kMixerGroup + number);
+                        });
+    mixer_tokens_ = all;
+  }
+  if (layout[Axis::kTensor] > 1 && !tensor_)
+    tensor_ = std::make_unique<TensorReducer>(placement_.group(
+        placement_.mesh().along({Axis::kTensor}, placement_.rank()), kTensorGroup));
+}
+
 Context ForwardSeams::context(Stream& stream, Arena& arena, const Pass& pass, const Sequence& all,
                               Observer* observer) {
-  TokenMixer* mixer = &full_;
+  meet(all);
+  TokenMixer* mixer = mixes() ? mixer_.get() : &full_;
   Reducer* reducer = &whole_;
+  if (tensor_) reducer = tensor_.get();
   const Layout& layout = placement_.layout();
-  const auto& [dual_scope, patches, inner] = method_;
-  if (layout.sequence() > 1 || dual_scope || patches || inner) {
-    if (!mixer_ || mixer_tokens_ != all)
-      mixer_ = make_mixer({.mesh = placement_.mesh(),
-                           .rank = placement_.rank(),
-                           .tokens = placement_.token_map(all, patches),
-                           .dual_scope = dual_scope,
-                           .frames = all.frames,
-                           .patches = patches,
-                           .inner = inner},
-                          [this](const std::vector<int>& ranks, int number) {
-                            return placement_.group(ranks, kMixerGroup + number);
-                          });
-    mixer_tokens_ = all;
-    mixer = mixer_.get();
-  }
-  if (layout[Axis::kTensor] > 1) {
-    if (!tensor_)
-      tensor_ = std::make_unique<TensorReducer>(placement_.group(
-          placement_.mesh().along({Axis::kTensor}, placement_.rank()), kTensorGroup));
-    reducer = tensor_.get();
-  }
+  const StalePatches& patches = method_.patches;
   mixer->begin(pass);
   TokenRanges own = placement_.tokens(all, patches);
   if (patches.pipefusion && pass.micro != kAllPatches)

@@ -29,12 +29,16 @@ class ForwardSeams {
   // has the rank's part of that patch.
   Context context(Stream& stream, Arena& arena, const Pass& pass, const Sequence& all,
                   Observer* observer = nullptr);
+  // Makes the groups of forwards over `all` tokens before their messages (RankPlacement::group).
+  void meet(const Sequence& all);
   const ForwardMethod& method() const { return method_; }
   // Returns when no message of a forward is under way any more. Messages of a step may travel
   // while the next one computes.
   void finish();
 
  private:
+  bool mixes() const;
+
   const RankPlacement& placement_;
   const ForwardMethod method_;
   FullMixer full_;

@@ -92,6 +92,7 @@ bool Denoiser::run_turns() {
     for (const DenoisePlanConfig* each : {&std::as_const(config_), &std::as_const(fewest)})
       require_sound(plan_denoise(*each), denoise_rules(*each));
   }
+  interpreter.open(plan_denoise(config_)[placement_.rank()]);
   Range turn{config_.first_step, config_.first_step};
   const auto next = [&]() -> std::optional<Plan> {
     if (turn.end == denoise_turns(config_).end) return std::nullopt;

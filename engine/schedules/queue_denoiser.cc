@@ -66,10 +66,7 @@ bool QueueDenoiser::run(const QueuePlanConfig& config, Job& job) {
   if (last_stage() && config.longest_skip() > 0) cache_.emplace(stream_, arena_, traits_.width, 0);
 
   if (placement_.root()) {
-    // Later segments repeat the schedule of these.
-    QueuePlanConfig some = config;
-    some.segments = std::min(config.segments, std::max(config.first_turn, 1) +
-                                                  static_cast<int>(config.steps.size()) + 2);
+    const QueuePlanConfig some = first_segments();
     require_sound(plan_queue(some), queue_rules(some));
   }
   if (const int turn = config.first_turn; turn > 0) {
@@ -98,12 +95,22 @@ bool QueueDenoiser::run(const QueuePlanConfig& config, Job& job) {
   return done;
 }
 
+// The segments whose schedule later ones repeat.
+QueuePlanConfig QueueDenoiser::first_segments() const {
+  QueuePlanConfig some = *config_;
+  some.segments = std::min(some.segments,
+                           std::max(some.first_turn, 1) + static_cast<int>(some.steps.size()) + 2);
+  return some;
+}
+
 // A run that ends at a turn leaves no message pending, so the next one may begin there.
 bool QueueDenoiser::run_turns(int first) {
   QueuePlanConfig config = *config_;
   config.first_turn = first;
   const QueuePlanConfig* all = std::exchange(config_, &config);
   Interpreter interpreter(stream_, others());
+  const QueuePlanConfig some = first_segments();
+  interpreter.open(plan_queue(some, some.turns(), placement_.rank()));
   int64_t planned = first;
   const auto window = [&]() -> std::optional<Plan> {
     const int64_t begin = planned, end = config.turns().end;

@@ -52,6 +52,7 @@ class QueueDenoiser final : private LatentProgram {
   size_t added_bytes() const;  // of a set
   // Runs the turns from `first` on. Returns false at a turn before which before_turn says
   // otherwise.
+  QueuePlanConfig first_segments() const;
   bool run_turns(int first);
   int updater(int part) const;
   bool begin_turn(int turn) override;

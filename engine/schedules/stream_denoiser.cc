@@ -103,14 +103,15 @@ void StreamDenoiser::run(const StreamPlanConfig& config, Job& job, StreamSource&
     if (Communicator* ranks = world_ ? world_ : others()) ranks->barrier(stream_, {});
   }
 
+  const StreamPlanConfig brief = config.brief();
   if (rank() == 0) {
-    const StreamPlanConfig brief = config.brief();
     std::vector<Plan> plans;
     for (int each = 0; each < brief.ranks(); ++each)
       plans.push_back(source.plan(brief, brief.turns(), each));
     require_sound(plans, stream_rules(brief));
   }
   Interpreter interpreter(stream_, world_ ? world_ : others());
+  interpreter.open(source.plan(brief, brief.turns(), rank()));
   int64_t planned = 0;
   interpreter.run([&] { return next_window(planned); }, *this);
   forwards_.end();

@@ -95,6 +95,7 @@ struct Interpreter::Run {
     for (auto& [slot, receive] : receives)
       if (receive.version.blocks == 0) of.communicator_->wait(receive.pending);
     receives.clear();
+    if (of.communicator_) of.communicator_->close_messages(of.stream_);
     return false;
   }
 
@@ -153,13 +154,14 @@ struct Interpreter::Run {
 
   void send(const Step& step) {
     const Message message = this->message(step, step.reads[0]);
-    sends[step.reads[0].slot].push_back(of.communicator_->post(of.stream_, {&message, 1}, {}));
+    sends[step.reads[0].slot].push_back(
+        of.communicator_->post(of.stream_, {&message, 1}, {}, PostOrder::kPair));
   }
 
   void post(const Step& step) {
     const Message message = this->message(step, step.writes[0]);
-    receives[step.writes[0].slot] = {step.writes[0],
-                                     of.communicator_->post(of.stream_, {}, {&message, 1})};
+    receives[step.writes[0].slot] = {
+        step.writes[0], of.communicator_->post(of.stream_, {}, {&message, 1}, PostOrder::kPair)};
   }
 
   void await(const Step& step) {
@@ -174,9 +176,22 @@ struct Interpreter::Run {
 Interpreter::Interpreter(Stream& stream, Communicator* communicator, std::vector<int> ranks)
     : stream_(stream), communicator_(communicator), ranks_(std::move(ranks)) {}
 
+void Interpreter::open(const Plan& own) {
+  if (!communicator_) return;
+  std::set<int> to, from;
+  for (const Step& step : own.steps) {
+    const int peer = step.peer < 0 || ranks_.empty() ? step.peer : ranks_[step.peer];
+    if (step.kind == Step::Kind::kSend) to.insert(peer);
+    if (step.kind == Step::Kind::kPost || step.kind == Step::Kind::kReceive) from.insert(peer);
+  }
+  communicator_->open_messages(std::vector<int>(to.begin(), to.end()),
+                               std::vector<int>(from.begin(), from.end()));
+}
+
 bool Interpreter::run(std::span<const Plan> plans, int rank, const PlanRules& rules,
                       Program& program) {
   if (rank == 0) require_sound(plans, rules);
+  open(plans[rank]);
   int given = 0;
   return run([&] { return given++ ? std::nullopt : std::optional(plans[rank]); }, program);
 }

@@ -71,12 +71,16 @@ class Interpreter {
   // of a plan; empty where they are the same.
   Interpreter(Stream& stream, Communicator* communicator, std::vector<int> ranks = {});
 
-  // Runs plans[rank]. The first rank checks the plans of all before. Returns false where begin_turn
-  // stopped the run; no message is pending then, nor after the last step.
+  // Meets the ranks of the messages of this rank's plan, so that devices can move them
+  // (Communicator::open_messages). Every rank calls it before a run.
+  void open(const Plan& own);
+
+  // Opens and runs plans[rank]. The first rank checks the plans of all before. Returns false where
+  // begin_turn stopped the run; no message is pending then, nor after the last step.
   bool run(std::span<const Plan> plans, int rank, const PlanRules& rules, Program& program);
   // Runs the windows of a rank's plan that `next` returns one after the other, until it returns
-  // none. Messages may be pending from one to the next. The caller has checked a plan of the same
-  // configuration (require_sound).
+  // none. Messages may be pending from one to the next. The caller has checked plans of the same
+  // configuration (require_sound), and opened them.
   bool run(const std::function<std::optional<Plan>()>& next, Program& program);
 
  private:

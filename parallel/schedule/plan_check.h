@@ -5,7 +5,9 @@
 // - Every slot is written before it is read, and holds the version that the reader declares. What
 //   is computed is read. A version is at most as many turns old as its reader and the rules allow.
 // - No slot is written while a send reads it, nor used while a receive is posted into it.
-// - Sends and receives match in order, in peer, payload, pass, tokens, version and bytes.
+// - Sends and receives match in order, in peer, payload, pass, tokens, version and bytes: the k-th
+//   send from one rank to another meets the k-th receive, so the messages need no tags, and pairs
+//   of ranks whose devices take them up one after the other wait for each other in no circle.
 // - A message has the bytes of the schedule's formula.
 // - A forward runs with its expert loaded, on rows that have passed the blocks before its own.
 #include <functional>

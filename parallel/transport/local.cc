@@ -345,6 +345,12 @@ class LocalTransport final : public Transport {
     return transfer.header;
   }
 
+  std::string failure() const override {
+    if (!world_->aborted) return {};
+    const std::lock_guard guard(world_->abort_lock);
+    return world_->why;
+  }
+
   int job() const override { return desk_.job; }
   int64_t strays() const override {
     const std::lock_guard guard(desk_.lock);

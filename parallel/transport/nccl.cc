@@ -1,506 +1,325 @@
 #include "parallel/transport/nccl.h"
 
+#include <nccl.h>
+
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "kernels/check.h"
 #include "kernels/cuda/queue.h"
-#include "parallel/communicator.h"
-#include "parallel/transport/matchmaker.h"
-#include "parallel/transport/nccl_api.h"
-#include "parallel/transport/staged_bytes.h"
+#include "kernels/transfer.h"
 
 namespace weft {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kLook{
+    50};  // the period of looks for errors and for the job's end
 
-constexpr std::chrono::milliseconds kIdleLook{50};  // the period of error checks while idle
-constexpr double kCloseSeconds = 5;
+// The tag of the messages that carry a communicator's id. Two ranks open those that both are in in
+// one order.
+const Tag kIdTag{.kind = Payload::kControl, .topic = Topic::kShare, .hop = 1};
 
-class NcclTransport;
+// A communicator, and the stream on which all of its operations run.
+struct DeviceLine {
+  ncclComm_t comm = nullptr;
+  std::vector<int> ranks;  // world ranks by rank of the communicator
+  Stream stream;
 
-struct NcclTransfer final : Transfer {
-  // kMoving: the rank's thread works on it, and its memory may be read or written.
-  enum class State : uint8_t { kOffered, kMatched, kMoving, kDone };
-
-  NcclTransfer(NcclTransport& owner, bool receives) : Transfer(receives), transport(owner) {}
-  ~NcclTransfer() override;
-
-  NcclTransport& transport;
-  Offer offer;
-  void* data = nullptr;  // a send only reads it
-  bool on_host = true;
-  cudaEvent_t posted = nullptr;  // device memory: passed when the stream's earlier work is done
-  State state = State::kOffered;
-  MessageHeader arrived;
-};
-
-// Thrown in the rank's thread where the job has ended for a reason that is known.
-struct Ended {};
-
-// The ranks of one NCCL communicator have this in common.
-struct NcclJob {
-  NcclJob(const NcclOptions& options, int ranks)
-      : api(options.api ? *options.api : NcclApi{}),
-        startup_seconds(options.startup_seconds),
-        size(ranks) {}
-
-  NcclApi api;
-  double startup_seconds;
-  int size;
-  ncclUniqueId id{};
-  std::shared_ptr<Matchmaker> matchmaker{};
-};
-
-class NcclTransport final : public Transport, private MatchReceiver {
- public:
-  NcclTransport(const NcclJob& job, int rank, int device)
-      : job_(job), rank_(rank), device_(device) {
-    matchmaker_->join(rank_, *this);
-    thread_ = std::thread([this] { work(); });
+  int index(int world_rank) const {
+    const auto at = std::ranges::find(ranks, world_rank);
+    CHECK(at != ranks.end(), "rank", world_rank, "is not of the communicator");
+    return static_cast<int>(at - ranks.begin());
   }
+};
+
+// The messages of one post. The stream of its post takes them up at the first wait.
+struct NcclTransfer final : Transfer {
+  explicit NcclTransfer(const Stream& of) : Transfer(false), stream(of) {}
+  Stream stream;
+  DeviceEvent done;
+  bool awaited = false;
+};
+
+class NcclTransport final : public TransportDecorator {
+ public:
+  NcclTransport(std::shared_ptr<Transport> inner, Device device, NcclSums sums)
+      : TransportDecorator(std::move(inner)), device_(device), sums_(sums) {}
 
   ~NcclTransport() override {
-    set(leaving_);
-    thread_.join();
-    matchmaker_->leave(rank_);
+    {
+      const std::lock_guard guard(lock_);
+      leaving_ = true;
+    }
+    changed_.notify_all();
+    if (watcher_.joinable()) watcher_.join();
+    if (!inner_->failure().empty()) abort_all();
+    for (const auto* lines : {&groups_, &pairs_})
+      for (const auto& [key, line] : *lines) end(*line);
   }
 
-  void await_ready() {
-    std::unique_lock guard(lock_);
-    changed_.wait(guard, [&] { return ready_ || quiet_; });
-    if (!why_.empty()) throw Error(ErrorKind::kComm, why_);
+  // A second thread's messages are few, and of the host.
+  std::shared_ptr<Transport> beside() override { return inner_->beside(); }
+
+  bool enqueues() const override { return true; }
+
+  void open_group(int id, const std::vector<int>& ranks) override {
+    const Key key = group_key(id, ranks);
+    if (!groups_.contains(key)) open(groups_, key, ranks, kExchangeBlocks);
   }
 
-  int rank() const override { return rank_; }
-  int size() const override { return job_.size; }
-
-  bool takes_device_memory() const override { return true; }
-
-  std::unique_ptr<Transfer> send(Stream& stream, int peer, const MessageHeader& header,
-                                 const TensorView& view) override {
-    return post(stream, false, peer, header, view.data);
+  // Every rank opens its pairs by the ranks' numbers, so the ends of the first that is not open are
+  // both there.
+  void open_pairs(std::vector<int> to, std::vector<int> from) override {
+    std::vector<std::vector<int>> pairs;
+    for (const int peer : to) pairs.push_back({rank(), peer});
+    for (const int peer : from) pairs.push_back({peer, rank()});
+    std::ranges::sort(pairs);
+    for (const std::vector<int>& pair : pairs)
+      if (!pairs_.contains(pair)) open(pairs_, pair, pair, kMessageBlocks);
   }
 
-  std::unique_ptr<Transfer> receive(Stream& stream, int peer, const MessageHeader& expected,
-                                    const TensorView& view) override {
-    return post(stream, true, peer, expected, view.data);
+  void close_pairs() override {
+    const std::lock_guard guard(lock_);
+    for (const auto& [key, line] : pairs_) abort(*line);
+    pairs_.clear();
+  }
+
+  std::unique_ptr<Transfer> enqueue(Stream& stream, PostOrder order, int id,
+                                    const std::vector<int>& ranks,
+                                    std::span<const DeviceMessage> messages) override {
+    const int peer = messages[0].peer;
+    CHECK(order == PostOrder::kGroup || messages.size() == 1, messages.size(), "of a pair");
+    return run_beside(stream, order == PostOrder::kGroup ? groups_ : pairs_,
+                      order == PostOrder::kGroup ? group_key(id, ranks)
+                      : messages[0].receive      ? Key{peer, rank()}
+                                                 : Key{rank(), peer},
+                      [&](const DeviceLine& line) { issue(line, messages); });
+  }
+
+  std::unique_ptr<Transfer> enqueue_sum(Stream& stream, int id, const std::vector<int>& ranks,
+                                        const TensorView& x) override {
+    if (sums_ == NcclSums::kOurs) return nullptr;
+    return run_beside(stream, groups_, group_key(id, ranks), [&](const DeviceLine& line) {
+      check(ncclAllReduce(x.data, x.data, static_cast<size_t>(x.count()), ncclFloat32, ncclSum,
+                          line.comm, cuda_queue(line.stream).stream()),
+            "adding " + std::to_string(x.count()) + " values", line.comm);
+    });
   }
 
   MessageHeader wait(Transfer& under_way) override {
-    auto& transfer = static_cast<NcclTransfer&>(under_way);
-    std::unique_lock guard(lock_);
-    const auto over = [&] { return !why_.empty() || transfer.state == NcclTransfer::State::kDone; };
-    if (!over() && transfer.state == NcclTransfer::State::kOffered) {
-      guard.unlock();
-      matchmaker_->waiting(rank_, transfer.offer.number);
-      guard.lock();
-    }
-    changed_.wait(guard, over);
-    if (!why_.empty()) throw Error(ErrorKind::kComm, why_);
-    return transfer.receive ? transfer.arrived : transfer.offer.header;
-  }
-
-  std::shared_ptr<Transport> beside() override {
-    throw Error(ErrorKind::kUsage,
-                "the ranks are joined by NCCL, whose matchmaker knows one thread of a rank, and a "
-                "stream's first rank has two; legal: MPI, or ranks that are threads");
-  }
-
-  int job() const override { return job_number_; }
-  int64_t strays() const override { return strays_; }
-  int64_t held_bytes() const override { return staged_; }
-  void end_job() noexcept override { set(job_ended_); }
-
-  void begin_job() override {
-    job_number_ = next_job(job_number_);
-    matchmaker_->begin_job(rank_);
-  }
-
-  void abort(std::string_view why) noexcept override {
-    const std::string_view text = why.empty() ? std::string_view("aborted") : why;
-    without_throwing([&] {
-      ended(std::string(text));  // also where the matchmaker's process does not answer
-      matchmaker_->abort(std::string(text));
-    });
-  }
-
-  // Withdraws a transfer that is destroyed before its wait, so that neither the matchmaker nor the
-  // rank's thread uses it any more.
-  void take_back(NcclTransfer& transfer) {
-    std::unique_lock guard(lock_);
-    if (transfer.state == NcclTransfer::State::kOffered && !quiet_) {
-      guard.unlock();
-      matchmaker_->withdraw(rank_, transfer.offer.number);
-      guard.lock();
-    }
-    changed_.wait(guard, [&] { return quiet_ || transfer.state == NcclTransfer::State::kDone; });
-    open_.erase(transfer.offer.number);
-    if (transfer.posted) api_.event_destroy(transfer.posted);
+    auto* transfer = dynamic_cast<NcclTransfer*>(&under_way);
+    if (!transfer) return inner_->wait(under_way);
+    require_job();
+    if (!std::exchange(transfer->awaited, true)) transfer->done.wait_on(transfer->stream);
+    return {};
   }
 
  private:
-  std::unique_ptr<Transfer> post(const Stream& stream, bool receive, int peer,
-                                 const MessageHeader& header, void* data) {
-    auto transfer = std::make_unique<NcclTransfer>(*this, receive);
-    transfer->data = data;
-    // The memory decides and not the stream, so a host stream may send device memory.
-    check(api_.set_device(device_), "cudaSetDevice");
-    cudaPointerAttributes memory{};
-    check(api_.pointer_get_attributes(&memory, data), "cudaPointerGetAttributes");
-    transfer->on_host = memory.type != cudaMemoryTypeDevice && memory.type != cudaMemoryTypeManaged;
-    if (!transfer->on_host) {
-      check(api_.event_create(&transfer->posted, cudaEventDisableTiming), "cudaEventCreate");
-      check(api_.event_record(transfer->posted,
-                              stream.queue() ? cuda_queue(stream).stream() : nullptr),
-            "cudaEventRecord");
-    }
-    {
-      const std::lock_guard guard(lock_);
-      transfer->offer = {next_++, receive, peer, header};
-      open_.emplace(transfer->offer.number, transfer.get());
-    }
-    matchmaker_->offer(rank_, transfer->offer);
+  using Key = std::vector<int>;
+  using Lines = std::map<Key, std::unique_ptr<DeviceLine>>;
+
+  static Key group_key(int id, const std::vector<int>& ranks) {
+    Key key{id};
+    key.insert(key.end(), ranks.begin(), ranks.end());
+    return key;
+  }
+
+  // Lets `operate` enqueue on the line's stream, between what `stream` was given before and what it
+  // is given after the wait. Null where there is no such line.
+  template <class Operate>
+  std::unique_ptr<Transfer> run_beside(Stream& stream, const Lines& lines, const Key& key,
+                                       Operate&& operate) {
+    const std::lock_guard guard(lock_);
+    const auto found = lines.find(key);
+    if (found == lines.end()) return nullptr;
+    require_job();
+    const DeviceLine& line = *found->second;
+    Stream side = line.stream;
+    DeviceEvent posted;
+    posted.record(stream);
+    posted.wait_on(side);
+    operate(line);
+    auto transfer = std::make_unique<NcclTransfer>(stream);
+    transfer->done.record(side);
     return transfer;
   }
 
-  // --- called by the matchmaker ---
-
-  void matched(std::span<const Match> matches) override {
-    {
-      const std::lock_guard guard(lock_);
-      for (const Match& match : matches) {
-        const auto at = open_.find(match.number);
-        if (at == open_.end()) continue;  // the job has ended
-        at->second->arrived = match.header;
-        at->second->state =
-            match.moves ? NcclTransfer::State::kMatched : NcclTransfer::State::kDone;
-        if (match.moves) queue_.push_back(at->second);
-      }
-    }
-    changed_.notify_all();
+  void require_job() const {
+    const std::string why = inner_->failure();
+    if (!why.empty()) throw Error(ErrorKind::kComm, why);
   }
 
-  void withdrawn(uint64_t number) override {
-    {
-      const std::lock_guard guard(lock_);
-      const auto at = open_.find(number);
-      if (at != open_.end()) at->second->state = NcclTransfer::State::kDone;
-    }
-    changed_.notify_all();
-  }
-
-  void strayed() override { ++strays_; }
-
-  void ended(const std::string& why) override {
-    {
-      const std::lock_guard guard(lock_);
-      if (why_.empty()) why_ = why;
-    }
-    changed_.notify_all();
-  }
-
-  // --- called by the rank's thread, the only one that calls NCCL ---
-
-  void work() {
-    try {
-      open();
-      matchmaker_->ready(rank_);
-      set(ready_);
-      while (turn()) {
-      }
-    } catch (const Ended&) {
-    } catch (const std::exception& error) {
-      const std::string why = "rank " + std::to_string(rank_) + ": " + error.what();
-      ended(why);
-      matchmaker_->abort(why);
-    }
-    close();
-    set(quiet_);
-  }
-
-  void set(bool& flag) noexcept {
-    {
-      const std::lock_guard guard(lock_);
-      flag = true;
-    }
-    changed_.notify_all();
-  }
-
-  bool over() {
-    const std::lock_guard guard(lock_);
-    return !why_.empty();
-  }
-
-  void check(cudaError_t status, const char* call) {
-    if (status == cudaSuccess) return;
-    throw Error(ErrorKind::kComm, std::string(call) + " on device " + std::to_string(device_) +
-                                      ": " + api_.cuda_error_string(status));
-  }
-
-  void check(ncclResult_t result, const std::string& doing) {
-    if (result == ncclSuccess || result == ncclInProgress) return;
-    const char* last = api_.last_error(comm_);
-    throw Error(ErrorKind::kComm, "NCCL, " + doing + ": " + api_.error_string(result) +
+  static void check(ncclResult_t result, const std::string& doing, ncclComm_t comm = nullptr) {
+    if (result == ncclSuccess) return;
+    const char* last = ncclGetLastError(comm);
+    throw Error(ErrorKind::kComm, "NCCL, " + doing + ": " + ncclGetErrorString(result) +
                                       (last && *last ? std::string(" (") + last + ")" : ""));
   }
 
-  // Checks the communicator's own state; true where a call is still under way.
-  bool look(const std::string& doing) {
-    ncclResult_t state = ncclSuccess;
-    check(api_.comm_get_async_error(comm_, &state), doing);
-    check(state, doing);
-    return state == ncclInProgress;
-  }
-
-  // Sleeps between looks until `done`; ends with the job.
-  template <class Done>
-  void sleep_until(Done&& done) {
-    for (int naps = 0; !done(); ++naps) {
-      if (over()) throw Ended();
-      std::this_thread::sleep_for(std::chrono::microseconds(std::min(5 << std::min(naps, 5), 100)));
-    }
-  }
-
-  void open() {
-    check(api_.set_device(device_), "cudaSetDevice");
-    check(api_.stream_create(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
-    check(api_.event_create(&moved_, cudaEventDisableTiming), "cudaEventCreate");
+  void open(Lines& lines, const Key& key, const std::vector<int>& ranks, int blocks) {
+    if (groups_.size() + pairs_.size() == kMostNcclStreams)
+      throw Error(ErrorKind::kUsage,
+                  "this layout needs more than " + std::to_string(kMostNcclStreams) +
+                      " communicators of NCCL for rank " + std::to_string(rank()) +
+                      "; legal: --transport mpi or ucx, or a layout of fewer axes");
+    auto line = std::make_unique<DeviceLine>();
+    line->ranks = ranks;
+    line->stream = stream_on(device_, 1);
+    const ncclUniqueId id = shared_id(*line);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    const std::string doing = "starting";
-    check(api_.comm_init_rank_config(&comm_, job_.size, job_.id, rank_, &config), doing);
-    const auto limit = Clock::now() + std::chrono::duration<double>(job_.startup_seconds);
-    sleep_until([&] {
-      if (!look(doing)) return true;
-      if (Clock::now() < limit) return false;
-      matchmaker_->late(rank_, job_.startup_seconds);
-      std::unique_lock guard(lock_);
-      changed_.wait(guard, [&] { return !why_.empty(); });
-      return false;
-    });
-  }
-
-  // One group of messages, or one look where there are none. False once the rank leaves.
-  bool turn() {
-    std::vector<NcclTransfer*> batch;
-    {
-      std::unique_lock guard(lock_);
-      changed_.wait_for(guard, kIdleLook,
-                        [&] { return !queue_.empty() || leaving_ || job_ended_ || !why_.empty(); });
-      if (!why_.empty()) throw Ended();
-      if (leaving_) return false;
-      batch.swap(queue_);
-      for (NcclTransfer* transfer : batch) transfer->state = NcclTransfer::State::kMoving;
-      if (std::exchange(job_ended_, false)) free_staging();
-    }
-    if (batch.empty()) {
-      look("between messages");
-      return true;
-    }
-    move(batch);
+    config.blocking = 1;
+    config.maxCTAs = blocks;
+    (void)cuda_queue(line->stream);  // makes its device this thread's
+    const std::string doing = "meeting " + std::to_string(ranks.size() - 1) + " ranks";
+    check(ncclCommInitRankConfig(&line->comm, static_cast<int>(ranks.size()), id,
+                                 line->index(rank()), &config),
+          doing);
+    DeviceLine& opened = *line;
     {
       const std::lock_guard guard(lock_);
-      for (NcclTransfer* transfer : batch) transfer->state = NcclTransfer::State::kDone;
+      lines.emplace(key, std::move(line));
     }
-    changed_.notify_all();
-    return true;
+    if (!watcher_.joinable()) watcher_ = std::thread([this] { watch(); });
+    connect(opened);
   }
 
-  static std::string describe(const std::vector<NcclTransfer*>& batch) {
-    const Offer& first = batch[0]->offer;
-    std::string text = std::string(first.receive ? "receiving from rank " : "sending to rank ") +
-                       std::to_string(first.peer) + " " + tag_text(first.header.tag);
-    if (batch.size() > 1) text += " and " + std::to_string(batch.size() - 1) + " more";
-    return text;
+  // The first rank's new id.
+  ncclUniqueId shared_id(const DeviceLine& line) {
+    ncclUniqueId id{};
+    const TensorView view(id.internal, DType::kU8, {sizeof id.internal});
+    const MessageHeader header{.tag = kIdTag.bits(0), .bytes = sizeof id.internal};
+    Stream host = Stream::cpu(1);
+    if (line.index(rank()) > 0) {
+      inner_->wait(*inner_->receive(host, line.ranks[0], header, view));
+      return id;
+    }
+    check(ncclGetUniqueId(&id), "making an id");
+    std::vector<std::unique_ptr<Transfer>> sends;
+    for (size_t other = 1; other < line.ranks.size(); ++other)
+      sends.push_back(inner_->send(host, line.ranks[other], header, view));
+    for (const auto& send : sends) inner_->wait(*send);
+    return id;
   }
 
-  void move(const std::vector<NcclTransfer*>& batch) {
-    const std::string doing = describe(batch);
-    const auto padded_bytes = [](const NcclTransfer& transfer) {
-      const int64_t bytes = transfer.offer.header.bytes;
-      return transfer.on_host ? (bytes + kNcclStagedUnit - 1) / kNcclStagedUnit * kNcclStagedUnit
-                              : 0;
-    };
-    int64_t total = 0;
-    for (const NcclTransfer* transfer : batch) total += padded_bytes(*transfer);
-    std::vector<char*> at;
-    char* next = staging(total);
-    for (NcclTransfer* transfer : batch) {
-      at.push_back(transfer->on_host ? next : static_cast<char*>(transfer->data));
-      next += padded_bytes(*transfer);
-      if (!transfer->on_host)
-        check(api_.stream_wait_event(stream_, transfer->posted, 0), "cudaStreamWaitEvent");
-      else if (!transfer->receive)
-        copy(at.back(), transfer->data, *transfer, cudaMemcpyHostToDevice);
+  // NCCL connects two ranks at their first message, and allocates then; so that comes before the
+  // job. Every rank sends a byte to every other one, or the first of a pair to the second.
+  void connect(const DeviceLine& line) {
+    const auto at = pairs_.find(line.ranks);
+    const bool pair = at != pairs_.end() && at->second.get() == &line;
+    const auto size = static_cast<int64_t>(line.ranks.size());
+    const Tensor bytes(DType::kU8, {2 * size}, device_);
+    std::vector<DeviceMessage> messages;
+    for (int64_t other = 0; other < size; ++other) {
+      const int peer = line.ranks[other];
+      if (peer == rank()) continue;
+      for (const bool receive : {true, false})
+        if (!pair || receive == (peer == line.ranks[0]))
+          messages.push_back({receive, peer, 1, bytes.as<uint8_t>() + other + receive * size});
     }
-    issue(batch, at, doing);
-    await_stream(doing);
-    bool copied = false;
-    for (size_t i = 0; i < batch.size(); ++i)
-      if (batch[i]->on_host && batch[i]->receive) {
-        copy(batch[i]->data, at[i], *batch[i], cudaMemcpyDeviceToHost);
-        copied = true;
+    if (messages.empty()) return;  // a group of this rank alone
+    {
+      const std::lock_guard guard(lock_);
+      issue(line, messages);
+    }
+    line.stream.sync();
+    require_job();
+  }
+
+  static void issue(const DeviceLine& line, std::span<const DeviceMessage> messages) {
+    const cudaStream_t stream = cuda_queue(line.stream).stream();
+    const std::string doing = (messages[0].receive ? "receiving from rank " : "sending to rank ") +
+                              std::to_string(messages[0].peer) + " " + tag_text(messages[0].tag);
+    check(ncclGroupStart(), doing, line.comm);
+    ncclResult_t result = ncclSuccess;
+    for (const DeviceMessage& one : messages) {
+      if (result != ncclSuccess) break;
+      const auto bytes = static_cast<size_t>(one.bytes);
+      const int peer = line.index(one.peer);
+      result = one.receive ? ncclRecv(one.data, bytes, ncclInt8, peer, line.comm, stream)
+                           : ncclSend(one.data, bytes, ncclInt8, peer, line.comm, stream);
+    }
+    const ncclResult_t end = ncclGroupEnd();
+    check(result, doing, line.comm);
+    check(end, doing, line.comm);
+  }
+
+  // Ends the messages under way where the job has ended, and the job where NCCL has failed: a
+  // device that waits for a dead rank would wait for ever.
+  void watch() {
+    std::unique_lock guard(lock_);
+    while (!leaving_) {
+      if (!inner_->failure().empty()) return abort_all();
+      const std::string fault = found_fault();
+      if (!fault.empty()) inner_->abort("rank " + std::to_string(rank()) + ": " + fault);
+      changed_.wait_for(guard, fault.empty() ? kLook : std::chrono::milliseconds(0));
+    }
+  }
+
+  std::string found_fault() const {
+    for (const auto* lines : {&groups_, &pairs_})
+      for (const auto& [key, line] : *lines) {
+        ncclResult_t state = ncclSuccess;
+        const ncclResult_t asked = ncclCommGetAsyncError(line->comm, &state);
+        try {
+          check(asked, "looking for errors", line->comm);
+          check(state, "moving messages", line->comm);
+        } catch (const Error& error) {
+          return error.what();
+        }
       }
-    if (copied) await_stream(doing);
+    return {};
   }
 
-  void issue(const std::vector<NcclTransfer*>& batch, const std::vector<char*>& at,
-             const std::string& doing) {
-    check(api_.group_start(), doing);
-    ncclResult_t first = ncclSuccess;
-    for (size_t i = 0; i < batch.size() && (first == ncclSuccess || first == ncclInProgress); ++i) {
-      const Offer& offer = batch[i]->offer;
-      const auto bytes = static_cast<size_t>(offer.header.bytes);
-      first = offer.receive ? api_.recv(at[i], bytes, ncclInt8, offer.peer, comm_, stream_)
-                            : api_.send(at[i], bytes, ncclInt8, offer.peer, comm_, stream_);
-    }
-    const ncclResult_t last = api_.group_end();
-    check(first, doing);
-    check(last, doing);
-    sleep_until([&] { return !look(doing); });
+  static void abort(DeviceLine& line) {
+    if (ncclComm_t comm = std::exchange(line.comm, nullptr)) ncclCommAbort(comm);
+  }
+  void abort_all() {
+    for (const auto* lines : {&groups_, &pairs_})
+      for (const auto& [key, line] : *lines) abort(*line);
+  }
+  static void end(DeviceLine& line) {
+    ncclComm_t comm = std::exchange(line.comm, nullptr);
+    if (!comm) return;
+    ncclCommFinalize(comm);
+    ncclCommDestroy(comm);
   }
 
-  void copy(void* to, const void* from, const NcclTransfer& transfer, cudaMemcpyKind kind) {
-    const auto bytes = static_cast<size_t>(transfer.offer.header.bytes);
-    check(api_.memcpy_async(to, from, bytes, kind, stream_), "cudaMemcpyAsync");
-  }
-
-  void await_stream(const std::string& doing) {
-    check(api_.event_record(moved_, stream_), "cudaEventRecord");
-    sleep_until([&] {
-      const cudaError_t status = api_.event_query(moved_);
-      if (status != cudaErrorNotReady) check(status, doing.c_str());
-      if (status == cudaSuccess) return true;
-      look(doing);
-      return false;
-    });
-  }
-
-  // The memory is from cudaMalloc, because peers can reach it. A larger buffer is added instead of
-  // replacing the old one, because cudaFree waits for the device. All are freed when the job ends.
-  char* staging(int64_t bytes) {
-    if (bytes > largest_) {
-      void* made = nullptr;
-      check(api_.device_malloc(&made, static_cast<size_t>(staged_bytes(bytes))), "cudaMalloc");
-      staging_.push_back(made);
-      largest_ = staged_bytes(bytes);
-      staged_ += largest_;
-    }
-    return staging_.empty() ? nullptr : static_cast<char*>(staging_.back());
-  }
-
-  void free_staging() {
-    for (void* one : staging_) api_.device_free(one);
-    staging_.clear();
-    staged_ = largest_ = 0;
-  }
-
-  void close() noexcept {
-    if (comm_ && (over() || !finalized())) {
-      api_.comm_abort(comm_);  // ends what is under way, soon
-      if (moved_ && api_.event_record(moved_, stream_) == cudaSuccess)
-        sleep_at_most([&] { return api_.event_query(moved_) != cudaErrorNotReady; });
-    } else if (comm_) {
-      api_.comm_destroy(comm_);
-    }
-    free_staging();
-    if (moved_) api_.event_destroy(moved_);
-    if (stream_) api_.stream_destroy(stream_);
-  }
-
-  template <class Done>
-  static void sleep_at_most(Done&& done) {
-    const auto limit = Clock::now() + std::chrono::duration<double>(kCloseSeconds);
-    while (!done() && Clock::now() < limit)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-
-  bool finalized() noexcept {
-    ncclResult_t state = api_.comm_finalize(comm_);
-    sleep_at_most([&] {
-      return state != ncclInProgress || api_.comm_get_async_error(comm_, &state) != ncclSuccess;
-    });
-    return state == ncclSuccess;
-  }
-
-  const NcclJob job_;
-  const NcclApi& api_ = job_.api;
-  const std::shared_ptr<Matchmaker>& matchmaker_ = job_.matchmaker;
-  const int rank_, device_;
-
-  int job_number_ = 0;  // used by the rank's own calls alone
-  std::atomic<int64_t> strays_ = 0;
-  std::atomic<int64_t> staged_ = 0;  // bytes of all staging buffers
-
-  std::mutex lock_;  // guards the members below; never held while the matchmaker is called
+  const Device device_;
+  const NcclSums sums_;
+  std::mutex lock_;  // guards the members below; no call under it waits for another rank
   std::condition_variable changed_;
-  std::map<uint64_t, NcclTransfer*> open_;
-  std::vector<NcclTransfer*> queue_;  // matched transfers in the job's order
-  uint64_t next_ = 1;
-  std::string why_;  // the reason of the job's end
-  // ready_: the communicator can move messages. quiet_: the thread has ended, and nothing touches
-  // the transfers' memory any more.
-  bool ready_ = false, quiet_ = false, leaving_ = false, job_ended_ = false;
-
-  // Used by the rank's thread alone.
-  ncclComm_t comm_ = nullptr;
-  cudaStream_t stream_ = nullptr;
-  cudaEvent_t moved_ = nullptr;
-  std::vector<void*> staging_;  // on the device, for memory of the host; the last is in use
-  int64_t largest_ = 0;         // bytes of the last one
-  std::thread thread_;
+  Lines groups_, pairs_;  // by id and ranks, and by sender and receiver
+  bool leaving_ = false;
+  std::thread watcher_;
 };
-
-NcclTransfer::~NcclTransfer() { transport.take_back(*this); }
-
-ncclUniqueId new_id(const NcclApi& api) {
-  ncclUniqueId id{};
-  const ncclResult_t result = api.get_unique_id(&id);
-  if (result != ncclSuccess)
-    throw Error(ErrorKind::kComm, std::string("ncclGetUniqueId: ") + api.error_string(result));
-  return id;
-}
 
 }  // namespace
 
-std::vector<std::shared_ptr<Transport>> make_nccl_transports(std::span<const int> devices,
-                                                             const NcclOptions& options) {
-  const int size = static_cast<int>(devices.size());
-  NcclJob job(options, size);
-  job.id = new_id(job.api);
-  job.matchmaker = make_matchmaker(size);
-  std::vector<std::shared_ptr<NcclTransport>> made;
-  for (int rank = 0; rank < size; ++rank)
-    made.push_back(std::make_shared<NcclTransport>(job, rank, devices[rank]));
-  for (const auto& transport : made) transport->await_ready();
-  return {made.begin(), made.end()};
+bool nccl_built() { return true; }
+
+std::string nccl_library() {
+  int version = 0;
+  if (ncclGetVersion(&version) != ncclSuccess) return "NCCL";
+  return "NCCL " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +
+         "." + std::to_string(version % 100);
 }
 
-std::shared_ptr<Transport> make_nccl_transport(
-    int rank, int size, int device, const std::function<std::string(const std::string&)>& share,
-    const NcclOptions& options) {
-  NcclJob job(options, size);
-  if (rank == 0) job.id = new_id(job.api);
-  std::string note(job.id.internal, sizeof job.id.internal);
-  job.matchmaker =
-      connect_matchmaker(rank, size, options.interfaces, options.startup_seconds, note, share);
-  if (note.size() != sizeof job.id.internal)
-    throw Error(ErrorKind::kComm, "the first rank's NCCL id has " + std::to_string(note.size()) +
-                                      " bytes instead of " +
-                                      std::to_string(sizeof job.id.internal));
-  std::ranges::copy(note, job.id.internal);
-  auto made = std::make_shared<NcclTransport>(job, rank, device);
-  made->await_ready();
-  return made;
+void prepare_nccl_environment() {
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
+std::shared_ptr<Transport> make_nccl(std::shared_ptr<Transport> inner, Device device,
+                                     NcclSums sums) {
+  return std::make_shared<NcclTransport>(std::move(inner), device, sums);
 }
 
 }  // namespace weft

@@ -1,23 +1,17 @@
+// Replaces nccl.cc where NCCL is not built.
+#include "kernels/check.h"
 #include "parallel/transport/nccl.h"
 
 namespace weft {
 
-namespace {
-[[noreturn]] void unavailable() {
+bool nccl_built() { return false; }
+std::string nccl_library() { return {}; }
+void prepare_nccl_environment() {}
+
+std::shared_ptr<Transport> make_nccl(std::shared_ptr<Transport>, Device, NcclSums) {
   throw Error(ErrorKind::kUsage,
-              "this build has no NCCL: install libnccl-dev and configure with -DWEFT_CUDA=ON, or "
-              "use ranks on the CPU");
-}
-}  // namespace
-
-std::vector<std::shared_ptr<Transport>> make_nccl_transports(std::span<const int>,
-                                                             const NcclOptions&) {
-  unavailable();
-}
-
-std::shared_ptr<Transport> make_nccl_transport(
-    int, int, int, const std::function<std::string(const std::string&)>&, const NcclOptions&) {
-  unavailable();
+              "this build has no NCCL: install libnccl-dev and configure with -DWEFT_CUDA=ON; "
+              "legal here: --transport mpi, ucx");
 }
 
 }  // namespace weft

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/stream.h"
 #include "parallel/tag.h"
@@ -29,6 +31,21 @@ struct Transfer {
   const bool receive;
 };
 
+// The order in which ranks post messages, which pairs their two ends where messages have no tags.
+enum class PostOrder : uint8_t {
+  kGroup,  // an exchange: all members of a group post their exchanges in one order
+  kPair,   // a message: its two ranks post their messages in this direction in one order
+};
+
+// A message of device memory that a device is to move.
+struct DeviceMessage {
+  bool receive = false;
+  int peer = 0;  // world rank
+  int64_t bytes = 0;
+  void* data = nullptr;
+  TagBits tag{};  // for reports: it does not travel
+};
+
 struct Transport : std::enable_shared_from_this<Transport> {
   virtual ~Transport() = default;
   virtual int rank() const = 0;
@@ -49,6 +66,39 @@ struct Transport : std::enable_shared_from_this<Transport> {
   // Blocks until the transfer is done, asleep and not spinning. A receive returns the header that
   // arrived. Error(kComm) where the job was aborted, the peer is gone or nothing can ever arrive.
   virtual MessageHeader wait(Transfer& transfer) = 0;
+
+  // True where devices can move messages between them without the host (NCCL).
+  virtual bool enqueues() const { return false; }
+  // Every member of a group calls open_group() with the same world ranks and id, and both ranks of
+  // a pair open_pairs() with the ranks that they send to and receive from. They meet there, so
+  // nothing may be under way. Both return at once where it is open already, and where the transport
+  // does nothing of the kind.
+  virtual void open_group(int /*id*/, const std::vector<int>& /*ranks*/) {}
+  virtual void open_pairs(std::vector<int> /*to*/, std::vector<int> /*from*/) {}
+  // Closes all pairs, and takes back their messages that have not paired. Both ranks of every pair
+  // call it, when the messages that they wait for have come.
+  virtual void close_pairs() {}
+  // Enqueues the messages of one post, in the order that an open group or pair of ranks has. The
+  // host never waits for them: they wait for the work that the stream was given before, and work
+  // given after the wait for the transfer sees what arrived. Null where this order of theirs is not
+  // open; then nothing is enqueued. Error(kComm) as in wait().
+  virtual std::unique_ptr<Transfer> enqueue(Stream&, PostOrder, int /*id*/,
+                                            const std::vector<int>& /*ranks*/,
+                                            std::span<const DeviceMessage>) {
+    return nullptr;
+  }
+
+  // Enqueues the sum over an open group's ranks of f32 values in device memory, in place, where the
+  // transport was made to add by its library: in an order of its own, so that bits differ from
+  // those of other layouts. Null where it was not.
+  virtual std::unique_ptr<Transfer> enqueue_sum(Stream&, int /*id*/,
+                                                const std::vector<int>& /*ranks*/,
+                                                const TensorView&) {
+    return nullptr;
+  }
+
+  // Why the job has ended on this rank; "" while it goes on.
+  virtual std::string failure() const { return {}; }
 
   // The job that this rank's messages belong to: 0 before the first begin_job(). Ranks that send
   // each other messages of groups must have begun equally many jobs. What an ended job has left
@@ -100,6 +150,7 @@ class TransportDecorator : public Transport {
     return inner_->receive(stream, peer, expected, view);
   }
   MessageHeader wait(Transfer& transfer) override { return inner_->wait(transfer); }
+  std::string failure() const override { return inner_->failure(); }
   int job() const override { return inner_->job(); }
   void begin_job() override { inner_->begin_job(); }
   int64_t strays() const override { return inner_->strays(); }

@@ -62,7 +62,8 @@ TEST_F(Doctor, LooksAtEverythingAndLeavesNothing) {
         "ops rope", "ops pointwise", "ops conv",      "ops copy",     "cores",
         "memory",   "limits",        "/dev/shm",      "locale",       "environment",
         "output",   "encoder .mp4",  "encoder .webm", "encoder .gif", "encoder .png",
-        "mpi",      "ucx",           "cuda",          "model",        "weights"})
+        "mpi",      "ucx",           "nccl",          "cuda",         "model",
+        "weights"})
     EXPECT_TRUE(found.contains(name)) << name;
   for (const auto& [name, check] : found) EXPECT_NE(check.at("status"), "FAIL") << check.dump();
   if (mpi_built()) {

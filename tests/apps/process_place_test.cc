@@ -49,6 +49,9 @@ TEST(ProcessPlace, AutoFollowsTheLauncher) {
   EXPECT_FALSE(place({"--transport", "local"}, kAlone));
   EXPECT_EQ(place({"--transport", "mpi"}, kByMpirun)->network, Network::kMpi);
   EXPECT_EQ(place({"--transport", "ucx"}, kByTorchrun)->network, Network::kUcx);
+  // NCCL works beside them.
+  EXPECT_EQ(place({"--transport", "nccl"}, kByMpirun)->network, Network::kMpi);
+  EXPECT_EQ(place({"--transport", "nccl"}, kByTorchrun)->network, Network::kUcx);
 }
 
 TEST(ProcessPlace, UcxServesMpirunWhereAHostIsNamed) {
@@ -71,13 +74,13 @@ TEST(ProcessPlace, ATransportThatTheLauncherDoesNotHaveIsRefused) {
             "--transport is mpi, but the job is one process; legal here: auto, local");
   EXPECT_EQ(place_refusal({"--transport", "ucx"}, kAlone),
             "--transport is ucx, but the job is one process; legal here: auto, local");
-  EXPECT_EQ(
-      place_refusal({"--transport", "local"}, kByMpirun),
-      "--transport is local, but the job is 2 processes by mpirun; legal here: auto, mpi, ucx");
+  EXPECT_EQ(place_refusal({"--transport", "local"}, kByMpirun),
+            "--transport is local, but the job is 2 processes by mpirun; legal here: auto, mpi, "
+            "ucx, nccl");
   for (const char* transport : {"local", "mpi"})
     EXPECT_EQ(place_refusal({"--transport", transport}, kByTorchrun),
               std::string("--transport is ") + transport +
-                  ", but the job is 3 processes by torchrun; legal here: auto, ucx");
+                  ", but the job is 3 processes by torchrun; legal here: auto, ucx, nccl");
   EXPECT_TRUE(contains(place_refusal({"--transport", "tcp"}, kAlone), "auto|local|mpi|ucx"));
   for (const Variables& launcher : {kAlone, kByMpirun})
     EXPECT_TRUE(contains(place_refusal({"--port", "7"}, launcher), "legal here: no --port"));
@@ -105,8 +108,9 @@ TEST(ProcessPlace, NodesAreALauncher) {
         << hosts;
   EXPECT_EQ(place_refusal({"--nodes", "a,b", "--node-rank", "0"}, kByMpirun),
             "--nodes is a,b, but the job was started as 2 processes by mpirun; legal: no --nodes");
-  EXPECT_EQ(place_refusal({"--nodes", "a,b", "--node-rank", "0", "--transport", "mpi"}, kAlone),
-            "--transport is mpi, but the job is 2 processes by --nodes; legal here: auto, ucx");
+  EXPECT_EQ(
+      place_refusal({"--nodes", "a,b", "--node-rank", "0", "--transport", "mpi"}, kAlone),
+      "--transport is mpi, but the job is 2 processes by --nodes; legal here: auto, ucx, nccl");
 }
 
 // A layout says how many threads there are; processes are as many as they are.

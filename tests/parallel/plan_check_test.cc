@@ -311,6 +311,30 @@ TEST(CheckPlans, FindsADeadlockOfRendezvousSends) {
   EXPECT_TRUE(contains(both(true, false), "deadlock: rank 0 stands at wait"));
 }
 
+// Each of three ranks awaits what the one before it sends, and sends then: every pair's messages
+// are in one order, but the pairs wait for each other in a circle.
+TEST(CheckPlans, FindsACircleOfPairs) {
+  const auto circle = [](bool first_sends) {
+    std::vector<Plan> plans;
+    for (int rank = 0; rank < 3; ++rank) {
+      const Step send{
+          .kind = Kind::kSend, .peer = (rank + 1) % 3, .bytes = 64, .reads = {{kOwn, 0}}},
+          receive{.kind = Kind::kReceive,
+                  .peer = (rank + 2) % 3,
+                  .bytes = 64,
+                  .writes = {{kTheirs, 0}}},
+          wait{.kind = Kind::kWait, .reads = {{kOwn, 0}}};
+      Plan plan{.rank = rank, .ranks = 3, .begins = {{kOwn, 0}}, .ends = {{kTheirs, 0}}};
+      plan.steps = {receive, send, wait};
+      if (first_sends && rank == 0) plan.steps = {send, receive, wait};
+      plans.push_back(plan);
+    }
+    return check_plans(plans).value_or("");
+  };
+  EXPECT_EQ(circle(true), "");
+  EXPECT_TRUE(contains(circle(false), "deadlock: rank 0 stands at receive")) << circle(false);
+}
+
 // Two ranks that read each other's features of the turn before.
 std::vector<Plan> stale_plans(int turns) {
   std::vector<Plan> plans;

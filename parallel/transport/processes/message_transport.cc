@@ -459,6 +459,12 @@ void MessageTransport::abort(std::string_view why) noexcept {
   });
 }
 
+std::string MessageTransport::failure() const {
+  const std::lock_guard guard(impl_->lock);
+  if (!impl_->aborted.empty()) return impl_->aborted;
+  return Clock::now() > impl_->naming ? impl_->broken : "";
+}
+
 int MessageTransport::job() const { return impl_->job; }
 int64_t MessageTransport::strays() const {
   const std::lock_guard guard(impl_->lock);

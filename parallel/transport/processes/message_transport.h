@@ -48,6 +48,7 @@ class MessageTransport final : public Transport {
   std::unique_ptr<Transfer> receive(Stream& stream, int peer, const MessageHeader& expected,
                                     const TensorView& view) override;
   MessageHeader wait(Transfer& transfer) override;
+  std::string failure() const override;
   int job() const override;
   void begin_job() override;
   int64_t strays() const override;
