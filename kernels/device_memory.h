@@ -22,8 +22,9 @@ class DeviceQueue {
 };
 
 // Returns zeroed, 256-byte aligned memory that every stream of the device may use at once. Throws
-// Error(kMemory) with the wanted and the free bytes. Freeing waits for the device, so neither call
-// belongs in a step.
+// Error(kMemory) with the wanted and the free bytes. Freeing waits for the device, or keeps the
+// memory for the next call where messages wait (cuda/message_queues.h), so neither belongs in a
+// step.
 void* device_malloc(Device device, size_t bytes);
 void device_free(Device device, void* data, size_t bytes);
 

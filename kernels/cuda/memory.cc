@@ -5,9 +5,11 @@
 #include <array>
 #include <atomic>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <vector>
 
+#include "kernels/cuda/message_queues.h"
 #include "kernels/cuda/queue.h"
 #include "kernels/cuda/reasons.h"
 #include "kernels/device_memory.h"
@@ -96,16 +98,64 @@ void count_taken(int index, size_t bytes) {
   }
 }
 
-}  // namespace
+// Memory of a device that was given back while messages were under way, by its size. cudaFree would
+// wait for them.
+struct GivenBack {
+  std::mutex mutex;
+  std::multimap<size_t, void*> blocks;
+};
+GivenBack& given_back(int index) {
+  static std::array<GivenBack, 128> all;
+  return all[index];
+}
 
-void* device_malloc(Device device, size_t bytes) {
-  const CudaDeviceScope scope(device.index);
+void free_blocks(int index) {
+  GivenBack& back = given_back(index);
+  for (const auto& [bytes, data] : back.blocks) {
+    cudaFree(data);
+    counter(index).live -= rounded(bytes, kAlign);
+  }
+  back.blocks.clear();
+}
+
+// A block of this size that was given back, once nothing uses it; null where there is none.
+void* taken_back(int index, size_t bytes) {
+  GivenBack& back = given_back(index);
+  const std::lock_guard lock(back.mutex);
+  if (!back.blocks.empty() && !messages_wait(index)) free_blocks(index);
+  const auto found = back.blocks.find(bytes);
+  if (found == back.blocks.end()) return nullptr;
+  wait_for_computing(index);
+  void* data = found->second;
+  back.blocks.erase(found);
+  return data;
+}
+
+void* fresh_block(Device device, size_t bytes) {
   void* data = nullptr;
-  const cudaError_t status = cudaMalloc(&data, bytes);
+  cudaError_t status = cudaMalloc(&data, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    GivenBack& back = given_back(device.index);
+    const std::lock_guard lock(back.mutex);
+    if (!back.blocks.empty()) {
+      cudaGetLastError();
+      free_blocks(device.index);
+      status = cudaMalloc(&data, bytes);
+    }
+  }
   if (status == cudaErrorMemoryAllocation)
     throw Error(ErrorKind::kMemory, out_of_memory(device, bytes));
   WEFT_CUDA_CHECK(status);
   count_taken(device.index, rounded(bytes, kAlign));
+  return data;
+}
+
+}  // namespace
+
+void* device_malloc(Device device, size_t bytes) {
+  const CudaDeviceScope scope(device.index);
+  void* data = taken_back(device.index, bytes);
+  if (!data) data = fresh_block(device, bytes);
   const cudaStream_t stream = zeroing_stream(device.index);
   WEFT_CUDA_CHECK(cudaMemsetAsync(data, 0, bytes, stream));
   WEFT_CUDA_CHECK(cudaStreamSynchronize(stream));
@@ -116,9 +166,13 @@ void device_free(Device device, void* data, size_t bytes) {
   int before = 0;
   cudaGetDevice(&before);
   cudaSetDevice(device.index);
-  cudaFree(data);
+  GivenBack& back = given_back(device.index);
+  {
+    const std::lock_guard lock(back.mutex);
+    back.blocks.emplace(bytes, data);
+    if (!messages_wait(device.index)) free_blocks(device.index);
+  }
   cudaSetDevice(before);
-  counter(device.index).live -= rounded(bytes, kAlign);
 }
 
 DeviceUse device_use(Device device) {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/message_queues.h"
 #include "kernels/cuda/reasons.h"
 #include "kernels/ops.h"
 
@@ -17,7 +18,7 @@ constexpr size_t kScratchLimit = size_t{64} << 30;  // address space, not memory
 // The process's queues.
 struct Queues {
   std::mutex mutex;
-  std::set<const CudaQueue*> all;
+  std::set<const CudaQueue*> all, carriers;
 };
 Queues& queues() {
   static auto* made = new Queues;  // never destroyed: queues of static streams outlive it
@@ -87,6 +88,7 @@ CudaQueue::~CudaQueue() {
   {
     const std::lock_guard lock(queues().mutex);
     queues().all.erase(this);
+    queues().carriers.erase(this);
   }
   cudaSetDevice(index_);
   cudaStreamSynchronize(stream_);
@@ -123,16 +125,45 @@ void* CudaQueue::scratch(size_t bytes) {
   return scratch_->base();
 }
 
-void wait_for_queues(int index) {
-  const std::lock_guard lock(queues().mutex);
+namespace {
+
+bool is_recorded(const CudaQueue& queue) {
+  cudaStreamCaptureStatus recording = cudaStreamCaptureStatusNone;
+  WEFT_CUDA_CHECK(cudaStreamIsCapturing(queue.stream(), &recording));
+  return recording != cudaStreamCaptureStatusNone;
+}
+
+void wait_for_all_but(int index, const std::set<const CudaQueue*>& others) {
   for (const CudaQueue* queue : queues().all) {
-    if (queue->index() != index) continue;
-    cudaStreamCaptureStatus recording = cudaStreamCaptureStatusNone;
-    WEFT_CUDA_CHECK(cudaStreamIsCapturing(queue->stream(), &recording));
-    if (recording != cudaStreamCaptureStatusNone) continue;
+    if (queue->index() != index || others.contains(queue) || is_recorded(*queue)) continue;
     const cudaError_t status = cudaStreamSynchronize(queue->stream());
     if (status != cudaErrorStreamCaptureUnsupported) WEFT_CUDA_CHECK(status);  // begun since
   }
+}
+
+}  // namespace
+
+void wait_for_queues(int index) {
+  const std::lock_guard lock(queues().mutex);
+  wait_for_all_but(index, {});
+}
+
+void wait_for_computing(int index) {
+  const std::lock_guard lock(queues().mutex);
+  wait_for_all_but(index, queues().carriers);
+}
+
+void carry_messages(const CudaQueue& queue) {
+  const std::lock_guard lock(queues().mutex);
+  queues().carriers.insert(&queue);
+}
+
+bool messages_wait(int index) {
+  const std::lock_guard lock(queues().mutex);
+  return std::ranges::any_of(queues().carriers, [&](const CudaQueue* queue) {
+    return queue->index() == index && !is_recorded(*queue) &&
+           cudaStreamQuery(queue->stream()) == cudaErrorNotReady;
+  });
 }
 
 CudaQueue& cuda_queue(const Stream& stream) {

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "kernels/check.h"
+#include "kernels/cuda/message_queues.h"
 #include "kernels/cuda/queue.h"
 #include "kernels/transfer.h"
 
@@ -173,6 +174,7 @@ class NcclTransport final : public TransportDecorator {
     auto line = std::make_unique<DeviceLine>();
     line->ranks = ranks;
     line->stream = stream_on(device_, 1);
+    carry_messages(cuda_queue(line->stream));
     const ncclUniqueId id = shared_id(*line);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;

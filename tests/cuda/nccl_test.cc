@@ -15,6 +15,7 @@
 #include "tests/cuda/emulator.h"
 #include "tests/engine/replica_job.h"
 #include "tests/support/error_of.h"
+#include "tests/support/random_delays.h"
 
 namespace weft {
 namespace {
@@ -80,32 +81,20 @@ class Below final : public TransportDecorator {
 };
 
 // Notes every end, and enqueues it after a random time where there is a seed.
-class Noted final : public TransportDecorator {
+class Noted final : public test::RandomDelays {
  public:
   Noted(std::shared_ptr<Transport> inner, Pairing& pairing, uint64_t seed)
-      : TransportDecorator(std::move(inner)),
-        pairing_(pairing),
-        seed_(seed),
-        random_(seed * 1000 + static_cast<uint64_t>(rank())) {}
-  bool enqueues() const override { return inner_->enqueues(); }
-  void open_group(int id, const std::vector<int>& ranks) override { inner_->open_group(id, ranks); }
-  void open_pairs(std::vector<int> to, std::vector<int> from) override {
-    inner_->open_pairs(std::move(to), std::move(from));
-  }
-  void close_pairs() override { inner_->close_pairs(); }
+      : RandomDelays(std::move(inner), seed, seed > 0 ? 300 : 0), pairing_(pairing) {}
   std::unique_ptr<Transfer> enqueue(Stream& stream, PostOrder order, int id,
                                     const std::vector<int>& ranks,
                                     std::span<const DeviceMessage> messages) override {
-    if (seed_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(random_() % 300));
-    auto transfer = inner_->enqueue(stream, order, id, ranks, messages);
+    auto transfer = RandomDelays::enqueue(stream, order, id, ranks, messages);
     if (transfer) pairing_.note(rank(), order, id, messages);
     return transfer;
   }
 
  private:
   Pairing& pairing_;
-  const uint64_t seed_;
-  std::mt19937_64 random_;
 };
 
 // Ranks that are threads, rank r on emulated device r, whose devices exchange by NCCL.
@@ -272,6 +261,32 @@ TEST(NcclTransport, NoOrderOfPairsDeadlocks) {
     EXPECT_EQ(c.counters().blocked, 0);
   });
   EXPECT_EQ(nccl.pairing().messages(), 10u * kRanks * (kRanks - 1));
+}
+
+// Rank 0 sends what a receive waits for that rank 1 has posted ahead only when rank 1 has sent. A
+// wait of rank 1 for its whole device, as cudaFree is one, would never end.
+TEST(NcclTransport, FreeingMemoryWaitsForNoMessage) {
+  OverNccl nccl(2);
+  nccl.run([&](Communicator& c) {
+    Stream stream = stream_on(device_of_rank(c.rank()), 1);
+    const std::vector<int> other{1 - c.rank()};
+    c.open_messages(other, other);
+    const Tensor in(DType::kF32, {4}, stream.device());
+    if (c.rank() == 0) {
+      c.receive(stream, 1, {}, in);
+      c.send(stream, 1, {}, in);
+      stream.sync();
+      return;
+    }
+    const Message ahead{0, {}, in};
+    Communicator::Pending pending = c.post(stream, {}, {&ahead, 1}, PostOrder::kPair);
+    const void* freed = ramp_on(stream, 4, 1).view().data;
+    const Tensor out = ramp_on(stream, 4, 2);
+    EXPECT_EQ(out.view().data, freed) << "the next of its size takes it";
+    c.send(stream, 0, {}, out);
+    c.wait(pending);
+    EXPECT_EQ(HostCopy(stream, in).view().as<float>()[3], 5);
+  });
 }
 
 // Messages of the host, and those of groups that are not open, go through the transport below.

@@ -1,7 +1,7 @@
 #pragma once
 // RandomDelays: a transport whose messages between processes come later than the one below brings
 // them, by random times, as on a network. Courier (parallel/transport/courier.h) does it to
-// threads.
+// threads. Messages that devices move are enqueued later.
 #include <chrono>
 #include <cstdint>
 #include <random>
@@ -11,7 +11,7 @@
 
 namespace weft::test {
 
-class RandomDelays final : public TransportDecorator {
+class RandomDelays : public TransportDecorator {
  public:
   RandomDelays(std::shared_ptr<Transport> inner, uint64_t seed, int max_delay_us)
       : TransportDecorator(std::move(inner)),
@@ -29,6 +29,19 @@ class RandomDelays final : public TransportDecorator {
     if (transfer.receive)
       std::this_thread::sleep_for(std::chrono::nanoseconds(header.due_ns - *job_clock_ns()));
     return header;
+  }
+
+  bool enqueues() const override { return inner_->enqueues(); }
+  void open_group(int id, const std::vector<int>& ranks) override { inner_->open_group(id, ranks); }
+  void open_pairs(std::vector<int> to, std::vector<int> from) override {
+    inner_->open_pairs(std::move(to), std::move(from));
+  }
+  void close_pairs() override { inner_->close_pairs(); }
+  std::unique_ptr<Transfer> enqueue(Stream& stream, PostOrder order, int id,
+                                    const std::vector<int>& ranks,
+                                    std::span<const DeviceMessage> messages) override {
+    std::this_thread::sleep_for(std::chrono::microseconds(delay_us_(random_)));
+    return inner_->enqueue(stream, order, id, ranks, messages);
   }
 
  private:
