@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Kills or stops one rank of a job of several processes and checks how the others end: all within the
 # time limit, with one line that names the rank, and without a partly written file.
-# usage: faults.sh WEFT [--ucx] [PHASE...]
+# usage: faults.sh WEFT [--ucx|--nccl] [PHASE...]
 #   --ucx   the processes are started by tests/processes.sh and not by mpirun: their messages go over
 #           UCX, and nobody but the ranks themselves ends the job
+#   --nccl  the same, and WEFT gives each an emulated GPU; these exchange by NCCL. A rank that is killed
+#           or stopped in the phase denoise must be named within 5 s, too; denoise-fail is an error of NCCL
 #   PHASE   start-kill start-stop denoise-kill denoise-stop denoise-slow denoise-patient decode-kill
 #           decode-stop write-kill write-stop queue-kill queue-stop clips-kill clips-stop stream-kill
 #           stream-stop listen-kill listen-stop; all of them where none is given (start-stop takes 60 s).
@@ -14,7 +16,12 @@ set -u
 weft=$(realpath "$1")
 shift
 launch=(mpirun --allow-run-as-root --oversubscribe -n)
-[ "${1:-}" != --ucx ] || { launch=(bash "$(dirname "$0")/processes.sh"); shift; }
+nccl=()
+if [ "${1:-}" = --nccl ]; then
+  export WEFT_EMULATED_DEVICES=8
+  nccl=(--device cuda --transport nccl)
+fi
+case ${1:-} in --ucx | --nccl) launch=(bash "$(dirname "$0")/processes.sh"); shift ;; esac
 [ $# -gt 0 ] || set -- start-kill start-stop denoise-kill denoise-stop denoise-slow denoise-patient \
   decode-kill decode-stop write-kill write-stop queue-kill queue-stop clips-kill clips-stop \
   stream-kill stream-stop listen-kill listen-stop
@@ -66,14 +73,20 @@ for phase in "$@"; do
   steps=1000 frames=25
   [ "$stage" = denoise ] || { steps=2; frames=161; }
   layout=ulysses=3 ranks=3 method=full
+  size=() soon=
+  if [ ${#nccl[@]} -gt 0 ]; then
+    patience=120 size=(--size 64x64)
+    [ "$stage" = denoise ] && soon=yes frames=9 marker='  denoise [1-9]'
+  fi
   case $stage in
     queue) layout=layers=2 ranks=2 method=queue marker='  denoise [1-9]' steps=200 ;;
     clips) layout=clip=2 ranks=2 method=clips:window=2,global=2 marker='  denoise [1-9]' steps=1000 ;;
     stream) layout=step=2 ranks=2 method=stream marker='^seed ' ;;
     listen) layout=step=2 ranks=2 method=listen marker='Clients can connect' ;;
   esac
+  [ "$method" = full ] || soon=yes
   work=(generate --model models/pocket --prompt "a red ball moves right on a gray floor" --steps "$steps"
-    --num-frames "$frames" --method "$method" --progress plain --output "$folder/clip.mp4")
+    --num-frames "$frames" "${size[@]}" --method "$method" --progress plain --output "$folder/clip.mp4")
   [ "$stage" = listen ] && work=(stream --model models/pocket_avatar --listen 127.0.0.1:0)
   if [ "$stage" = stream ]; then
     write_silence "$folder/silence.wav"
@@ -83,17 +96,19 @@ for phase in "$@"; do
   stopped=3 timeout=()
   [ "$act" = patient ] && stopped=8 timeout=(--heartbeat-timeout 14) act=slow
   [ "$act" = slow ] && steps=200 patience=120
+  unset WEFT_EMULATED_NCCL_FAIL
+  [ "$act" != fail ] || export soon= WEFT_EMULATED_NCCL_FAIL=$victim:500
   timeout -k 5 "$patience" "${launch[@]}" "$ranks" sh -c '
     rank=${OMPI_COMM_WORLD_RANK:-$RANK}
     echo $$ > "$0/pid.$rank"
     [ "$rank" = "$1" ] && sleep "$2"
     shift 2
-    exec "$@"' "$folder" "$victim" "$pause" "$weft" "${work[@]}" --layout "$layout" --threads 1 --seed 1 "${timeout[@]}" \
+    exec "$@"' "$folder" "$victim" "$pause" "$weft" "${work[@]}" "${nccl[@]}" --layout "$layout" --threads 1 --seed 1 "${timeout[@]}" \
     > "$folder/out" 2> "$folder/err" &
   job=$!
-  reach "$marker" || { fault "the job ended before $marker"; continue; }
+  [ "$act" = fail ] || reach "$marker" || { fault "the job ended before $marker"; continue; }
   case $stage in start | stream) sleep 1 ;; esac
-  pid=$(cat "$folder/pid.$victim")
+  [ "$act" = fail ] || pid=$(cat "$folder/pid.$victim")
   begun=$(seconds)
   # 4.5 s of silence, a second or two between mpirun's SIGTERM and SIGKILL, and as much again for a
   # machine whose cores are shared.
@@ -104,6 +119,7 @@ for phase in "$@"; do
       kill -STOP "$pid"
       [ "$stage" = start ] && limit=64
       ;;
+    fail) limit=100 ;;
     slow)
       kill -STOP "$pid"
       sleep $stopped
@@ -112,7 +128,7 @@ for phase in "$@"; do
       ;;
   esac
   named=-
-  if [ "$method" != full ]; then
+  if [ -n "$soon" ]; then
     until grep '^weft: .*rank 1' "$folder/err" | grep -vq warning || over "$(elapsed "$begun" "$(seconds)")" "$limit"; do
       sleep 0.05
     done
@@ -149,7 +165,10 @@ for phase in "$@"; do
     fi
     # A process that is killed before it is a rank is reported by what started it.
     [ "$phase" = start-kill ] || grep -q 'rank 1' <<< "$line" || fault "no line names rank 1"
-    [ "$act" = stop ] && [ "$code" != 6 ] && fault "code $code instead of 6"
+    [ "$act" != kill ] && [ "$code" != 6 ] && fault "code $code instead of 6"
+    [ "$act" != fail ] || grep -q 'rank 1: NCCL, moving messages' <<< "$line" || fault "no error of NCCL"
+    grep 'processes.sh: rank .* ended with status' "$folder/err" | grep -v "rank $victim \|status 6\$" &&
+      fault "a rank's code is not 6"
     [ "$phase" = start-kill ] || ! grep 'had to be killed' "$folder/err" | grep -v "rank $victim " ||
       fault "a rank did not end"
   fi

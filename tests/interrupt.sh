@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Ctrl-C and SIGUSR1 to mpirun while it generates: what is there to go on from, and what is not left.
-# usage: interrupt.sh WEFT
+# usage: interrupt.sh WEFT [--nccl]
+#   --nccl  SIGTERM (a shell's job has no SIGINT) and SIGUSR1 to tests/processes.sh, and WEFT gives each process an emulated GPU; these exchange by NCCL
 set -u
 weft=$(realpath "$1")
 command -v mpirun > /dev/null || { echo "skipped: no mpirun"; exit 77; }
@@ -8,7 +9,14 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 faults=0
 mpi=(mpirun --allow-run-as-root --oversubscribe -n 2)
-layout=ulysses=2 keeps_frames=
+layout=ulysses=2 keeps_frames= device=() again="Resume: mpirun -n 2 " first=INT code_of_first=1  # mpirun's own
+# So many that they outlast the second that mpirun takes from SIGINT to its own SIGTERM.
+steps=(--steps 300 --num-frames 9)
+if [ "${2:-}" = --nccl ]; then
+  export WEFT_EMULATED_DEVICES=2
+  mpi=(bash "$(dirname "$0")/processes.sh" 2) again="Resume as 2 processes by torchrun, over NCCL: " first=TERM code_of_first=143
+  device=(--device cuda --transport nccl) steps=(--dtype f32 --steps 12 --num-frames 5 --size 64x64)
+fi
 
 fault() {
   echo "FAULT ($case): $*"
@@ -26,7 +34,7 @@ start() {
   cat "$folder/pipe" > "$folder/err" &
   reader=$!
   "${mpi[@]}" "$weft" generate --model models/pocket --prompt "a red ball moves right on a gray floor" \
-    --layout "$layout" --threads 1 --seed 1 --progress json --output "$folder/clip.mp4" "$@" \
+    --layout "$layout" --threads 1 --seed 1 --progress json --output "$folder/clip.mp4" "${device[@]}" "$@" \
     > "$folder/out" 2> "$folder/pipe" &
   job=$!
 }
@@ -48,26 +56,24 @@ interrupt() {
 
 kept() {
   [ -s "$folder/clip.mp4.checkpoint.safetensors" ] || fault "no checkpoint"
-  grep -q "Resume: mpirun -n 2 " "$folder/err" || fault "no line tells how to go on"
+  grep -q "$again" "$folder/err" || fault "no line tells how to go on"
 }
 
 resumed() {
-  "${mpi[@]}" "$weft" generate --resume "$folder/clip.mp4.checkpoint.safetensors" --progress none \
+  "${mpi[@]}" "$weft" generate --resume "$folder/clip.mp4.checkpoint.safetensors" --progress none "${device[@]}" \
     > "$folder/out" 2> "$folder/err" || fault "no resuming"
   [ "$(cut -d ' ' -f 2 "$folder/out")" = "$whole" ] || fault "other frames: $(cat "$folder/out")"
   ls -A "$folder" | grep 'part\|checkpoint' && fault "leftovers"
   echo "$case: code $code, resumed to the same frames"
 }
 
-# So many that they outlast the second that mpirun takes from SIGINT to its own SIGTERM.
-steps=(--steps 300 --num-frames 9)
 start whole "${steps[@]}"
 wait "$job" "$reader"
 whole=$(cut -d ' ' -f 2 "$folder/out")
 [ -n "$whole" ] || fault "no frame hash"
 
-start Ctrl-C "${steps[@]}"
-interrupt INT 1 '"denoise","step":2,'  # mpirun's own code, whatever its processes end with
+start "$first" "${steps[@]}"
+interrupt "$first" "$code_of_first" '"denoise","step":2,'
 kept
 resumed
 
@@ -75,6 +81,7 @@ start USR1 "${steps[@]}"
 interrupt USR1 75 '"denoise","step":2,'
 kept
 echo "$case: code $code, kept"
+[ ${#device[@]} = 0 ] || exit $((faults > 0))
 
 # The block queue keeps the frames that are written, too. It is stopped twice: in the second half,
 # and by a kill.

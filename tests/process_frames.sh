@@ -1,17 +1,23 @@
 #!/usr/bin/env bash
 # Ranks that are processes draw what one process draws, to the bit.
 # usage: process_frames.sh WEFT WRITE_SPEECH_MODEL WAY PART...   (from the top of the tree)
-#   WAY    mpi: mpirun starts them; ucx: tests/processes.sh does
-#   PART   clip: every way of splitting one; stale: displaced patches, and clips; pictures: videos of a
-#          picture; speech: of a sound; streams: of the pocket avatar; speech-streams: of a picture and a
-#          sound
+#   WAY    mpi: mpirun starts them; ucx: tests/processes.sh does; nccl: mpirun does, and WEFT gives each
+#          an emulated GPU, as it does to threads; their jobs are smaller
+#   PART   clip: every way of splitting one; stale: displaced patches, and clips; queue: of two blocks;
+#          batch: of three prompts; pictures: videos of a picture; speech: of a sound; streams: of the
+#          pocket avatar; speech-streams: of a picture and a sound
 set -euo pipefail
 weft=$(realpath "$1") write_speech_model=$2 way=$3
 shift 3
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 launch="mpirun --allow-run-as-root --oversubscribe -n"
-[ "$way" = mpi ] || launch="bash tests/processes.sh"
+[ "$way" != ucx ] || launch="bash tests/processes.sh"
+device=() transport=() size=() steps=9
+if [ "$way" = nccl ]; then
+  export WEFT_EMULATED_DEVICES=8
+  device=(--device cuda) transport=(--transport nccl) size=(--size 64x64) steps=3
+fi
 
 # Runs "$@" in another folder on the first rank, and with more flags, $flags_of_others, on the others.
 each="$folder/each"
@@ -28,7 +34,7 @@ chmod +x "$each"
 
 # Prints the frame hash of a command of weft. LAUNCH comes before it.
 hash_of() {
-  timeout 100 ${LAUNCH:-} $weft "$@" --seed 5 --threads 1 --overwrite --json -o "$folder/clip.mp4" \
+  timeout 100 ${LAUNCH:-} $weft "$@" "${device[@]}" --seed 5 --threads 1 --overwrite --json -o "$folder/${output:-clip.mp4}" \
     2> "$folder/stderr" | grep -o '"framehash":"[0-9a-f]*"' || { cat "$folder/stderr" >&2; return 1; }
 }
 
@@ -36,7 +42,7 @@ hash_of() {
 expect() {
   local name=$1 wanted=$2 ranks=$3 got
   shift 3
-  got=$(LAUNCH="$launch $ranks" hash_of "$@")
+  got=$(LAUNCH="$launch $ranks" hash_of "$@" "${transport[@]}")
   if [ "$got" != "$wanted" ]; then
     echo "$name on $ranks processes over $way: $got instead of $wanted" >&2
     exit 1
@@ -56,7 +62,7 @@ clip() {
   for ranks in 2 3; do
     for axis in ulysses ring layers tensor cfg; do
       [ "$axis$ranks" = cfg3 ] || compare "$ranks" "$axis=$ranks" --model models/pocket --prompt "a red ball" \
-        --dtype f32 --num-frames 5 --steps 9
+        --dtype f32 --num-frames 5 --steps "$steps" "${size[@]}"
     done
   done
 }
@@ -67,9 +73,24 @@ stale() {
     for job in distrifusion:patches=3,warmup=1@patch pcpp:patches=3,window=0.5,warmup=1@patch \
       pipefusion:patches=3,warmup=1@layers clips:window=2,global=2,stale=1,warmup=1@clip; do
       compare "$ranks" "${job#*@}=$ranks" --method "${job%@*}" --model models/pocket --prompt "a red ball" \
-        --dtype f32 --num-frames 17 --steps 9
+        --dtype f32 --num-frames 17 --steps "$steps" "${size[@]}"
     done
   done
+}
+
+queue() {
+  local layout
+  for layout in layers=2 ulysses=2 cfg=2,layers=2; do
+    compare "$(($(tr , '*' <<< "${layout//[a-z=]/}")))" "$layout" --method queue:block=1,context=1 \
+      --model models/pocket --prompt "a red ball" --dtype f32 --num-frames 9 --steps 9 --size 64x64
+  done
+}
+
+batch() {
+  local output=drawn/
+  printf '%s\n' "a red ball" "a white ring" "a blue square" > "$folder/prompts"
+  compare 2 ulysses=2 --prompt-file "$folder/prompts" --model models/pocket --dtype f32 --num-frames 5 \
+    --steps "$steps" --size 64x64
 }
 
 # The model draws from text and the first picture.

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Starts a job of several processes on this machine as torchrun does: with its variables and nothing
 # else, so that they find each other by themselves and their messages go over UCX. It ends with the
-# first status that is not 0; processes that have not ended five seconds after that are killed and
-# named. A signal goes to all of them.
+# first status that is not 0, and names each; processes that have not ended five seconds after the
+# first are killed and named. A signal goes to all of them.
 # usage: processes.sh RANKS COMMAND...
 set -u
 export WORLD_SIZE=$1 LOCAL_WORLD_SIZE=$1 MASTER_ADDR=127.0.0.1 MASTER_PORT
@@ -23,6 +23,7 @@ while [ ${#running[@]} -gt 0 ]; do
   wait -n -p ended "${!running[@]}"
   code=$?
   [ -n "${ended:-}" ] || continue  # a signal came
+  [ $code = 0 ] || echo "processes.sh: rank ${running[$ended]} ended with status $code" >&2
   unset "running[$ended]"
   [ $code = 0 ] || [ $status != 0 ] && continue
   status=$code

@@ -72,8 +72,10 @@ TEST(ProcessPlace, UcxServesMpirunWhereAHostIsNamed) {
 TEST(ProcessPlace, ATransportThatTheLauncherDoesNotHaveIsRefused) {
   EXPECT_EQ(place_refusal({"--transport", "mpi"}, kAlone),
             "--transport is mpi, but the job is one process; legal here: auto, local");
-  EXPECT_EQ(place_refusal({"--transport", "ucx"}, kAlone),
-            "--transport is ucx, but the job is one process; legal here: auto, local");
+  for (const char* transport : {"ucx", "nccl"})
+    EXPECT_EQ(place_refusal({"--transport", transport}, kAlone),
+              std::string("--transport is ") + transport +
+                  ", but the job is one process; legal here: auto, local");
   EXPECT_EQ(place_refusal({"--transport", "local"}, kByMpirun),
             "--transport is local, but the job is 2 processes by mpirun; legal here: auto, mpi, "
             "ucx, nccl");
@@ -81,7 +83,7 @@ TEST(ProcessPlace, ATransportThatTheLauncherDoesNotHaveIsRefused) {
     EXPECT_EQ(place_refusal({"--transport", transport}, kByTorchrun),
               std::string("--transport is ") + transport +
                   ", but the job is 3 processes by torchrun; legal here: auto, ucx, nccl");
-  EXPECT_TRUE(contains(place_refusal({"--transport", "tcp"}, kAlone), "auto|local|mpi|ucx"));
+  EXPECT_TRUE(contains(place_refusal({"--transport", "tcp"}, kAlone), "auto|local|mpi|ucx|nccl"));
   for (const Variables& launcher : {kAlone, kByMpirun})
     EXPECT_TRUE(contains(place_refusal({"--port", "7"}, launcher), "legal here: no --port"));
 }

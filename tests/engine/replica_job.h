@@ -1,6 +1,7 @@
 #pragma once
 // Runs a small generation on several ranks, and computes the bytes of every kind that each of them
 // must send, from the methods' formulas.
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -30,13 +31,16 @@ struct VideoTap final : PipelineTap {
 };
 
 // Runs the job as one rank of a replica. Returns the video on the root.
-inline std::vector<float> run_rank(RankPlacement placement, DType dtype) {
-  Generator generator(kModel, options_of(dtype), std::move(placement));
+inline std::vector<float> run_rank(RankPlacement placement, const GeneratorOptions& options) {
+  Generator generator(kModel, options, std::move(placement));
   VideoTap tap;
-  RunOptions options;
-  options.tap = &tap;
-  generator.run(job(), nullptr, options);
+  RunOptions run;
+  run.tap = &tap;
+  generator.run(job(), nullptr, run);
   return std::move(tap.video);
+}
+inline std::vector<float> run_rank(RankPlacement placement, DType dtype) {
+  return run_rank(std::move(placement), options_of(dtype));
 }
 
 // The same with threads of this process: the root's video and every rank's counters.
@@ -44,18 +48,25 @@ struct Outcome {
   std::vector<float> video;
   std::vector<CommCounters> counters;
 };
-inline Outcome run_threads(const Layout& layout, DType dtype, const LocalOptions& options = {}) {
+inline Outcome run_threads(const Layout& layout,
+                           const std::function<GeneratorOptions(int rank)>& options_of_rank,
+                           const LocalOptions& options = {}) {
   Outcome outcome;
   outcome.counters.resize(layout.ranks());
   run_ranks(
       layout.ranks(),
       [&](Communicator& world) {
-        std::vector<float> video = run_rank(RankPlacement::of(world, layout), dtype);
+        std::vector<float> video =
+            run_rank(RankPlacement::of(world, layout), options_of_rank(world.rank()));
         if (world.rank() == 0) outcome.video = std::move(video);
         outcome.counters[world.rank()] = world.counters();
       },
       options);
   return outcome;
+}
+inline Outcome run_threads(const Layout& layout, DType dtype, const LocalOptions& options = {}) {
+  return run_threads(
+      layout, [&](int) { return options_of(dtype); }, options);
 }
 
 // The bytes that a rank sends of each kind in the whole job, from the methods' formulas.

@@ -1,6 +1,6 @@
 #pragma once
-// Shared by test programs whose ranks are processes: a main function around the ranks' work, and a
-// function that gathers measured values on the first rank.
+// Shared by test programs whose ranks are processes: a main function around the ranks' work, the
+// ranks' devices, and a function that gathers measured values on the first rank.
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "parallel/communicator.h"
+#include "parallel/transport/nccl.h"
 #include "parallel/transport/processes/process_transport.h"
 
 namespace weft::test {
@@ -26,6 +27,18 @@ inline int process_main(const std::function<std::vector<std::string>(Communicato
     world.abort(error.what());
     return 2;
   }
+}
+
+// Rank r's device: GPU r, or the CPU.
+inline Device device_of_rank(bool gpus, int rank) {
+  return gpus ? Device{Device::Kind::kCuda, static_cast<int8_t>(rank)} : Device{};
+}
+
+// The transport between the processes. Where they have GPUs, these exchange by NCCL, with
+// communicators of this transport's own.
+inline std::shared_ptr<Transport> rank_transport(bool gpus) {
+  std::shared_ptr<Transport> transport = process_transport();
+  return gpus ? make_nccl(transport, device_of_rank(gpus, transport->rank())) : transport;
 }
 
 // Gathers every rank's values on the first rank; all have equally many. Other ranks get zeros.
