@@ -73,7 +73,7 @@ stale() {
     for job in distrifusion:patches=3,warmup=1@patch pcpp:patches=3,window=0.5,warmup=1@patch \
       pipefusion:patches=3,warmup=1@layers clips:window=2,global=2,stale=1,warmup=1@clip; do
       compare "$ranks" "${job#*@}=$ranks" --method "${job%@*}" --model models/pocket --prompt "a red ball" \
-        --dtype f32 --num-frames 17 --steps "$steps" "${size[@]}"
+        --dtype f32 --num-frames 17 --steps 9 "${size[@]}"
     done
   done
 }
