@@ -100,9 +100,13 @@ void count_taken(int index, size_t bytes) {
 
 // Memory of a device that was given back while messages were under way, by its size. cudaFree would
 // wait for them.
+struct GivenBlock {
+  void* data;
+  ComputingSoFar users;
+};
 struct GivenBack {
   std::mutex mutex;
-  std::multimap<size_t, void*> blocks;
+  std::multimap<size_t, GivenBlock> blocks;
 };
 GivenBack& given_back(int index) {
   static std::array<GivenBack, 128> all;
@@ -111,23 +115,25 @@ GivenBack& given_back(int index) {
 
 void free_blocks(int index) {
   GivenBack& back = given_back(index);
-  for (const auto& [bytes, data] : back.blocks) {
-    cudaFree(data);
+  for (const auto& [bytes, block] : back.blocks) {
+    cudaFree(block.data);
     counter(index).live -= rounded(bytes, kAlign);
   }
   back.blocks.clear();
 }
 
-// A block of this size that was given back, once nothing uses it; null where there is none.
+// A block of this size that was given back and that nothing uses any more; null where there is
+// none.
 void* taken_back(int index, size_t bytes) {
   GivenBack& back = given_back(index);
   const std::lock_guard lock(back.mutex);
   if (!back.blocks.empty() && !messages_wait(index)) free_blocks(index);
-  const auto found = back.blocks.find(bytes);
-  if (found == back.blocks.end()) return nullptr;
-  wait_for_computing(index);
-  void* data = found->second;
-  back.blocks.erase(found);
+  const auto [first, last] = back.blocks.equal_range(bytes);
+  const auto free =
+      std::find_if(first, last, [](auto& entry) { return entry.second.users.done(); });
+  if (free == last) return nullptr;
+  void* data = free->second.data;
+  back.blocks.erase(free);
   return data;
 }
 
@@ -169,7 +175,7 @@ void device_free(Device device, void* data, size_t bytes) {
   GivenBack& back = given_back(device.index);
   {
     const std::lock_guard lock(back.mutex);
-    back.blocks.emplace(bytes, data);
+    back.blocks.emplace(bytes, GivenBlock{data, ComputingSoFar(device.index)});
     if (!messages_wait(device.index)) free_blocks(device.index);
   }
   cudaSetDevice(before);

@@ -133,24 +133,32 @@ bool is_recorded(const CudaQueue& queue) {
   return recording != cudaStreamCaptureStatusNone;
 }
 
-void wait_for_all_but(int index, const std::set<const CudaQueue*>& others) {
+}  // namespace
+
+void wait_for_queues(int index) {
+  const std::lock_guard lock(queues().mutex);
   for (const CudaQueue* queue : queues().all) {
-    if (queue->index() != index || others.contains(queue) || is_recorded(*queue)) continue;
+    if (queue->index() != index || is_recorded(*queue)) continue;
     const cudaError_t status = cudaStreamSynchronize(queue->stream());
     if (status != cudaErrorStreamCaptureUnsupported) WEFT_CUDA_CHECK(status);  // begun since
   }
 }
 
-}  // namespace
-
-void wait_for_queues(int index) {
+ComputingSoFar::ComputingSoFar(int index) {
   const std::lock_guard lock(queues().mutex);
-  wait_for_all_but(index, {});
+  for (const CudaQueue* queue : queues().all) {
+    if (queue->index() != index || queues().carriers.contains(queue) || is_recorded(*queue))
+      continue;
+    cudaEvent_t event = nullptr;
+    cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    cudaEventRecord(event, queue->stream());
+    events_.emplace_back(event, cudaEventDestroy);
+  }
 }
 
-void wait_for_computing(int index) {
-  const std::lock_guard lock(queues().mutex);
-  wait_for_all_but(index, queues().carriers);
+bool ComputingSoFar::done() const {
+  return std::ranges::all_of(
+      events_, [](const auto& event) { return cudaEventQuery(event.get()) == cudaSuccess; });
 }
 
 void carry_messages(const CudaQueue& queue) {

@@ -281,6 +281,7 @@ TEST(NcclTransport, FreeingMemoryWaitsForNoMessage) {
     const Message ahead{0, {}, in};
     Communicator::Pending pending = c.post(stream, {}, {&ahead, 1}, PostOrder::kPair);
     const void* freed = ramp_on(stream, 4, 1).view().data;
+    stream.sync();
     const Tensor out = ramp_on(stream, 4, 2);
     EXPECT_EQ(out.view().data, freed) << "the next of its size takes it";
     c.send(stream, 0, {}, out);
