@@ -20,8 +20,9 @@
 
 namespace weft {
 
-// One end of a message; `view` is contiguous, of the host or of the stream's device, and stays
-// untouched until the wait. Empty views are messages of 0 bytes: neither sent nor counted.
+// One end of a message; `view` is contiguous, of the host or of the stream's device as the other
+// end's is, and stays untouched until the wait. Empty views are messages of 0 bytes: neither sent
+// nor counted.
 struct Message {
   int peer = 0;  // rank in this group
   Tag tag{};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "apps/verify/verify_run.h"
 #include "engine/language/language.h"
@@ -27,12 +28,15 @@ Tensor on_root(Stream& stream, const RankPlacement& placement, int stage, int in
   const int source = placement.rank_of(stage, 0);
   Tensor whole;
   if (placement.root()) whole = Tensor(DType::kF32, shape);
+  std::optional<HostCopy> sent;
+  if (source == placement.rank()) sent.emplace(stream, own);
+  Stream host = host_stream(stream);
   if (placement.alone())
-    copy(stream, own, whole);
+    copy(host, *sent, whole);
   else
     placement.communicator().gather_v(
-        stream, {.kind = Payload::kControl, .topic = Topic::kCheck, .hop = index},
-        source == placement.rank() ? own : TensorView(),
+        host, {.kind = Payload::kControl, .topic = Topic::kCheck, .hop = index},
+        sent ? sent->view() : TensorView(),
         [&](int rank) { return rank == source ? whole.view() : TensorView(); });
   return whole;
 }

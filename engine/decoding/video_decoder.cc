@@ -231,8 +231,10 @@ void VideoDecoder::deliver(const TensorView& own) {
   if (settings_.on_chunk) settings_.on_chunk(done, pictures_);
 }
 
+// Delivers what came from others where this rank adds nothing to it. Pictures that are joined in
+// f32 are shown here, and hand_over() delivers them.
 void VideoDecoder::collect() {
-  if (band_.size() > 0) return;
+  if (band_.size() > 0 || settings_.float_frames) return;
   while (!arrivals_.empty()) deliver({});
 }
 
