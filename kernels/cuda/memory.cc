@@ -109,16 +109,18 @@ struct GivenBack {
   std::multimap<size_t, GivenBlock> blocks;
 };
 GivenBack& given_back(int index) {
-  static std::array<GivenBack, 128> all;
-  return all[index];
+  static auto* all = new std::array<GivenBack, 128>;  // static tensors outlive what is not leaked
+  return (*all)[index];
+}
+
+void free_block(int index, void* data, size_t bytes) {
+  cudaFree(data);
+  counter(index).live -= rounded(bytes, kAlign);
 }
 
 void free_blocks(int index) {
   GivenBack& back = given_back(index);
-  for (const auto& [bytes, block] : back.blocks) {
-    cudaFree(block.data);
-    counter(index).live -= rounded(bytes, kAlign);
-  }
+  for (const auto& [bytes, block] : back.blocks) free_block(index, block.data, bytes);
   back.blocks.clear();
 }
 
@@ -173,10 +175,12 @@ void device_free(Device device, void* data, size_t bytes) {
   cudaGetDevice(&before);
   cudaSetDevice(device.index);
   GivenBack& back = given_back(device.index);
-  {
-    const std::lock_guard lock(back.mutex);
+  const std::lock_guard lock(back.mutex);
+  if (messages_wait(device.index)) {
     back.blocks.emplace(bytes, GivenBlock{data, ComputingSoFar(device.index)});
-    if (!messages_wait(device.index)) free_blocks(device.index);
+  } else {
+    free_block(device.index, data, bytes);
+    free_blocks(device.index);
   }
   cudaSetDevice(before);
 }

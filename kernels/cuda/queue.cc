@@ -127,10 +127,17 @@ void* CudaQueue::scratch(size_t bytes) {
 
 namespace {
 
+// False too after a fault of the device, when memory is freed all the same.
 bool is_recorded(const CudaQueue& queue) {
   cudaStreamCaptureStatus recording = cudaStreamCaptureStatusNone;
-  WEFT_CUDA_CHECK(cudaStreamIsCapturing(queue.stream(), &recording));
+  cudaStreamIsCapturing(queue.stream(), &recording);
   return recording != cudaStreamCaptureStatusNone;
+}
+
+// True where a query says that work is left; the runtime keeps that as its last error.
+bool is_not_ready(cudaError_t query) {
+  if (query == cudaErrorNotReady) cudaGetLastError();
+  return query == cudaErrorNotReady;
 }
 
 }  // namespace
@@ -157,8 +164,8 @@ ComputingSoFar::ComputingSoFar(int index) {
 }
 
 bool ComputingSoFar::done() const {
-  return std::ranges::all_of(
-      events_, [](const auto& event) { return cudaEventQuery(event.get()) == cudaSuccess; });
+  return std::ranges::none_of(
+      events_, [](const auto& event) { return is_not_ready(cudaEventQuery(event.get())); });
 }
 
 void carry_messages(const CudaQueue& queue) {
@@ -170,7 +177,7 @@ bool messages_wait(int index) {
   const std::lock_guard lock(queues().mutex);
   return std::ranges::any_of(queues().carriers, [&](const CudaQueue* queue) {
     return queue->index() == index && !is_recorded(*queue) &&
-           cudaStreamQuery(queue->stream()) == cudaErrorNotReady;
+           is_not_ready(cudaStreamQuery(queue->stream()));
   });
 }
 
