@@ -38,7 +38,7 @@ foreach(folder ${weft_libraries})
   install(TARGETS weft_${folder} EXPORT weft ARCHIVE COMPONENT development)
   install(DIRECTORY ${folder} DESTINATION ${weft_headers} COMPONENT development FILES_MATCHING PATTERN "*.h"
     PATTERN cpu EXCLUDE PATTERN cuda EXCLUDE PATTERN "pocket*" EXCLUDE PATTERN templates EXCLUDE
-    PATTERN ffmpeg.h EXCLUDE PATTERN input_media.h EXCLUDE PATTERN output_media.h EXCLUDE PATTERN nccl*.h EXCLUDE PATTERN ucx_api.h EXCLUDE)  # need the headers of other libraries
+    PATTERN ffmpeg.h EXCLUDE PATTERN input_media.h EXCLUDE PATTERN output_media.h EXCLUDE PATTERN ucx_api.h EXCLUDE)  # need the headers of other libraries
 endforeach()
 install(CODE [[
   if(CMAKE_INSTALL_DO_STRIP)  # CMake strips programs alone
