@@ -6,6 +6,17 @@
 
 namespace weft {
 
+namespace {
+
+// The communicator of some ranks of a replica.
+Communicator group_of(const Communicator& replica, const std::vector<int>& ranks, int id) {
+  std::vector<int> world;
+  for (const int rank : ranks) world.push_back(replica.world_rank(rank));
+  return replica.group(std::move(world), id);
+}
+
+}  // namespace
+
 RankPlacement::RankPlacement() = default;
 
 RankPlacement::RankPlacement(const Layout& layout, int rank) : RankPlacement() {
@@ -43,9 +54,7 @@ RankPlacement RankPlacement::encoding_on_root() const {
 }
 
 Communicator RankPlacement::group(const std::vector<int>& ranks, int id) const {
-  std::vector<int> world;
-  for (int rank : ranks) world.push_back(communicator_->world_rank(rank));
-  Communicator group = communicator_->group(std::move(world), id);
+  Communicator group = group_of(*communicator_, ranks, id);
   group.open_exchanges();
   return group;
 }
@@ -137,10 +146,7 @@ void RankPlacement::share(Stream& stream, int group, const std::function<bool(in
   std::vector<int> members{0};
   for (int rank = 1; rank < ranks(); ++rank)
     if (takes(rank)) members.push_back(rank);
-  if (members.size() < 2) return;
-  std::vector<int> world;
-  for (const int member : members) world.push_back(communicator_->world_rank(member));
-  communicator_->group(std::move(world), group).broadcast(stream, tag, view, 0);
+  if (members.size() > 1) group_of(*communicator_, members, group).broadcast(stream, tag, view, 0);
 }
 
 void RankPlacement::share_with_encoders(Stream& stream, const EncoderTraits& traits, const Tag& tag,

@@ -1,5 +1,5 @@
 #pragma once
-// Share: gives every process of a job the first one's text (an address, an NCCL id) before they can
+// Share: gives every process of a job the first one's text (an address) before they can
 // send each other messages. Every rank calls it, in the same order.
 #include <functional>
 #include <string>

@@ -141,7 +141,7 @@ TEST_F(LayoutAuto, ChoosesTheRanksOfTheTextEncoderAndTheVae) {
   EXPECT_TRUE(ends_with(free, ",text_ranks=1,vae_ranks=1")) << free["layout"];
   EXPECT_TRUE(ends_with(given, ",text_ranks=4,vae_ranks=2")) << given["layout"];
   EXPECT_LT(free["seconds"], given["seconds"]);
-  // Where one split of the tokens is legal, these ranks are still open.
+  // These ranks are still open where one split of the tokens is legal.
   const std::string patches =
       "plan --json --model models/pocket --steps 9 --dtype f32 --ranks 11 --guidance-scale 1 -p x "
       "--method pcpp:patches=11,warmup=1";

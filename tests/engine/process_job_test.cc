@@ -82,7 +82,7 @@ std::vector<std::string> delay_faults(const Setup& setup, const std::vector<Layo
   return faults;
 }
 
-// Where ranks have GPUs, no host waits for a message, and a run without graphs has the same video.
+// No host of a rank with a GPU waits for a message, and a run without graphs has the same video.
 std::vector<std::string> enqueue_faults(Communicator& world, const Setup& setup,
                                         const Layout& layout, const Outcome& outcome) {
   GeneratorOptions options = setup.options(DType::kF32, world.rank());

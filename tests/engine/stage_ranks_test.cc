@@ -83,7 +83,7 @@ TEST(StageRanks, AHugeDecoderIsSplitAndATinyOneIsNot) {
   }
 }
 
-// Where computing takes no time, the fewest messages win: the branches of guidance on two ranks
+// The fewest messages win where computing takes no time: the branches of guidance on two ranks
 // meet once in a step, and the other splits in every block.
 TEST(StageRanks, AFastCardOnASlowLinkSplitsGuidanceFirst) {
   const PlannedJob fast = free_job(kSlow);
