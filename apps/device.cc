@@ -11,7 +11,6 @@
 #include "kernels/ops.h"
 #include "kernels/transfer.h"
 #include "parallel/bootstrap/addresses.h"
-#include "parallel/transport/local.h"
 #include "parallel/transport/nccl.h"
 
 namespace weft {
@@ -180,86 +179,6 @@ Ranks ranks_of(const Flags& flags) {
   return ranks;
 }
 
-void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work,
-              const Link* link) {
-  const auto linked = [&](const std::shared_ptr<Transport>& transport) {
-    return link ? make_link(transport, *link) : transport;
-  };
-  if (!ranks.processes) {
-    std::vector<std::shared_ptr<Transport>> transports = make_local_transports(ranks.count);
-    for (std::shared_ptr<Transport>& transport : transports) transport = linked(transport);
-    run_ranks(transports, work);
-    return;
-  }
-  Communicator world(linked(ranks.transport));
-  try {
-    work(world);
-  } catch (const std::exception& error) {
-    const auto* known = dynamic_cast<const Error*>(&error);
-    if (known && known->kind() == ErrorKind::kStopped) throw;  // all ranks stop, by agreement
-    world.abort("rank " + std::to_string(world.rank()) + " failed: " + error.what());
-    throw;
-  }
-}
-
-uint64_t broadcast_from_root(const Ranks& ranks, uint64_t value) {
-  if (!ranks.processes) return value;
-  on_ranks(ranks, [&](Communicator& world) {
-    Stream stream = Stream::cpu(1);
-    world.broadcast(stream, {}, TensorView(&value, DType::kI64, {1}), 0);
-  });
-  return value;
-}
-
-std::vector<std::string> agreed_texts(const Ranks& ranks,
-                                      const std::function<std::vector<std::string>()>& make) {
-  if (!ranks.processes) return make();
-  std::vector<std::string> texts;
-  int64_t failed = -1;  // an ErrorKind; its message is then the only text
-  on_ranks(ranks, [&](Communicator& world) {
-    Stream stream = Stream::cpu(1);
-    if (world.rank() == 0) {
-      try {
-        texts = make();
-      } catch (const Error& error) {
-        failed = static_cast<int64_t>(error.kind());
-        texts = {error.what()};
-      }
-    }
-    std::array<int64_t, 2> about{failed, static_cast<int64_t>(texts.size())};
-    world.broadcast(stream, {}, TensorView(about.data(), DType::kI64, {2}), 0);
-    failed = about[0];
-    texts.resize(about[1]);
-    for (std::string& text : texts) {
-      int64_t size = static_cast<int64_t>(text.size());
-      world.broadcast(stream, {}, TensorView(&size, DType::kI64, {1}), 0);
-      text.resize(size);
-      if (size > 0) world.broadcast(stream, {}, TensorView(text.data(), DType::kU8, {size}), 0);
-    }
-  });
-  if (failed >= 0) throw AgreedError(static_cast<ErrorKind>(failed), texts.front());
-  return texts;
-}
-
-std::vector<std::string> gathered_texts(const Ranks& ranks, const std::string& own) {
-  if (!ranks.processes) return {own};
-  std::vector<std::string> texts(ranks.count);
-  on_ranks(ranks, [&](Communicator& world) {
-    Stream stream = Stream::cpu(1);
-    std::vector<int64_t> sizes(ranks.count);
-    std::vector<TensorView> views;
-    sizes[world.rank()] = static_cast<int64_t>(own.size());
-    for (int64_t& size : sizes) views.push_back({&size, DType::kI64, {1}});
-    world.all_gather_v(stream, {.topic = Topic::kCheck}, views[world.rank()], views);
-    for (int rank = 0; rank < ranks.count; ++rank) {
-      texts[rank] = rank == world.rank() ? own : std::string(sizes[rank], '\0');
-      views[rank] = {texts[rank].data(), DType::kU8, {sizes[rank]}};
-    }
-    world.all_gather_v(stream, {.topic = Topic::kCheck, .hop = 1}, views[world.rank()], views);
-  });
-  return texts;
-}
-
 ThreadCount thread_count(const Flags& flags, const Ranks& ranks) {
   if (const auto given = flags.integer("threads"))
     return {static_cast<int>(*given), flags.label("threads")};
@@ -297,12 +216,6 @@ namespace {
 int cuda_devices_here() { return cuda_versions().empty() ? 0 : cuda_device_count(); }
 }  // namespace
 
-std::string PlannedDevice::description() const {
-  return traits.name + (named  ? " (by its name)"
-                        : here ? ", " + to_string(*here)
-                               : " (assumed: no such device is here)");
-}
-
 std::optional<PlannedDevice> planned_device(const Flags& flags) {
   if (!wants_cuda(flags)) return {};
   if (const std::string name = flags.text("device-name"); !name.empty()) {
@@ -327,6 +240,32 @@ int planned_ranks_per_device(const Flags& flags, int ranks) {
   if (cuda_index(flags) >= 0) return ranks;
   const int count = flags.text("device-name").empty() ? cuda_devices_here() : 0;
   return count > 0 ? (ranks + count - 1) / count : 1;
+}
+
+GivenRates given_rates(const Flags& flags) {
+  return {.gflops = flags.real("device-gflops"),
+          .gbs = flags.real("device-gbs"),
+          .host_gbs = flags.real("device-host-gbs"),
+          .link_gbit = flags.real("link-gbit"),
+          .link_ms = flags.real("link-ms")};
+}
+
+RankMachine rank_machine(const Flags& flags, const Ranks& ranks) {
+  RankMachine machine{
+      .ranks = ranks, .planned = planned_device(flags), .given = given_rates(flags)};
+  machine.options.dtype = compute_dtype(flags);
+  machine.options.vae_dtype = vae_dtype(flags);
+  machine.options.weights = weight_format(flags);
+  if (wants_cuda(flags)) machine.options.attention = attention_format(flags);
+  machine.options.threads = threads_per_rank(flags, ranks);
+  machine.options.resident_blocks = static_cast<int>(flags.integer("resident-layers").value_or(0));
+  machine.streams_weights = machine.options.resident_blocks > 0 || flags.text("mode") == "memory";
+  if (!machine.planned) return machine;
+  machine.planned_ranks_per_device = planned_ranks_per_device(flags, ranks.count);
+  if (machine.planned->here)
+    for (int rank = 0; rank < ranks.count; ++rank)
+      machine.devices.push_back(device_of(flags, ranks, rank));
+  return machine;
 }
 
 std::string device_description(Device device) {

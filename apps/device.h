@@ -8,56 +8,19 @@
 #include <vector>
 
 #include "apps/command_line/flags.h"
-#include "apps/device_choice.h"
-#include "engine/planning/known_devices.h"
+#include "engine/parts/ranks.h"
+#include "engine/planning/machine.h"
 #include "kernels/attention.h"
 #include "kernels/check.h"
 #include "parallel/bootstrap/cpu_share.h"
 #include "parallel/communicator.h"
-#include "parallel/transport/link.h"
 
 namespace weft {
 
-// The ranks of a job: the processes that a launcher started, else --ranks threads of this process.
-struct Ranks {
-  int count = 1;
-  bool processes = false;
-  int on_this_host = 1;
-  int first = 0;  // the world rank of this process, or of its first thread
-  // Processes with --device cuda: what every rank sees. Empty for threads, which see the same.
-  std::vector<VisibleDevices> visible{};
-  // Processes: the CPUs of this one, with the number of processes that share them. Empty for
-  // threads, which share those of their process.
-  std::vector<CpuPool> cpus{};
-  bool mpi = false;                        // the processes are started by mpirun or srun
-  std::shared_ptr<Transport> transport{};  // of processes
-  bool speaks = true;                      // this process prints results
-  std::string description = "one rank";    // the number of ranks and their launcher
-
-  bool alone() const { return count == 1; }
-};
+// The processes that a launcher started, else --ranks threads of this process.
 // Error(kUsage) where --ranks or --transport contradicts the launcher, and where the build lacks
 // what connects its processes.
 Ranks ranks_of(const Flags& flags);
-
-// Runs work(world) as every rank of this process, over slow links where one is given. An error of
-// one rank ends all of them.
-void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work,
-              const Link* link = nullptr);
-
-// Returns the first rank's value in every process.
-uint64_t broadcast_from_root(const Ranks& ranks, uint64_t value);
-// An Error that every process of a job throws, so that all of them end and one of them tells it.
-class AgreedError : public Error {
- public:
-  using Error::Error;
-};
-// Calls `make` in the first process and returns its texts, or throws its Error, in every process.
-std::vector<std::string> agreed_texts(const Ranks& ranks,
-                                      const std::function<std::vector<std::string>()>& make);
-
-// Returns the texts of all processes, by their rank, in every process.
-std::vector<std::string> gathered_texts(const Ranks& ranks, const std::string& own);
 
 // The threads of each rank: --threads, or its share of the CPUs that the job was given.
 ThreadCount thread_count(const Flags& flags, const Ranks& ranks = {});
@@ -75,19 +38,15 @@ std::string device_description(Device device);
 // A stream on device_of(), with the threads of one rank and --deterministic.
 Stream stream_of(const Flags& flags, const Ops* ops = nullptr);
 
-// The device that a plan is made for: that of --device-name, else the one that --device names where
-// it is present, else an H200; nullopt for a CPU.
-struct PlannedDevice {
-  DeviceTraits traits;
-  const KnownDevice* rates;  // of the same name where it is known, else an H200's
-  std::optional<Device> here;
-  bool named = false;  // by --device-name
-
-  std::string description() const;  // "NVIDIA H200 (assumed: no such device is here)"
-};
+// The device of --device-name, else the one that --device names where it is present, else an H200;
+// nullopt for a CPU.
 std::optional<PlannedDevice> planned_device(const Flags& flags);
 // The largest number of `ranks` that share such a device.
 int planned_ranks_per_device(const Flags& flags, int ranks);
+// --device-gflops, --device-gbs, --device-host-gbs, --link-gbit and --link-ms.
+GivenRates given_rates(const Flags& flags);
+// The devices of the ranks, which must outlive it, for measurements and simulations.
+RankMachine rank_machine(const Flags& flags, const Ranks& ranks);
 
 // --weights. Error(kUsage) for int8 where the CPU has no fast 8-bit multiplication, for fp8 on a
 // CPU, and for file on a GPU.

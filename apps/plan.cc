@@ -8,11 +8,12 @@
 #include "apps/device.h"
 #include "apps/generate/request_flags.h"
 #include "apps/inspect/memory.h"
-#include "apps/layout_choice.h"
 #include "apps/model_folder.h"
 #include "apps/plan_queue.h"
 #include "apps/stream/plan_stream.h"
 #include "engine/job/speech_chunks.h"
+#include "engine/planning/calibrate.h"
+#include "engine/planning/machine.h"
 #include "io/atomic_file.h"
 #include "io/json.h"
 #include "parallel/schedule/plan_check.h"
@@ -263,8 +264,8 @@ int run_plan(const Flags& flags) {
   if (!svg.empty() && text.starts_with("all"))
     throw Error(ErrorKind::kUsage, flags.label("svg") + " draws one layout, but " +
                                        flags.label("layout") + " is all; legal: one layout");
-  const SimulatedMachine machine =
-      simulated_machine(flags, ranks, measured_ranks(flags, ranks, *model), *model);
+  const RankMachine here = rank_machine(flags, ranks);
+  const SimulatedMachine machine = simulated_machine(here, measured_ranks(here, *model), *model);
   const GeneratorOptions options = planning_options(flags, ranks.count, machine.planned);
   const Generator generator(model, options);
   take_facts(given.spec, given.label);

@@ -7,10 +7,10 @@
 #include "apps/bench/bench_limits.h"
 #include "apps/bench/benches.h"
 #include "apps/device.h"
-#include "apps/generate/offload_report.h"
 #include "apps/scratch_folder.h"
 #include "engine/latents/finite_watch.h"
 #include "engine/memory/memory_plan.h"
+#include "engine/planning/upload_forecast.h"
 #include "io/json.h"
 #include "kernels/copy.h"
 #include "kernels/cuda/device.h"
@@ -430,7 +430,8 @@ int bench_from_file(const Flags& flags, const NamedTransformer& named, const Tra
     from_disk.time(stream, *model, forward);
   }
   const UploadForecast forecast =
-      read_forecast(flags, static_cast<int64_t>(model->streamed_bytes()), described, file, how);
+      read_forecast(flags.real("device-host-gbs"), static_cast<int64_t>(model->streamed_bytes()),
+                    described, file, how);
   const Json object{{"bench", "dit"},
                     {"config", named.name},
                     {"blocks", described.traits().blocks},
@@ -514,7 +515,8 @@ int bench_dit(const Flags& flags, DType dtype, int repeat, const StoredWeights& 
   MachineLimits limits(bare, dtype, {{tokens, d, d, 6}, {tokens, d, ffn, 1}, {tokens, ffn, d, 1}});
   Timed timed;
   timed.streaming.bytes_per_forward = static_cast<int64_t>(model->streamed_bytes());
-  timed.forecast = upload_forecast(flags, timed.streaming.bytes_per_forward, &bare);
+  timed.forecast =
+      upload_forecast(flags.real("device-host-gbs"), timed.streaming.bytes_per_forward, &bare);
   time_forwards(stream, *model, forward, limits, repeat, timed);
   object["arena_bytes"] = arena.high_water();
   if (resident > 0) object["resident"] = resident;

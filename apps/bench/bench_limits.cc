@@ -120,19 +120,6 @@ void forget_pages(const TensorFile& weights) {
   }
 }
 
-double upload_rate(Stream& stream) {
-  constexpr int64_t kBytes = int64_t{64} << 20;
-  const PinnedMemory from(kBytes);
-  const Tensor to(DType::kU8, {kBytes}, stream.device());
-  std::vector<double> seconds;
-  for (int i = 0; i < 5; ++i)
-    seconds.push_back(seconds_of([&] {
-      copy(stream, TensorView(from.data(), DType::kU8, {kBytes}), to);
-      stream.sync();
-    }));
-  return static_cast<double>(kBytes) / median(seconds);
-}
-
 MachineLimits::MachineLimits(Stream& stream, DType dtype, const std::vector<GemmShape>& shapes)
     : stream_(stream),
       from_(DType::kU8, {copy_bytes(stream)}, stream.device()),

@@ -42,10 +42,6 @@ uint64_t process_bytes(const char* key);
 // Resets VmHWM, the peak of resident memory.
 void reset_peak();
 
-// Measures bytes per second from pinned memory to the stream's device. Weights that are copied from
-// the host are compared with it.
-double upload_rate(Stream& stream);
-
 // Drops the pages of a model's files from the system's cache, so that they are read from the disk:
 // a model larger than memory finds nothing of itself there.
 void forget_pages(const TensorFile& weights);

@@ -27,6 +27,7 @@
 #include "apps/model_folder.h"
 #include "apps/scratch_folder.h"
 #include "engine/parts/components.h"
+#include "engine/planning/calibrate.h"
 #include "io/json.h"
 #include "kernels/transfer.h"
 #include "models/random_weights/random_weights.h"

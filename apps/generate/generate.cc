@@ -12,6 +12,7 @@
 #include "apps/generate/progress.h"
 #include "apps/generate/resume.h"
 #include "apps/inspect/memory.h"
+#include "engine/planning/calibrate.h"
 #include "io/json.h"
 #include "io/text/utf8.h"
 #include "io/writable.h"

@@ -50,13 +50,13 @@ UploadForecast upload_of(const Flags& flags, const GeneratorOptions& options,
   const auto bytes = static_cast<int64_t>(*most);
   if (plan.parts.streams_from_file) {
     const auto expert = most - streamed.begin();
-    return read_forecast(flags, bytes, model.directory.expert(static_cast<int>(expert)),
-                         *model.expert_files[expert],
-                         {.dtype = options.dtype, .weights = options.weights});
+    return read_forecast(
+        flags.real("device-host-gbs"), bytes, model.directory.expert(static_cast<int>(expert)),
+        *model.expert_files[expert], {.dtype = options.dtype, .weights = options.weights});
   }
-  if (!plan.fits()) return upload_forecast(flags, bytes, nullptr);
+  if (!plan.fits()) return upload_forecast(flags.real("device-host-gbs"), bytes, nullptr);
   Stream stream = stream_on(options.device);
-  return upload_forecast(flags, bytes, &stream);
+  return upload_forecast(flags.real("device-host-gbs"), bytes, &stream);
 }
 
 // The sound of a movie. Where the first pictures of a video are not shown, it begins with what is
@@ -299,11 +299,11 @@ Layout JobRunner::layout_for(const Drawing& first, const LayoutLimits& limits) {
 
 std::string JobRunner::simulated_layout(const Drawing& first, const LayoutLimits& limits,
                                         std::span<const Layout> layouts) {
-  if (!measured_) measured_ = measured_ranks(flags_, ranks_, *model_);
+  const RankMachine here = rank_machine(flags_, ranks_);
+  if (!measured_) measured_ = measured_ranks(here, *model_);
   return agreed_texts(ranks_,
                       [&]() -> std::vector<std::string> {
-                        if (!machine_)
-                          machine_ = simulated_machine(flags_, ranks_, *measured_, *model_);
+                        if (!machine_) machine_ = simulated_machine(here, *measured_, *model_);
                         PlannedJob job = planned_job(generator_, planned_options(),
                                                      first.spec.request, *machine_);
                         job.requests = limits.requests;

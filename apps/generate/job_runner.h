@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "apps/device.h"
-#include "apps/generate/offload_report.h"
 #include "apps/generate/profile.h"
 #include "apps/generate/request_flags.h"
 #include "apps/generate/sidecar.h"
 #include "apps/generate/stop.h"
-#include "apps/layout_choice.h"
 #include "engine/generation/generator.h"
+#include "engine/planning/machine.h"
+#include "engine/planning/upload_forecast.h"
 #include "io/json.h"
 
 namespace weft {

@@ -10,7 +10,7 @@
 #include "apps/serve/listen_flags.h"
 #include "apps/serve/page_routes.h"
 #include "apps/stream/stream_flags.h"
-#include "apps/stream/stream_split.h"
+#include "engine/session/stream_split.h"
 
 namespace weft {
 namespace {
@@ -85,7 +85,7 @@ class LiveServer {
  private:
   // Loads the weights and draws the loops that faces begin with.
   void warm_up() {
-    StreamSplit split = choose_split(flags_, stream_);
+    StreamSplit split = choose_split(Pace::kLive, stream_);
     engine_ = std::move(split.engine);
     if (!split.forecast) engine_->warm_up(stream_.caption);
     SessionConfig session = session_config(flags_, *engine_);

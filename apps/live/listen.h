@@ -1,7 +1,7 @@
 #pragma once
 // weft stream --listen: faces for clients over WebSocket.
 #include "apps/command_line/flags.h"
-#include "apps/stream/stream_split.h"
+#include "engine/session/stream_split.h"
 
 namespace weft {
 

@@ -4,9 +4,9 @@
 #include <cstdio>
 
 #include "apps/command_line/placement.h"
-#include "apps/layout_choice.h"
 #include "apps/stream/stream_flags.h"
 #include "apps/stream/stream_report.h"
+#include "engine/planning/machine.h"
 
 namespace weft {
 namespace {
@@ -53,8 +53,8 @@ int plan_stream(const Flags& flags, const std::shared_ptr<const OpenModel>& mode
   PlannedStream stream{.model = model, .settings = stream_settings(flags, ranks, *model)};
   stream.caption = stream_caption(*model->directory.defaults.stream, {}, {});
   stream.ranks = ranks.count;
-  const SimulatedMachine machine =
-      simulated_machine(flags, ranks, measured_ranks(flags, ranks, *model), *model);
+  const RankMachine here = rank_machine(flags, ranks);
+  const SimulatedMachine machine = simulated_machine(here, measured_ranks(here, *model), *model);
   if (machine.planned) stream.settings.planned = machine.planned->traits;
   stream.settings.memory_limits = {memory_limit(flags, machine)};
   const auto simulated = [&](const StreamSettings& how) {

@@ -14,7 +14,7 @@
 #include "apps/stream/sound_input.h"
 #include "apps/stream/stream_flags.h"
 #include "apps/stream/stream_report.h"
-#include "apps/stream/stream_split.h"
+#include "engine/session/stream_split.h"
 #include "io/json.h"
 #include "io/sound/movie.h"
 
@@ -82,7 +82,10 @@ class Streaming {
 
   int run() {
     std::unique_ptr<SoundSource> sound = sound_of(flags_);
-    const StreamSplit split = choose_split(flags_, stream_);
+    const StreamSplit split = choose_split(flags_.on("live")      ? Pace::kLive
+                                           : flags_.on("dry-run") ? Pace::kMeasured
+                                                                  : Pace::kAny,
+                                           stream_);
     StreamEngine& engine = *split.engine;
     if (flags_.on("dry-run") && flags_.on("json")) {
       std::printf("%s\n", to_json(split).dump().c_str());

@@ -7,8 +7,8 @@
 #include "apps/command_line/printable.h"
 #include "apps/generate/progress.h"
 #include "apps/generate/request_flags.h"
-#include "apps/layout_choice.h"
 #include "apps/model_folder.h"
+#include "engine/planning/machine.h"
 #include "io/nearest.h"
 
 namespace weft {

@@ -7,8 +7,8 @@
 #include "apps/command_line/flags.h"
 #include "apps/device.h"
 #include "apps/live/face/session.h"
-#include "apps/stream/stream_split.h"
 #include "engine/session/stream_engine.h"
+#include "engine/session/stream_split.h"
 
 namespace weft {
 

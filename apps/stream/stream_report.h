@@ -5,7 +5,7 @@
 #include <string>
 
 #include "apps/live/face/session.h"
-#include "apps/stream/stream_split.h"
+#include "engine/session/stream_split.h"
 #include "io/json.h"
 
 namespace weft {

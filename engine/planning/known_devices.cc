@@ -83,4 +83,10 @@ const KnownDevice* find_known_device(const std::string& name) {
 
 std::string known_device_names() { return listed(kKnownDevices, &KnownDevice::name); }
 
+std::string PlannedDevice::description() const {
+  return traits.name + (named  ? " (by its name)"
+                        : here ? ", " + to_string(*here)
+                               : " (assumed: no such device is here)");
+}
+
 }  // namespace weft

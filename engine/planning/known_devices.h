@@ -1,5 +1,6 @@
 #pragma once
 // GPUs that plans know by name: what they hold, and the rates that kernels reach on them.
+#include <optional>
 #include <string>
 
 #include "kernels/device_plan.h"
@@ -34,5 +35,15 @@ const KnownDevice& assumed_device();
 const KnownDevice* find_known_device(const std::string& name);
 // "H100 SXM, H100 PCIe, ..."
 std::string known_device_names();
+
+// The device that a plan is made for.
+struct PlannedDevice {
+  DeviceTraits traits;
+  const KnownDevice* rates;  // of the same name where it is known, else an H200's
+  std::optional<Device> here;
+  bool named = false;  // by its user; else it is assumed where it is not here
+
+  std::string description() const;  // "NVIDIA H200 (assumed: no such device is here)"
+};
 
 }  // namespace weft

@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "apps/calibrate.h"
 #include "apps/device.h"
+#include "engine/planning/calibrate.h"
 #include "engine/planning/forecast.h"
 #include "models/registry.h"
 #include "parallel/transport/local.h"

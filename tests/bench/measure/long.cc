@@ -8,10 +8,10 @@
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "apps/inspect/memory.h"
-#include "apps/layout_choice.h"
 #include "apps/model_folder.h"
 #include "engine/generation/generator.h"
 #include "engine/job/job_spec.h"
+#include "engine/planning/machine.h"
 #include "io/media/frame_metrics.h"
 #include "tests/bench/measure/cases.h"
 #include "tests/bench/measure/drawn_video.h"
@@ -138,7 +138,7 @@ class LongBench {
  public:
   LongBench(const Flags& flags, DType dtype)
       : flags_(flags),
-        link_(link_of(flags)),
+        link_(given_rates(flags).link()),
         model_(std::make_shared<OpenModel>(flags.given("model") ? model_folder(flags)
                                                                 : find_model("pocket"))) {
     options_.dtype = dtype;

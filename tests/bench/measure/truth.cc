@@ -9,8 +9,8 @@
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "apps/generate/request_flags.h"
-#include "apps/layout_choice.h"
 #include "apps/model_folder.h"
+#include "engine/planning/machine.h"
 #include "io/media/frame_metrics.h"
 #include "tests/bench/measure/cases.h"
 #include "tests/bench/measure/drawn_video.h"
@@ -282,7 +282,7 @@ void print_truth(const TruthRow& row, double alone_s) {
 
 int measure_case(const Flags& flags, DType dtype, int clips) {
   const TruthBench bench(flags, dtype, clips);
-  Link slow = link_of(flags);
+  Link slow = given_rates(flags).link();
   if (!flags.given("link-gbit") && !flags.given("link-ms")) slow = {10e-3, 1e9 / 8};
   std::vector<TruthRow> rows;
   for (const MeasuredCase& one :
@@ -348,7 +348,7 @@ void print_truth(const MeasuredCase& one, const NamedLink& link, const Forecast&
 int simulate_cases(const Flags& flags) {
   Ranks ranks{.count = kSimulatedRanks, .on_this_host = kSimulatedRanks};
   const auto model = std::make_shared<const OpenModel>(model_folder(flags));
-  const SimulatedMachine machine = simulated_machine(flags, ranks, {}, *model);
+  const SimulatedMachine machine = simulated_machine(rank_machine(flags, ranks), {}, *model);
   const GeneratorOptions options = planning_options(flags, ranks.count, machine.planned);
   const Generator generator(model, options);
   Request asked = sizes_of(flags);

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "apps/command_line/flags.h"
 #include "engine/memory/memory_plan.h"
 #include "engine/session/stream_measure.h"
 
@@ -47,9 +46,13 @@ struct StreamSplit {
   std::vector<MemoryPlan> memory;          // of the devices
 };
 
+// A stream that is drawn as fast as it can be, one whose speed is asked for, and a live one, whose
+// pictures are due at their time.
+enum class Pace : uint8_t { kAny, kMeasured, kLive };
+
 // The engine of a stream. A split that is left open is chosen by forecasts from what a segment
-// takes on one rank here. Under --live and --dry-run the speed is always measured; a live stream
-// that cannot keep up is an Error(kUsage) that offers fewer steps and smaller sizes.
-StreamSplit choose_split(const Flags& flags, const PlannedStream& stream);
+// takes on one rank here. A live stream that cannot keep up is an Error(kUsage) that offers fewer
+// steps and smaller sizes.
+StreamSplit choose_split(Pace pace, const PlannedStream& stream);
 
 }  // namespace weft

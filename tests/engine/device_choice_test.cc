@@ -1,5 +1,5 @@
 // Tests which GPU each rank takes and how many ranks share it, for the ways launchers place ranks.
-#include "apps/device_choice.h"
+#include "engine/parts/device_choice.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
-#include "apps/device_choice.h"
+#include "engine/parts/device_choice.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <map>
 
-#include "apps/command_line/flags.h"
+#include "io/legal.h"
 #include "kernels/check.h"
 
 namespace weft {

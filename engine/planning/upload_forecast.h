@@ -1,9 +1,9 @@
 #pragma once
 // The cost of weights that every forward copies to a device, or on a CPU reads from their file:
 // predicted from the link to the host or from the disk's rate, and measured by the job.
+#include <optional>
 #include <string>
 
-#include "apps/command_line/flags.h"
 #include "io/json.h"
 #include "kernels/stream.h"
 #include "models/transformer.h"
@@ -27,13 +27,14 @@ struct UploadForecast {
     return bytes_per_s > 0 ? static_cast<double>(bytes_per_forward) / bytes_per_s : 0;
   }
 };
-// Predicts with the rate of --device-host-gbs, else with the rate measured on `device` (which takes
-// some milliseconds), else with the assumed rate.
-UploadForecast upload_forecast(const Flags& flags, int64_t bytes_per_forward, Stream* device);
-// The same for a CPU, which reads the blocks of `model` from `file`: with the rate of
-// --device-host-gbs, else with the rate at which the disk gives the file's bytes, measured on a
-// part of it that is not in memory. `how` tells how many bytes of weights those are.
-UploadForecast read_forecast(const Flags& flags, int64_t bytes_per_forward,
+// Predicts with the given rate in GB/s, else with the rate measured on `device` (which takes some
+// milliseconds), else with the assumed rate.
+UploadForecast upload_forecast(std::optional<double> given_gbs, int64_t bytes_per_forward,
+                               Stream* device);
+// The same for a CPU, which reads the blocks of `model` from `file`: with the given rate, else with
+// the rate at which the disk gives the file's bytes, measured on a part of it that is not in
+// memory. `how` tells how many bytes of weights those are.
+UploadForecast read_forecast(std::optional<double> given_gbs, int64_t bytes_per_forward,
                              const TransformerModel& model, const TensorFile& file,
                              const TransformerLoad& how);
 

@@ -1,4 +1,4 @@
-#include "apps/calibrate.h"
+#include "engine/planning/calibrate.h"
 
 #include <algorithm>
 #include <array>
@@ -268,6 +268,22 @@ DeviceModel measure_gpu(const Stream& stream, const SampledModel& of) {
   DeviceModel device = measured_device(meter);
   device.message_s = kMessageS;
   return device;
+}
+
+double upload_rate(Stream& stream) {
+  constexpr int64_t kBytes = int64_t{64} << 20;
+  const PinnedMemory from(kBytes);
+  const Tensor to(DType::kU8, {kBytes}, stream.device());
+  std::vector<double> seconds;
+  for (int i = 0; i < 5; ++i) {
+    const auto begun = std::chrono::steady_clock::now();
+    copy(stream, TensorView(from.data(), DType::kU8, {kBytes}), to);
+    stream.sync();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
+    seconds.push_back(took.count());
+  }
+  std::ranges::nth_element(seconds, seconds.begin() + 2);
+  return static_cast<double>(kBytes) / seconds[2];
 }
 
 DeviceModel share_of(DeviceModel device, int ranks) {

@@ -1,4 +1,4 @@
-#include "apps/generate/offload_report.h"
+#include "engine/planning/upload_forecast.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,8 +7,8 @@
 #include <chrono>
 #include <cstdio>
 
-#include "apps/bench/bench_limits.h"
 #include "engine/memory/memory_plan.h"
+#include "engine/planning/calibrate.h"
 
 namespace weft {
 namespace {
@@ -54,18 +54,17 @@ const char* source_of(const UploadForecast& forecast) {
 
 }  // namespace
 
-UploadForecast upload_forecast(const Flags& flags, int64_t bytes_per_forward, Stream* device) {
-  if (const auto given = flags.real("device-host-gbs"))
-    return {bytes_per_forward, *given * 1e9, "given"};
+UploadForecast upload_forecast(std::optional<double> given_gbs, int64_t bytes_per_forward,
+                               Stream* device) {
+  if (given_gbs) return {bytes_per_forward, *given_gbs * 1e9, "given"};
   if (bytes_per_forward > 0 && device) return {bytes_per_forward, upload_rate(*device), "measured"};
   return {bytes_per_forward, kAssumedLinkGbs * 1e9, "assumed"};
 }
 
-UploadForecast read_forecast(const Flags& flags, int64_t bytes_per_forward,
+UploadForecast read_forecast(std::optional<double> given_gbs, int64_t bytes_per_forward,
                              const TransformerModel& model, const TensorFile& file,
                              const TransformerLoad& how) {
-  if (const auto given = flags.real("device-host-gbs"))
-    return {bytes_per_forward, *given * 1e9, "given", true};
+  if (given_gbs) return {bytes_per_forward, *given_gbs * 1e9, "given", true};
   const double stored = static_cast<double>(file.bytes());
   const auto values = static_cast<double>(parameter_count(model.tensors()));
   const double held = how.weights == WeightFormat::kFile ? stored : values * bytes_per_value(how);

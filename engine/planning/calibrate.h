@@ -44,6 +44,10 @@ DeviceModel share_of(DeviceModel device, int ranks);
 // A device that is as slow in every family as the slowest of these: ranks wait for each other.
 DeviceModel slowest_of(std::span<const DeviceModel> devices);
 
+// Measures bytes per second from pinned memory to the stream's device. Weights that are copied from
+// the host are compared with it.
+double upload_rate(Stream& stream);
+
 // Measures messages between the first rank and each other one, and describes the slowest link. They
 // lie in the memory of the stream's device. The copies at both ends are part of it. All ranks must
 // call it, and all receive the same.

@@ -1,4 +1,4 @@
-#include "apps/stream/stream_split.h"
+#include "engine/session/stream_split.h"
 
 #include <algorithm>
 
@@ -46,12 +46,12 @@ BestSplit best_split(const PlannedStream& stream, const StreamMeasurement& one,
   return {with(best.layout, best.decodes_apart), best};
 }
 
-StreamSplit choose_split(const Flags& flags, const PlannedStream& stream) {
-  const bool live = flags.on("live") || flags.given("listen"), is_open = stream.is_open();
+StreamSplit choose_split(Pace pace, const PlannedStream& stream) {
+  const bool live = pace == Pace::kLive, is_open = stream.is_open();
   StreamSplit out{.engine = stream.engine(stream.settings), .forecast = {}, .memory = {}};
   out.memory = out.engine->memory(stream.caption);
   check_memory(out.memory);
-  if (!live && !is_open && !flags.on("dry-run")) return out;
+  if (pace == Pace::kAny && !is_open) return out;
   const auto measure = [&](StreamEngine& engine) {
     return measure_stream(engine, stream.caption, stream.fps());
   };

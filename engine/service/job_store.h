@@ -1,0 +1,114 @@
+#pragma once
+// JobStore: the jobs of a service in an SQLite database, which survives its processes. Several
+// processes of one host may open the same file. Everything may be called from any thread.
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft {
+
+// queued -> running -> completed, failed or cancelled; running -> queued, when it is tried again;
+// queued -> cancelled or expired. The last four are final.
+enum class JobState : uint8_t { kQueued, kRunning, kCompleted, kFailed, kCancelled, kExpired };
+const char* to_string(JobState state);
+inline bool is_over(JobState state) { return state > JobState::kRunning; }
+
+struct StoreLimits {
+  int queued = 256, queued_per_owner = 32;
+  int attempts = 3;  // a job whose lease ended so often failed: "poisoned"
+  double lease_seconds = 30;
+  double kept_seconds = 24 * 3600;  // of jobs that are over, and of idempotency keys
+  int events_per_job = 500;
+};
+
+struct NewJob {
+  std::string id{};
+  std::string program{};   // what draws it: workers take jobs of their own program alone
+  std::string owner{};     // who sent it; "" for anyone
+  std::string request{};   // JSON, as it was sent
+  std::string resolved{};  // JSON of the whole JobSpec
+  std::string output{};    // the path of its result
+  std::string idempotency_key{}, request_hash{};  // "": none
+  int priority = 0;                               // higher ones first
+  double deadline_seconds = 0;  // after which a job that did not begin expires; 0: none
+};
+
+struct StoredJob {
+  NewJob job{};
+  JobState state = JobState::kQueued;
+  int attempt = 0;  // that runs or ran last; 0: none yet
+  std::string worker{};
+  bool cancel_requested = false;
+  std::string progress{}, result{}, error{}, warnings{};                    // JSON; "": none
+  int64_t created_ms = 0, started_ms = 0, finished_ms = 0, expires_ms = 0;  // Unix time; 0: not yet
+  int position = 0, depth = 0;  // from 1 among the queued jobs, and their number; 0: not queued
+};
+
+// A job that a worker holds. What it writes counts only while the attempt is still its own.
+struct Claim {
+  StoredJob stored{};
+  std::string worker{};
+};
+
+struct JobEvent {
+  int64_t number = 0;  // of the job, from 1
+  std::string type{};  // state, progress, log, output, error, end
+  std::string data{};  // JSON
+};
+
+enum class SubmitAnswer : uint8_t { kNew, kSame, kConflict, kFull, kOwnerFull };
+enum class HoldAnswer : uint8_t { kHeld, kCancel, kLost };  // kCancel: held, but it shall stop
+enum class CancelAnswer : uint8_t { kDone, kAsked, kUnknown, kOver };
+
+class JobStore {
+ public:
+  // "" keeps the jobs in memory. Error(kUsage) where the file lies on a network file system, was
+  // made by a newer version or is damaged; kOutput where it cannot be made.
+  explicit JobStore(const std::string& path, const StoreLimits& limits = {});
+  ~JobStore();
+
+  // With an idempotency key that its owner used before: kSame and the id of that job, or kConflict
+  // where the request was another.
+  struct Submitted {
+    SubmitAnswer answer;
+    std::string id;
+  };
+  Submitted submit(const NewJob& job);
+  CancelAnswer cancel(const std::string& id);  // a running one is asked to stop
+  bool remove(const std::string& id);          // false unless it is over
+
+  std::optional<StoredJob> find(const std::string& id) const;
+  struct Page {
+    std::vector<StoredJob> jobs;
+    bool has_more = false;
+  };
+  // From the one after `after` on; "" is from the first. nullopt where there is no such job.
+  std::optional<Page> list(size_t limit, const std::string& after, bool newest_first = true) const;
+  std::vector<JobEvent> events(const std::string& id, int64_t after) const;
+  // By state, of all programs.
+  std::vector<int64_t> counts() const;
+
+  // For workers. Each write returns whether the attempt was still the worker's own.
+  std::optional<Claim> claim(const std::string& worker, const std::string& program);
+  HoldAnswer renew(const Claim& claim, const std::string& progress = "");
+  bool add_event(const Claim& claim, const std::string& type, const std::string& data);
+  bool complete(const Claim& claim, const std::string& result, const std::string& warnings);
+  bool fail(const Claim& claim, const std::string& error, const std::string& warnings);
+  bool stop(const Claim& claim);  // a client cancelled it
+  // Tries again later, after a pause that grows with the attempts; fails where these are used up.
+  bool give_back(const Claim& claim, const std::string& why);
+  // The same without counting the attempt and without a pause: the worker ends in good order.
+  bool release(const Claim& claim);
+
+  // Requeues jobs whose lease has ended and expires queued ones after their deadline. Returns what
+  // was forgotten because its time is over, whose files are then of no use.
+  std::vector<StoredJob> tidy();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace weft
