@@ -251,8 +251,7 @@ GivenRates given_rates(const Flags& flags) {
 }
 
 RankMachine rank_machine(const Flags& flags, const Ranks& ranks) {
-  RankMachine machine{
-      .ranks = ranks, .planned = planned_device(flags), .given = given_rates(flags)};
+  RankMachine machine{.planned = planned_device(flags), .given = given_rates(flags)};
   machine.options.dtype = compute_dtype(flags);
   machine.options.vae_dtype = vae_dtype(flags);
   machine.options.weights = weight_format(flags);

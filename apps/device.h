@@ -45,7 +45,7 @@ std::optional<PlannedDevice> planned_device(const Flags& flags);
 int planned_ranks_per_device(const Flags& flags, int ranks);
 // --device-gflops, --device-gbs, --device-host-gbs, --link-gbit and --link-ms.
 GivenRates given_rates(const Flags& flags);
-// The devices of the ranks, which must outlive it, for measurements and simulations.
+// The devices of the ranks, for measurements and simulations.
 RankMachine rank_machine(const Flags& flags, const Ranks& ranks);
 
 // --weights. Error(kUsage) for int8 where the CPU has no fast 8-bit multiplication, for fp8 on a

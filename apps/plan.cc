@@ -265,7 +265,8 @@ int run_plan(const Flags& flags) {
     throw Error(ErrorKind::kUsage, flags.label("svg") + " draws one layout, but " +
                                        flags.label("layout") + " is all; legal: one layout");
   const RankMachine here = rank_machine(flags, ranks);
-  const SimulatedMachine machine = simulated_machine(here, measured_ranks(here, *model), *model);
+  const SimulatedMachine machine =
+      simulated_machine(here, ranks, measured_ranks(here, ranks, *model), *model);
   const GeneratorOptions options = planning_options(flags, ranks.count, machine.planned);
   const Generator generator(model, options);
   take_facts(given.spec, given.label);

@@ -10,9 +10,13 @@
 #include "apps/batch/batch_log.h"
 #include "apps/batch/job_drawing.h"
 #include "apps/commands.h"
-#include "apps/generate/job_runner.h"
 #include "apps/generate/progress.h"
 #include "apps/generate/resume.h"
+#include "apps/generate/runner_flags.h"
+#include "apps/generate/stop.h"
+#include "apps/model_folder.h"
+#include "engine/service/job_runner.h"
+#include "engine/service/result_files.h"
 #include "io/legal.h"
 #include "io/sha256.h"
 #include "io/text/utf8.h"
@@ -52,7 +56,7 @@ class Batch {
         shard_(shard_of(flags)),
         lines_(lines_of(flags, "", file_)),
         jobs_(read_jobs()),
-        runner_(flags, nullptr) {}
+        runner_(runner_settings(flags), open_model(flags)) {}
 
   int run() {
     resolve();
@@ -222,7 +226,7 @@ class Batch {
     if (complete(runner_.generator(), drawing)) {  // killed before its line was written
       const Json sidecar = sidecar_of(path);
       log_->add_result(result_line(drawing, job.placed.hash, sidecar));
-      drop_leftovers(flags_, names);
+      drop_leftovers(names, kept_latents(flags_));
       return true;
     }
     return !flags_.on("overwrite") && fs::exists(sidecar_path(path)) && other_request(job);
@@ -273,7 +277,7 @@ class Batch {
       std::fflush(stdout);
     };
     runner_.draw(
-        {.all = drawings},
+        {.all = drawings, .stop = &stop_requested()},
         [&](const Finished& done) {
           const RunResult& result = done.result;
           const Json line = result_line(done.drawing, hash_of(done.drawing),

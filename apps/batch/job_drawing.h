@@ -3,7 +3,7 @@
 #include <string>
 
 #include "apps/generate/request_flags.h"
-#include "apps/generate/sidecar.h"
+#include "engine/service/sidecar.h"
 
 namespace weft {
 

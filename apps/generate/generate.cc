@@ -9,10 +9,15 @@
 #include "apps/commands.h"
 #include "apps/generate/expand.h"
 #include "apps/generate/output_name.h"
+#include "apps/generate/profile.h"
 #include "apps/generate/progress.h"
 #include "apps/generate/resume.h"
+#include "apps/generate/runner_flags.h"
+#include "apps/generate/stop.h"
 #include "apps/inspect/memory.h"
+#include "apps/model_folder.h"
 #include "engine/planning/calibrate.h"
+#include "engine/service/result_files.h"
 #include "io/json.h"
 #include "io/text/utf8.h"
 #include "io/writable.h"
@@ -30,7 +35,7 @@ std::string pattern_of(const Flags& flags, const JobSpec& job, bool several) {
   OutputChoice choice{.output = flags.text("output"),
                       .label = flags.label("output"),
                       .frames_as_pictures = flags.text("frames") == "png",
-                      .in_segments = segment_frames(flags, 1).has_value(),
+                      .in_segments = segment_seconds(flags).has_value(),
                       .several = several,
                       .frames = job.request.frames};
   if (!job.output.empty()) {
@@ -119,7 +124,7 @@ class Generation {
                       jobs_, [](const GivenJob& job) { return job.spec.expanded_from.empty(); })
                       ? expander_folder(flags)
                       : ""),
-        runner_(flags, std::move(model)) {}
+        runner_(runner_settings(flags), model ? std::move(model) : open_model(flags)) {}
 
   int run(const ResultListener& on_result) {
     resolve();
@@ -157,7 +162,8 @@ class Generation {
     }
     stamp_now(fields_);
     if (!jobs_.front().spec.seeded && !dry)
-      seed = seed_left(flags_, output_names(expand_name(pattern(0), fields_of(0)))).value_or(seed);
+      seed = seed_left(resume_rule(flags_), output_names(expand_name(pattern(0), fields_of(0))))
+                 .value_or(seed);
     seed = broadcast_from_root(runner_.ranks(), seed);
     for (size_t i = 0; i < jobs_.size(); ++i)
       if (!jobs_[i].spec.seeded) drawings_.all[i].spec.request.seed = seed;
@@ -166,6 +172,7 @@ class Generation {
           jobs_[i].path.empty() ? output_path(pattern(i), fields_of(i)) : jobs_[i].path;
     check_names();
     drawings_.several = several_;
+    drawings_.stop = &stop_requested();
     if (!expander_.empty() && !dry) {
       refuse_outputs(false);
       expand(prompts);
@@ -254,7 +261,8 @@ class Generation {
     if (choice)
       std::fprintf(out, "rates   %s, link %s\n", printable(runner_.machine()->description).c_str(),
                    to_string(runner_.machine()->link).c_str());
-    std::fprintf(out, "mode    %s\n", runner_.mode_text().c_str());
+    std::fprintf(out, "mode    %s\n",
+                 mode_text(runner_.generator().options(), runner_.plan()).c_str());
     std::fprintf(out, "memory  %s%s\n", layout.ranks() > 1 ? "per rank, rank 0: " : "",
                  runner_.plan().to_string().c_str());
     if (runner_.upload().bytes_per_forward > 0)

@@ -3,7 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "apps/generate/job_runner.h"
+#include "apps/generate/request_flags.h"
+#include "engine/service/job_runner.h"
 
 namespace weft {
 

@@ -7,6 +7,7 @@
 
 #include "apps/generate/request_flags.h"
 #include "apps/generate/resume.h"
+#include "engine/service/result_files.h"
 #include "io/media/segments.h"
 #include "io/text/utf8.h"
 #include "io/writable.h"
@@ -214,12 +215,12 @@ void check_output(const Flags& flags, const std::string& path, bool several,
     const bool drawn = is_drawn && is_drawn();
     if (drawn && keeps) return;
     if (!flags.on("no-metadata")) {
-      if (drawn) drop_leftovers(flags, names);
+      if (drawn) drop_leftovers(names, kept_latents(flags));
       throw Error(ErrorKind::kOutput, sidecar + " exists; --overwrite replaces it");
     }
   }
   // Whose segments there are is told by their metadata, which their sink compares.
-  const bool in_segments = segment_frames(flags, 1).has_value();
+  const bool in_segments = segment_seconds(flags).has_value();
   check_writable(in_segments ? segment_path(path, 0) : path,
                  replaces || goes_on || in_segments ? Overwrite::kReplace : Overwrite::kRefuse);
 }

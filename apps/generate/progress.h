@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "apps/command_line/flags.h"
-#include "engine/generation/generator.h"
+#include "engine/service/runner_settings.h"
 
 namespace weft {
 
@@ -23,7 +23,7 @@ ProgressMode progress_mode(const Flags& flags);
 
 // Prints when progress() is called, and by itself where a step takes long. Where it is destroyed
 // before finish(), it reports that the job stopped.
-class ProgressPrinter final : public ProgressListener {
+class ProgressPrinter final : public DrawingWatch {
  public:
   using Clock = std::chrono::steady_clock;
 
@@ -40,7 +40,7 @@ class ProgressPrinter final : public ProgressListener {
   void preview(const Preview& preview) override;
   void show_previews(const std::string& path) { preview_path_ = path; }
   void warning(const std::string& line) override;
-  void finish();  // 100 %: the job is complete
+  void finish() override;  // 100 %: the job is complete
 
  private:
   void tick(const std::stop_token& stop);

@@ -319,7 +319,7 @@ std::optional<double> checkpoint_seconds(const Flags& flags) {
   return seconds;
 }
 
-std::optional<int64_t> segment_frames(const Flags& flags, double fps) {
+std::optional<double> segment_seconds(const Flags& flags) {
   if (!find_flag(flags.command(), "segment") || flags.text("segment") == "none")
     return std::nullopt;
   constexpr double kLongest = 86400;
@@ -335,7 +335,7 @@ std::optional<int64_t> segment_frames(const Flags& flags, double fps) {
     throw Error(ErrorKind::kUsage, flags.label("segment") + " is '" + text +
                                        "', legal: a length such as 60s, 2m or 1h, at most 24h, or "
                                        "none");
-  return std::max<int64_t>(1, std::llround(seconds * fps));
+  return seconds;
 }
 
 namespace {

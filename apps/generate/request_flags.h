@@ -63,9 +63,8 @@ std::string engine_solver(const std::string& name);
 
 // The seconds between checkpoints; nullopt where none are written.
 std::optional<double> checkpoint_seconds(const Flags& flags);
-// --segment as a number of frames at `fps`, at least 1; nullopt where the result is one file.
-// Error(kUsage).
-std::optional<int64_t> segment_frames(const Flags& flags, double fps);
+// --segment; nullopt where the result is one file. Error(kUsage).
+std::optional<double> segment_seconds(const Flags& flags);
 // The options of the generators that run a job on `ranks`.
 GeneratorOptions options_of(const Flags& flags, const Ranks& ranks);
 // The options of generators that plan a job for `device`, or for this CPU.

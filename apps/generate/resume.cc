@@ -12,6 +12,7 @@
 #include "apps/device.h"
 #include "apps/generate/progress.h"
 #include "apps/model_folder.h"
+#include "engine/service/result_files.h"
 #include "io/json.h"
 #include "io/text/utf8.h"
 #include "io/weights/tensor_file.h"
@@ -59,31 +60,6 @@ OutputNames names_of_left(const std::string& path) {
   return files_left(names).empty() ? older_names(path) : names;
 }
 
-// Warns of differences that may change the last bits of a result although the job is the same.
-void warn_of_changes(const Flags& flags, const Checkpoint& left, const std::string& record) {
-  const auto facts = [](const std::string& of, const std::string& version) {
-    nlohmann::json engine = parse_json(of, "the record of a job").at("engine");
-    engine["engine"] = version;
-    return engine;
-  };
-  const auto made = left.notes.find("engine");
-  const nlohmann::json here = facts(record, version_text()),
-                       there = facts(left.job, made == left.notes.end() ? "" : made->second);
-  for (const char* name : {"engine", "isa", "threads", "layout"}) {
-    const auto before = there.find(name);
-    if (before == there.end() || *before == here.at(name) || *before == "") continue;
-    if (std::string(name) == "threads" && flags.on("deterministic")) continue;
-    const auto shown = [](const nlohmann::json& value) {
-      return value.is_string() ? value.get<std::string>() : value.dump();
-    };
-    std::fprintf(
-        stderr,
-        "weft: warning: resumed with %s %s, begun with %s: the last bits of the result may "
-        "differ from those of an uninterrupted run\n",
-        name, shown(here.at(name)).c_str(), shown(*before).c_str());
-  }
-}
-
 bool names_checkpoint(const Flags& flags) {
   return flags.text("resume") != "auto" && flags.text("resume") != "never";
 }
@@ -97,33 +73,6 @@ bool is_recorded(const std::string& flag) {
 }
 
 }  // namespace
-
-std::vector<std::string> files_left(const OutputNames& names) {
-  std::vector<std::string> files{names.latents, names.checkpoint,
-                                 older_checkpoint(names.checkpoint)};
-  std::error_code ignored;  // a name that is too long is one that is not there
-  std::erase_if(files, [&](const std::string& path) { return !fs::exists(path, ignored); });
-  return files;
-}
-
-void adopt_older(const std::string& path) {
-  const OutputNames names = output_names(path), older = older_names(path);
-  if (!files_left(names).empty()) return;
-  for (const auto& [from, to] :
-       {std::pair{older.latents, names.latents},
-        {older.checkpoint, names.checkpoint},
-        {older_checkpoint(older.checkpoint), older_checkpoint(names.checkpoint)}}) {
-    std::error_code ignored;
-    if (!fs::exists(from, ignored)) continue;
-    try {
-      for (const nlohmann::json& job : parse_json(read_checkpoint(from).notes["jobs"], from))
-        if (is_record_of(path, job.at("output").get<std::string>()))
-          return fs::rename(from, to, ignored);
-    } catch (const std::exception&) {
-      continue;  // not whole: of no use under any name
-    }
-  }
-}
 
 Flags flags_to_resume(const Flags& flags, std::span<const std::string> arguments) {
   if (!names_checkpoint(flags)) return flags;
@@ -149,64 +98,6 @@ Flags flags_to_resume(const Flags& flags, std::span<const std::string> arguments
               "--resume is '" + resume + "', but no whole checkpoint is there" + faults);
 }
 
-std::shared_ptr<Checkpoint> left_by_earlier_run(const Flags& flags, const Generator& generator,
-                                                const Request& request, const OutputNames& names) {
-  if (flags.text("resume") == "never") return nullptr;
-  const std::string advice = "; --resume never starts over, another --output keeps the checkpoint";
-  std::string faults;
-  for (const std::string& path : files_left(names)) {
-    std::shared_ptr<Checkpoint> left;
-    try {
-      left = std::make_shared<Checkpoint>(read_checkpoint(path));
-    } catch (const Error& error) {
-      faults += (faults.empty() ? "" : "; ") + std::string(error.what());
-      std::fprintf(stderr, "weft: warning: %s\n", printable(error.what()).c_str());
-      continue;
-    }
-    const std::string record = generator.job_record(request);
-    const std::string differs = difference(left->job, record);
-    if (differs.empty()) {
-      if (informative(flags))
-        std::fprintf(stderr, "weft: resuming after step %d of %d, from %s\n", left->step,
-                     left->total, printable(path).c_str());
-      warn_of_changes(flags, *left, record);
-      return left;
-    }
-    if (flags.on("overwrite") && (flags.command() == kBatch || flags.text("resume") == "auto"))
-      return nullptr;
-    throw Error(ErrorKind::kUsage, path + " belongs to another job: " + differs + advice);
-  }
-  if (faults.empty() || flags.on("overwrite")) return nullptr;
-  throw Error(ErrorKind::kUsage, "no checkpoint of this job is whole: " + faults + advice);
-}
-
-namespace {
-
-// The newest readable checkpoint that an interrupted run left. What is wrong with others is told
-// when the job is resumed.
-std::optional<Checkpoint> checkpoint_left(const Flags& flags, const OutputNames& names) {
-  if (flags.text("resume") == "never") return std::nullopt;
-  for (const std::string& path : files_left(names)) {
-    try {
-      return read_checkpoint(path);
-    } catch (const Error&) {
-      continue;
-    }
-  }
-  return std::nullopt;
-}
-
-// A value of the record of the job that was left, by its place; null where there is none.
-nlohmann::json left_value(const Flags& flags, const OutputNames& names, const std::string& place) {
-  const std::optional<Checkpoint> left = checkpoint_left(flags, names);
-  if (!left) return nullptr;
-  const auto record = nlohmann::json::parse(left->job, nullptr, false);
-  const nlohmann::json::json_pointer pointer(place);
-  return record.is_object() && record.contains(pointer) ? record.at(pointer) : nullptr;
-}
-
-}  // namespace
-
 std::vector<GivenJob> jobs_to_draw(const Flags& flags) {
   if (!names_checkpoint(flags)) return jobs_of(flags);
   const std::string resume = flags.text("resume");
@@ -215,7 +106,7 @@ std::vector<GivenJob> jobs_to_draw(const Flags& flags) {
                                        "', but --resume " + resume + " states the " + legal);
   };
   if (flags.typed("prompt-file")) refuse("prompt-file", "jobs; legal: one of the two");
-  std::optional<Checkpoint> left = checkpoint_left(flags, names_of_left(resume));
+  std::optional<Checkpoint> left = checkpoint_left(resume_rule(flags), names_of_left(resume));
   CHECK(left, resume, " is gone");
   std::vector<GivenJob> jobs;
   for (const nlohmann::json& recorded : parse_json(left->notes["jobs"], left->path)) {
@@ -229,44 +120,24 @@ std::vector<GivenJob> jobs_to_draw(const Flags& flags) {
   return jobs;
 }
 
-std::optional<uint64_t> seed_left(const Flags& flags, const OutputNames& names) {
-  const nlohmann::json seed = left_value(flags, names, "/request/seed");
-  return seed.is_number_unsigned() ? std::optional(seed.get<uint64_t>()) : std::nullopt;
-}
-
-std::string layout_left(const Flags& flags, const OutputNames& names,
-                        std::span<const Layout> legal) {
-  const nlohmann::json layout = left_value(flags, names, "/engine/layout");
-  const bool known = std::ranges::any_of(legal, [&](const Layout& one) {
-    for (const Layout& text : with_stage_ranks(one, &Layout::text_ranks))
-      for (const Layout& both : with_stage_ranks(text, &Layout::vae_ranks))
-        if (to_string(both) == layout) return true;
-    return false;
-  });
-  return known ? layout.get<std::string>() : "";
-}
-
-std::map<std::string, std::string> resume_notes(const Flags& flags, const Generator& generator,
-                                                std::span<const Drawing> drawings) {
+Json flags_to_keep(const Flags& flags) {
   Json given = Json::object();
   for (const auto& [name, value] : flags.values())
     if (value.second != "default" && !kNotStored.count(name) && !is_recorded(name))
       given[name] = anywhere(*find_flag(flags.command(), name), value.first);
-  if (const std::string layout = layout_text(flags); layout != "auto") {
-    for (int axis = 0; axis < kAxes; ++axis) given.erase(flag_of_axis(static_cast<Axis>(axis)));
-    for (const char* stage : {"text-ranks", "vae-ranks", "decode-rank"}) given.erase(stage);
-    given["layout"] = layout;
-  }
-  Json jobs = Json::array();
-  for (const auto& [spec, path] : drawings)
-    jobs.push_back(
-        {{"request", request_record(generator, spec)}, {"output", path_text(absolute(path))}});
-  return {{"engine", version_text()}, {"given", given.dump()}, {"jobs", jobs.dump()}};
+  for (int axis = 0; axis < kAxes; ++axis) given.erase(flag_of_axis(static_cast<Axis>(axis)));
+  for (const char* stage : {"layout", "text-ranks", "vae-ranks", "decode-rank"}) given.erase(stage);
+  return given;
 }
 
-void drop_leftovers(const Flags& flags, const OutputNames& names) {
-  remove_checkpoints(names.checkpoint);
-  if (!flags.on("keep-latents")) std::filesystem::remove(names.latents);
+ResumeRule resume_rule(const Flags& flags) {
+  return {.never = flags.text("resume") == "never",
+          .overwrite = flags.on("overwrite"),
+          .named = flags.command() != kBatch && flags.text("resume") != "auto"};
+}
+
+Latents kept_latents(const Flags& flags) {
+  return flags.on("keep-latents") ? Latents::kKeep : Latents::kRemove;
 }
 
 std::string resume_advice(const Flags& flags, const Ranks& ranks, const OutputNames& names) {

@@ -103,12 +103,6 @@ void describe_mode(const GeneratorOptions& options, const MemoryPlan& plan, Json
   if (plan.resident_layers > 0) object["resident_layers"] = plan.resident_layers;
 }
 
-MemoryPlan plan_of_rank(const std::shared_ptr<const OpenModel>& model,
-                        const GeneratorOptions& options, Layout layout, const Request& request) {
-  layout[Axis::kData] = 1;
-  return Generator(model, options, RankPlacement(layout, 0)).plan(request);
-}
-
 void inspect_memory(const Flags& flags, const std::string& model) {
   const PartFiles files = part_files(flags);
   if (model.empty() ? files.transformer.empty() : !is_model_directory(model))

@@ -8,10 +8,6 @@
 
 namespace weft {
 
-// Predicts for the first rank, which holds no less than any other.
-MemoryPlan plan_of_rank(const std::shared_ptr<const OpenModel>& model,
-                        const GeneratorOptions& options, Layout layout, const Request& request);
-
 // "auto, it fits: all resident", for run headers.
 std::string mode_text(const GeneratorOptions& options, const MemoryPlan& plan);
 // The same as fields of a plan's JSON: "mode", "mode_reason", "resident_layers", "weights".

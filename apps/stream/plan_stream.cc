@@ -54,7 +54,8 @@ int plan_stream(const Flags& flags, const std::shared_ptr<const OpenModel>& mode
   stream.caption = stream_caption(*model->directory.defaults.stream, {}, {});
   stream.ranks = ranks.count;
   const RankMachine here = rank_machine(flags, ranks);
-  const SimulatedMachine machine = simulated_machine(here, measured_ranks(here, *model), *model);
+  const SimulatedMachine machine =
+      simulated_machine(here, ranks, measured_ranks(here, ranks, *model), *model);
   if (machine.planned) stream.settings.planned = machine.planned->traits;
   stream.settings.memory_limits = {memory_limit(flags, machine)};
   const auto simulated = [&](const StreamSettings& how) {

@@ -406,4 +406,10 @@ RunResult Generator::run(const Request& request, FrameSink* sink, const RunOptio
   return impl_->run(resolve(request), sink, options);
 }
 
+MemoryPlan plan_of_rank(const std::shared_ptr<const OpenModel>& model,
+                        const GeneratorOptions& options, Layout layout, const Request& request) {
+  layout[Axis::kData] = 1;
+  return Generator(model, options, RankPlacement(layout, 0)).plan(request);
+}
+
 }  // namespace weft

@@ -76,4 +76,8 @@ class Generator {
   std::unique_ptr<Impl> impl_;
 };
 
+// Predicts for the first rank of a layout, which holds no less than any other.
+MemoryPlan plan_of_rank(const std::shared_ptr<const OpenModel>& model,
+                        const GeneratorOptions& options, Layout layout, const Request& request);
+
 }  // namespace weft

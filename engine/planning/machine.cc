@@ -35,13 +35,12 @@ SampledModel sampled(const GeneratorOptions& options, const OpenModel& model) {
 }
 
 // The device of every rank, as a text that is equal where the device is the same.
-std::vector<std::string> identities_of(const RankMachine& machine) {
+std::vector<std::string> identities_of(const RankMachine& machine, const Ranks& ranks) {
   std::vector<std::string> devices;
-  for (int rank = 0; rank < machine.ranks.count; ++rank) {
+  for (int rank = 0; rank < ranks.count; ++rank) {
     const Device device = machine.devices[rank];
-    devices.push_back(machine.ranks.visible.empty()
-                          ? to_string(device)
-                          : machine.ranks.visible[rank].identities[device.index]);
+    devices.push_back(ranks.visible.empty() ? to_string(device)
+                                            : ranks.visible[rank].identities[device.index]);
   }
   return devices;
 }
@@ -67,8 +66,8 @@ Link GivenRates::link() const {
   return {.latency_s = link_ms.value_or(0) * 1e-3, .bytes_per_s = link_gbit.value_or(0) * 1e9 / 8};
 }
 
-MeasuredRanks measured_ranks(const RankMachine& machine, const OpenModel& model) {
-  const Ranks& ranks = machine.ranks;
+MeasuredRanks measured_ranks(const RankMachine& machine, const Ranks& ranks,
+                             const OpenModel& model) {
   MeasuredRanks out{.link = machine.given.link(), .gpu = {}};
   const bool gpus = machine.planned && machine.planned->here,
              rates = gpus && !machine.given.device(),
@@ -76,7 +75,7 @@ MeasuredRanks measured_ranks(const RankMachine& machine, const OpenModel& model)
                      !machine.given.links();
   if (!rates && !links) return out;
   const std::vector<std::string> devices =
-      gpus ? identities_of(machine) : std::vector<std::string>{};
+      gpus ? identities_of(machine, ranks) : std::vector<std::string>{};
   const SampledModel of = sampled(machine.options, model);
   const Link given = out.link;
   on_ranks(ranks, [&](Communicator& world) {
@@ -107,8 +106,9 @@ UploadForecast rate_of_weights(const RankMachine& of, const OpenModel& model) {
 }
 
 // The rates of a device, and where they come from.
-DeviceModel rates_of_device(const RankMachine& of, const MeasuredRanks& measured,
-                            const OpenModel& model, std::string& source) {
+DeviceModel rates_of_device(const RankMachine& of, const Ranks& ranks,
+                            const MeasuredRanks& measured, const OpenModel& model,
+                            std::string& source) {
   const PlannedDevice* const planned = of.planned ? &*of.planned : nullptr;
   const DeviceModel rates = planned ? planned->rates->model(of.options.dtype) : DeviceModel{};
   const bool named = planned && planned->named;
@@ -126,25 +126,25 @@ DeviceModel rates_of_device(const RankMachine& of, const MeasuredRanks& measured
   const int threads = of.options.threads, here = threads_of_rank(cpu_pools()).threads;
   source =
       " (measured here, " + std::to_string(threads) + (threads == 1 ? " thread)" : " threads)");
-  return measure_device(std::clamp(here / threads, 1, of.ranks.count), threads,
+  return measure_device(std::clamp(here / threads, 1, ranks.count), threads,
                         sampled(of.options, model));
 }
 
 }  // namespace
 
-SimulatedMachine simulated_machine(const RankMachine& of, const MeasuredRanks& measured,
-                                   const OpenModel& model) {
+SimulatedMachine simulated_machine(const RankMachine& of, const Ranks& ranks,
+                                   const MeasuredRanks& measured, const OpenModel& model) {
   SimulatedMachine machine{.planned = of.planned,
                            .model = {},
                            .description = {},
                            .link = measured.link,
                            .threads = of.options.threads};
   std::string source;
-  machine.model = rates_of_device(of, measured, model, source);
+  machine.model = rates_of_device(of, ranks, measured, model, source);
   machine.description = to_string(machine.model) + source;
   machine.upload = rate_of_weights(of, model);
   // Without a device they share the disk.
-  machine.ranks_per_device = of.planned ? of.planned_ranks_per_device : of.ranks.on_this_host;
+  machine.ranks_per_device = of.planned ? of.planned_ranks_per_device : ranks.on_this_host;
   if (!machine.planned) return machine;
   machine.description = machine.planned->description() + ", " + machine.description;
   if (!machine.planned->named) return machine;

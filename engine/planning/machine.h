@@ -34,13 +34,14 @@ struct GivenRates {
   Link link() const;  // unlimited where neither is given
 };
 
-// The ranks of a job and their devices, as far as their rates depend on them.
+// The devices of ranks, as far as their rates depend on them.
 struct RankMachine {
-  const Ranks& ranks;
   std::optional<PlannedDevice> planned{};  // nullopt: a CPU
   GivenRates given{};
-  GeneratorOptions options{};        // of a rank: threads and number formats
-  std::vector<Device> devices{};     // of every rank, where the planned one is here
+  GeneratorOptions options{};     // of a rank: threads and number formats
+  std::vector<Device> devices{};  // of every rank, where the planned one is here
+  // Of a rank. Empty: a CPU's, or of a device that is not here.
+  Device device(int rank) const { return devices.empty() ? Device{} : devices[rank]; }
   int planned_ranks_per_device = 1;  // of a planned device
   bool streams_weights = false;      // some weights are copied or read for every forward
 };
@@ -54,12 +55,13 @@ struct MeasuredRanks {
 // Measures the links between processes, or between the GPUs of threads, where no link is given, and
 // the GPUs that are here, unless their rates are given. All processes must call it, and all receive
 // the same.
-MeasuredRanks measured_ranks(const RankMachine& machine, const OpenModel& model);
+MeasuredRanks measured_ranks(const RankMachine& machine, const Ranks& ranks,
+                             const OpenModel& model);
 // The given rates, else what was measured of the GPUs, or a measurement of this CPU with ops of the
 // model's sizes. For GPUs that are not here the rates of the named device, which then also has its
 // links, or of an H200. Error(kUsage) where only one of two rates is given.
-SimulatedMachine simulated_machine(const RankMachine& machine, const MeasuredRanks& measured,
-                                   const OpenModel& model);
+SimulatedMachine simulated_machine(const RankMachine& machine, const Ranks& ranks,
+                                   const MeasuredRanks& measured, const OpenModel& model);
 
 // The job for simulations; `options` are those of its ranks. The memory limit of a CPU is
 // that of the options, else none.

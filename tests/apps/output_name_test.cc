@@ -7,7 +7,8 @@
 #include <set>
 
 #include "apps/generate/request_flags.h"
-#include "apps/generate/sidecar.h"
+#include "engine/service/result_files.h"
+#include "engine/service/runner_settings.h"
 #include "io/text/utf8.h"
 #include "kernels/check.h"
 #include "tests/support/error_of.h"
@@ -226,7 +227,9 @@ TEST(OutputName, OnlyClipsAreWrittenInSegments) {
 TEST(OutputName, TheLengthOfASegmentIsAWholeNumberOfFrames) {
   const auto frames = [](const std::string& length, double fps) {
     const std::vector<std::string> arguments{"--segment", length};
-    return segment_frames(Flags::parse(kGenerate, arguments), fps);
+    RunnerSettings settings;
+    settings.segment_seconds = segment_seconds(Flags::parse(kGenerate, arguments));
+    return settings.segment_frames(fps);
   };
   EXPECT_EQ(frames("60s", 16), 960);
   EXPECT_EQ(frames("2m", 16), 1920);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/generate/sidecar.h"
+#include "engine/service/sidecar.h"
 #include "io/json.h"
 #include "kernels/check.h"
 

@@ -7,8 +7,10 @@
 #include "apps/batch/job_drawing.h"
 #include "apps/command_line/placement.h"
 #include "apps/commands.h"
-#include "apps/generate/job_runner.h"
 #include "apps/generate/resume.h"
+#include "apps/generate/runner_flags.h"
+#include "apps/generate/stop.h"
+#include "apps/model_folder.h"
 #include "apps/scratch_folder.h"
 #include "apps/serve/jobs/job_routes.h"
 #include "apps/serve/jobs/sent_files.h"
@@ -16,6 +18,8 @@
 #include "apps/serve/page_routes.h"
 #include "apps/serve/server_routes.h"
 #include "engine/job/speech_chunks.h"
+#include "engine/service/job_runner.h"
+#include "engine/service/result_files.h"
 #include "io/atomic_file.h"
 #include "io/json.h"
 #include "io/media/image.h"
@@ -63,7 +67,7 @@ class Serving {
   explicit Serving(const Flags& flags)
       : flags_(of_one_process(flags)),
         folder_(folder_of(flags)),
-        drawer_(flags, nullptr),
+        drawer_(runner_settings(flags), open_model(flags)),
         planner_(drawer_.generator().model(), drawer_.generator().options()),
         queue_({}, &state_.metrics, [this](const ServedJob& job) { ended(job); }) {
     drawer_.keep_ranks();
@@ -141,7 +145,9 @@ class Serving {
     const JobPlace place{.where = "the warm-up", .folder = scratch.file("")};
     Silence silence;
     try {
-      draw({.all = {placed_job(job, drawer_.generator(), place).drawing}, .listener = &silence});
+      draw({.all = {placed_job(job, drawer_.generator(), place).drawing},
+            .listener = &silence,
+            .stop = &stop_requested()});
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::kStopped) return false;
       throw;
@@ -235,7 +241,7 @@ class Serving {
 
   void remove_files(const ServedJob& job) const {
     const OutputNames names = output_names(job.drawing.path);
-    drop_leftovers(flags_, names);
+    drop_leftovers(names, kept_latents(flags_));
     for (const std::string& path : {job.drawing.path, names.sidecar}) fs::remove(path);
     remove_sent_files(job.drawing.spec);
   }

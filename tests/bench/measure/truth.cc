@@ -348,7 +348,7 @@ void print_truth(const MeasuredCase& one, const NamedLink& link, const Forecast&
 int simulate_cases(const Flags& flags) {
   Ranks ranks{.count = kSimulatedRanks, .on_this_host = kSimulatedRanks};
   const auto model = std::make_shared<const OpenModel>(model_folder(flags));
-  const SimulatedMachine machine = simulated_machine(rank_machine(flags, ranks), {}, *model);
+  const SimulatedMachine machine = simulated_machine(rank_machine(flags, ranks), ranks, {}, *model);
   const GeneratorOptions options = planning_options(flags, ranks.count, machine.planned);
   const Generator generator(model, options);
   Request asked = sizes_of(flags);

@@ -1,11 +1,11 @@
-#include "apps/generate/sidecar.h"
+#include "engine/service/sidecar.h"
 
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "apps/commands.h"
-#include "apps/generate/job_runner.h"
+#include "engine/service/job_runner.h"
+#include "engine/service/result_files.h"
 #include "io/media/metadata.h"
 #include "io/media/segments.h"
 #include "io/text/utf8.h"
@@ -14,38 +14,17 @@
 namespace weft {
 namespace {
 
-bool hide_prompts(const Flags& flags) { return flags.on("no-prompt-metadata"); }
-
-Json as_given(const Flags& flags) {
-  Json given = Json::object();
-  for (const auto& [name, value] : flags.values()) {
-    if (value.second == "default") continue;
-    const bool prompt = name == "prompt" || name == "negative-prompt";
-    if (prompt && hide_prompts(flags)) continue;
-    given[name] = {{"value", recorded_value(find_flag(flags.command(), name), value.first)},
-                   {"origin", value.second}};
-  }
-  return given;
-}
-
 // The job's record, as metadata hold it.
-nlohmann::json job_record_of(const Flags& flags, const Generator& generator, const JobSpec& job) {
+nlohmann::json job_record_of(const RecordRules& rules, const Generator& generator,
+                             const JobSpec& job) {
   nlohmann::json record = parse_json(generator.job_record(job.request), "the record of a job");
   record["schema"] = "weft.params/v1";
-  record["engine"]["version"] = version_text();
+  record["engine"]["version"] = rules.version;
   record["request"] = request_record(generator, job);
-  if (hide_prompts(flags))
+  if (rules.without_prompts)
     for (const char* field : {"prompt", "negative_prompt", "expanded_from"})
       record["request"].erase(field);
   return record;
-}
-
-Json json_or_null(const std::string& path) {
-  try {
-    return read_json_file(path);
-  } catch (const Error&) {
-    return nullptr;
-  }
 }
 
 }  // namespace
@@ -62,29 +41,6 @@ nlohmann::json request_record(const Generator& generator, const JobSpec& job) {
   return request;
 }
 
-OutputNames output_names(const std::string& path) {
-  return OutputNames(path.ends_with('/') ? path.substr(0, path.size() - 1) : path);
-}
-
-OutputNames older_names(const std::string& path) {
-  return path.ends_with('/') ? output_names(path) : OutputNames(path.substr(0, path.rfind('.')));
-}
-
-bool is_record_of(const std::string& path, const std::string& recorded) {
-  return recorded.ends_with('/') == path.ends_with('/') &&
-         file_ending(recorded) == file_ending(path);
-}
-
-std::string sidecar_path(const std::string& path) {
-  const std::string sidecar = output_names(path).sidecar, older = older_names(path).sidecar;
-  std::error_code ignored;  // a name that is too long is one that is not there
-  if (std::filesystem::exists(sidecar, ignored) || !std::filesystem::exists(older, ignored))
-    return sidecar;
-  const Json record = json_or_null(older);
-  const bool states = record.contains("output") && is_record_of(path, record.text("output"));
-  return states ? older : sidecar;
-}
-
 Json cache_json(const RunResult& result) {
   Json steps = Json::array();
   for (const CachedStep& step : result.cached) {
@@ -98,12 +54,13 @@ Json cache_json(const RunResult& result) {
           {"steps", steps}};
 }
 
-std::map<std::string, std::string> embedded_metadata(const Flags& flags, const Generator& generator,
+std::map<std::string, std::string> embedded_metadata(const RecordRules& rules,
+                                                     const Generator& generator,
                                                      const JobSpec& job) {
-  const nlohmann::json record = job_record_of(flags, generator, job);
+  const nlohmann::json record = job_record_of(rules, generator, job);
   const Request& request = job.request;
   GenerationFacts facts;
-  if (!hide_prompts(flags)) {
+  if (!rules.without_prompts) {
     facts.prompt = request.prompt;
     facts.negative_prompt = request.negative_prompt.value_or("");
   }
@@ -115,17 +72,17 @@ std::map<std::string, std::string> embedded_metadata(const Flags& flags, const G
   facts.height = static_cast<int>(request.height);
   facts.model = path_text(generator.model_name());
   facts.rng = to_string(request.rng);
-  facts.version = version_text();
+  facts.version = rules.version;
   return {{"parameters", parameters_text(facts)}, {"weft", record.dump()}};
 }
 
-void write_sidecar(const std::string& path, const Flags& flags, const Generator& generator,
+void write_sidecar(const std::string& path, const RecordRules& rules, const Generator& generator,
                    const Finished& done, Overwrite overwrite) {
   const RunResult& result = done.result;
   Json stages = Json::object();
   for (const StageSeconds& stage : result.stages) stages[stage.stage] = stage.seconds;
   Json sidecar{{"output", path_text(done.output())},
-               {"given", as_given(flags)},
+               {"given", rules.given},
                {"job_sha256", job_hash(generator.job_record(result.request))},
                {"resumed_after_step", result.resumed_at},
                {"checkpoints", result.checkpoints},
@@ -140,7 +97,7 @@ void write_sidecar(const std::string& path, const Flags& flags, const Generator&
                {"frames", result.frames},
                {"framehash", result.framehash},
                {"signature", result.signature}};
-  sidecar.update(job_record_of(flags, generator, done.drawing.spec));
+  sidecar.update(job_record_of(rules, generator, done.drawing.spec));
   if (done.segments > 0) sidecar["segments"] = done.segments;
   if (result.resident_layers > 0) sidecar["resident_layers"] = result.resident_layers;
   if (result.streaming.forwards > 0) sidecar["streaming"] = to_json(done.upload, result.streaming);
@@ -148,12 +105,10 @@ void write_sidecar(const std::string& path, const Flags& flags, const Generator&
   if (!done.profile.is_null()) sidecar["profile"] = done.profile;
   if (done.cut) {
     sidecar["prompt_cut"] = to_json(*done.cut);
-    if (hide_prompts(flags)) sidecar["prompt_cut"].erase("lost");
+    if (rules.without_prompts) sidecar["prompt_cut"].erase("lost");
   }
   write_text_file(path, sidecar.dump(1) + "\n", overwrite);
 }
-
-Json sidecar_of(const std::string& path) { return json_or_null(sidecar_path(path)); }
 
 bool complete(const Generator& generator, const Drawing& drawing) {
   const nlohmann::json sidecar = sidecar_of(drawing.path);

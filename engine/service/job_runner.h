@@ -1,21 +1,18 @@
 #pragma once
-// JobRunner: draws resolved jobs one after the other on the ranks of a command line. Each gets its
-// file, its sidecar, and checkpoints while it runs.
+// JobRunner: draws resolved jobs one after the other on ranks. Each gets its file, its sidecar, and
+// checkpoints while it runs.
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "apps/device.h"
-#include "apps/generate/profile.h"
-#include "apps/generate/request_flags.h"
-#include "apps/generate/sidecar.h"
-#include "apps/generate/stop.h"
 #include "engine/generation/generator.h"
 #include "engine/planning/machine.h"
 #include "engine/planning/upload_forecast.h"
+#include "engine/service/runner_settings.h"
 #include "io/json.h"
 
 namespace weft {
@@ -27,7 +24,7 @@ struct Finished {
   Json profile{};                  // null where none was asked for
   UploadForecast upload{};         // predicted, where weights are copied in all the time
   std::optional<PromptCut> cut{};  // where the prompt was too long for the text encoder
-  int64_t segments = 0;            // files of --segment; 0: the result is one file
+  int64_t segments = 0;            // files of segments; 0: the result is one file
 
   std::string output() const;  // the file of the result, or the first of its segments
 };
@@ -37,24 +34,21 @@ using FailureListener = std::function<void(size_t index, const Error& error)>;
 
 class JobRunner {
  public:
-  // Finds the ranks and opens --model, unless `model` is given.
-  JobRunner(const Flags& flags, std::shared_ptr<const OpenModel> model);
+  JobRunner(RunnerSettings settings, std::shared_ptr<const OpenModel> model);
   ~JobRunner();
 
-  const Ranks& ranks() const { return ranks_; }
+  const Ranks& ranks() const { return settings_.ranks; }
   // For planning: it belongs to no rank.
   const Generator& generator() const { return generator_; }
   const Layout& layout() const { return layout_; }
   const MemoryPlan& plan() const { return plan_; }  // of the first request
-  // "auto, it fits: all resident": the memory mode, and what follows from it for that request.
-  std::string mode_text() const;
   const UploadForecast& upload() const { return upload_; }
   // On the first rank, where a simulation chose the layout: the choice, and what it ran on.
   const std::optional<LayoutChoice>& choice() const { return choice_; }
   const std::optional<SimulatedMachine>& machine() const { return machine_; }
 
-  // Finds a layout under which all of these drawings can be made: the one that the flags ask for,
-  // else the one that an interrupted run of the first chose, else the fastest by simulation.
+  // Finds a layout under which all of these drawings can be made: the one that the settings ask
+  // for, else the one that an interrupted run of the first chose, else the fastest by simulation.
   // Error(kUsage).
   void arrange(const std::vector<Drawing>& drawings);
 
@@ -66,9 +60,9 @@ class JobRunner {
   struct Drawings {
     std::vector<Drawing> all;
     bool several = false;
-    // Receives the progress in place of standard error, which then shows nothing of the jobs.
+    // Receives the progress in place of the watches of the settings.
     ProgressListener* listener = nullptr;
-    const std::atomic<bool>* stop = &stop_requested();
+    const std::atomic<bool>* stop = nullptr;  // once it is true, the drawings end, resumable
   };
   void draw(const Drawings& drawings, const ResultListener& on_result,
             const FailureListener& on_failure = nullptr);
@@ -101,15 +95,18 @@ class JobRunner {
   void draw_one(const Work& work, Generator& generator, Attempt& attempt);
   std::unique_ptr<FrameSink> sink_of(const Generator& generator, const Drawing& drawing,
                                      const Checkpoint* left) const;
+  RunOptions joining(const std::atomic<bool>* stop) const;
+  std::map<std::string, std::string> notes(const Generator& generator,
+                                           std::span<const Drawing> drawings) const;
+  void warn_of_cut(const std::string& text, const PromptCut& cut) const;
 
-  const Flags given_;
-  Flags flags_;  // the same with the layout that was chosen
-  const Ranks ranks_;
-  Profiling profiling_;
+  const RunnerSettings settings_;
   const GeneratorOptions options_;
   const std::shared_ptr<const OpenModel> model_;
   Generator generator_;
   Layout layout_;
+  std::string layout_text_;  // as it was asked for or chosen
+  RecordRules records_;      // with the layout that was chosen
   std::optional<LayoutChoice> choice_;
   std::optional<MeasuredRanks> measured_;  // before the first weights took the memory
   std::optional<SimulatedMachine> machine_;

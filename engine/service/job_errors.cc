@@ -1,4 +1,4 @@
-#include "apps/generate/job_errors.h"
+#include "engine/service/job_errors.h"
 
 #include <filesystem>
 #include <new>

@@ -1,4 +1,4 @@
-#include "apps/generate/job_runner.h"
+#include "engine/service/job_runner.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,18 +9,14 @@
 #include <sstream>
 #include <thread>
 
-#include "apps/command_line/placement.h"
-#include "apps/commands.h"
-#include "apps/generate/job_errors.h"
-#include "apps/generate/progress.h"
-#include "apps/generate/resume.h"
-#include "apps/inspect/memory.h"
-#include "apps/model_folder.h"
-#include "apps/preview/preview_file.h"
 #include "engine/job/speech_chunks.h"
+#include "engine/memory/memory_mode.h"
+#include "engine/service/job_errors.h"
+#include "engine/service/result_files.h"
 #include "io/media/segments.h"
 #include "io/media_time.h"
 #include "io/sound/sounded_sink.h"
+#include "io/text/utf8.h"
 #include "kernels/transfer.h"
 
 namespace weft {
@@ -28,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-VideoSettings video_settings(const Flags& flags, const Request& request, int threads) {
+VideoSettings video_settings(const GeneratorOptions& options, const Request& request) {
   VideoSettings settings;
   settings.width = static_cast<int>(request.width);
   settings.height = static_cast<int>(request.height);
@@ -36,13 +32,13 @@ VideoSettings video_settings(const Flags& flags, const Request& request, int thr
   settings.fps_num = static_cast<int>(rate.num);
   settings.fps_den = static_cast<int>(rate.den);
   // The encoder's own choice of threads depends on the machine, and files depend on the threads.
-  settings.threads = threads;
-  settings.deterministic = flags.on("deterministic");
+  settings.threads = options.threads;
+  settings.deterministic = options.determinism == Determinism::kFixed;
   return settings;
 }
 
 // Predicts the time that weights take which are copied or read for every forward.
-UploadForecast upload_of(const Flags& flags, const GeneratorOptions& options,
+UploadForecast upload_of(std::optional<double> given_gbs, const GeneratorOptions& options,
                          const OpenModel& model, const MemoryPlan& plan) {
   const std::vector<uint64_t>& streamed = plan.parts.streamed;
   const auto most = std::ranges::max_element(streamed);
@@ -50,13 +46,13 @@ UploadForecast upload_of(const Flags& flags, const GeneratorOptions& options,
   const auto bytes = static_cast<int64_t>(*most);
   if (plan.parts.streams_from_file) {
     const auto expert = most - streamed.begin();
-    return read_forecast(
-        flags.real("device-host-gbs"), bytes, model.directory.expert(static_cast<int>(expert)),
-        *model.expert_files[expert], {.dtype = options.dtype, .weights = options.weights});
+    return read_forecast(given_gbs, bytes, model.directory.expert(static_cast<int>(expert)),
+                         *model.expert_files[expert],
+                         {.dtype = options.dtype, .weights = options.weights});
   }
-  if (!plan.fits()) return upload_forecast(flags.real("device-host-gbs"), bytes, nullptr);
+  if (!plan.fits()) return upload_forecast(given_gbs, bytes, nullptr);
   Stream stream = stream_on(options.device);
-  return upload_forecast(flags.real("device-host-gbs"), bytes, &stream);
+  return upload_forecast(given_gbs, bytes, &stream);
 }
 
 // The sound of a movie. Where the first pictures of a video are not shown, it begins with what is
@@ -86,24 +82,9 @@ std::string first_words(const std::string& text) {
   return shown;
 }
 
-void warn_of_cut(const std::string& what, const PromptCut& cut) {
-  std::fprintf(
-      stderr,
-      "weft: warning: the %s has %lld tokens, but this model's text encoder reads %lld; it "
-      "ignores everything from '%s' on\n",
-      what.c_str(), static_cast<long long>(cut.tokens), static_cast<long long>(cut.read),
-      printable(first_words(cut.lost)).c_str());
-}
-
-// The job's name in progress events: the name of its file or folder.
-std::string job_name(const std::string& path) {
-  const fs::path name(path.ends_with('/') ? path.substr(0, path.size() - 1) : path);
-  return name.filename().string();
-}
-
 // Refuses to keep the latents of a job that decodes them as they are done.
-void check_kept_latents(const Flags& flags, const Request& request) {
-  const std::string given = flags.label("keep-latents") + " is given, but ";
+void check_kept_latents(const Request& request) {
+  const std::string given = "--keep-latents is given, but ";
   if (request.method->in_segments())
     throw Error(ErrorKind::kUsage, given + "the method " + to_string(request.method) +
                                        " decodes latents as they are done and keeps none; legal "
@@ -112,15 +93,6 @@ void check_kept_latents(const Flags& flags, const Request& request) {
     throw Error(ErrorKind::kUsage, given +
                                        "a video that follows a sound is decoded clip by clip, and "
                                        "its latents are not kept; legal without --audio");
-}
-
-// The options of a rank that is not its replica's root.
-RunOptions joining(const Flags& flags, const std::atomic<bool>* stop) {
-  RunOptions options;
-  options.cache_audit = static_cast<int>(flags.integer("cache-audit").value_or(0));
-  options.text_cache = flags.text("cache-text");
-  options.stop = stop;
-  return options;
 }
 
 GeneratorOptions metered(GeneratorOptions options, const Ops* ops) {
@@ -158,7 +130,7 @@ class JobRunner::Team {
   Team(JobRunner& runner, const Layout& layout) : layout_(layout) {
     host_ = std::thread([this, &runner] {
       try {
-        on_ranks(runner.ranks_, [&](Communicator& world) { serve(runner, world); });
+        on_ranks(runner.ranks(), [&](Communicator& world) { serve(runner, world); });
       } catch (...) {
         const std::lock_guard lock(mutex_);
         error_ = std::current_exception();
@@ -227,17 +199,13 @@ class JobRunner::Team {
   std::thread host_;
 };
 
-JobRunner::JobRunner(const Flags& flags, std::shared_ptr<const OpenModel> model)
-    : given_(flags),
-      flags_(flags),
-      ranks_(ranks_of(flags)),
-      profiling_(flags, ranks_),
-      options_(metered(options_of(flags, ranks_), profiling_.ops())),
-      model_(model ? std::move(model) : open_model(flags)),
+JobRunner::JobRunner(RunnerSettings settings, std::shared_ptr<const OpenModel> model)
+    : settings_(std::move(settings)),
+      options_(metered(settings_.options, settings_.recorder->ops())),
+      model_(std::move(model)),
       generator_(model_, options_) {
   for (const std::string& note : model_->notes)
-    if (ranks_.speaks && informative(flags))
-      std::fprintf(stderr, "weft: warning: %s\n", printable(note).c_str());
+    if (ranks().speaks) settings_.reporter.inform("warning: " + note);
 }
 
 JobRunner::~JobRunner() = default;
@@ -245,7 +213,8 @@ JobRunner::~JobRunner() = default;
 void JobRunner::keep_ranks() { planned_ = planned_options(); }
 
 void JobRunner::arrange(const std::vector<Drawing>& drawings) {
-  flags_ = given_;  // without a layout that was chosen for other drawings
+  layout_text_ = settings_.layout;  // not what was chosen for other drawings
+  records_ = settings_.records;
   choice_.reset();
   const Drawing& first = drawings.front();
   LayoutLimits limits = generator_.layout_limits(first.spec.request);
@@ -255,13 +224,13 @@ void JobRunner::arrange(const std::vector<Drawing>& drawings) {
     limits.guided &= other.guided;
     MethodLimit& method = limits.method;
     const bool each = other.method.rule == SplitRule::kPatchEach;
-    if (ranks_.count > 1 &&
+    if (ranks().count > 1 &&
         (method.rule != other.method.rule || (each && method.count != other.method.count)))
       throw Error(ErrorKind::kUsage,
                   "the jobs have different methods (--method), which need other layouts; legal for "
                   "several ranks: one method for all of a batch");
     // Several ranks split jobs of one method. One rank splits none, and holds all patches of each.
-    if (ranks_.count > 1)
+    if (ranks().count > 1)
       method.count = std::min(method.count, other.method.count);
     else if (each && method.patches() < other.method.count)
       method = other.method;
@@ -274,36 +243,37 @@ void JobRunner::arrange(const std::vector<Drawing>& drawings) {
   limits.requests = static_cast<int64_t>(drawings.size());
   layout_ = layout_for(first, limits);
   plan_ = plan_of_rank(model_, options_, layout_, first.spec.request);
-  upload_ = upload_of(flags_, options_, *model_, plan_);
+  upload_ = upload_of(settings_.machine.given.host_gbs, options_, *model_, plan_);
 }
-
-std::string JobRunner::mode_text() const { return weft::mode_text(options_, plan_); }
 
 // A chosen layout is kept as a given of the job. All ranks receive the same.
 Layout JobRunner::layout_for(const Drawing& first, const LayoutLimits& limits) {
-  const std::string asked = layout_text(flags_);
-  const std::vector<Layout> layouts = parse_layouts(asked, ranks_.count, limits);
-  if (!chooses_layout(asked, layouts)) return parse_layout(asked, ranks_.count, limits);
-  const std::string left = agreed_texts(ranks_, [&]() -> std::vector<std::string> {
-                             return {layout_left(flags_, output_names(first.path), layouts)};
-                           }).front();
+  const std::string& asked = settings_.layout;
+  const std::vector<Layout> layouts = parse_layouts(asked, ranks().count, limits);
+  if (!chooses_layout(asked, layouts)) return parse_layout(asked, ranks().count, limits);
+  const std::string left =
+      agreed_texts(ranks(), [&]() -> std::vector<std::string> {
+        return {layout_left(settings_.resume, output_names(first.path), layouts)};
+      }).front();
   const Layout layout = parse_layout(left.empty() ? simulated_layout(first, limits, layouts) : left,
-                                     ranks_.count, limits);
-  Layout recorded = layout;  // without what has a flag of its own
-  if (flags_.integer("text-ranks")) recorded.text_ranks = 0;
-  if (flags_.integer("vae-ranks")) recorded.vae_ranks = 0;
-  if (flags_.integer("decode-rank")) recorded.decode_rank = -1;
-  flags_.imply("layout", to_string(recorded), "auto");
+                                     ranks().count, limits);
+  Layout recorded = layout;  // without what has a setting of its own
+  if (settings_.fixed.text_ranks) recorded.text_ranks = 0;
+  if (settings_.fixed.vae_ranks) recorded.vae_ranks = 0;
+  if (settings_.fixed.decode_rank >= 0) recorded.decode_rank = -1;
+  layout_text_ = to_string(layout);
+  records_.given["layout"] = {{"value", to_string(recorded)}, {"origin", "auto"}};
   return layout;
 }
 
 std::string JobRunner::simulated_layout(const Drawing& first, const LayoutLimits& limits,
                                         std::span<const Layout> layouts) {
-  const RankMachine here = rank_machine(flags_, ranks_);
-  if (!measured_) measured_ = measured_ranks(here, *model_);
-  return agreed_texts(ranks_,
+  const RankMachine& here = settings_.machine;
+  if (!measured_) measured_ = measured_ranks(here, ranks(), *model_);
+  return agreed_texts(ranks(),
                       [&]() -> std::vector<std::string> {
-                        if (!machine_) machine_ = simulated_machine(here, *measured_, *model_);
+                        if (!machine_)
+                          machine_ = simulated_machine(here, ranks(), *measured_, *model_);
                         PlannedJob job = planned_job(generator_, planned_options(),
                                                      first.spec.request, *machine_);
                         job.requests = limits.requests;
@@ -325,6 +295,13 @@ GeneratorOptions JobRunner::planned_options() const {
   return options;
 }
 
+void JobRunner::warn_of_cut(const std::string& text, const PromptCut& cut) const {
+  settings_.reporter.tell("warning: the " + text + " has " + std::to_string(cut.tokens) +
+                          " tokens, but this model's text encoder reads " +
+                          std::to_string(cut.read) + "; it ignores everything from '" +
+                          first_words(cut.lost) + "' on");
+}
+
 std::optional<PromptCut> JobRunner::checked_prompt(const Request& request) const {
   const std::optional<PromptCut> cut = generator_.prompt_cut(request.prompt);
   if (cut) warn_of_cut("prompt", *cut);
@@ -339,8 +316,9 @@ std::optional<PromptCut> JobRunner::checked_prompt(const Request& request) const
 
 void JobRunner::draw(const Drawings& drawings, const ResultListener& on_result,
                      const FailureListener& on_failure) {
-  const std::map<std::string, std::string> about{
-      {"model", generator_.model_name()}, {"layout", to_string(layout_)}, {"weft", version_text()}};
+  const std::map<std::string, std::string> about{{"model", generator_.model_name()},
+                                                 {"layout", to_string(layout_)},
+                                                 {"weft", records_.version}};
   Work work{.drawings = drawings,
             .on_result = on_result,
             .on_failure = on_failure,
@@ -350,13 +328,13 @@ void JobRunner::draw(const Drawings& drawings, const ResultListener& on_result,
             .mutex = {},
             .failed = {}};
   const auto pass = [&] {
-    if (ranks_.alone()) {
-      const auto recorded = profiling_.record(0);
+    if (ranks().alone()) {
+      const auto recorded = settings_.recorder->record(0);
       run_jobs(work, generator_, [taken = int64_t{0}](int) mutable { return taken++; }, {});
     } else if (planned_) {
       run_on_team(work);
     } else {
-      on_ranks(ranks_, [&](Communicator& world) {
+      on_ranks(ranks(), [&](Communicator& world) {
         on_rank(world,
                 [&](Generator& mine, const NextDrawing& next, const RankPlacement& placement) {
                   run_jobs(work, mine, next, placement);
@@ -364,7 +342,7 @@ void JobRunner::draw(const Drawings& drawings, const ResultListener& on_result,
       });
     }
   };
-  profiling_.around(about, [&] {
+  settings_.recorder->around(about, [&] {
     do {
       work.failed.reset();
       work.pass = ++passes_;
@@ -377,8 +355,8 @@ void JobRunner::draw(const Drawings& drawings, const ResultListener& on_result,
         const Error error = current_error();
         if (!on_failure || !work.failed || error.kind() == ErrorKind::kStopped) throw;
         work.over[*work.failed] = true;
-        if (ranks_.speaks) on_failure(*work.failed, error);
-        if (ranks_.processes) throw;
+        if (ranks().speaks) on_failure(*work.failed, error);
+        if (ranks().processes) throw;
       }
     } while (work.failed);
   });
@@ -392,10 +370,10 @@ void JobRunner::run_on_team(Work& work) {
 
 // Makes the generator of a rank and runs it as a part of its replica.
 void JobRunner::on_rank(Communicator& world, const OnRank& run) {
-  const auto recorded = profiling_.record(world.rank());
+  const auto recorded = settings_.recorder->record(world.rank());
   const RankPlacement placement = RankPlacement::of(world, layout_);
   GeneratorOptions own = options_;
-  own.device = device_of(flags_, ranks_, world.rank());
+  own.device = settings_.machine.device(world.rank());
   Generator mine(model_, own, placement);
   const auto next = [&world](int pass) {
     const std::optional<int64_t> number = world.transport().take_number(pass);
@@ -403,7 +381,7 @@ void JobRunner::on_rank(Communicator& world, const OnRank& run) {
     return *number;
   };
   run(mine, next, placement);
-  profiling_.gather(world);
+  settings_.recorder->gather(world);
 }
 
 // Draws as a part of a replica until nothing is left.
@@ -449,7 +427,7 @@ void JobRunner::run_job(Work& work, Generator& mine, size_t index, const RankPla
   };
   on_root([&] {
     const bool may_be_there =
-        work.drawings.several && !flags_.on("overwrite") && flags_.text("resume") != "never";
+        work.drawings.several && !settings_.overwrite && !settings_.resume.never;
     is_complete = may_be_there && complete(mine, drawing);
   });
   if (work.on_failure && !placement.alone()) {
@@ -460,10 +438,10 @@ void JobRunner::run_job(Work& work, Generator& mine, size_t index, const RankPla
   const auto verdict = mine.broadcast_from_root(is_complete ? kComplete : failed ? kFailed : kDraw);
   if (verdict == kDraw) {
     if (root) return draw_one(work, mine, *attempt);
-    profiling_.restart();
-    mine.run(drawing.spec.request, nullptr, joining(flags_, work.drawings.stop));
+    settings_.recorder->restart();
+    mine.run(drawing.spec.request, nullptr, joining(work.drawings.stop));
   } else if (root && verdict == kComplete) {
-    std::fprintf(stderr, "weft: %s is complete\n", printable(drawing.path).c_str());
+    settings_.reporter.tell(drawing.path + " is complete");
   } else if (root) {
     try {
       std::rethrow_exception(failed);
@@ -477,16 +455,16 @@ void JobRunner::run_job(Work& work, Generator& mine, size_t index, const RankPla
 // frame has left a whole result.
 std::unique_ptr<FrameSink> JobRunner::sink_of(const Generator& generator, const Drawing& drawing,
                                               const Checkpoint* left) const {
-  const bool with_sidecar = !flags_.on("no-metadata");
-  const Overwrite overwrite = flags_.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
-  const std::optional<int64_t> length = segment_frames(flags_, drawing.spec.request.fps);
+  const bool with_sidecar = settings_.with_sidecar;
+  const Overwrite overwrite = settings_.overwrite ? Overwrite::kReplace : Overwrite::kRefuse;
+  const std::optional<int64_t> length = settings_.segment_frames(drawing.spec.request.fps);
   const Request& request = drawing.spec.request;
   if (!length && left && (left->final() || request.method->in_segments()) && with_sidecar &&
       overwrite == Overwrite::kRefuse && fs::exists(drawing.path) && !fs::is_empty(drawing.path)) {
     drop_parts(drawing.path);
     return nullptr;
   }
-  VideoSettings settings = video_settings(flags_, request, generator.options().threads);
+  VideoSettings settings = video_settings(generator.options(), request);
   if (const auto* const queue = std::get_if<Queue>(&request.method)) {
     const VaeTraits& vae = generator.model()->directory.vae_model->traits;
     const SegmentFrames frames = queue->frames();
@@ -495,7 +473,7 @@ std::unique_ptr<FrameSink> JobRunner::sink_of(const Generator& generator, const 
   }
   if (left && left->written.contains("frames"))
     settings.kept_frames = std::stoll(left->written.at("frames"));
-  if (with_sidecar) settings.metadata = embedded_metadata(flags_, generator, drawing.spec);
+  if (with_sidecar) settings.metadata = embedded_metadata(records_, generator, drawing.spec);
   if (!length && request.audio.given() && file_ending(drawing.path) == ".mp4")
     return make_sounded_sink(drawing.path, settings, overwrite, heard_in(generator, request));
   if (!length) return make_sink(drawing.path, settings, overwrite);
@@ -504,13 +482,33 @@ std::unique_ptr<FrameSink> JobRunner::sink_of(const Generator& generator, const 
                              *length);
 }
 
+RunOptions JobRunner::joining(const std::atomic<bool>* stop) const {
+  RunOptions options;
+  options.cache_audit = settings_.cache_audit;
+  options.text_cache = settings_.text_cache;
+  options.stop = stop;
+  return options;
+}
+
+// The flags of the command, and the records of the jobs that a resume by a checkpoint's name draws.
+std::map<std::string, std::string> JobRunner::notes(const Generator& generator,
+                                                    std::span<const Drawing> drawings) const {
+  Json given = settings_.kept_flags;
+  if (layout_text_ != "auto") given["layout"] = layout_text_;
+  Json jobs = Json::array();
+  for (const auto& [spec, path] : drawings)
+    jobs.push_back({{"request", request_record(generator, spec)},
+                    {"output", path_text(fs::absolute(path).string())}});
+  return {{"engine", records_.version}, {"given", given.dump()}, {"jobs", jobs.dump()}};
+}
+
 struct JobRunner::Attempt {
   const Drawing& drawing;
   const OutputNames names;
   std::string sidecar_before;
   RunOptions options;
   std::unique_ptr<FrameSink> sink;
-  std::optional<ProgressPrinter> printer{};
+  std::unique_ptr<DrawingWatch> watch{};  // null: nobody watches
 };
 
 // The file names are claimed before anything is computed, and nothing half-written stays.
@@ -518,30 +516,31 @@ std::unique_ptr<JobRunner::Attempt> JobRunner::begin(const Work& work, Generator
                                                      const Drawing& drawing) {
   const Request& request = drawing.spec.request;
   const Drawings& drawings = work.drawings;
-  if (flags_.on("keep-latents")) check_kept_latents(flags_, request);
+  if (settings_.latents == Latents::kKeep) check_kept_latents(request);
   std::unique_ptr<Attempt> attempt(new Attempt{.drawing = drawing,
                                                .names = output_names(drawing.path),
                                                .sidecar_before = sidecar_path(drawing.path),
-                                               .options = joining(flags_, drawings.stop),
+                                               .options = joining(drawings.stop),
                                                .sink = {}});
   const OutputNames& names = attempt->names;
   RunOptions& options = attempt->options;
-  options.resume = left_by_earlier_run(flags_, generator, request, names);
+  options.resume = left_by_earlier_run(settings_.resume, settings_.reporter, records_.version,
+                                       generator.job_record(request), names);
   attempt->sink = sink_of(generator, drawing, options.resume.get());
-  if (request.audio.given() && file_ending(drawing.path) != ".mp4" && informative(flags_))
-    std::fprintf(stderr, "weft: warning: %s has no sound; a name that ends in .mp4 gives it one\n",
-                 printable(drawing.path).c_str());
-  const std::optional<double> seconds = checkpoint_seconds(flags_);
+  if (request.audio.given() && file_ending(drawing.path) != ".mp4")
+    settings_.reporter.inform("warning: " + drawing.path +
+                              " has no sound; a name that ends in .mp4 gives it one");
+  const std::optional<double> seconds = settings_.checkpoint_seconds;
   if (keeps_latent(request)) options.latents_path = names.latents;
   if (seconds) options.checkpoint_path = names.checkpoint;
   options.checkpoint_seconds = seconds.value_or(0);
-  options.notes = resume_notes(flags_, generator,
-                               drawings.several ? std::span(drawings.all) : std::span(&drawing, 1));
-  attempt->printer.emplace(drawings.listener ? ProgressMode::kNone : progress_mode(flags_),
-                           job_name(drawing.path));
-  attempt->printer->show_previews(
-      preview_path(flags_, drawing.path, drawings.several, request.frames));
-  options.listener = drawings.listener ? drawings.listener : &*attempt->printer;
+  options.notes =
+      notes(generator, drawings.several ? std::span(drawings.all) : std::span(&drawing, 1));
+  options.listener = drawings.listener;
+  if (!drawings.listener && settings_.watch) {
+    attempt->watch = settings_.watch(drawing, drawings.several);
+    options.listener = attempt->watch.get();
+  }
   return attempt;
 }
 
@@ -555,27 +554,27 @@ void JobRunner::draw_one(const Work& work, Generator& generator, Attempt& attemp
                 .upload = upload_,
                 .cut = work.drawings.listener ? generator_.prompt_cut(request.prompt)
                                               : checked_prompt(request)};
-  profiling_.restart();
+  settings_.recorder->restart();
   try {
     done.result = generator.run(request, attempt.sink.get(), attempt.options);
   } catch (const Error& error) {
-    const std::string advice = resume_advice(flags_, ranks_, names);
+    const std::string advice = settings_.resume_advice ? settings_.resume_advice(names) : "";
     if (error.kind() == ErrorKind::kUsage || advice.empty()) throw;
     // Among several ranks, main() may print another rank's error instead of this one.
-    const bool several = error.kind() == ErrorKind::kStopped && !ranks_.alone();
-    if (several) std::fprintf(stderr, "weft: %s\n", advice.c_str());
+    const bool several = error.kind() == ErrorKind::kStopped && !ranks().alone();
+    if (several) settings_.reporter.tell(advice);
     throw Error(error.kind(), std::string(error.what()) + (several ? "" : ". " + advice));
   }
-  done.profile = profiling_.result();
-  if (const auto length = segment_frames(flags_, request.fps))
+  done.profile = settings_.recorder->result();
+  if (const auto length = settings_.segment_frames(request.fps))
     done.segments = (done.result.frames + *length - 1) / *length;
-  if (!flags_.on("no-metadata")) {
-    const Overwrite overwrite = flags_.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
-    write_sidecar(names.sidecar, flags_, generator, done, overwrite);
+  if (settings_.with_sidecar) {
+    const Overwrite overwrite = settings_.overwrite ? Overwrite::kReplace : Overwrite::kRefuse;
+    write_sidecar(names.sidecar, records_, generator, done, overwrite);
     if (attempt.sidecar_before != names.sidecar) fs::remove(attempt.sidecar_before);
   }
-  drop_leftovers(flags_, names);
-  attempt.printer->finish();
+  drop_leftovers(names, settings_.latents);
+  if (attempt.watch) attempt.watch->finish();
   work.on_result(done);
 }
 
