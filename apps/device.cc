@@ -243,11 +243,14 @@ int planned_ranks_per_device(const Flags& flags, int ranks) {
 }
 
 GivenRates given_rates(const Flags& flags) {
-  return {.gflops = flags.real("device-gflops"),
-          .gbs = flags.real("device-gbs"),
-          .host_gbs = flags.real("device-host-gbs"),
-          .link_gbit = flags.real("link-gbit"),
-          .link_ms = flags.real("link-ms")};
+  const auto given = [&](const char* flag) {
+    return flags.given(flag) ? flags.real(flag) : std::nullopt;
+  };
+  return {.gflops = given("device-gflops"),
+          .gbs = given("device-gbs"),
+          .host_gbs = given("device-host-gbs"),
+          .link_gbit = given("link-gbit"),
+          .link_ms = given("link-ms")};
 }
 
 RankMachine rank_machine(const Flags& flags, const Ranks& ranks) {

@@ -82,6 +82,7 @@ struct TransformerLoad {
 
   // The same with all ranges written out.
   TransformerLoad of(const TransformerTraits& traits) const;
+  bool operator==(const TransformerLoad&) const = default;
 };
 
 // Writes the sinusoidal embedding [cos(t f_0), .., sin(t f_0), ..] with f_i = 10000^(-i / half) (Ho

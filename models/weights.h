@@ -25,6 +25,7 @@ struct WidthSlice {
 
   // The same slice with {} replaced by the full ranges.
   WidthSlice of(int64_t all_heads, int64_t all_ffn) const;
+  bool operator==(const WidthSlice&) const = default;
 };
 
 // "compute", "int8", "fp8", "fp8-tensor", "file"

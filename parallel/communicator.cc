@@ -123,6 +123,17 @@ void Communicator::end_job() noexcept {
   transport_->end_job();
 }
 
+void Communicator::align_jobs(Stream& stream) {
+  CHECK(group_ == 0, "group", group_);
+  std::vector<int64_t> jobs(size());
+  std::vector<TensorView> views;
+  for (int64_t& job : jobs) views.push_back({&job, DType::kI64, {1}});
+  jobs[rank_] = transport_->job();
+  all_gather_v(stream, {.topic = Topic::kJob}, views[rank_], views);
+  const auto last = static_cast<int>(*std::ranges::max_element(jobs, earlier_job));
+  while (transport_->job() != last) transport_->begin_job();
+}
+
 int64_t Communicator::held_bytes() const {
   return transport_->held_bytes() + shared_->staging.held_bytes();
 }

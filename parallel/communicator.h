@@ -101,6 +101,10 @@ class Communicator {
   // held is freed. end_job() frees the memory that the job's messages leave for later ones.
   void begin_job();
   void end_job() noexcept;
+  // Lets all ranks of the world go on with the number of jobs of the one that has begun the most,
+  // so that ranks of different groups may share one from now on. All ranks of the world call it
+  // where nothing is under way, and none returns before all have.
+  void align_jobs(Stream& stream);
   int64_t strays() const { return transport_->strays(); }
   // Bytes of memory that messages hold beside their views: staging buffers that wait for their next
   // use, and payloads that came before their receive.

@@ -46,6 +46,7 @@ struct BlockRange {
   static BlockRange all(int total) { return {0, total, total}; }
   bool first() const { return begin == 0; }
   bool last() const { return end == total; }
+  bool operator==(const BlockRange&) const = default;
 };
 
 std::string to_string(const Range& range);

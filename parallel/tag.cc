@@ -94,12 +94,15 @@ Payload payload_of(const TagBits& bits) { return static_cast<Payload>(fields_of(
 
 int next_job(int job) { return job + 1 < kJobs ? job + 1 : 1; }
 
+// The shorter way round the circle decides.
+bool earlier_job(int64_t a, int64_t b) {
+  if (a == b || a == 0 || b == 0) return a != b && a == 0;
+  return (b - a + kJobs - 1) % (kJobs - 1) < kJobs / 2;
+}
+
 bool of_earlier_job(const TagBits& bits, int job) {
   const Fields fields = fields_of(bits);
-  if (fields.group == 0 || fields.job == job) return false;
-  if (fields.job == 0 || job == 0) return fields.job == 0;
-  // The shorter way round the circle decides.
-  return (job - fields.job + kJobs - 1) % (kJobs - 1) < kJobs / 2;
+  return fields.group != 0 && earlier_job(fields.job, job);
 }
 
 }  // namespace weft

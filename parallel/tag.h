@@ -81,6 +81,8 @@ Payload payload_of(const TagBits& bits);    // the kind in the tag of a header
 
 // A job's number in tags: 0 before the first job, then 1 ... 65535 in a circle.
 int next_job(int job);
+// Returns whether the job `a` comes before `b`, of which at most half the circle lies between them.
+bool earlier_job(int64_t a, int64_t b);
 // Returns whether a message with this tag belongs to a job before `job`. Messages of the whole
 // world (group 0) belong to no job.
 bool of_earlier_job(const TagBits& bits, int job);

@@ -37,13 +37,12 @@ struct Generator::Impl {
   Impl(std::shared_ptr<const OpenModel> model, const GeneratorOptions& given,
        const RankPlacement& of)
       : options(given),
-        placement(encoding_rank(of, given)),
         parts(std::move(model),
               {.dtype = given.dtype,
                .weights = given.weights,
                .attention = given.attention,
                .resident = given.resident_blocks},
-              given.vae_dtype, placement,
+              given.vae_dtype, encoding_rank(of, given),
               given.planned || given.device.kind == Device::Kind::kCpu
                   ? given.planned
                   : std::optional(device_traits(given.device)),
@@ -58,10 +57,7 @@ struct Generator::Impl {
     if (given.resident_blocks == 1)
       throw Error(ErrorKind::kUsage,
                   "--resident-layers is 1, legal: 2 ... (one in use, one being copied in)");
-    if (rounds_to_8bit(given.weights) && placement.layout()[Axis::kTensor] > 1)
-      throw Error(ErrorKind::kUsage, "--layout " + to_string(placement.layout()) +
-                                         " splits the width, which 8-bit weights cannot: their "
-                                         "scales would be others; legal with them: tensor=1");
+    check_width(placement.layout());
     check_attention();
     if (given.preview_every > 0) preview_fit = preview_fit_of(parts.directory());
     parts.set_wire_dtype(given.wire_dtype);
@@ -80,6 +76,12 @@ struct Generator::Impl {
     limits = model_limits(parts);
   }
 
+  void check_width(const Layout& layout) const {
+    if (rounds_to_8bit(options.weights) && layout[Axis::kTensor] > 1)
+      throw Error(ErrorKind::kUsage, "--layout " + to_string(layout) +
+                                         " splits the width, which 8-bit weights cannot: their "
+                                         "scales would be others; legal with them: tensor=1");
+  }
   void check_attention() const {
     if (options.attention == AttentionFormat::kCompute) return;
     const auto refuse = [](const std::string& why) {
@@ -146,15 +148,15 @@ struct Generator::Impl {
   uint64_t memory_now() const { return tensor_bytes_live(options.device.kind) + arena.used(); }
 
   GeneratorOptions options;
-  const RankPlacement placement;
   Components parts;
+  const RankPlacement& placement = parts.placement();
   ModelLimits limits;
   Stream stream;
   uint64_t available;                    // measured before anything is loaded
   uint64_t host_available = UINT64_MAX;  // host memory where the job runs on a device
   std::optional<PreviewFit> preview_fit{};
   Arena arena{size_t{256} << 30, options.device};
-  const Rank rank{stream, arena, parts, placement};
+  const Rank rank{stream, arena, parts};
 };
 
 std::string Generator::Impl::job_record(const JobFacts& facts) const {
@@ -288,8 +290,11 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   result.resumed_at = run.first;
   if (run_options.resume) result.earlier_seconds = run_options.resume->seconds;
   parts.on_load = nullptr;
+  parts.take_loaded();  // of a job that failed
   parts.set_resident_blocks(memory.resident_layers);
   parts.set_residency(memory.residency);
+  parts.release_unused([&](int model) { return computes_with(facts, placement, model); },
+                       placement.band(facts.latent[2]).size() > 0, available - memory.high_water);
   const int total = facts.chunks * steps;
   if (!keeps_latent(request) || run.first < total)  // else it is decoded alone
     encode(run, memory);
@@ -305,6 +310,7 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   clock.leave();
 
   parts.on_load = nullptr;
+  result.loaded = parts.take_loaded();
   result.stages = clock.seconds();
   result.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
@@ -327,7 +333,7 @@ const std::shared_ptr<const OpenModel>& Generator::model() const { return impl_-
 const DefaultSettings& Generator::defaults() const { return impl_->parts.directory().defaults; }
 const ModelLimits& Generator::limits() const { return impl_->limits; }
 const GeneratorOptions& Generator::options() const { return impl_->options; }
-const Layout& Generator::layout() const { return impl_->placement.layout(); }
+const RankPlacement& Generator::placement() const { return impl_->placement; }
 std::string Generator::model_name() const { return defaults().name; }
 std::string Generator::job_record(const Request& request) const {
   return impl_->job_record(facts(request));
@@ -396,6 +402,12 @@ JobSchedule Generator::whole_schedule(const Request& request) const {
 }
 
 void Generator::check(const Request& request) { impl_->fitting_plan(facts(resolve(request)), {}); }
+
+void Generator::place(Communicator& world, const Layout& layout) {
+  impl_->check_width(layout);
+  impl_->parts.place(encoding_rank(RankPlacement::of(world, layout), impl_->options));
+  world.align_jobs(impl_->stream);
+}
 
 int64_t Generator::broadcast_from_root(int64_t value) {
   const Tag tag{.kind = Payload::kControl, .topic = Topic::kJob};

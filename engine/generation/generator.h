@@ -1,7 +1,7 @@
 #pragma once
 // Generator: loads a model directory once and turns requests into frames, which go to a sink. In a
 // replica of several ranks each rank has a Generator, all run the same requests in the same order,
-// and the root delivers the frames.
+// and the root delivers the frames. Between two jobs the ranks may be given another layout.
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,7 +40,7 @@ class Generator {
   JobFacts facts(const Request& request) const;
   // The sizes that limit how a resolved request can be split over ranks.
   LayoutLimits layout_limits(const Request& request) const;
-  const Layout& layout() const;  // the replica's layout
+  const RankPlacement& placement() const;
   // The published model's name, for run headers and metadata.
   std::string model_name() const;
   // The record of a resolved request (job_spec.h).
@@ -62,6 +62,12 @@ class Generator {
   // Throws what run() throws of a job that cannot begin on this rank: Error(kUsage) of a setting,
   // Error(kMemory) where the plan does not fit. Sends and loads nothing.
   void check(const Request& request);
+
+  // Makes this rank one of a replica of `world` under another layout (RankPlacement::of). Weights
+  // that this rank holds under both stay loaded. All ranks of the world call it where nothing is
+  // under way; it returns when all have released what they no longer hold. Throws Error(kUsage) as
+  // the constructor does, before it changes anything.
+  void place(Communicator& world, const Layout& layout);
 
   // Returns the root's value on every rank; all ranks must call it.
   int64_t broadcast_from_root(int64_t value);

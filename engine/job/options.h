@@ -167,7 +167,10 @@ struct RunResult {
   std::array<uint64_t, 5> stage_high_water{};
   std::vector<CachedStep> cached{};  // by step, on the root; empty without a step cache
   OffloadTotals streaming{};         // weight offload of the forwards
-  int resident_layers = 0;           // of a transformer in memory at once; 0: all
+  // The parts whose weights this rank loaded, in order: text_encoder, transformer, vae ... Those
+  // that an earlier job left in memory are not among them.
+  std::vector<std::string> loaded{};
+  int resident_layers = 0;   // of a transformer in memory at once; 0: all
   std::string latents_path;  // the file that holds the final latents; empty if none was written
   int steps = 0;
   int resumed_at = 0;             // steps, or turns of the queue, that an earlier run had done

@@ -45,7 +45,7 @@ class RankRun {
         run_(parts.device()),
         dry_(parts.model(), parts.how(), parts.vae_dtype(), placement_, parts.device(),
              parts.text_weights()),
-        rank_(run_.stream(), run_.arena(), dry_, placement_),
+        rank_(run_.stream(), run_.arena(), dry_),
         seams_(placement_),
         blank_(rank_, facts_) {
     dry_.set_resident_blocks(job.resident_blocks);

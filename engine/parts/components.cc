@@ -5,15 +5,35 @@
 namespace weft {
 
 Components::Components(std::shared_ptr<const OpenModel> model, const TransformerLoad& how,
-                       DType vae_dtype, const RankPlacement& placement,
-                       std::optional<DeviceTraits> device, WeightFormat text_weights)
+                       DType vae_dtype, RankPlacement placement, std::optional<DeviceTraits> device,
+                       WeightFormat text_weights)
     : model_(std::move(model)),
       how_(how),
       vae_dtype_(vae_dtype),
       text_weights_(text_weights),
       device_(std::move(device)),
-      placement_(placement),
+      placement_(std::move(placement)),
       experts_(directory().experts()) {}
+
+void Components::place(const RankPlacement& placement) {
+  const auto held_otherwise = [&](const EncoderTraits& traits) {
+    return !placement.encodes_text(traits) ||
+           placement.text_width(traits) != placement_.text_width(traits);
+  };
+  if (held_otherwise(text_model().traits())) text_encoder_.reset();
+  if (pooled_model() && held_otherwise(pooled_model()->traits())) pooled_encoder_.reset();
+  done_with_pictures();
+  if (placement_.has_bands() && !placement.has_bands()) vae_.reset();
+  placement_ = placement;
+  release_experts_loaded_otherwise();
+}
+
+void Components::release_experts_loaded_otherwise() {
+  for (int model = 0; model < experts(); ++model)
+    if (experts_[model] &&
+        experts_[model]->loaded() != load_of(model).of(expert_model(model).traits()))
+      experts_[model].reset();
+}
 
 void Components::set_residency(Residency residency) {
   residency_ = residency;
@@ -25,9 +45,20 @@ void Components::set_residency(Residency residency) {
 }
 
 void Components::set_resident_blocks(int blocks) {
-  if (blocks == how_.resident) return;
-  for (auto& expert : experts_) expert.reset();
   how_.resident = blocks;
+  release_experts_loaded_otherwise();
+}
+
+void Components::release_unused(const std::function<bool(int model)>& uses_expert, bool uses_vae,
+                                uint64_t spare) {
+  std::vector<int> unused;
+  for (int model = 0; model < experts(); ++model)
+    if (experts_[model] && !uses_expert(model)) unused.push_back(model);
+  uint64_t bytes = vae_ && !uses_vae ? vae_->bytes() : 0;
+  for (const int model : unused) bytes += experts_[model]->weights_bytes();
+  if (bytes <= spare) return;
+  for (const int model : unused) experts_[model].reset();
+  if (!uses_vae) vae_.reset();
 }
 
 void Components::load(const std::string& name, const std::function<void()>& body) {
@@ -36,6 +67,7 @@ void Components::load(const std::string& name, const std::function<void()>& body
   } else {
     body();
   }
+  loaded_.push_back(name);
 }
 
 // The encoders are resident without the other parts, unless all are.

@@ -1,10 +1,11 @@
 #pragma once
 // Components: the parts of a model directory that one rank of a replica holds. Each is loaded when
-// it is first used and kept as long as the memory plan's residency allows.
+// it is first used and kept as long as the memory plan's residency and the rank's placement allow.
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/parts/open_model.h"
@@ -28,11 +29,15 @@ struct Experts {
 class Components final : public Experts {
  public:
   // Loads no weights. `how` says how the experts are loaded; its dtype is also the text encoder's.
-  // `placement` says which slices this rank holds, and must outlive the object. `device` is set
-  // where memory is planned for a device that is not the host.
+  // `placement` says which slices this rank holds. `device` is set where memory is planned for a
+  // device that is not the host.
   Components(std::shared_ptr<const OpenModel> model, const TransformerLoad& how, DType vae_dtype,
-             const RankPlacement& placement, std::optional<DeviceTraits> device = {},
+             RankPlacement placement, std::optional<DeviceTraits> device = {},
              WeightFormat text_weights = WeightFormat::kCompute);
+
+  const RankPlacement& placement() const { return placement_; }
+  // Sets another placement, and releases the parts of which it holds another slice or nothing.
+  void place(const RankPlacement& placement);
 
   const std::shared_ptr<const OpenModel>& model() const { return model_; }
   const ModelFamily& family() const override { return *directory().family; }
@@ -87,11 +92,18 @@ class Components final : public Experts {
   void done_with_text_encoders();
   void done_with_experts() override;
   void done_with_vae();
+  // Releases the experts and the decoder that earlier jobs have left here and the next one does not
+  // use on this rank, unless they take at most `spare` bytes.
+  void release_unused(const std::function<bool(int model)>& uses_expert, bool uses_vae,
+                      uint64_t spare);
 
   int experts_resident() const;
+  // Returns the names of the parts that were loaded since the last call, in order.
+  std::vector<std::string> take_loaded() { return std::exchange(loaded_, {}); }
 
  private:
   void load(const std::string& name, const std::function<void()>& body);
+  void release_experts_loaded_otherwise();  // than load_of()
   // Before a part that is resident alone, unless all parts are resident.
   void release_others();
   // Loads an encoder into `held` if that is empty.
@@ -107,8 +119,9 @@ class Components final : public Experts {
   WeightFormat text_weights_;
   std::optional<DType> wire_dtype_;
   std::optional<DeviceTraits> device_;
-  const RankPlacement& placement_;
+  RankPlacement placement_;
   Residency residency_ = Residency::kAll;
+  std::vector<std::string> loaded_;
   std::unique_ptr<TextEncoder> text_encoder_, pooled_encoder_;
   std::vector<std::unique_ptr<Transformer>> experts_;
   std::unique_ptr<Vae> vae_;

@@ -9,8 +9,9 @@
 namespace weft {
 
 struct Rank {
-  Rank(Stream& on, Arena& workspace, Components& of, const RankPlacement& at)
-      : Rank(on, workspace, static_cast<Experts&>(of), at) {
+  // At the placement of its parts.
+  Rank(Stream& on, Arena& workspace, Components& of)
+      : Rank(on, workspace, static_cast<Experts&>(of), of.placement()) {
     components = &of;
   }
   // Without encoders and decoders: of a case that has the experts alone.

@@ -1,7 +1,8 @@
 #pragma once
 // RankPlacement: the ranks that make one result together, as seen from one of them. It says which
-// weights, tokens, branches and picture rows belong to this rank, and never changes. The seams to
-// the other ranks are made from it (seams.h). A single rank is a replica, too.
+// weights, tokens, branches and picture rows belong to this rank, and never changes: a rank that is
+// to work under another layout gets another one (Generator::place). The seams to the other ranks
+// are made from it (seams.h). A single rank is a replica, too.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -123,6 +124,8 @@ class RankPlacement {
   int bands(int64_t latent_rows) const;
   Range band(int64_t latent_rows) const { return band_of(rank(), latent_rows); }
   Range band_of(int rank, int64_t latent_rows) const;
+  // False where this rank has no band of any latent.
+  bool has_bands() const { return band(ranks()).size() > 0; }
 
  private:
   void share(Stream& stream, int group, const std::function<bool(int rank)>& takes, const Tag& tag,

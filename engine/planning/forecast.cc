@@ -255,11 +255,10 @@ QuickForecast::Sampled QuickForecast::sampled(const Layout& replica, int blocks,
   Sampled out;
   out.done.resize(split.ranks());
   const auto work = [&](Communicator& world) {
-    const RankPlacement placement = RankPlacement::of(world, split);
     Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
     Arena arena;
-    Components parts = this->parts(model, placement);
-    const Rank rank(stream, arena, parts, placement);
+    Components parts = this->parts(model, RankPlacement::of(world, split));
+    const Rank rank(stream, arena, parts);
     double before = 0;
     BlankJob(rank, sample_.facts).run(sample_.facts, [&](const Step& step) {
       const double now = simulated_seconds();

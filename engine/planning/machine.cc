@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "engine/conditions/prompt_rows.h"
+#include "engine/job/job_spec.h"
 #include "engine/planning/calibrate.h"
 #include "kernels/transfer.h"
 #include "parallel/bootstrap/cpu_share.h"
@@ -169,6 +171,19 @@ PlannedJob planned_job(const Generator& generator, GeneratorOptions options, con
           .machine = {.device = machine.model,
                       .link = machine.link,
                       .upload_bytes_per_s = machine.upload.bytes_per_s / machine.ranks_per_device}};
+}
+
+std::string forecast_facts(const Generator& generator, const Request& request) {
+  JobSpec job{.request = request};
+  job.request.prompt.clear();
+  job.request.negative_prompt.reset();
+  for (ScheduledPrompt& later : job.request.schedule) later.prompt.clear();
+  std::string facts = to_json(job).dump();
+  const bool guided = generator.layout_limits(request).guided;
+  for (const Prompt& prompt : prompts_of(request, *generator.model(), guided))
+    for (const auto* ids : {&prompt.ids, &prompt.pooled_ids})
+      facts += " " + std::to_string(ids->size());
+  return facts;
 }
 
 bool chooses_layout(const std::string& layout) {

@@ -68,6 +68,10 @@ SimulatedMachine simulated_machine(const RankMachine& machine, const Ranks& rank
 PlannedJob planned_job(const Generator& generator, GeneratorOptions options, const Request& request,
                        const SimulatedMachine& machine);
 
+// The facts of a resolved request that its forecasts and its memory plan depend on: all but the
+// seed and the words of the prompts.
+std::string forecast_facts(const Generator& generator, const Request& request);
+
 // True where the text of a layout leaves the choice to a simulation.
 bool chooses_layout(const std::string& layout);
 // The same, where more than one of these layouts, or of the ranks of their stages, is possible.

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <sstream>
 #include <thread>
+#include <tuple>
 
 #include "engine/job/speech_chunks.h"
 #include "engine/memory/memory_mode.h"
@@ -95,6 +96,15 @@ void check_kept_latents(const Request& request) {
                                        "its latents are not kept; legal without --audio");
 }
 
+// The value of this key, which is made where it is not remembered.
+template <class Value, class Make>
+const Value& remembered(std::map<std::string, Value>& values, const std::string& key, Make make) {
+  constexpr size_t kMost = 64;  // kinds of jobs
+  if (values.size() >= kMost && !values.contains(key)) values.clear();
+  if (!values.contains(key)) values.emplace(key, make());
+  return values.at(key);
+}
+
 GeneratorOptions metered(GeneratorOptions options, const Ops* ops) {
   options.ops = ops;
   return options;
@@ -123,11 +133,11 @@ struct JobRunner::Work {
   }
 };
 
-// Threads that are the ranks of one layout after another call of draw(), so that each keeps its
-// generator. They end when one of them fails.
+// Threads that are the ranks in one call of draw() after another, so that each keeps its generator.
+// They end when one of them fails.
 class JobRunner::Team {
  public:
-  Team(JobRunner& runner, const Layout& layout) : layout_(layout) {
+  explicit Team(JobRunner& runner) : ranks_(runner.ranks().count) {
     host_ = std::thread([this, &runner] {
       try {
         on_ranks(runner.ranks(), [&](Communicator& world) { serve(runner, world); });
@@ -145,16 +155,16 @@ class JobRunner::Team {
     host_.join();
   }
 
-  // True where the ranks wait for work under this layout.
-  bool fits(const Layout& layout) {
+  // False where the ranks have ended.
+  bool waits() {
     const std::lock_guard lock(mutex_);
-    return !shall_end_ && layout == layout_;
+    return !shall_end_;
   }
   // Returns when all ranks are done; throws what one of them threw.
   void run(Work& work) {
     std::unique_lock lock(mutex_);
     work_ = &work;
-    left_ = static_cast<int>(layout_.ranks());
+    left_ = ranks_;
     ++turn_;
     changed_.notify_all();
     changed_.wait(lock, [&] { return left_ == 0 || have_ended_; });
@@ -164,14 +174,15 @@ class JobRunner::Team {
  private:
   void serve(JobRunner& runner, Communicator& world) {
     try {
-      runner.on_rank(world,
-                     [&](Generator& mine, const NextDrawing& next, const RankPlacement& placement) {
-                       for (uint64_t turn = 1; Work* work = await(turn); ++turn) {
-                         runner.run_jobs(*work, mine, next, placement);
-                         const std::lock_guard lock(mutex_);
-                         if (--left_ == 0) changed_.notify_all();
-                       }
-                     });
+      runner.on_rank(world, [&](Generator& mine, const NextDrawing& next) {
+        Layout layout = runner.layout_;
+        for (uint64_t turn = 1; Work* work = await(turn); ++turn) {
+          if (runner.layout_ != layout) mine.place(world, layout = runner.layout_);
+          runner.run_jobs(*work, mine, next);
+          const std::lock_guard lock(mutex_);
+          if (--left_ == 0) changed_.notify_all();
+        }
+      });
     } catch (...) {
       end();
       throw;
@@ -188,7 +199,7 @@ class JobRunner::Team {
     changed_.notify_all();
   }
 
-  const Layout layout_;
+  const int ranks_;
   std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   Work* work_ = nullptr;
@@ -241,13 +252,17 @@ void JobRunner::arrange(const std::vector<Drawing>& drawings) {
                       "endless job alone");
   }
   limits.requests = static_cast<int64_t>(drawings.size());
-  layout_ = layout_for(first, limits);
-  plan_ = plan_of_rank(model_, options_, layout_, first.spec.request);
-  upload_ = upload_of(settings_.machine.given.host_gbs, options_, *model_, plan_);
+  const std::string facts = forecast_facts(generator_, first.spec.request);
+  layout_ = layout_for(first, facts, limits);
+  std::tie(plan_, upload_) = remembered(plans_, facts + to_string(layout_), [&] {
+    const MemoryPlan plan = plan_of_rank(model_, options_, layout_, first.spec.request);
+    return std::pair(plan, upload_of(settings_.machine.given.host_gbs, options_, *model_, plan));
+  });
 }
 
 // A chosen layout is kept as a given of the job. All ranks receive the same.
-Layout JobRunner::layout_for(const Drawing& first, const LayoutLimits& limits) {
+Layout JobRunner::layout_for(const Drawing& first, const std::string& facts,
+                             const LayoutLimits& limits) {
   const std::string& asked = settings_.layout;
   const std::vector<Layout> layouts = parse_layouts(asked, ranks().count, limits);
   if (!chooses_layout(asked, layouts)) return parse_layout(asked, ranks().count, limits);
@@ -255,8 +270,8 @@ Layout JobRunner::layout_for(const Drawing& first, const LayoutLimits& limits) {
       agreed_texts(ranks(), [&]() -> std::vector<std::string> {
         return {layout_left(settings_.resume, output_names(first.path), layouts)};
       }).front();
-  const Layout layout = parse_layout(left.empty() ? simulated_layout(first, limits, layouts) : left,
-                                     ranks().count, limits);
+  const Layout layout = parse_layout(
+      left.empty() ? simulated_layout(first, facts, limits, layouts) : left, ranks().count, limits);
   Layout recorded = layout;  // without what has a setting of its own
   if (settings_.fixed.text_ranks) recorded.text_ranks = 0;
   if (settings_.fixed.vae_ranks) recorded.vae_ranks = 0;
@@ -266,7 +281,8 @@ Layout JobRunner::layout_for(const Drawing& first, const LayoutLimits& limits) {
   return layout;
 }
 
-std::string JobRunner::simulated_layout(const Drawing& first, const LayoutLimits& limits,
+std::string JobRunner::simulated_layout(const Drawing& first, const std::string& facts,
+                                        const LayoutLimits& limits,
                                         std::span<const Layout> layouts) {
   const RankMachine& here = settings_.machine;
   if (!measured_) measured_ = measured_ranks(here, ranks(), *model_);
@@ -274,10 +290,14 @@ std::string JobRunner::simulated_layout(const Drawing& first, const LayoutLimits
                       [&]() -> std::vector<std::string> {
                         if (!machine_)
                           machine_ = simulated_machine(here, ranks(), *measured_, *model_);
-                        PlannedJob job = planned_job(generator_, planned_options(),
-                                                     first.spec.request, *machine_);
-                        job.requests = limits.requests;
-                        choice_ = choose_layout(job, layouts);
+                        std::string key = facts + std::to_string(limits.requests);
+                        for (const Layout& layout : layouts) key += " " + to_string(layout);
+                        choice_ = remembered(choices_, key, [&] {
+                          PlannedJob job = planned_job(generator_, planned_options(),
+                                                       first.spec.request, *machine_);
+                          job.requests = limits.requests;
+                          return choose_layout(job, layouts);
+                        });
                         return {to_string(choice_->best.front().layout)};
                       })
       .front();
@@ -330,15 +350,13 @@ void JobRunner::draw(const Drawings& drawings, const ResultListener& on_result,
   const auto pass = [&] {
     if (ranks().alone()) {
       const auto recorded = settings_.recorder->record(0);
-      run_jobs(work, generator_, [taken = int64_t{0}](int) mutable { return taken++; }, {});
+      run_jobs(work, generator_, [taken = int64_t{0}](int) mutable { return taken++; });
     } else if (planned_) {
       run_on_team(work);
     } else {
       on_ranks(ranks(), [&](Communicator& world) {
         on_rank(world,
-                [&](Generator& mine, const NextDrawing& next, const RankPlacement& placement) {
-                  run_jobs(work, mine, next, placement);
-                });
+                [&](Generator& mine, const NextDrawing& next) { run_jobs(work, mine, next); });
       });
     }
   };
@@ -363,41 +381,39 @@ void JobRunner::draw(const Drawings& drawings, const ResultListener& on_result,
 }
 
 void JobRunner::run_on_team(Work& work) {
-  if (team_ && !team_->fits(layout_)) team_.reset();
-  if (!team_) team_ = std::make_unique<Team>(*this, layout_);
+  if (team_ && !team_->waits()) team_.reset();
+  if (!team_) team_ = std::make_unique<Team>(*this);
   team_->run(work);
 }
 
 // Makes the generator of a rank and runs it as a part of its replica.
 void JobRunner::on_rank(Communicator& world, const OnRank& run) {
   const auto recorded = settings_.recorder->record(world.rank());
-  const RankPlacement placement = RankPlacement::of(world, layout_);
   GeneratorOptions own = options_;
   own.device = settings_.machine.device(world.rank());
-  Generator mine(model_, own, placement);
+  Generator mine(model_, own, RankPlacement::of(world, layout_));
   const auto next = [&world](int pass) {
     const std::optional<int64_t> number = world.transport().take_number(pass);
     CHECK(number, "the transport has no counter");
     return *number;
   };
-  run(mine, next, placement);
+  run(mine, next);
   settings_.recorder->gather(world);
 }
 
 // Draws as a part of a replica until nothing is left.
-void JobRunner::run_jobs(Work& work, Generator& mine, const NextDrawing& next,
-                         const RankPlacement& placement) {
-  const bool root = placement.root();
+void JobRunner::run_jobs(Work& work, Generator& mine, const NextDrawing& next) {
+  const bool root = mine.placement().root();
   for (;;) {
     const int64_t number = mine.broadcast_from_root(root ? next(work.pass) : 0);
     if (number >= std::ssize(work.pending)) return;
     const size_t index = work.pending[number];
     try {
-      run_job(work, mine, index, placement);
+      run_job(work, mine, index);
     } catch (...) {
       const Error error = current_error();
       const bool ends_all = error.kind() == ErrorKind::kStopped || error.kind() == ErrorKind::kComm;
-      if (!work.on_failure || !placement.alone() || ends_all) {
+      if (!work.on_failure || !mine.placement().alone() || ends_all) {
         work.fail(index);
         throw;
       }
@@ -409,9 +425,10 @@ void JobRunner::run_jobs(Work& work, Generator& mine, const NextDrawing& next,
 
 // All ranks of the replica learn whether each of them can begin the drawing, and the root has. A
 // failure until then is that of the drawing alone.
-void JobRunner::run_job(Work& work, Generator& mine, size_t index, const RankPlacement& placement) {
+void JobRunner::run_job(Work& work, Generator& mine, size_t index) {
   enum Verdict : int64_t { kComplete, kDraw, kFailed };
   const Drawing& drawing = work.drawings.all[index];
+  const RankPlacement& placement = mine.placement();
   const bool root = placement.root();
   std::unique_ptr<Attempt> attempt;
   std::exception_ptr failed;

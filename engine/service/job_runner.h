@@ -1,7 +1,9 @@
 #pragma once
 // JobRunner: draws resolved jobs one after the other on ranks. Each gets its file, its sidecar, and
 // checkpoints while it runs.
+#include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -32,6 +34,9 @@ using ResultListener = std::function<void(const Finished&)>;
 // Hears of the drawing of this index that failed.
 using FailureListener = std::function<void(size_t index, const Error& error)>;
 
+// The stop flag of drawings that nobody stops.
+inline const std::atomic<bool> kNeverStopped{false};
+
 class JobRunner {
  public:
   JobRunner(RunnerSettings settings, std::shared_ptr<const OpenModel> model);
@@ -49,7 +54,8 @@ class JobRunner {
 
   // Finds a layout under which all of these drawings can be made: the one that the settings ask
   // for, else the one that an interrupted run of the first chose, else the fastest by simulation.
-  // Error(kUsage).
+  // What was simulated and planned for jobs of the same facts (forecast_facts) is not computed
+  // again. Error(kUsage).
   void arrange(const std::vector<Drawing>& drawings);
 
   // Draws all; a replica that is done with one takes the next. The drawings of one command are
@@ -62,13 +68,14 @@ class JobRunner {
     bool several = false;
     // Receives the progress in place of the watches of the settings.
     ProgressListener* listener = nullptr;
-    const std::atomic<bool>* stop = nullptr;  // once it is true, the drawings end, resumable
+    const std::atomic<bool>* stop = &kNeverStopped;  // true: the drawings end, resumable
   };
   void draw(const Drawings& drawings, const ResultListener& on_result,
             const FailureListener& on_failure = nullptr);
 
-  // From now on the ranks, which are threads, keep their weights between calls of draw() under one
-  // layout. A stop, and a failure within a drawing of several ranks, releases them.
+  // From now on the ranks, which are threads, keep their weights between calls of draw(); under
+  // another layout, those that it gives them, too. A stop, and a failure within a drawing of
+  // several ranks, releases them.
   void keep_ranks();
 
   // Warns of prompts that the text encoder does not read to their end; returns the prompt's cut.
@@ -77,19 +84,19 @@ class JobRunner {
  private:
   struct Work;  // a call of draw()
   class Team;   // ranks that wait for calls of draw()
-  Layout layout_for(const Drawing& first, const LayoutLimits& limits);
+  // `facts` are the first drawing's.
+  Layout layout_for(const Drawing& first, const std::string& facts, const LayoutLimits& limits);
   // All processes measure, the first one simulates, and all receive its choice.
-  std::string simulated_layout(const Drawing& first, const LayoutLimits& limits,
-                               std::span<const Layout> layouts);
+  std::string simulated_layout(const Drawing& first, const std::string& facts,
+                               const LayoutLimits& limits, std::span<const Layout> layouts);
   GeneratorOptions planned_options() const;
   // The number of the next drawing of a pass, which no other replica gets.
   using NextDrawing = std::function<int64_t(int pass)>;
-  using OnRank = std::function<void(Generator&, const NextDrawing&, const RankPlacement&)>;
+  using OnRank = std::function<void(Generator&, const NextDrawing&)>;
   void on_rank(Communicator& world, const OnRank& run);
   void run_on_team(Work& work);
-  void run_jobs(Work& work, Generator& mine, const NextDrawing& next,
-                const RankPlacement& placement);
-  void run_job(Work& work, Generator& mine, size_t index, const RankPlacement& placement);
+  void run_jobs(Work& work, Generator& mine, const NextDrawing& next);
+  void run_job(Work& work, Generator& mine, size_t index);
   struct Attempt;  // one drawing, whose names are claimed
   std::unique_ptr<Attempt> begin(const Work& work, Generator& generator, const Drawing& drawing);
   void draw_one(const Work& work, Generator& generator, Attempt& attempt);
@@ -112,6 +119,10 @@ class JobRunner {
   std::optional<SimulatedMachine> machine_;
   MemoryPlan plan_;
   UploadForecast upload_;
+  // By the facts of the first drawing and, of choices, by the layouts that were possible; of plans,
+  // by the layout.
+  std::map<std::string, LayoutChoice> choices_;
+  std::map<std::string, std::pair<MemoryPlan, UploadForecast>> plans_;
   int passes_ = 0;                           // of all calls of draw(), the same on all ranks
   std::optional<GeneratorOptions> planned_;  // with keep_ranks(): the memory that was free then
   std::unique_ptr<Team> team_;               // last, because its threads use the members above

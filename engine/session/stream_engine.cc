@@ -50,19 +50,18 @@ struct StreamEngine::KeptRank {
   KeptRank(const StreamEngine& engine, int index)
       : KeptRank(engine, stream_on(engine.device(index), engine.settings_.threads), {}) {}
   KeptRank(const StreamEngine& engine, Stream on, RankPlacement at)
-      : stream(std::move(on)), placement(std::move(at)), parts(engine.components(placement)) {}
+      : stream(std::move(on)), parts(engine.components(std::move(at))) {}
 
   // Among the stream's ranks, where there are several.
   Rank equipment(Communicator* ranks = nullptr) {
-    Rank rank(stream, arena, parts, placement);
+    Rank rank(stream, arena, parts);
     rank.world = ranks;
     return rank;
   }
 
   Stream stream;
   Arena arena{size_t{256} << 30, stream.device()};
-  RankPlacement placement;  // of the present stream
-  Components parts;
+  Components parts;    // at the placement of the present stream
   Tensor prompt;       // of the present stream, in host memory; the first rank has it elsewhere
   StillLatents still;  // the same of the picture
 };
@@ -247,12 +246,12 @@ void StreamEngine::run(const std::string& caption, const Next& next, const Take&
   }
 }
 
-Components StreamEngine::components(const RankPlacement& placement,
+Components StreamEngine::components(RankPlacement placement,
                                     const std::optional<DeviceTraits>& device) const {
   return {model_,
           {.dtype = settings_.dtype, .weights = settings_.weights},
           settings_.vae_dtype,
-          placement,
+          std::move(placement),
           device,
           settings_.text_weights};
 }
@@ -297,7 +296,7 @@ void StreamEngine::lead(Communicator* world, const std::string& caption, const N
   order.tell(*world);
   share(ranks, order, prompt, still_);
   shared_caption_ = caption;
-  own.placement = placement(&ranks);
+  own.parts.place(placement(&ranks));
   const Part part{own.equipment(settings_.decodes_apart ? &ranks : nullptr), 0, prompt, still_,
                   &ranks};
   std::optional<PictureReceiver> receiver;
@@ -326,7 +325,7 @@ void StreamEngine::follow(Communicator& world, const StreamOrder& order) {
                  .video = Tensor(DType::kF32, {channels, traits().motion_frames, height, width})};
   CHECK(own.prompt, "rank", ranks.rank(), "has no prompt");
   share(ranks, order, own.prompt, own.still);
-  own.placement = placement(&ranks);
+  own.parts.place(placement(&ranks));
   draw({own.equipment(settings_.decodes_apart ? &ranks : nullptr), ranks.rank(), own.prompt,
         own.still, &ranks},
        plan(), {}, {});
@@ -462,9 +461,8 @@ void StreamEngine::add_bytes(const std::string& caption, int rank, ComponentByte
                                                   : std::optional(device_traits(own)));
   Communicator world(std::make_shared<SilentTransport>(rank, ranks()));
   Communicator* const several = ranks() > 1 ? &world : nullptr;
-  const RankPlacement placement = this->placement(several), alone;
-  Components encoders = components(alone, dry.device()),
-             parts = components(placement, dry.device());
+  Components encoders = components({}, dry.device()),
+             parts = components(placement(several), dry.device());
   if (rank == 0) add_encoding(dry, encoders, caption, to);
   std::unique_ptr<AudioEncoder> hears;
   const Footprint expert = dry.measure([&] {
@@ -479,7 +477,7 @@ void StreamEngine::add_bytes(const std::string& caption, int rank, ComponentByte
   const int segments = static_cast<int>(settings_.window_frames / settings_.segment_frames) +
                        config.swap_segment + 1;
   const Footprint ran = dry.measure([&] {
-    Rank on(dry.stream(), dry.arena(), parts, placement);
+    Rank on(dry.stream(), dry.arena(), parts);
     if (settings_.decodes_apart) on.world = several;
     draw_blank(on, rank, caption, segments, [](StreamPictures&&) {});
   });

@@ -135,7 +135,7 @@ class StreamEngine {
   const TransformerTraits& traits() const { return model_->directory.expert(0).traits(); }
   const StreamPicture* shown() const;  // null: streams show no picture
   void check_picture() const;
-  Components components(const RankPlacement& placement,
+  Components components(RankPlacement placement,
                         const std::optional<DeviceTraits>& device = {}) const;
   RankPlacement placement(Communicator* ranks) const;
   Sampler sampler() const;

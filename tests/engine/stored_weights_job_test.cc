@@ -154,7 +154,7 @@ TEST_F(StoredJob, OneRankEncodesWithIntegers) {
     RunOptions run_options;
     run_options.tap = &rows[static_cast<size_t>(world.rank())];
     Generator generator(kPocket, options, RankPlacement::of(world, layout));
-    EXPECT_EQ(generator.layout().text_ranks, 1);
+    EXPECT_EQ(generator.placement().layout().text_ranks, 1);
     generator.run(pocket_job(), nullptr, run_options);
   });
   for (const Rows& each : rows) EXPECT_EQ(each.rows, alone.rows);

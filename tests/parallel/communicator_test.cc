@@ -514,6 +514,21 @@ TEST(FlightRecorder, TellsTheLastOperation) {
   });
 }
 
+// Ranks of groups that began unequally many jobs share a group afterwards, also where the numbers
+// go round their circle.
+TEST(Communicator, RanksGoOnWithTheJobsOfTheOneThatBeganMost) {
+  for (const int before : {0, 65530})
+    run_ranks(3, [&](Communicator& world) {
+      for (int job = 0; job < before + 4 * world.rank(); ++job) world.begin_job();
+      world.align_jobs(cpu_stream());
+      int last = 0;
+      for (int job = 0; job < before + 8; ++job) last = next_job(last);
+      EXPECT_EQ(world.transport().job(), last);
+      Communicator group = world.group({0, 1, 2}, 1);
+      group.barrier(cpu_stream(), {});
+    });
+}
+
 TEST(Link, HoldsMessagesForLatencyAndBytes) {
   using namespace std::chrono;
   auto transports = make_local_transports(2);
