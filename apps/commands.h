@@ -11,6 +11,7 @@ namespace weft {
 int run_generate(const Flags& flags);
 int run_batch(const Flags& flags);
 int run_serve(const Flags& flags);
+int run_worker(const Flags& flags);
 int run_stream(const Flags& flags);
 int run_complete(const Flags& flags);
 int run_plan(const Flags& flags);

@@ -41,7 +41,7 @@ The static libraries and headers of Weft, its CMake package and an example.
 
 License: Apache-2.0; /usr/share/doc/weft/NOTICE has those of the libraries.]])
 set(weft_development libdnnl-dev ocl-icd-opencl-dev opencl-c-headers libhwy-dev nlohmann-json3-dev
-  libsentencepiece-dev libicu-dev libonig-dev libssl-dev pkg-config)
+  libsentencepiece-dev libicu-dev libonig-dev libssl-dev libsqlite3-dev pkg-config)
 if(WEFT_MEDIA)
   list(APPEND weft_development libavcodec-dev libavfilter-dev libavformat-dev libavutil-dev libswresample-dev libswscale-dev
     libpng-dev libjpeg62-turbo-dev libwebp-dev)

@@ -7,7 +7,7 @@ set -euo pipefail
 
 packages=(g++ cmake ninja-build mold ccache pkg-config ca-certificates git
   libhwy-dev libdnnl-dev ocl-icd-opencl-dev opencl-c-headers
-  nlohmann-json3-dev libcli11-dev libsentencepiece-dev libicu-dev libonig-dev libssl-dev libboost-dev
+  nlohmann-json3-dev libcli11-dev libsentencepiece-dev libicu-dev libonig-dev libssl-dev libsqlite3-dev libboost-dev
   libavcodec-dev libavfilter-dev libavformat-dev libavutil-dev libswresample-dev libswscale-dev libpng-dev
   libjpeg62-turbo-dev libwebp-dev ffmpeg)
 optional=(libopenmpi-dev openmpi-bin libucx-dev)  # Without them ranks are threads only.

@@ -210,6 +210,8 @@ int run(Command command, std::span<const std::string> arguments, bool first) {
       return finished(run_batch(flags));
     case kServe:
       return finished(run_serve(flags));
+    case kWorker:
+      return finished(run_worker(flags));
     case kStream:
       return finished(run_stream(flags));
     case kComplete:
@@ -268,8 +270,8 @@ int main_checked(char** argv, std::span<const std::string> arguments, const Proc
     return 0;
   }
   const Command command = command_of(word);
-  constexpr unsigned kComputing =
-      kGenerate | kBatch | kServe | kStream | kComplete | kVerify | kPlan | kBench | kReplay;
+  constexpr unsigned kComputing = kGenerate | kBatch | kServe | kWorker | kStream | kComplete |
+                                  kVerify | kPlan | kBench | kReplay;
   if ((command & kComputing) && !help_asked(arguments)) restart_with_short_spin(argv);
   keep_device_plans();
   return run(command, arguments.subspan(1), place.launch.rank == 0);

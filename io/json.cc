@@ -100,6 +100,8 @@ class Builder : public nlohmann::json_sax<json> {
     if (name.starts_with(kMark)) refuse(what_, "NaN or Infinity stands where a key is due");
     if (!stack_.back()->emplace(name, nullptr).second)
       refuse(what_, "key " + shown(name) + " stands twice in one object");
+    if (stack_.back()->size() > limits_.keys)
+      refuse(what_, "more than " + std::to_string(limits_.keys) + " keys in one JSON object");
     if (keys_) keys_->push_back(name);
     key_ = std::move(name);
     return true;

@@ -21,6 +21,7 @@ struct JsonLimits {
   size_t bytes = size_t{64} << 20;
   size_t values = 4'000'000;  // scalars and containers
   int depth = 100;            // nested containers
+  size_t keys = 4'000'000;    // of one object
 };
 
 // Messages begin with `what`, a path or the name of an input. Text that is not JSON, not UTF-8,

@@ -302,6 +302,10 @@ void Communicator::receive(Stream& stream, int peer, const Tag& tag, const Tenso
   wait(pending);
 }
 
+void Communicator::await(int peer, const Tag& tag) const {
+  transport_->await_message(ranks_[peer], tag_bits(tag));
+}
+
 void Communicator::abort(std::string_view why) noexcept { transport_->abort(why); }
 const CommCounters& Communicator::counters() const { return shared_->counters; }
 void Communicator::require_job() const {

@@ -148,6 +148,8 @@ class Communicator {
   // Single messages, in the order of their pair of ranks.
   void send(Stream& stream, int peer, const Tag& tag, const TensorView& view);
   void receive(Stream& stream, int peer, const Tag& tag, const TensorView& view);
+  // Sleeps until a message has come that receive() can take (Transport::await_message).
+  void await(int peer, const Tag& tag) const;
 
   // in[p] goes to rank p, out[p] comes from it; the own part is copied. Views contiguous.
   void all_to_all_v(Stream& stream, const Tag& tag, std::span<const TensorView> in,

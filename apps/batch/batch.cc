@@ -15,6 +15,7 @@
 #include "apps/generate/runner_flags.h"
 #include "apps/generate/stop.h"
 #include "apps/model_folder.h"
+#include "engine/service/job_failure.h"
 #include "engine/service/job_runner.h"
 #include "engine/service/result_files.h"
 #include "io/legal.h"

@@ -45,25 +45,4 @@ PlacedJob placed_job(const GivenJob& job, const Generator& generator, const JobP
   return placed;
 }
 
-const char* error_code(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::kUsage:
-      return "usage";
-    case ErrorKind::kModel:
-      return "model";
-    case ErrorKind::kMemory:
-      return "memory";
-    case ErrorKind::kNonFinite:
-      return "non_finite";
-    case ErrorKind::kComm:
-      return "communication";
-    case ErrorKind::kOutput:
-      return "output";
-    case ErrorKind::kMedia:
-      return "media";
-    default:
-      return "internal";
-  }
-}
-
 }  // namespace weft

@@ -23,7 +23,4 @@ struct JobPlace {
 // Error(kUsage) that begins with the job's name, or that names a field.
 PlacedJob placed_job(const GivenJob& job, const Generator& generator, const JobPlace& place);
 
-// "usage", "memory" and so on, as results and servers name errors.
-const char* error_code(ErrorKind kind);
-
 }  // namespace weft

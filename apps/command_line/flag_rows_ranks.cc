@@ -137,25 +137,25 @@ constexpr FlagSpec kRanks[] = {
      .help = "what carries the messages of ranks: auto is mpi for processes of mpirun and srun "
              "with PMIx, ucx for those of torchrun, srun alone, Kubernetes and --nodes, nccl "
              "beside either where each process has a GPU of its own, and local for threads",
-     .commands = kGenerate | kBatch | kStream | kComplete | kVerify,
+     .commands = kGenerate | kBatch | kServe | kStream | kComplete | kVerify,
      .level = kAdvanced},
     {.name = "nccl-sums",
      .type = kSwitch,
      .help = "where NCCL carries messages, ranks that split widths (tensor) add by ncclAllReduce: "
              "faster on many GPUs, but bits differ from those of other layouts and transports",
-     .commands = kGenerate | kBatch | kComplete | kVerify,
+     .commands = kGenerate | kBatch | kServe | kComplete | kVerify,
      .level = kAdvanced},
     {.name = "nodes",
      .value = "HOST,HOST",
      .help = "the job is a process on each of these hosts, each started by the same command with "
              "its own --node-rank; they meet at the first host",
-     .commands = kGenerate | kBatch | kStream | kComplete | kVerify,
+     .commands = kGenerate | kBatch | kServe | kStream | kComplete | kVerify,
      .level = kAdvanced},
     {.name = "node-rank",
      .type = kInteger,
      .legal = "0 ... 1023",
      .help = "the place of this process in --nodes, counted from 0",
-     .commands = kGenerate | kBatch | kStream | kComplete | kVerify,
+     .commands = kGenerate | kBatch | kServe | kStream | kComplete | kVerify,
      .level = kAdvanced},
     {.name = "port",
      .type = kInteger,
@@ -163,7 +163,7 @@ constexpr FlagSpec kRanks[] = {
      .is_default = false,
      .legal = "1 ... 65535",
      .help = "the port of the first host at which processes meet without MPI",
-     .commands = kGenerate | kBatch | kStream | kComplete | kVerify,
+     .commands = kGenerate | kBatch | kServe | kStream | kComplete | kVerify,
      .level = kAdvanced},
     {.name = "heartbeat-timeout",
      .type = kReal,
@@ -172,7 +172,7 @@ constexpr FlagSpec kRanks[] = {
      .legal = "0 ... 86400",
      .help = "where ranks are processes: end the job when one is silent for so many seconds; 0 "
              "is never, else at least 2",
-     .commands = kGenerate | kBatch | kStream | kComplete | kVerify,
+     .commands = kGenerate | kBatch | kServe | kStream | kComplete | kVerify,
      .level = kAdvanced},
     {.name = "interface",
      .value = "NAME|CIDR",
@@ -181,7 +181,7 @@ constexpr FlagSpec kRanks[] = {
      .help =
          "where ranks are processes: the network interface, or the range of addresses, at which "
          "the first rank waits for the others' heartbeats, as eth0 or 10.0.0.0/8",
-     .commands = kGenerate | kBatch | kComplete | kVerify | kStream,
+     .commands = kGenerate | kBatch | kServe | kComplete | kVerify | kStream,
      .level = kAdvanced},
     {.name = "ring-balance",
      .fallback = "zigzag",

@@ -12,6 +12,7 @@ constexpr CommandSpec kCommands[] = {
     {kGenerate, "generate", "", "draw a clip or a picture from a prompt"},
     {kBatch, "batch", "FILE", "draw the jobs of a file, each once; a rerun goes on where it was"},
     {kServe, "serve", "", "draw the jobs that browsers and programs send, one after the other"},
+    {kWorker, "worker", "", "draw the jobs of a server in a process of its own"},
     {kStream, "stream", "", "draw a face that speaks a sound, as a file or live"},
     {kComplete, "complete", "[PROMPT...]",
      "continue texts, or answer them, with a language model (Qwen2.5, Qwen3)"},
@@ -477,6 +478,11 @@ std::vector<FlagSpec> all_rows() {
         {FlagGroup::kSettings, kSettings}})
     for (FlagSpec row : rows) {
       row.group = group;
+      // A worker computes as its server would. It gets jobs and their places from it.
+      const bool of_server = group == FlagGroup::kListen || group == FlagGroup::kOutput;
+      const bool keeps = std::string_view(row.name) != "output";
+      if ((row.commands & kServe) && (!of_server || (group == FlagGroup::kOutput && keeps)))
+        row.commands |= kWorker;
       all.push_back(row);
     }
   return all;

@@ -23,6 +23,7 @@ using enum FlagType;
 constexpr EnvironmentVariable kEnvironment[] = {
     {"WEFT_CPU", "the highest instruction set that is used: ref, avx2, avx512 or amx"},
     {"WEFT_MODEL_DIRS", "folders, separated by colons, in which --model finds models by name"},
+    {"WEFT_WORKER_KEY", "the key that a server hands to the workers which it starts"},
     {"WEFT_RANKS", "the number of pods of a Kubernetes indexed Job, each of which is a rank"},
 };
 

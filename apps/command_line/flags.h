@@ -26,7 +26,8 @@ enum Command : unsigned {
   kBatch = 1024,
   kStream = 2048,
   kServe = 4096,
-  kEveryCommand = 8191,
+  kWorker = 8192,
+  kEveryCommand = 16383,
 };
 
 struct CommandSpec {

@@ -7,6 +7,7 @@
 
 #include "apps/command_line/printable.h"
 #include "apps/preview/preview_file.h"
+#include "engine/job/stages.h"
 #include "io/json.h"
 
 namespace weft {
@@ -24,28 +25,6 @@ ProgressMode progress_mode(const Flags& flags) {
   if (mode == "bar") return ProgressMode::kBar;
   if (mode == "plain") return ProgressMode::kPlain;
   return isatty(STDERR_FILENO) ? ProgressMode::kBar : ProgressMode::kPlain;
-}
-
-double overall_percent(const Progress& progress) {
-  struct Stage {
-    const char* name;
-    double begin, end;
-  };
-  constexpr double kFirst = 8, kLast = 97;  // of the stages that each chunk has
-  constexpr Stage kStages[] = {{"load", 0, 4},           {"encode_text", 4, 6},
-                               {"encode_audio", 6, 7},   {"encode_image", 7, kFirst},
-                               {"denoise", kFirst, 80},  {"decode", 80, kLast},
-                               {"encode_video", 97, 98}, {"write", 98, 99}};
-  for (const Stage& stage : kStages)
-    if (progress.stage == stage.name) {
-      const double part = progress.total > 0 ? double(progress.step) / progress.total : 0;
-      const double percent = stage.begin + (stage.end - stage.begin) * std::clamp(part, 0.0, 1.0);
-      if (percent < kFirst && progress.chunk == 0) return percent;
-      if (percent > kLast) return percent;
-      const double of_clip = std::max(percent - kFirst, 0.0);
-      return kFirst + (progress.chunk * (kLast - kFirst) + of_clip) / progress.chunks;
-    }
-  return 0;
 }
 
 ProgressPrinter::ProgressPrinter(ProgressMode mode, std::string job, FILE* out,

@@ -62,8 +62,4 @@ class ProgressPrinter final : public DrawingWatch {
   std::jthread ticker_;  // declared last, because it uses the members above
 };
 
-// The job's percentage, with stages weighted by their usual time on a CPU; below 100 until
-// finish().
-double overall_percent(const Progress& progress);
-
 }  // namespace weft

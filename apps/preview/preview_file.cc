@@ -4,9 +4,7 @@
 #include <filesystem>
 
 #include "io/atomic_file.h"
-#include "io/media/image.h"
 #include "io/media/video.h"
-#include "kernels/check.h"
 
 namespace weft {
 
@@ -45,11 +43,6 @@ std::string preview_path(const Flags& flags, const std::string& output, bool sev
     throw Error(ErrorKind::kUsage, flags.label("preview-path") + " is '" + path +
                                        "', legal: another file than the output");
   return path;
-}
-
-std::string preview_png(const Preview& preview) {
-  CHECK(!preview.frames.empty(), preview.step);
-  return encode_png(preview.frames[preview.frames.size() / 2], {});
 }
 
 void write_preview(const std::string& path, const Preview& preview) {

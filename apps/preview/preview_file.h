@@ -19,7 +19,5 @@ std::string preview_path(const Flags& flags, const std::string& output, bool sev
 // Writes a preview, which replaces the one before in one step: a GIF of all pictures, or a PNG of
 // the middle one. Error(kOutput).
 void write_preview(const std::string& path, const Preview& preview);
-// The PNG of the middle picture.
-std::string preview_png(const Preview& preview);
 
 }  // namespace weft

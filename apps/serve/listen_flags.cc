@@ -49,6 +49,14 @@ ServerSettings listener_settings(const Flags& flags) {
   settings.limits.connections = static_cast<int>(*flags.integer("max-connections"));
   settings.limits.connections_per_address =
       static_cast<int>(*flags.integer("max-connections-per-address"));
+  ServerLimits& limits = settings.limits;
+  const auto seconds = [&](const char* flag) { return std::chrono::seconds(*flags.integer(flag)); };
+  limits.header_timeout = seconds("header-timeout");
+  limits.body_timeout = seconds("body-timeout");
+  limits.idle_timeout = seconds("idle-timeout");
+  limits.header_bytes = flags.bytes("max-header-bytes");
+  if (find_flag(flags.command(), "max-json-bytes"))
+    limits.body_bytes = flags.bytes("max-json-bytes");
   return settings;
 }
 

@@ -11,6 +11,8 @@ namespace {
 const std::vector<double> kSeconds = {0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 120};
 const std::vector<double> kJobSeconds = {1, 3, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200};
 
+const std::vector<double> kWaitSeconds = {0.01, 0.1, 1, 3, 10, 30, 60, 300, 1800, 7200};
+
 const MetricFamily kFamilies[] = {
     {"weft_build_info", MetricKind::kGauge, "The build; its value is 1."},
     {"weft_connections", MetricKind::kGauge, "Open connections."},
@@ -20,9 +22,11 @@ const MetricFamily kFamilies[] = {
     {"weft_request_duration_seconds", MetricKind::kHistogram,
      "Time from a request's first byte to its answer.", kSeconds},
     {"weft_jobs_queued", MetricKind::kGauge, "Jobs that wait."},
-    {"weft_jobs_running", MetricKind::kGauge, "Jobs that are drawn."},
+    {"weft_jobs_running", MetricKind::kGauge, "Jobs that are drawn, by replica."},
+    {"weft_job_wait_seconds", MetricKind::kHistogram,
+     "Time from a job's coming to its start, by replica.", kWaitSeconds},
     {"weft_job_duration_seconds", MetricKind::kHistogram,
-     "Time from the start of a job to its end, by its last state.", kJobSeconds},
+     "Time from the start of a job to its end, by its last state and by replica.", kJobSeconds},
     {"weft_frames_generated_total", MetricKind::kCounter, "Frames that were drawn."},
     {"weft_time_to_first_frame_seconds", MetricKind::kHistogram,
      "Time from the start of a session to its first frame.", kSeconds},

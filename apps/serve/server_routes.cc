@@ -97,6 +97,7 @@ std::vector<Route> server_routes(ServerState& state, unsigned commands) {
        false, true},
       {"GET", "/metrics",
        [&state](const HttpRequest&) {
+         if (state.measure) state.measure();
          return HttpResponse{.content_type = "text/plain; version=0.0.4; charset=utf-8",
                              .body = state.metrics.text()};
        },

@@ -1,5 +1,6 @@
 #pragma once
 // The routes that every server has: health, metrics, version and capabilities.
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -32,6 +33,7 @@ struct ServerState {
   Readiness readiness{};
   Metrics metrics{server_metrics()};
   ServerLog log{};
+  std::function<void()> measure{};  // sets gauges before they are read; may be absent
 
   void answered(const AnsweredRequest& request);   // counts and logs it
   std::optional<HttpResponse> refuse_yet() const;  // 503 where it is not ready

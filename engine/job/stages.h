@@ -11,6 +11,9 @@
 
 namespace weft {
 
+// The job's percentage, with stages weighted by their usual time on a CPU; below 100.
+double overall_percent(const Progress& progress);
+
 class StageClock {
  public:
   // `memory` returns the bytes held now. `listener` may be null.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "io/media/image.h"
 #include "io/picture/picture_fit.h"
 #include "kernels/check.h"
 
@@ -49,6 +50,11 @@ Preview preview_of(const TensorView& colours, const VaeTraits& vae, int done, in
           .total = total,
           .fps = fps / static_cast<double>(vae.temporal_factor),
           .frames = preview_pictures(colours, vae.spatial_factor)};
+}
+
+std::string preview_png(const Preview& preview) {
+  CHECK(!preview.frames.empty(), preview.step);
+  return encode_png(preview.frames[preview.frames.size() / 2], {});
 }
 
 }  // namespace weft

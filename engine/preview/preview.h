@@ -2,6 +2,7 @@
 // Previews of a job between its steps: small pictures of what the latent will show.
 #include <chrono>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/preview/preview_fit.h"
@@ -29,6 +30,9 @@ std::vector<Frame> preview_pictures(const TensorView& colours, int64_t scale);
 // The preview after `done` of `total` steps of a video with so many frames per second.
 Preview preview_of(const TensorView& colours, const VaeTraits& vae, int done, int total,
                    double fps);
+
+// The PNG of the middle picture.
+std::string preview_png(const Preview& preview);
 
 // Decides which previews are made, so that they take at most a share of the time: the first is, and
 // later ones where what all of them took stays below it.

@@ -134,10 +134,11 @@ struct JobRunner::Work {
 };
 
 // Threads that are the ranks in one call of draw() after another, so that each keeps its generator.
-// They end when one of them fails.
+// All ranks, or that of this process. They end when one of them fails.
 class JobRunner::Team {
  public:
-  explicit Team(JobRunner& runner) : ranks_(runner.ranks().count) {
+  explicit Team(JobRunner& runner)
+      : ranks_here_(runner.ranks().processes ? 1 : runner.ranks().count) {
     host_ = std::thread([this, &runner] {
       try {
         on_ranks(runner.ranks(), [&](Communicator& world) { serve(runner, world); });
@@ -164,7 +165,7 @@ class JobRunner::Team {
   void run(Work& work) {
     std::unique_lock lock(mutex_);
     work_ = &work;
-    left_ = ranks_;
+    left_ = ranks_here_;
     ++turn_;
     changed_.notify_all();
     changed_.wait(lock, [&] { return left_ == 0 || have_ended_; });
@@ -199,7 +200,7 @@ class JobRunner::Team {
     changed_.notify_all();
   }
 
-  const int ranks_;
+  const int ranks_here_;
   std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   Work* work_ = nullptr;

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/service/store_host.h"
+
 namespace weft {
 
 // queued -> running -> completed, failed or cancelled; running -> queued, when it is tried again;
@@ -16,8 +18,9 @@ const char* to_string(JobState state);
 inline bool is_over(JobState state) { return state > JobState::kRunning; }
 
 struct StoreLimits {
-  int queued = 256, queued_per_owner = 32;
-  int attempts = 3;  // a job whose lease ended so often failed: "poisoned"
+  int queued = 256;
+  int queued_per_owner = 32;  // of an owner with a name
+  int attempts = 3;           // a job whose lease ended so often failed: "poisoned"
   double lease_seconds = 30;
   double kept_seconds = 24 * 3600;  // of jobs that are over, and of idempotency keys
   int events_per_job = 500;
@@ -38,12 +41,15 @@ struct NewJob {
 struct StoredJob {
   NewJob job{};
   JobState state = JobState::kQueued;
-  int attempt = 0;  // that runs or ran last; 0: none yet
+  int attempt = 0;  // that runs or ran last, from 1; 0: none yet
   std::string worker{};
   bool cancel_requested = false;
-  std::string progress{}, result{}, error{}, warnings{};                    // JSON; "": none
-  int64_t created_ms = 0, started_ms = 0, finished_ms = 0, expires_ms = 0;  // Unix time; 0: not yet
-  int position = 0, depth = 0;  // from 1 among the queued jobs, and their number; 0: not queued
+  std::string progress{}, result{}, error{}, warnings{};  // JSON; "": none
+  // Unix time; 0: not yet. The start is that of the last attempt; expires_ms is when a job that is
+  // over will be forgotten.
+  int64_t created_ms = 0, started_ms = 0, finished_ms = 0, expires_ms = 0;
+  // From 1 among the queued jobs of its program, and their number; 0: not queued.
+  int position = 0, depth = 0;
 };
 
 // A job that a worker holds. What it writes counts only while the attempt is still its own.
@@ -62,15 +68,17 @@ enum class SubmitAnswer : uint8_t { kNew, kSame, kConflict, kFull, kOwnerFull };
 enum class HoldAnswer : uint8_t { kHeld, kCancel, kLost };  // kCancel: held, but it shall stop
 enum class CancelAnswer : uint8_t { kDone, kAsked, kUnknown, kOver };
 
+// Every call may throw Error(kOutput): the disk is full, the file is locked for too long, ...
 class JobStore {
  public:
   // "" keeps the jobs in memory. Error(kUsage) where the file lies on a network file system, was
   // made by a newer version or is damaged; kOutput where it cannot be made.
-  explicit JobStore(const std::string& path, const StoreLimits& limits = {});
+  explicit JobStore(const std::string& path, const StoreLimits& limits = {},
+                    const StoreHost& host = {});
   ~JobStore();
 
-  // With an idempotency key that its owner used before: kSame and the id of that job, or kConflict
-  // where the request was another.
+  // Answers kSame and the id of the earlier job where the owner has used the idempotency key
+  // before, kConflict where that request was another.
   struct Submitted {
     SubmitAnswer answer;
     std::string id;
@@ -89,10 +97,15 @@ class JobStore {
   std::vector<JobEvent> events(const std::string& id, int64_t after) const;
   // By state, of all programs.
   std::vector<int64_t> counts() const;
+  // Changes whenever this or another process has changed something. Asking costs next to nothing.
+  int64_t version() const;
+  // Milliseconds until the first queued job of the program may be claimed; nullopt: there is none.
+  std::optional<int64_t> next_claim_ms(const std::string& program) const;
 
   // For workers. Each write returns whether the attempt was still the worker's own.
   std::optional<Claim> claim(const std::string& worker, const std::string& program);
   HoldAnswer renew(const Claim& claim, const std::string& progress = "");
+  HoldAnswer asked(const Claim& claim) const;  // the same answer without a renewal
   bool add_event(const Claim& claim, const std::string& type, const std::string& data);
   bool complete(const Claim& claim, const std::string& result, const std::string& warnings);
   bool fail(const Claim& claim, const std::string& error, const std::string& warnings);
@@ -103,8 +116,9 @@ class JobStore {
   bool release(const Claim& claim);
 
   // Requeues jobs whose lease has ended and expires queued ones after their deadline. Returns what
-  // was forgotten because its time is over, whose files are then of no use.
-  std::vector<StoredJob> tidy();
+  // was forgotten because its time is over, whose files are then of no use. `ended` receives the
+  // jobs that expired, failed or were cancelled thereby.
+  std::vector<StoredJob> tidy(std::vector<StoredJob>* ended = nullptr);
 
  private:
   struct Impl;

@@ -2,6 +2,7 @@
 // Service: jobs that clients submit, and the teams of ranks that draw them. A team is a thread of
 // this process, a worker process, or a replica of the processes that a launcher started; all of
 // them take jobs here. Everything may be called from any thread.
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -43,11 +44,16 @@ class Service {
     std::string store{};  // path; "" in memory
     StoreLimits limits{};
     double job_deadline_seconds = 0;  // of a running job; 0: none
-    // After a job is over, on any thread; and for one whose files are to be removed.
+    // After a job is over, on any thread; and for one whose files are to be removed. A job that
+    // another process ended is told there.
     std::function<void(const StoredJob&)> ended{}, forgotten{};
+    // One line, where a thread of the service cannot do its work: the disk is full, ... It tries
+    // again.
+    std::function<void(const std::string&)> warned{};
   };
-  explicit Service(const Settings& settings);
-  ~Service();
+  // Error as the constructor of JobStore.
+  explicit Service(const Settings& settings, const StoreHost& host = {});
+  ~Service();  // drains; the held jobs must be gone
 
   JobStore& store();
   JobStore::Submitted submit(const NewJob& job);
@@ -57,18 +63,21 @@ class Service {
 
   // Calls `heard` with each event of the job after `after`, those of the past first, on a thread of
   // the service, until the watch is destroyed or the event "end". Progress comes at most four times
-  // a second.
+  // a second; it and previews are not stored and have the number 0. `heard` is quick and does not
+  // throw. The end of a watch waits for a call of it. Null where there is no such job.
+  //   state {"state","attempt"}, log {"level","message"}, error {"code","message","hints"}, end {},
+  //   progress {"percent","stage","step","steps","s_per_step","eta_s"}, preview {"step","steps"}
   class Watch;
   std::shared_ptr<Watch> watch(const std::string& id, int64_t after,
                                std::function<void(const JobEvent&)> heard);
 
   // Waits for a job of this program. Null once the service drains, or `give_up` returns true, which
-  // is asked every 50 ms.
+  // is asked every 50 ms. Error(kOutput) where the store cannot be written.
   std::unique_ptr<HeldJob> take(const std::string& team, const std::string& program,
                                 const std::function<bool()>& give_up = nullptr);
 
   void drain();         // take() returns null from now on; running jobs go on
-  void stop_running();  // the jobs that run are stopped; they go on at the next start
+  void stop_running();  // drains, and stops the jobs that run; they go on at the next start
 
  private:
   struct Impl;

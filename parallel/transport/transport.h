@@ -66,6 +66,10 @@ struct Transport : std::enable_shared_from_this<Transport> {
   // Blocks until the transfer is done, asleep and not spinning. A receive returns the header that
   // arrived. Error(kComm) where the job was aborted, the peer is gone or nothing can ever arrive.
   virtual MessageHeader wait(Transfer& transfer) = 0;
+  // Sleeps until a message with this tag has come from `peer` for which no receive was posted. That
+  // may take hours: it costs next to nothing, and sees the message some hundredths of a second
+  // late. Transports whose receives wait for nothing return at once. Error(kComm) as in wait().
+  virtual void await_message(int /*peer*/, const TagBits&) {}
 
   // True where devices can move messages between them without the host (NCCL).
   virtual bool enqueues() const { return false; }
@@ -150,6 +154,7 @@ class TransportDecorator : public Transport {
     return inner_->receive(stream, peer, expected, view);
   }
   MessageHeader wait(Transfer& transfer) override { return inner_->wait(transfer); }
+  void await_message(int peer, const TagBits& tag) override { inner_->await_message(peer, tag); }
   std::string failure() const override { return inner_->failure(); }
   int job() const override { return inner_->job(); }
   void begin_job() override { inner_->begin_job(); }

@@ -7,6 +7,8 @@
 #include <sstream>
 #include <thread>
 
+#include "engine/job/stages.h"
+
 namespace weft {
 namespace {
 

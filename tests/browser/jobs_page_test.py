@@ -22,7 +22,7 @@ class WithPage(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
-        cls.server = Server(WEFT, "-o", cls.folder.name, "--drain-seconds", "0", *cls.flags,
+        cls.server = Server(WEFT, "-o", cls.folder.name, "--drain-seconds", "0", "--max-steps", "1000", *cls.flags,
                             command=("serve", "--model", "models/pocket"))
 
     @classmethod
@@ -116,6 +116,36 @@ class Draws(WithPage):
         self.wait_for_state("cancelled")
         self.assertTrue(self.page.find("#forget").is_displayed())
         self.assertIn("cancelled", self.text("#history button[aria-current=true]"))
+
+
+class Follows(WithPage):
+    flags = ("--replicas", "2")
+
+    def test_events_and_queue_by_keyboard_on_a_narrow_screen(self):
+        self.page.size(360)
+        self.assertIn("0 wait, 0 run; 2 replicas draw", self.text("#queue"))
+        # Nothing is asked for again while the job runs: what changes comes as events.
+        self.page.script("""
+            window.asked = []; const real = window.fetch;
+            window.fetch = (path, options) => { window.asked.push(path); return real(path, options); };""")
+        self.fill(prompt="a ring", num_frames="5", steps="200", size="64x64")
+        self.page.find("#prompt").send_keys(Keys.CONTROL, Keys.ENTER)
+        self.wait("a first step", "document.querySelector('#job-detail').textContent.includes('step ')")
+        self.assertIn("0 wait, 1 runs", self.text("#queue"))
+        self.page.script("window.before = document.querySelector('#job-detail').textContent; window.asked = []")
+        self.wait("another step", "document.querySelector('#job-detail').textContent !== window.before")
+        job = self.page.script("return document.querySelector('#job').dataset.id")
+        self.assertNotIn(f"/v1/jobs/{job}", self.page.script("return window.asked"))
+        summary = self.page.find("#log summary")
+        summary.send_keys(Keys.ENTER)
+        self.assertIn("state: running", self.text("#events"))
+        self.page.find("#cancel").send_keys(Keys.ENTER)
+        self.wait_for_state("cancelled")
+        self.wait("its last event", "document.querySelector('#events').textContent.includes('cancelled')")
+        wide = self.page.script("return document.documentElement.scrollWidth")
+        self.assertLessEqual(wide, 360)
+        self.assertEqual(self.page.script(AUDIT), [])
+        self.assertEqual(self.page.console(), [])
 
 
 class Fails(WithPage):

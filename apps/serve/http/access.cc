@@ -24,20 +24,8 @@ std::string_view without_port(std::string_view host) {
   return host.substr(0, host.find(':'));
 }
 
-// A browser asks its user for a name and a password; the password is the key.
-bool basic_matches(const std::string& key, std::string_view credentials) {
-  const std::optional<std::string> pair = base64_bytes(credentials);
-  const size_t colon = pair ? pair->find(':') : std::string::npos;
-  return colon != std::string::npos && same_secret(std::string_view(*pair).substr(colon + 1), key);
-}
-
 bool key_matches(const std::string& key, const HttpRequest& request) {
-  const std::string& authorization = request.header("authorization");
-  if (lowercase(authorization.substr(0, 7)) == "bearer ")
-    return same_secret(std::string_view(authorization).substr(7), key);
-  if (lowercase(authorization.substr(0, 6)) == "basic ")
-    return basic_matches(key, std::string_view(authorization).substr(6));
-  if (const std::string& stated = request.header("x-api-key"); !stated.empty())
+  if (const std::string stated = stated_key(request); !stated.empty())
     return same_secret(stated, key);
   if (lowercase(request.header("upgrade")) != "websocket") return false;
   for (const std::string& protocol : list_header(request.header("sec-websocket-protocol")))
@@ -75,6 +63,16 @@ std::string read_key_file(const std::string& path) {
   if (!std::ranges::all_of(key, [](char c) { return c > ' ' && c <= '~'; }))
     refuse("holds a character that is not printable ASCII, or a space");
   return key;
+}
+
+// A browser asks its user for a name and a password; the password is the key.
+std::string stated_key(const HttpRequest& request) {
+  const std::string& authorization = request.header("authorization");
+  if (lowercase(authorization.substr(0, 7)) == "bearer ") return authorization.substr(7);
+  if (lowercase(authorization.substr(0, 6)) != "basic ") return request.header("x-api-key");
+  const std::string pair = base64_bytes(authorization.substr(6)).value_or("");
+  const size_t colon = pair.find(':');
+  return colon == std::string::npos ? "" : pair.substr(colon + 1);
 }
 
 bool same_secret(std::string_view given, std::string_view secret) {

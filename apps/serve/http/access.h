@@ -14,6 +14,9 @@ namespace weft {
 // at the end is dropped. Throws Error(kUsage) that never shows what the file holds.
 std::string read_key_file(const std::string& path);
 
+// The key that a request states in a header, right or wrong; "" where it states none.
+std::string stated_key(const HttpRequest& request);
+
 // Compares in a time that depends on the length of `given` alone.
 bool same_secret(std::string_view given, std::string_view secret);
 

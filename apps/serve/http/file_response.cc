@@ -56,7 +56,7 @@ HttpResponse not_modified(const std::string& tag) {
 }  // namespace
 
 std::shared_ptr<const ServedFile> ServedFile::open(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
   if (descriptor < 0) return nullptr;
   struct stat about {};
   if (fstat(descriptor, &about) != 0 || !S_ISREG(about.st_mode)) {

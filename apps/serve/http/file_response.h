@@ -15,7 +15,7 @@ constexpr size_t kFilePiece = 256 << 10;  // bytes of a file that are in memory 
 // A regular file that stays open, so that it can be read even if it is removed meanwhile.
 class ServedFile {
  public:
-  // Null where there is no such file.
+  // Null where there is no such file, also where the name is that of a symbolic link.
   static std::shared_ptr<const ServedFile> open(const std::string& path);
   ~ServedFile();
   ServedFile(const ServedFile&) = delete;

@@ -17,6 +17,7 @@ HttpResponse error_response(int status, const std::string& code, const std::stri
   HttpResponse response;
   response.status = status;
   response.body = body.dump() + "\n";
+  if (status == 409 || status == 504) response.headers.emplace_back("x-should-retry", "false");
   return response;
 }
 
@@ -25,6 +26,17 @@ HttpResponse retry_response(int status, const std::string& code, const std::stri
   HttpResponse response = error_response(status, code, message);
   response.headers.emplace_back("Retry-After", std::to_string(seconds));
   return response;
+}
+
+std::string event_text(const std::string& type, const std::string& id, const std::string& data) {
+  std::string text = "event: " + type + "\n";
+  if (!id.empty()) text += "id: " + id + "\n";
+  for (size_t begin = 0; begin <= data.size();) {
+    const size_t end = std::min(data.find('\n', begin), data.size());
+    text += "data: " + data.substr(begin, end - begin) + "\n";
+    begin = end + 1;
+  }
+  return text + "\n";
 }
 
 bool has_tag(const HttpRequest& request, std::string_view tag) {

@@ -1,6 +1,8 @@
 #pragma once
 // The messages of the server as plain values: what a client asked, and what it is answered.
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,6 +25,18 @@ struct HttpRequest {
 
 class ServedFile;
 
+// An open response of Server-Sent Events. All of it may be called from any thread, also after the
+// client left.
+class EventStream {
+ public:
+  virtual ~EventStream() = default;
+  // False where the event is dropped: the stream is closed, or its queue is full.
+  virtual bool send(const std::string& event) = 0;
+  virtual size_t queued_bytes() const = 0;  // accepted here and not yet taken by the system
+  // Closes once everything that is queued was sent.
+  virtual void close() = 0;
+};
+
 struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
@@ -31,10 +45,23 @@ struct HttpResponse {
   // This file, if there is one, is sent in place of `body`, a piece at a time.
   std::shared_ptr<const ServedFile> file{};
   uint64_t file_offset = 0, file_bytes = 0;
+  // Is called in place of sending `body`, once the header is on its way. It returns what is called
+  // once when the stream is over, whoever ended it; that may be empty.
+  std::function<std::function<void()>(const std::shared_ptr<EventStream>&)> events{};
+  // The response is another one, which comes later: any thread calls `respond`, the first call
+  // counts. It returns what is called where the client leaves before; that may be empty. After
+  // `patience`, and where the server drains, this response is sent as it stands.
+  using Respond = std::function<void(const HttpResponse&)>;
+  std::function<std::function<void()>(const Respond& respond)> later{};
+  std::chrono::milliseconds patience{0};  // 0: for ever
 };
 
+// An event for EventStream::send(). `data` may have several lines; an empty `id` is left out.
+std::string event_text(const std::string& type, const std::string& id, const std::string& data);
+
 // The one form of every refusal: {"error": {"code", "message"}}. A message names no path of the
-// machine and no address.
+// machine and no address. Clients repeat a request after some statuses; those after which the same
+// request would be refused again carry "x-should-retry: false".
 HttpResponse error_response(int status, const std::string& code, const std::string& message);
 
 // The same for a client that may ask again after some seconds.

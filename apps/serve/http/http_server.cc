@@ -1,10 +1,10 @@
-// The server on Boost.Beast. Only this source and websocket_connection.cc include Boost: the
-// headers of connections belong to them.
+// The server on Boost.Beast. Only this source and those of the connections include Boost.
 #include "apps/serve/http/http_server.h"
 
 #include <algorithm>
 
 #include "apps/serve/http/http_connection.h"
+#include "apps/serve/http/request_reader.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -129,7 +129,7 @@ void Core::accepted(tcp::socket socket) {
   auto slot = std::make_unique<Slot>(*this, name, is_refused);
   ServerStream stream =
       tls_ ? ServerStream(TlsStream(std::move(socket), *tls_)) : ServerStream(std::move(socket));
-  std::make_shared<HttpConnection>(*this, std::move(stream), std::move(slot))->start();
+  open_http(*this, std::move(stream), std::move(slot));
 }
 
 bool Core::drain(milliseconds deadline) {

@@ -22,13 +22,15 @@ struct ServerLimits {
   size_t body_bytes = 64 << 20, body_chunks = 65536;     // 413
   size_t message_bytes = 1 << 20;                        // of a WebSocket: close 1009
   double messages_per_second = 100;                      // close 1008
-  size_t queue_bytes = 8 << 20;                          // sending fails
+  size_t queue_bytes = 8 << 20;                          // of messages or events: sending fails
   // 408: the header did not come in time, or no byte of the body did.
   std::chrono::milliseconds header_timeout{10'000}, body_timeout{30'000};
   // An idle connection between two requests, and a client that does not take its response.
   std::chrono::milliseconds idle_timeout{60'000};
   // A silent WebSocket is sent a ping after this time, and is closed after twice as long.
   std::chrono::milliseconds ping_interval{30'000};
+  // A silent stream of events is sent a comment after this time.
+  std::chrono::milliseconds comment_interval{15'000};
 };
 
 // One open WebSocket. All of it may be called from any thread, also after the socket closed.

@@ -1,5 +1,5 @@
 #pragma once
-// A part of http_server.cc and websocket_connection.cc: reads a request within the limits.
+// A part of http_server.cc and of the connections: reads a request within the limits.
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <functional>

@@ -1,5 +1,5 @@
 #pragma once
-// A part of http_server.cc and websocket_connection.cc: the state that all connections share.
+// A part of http_server.cc and of the connections: the state that all connections share.
 #include <atomic>
 #include <boost/asio/steady_timer.hpp>
 #include <condition_variable>

@@ -1,5 +1,5 @@
 #pragma once
-// A part of http_server.cc and websocket_connection.cc: the bytes of a connection, plain or over
+// A part of http_server.cc and of the connections: the bytes of a connection, plain or over
 // TLS. Both are of one type, so that what Beast makes of a stream and of a handler is compiled
 // once.
 #include <array>

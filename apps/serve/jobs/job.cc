@@ -1,131 +1,128 @@
 #include "apps/serve/jobs/job.h"
 
-#include <sstream>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 
-#include "apps/batch/job_drawing.h"
-#include "apps/serve/jobs/sent_files.h"
 #include "apps/serve/server_text.h"
 #include "engine/job/job_spec.h"
+#include "io/text/utf8.h"
 
 namespace weft {
 namespace {
 
-Json shown_time(const std::optional<JobTime>& time) {
-  if (!time) return nullptr;
-  return utc_text(*time);
+nlohmann::json stored_json(const std::string& text) {
+  return text.empty() ? nlohmann::json() : parse_json(text, "the stored job");
 }
 
-Json queue_json(const ServedJob& job) {
+// A time as text and in ms of Unix time.
+void add_time(Json& to, const std::string& name, int64_t unix_ms) {
+  using std::chrono::milliseconds, std::chrono::system_clock;
+  to[name] = Json();
+  to[name + "_ms"] = Json();
+  if (unix_ms == 0) return;
+  to[name] = utc_text(system_clock::time_point(milliseconds(unix_ms)));
+  to[name + "_ms"] = unix_ms;
+}
+
+// What was asked or resolved, with the names of files in place of their paths.
+nlohmann::json shown_request(const std::string& text) {
+  nlohmann::json request = stored_json(text);
+  request.erase("id");
+  for (const char* field : {"image", "last_image", "audio"})
+    if (const auto path = request.find(field); path != request.end() && path->is_string())
+      *path = std::filesystem::path(path->get<std::string>()).filename().string();
+  return request;
+}
+
+Json queue_json(const StoredJob& job) {
   if (job.position == 0) return nullptr;
   return {{"position", job.position}, {"depth", job.depth}};
 }
 
-Json progress_json(const JobProgress& progress) {
-  return {{"percent", progress.percent},
-          {"stage", progress.stage},
-          {"step", progress.step},
-          {"steps", progress.steps},
-          {"s_per_step", progress.seconds_per_step},
-          {"eta_s", progress.eta_seconds}};
+// The percentage never falls: a job that is tried again begins anew, though.
+Json progress_json(const StoredJob& job, const std::optional<LiveJob>& live) {
+  Json progress{{"percent", 0.0}, {"stage", ""},       {"step", 0},
+                {"steps", 0},     {"s_per_step", 0.0}, {"eta_s", 0.0}};
+  const std::string& told = live && !live->progress.empty() ? live->progress : job.progress;
+  if (!told.empty()) progress.update(Json(stored_json(told)));
+  if (job.state == JobState::kCompleted) progress["percent"] = 100.0;
+  return progress;
 }
 
-Json preview_json(const ServedJob& job) {
-  if (!job.preview) return nullptr;
-  return {{"step", job.preview->step},
-          {"steps", job.preview->steps},
-          {"url", "/v1/jobs/" + job.id + "/preview"}};
+Json preview_json(const StoredJob& job, const std::optional<LiveJob>& live) {
+  if (!live || live->preview_number == 0) return nullptr;
+  return {{"step", live->preview_step},
+          {"steps", live->preview_steps},
+          {"url", "/v1/jobs/" + job.job.id + "/preview"}};
 }
 
-Json outputs_json(const ServedJob& job) {
+Json outputs_json(const StoredJob& job, const nlohmann::json& resolved) {
   Json outputs = Json::array();
-  if (!job.result) return outputs;
-  const Request& request = job.drawing.spec.request;
-  outputs.push_back({{"mime", job.result->content_type},
-                     {"bytes", job.result->bytes},
-                     {"sha256", job.result->sha256},
-                     {"framehash", job.result->framehash},
-                     {"width", request.width},
-                     {"height", request.height},
-                     {"frames", job.result->frames},
-                     {"fps", request.fps},
-                     {"duration_s", static_cast<double>(job.result->frames) / request.fps},
-                     {"url", "/v1/jobs/" + job.id + "/content"}});
+  const std::optional<JobOutput> output = output_of(job);
+  if (!output) return outputs;
+  const double fps = json_number_or(resolved, "fps", "the stored job", 1);
+  outputs.push_back({{"mime", output->content_type},
+                     {"bytes", output->bytes},
+                     {"sha256", output->sha256},
+                     {"framehash", output->framehash},
+                     {"width", json_int_or(resolved, "width", "the stored job", 0)},
+                     {"height", json_int_or(resolved, "height", "the stored job", 0)},
+                     {"frames", output->frames},
+                     {"fps", fps},
+                     {"duration_s", static_cast<double>(output->frames) / fps},
+                     {"url", "/v1/jobs/" + job.job.id + "/content"}});
   return outputs;
-}
-
-Json failure_json(const std::optional<JobFailure>& failure) {
-  if (!failure) return nullptr;
-  return {{"code", failure->code}, {"message", failure->message}, {"hints", failure->hints}};
-}
-
-// The settings that the memory planner offers: "... are available. Try --layout tensor=4 (1.20 GiB)
-// or layers=4 (1.31 GiB) or --dtype bf16".
-std::vector<std::string> planner_hints(const std::string& message, size_t& end) {
-  constexpr std::string_view kBegin = ". Try ", kBetween = " or ", kLayout = "--layout ";
-  std::vector<std::string> hints;
-  end = message.rfind(kBegin);
-  if (end == std::string::npos) return hints;
-  for (size_t at = end + kBegin.size(); at < message.size();) {
-    const size_t next = std::min(message.find(kBetween, at), message.size());
-    std::string hint = message.substr(at, next - at);
-    const bool second_layout = !hint.starts_with("--") && hint.find('=') != std::string::npos;
-    hints.push_back(second_layout ? std::string(kLayout) + hint : hint);
-    at = next + kBetween.size();
-  }
-  return hints;
 }
 
 }  // namespace
 
-const char* to_string(JobState state) {
-  constexpr const char* kNames[] = {"queued", "running", "completed", "failed", "cancelled"};
-  return kNames[static_cast<int>(state)];
-}
-
 std::string new_job_id() { return "job_" + random_hex(3); }
 
-Json to_json(const ServedJob& job) {
-  JobSpec resolved = without_folders(job.drawing.spec);
-  resolved.id.clear();
-  resolved.seeded = true;
-  return {{"id", job.id},
-          {"kind", resolved.request.frames == 1 ? "image" : "video"},
-          {"state", to_string(job.state)},
-          {"created", shown_time(job.created)},
-          {"started", shown_time(job.started)},
-          {"finished", shown_time(job.finished)},
-          {"queue", queue_json(job)},
-          {"progress", progress_json(job.progress)},
-          {"preview", preview_json(job)},
-          {"request", job.request},
-          {"resolved", to_json(resolved)},
-          {"outputs", outputs_json(job)},
-          {"error", failure_json(job.failure)},
-          {"warnings", job.warnings}};
-}
-
-JobFailure failure_of(const Error& error) {
-  JobFailure failure{error_code(error.kind()), error.what()};
-  if (error.kind() == ErrorKind::kMemory) {
-    size_t end = std::string::npos;
-    failure.hints = planner_hints(failure.message, end);
-    if (end != std::string::npos) failure.message.resize(end + 1);
-  } else if (error.kind() != ErrorKind::kUsage) {
-    failure.message = without_folders(failure.message);
-  }
-  return failure;
-}
-
-std::string without_folders(const std::string& text) {
-  std::istringstream words(text);
-  std::string out;
-  for (std::string word; words >> word;) {
-    const size_t slash = word.size() < 2 ? std::string::npos : word.rfind('/', word.size() - 2);
-    const size_t begin = word.starts_with('\'') ? 1 : 0;  // a quotation mark stays
-    if (slash != std::string::npos) word.erase(begin, slash + 1 - begin);
-    out += (out.empty() ? "" : " ") + word;
-  }
+Json job_json(const StoredJob& job, const std::optional<LiveJob>& live) {
+  const nlohmann::json resolved = shown_request(job.job.resolved);
+  Json out{
+      {"id", job.job.id},
+      {"kind", json_int_or(resolved, "num_frames", "the stored job", 0) == 1 ? "image" : "video"},
+      {"state", to_string(job.state)},
+      {"attempt", job.attempt},
+      {"replica", job.worker.empty() ? Json() : Json(job.worker)}};
+  add_time(out, "created", job.created_ms);
+  add_time(out, "started", job.started_ms);
+  add_time(out, "finished", job.finished_ms);
+  add_time(out, "expires", job.expires_ms);
+  out["queue"] = queue_json(job);
+  out["progress"] = progress_json(job, live);
+  out["preview"] = preview_json(job, live);
+  out["request"] = Json(shown_request(job.job.request));
+  out["resolved"] = Json(resolved);
+  out["outputs"] = outputs_json(job, resolved);
+  out["error"] = Json(stored_json(job.error));
+  out["warnings"] = job.warnings.empty() ? Json::array() : Json(stored_json(job.warnings));
   return out;
+}
+
+std::optional<JobOutput> output_of(const StoredJob& job) {
+  if (job.result.empty()) return std::nullopt;
+  constexpr const char* kWhat = "the stored result";
+  const nlohmann::json result = stored_json(job.result);
+  return JobOutput{.path = path_of_text(json_string(result, "path", kWhat)),
+                   .content_type = json_string(result, "content_type", kWhat),
+                   .sha256 = json_string(result, "sha256", kWhat),
+                   .framehash = json_string(result, "framehash", kWhat),
+                   .bytes = static_cast<uint64_t>(json_int(result, "bytes", kWhat)),
+                   .frames = json_int(result, "frames", kWhat)};
+}
+
+std::string error_code_of(const StoredJob& job) {
+  const nlohmann::json error = stored_json(job.error);
+  return error.is_object() ? error.value("code", "") : "";
+}
+
+void check_json(const std::string& body, const std::string& where) {
+  constexpr size_t kMostKeys = 10'000;
+  JsonLimits limits;
+  limits.keys = kMostKeys;
+  parse_json(body, where, JsonDialect::kStrict, limits);
 }
 
 }  // namespace weft

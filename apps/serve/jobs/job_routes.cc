@@ -2,49 +2,108 @@
 
 #include <filesystem>
 
+#include "apps/serve/http/access.h"
 #include "apps/serve/http/file_response.h"
+#include "apps/serve/jobs/job.h"
+#include "apps/serve/jobs/job_events.h"
+#include "apps/serve/jobs/job_limits.h"
+#include "engine/service/job_failure.h"
 #include "io/json.h"
 #include "io/legal.h"
 #include "io/nearest.h"
+#include "io/sha256.h"
 
 namespace weft {
 namespace {
 
 constexpr size_t kMostListed = 100;
 constexpr const char* kDefaultListed = "20";
+constexpr size_t kLongestKey = 255;  // of Idempotency-Key
 
 HttpResponse json_response(int status, const Json& body) {
   return {.status = status, .body = body.dump_in_order() + "\n"};
 }
 
-HttpResponse unknown_job() {
-  return error_response(404, "no_job", "This server has no such job; it may have forgotten it.");
+Json shown(Service& service, const StoredJob& job) {
+  const bool runs = job.state == JobState::kRunning;
+  return job_json(job, runs ? service.live(job.job.id) : std::nullopt);
 }
 
-HttpResponse submit(JobQueue& queue, const JobServices& services, const HttpRequest& request) {
-  ServedJob job;
+// Jobs of the same key belong to one owner, whose name does not tell the key.
+std::string owner_of(const HttpRequest& request) {
+  const std::string key = stated_key(request);
+  return key.empty() ? "" : sha256_hex(key).substr(0, 16);
+}
+
+// The refusal of a body, or nullopt where `read` has read it.
+std::optional<HttpResponse> refusal_of_body(const std::function<void()>& read) {
   try {
-    job = services.read(request.body);
+    read();
+    return std::nullopt;
+  } catch (const TooDear& error) {
+    return json_response(
+        422,
+        {{"error", {{"code", "does_not_fit"}, {"message", error.what()}, {"hints", error.hints}}}});
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kMedia)
       return error_response(400, "invalid_media", without_folders(error.what()));
     if (error.kind() != ErrorKind::kUsage && error.kind() != ErrorKind::kModel) throw;
     return error_response(400, "invalid_job", error.what());
   }
-  const std::string id = job.id;
-  switch (queue.add(std::move(job))) {
-    case JobAnswer::kFull:
+}
+
+std::optional<HttpResponse> refusal_of_answer(SubmitAnswer answer) {
+  switch (answer) {
+    case SubmitAnswer::kConflict:
+      return error_response(409, "idempotency_conflict",
+                            "Another request was sent with this Idempotency-Key before.");
+    case SubmitAnswer::kFull:
       return retry_response(429, "queue_full", "As many jobs wait as this server lets wait.");
-    case JobAnswer::kDraining:
-      return retry_response(503, "draining", "The server is about to end.");
+    case SubmitAnswer::kOwnerFull:
+      return retry_response(429, "rate_limited",
+                            "As many jobs wait as this server lets wait of one API key.");
     default:
-      break;
+      return std::nullopt;
   }
-  const std::optional<ServedJob> added = queue.find(id);
-  if (!added) return unknown_job();
-  HttpResponse response = json_response(202, to_json(*added));
+}
+
+// The answer of a call that waited for the end of its job.
+HttpResponse over_response(Service& service, const std::string& id) {
+  const std::optional<StoredJob> job = service.store().find(id);
+  if (!job) return unknown_job();
+  const Json body = shown(service, *job);
+  HttpResponse response = json_response(200, body);
+  if (!body.at("error").is_null() && body.at("error").text("code") == "deadline_exceeded")
+    response = error_response(504, "deadline_exceeded", body.at("error").text("message"));
   response.headers.emplace_back("Location", "/v1/jobs/" + id);
   return response;
+}
+
+HttpResponse submit(Service& service, const JobServices& services, const HttpRequest& request) {
+  if (services.draining()) return retry_response(503, "draining", "The server is about to end.");
+  const std::string& key = request.header("idempotency-key");
+  if (key.size() > kLongestKey)
+    return error_response(400, "invalid_job",
+                          "Idempotency-Key has " + std::to_string(key.size()) +
+                              " bytes, legal: at most " + std::to_string(kLongestKey));
+  NewJob job;
+  if (auto refused = refusal_of_body([&] { job = services.read(request.body); })) return *refused;
+  job.owner = owner_of(request);
+  job.idempotency_key = key;
+  job.request_hash = key.empty() ? "" : sha256_hex(request.body);
+  const JobStore::Submitted submitted = service.submit(job);
+  if (submitted.answer != SubmitAnswer::kNew) services.remove_files(job);
+  if (auto refused = refusal_of_answer(submitted.answer)) return *refused;
+  const std::string id = submitted.id;
+  const std::optional<StoredJob> added = service.store().find(id);
+  if (!added) return unknown_job();
+  HttpResponse response = json_response(202, shown(service, *added));
+  response.headers.emplace_back("Location", "/v1/jobs/" + id);
+  const double seconds = seconds_to_wait(request);
+  if (seconds == 0) return response;
+  return when_over(service, id, std::move(response), seconds,
+                   submitted.answer == SubmitAnswer::kNew,
+                   [&service, id] { return over_response(service, id); });
 }
 
 struct ListQuery {
@@ -73,95 +132,99 @@ ListQuery list_query(const std::string& query) {
   return out;
 }
 
-HttpResponse list(const JobQueue& queue, const HttpRequest& request) {
+// The number of jobs in each state.
+Json counts_json(const JobStore& store) {
+  const std::vector<int64_t> counts = store.counts();
+  Json out = Json::object();
+  for (size_t i = 0; i < counts.size(); ++i) out[to_string(static_cast<JobState>(i))] = counts[i];
+  return out;
+}
+
+HttpResponse list(Service& service, const HttpRequest& request) {
   ListQuery query;
   try {
     query = list_query(request.query);
   } catch (const Error& error) {
     return error_response(400, "invalid_query", error.what());
   }
-  const auto page = queue.newest(query.limit, query.after);
+  const auto page = service.store().list(query.limit, query.after);
   if (!page)
     return error_response(400, "invalid_query",
                           "after is '" + query.after + "', legal: the id of a job of this server");
   Json data = Json::array();
-  for (const ServedJob& job : page->jobs) data.push_back(to_json(job));
+  for (const StoredJob& job : page->jobs) data.push_back(shown(service, job));
   return tagged_response(request, json_response(200, {{"object", "list"},
                                                       {"data", std::move(data)},
-                                                      {"has_more", page->has_more}}));
+                                                      {"has_more", page->has_more},
+                                                      {"counts", counts_json(service.store())}}));
 }
 
-HttpResponse show(const JobQueue& queue, const HttpRequest& request) {
-  const std::optional<ServedJob> job = queue.find(request.parameter);
-  return job ? tagged_response(request, json_response(200, to_json(*job))) : unknown_job();
+HttpResponse show(Service& service, const HttpRequest& request) {
+  const std::optional<StoredJob> job = service.store().find(request.parameter);
+  return job ? tagged_response(request, json_response(200, shown(service, *job))) : unknown_job();
 }
 
-HttpResponse cancel(JobQueue& queue, const HttpRequest& request) {
-  const JobAnswer answer = queue.cancel(request.parameter);
-  const std::optional<ServedJob> job = queue.find(request.parameter);
-  if (answer == JobAnswer::kUnknown || !job) return unknown_job();
-  if (answer == JobAnswer::kOver)
+HttpResponse cancel(Service& service, const HttpRequest& request) {
+  const CancelAnswer answer = service.cancel(request.parameter);
+  const std::optional<StoredJob> job = service.store().find(request.parameter);
+  if (answer == CancelAnswer::kUnknown || !job) return unknown_job();
+  if (answer == CancelAnswer::kOver)
     return error_response(409, "job_is_over",
                           std::string("The job has ") + to_string(job->state) + " already.");
-  return json_response(200, to_json(*job));
+  return json_response(200, shown(service, *job));
 }
 
-HttpResponse content(const JobQueue& queue, const HttpRequest& request) {
-  const std::optional<ServedJob> job = queue.find(request.parameter);
+HttpResponse content(Service& service, const HttpRequest& request) {
+  const std::optional<StoredJob> job = service.store().find(request.parameter);
   if (!job) return unknown_job();
-  if (!job->result)
+  const std::optional<JobOutput> output = output_of(*job);
+  if (!output)
     return error_response(
         409, "no_result",
         std::string("The job has no result: it is ") + to_string(job->state) + ".");
-  const std::string& path = job->result->path;
-  return file_response(request, {.path = path,
-                                 .content_type = job->result->content_type,
-                                 .name = std::filesystem::path(path).filename().string(),
-                                 .tag = job->result->sha256});
+  return file_response(request, {.path = output->path,
+                                 .content_type = output->content_type,
+                                 .name = std::filesystem::path(output->path).filename().string(),
+                                 .tag = output->sha256});
 }
 
-HttpResponse preview(const JobQueue& queue, const HttpRequest& request) {
-  const std::optional<ServedJob> job = queue.find(request.parameter);
+HttpResponse preview(Service& service, const HttpRequest& request) {
+  const std::optional<StoredJob> job = service.store().find(request.parameter);
   if (!job) return unknown_job();
-  if (!job->preview)
+  const std::optional<LiveJob> live = service.live(request.parameter);
+  if (!live || !live->preview_png)
     return error_response(409, "no_preview",
                           std::string("The job has no preview: it is ") + to_string(job->state) +
                               ", and the server makes them for running jobs with --preview.");
-  return tagged_response(request, {.content_type = "image/png", .body = job->preview->png});
+  return tagged_response(request, {.content_type = "image/png", .body = *live->preview_png});
 }
 
-HttpResponse remove(JobQueue& queue, const JobServices& services, const HttpRequest& request) {
-  const std::optional<ServedJob> job = queue.find(request.parameter);
-  switch (queue.remove(request.parameter)) {
-    case JobAnswer::kUnknown:
-      return unknown_job();
-    case JobAnswer::kActive:
-      return error_response(409, "job_is_active",
-                            "The job waits or runs; legal: to cancel it first.");
-    default:
-      break;
-  }
-  if (job) services.remove_files(*job);
+HttpResponse remove(Service& service, const HttpRequest& request) {
+  if (!service.store().find(request.parameter)) return unknown_job();
+  if (!service.remove(request.parameter))
+    return error_response(409, "job_is_active",
+                          "The job waits or runs; legal: to cancel it first.");
   return json_response(200, {{"id", request.parameter}, {"deleted", true}});
 }
 
 }  // namespace
 
-std::vector<Route> job_routes(JobQueue& queue, const JobServices& services) {
-  const auto with_queue = [&queue](HttpResponse (*answer)(const JobQueue&, const HttpRequest&)) {
-    return [&queue, answer](const HttpRequest& request) { return answer(queue, request); };
+std::vector<Route> job_routes(Service& service, const JobServices& services) {
+  const auto on = [&service](HttpResponse (*answer)(Service&, const HttpRequest&)) {
+    return [&service, answer](const HttpRequest& request) { return answer(service, request); };
   };
   return {
       {"POST", "/v1/jobs",
-       [&queue, services](const HttpRequest& request) { return submit(queue, services, request); }},
-      {"GET", "/v1/jobs", with_queue(list), false, true},
-      {"GET", "/v1/jobs/{id}", with_queue(show), false, true},
-      {"DELETE", "/v1/jobs/{id}",
-       [&queue, services](const HttpRequest& request) { return remove(queue, services, request); }},
-      {"POST", "/v1/jobs/{id}/cancel",
-       [&queue](const HttpRequest& request) { return cancel(queue, request); }, false, true},
-      {"GET", "/v1/jobs/{id}/content", with_queue(content), false, true},
-      {"GET", "/v1/jobs/{id}/preview", with_queue(preview), false, true},
+       [&service, services](const HttpRequest& request) {
+         return submit(service, services, request);
+       }},
+      {"GET", "/v1/jobs", on(list), false, true},
+      {"GET", "/v1/jobs/{id}", on(show), false, true},
+      {"DELETE", "/v1/jobs/{id}", on(remove)},
+      {"POST", "/v1/jobs/{id}/cancel", on(cancel), false, true},
+      {"GET", "/v1/jobs/{id}/content", on(content), false, true},
+      {"GET", "/v1/jobs/{id}/preview", on(preview), false, true},
+      {"GET", "/v1/jobs/{id}/events", on(job_events), false, true},
   };
 }
 

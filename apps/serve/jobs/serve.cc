@@ -1,29 +1,32 @@
-// weft serve: draws the jobs that clients send, one after the other, and shows them on a page.
+// weft serve: draws the jobs that clients send, and shows them on a page.
 #include <algorithm>
-#include <cstdio>
+#include <chrono>
 #include <filesystem>
 #include <thread>
 
 #include "apps/batch/job_drawing.h"
 #include "apps/command_line/placement.h"
 #include "apps/commands.h"
+#include "engine/service/job_errors.h"
 #include "apps/generate/resume.h"
-#include "apps/generate/runner_flags.h"
 #include "apps/generate/stop.h"
-#include "apps/model_folder.h"
-#include "apps/scratch_folder.h"
+#include "apps/serve/jobs/job.h"
+#include "apps/serve/jobs/job_files.h"
+#include "apps/serve/jobs/job_limits.h"
 #include "apps/serve/jobs/job_routes.h"
+#include "apps/serve/jobs/replica_flags.h"
+#include "apps/serve/jobs/replicas.h"
 #include "apps/serve/jobs/sent_files.h"
 #include "apps/serve/listen_flags.h"
 #include "apps/serve/page_routes.h"
 #include "apps/serve/server_routes.h"
+#include "apps/worker/job_team.h"
+#include "apps/worker/served_workers.h"
 #include "engine/job/speech_chunks.h"
+#include "engine/service/job_failure.h"
 #include "engine/service/job_runner.h"
 #include "engine/service/result_files.h"
-#include "io/atomic_file.h"
 #include "io/json.h"
-#include "io/media/image.h"
-#include "io/sha256.h"
 
 namespace weft {
 namespace {
@@ -34,74 +37,129 @@ using std::chrono::milliseconds, std::chrono::steady_clock;
 constexpr milliseconds kLook{50};           // between looks for a signal
 constexpr milliseconds kConnections{2000};  // for connections to end, after the last job
 
-class Silence final : public ProgressListener {
-  void progress(const Progress&) override {}
-};
-
 std::string folder_of(const Flags& flags) {
   std::string folder = flags.text("output");
   if (!folder.ends_with('/')) folder += '/';
   try {
     fs::create_directories(folder);
+    // Stored jobs name their files, wherever the next server is started.
+    return fs::absolute(folder).lexically_normal().string();
   } catch (const fs::filesystem_error& error) {
     throw Error(ErrorKind::kOutput, error.what());
   }
-  return folder;
 }
 
-// Jobs come to one process, which could not hand them on.
-const Flags& of_one_process(const Flags& flags) {
-  if (ranks_of(flags).processes)
-    throw Error(ErrorKind::kUsage,
-                "weft serve was started as several processes; legal: one process, whose ranks "
-                "--ranks or --gpus gives");
-  return flags;
+std::string store_of(const Flags& flags, const std::string& folder) {
+  if (!flags.given("store")) return folder + "jobs.sqlite";
+  const std::string store = flags.text("store");
+  return store == "none" ? "" : store;
 }
 
-std::string content_type_of(const std::string& path) {
-  return path.ends_with(".png") ? "image/png" : "video/mp4";
+// Teams of one model, each with its own ranks; one where they are not to draw.
+std::vector<std::unique_ptr<JobTeam>> make_teams(const ReplicaFlags& replicas) {
+  std::vector<std::unique_ptr<JobTeam>> teams;
+  teams.push_back(std::make_unique<JobTeam>(replicas.flags));
+  const auto model = teams.front()->runner().generator().model();
+  while (!starts_workers(replicas.flags) && std::ssize(teams) < replicas.replicas)
+    teams.push_back(std::make_unique<JobTeam>(replicas.flags, model));
+  return teams;
 }
 
 class Serving {
  public:
-  explicit Serving(const Flags& flags)
-      : flags_(of_one_process(flags)),
+  using Teams = std::vector<std::unique_ptr<JobTeam>>;
+  Serving(const Flags& flags, const ReplicaFlags& replicas, const Teams& teams)
+      : flags_(flags),
         folder_(folder_of(flags)),
-        drawer_(runner_settings(flags), open_model(flags)),
-        planner_(drawer_.generator().model(), drawer_.generator().options()),
-        queue_({}, &state_.metrics, [this](const ServedJob& job) { ended(job); }) {
-    drawer_.keep_ranks();
+        limits_(job_limits(flags)),
+        replicas_(replicas),
+        teams_(teams),
+        planner_(runner().generator().model(), runner().generator().options()),
+        program_(program_of(planner_)),
+        files_(flags, folder_),
+        only_(store_of(flags, folder_)),
+        service_(service_settings()) {
+    state_.measure = [this] {
+      const auto queued = service_.store().counts()[static_cast<size_t>(JobState::kQueued)];
+      state_.metrics.set("weft_jobs_queued", static_cast<double>(queued));
+    };
   }
 
   int run() {
-    const ServerSettings settings = settings_of_server();
+    if (only_.alone()) recover_jobs(service_.store());
+    files_.remove_orphans(service_.store());
+    ServedWorkers workers(
+        {.flags = flags_,
+         .team = replicas_.flags,
+         .replicas = replicas_.replicas,
+         .folder = folder_,
+         .result_left =
+             [this](const NewJob& job) { return files_.result_left(job, runner().generator()); },
+         .service = service_,
+         .metrics = job_metrics_,
+         .state = state_});
+    ServerSettings settings = settings_of_server();
+    settings.websockets.push_back(workers.route());
     HttpServer server(settings);
     server.start();
-    state_.log.write(LogLevel::kInfo, "warm_up", "The model is loaded.");
     {
       const std::jthread watch([this](const std::stop_token& over) { await_signal(over); });
-      state_.readiness.set_reason("The model is loaded and draws a first picture.");
-      if (warm_up()) {
-        state_.readiness.set_ready();
-        tell_address(flags_, state_.log, "Jobs can be drawn.", server.port());
-        queue_.work([this](const Drawing& drawing, ProgressListener& listener,
-                           const std::atomic<bool>& stop) {
-          return draw({.all = {drawing}, .listener = &listener, .stop = &stop});
-        });
-      }
+      if (starts_workers(flags_))
+        serve_by_workers(workers, server.port());
+      else
+        serve_by_threads(server.port());
+      service_.drain();
+      workers.await_jobs();
     }
+    workers.await_end();
     server.drain(kConnections);
+    if (fatal_) throw Error(*fatal_);
     state_.log.write(LogLevel::kInfo, "ended", "The server ends.");
     return 0;
   }
 
  private:
+  void serve_by_threads(uint16_t port) {
+    state_.log.write(LogLevel::kInfo, "warm_up", "The model is loaded.");
+    state_.readiness.set_reason("The model is loaded and draws a first picture.");
+    if (!warm_up()) return;
+    state_.readiness.set_ready();
+    tell_address(flags_, state_.log, "Jobs can be drawn.", port);
+    const Replicas drawing(service_, job_metrics_, program_, draws());
+  }
+  void serve_by_workers(ServedWorkers& workers, uint16_t port) {
+    workers.start(port);
+    if (workers.await_ready([] { return stop_requested().load(); }))
+      tell_address(flags_, state_.log, "Jobs can be drawn.", port);
+    while (!stop_requested()) std::this_thread::sleep_for(kLook);
+    workers.drain();
+  }
+
+  const JobRunner& runner() const { return teams_.front()->runner(); }
+
+  Service::Settings service_settings() {
+    constexpr double kHour = 3600;
+    Service::Settings settings;
+    settings.store = store_of(flags_, folder_);
+    settings.limits.queued = static_cast<int>(*flags_.integer("max-queue"));
+    settings.limits.queued_per_owner = static_cast<int>(*flags_.integer("max-queue-per-key"));
+    settings.limits.kept_seconds = *flags_.real("keep-hours") * kHour;
+    if (flags_.given("job-deadline")) settings.job_deadline_seconds = *flags_.real("job-deadline");
+    settings.ended = [this](const StoredJob& job) { ended(job); };
+    settings.warned = [this](const std::string& line) {
+      state_.log.write(LogLevel::kWarning, "store", without_folders(line));
+    };
+    settings.forgotten = [this](const StoredJob& job) { files_.remove(job.job); };
+    return settings;
+  }
+
   ServerSettings settings_of_server() {
     ServerSettings settings = listener_settings(flags_);
     settings.routes = server_routes(state_, kServe);
-    const JobServices services{[this](const std::string& body) { return read(body); },
-                               [this](const ServedJob& job) { remove_files(job); }};
-    for (Route& route : job_routes(queue_, services)) settings.routes.push_back(std::move(route));
+    const JobServices services{.read = [this](const std::string& body) { return read(body); },
+                               .remove_files = [this](const NewJob& job) { files_.remove(job); },
+                               .draining = [this] { return draining_.load(); }};
+    for (Route& route : job_routes(service_, services)) settings.routes.push_back(std::move(route));
     settings.routes.push_back({"GET", "/v1/model", [body = model_text()](const HttpRequest&) {
                                  return HttpResponse{.body = body};
                                }});
@@ -120,34 +178,22 @@ class Serving {
     job.request = planner_.resolve(with_any_inputs(open, planner_.model()->directory));
     Json defaults = to_json(job);
     for (const char* field : {"prompt", "image", "last_image", "audio"}) defaults.erase(field);
-    const std::string layout = drawer_.ranks().alone() ? "one rank" : layout_text(flags_);
+    const std::string layout = runner().ranks().alone() ? "one rank" : layout_text(replicas_.flags);
     return Json{{"model", planner_.model_name()},
                 {"device", device_description(planner_.options().device)},
                 {"dtype", to_string(planner_.options().dtype)},
-                {"ranks", drawer_.ranks().count},
+                {"replicas", replicas_.replicas},
+                {"ranks", runner().ranks().count},
                 {"layout", layout},
                 {"defaults", std::move(defaults)}}
                .dump() +
            "\n";
   }
 
-  // Draws one picture of the default size in one step, so that the weights are loaded. False where
-  // the server shall end.
+  // Each team draws one picture, so that its weights are loaded. False where the server shall end.
   bool warm_up() {
-    const ScratchFolder scratch;
-    GivenJob job{.spec = {}, .label = [](const std::string& field) { return field; }, .model = {}};
-    job.spec.id = "warm_up";
-    job.spec.request.prompt = "a ball";
-    job.spec.request.frames = 1;
-    job.spec.request.steps = 1;
-    give_any_inputs(job.spec.request, scratch);
-    take_facts(job.spec, job.label);
-    const JobPlace place{.where = "the warm-up", .folder = scratch.file("")};
-    Silence silence;
     try {
-      draw({.all = {placed_job(job, drawer_.generator(), place).drawing},
-            .listener = &silence,
-            .stop = &stop_requested()});
+      for (const auto& team : teams_) team->warm_up(stop_requested());
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::kStopped) return false;
       throw;
@@ -155,68 +201,47 @@ class Serving {
     return !stop_requested();
   }
 
-  // A grey picture for each that the model needs, and silence for a model that follows a sound.
-  void give_any_inputs(Request& request, const ScratchFolder& scratch) const {
-    const ModelDirectory& model = planner_.model()->directory;
-    if (model.chunks.any()) {
-      request.audio.path = scratch.file("silence.wav");
-      write_file(request.audio.path, silent_wav());
-    }
-    const PictureConditioning& form = model.pictures;
-    const std::string path = scratch.file("grey.png");
-    if (form.least == 0) return;
-    constexpr int kSide = 64;
-    Frame grey(kSide, kSide);
-    std::ranges::fill(grey.rgb, uint8_t{128});
-    write_png(path, grey, {}, Overwrite::kReplace);
-    request.image.path = path;
-    if (form.least < 2) return;
-    request.last_image.path = path;
-    request.frames = 1 + planner_.limits().frame_multiple;
+  std::vector<DrawJob> draws() {
+    std::vector<DrawJob> draws;
+    for (const auto& team : teams_)
+      draws.push_back([this, &team = *team](const NewJob& job, ProgressListener& listener,
+                                            const std::atomic<bool>& stop) {
+        std::string left = files_.result_left(job, team.runner().generator());
+        if (!left.empty()) return left;
+        try {
+          return team.draw({.spec = job.resolved, .output = job.output}, listener, stop);
+        } catch (...) {
+          if (team.broken()) end_with(current_error());
+          throw;
+        }
+      });
+    return draws;
   }
 
-  JobResult draw(const JobRunner::Drawings& drawings) {
-    JobResult result;
-    std::optional<Error> failed;
-    drawer_.arrange(drawings.all);
-    drawer_.draw(
-        drawings,
-        [&](const Finished& done) {
-          result.path = done.output();
-          result.content_type = content_type_of(result.path);
-          result.framehash = done.result.framehash;
-          result.frames = done.result.frames;
-        },
-        [&](size_t, const Error& error) { failed = error; });
-    if (failed) throw Error(*failed);
-    result.bytes = fs::file_size(result.path);
-    result.sha256 = file_hash(result.path);
-    return result;
+  // Ranks that are processes of a launcher end together, and the server with them.
+  void end_with(const Error& error) {
+    fatal_.emplace(ErrorKind::kComm, error.what());
+    service_.drain();
+    request_stop();
   }
 
   // On the server's thread.
-  ServedJob read(const std::string& body) const {
+  NewJob read(const std::string& body) const {
     const std::string where = "the job";
-    const size_t first = body.find_first_not_of(" \t\r\n");
-    if (first == std::string::npos || body[first] != '{')
-      throw Error(ErrorKind::kUsage,
-                  where + " is no JSON object; legal: its fields, as {\"prompt\": \"a red ball\"}");
-    GivenJob given = job_of(flags_, {1, body.substr(first)}, where);
+    GivenJob given = sent_job(body, where);
     JobSpec& spec = given.spec;
-    const auto refuse = [&](const char* field, const std::string& value, const char* why) {
-      throw Error(ErrorKind::kUsage,
-                  where + ": " + field + " is '" + value + "', legal: none, " + why);
-    };
-    if (!spec.id.empty()) refuse("id", spec.id, "as the server names its jobs");
-    if (!spec.output.empty()) refuse("output", spec.output, "as the server names its files");
-    if (spec.request.endless) refuse("endless", "true", "as jobs run one after the other");
-    ServedJob job{.id = new_job_id()};
+    check_prompts(spec, limits_, where);
+    NewJob job{.id = new_job_id(), .program = program_};
     save_sent_files(spec, folder_ + job.id, where);
-    job.request = to_json(without_folders(spec));
+    job.request = to_json(without_folders(spec)).dump();
     spec.id = job.id;
     try {
       take_facts(spec, given.label);
-      job.drawing = placed_job(given, planner_, {.where = where, .folder = folder_}).drawing;
+      Drawing drawing = placed_job(given, planner_, {.where = where, .folder = folder_}).drawing;
+      check_work(planner_, drawing.spec.request, limits_, where);
+      drawing.spec.seeded = true;
+      job.resolved = to_json(drawing.spec).dump();
+      job.output = drawing.path;
     } catch (...) {
       remove_sent_files(spec);
       throw;
@@ -224,52 +249,84 @@ class Serving {
     return job;
   }
 
-  void ended(const ServedJob& job) {
-    // A job that the server's end stopped can go on by weft generate --resume.
-    const bool by_client = job.state == JobState::kCancelled && !job.failure;
-    const OutputNames names = output_names(job.drawing.path);
-    if (by_client || job.state == JobState::kFailed)
-      for (const std::string& path : files_left(names)) {
-        std::error_code ignored;
-        fs::remove(path, ignored);
-      }
-    ServerLog::Fields fields{{"job", job.id}, {"state", to_string(job.state)}};
-    if (job.failure) fields.emplace_back("code", job.failure->code);
+  // The job of a body, which names nothing on this machine.
+  GivenJob sent_job(const std::string& body, const std::string& where) const {
+    const size_t first = body.find_first_not_of(" \t\r\n");
+    if (first == std::string::npos || body[first] != '{')
+      throw Error(ErrorKind::kUsage,
+                  where + " is no JSON object; legal: its fields, as {\"prompt\": \"a red ball\"}");
+    check_json(body, where);
+    GivenJob given = job_of(flags_, {1, body.substr(first)}, where);
+    const JobSpec& spec = given.spec;
+    const auto refuse = [&](const char* field, const std::string& value, const char* why) {
+      throw Error(ErrorKind::kUsage,
+                  where + ": " + field + " is '" + value + "', legal: none, " + why);
+    };
+    if (!spec.id.empty()) refuse("id", spec.id, "as the server names its jobs");
+    if (!spec.output.empty()) refuse("output", spec.output, "as the server names its files");
+    if (spec.request.endless) refuse("endless", "true", "as a server draws jobs that end");
+    return given;
+  }
+
+  void ended(const StoredJob& job) {
+    // A job that the server's end stopped goes on at the next start.
+    if (job.state != JobState::kCompleted) files_.remove_leftovers(job.job);
+    job_metrics_.ended(job);
+    ServerLog::Fields fields{{"job", job.job.id}, {"state", to_string(job.state)}};
+    if (!job.error.empty()) fields.emplace_back("code", error_code_of(job));
     state_.log.write(job.state == JobState::kFailed ? LogLevel::kWarning : LogLevel::kInfo, "job",
                      "A job ended.", fields);
   }
 
-  void remove_files(const ServedJob& job) const {
-    const OutputNames names = output_names(job.drawing.path);
-    drop_leftovers(names, kept_latents(flags_));
-    for (const std::string& path : {job.drawing.path, names.sidecar}) fs::remove(path);
-    remove_sent_files(job.drawing.spec);
-  }
-
-  // Drains when a signal came. The running job gets the time of --drain-seconds.
+  // Drains when a signal came. The running jobs get the time of --drain-seconds.
   void await_signal(const std::stop_token& over) {
     while (!stop_requested() && !over.stop_requested()) std::this_thread::sleep_for(kLook);
     if (!stop_requested()) return;
+    draining_ = true;
     state_.readiness.set_draining();
     state_.log.write(LogLevel::kInfo, "draining", "The server takes no more jobs.");
-    queue_.drain();
+    service_.drain();
     const auto deadline =
         steady_clock::now() + std::chrono::seconds(flags_.integer("drain-seconds").value_or(0));
     while (steady_clock::now() < deadline && !over.stop_requested())
       std::this_thread::sleep_for(kLook);
-    queue_.stop_running();
+    service_.stop_running();
   }
 
   const Flags& flags_;
   const std::string folder_;
-  JobRunner drawer_;
+  const JobLimits limits_;
+  const ReplicaFlags& replicas_;
+  const Teams& teams_;
   const Generator planner_;  // of the server's thread
+  const std::string program_;
+  const JobFiles files_;
+  const OnlyServer only_;
   ServerState state_;
-  JobQueue queue_;
+  ReplicaMetrics job_metrics_{state_.metrics};
+  std::atomic<bool> draining_{false};
+  std::optional<Error> fatal_{};  // read when no team draws any more
+  Service service_;               // last, because it calls the members above
 };
 
 }  // namespace
 
-int run_serve(const Flags& flags) { return Serving(flags).run(); }
+int run_serve(const Flags& flags) {
+  const ReplicaFlags replicas = replica_flags(flags);
+  const auto teams = make_teams(replicas);
+  JobTeam& first = *teams.front();
+  if (!first.leads()) {
+    first.follow();
+    return 0;
+  }
+  try {
+    return Serving(flags, replicas, teams).run();
+  } catch (const Error& error) {
+    // The other processes end, too, and this one alone tells why.
+    if (first.runner().ranks().processes && !first.broken())
+      throw AgreedError(error.kind(), error.what());
+    throw;
+  }
+}
 
 }  // namespace weft

@@ -1,8 +1,8 @@
-// The page of jobs: a form, the job that is shown, and the history. It asks the server again and
-// again; answers that did not change cost 304.
+// The page of jobs: a form, the job that is shown, and the history. The server tells how the shown
+// job goes on; the list is asked for now and then, and answers that did not change cost 304.
 
 const $ = (id) => document.getElementById(id);
-const kSoon = 500, kLater = 3000, kPage = 20;
+const kLater = 3000, kPage = 20;
 // The fields of a job that the form has, by the flag that describes them.
 const kFields = ["size", "num-frames", "steps", "seed", "negative-prompt"];
 const kMore = ["guidance-scale", "fps", "flow-shift", "solver", "method", "cache", "rng"];
@@ -16,8 +16,12 @@ const kHints = {
 
 let shown = null; // the id of the job that is shown
 let jobs = [];
+let counts = {};
+let replicas = 1;
 let pages = 1;
 let timer = 0;
+let current = null; // the job that is shown, as it was shown last
+let following = null; // whose events are read
 
 function element(name, text, attributes = {}) {
   const made = document.createElement(name);
@@ -98,6 +102,7 @@ async function make_form() {
       if (flag) box.append(input_of(flag, standard[name.replaceAll("-", "_")]));
     }
   }
+  replicas = model.replicas;
   $("about").textContent = `${model.model}, on ${model.device}, layout ${model.layout}`;
 }
 
@@ -146,8 +151,8 @@ const time_of = (seconds) => (seconds >= 90 ? `${Math.round(seconds / 60)} min` 
 
 function state_text(job) {
   if (job.state === "queued") return `Waits, number ${job.queue.position} of ${job.queue.depth}.`;
-  if (job.state === "running") return "Runs.";
-  return { completed: "Complete.", failed: "Failed.", cancelled: "Cancelled." }[job.state];
+  if (job.state === "running") return job.attempt > 1 ? `Runs, attempt ${job.attempt}.` : "Runs.";
+  return { completed: "Complete.", failed: "Failed.", cancelled: "Cancelled.", expired: "Expired." }[job.state];
 }
 
 function detail_text(job) {
@@ -202,6 +207,7 @@ function set_text(box, text) {
 }
 
 function show_job(job) {
+  current = job;
   $("none").hidden = Boolean(job);
   $("job").hidden = !job;
   if (!job) return;
@@ -230,6 +236,67 @@ async function act(path, method) {
   look();
 }
 
+// ---- the events of the job that is shown
+
+// Reads them with fetch, because an EventSource can send no key in a header, until the job is over.
+async function follow(id) {
+  following?.stop.abort();
+  following = null;
+  $("events").replaceChildren();
+  if (!id) return;
+  const mine = { id, stop: new AbortController(), last: "", retry: 2000 };
+  following = mine;
+  while (following === mine) {
+    try {
+      const headers = mine.last ? { "Last-Event-ID": mine.last } : {};
+      const response = await fetch(`/v1/jobs/${id}/events`, { headers, signal: mine.stop.signal });
+      if (response.status === 404) return;
+      if (response.ok && await read_events(response.body, mine)) return;
+    } catch { // the connection broke: the rest comes with the next one
+    }
+    await new Promise((done) => { setTimeout(done, mine.retry); });
+  }
+}
+
+// Returns true after the last event.
+async function read_events(body, mine) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done || following !== mine) return false;
+    const events = (text + value).split("\n\n");
+    text = events.pop();
+    for (const event of events) if (take_event(event, mine)) return true;
+  }
+}
+
+function take_event(text, mine) {
+  const fields = {};
+  for (const line of text.split("\n")) {
+    const colon = line.indexOf(": ");
+    if (colon > 0) fields[line.slice(0, colon)] = line.slice(colon + 2);
+  }
+  if (fields.id) mine.last = fields.id;
+  if (fields.retry) mine.retry = Number(fields.retry);
+  if (!fields.event) return false;
+  hear(mine.id, fields.event, JSON.parse(fields.data));
+  return fields.event === "end";
+}
+
+function hear(id, type, data) {
+  const words = { state: data.state, log: data.message, error: data.message }[type];
+  if (words) {
+    const attempt = type === "state" && data.attempt > 1 ? `, attempt ${data.attempt}` : "";
+    $("events").append(element("li", `${type}: ${words}${attempt}`));
+  }
+  if (current?.id !== id) return;
+  if (type === "state" || type === "end") look();
+  if (current.state !== "running") return;
+  if (type === "progress") show_job({ ...current, progress: data });
+  if (type === "preview") show_job({ ...current, preview: { ...data, url: `/v1/jobs/${id}/preview` } });
+}
+
 // ---- the history
 
 function show_history(has_more) {
@@ -248,6 +315,7 @@ function show_history(has_more) {
       shown = job.id;
       show_job(job);
       show_history(has_more);
+      look();
     });
     item.append(button);
     return item;
@@ -267,6 +335,7 @@ async function load_jobs() {
     const list = await ask(`/v1/jobs?limit=${kPage}${after}`);
     all.push(...list.data);
     more = list.has_more;
+    counts = list.counts;
   }
   jobs = all;
   return more;
@@ -274,7 +343,6 @@ async function load_jobs() {
 
 async function look() {
   clearTimeout(timer);
-  let wait = kLater;
   try {
     const more = await load_jobs();
     if (!shown && jobs.length > 0) shown = jobs[0].id;
@@ -283,8 +351,10 @@ async function look() {
     if (!job) shown = null;
     show_job(job);
     show_history(more);
-    const busy = jobs.filter((each) => each.finished === null).length;
-    if (busy > 0) wait = kSoon;
+    if (shown !== (following?.id ?? null)) follow(shown);
+    const busy = counts.queued + counts.running;
+    set_text($("queue"), `${counts.queued} ${counts.queued === 1 ? "waits" : "wait"}, ${counts.running} ` +
+      `${counts.running === 1 ? "runs" : "run"}; ${replicas} ${replicas === 1 ? "replica draws" : "replicas draw"}.`);
     const ready = await fetch("/health/ready");
     const why = ready.ok ? "" : (await ready.json()).error.message;
     set_status(ready.ok ? "playing" : "reconnecting",
@@ -294,7 +364,7 @@ async function look() {
     set_status("reconnecting", "The server does not answer. The page goes on asking.");
   }
   clearTimeout(timer);
-  timer = setTimeout(look, document.hidden ? 10 * kLater : wait);
+  timer = setTimeout(look, document.hidden ? 10 * kLater : kLater);
 }
 
 $("form").addEventListener("submit", submit);

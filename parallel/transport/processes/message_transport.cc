@@ -34,6 +34,8 @@ constexpr std::chrono::seconds kLetGoTime{1};
 constexpr std::chrono::seconds kNamingTime{1};
 // The times between two calls of the thread.
 constexpr std::chrono::microseconds kDriveTime{50}, kFinishTime{1000};
+// Between two looks for a message that may take hours.
+constexpr std::chrono::milliseconds kIdleTime{20};
 
 struct WireHeader {
   MessageHeader message;
@@ -284,6 +286,18 @@ struct MessageTransport::Impl {
     });
   }
 
+  // Throws why this rank's job has ended, if it has.
+  void require_job() const {
+    if (!aborted.empty()) throw Error(ErrorKind::kComm, aborted);
+    if (!broken.empty() && Clock::now() > naming) throw Error(ErrorKind::kComm, broken);
+  }
+
+  // The oldest message with this tag that no receive was posted for.
+  static auto early(PeerLink& link, const TagBits& tag) {
+    return std::ranges::find_if(
+        link.early, [&](const auto& arrival) { return arrival->header.message.tag == tag; });
+  }
+
   // True where the library may not touch a transfer's memory yet, as far as is known here.
   bool waits_for_device(const MessageTransfer& transfer) const {
     const std::lock_guard guard(lock);
@@ -400,10 +414,7 @@ std::unique_ptr<Transfer> MessageTransport::receive(Stream& stream, int peer,
   const std::lock_guard guard(impl.lock);
   auto transfer = impl.make_transfer(true, stream, peer, expected, view);
   PeerLink& link = impl.links[peer];
-  const auto early = std::find_if(link.early.begin(), link.early.end(), [&](const auto& arrival) {
-    return arrival->header.message.tag == expected.tag;
-  });
-  if (early != link.early.end()) {
+  if (const auto early = Impl::early(link, expected.tag); early != link.early.end()) {
     transfer->arrival = *early;
     link.early.erase(early);
   } else {
@@ -428,9 +439,7 @@ MessageHeader MessageTransport::wait(Transfer& under_way) {
           impl.progress();
           over = impl.ended(transfer);
         });
-      if (!impl.aborted.empty()) throw Error(ErrorKind::kComm, impl.aborted);
-      if (!impl.broken.empty() && Clock::now() > impl.naming)
-        throw Error(ErrorKind::kComm, impl.broken);
+      impl.require_job();
       if (over) {
         impl.end_moving(transfer);
         break;
@@ -448,6 +457,16 @@ MessageHeader MessageTransport::wait(Transfer& under_way) {
   else
     std::memcpy(transfer.data, arrival.held.data(), arrival.held.size());
   return header;
+}
+
+void MessageTransport::await_message(int peer, const TagBits& tag) {
+  Impl& impl = *impl_;
+  for (;; std::this_thread::sleep_for(kIdleTime)) {
+    const std::lock_guard guard(impl.lock);
+    if (impl.aborted.empty()) impl.attempt([&] { impl.progress(); });
+    impl.require_job();
+    if (PeerLink& link = impl.links[peer]; Impl::early(link, tag) != link.early.end()) return;
+  }
 }
 
 void MessageTransport::abort(std::string_view why) noexcept {

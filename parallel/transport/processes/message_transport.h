@@ -48,6 +48,7 @@ class MessageTransport final : public Transport {
   std::unique_ptr<Transfer> receive(Stream& stream, int peer, const MessageHeader& expected,
                                     const TensorView& view) override;
   MessageHeader wait(Transfer& transfer) override;
+  void await_message(int peer, const TagBits& tag) override;
   std::string failure() const override;
   int job() const override;
   void begin_job() override;

@@ -1,0 +1,124 @@
+#include "apps/serve/jobs/job_files.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "apps/generate/resume.h"
+#include "apps/serve/jobs/sent_files.h"
+#include "apps/worker/job_team.h"
+#include "engine/service/result_files.h"
+#include "io/part_file.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+void remove_file(const std::string& path) {
+  std::error_code ignored;
+  fs::remove(path, ignored);
+}
+
+std::string plain_field(const std::string& field) { return field; }
+
+JobSpec stored_spec(const NewJob& job) {
+  JobSpec spec;
+  read_named_job(parse_json(job.resolved, "the stored job"), plain_field, spec);
+  return spec;
+}
+
+// "a.mp4" for the names ".a.part.mp4" and ".a.part-3.mp4" of hidden files; "" for others.
+std::string name_of_part(const std::string& hidden) {
+  const size_t mark = hidden.find(".part");
+  if (!hidden.starts_with('.') || mark == std::string::npos || mark < 2) return "";
+  const size_t ending = hidden.find('.', mark + 1);
+  return hidden.substr(1, mark - 1) + (ending == std::string::npos ? "" : hidden.substr(ending));
+}
+
+}  // namespace
+
+void JobFiles::remove(const NewJob& job) const {
+  remove_leftovers(job);
+  const OutputNames names = output_names(job.output);
+  for (const std::string& path : {job.output, names.sidecar}) remove_file(path);
+  remove_sent_files(stored_spec(job));
+}
+
+void JobFiles::remove_leftovers(const NewJob& job) const {
+  const OutputNames names = output_names(job.output);
+  for (const std::string& path : files_left(names)) remove_file(path);
+  drop_leftovers(names, kept_latents(flags_));
+  try {
+    drop_parts(job.output);
+  } catch (const Error&) {  // another process draws it: what it writes is its own
+  }
+}
+
+void JobFiles::remove_orphans(const JobStore& store) const {
+  std::set<std::string> orphans;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
+    const std::string name = name_of_part(entry.path().filename().string());
+    const std::string id = name.substr(0, name.find('.'));
+    if (!id.starts_with("job_") || store.find(id)) continue;
+    if (files_left(output_names(folder_ + name)).empty()) orphans.insert(folder_ + name);
+  }
+  for (const std::string& path : orphans) {
+    try {
+      drop_parts(path);
+    } catch (const Error&) {  // another process draws it
+    }
+  }
+}
+
+std::string JobFiles::result_left(const NewJob& job, const Generator& generator) const {
+  const OutputNames names = output_names(job.output);
+  if (!fs::exists(job.output)) return "";
+  Drawing drawing{.spec = stored_spec(job), .path = job.output};
+  take_facts(drawing.spec, plain_field);
+  drawing.spec.request = generator.resolve(drawing.spec.request);
+  if (complete(generator, drawing)) {
+    const Json sidecar = sidecar_of(job.output);
+    const auto frames = static_cast<int64_t>(sidecar.number("frames"));
+    return result_text(job.output, sidecar.text("framehash"), frames);
+  }
+  if (!files_left(names).empty()) return "";  // it can be resumed
+  for (const std::string& path : {job.output, names.sidecar}) remove_file(path);
+  return "";
+}
+
+OnlyServer::OnlyServer(const std::string& store) {
+  if (store.empty()) return;
+  lock_ = open((store + ".server").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  alone_ = lock_ >= 0 && flock(lock_, LOCK_EX | LOCK_NB) == 0;
+}
+
+OnlyServer::~OnlyServer() {
+  if (lock_ >= 0) close(lock_);
+}
+
+void recover_jobs(JobStore& store) {
+  constexpr size_t kPage = 100;
+  constexpr int kMostRestarts = 10;
+  std::string after;
+  for (;;) {
+    const auto page = store.list(kPage, after);
+    for (const StoredJob& job : page->jobs) {
+      after = job.job.id;
+      if (job.state != JobState::kRunning) continue;
+      const Claim claim{.stored = job, .worker = job.worker};
+      const bool went_on = !files_left(output_names(job.job.output)).empty();
+      if (went_on && job.attempt < kMostRestarts)
+        store.release(claim);
+      else
+        store.give_back(claim, "the server ended in the middle of it");
+    }
+    if (!page->has_more) return;
+  }
+}
+
+}  // namespace weft
