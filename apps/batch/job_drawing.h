@@ -3,7 +3,7 @@
 #include <string>
 
 #include "apps/generate/request_flags.h"
-#include "engine/service/sidecar.h"
+#include "engine/runner/sidecar.h"
 
 namespace weft {
 

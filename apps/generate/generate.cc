@@ -17,7 +17,7 @@
 #include "apps/inspect/memory.h"
 #include "apps/model_folder.h"
 #include "engine/planning/calibrate.h"
-#include "engine/service/result_files.h"
+#include "engine/runner/result_files.h"
 #include "io/json.h"
 #include "io/text/utf8.h"
 #include "io/writable.h"

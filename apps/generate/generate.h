@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "apps/generate/request_flags.h"
-#include "engine/service/job_runner.h"
+#include "engine/runner/job_runner.h"
 
 namespace weft {
 

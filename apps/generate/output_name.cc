@@ -7,7 +7,7 @@
 
 #include "apps/generate/request_flags.h"
 #include "apps/generate/resume.h"
-#include "engine/service/result_files.h"
+#include "engine/runner/result_files.h"
 #include "io/media/segments.h"
 #include "io/text/utf8.h"
 #include "io/writable.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "apps/command_line/flags.h"
-#include "engine/service/runner_settings.h"
+#include "engine/runner/runner_settings.h"
 #include "io/json.h"
 #include "io/part_file.h"
 #include "kernels/trace.h"

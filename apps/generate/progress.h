@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "apps/command_line/flags.h"
-#include "engine/service/runner_settings.h"
+#include "engine/runner/runner_settings.h"
 
 namespace weft {
 

@@ -12,7 +12,7 @@
 #include "apps/device.h"
 #include "apps/generate/progress.h"
 #include "apps/model_folder.h"
-#include "engine/service/result_files.h"
+#include "engine/runner/result_files.h"
 #include "io/json.h"
 #include "io/text/utf8.h"
 #include "io/weights/tensor_file.h"

@@ -8,7 +8,7 @@
 #include "apps/command_line/flags.h"
 #include "apps/generate/request_flags.h"
 #include "engine/parts/ranks.h"
-#include "engine/service/earlier_run.h"
+#include "engine/runner/earlier_run.h"
 #include "io/json.h"
 
 namespace weft {

@@ -1,7 +1,7 @@
 #pragma once
 // The flags of a command as the settings of a JobRunner.
 #include "apps/command_line/flags.h"
-#include "engine/service/runner_settings.h"
+#include "engine/runner/runner_settings.h"
 
 namespace weft {
 

@@ -10,7 +10,7 @@
 #include "apps/serve/jobs/sent_files.h"
 #include "engine/job/job_spec.h"
 #include "engine/job/speech_chunks.h"
-#include "engine/service/job_errors.h"
+#include "engine/runner/job_errors.h"
 #include "io/atomic_file.h"
 #include "io/media/image.h"
 #include "io/sha256.h"

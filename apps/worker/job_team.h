@@ -8,7 +8,7 @@
 
 #include "apps/command_line/flags.h"
 #include "apps/scratch_folder.h"
-#include "engine/service/job_runner.h"
+#include "engine/runner/job_runner.h"
 
 namespace weft {
 

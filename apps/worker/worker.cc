@@ -12,7 +12,7 @@
 #include "apps/generate/stop.h"
 #include "apps/serve/http/access.h"
 #include "apps/worker/messages.h"
-#include "engine/service/job_errors.h"
+#include "engine/runner/job_errors.h"
 #include "io/text/utf8.h"
 
 namespace weft {

@@ -14,6 +14,7 @@ struct Rank {
       : Rank(on, workspace, static_cast<Experts&>(of), of.placement()) {
     components = &of;
   }
+  Rank(Stream&, Arena&, Components&, const RankPlacement&) = delete;  // its parts have one
   // Without encoders and decoders: of a case that has the experts alone.
   Rank(Stream& on, Arena& workspace, Experts& of, const RankPlacement& at)
       : stream(on), arena(workspace), experts(of), placement(at) {}

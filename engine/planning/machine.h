@@ -40,7 +40,6 @@ struct RankMachine {
   GivenRates given{};
   GeneratorOptions options{};     // of a rank: threads and number formats
   std::vector<Device> devices{};  // of every rank, where the planned one is here
-  // Of a rank. Empty: a CPU's, or of a device that is not here.
   Device device(int rank) const { return devices.empty() ? Device{} : devices[rank]; }
   int planned_ranks_per_device = 1;  // of a planned device
   bool streams_weights = false;      // some weights are copied or read for every forward

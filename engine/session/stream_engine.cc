@@ -441,7 +441,7 @@ void StreamEngine::add_encoding(DryRun& dry, Components& parts, const std::strin
   };
   const std::array<int64_t, 1> rows{model_->prompt_rows(caption)};
   const DryEncoding text =
-      dry_encode_text(dry, {dry.stream(), dry.arena(), parts, alone}, seams, rows, {});
+      dry_encode_text(dry, {dry.stream(), dry.arena(), parts}, seams, rows, {});
   to.text_encoder += text.weights.held;
   to.encode_text += working(text.weights, text.ran);
   if (!shown()) return;

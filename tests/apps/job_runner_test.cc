@@ -1,5 +1,5 @@
 // JobRunner keeps its ranks from job to job, whatever layout each is drawn under.
-#include "engine/service/job_runner.h"
+#include "engine/runner/job_runner.h"
 
 #include <gtest/gtest.h>
 

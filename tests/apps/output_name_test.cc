@@ -7,8 +7,8 @@
 #include <set>
 
 #include "apps/generate/request_flags.h"
-#include "engine/service/result_files.h"
-#include "engine/service/runner_settings.h"
+#include "engine/runner/result_files.h"
+#include "engine/runner/runner_settings.h"
 #include "io/text/utf8.h"
 #include "kernels/check.h"
 #include "tests/support/error_of.h"

@@ -61,7 +61,7 @@ TEST_F(HearingModel, EveryRankHasTheGoldenFeatures) {
             Stream stream = Stream::cpu(1);
             Arena arena;
             Components parts(model, {.dtype = dtype}, DType::kF32, placement);
-            const Tensor features = encode_audio({stream, arena, parts, placement}, sound);
+            const Tensor features = encode_audio({stream, arena, parts}, sound);
             EXPECT_TRUE(golden.matches(expected, features, dtype))
                 << ranks << " ranks, rank " << world.rank();
             EXPECT_EQ(arena.used(), 0u);
@@ -98,7 +98,7 @@ TEST_F(HearingModel, ItsMemoryIsPlanned) {
         samples.as<float>()[i] = static_cast<float>(i * 7919 % 1000) / 1000;
       parts.set_residency(Residency::kSequential);
       const Tensor features =
-          encode_audio({stream, arena, parts, alone}, {samples, length.fps, length.chunk_frames});
+          encode_audio({stream, arena, parts}, {samples, length.fps, length.chunk_frames});
       const auto measured = static_cast<double>(tensor_bytes_peak() - before + arena.high_water());
       EXPECT_NEAR(static_cast<double>(plan.encode_audio) / measured, 1.0, 0.05) << plan.to_string();
       // The encoder is gone, the features stay until the job ends.
@@ -141,7 +141,7 @@ TEST_F(HearingModel, FaultsAreErrors) {
     Arena arena;
     Components parts(model, {.dtype = DType::kF32}, DType::kF32, alone);
     const Tensor samples(DType::kF32, {16000});
-    return error_of([&] { encode_audio({stream, arena, parts, alone}, {samples, 16, 80}); }, kind);
+    return error_of([&] { encode_audio({stream, arena, parts}, {samples, 16, 80}); }, kind);
   };
   EXPECT_TRUE(contains(fault(std::make_shared<const OpenModel>(kModel), ErrorKind::kModel),
                        "has no audio_encoder"));

@@ -151,7 +151,7 @@ std::vector<PictureConditions> conditions_on(int ranks, const std::string& folde
     const JobFacts facts{.request = here,
                          .sampler = {SamplerConfig(), 1},
                          .latent = latent_of(model->directory, request)};
-    PictureEncoder encoder({stream, arena, parts, placement}, facts);
+    PictureEncoder encoder({stream, arena, parts}, facts);
     int pieces = 0;
     all[world.rank()] = encoder.encode([&](int done) { pieces = done; });
     if (world.rank() == 0 && layout.decode_rank < 0) {  // the root reports progress

@@ -138,7 +138,7 @@ class Reference {
     const VaeTraits& traits = vae->traits();
     const int64_t h = request_.height / 8, w = request_.width / 8, planes = traits.channels;
     const Tensor sound = read_sound(request_.audio.path, 16000);
-    const Tensor features = encode_audio({stream_, arena_, parts_, one_}, {sound, 16, 80});
+    const Tensor features = encode_audio({stream_, arena_, parts_}, {sound, 16, 80});
     const Tensor texts[2] = {encoded(request_.prompt), encoded(*request_.negative_prompt)};
     Tensor shown(DType::kF32, {3, 1, request_.height, request_.width});
     for (int64_t i = 0; i < shown.view().count(); ++i)

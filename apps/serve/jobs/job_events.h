@@ -1,5 +1,5 @@
 #pragma once
-// How clients follow a job: as a stream of events, or by a request that waits for its end.
+// Clients follow a job as a stream of events, or by a request that waits for its end.
 #include <functional>
 #include <string>
 

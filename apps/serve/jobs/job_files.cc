@@ -11,7 +11,7 @@
 #include "apps/generate/resume.h"
 #include "apps/serve/jobs/sent_files.h"
 #include "apps/worker/job_team.h"
-#include "engine/service/result_files.h"
+#include "engine/runner/result_files.h"
 #include "io/part_file.h"
 
 namespace weft {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "engine/service/job_errors.h"
+#include "engine/runner/job_errors.h"
 
 namespace weft {
 namespace {

@@ -7,7 +7,7 @@
 #include "apps/batch/job_drawing.h"
 #include "apps/command_line/placement.h"
 #include "apps/commands.h"
-#include "engine/service/job_errors.h"
+#include "engine/runner/job_errors.h"
 #include "apps/generate/resume.h"
 #include "apps/generate/stop.h"
 #include "apps/serve/jobs/job.h"
@@ -24,8 +24,8 @@
 #include "apps/worker/served_workers.h"
 #include "engine/job/speech_chunks.h"
 #include "engine/service/job_failure.h"
-#include "engine/service/job_runner.h"
-#include "engine/service/result_files.h"
+#include "engine/runner/job_runner.h"
+#include "engine/runner/result_files.h"
 #include "io/json.h"
 
 namespace weft {

@@ -224,7 +224,7 @@ TEST_F(SpeechStream, ShowsThePictureAsTheReferenceDoes) {
   StreamPlanConfig plan = stream_config(one, parts.traits(), DType::kF32, facts, source);
   plan.segments = kBlocks;
   plan.swap_segment = 4;
-  StreamDenoiser({stream, arena, parts, one}, DType::kF32).run(plan, job, source);
+  StreamDenoiser({stream, arena, parts}, DType::kF32).run(plan, job, source);
 
   vae->denormalize(all, all);
   const int64_t frames = vae->traits().frames(7 + 3 * kBlocks);

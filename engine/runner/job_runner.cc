@@ -1,4 +1,4 @@
-#include "engine/service/job_runner.h"
+#include "engine/runner/job_runner.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,8 +12,8 @@
 
 #include "engine/job/speech_chunks.h"
 #include "engine/memory/memory_mode.h"
-#include "engine/service/job_errors.h"
-#include "engine/service/result_files.h"
+#include "engine/runner/job_errors.h"
+#include "engine/runner/result_files.h"
 #include "io/media/segments.h"
 #include "io/media_time.h"
 #include "io/sound/sounded_sink.h"

@@ -14,7 +14,7 @@
 #include "engine/generation/generator.h"
 #include "engine/planning/machine.h"
 #include "engine/planning/upload_forecast.h"
-#include "engine/service/runner_settings.h"
+#include "engine/runner/runner_settings.h"
 #include "io/json.h"
 
 namespace weft {

@@ -1,13 +1,13 @@
 #pragma once
-// What an interrupted run of a job has left, and whether the job goes on from it.
+// The rules by which a job goes on from the files that an interrupted run of it has left.
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 
 #include "engine/generation/generator.h"
-#include "engine/service/reporter.h"
-#include "engine/service/result_files.h"
+#include "engine/runner/reporter.h"
+#include "engine/runner/result_files.h"
 
 namespace weft {
 

@@ -1,4 +1,4 @@
-#include "engine/service/job_errors.h"
+#include "engine/runner/job_errors.h"
 
 #include <filesystem>
 #include <new>

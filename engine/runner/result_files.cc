@@ -1,4 +1,4 @@
-#include "engine/service/result_files.h"
+#include "engine/runner/result_files.h"
 
 #include <algorithm>
 #include <filesystem>

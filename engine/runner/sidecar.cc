@@ -1,11 +1,11 @@
-#include "engine/service/sidecar.h"
+#include "engine/runner/sidecar.h"
 
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "engine/service/job_runner.h"
-#include "engine/service/result_files.h"
+#include "engine/runner/job_runner.h"
+#include "engine/runner/result_files.h"
 #include "io/media/metadata.h"
 #include "io/media/segments.h"
 #include "io/text/utf8.h"

@@ -12,7 +12,7 @@ namespace weft {
 
 struct Finished;
 
-// What records of results say beside their jobs.
+// RecordRules holds the facts that records of results state beside their jobs.
 struct RecordRules {
   Json given = Json::object();  // {flag: {"value", "origin"}}: the settings as they were given
   std::string version{};        // of the program

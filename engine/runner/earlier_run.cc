@@ -1,4 +1,4 @@
-#include "engine/service/earlier_run.h"
+#include "engine/runner/earlier_run.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -10,9 +10,9 @@
 
 #include "engine/parts/ranks.h"
 #include "engine/planning/machine.h"
-#include "engine/service/earlier_run.h"
-#include "engine/service/reporter.h"
-#include "engine/service/sidecar.h"
+#include "engine/runner/earlier_run.h"
+#include "engine/runner/reporter.h"
+#include "engine/runner/sidecar.h"
 #include "kernels/meter.h"
 
 namespace weft {
@@ -49,7 +49,7 @@ struct RunnerSettings {
   std::string layout = "auto";
   Layout fixed{};
 
-  // How results are written.
+  // The files of results.
   bool overwrite = false, with_sidecar = true;
   Latents latents = Latents::kRemove;
   std::optional<double> checkpoint_seconds{};  // unset: no checkpoints
@@ -64,10 +64,10 @@ struct RunnerSettings {
   ResumeRule resume{};
   Json kept_flags = Json::object();  // of the command, for its checkpoints
 
-  // Who hears of it. Each may be empty.
+  // Those who hear of it. Each may be empty.
   Reporter reporter{};
   std::function<std::unique_ptr<DrawingWatch>(const Drawing& drawing, bool several)> watch{};
-  // How a user resumes the job at these names; "" where nothing was left.
+  // Tells a user how to resume the job at these names; "" where nothing was left.
   std::function<std::string(const OutputNames& names)> resume_advice{};
   std::shared_ptr<RunRecorder> recorder = std::make_shared<RunRecorder>();
 };
