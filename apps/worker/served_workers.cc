@@ -4,7 +4,6 @@
 #include "apps/serve/listen_flags.h"
 #include "apps/serve/server_text.h"
 #include "engine/service/job_failure.h"
-#include "parallel/bootstrap/launch.h"
 #include "parallel/transport/processes/ucx.h"
 
 namespace weft {
@@ -28,9 +27,6 @@ void check_workers(const Flags& flags) {
     refuse(
         "the server speaks TLS, which workers do not; legal: --workers threads, or TLS by a "
         "proxy before the server");
-  if (const Launch launch = detect_launch(); launch.launcher != Launcher::kNone)
-    refuse("the server was started as " + to_string(launch) +
-           ", whose processes are its ranks; legal: --workers threads");
   if (of_ranks(flags) && !ucx_built())
     refuse("this build has no UCX; legal: threads, processes, or a build with -DWEFT_UCX=ON");
 }

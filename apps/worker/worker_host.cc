@@ -138,31 +138,31 @@ class WorkerHost::Link {
 
   // Learns who the worker is, and waits until it is ready. False where it is not to be.
   bool meet() {
+    if (const std::string why = learn(); !why.empty()) {
+      refuse(why);
+      return false;
+    }
+    return await_ready();
+  }
+  // Returns why this is no worker of the server; "" where it is one.
+  std::string learn() {
     const FolderProof proof(settings_.folder);
     say("welcome", {{"protocol", kWorkerProtocol},
                     {"folder", shown_path(settings_.folder)},
                     {"file", path_text(proof.path())}});
     const std::optional<Message> first = next(kMeeting);
-    if (!first) {
-      socket_->close(kRefused, "no hello");
-      return false;
-    }
+    if (!first) return "it did not say who it is";
     const nlohmann::json hello = read_worker_message(first->data);
     const int64_t protocol = json_int(hello, "protocol", kWorkerSays);
-    if (protocol != kWorkerProtocol) {
-      refuse("its protocol is " + std::to_string(protocol) +
-             ", legal: " + std::to_string(kWorkerProtocol) + ", that of the server's version");
-      return false;
-    }
+    if (protocol != kWorkerProtocol)
+      return "its protocol is " + std::to_string(protocol) +
+             ", legal: " + std::to_string(kWorkerProtocol) + ", that of the server's version";
     name_ = json_string(hello, "name", kWorkerSays);
     program_ = json_string(hello, "program", kWorkerSays);
-    if (json_string(hello, "seen", kWorkerSays) != proof.text()) {
-      refuse("it does not see the folder of the results, " + shown_path(settings_.folder) +
-             "; legal: a worker of this machine, or of one that has the folder mounted under the "
-             "same path");
-      return false;
-    }
-    return await_ready();
+    if (json_string(hello, "seen", kWorkerSays) == proof.text()) return "";
+    return "it does not see the folder of the results, " + shown_path(settings_.folder) +
+           "; legal: a worker of this machine, or of one that has the folder mounted under the "
+           "same path";
   }
   bool await_ready() {
     while (!closed())

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "engine/service/job_failure.h"
 #include "engine/service/job_watch.h"
@@ -361,17 +362,21 @@ void Service::Impl::keep(const std::stop_token& stop) {
   int64_t version = -1;
   while (!stop.stop_requested()) {
     const Clock::time_point now = Clock::now();
-    if (now >= tidy_at) {
-      tidy_at = now + tidy_every;
-      attempt([&] { tidy(); });
-    }
     const auto running = all_running();
     bool store_changed = false;
     if (!running.empty() && now >= look_at) {
       look_at = now + kLookEvery;
-      attempt([&] { store_changed = std::exchange(version, store_.version()) != version; });
+      attempt([&] {
+        const int64_t before = std::exchange(version, store_.version());
+        store_changed = version != before;
+      });
     }
     for (const auto& job : running) attempt([&] { keep_job(*job, store_changed); });
+    // The leases of this process come first, so that a pause of it does not end them.
+    if (now >= tidy_at) {
+      tidy_at = now + tidy_every;
+      attempt([&] { tidy(); });
+    }
     std::unique_lock lock(mutex_);
     const bool idle = running_.empty();
     woken_.wait_until(lock, stop, now + (idle ? tidy_every : tick),

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "apps/serve/page_routes.h"
+#include "apps/serve/server_routes.h"
 #include "io/picture/picture_reader.h"
 #include "tests/apps/job_testing.h"
 
@@ -149,6 +151,26 @@ TEST_F(JobRoutes, ARunningOneIsCancelledAndStaysSo) {
   EXPECT_EQ(ask(post("/v1/jobs/a/cancel", "")).status, 200);
 }
 
+// A job that waits is over at once; one that runs, once its team looks.
+TEST_F(JobRoutes, CancelsAreQuick) {
+  using Clock = std::chrono::steady_clock;
+  const auto took = [&](const std::string& id) {
+    const auto began = Clock::now();
+    ask(post("/v1/jobs/" + id + "/cancel", ""));
+    wait_until_over(id);
+    return std::chrono::duration<double, std::milli>(Clock::now() - began).count();
+  };
+  for (const char* id : {"a", "b"}) ask(post("/v1/jobs", id));
+  const double queued = took("b");
+  work();
+  wait_until_drawn(1);
+  const double running = took("a");
+  std::printf("a cancel takes %.1f ms of a queued job, %.1f ms of a running one\n", queued,
+              running);
+  EXPECT_LT(queued, 500);
+  EXPECT_LT(running, 2000);
+}
+
 TEST_F(JobRoutes, AFailureOffersWhatThePlannerFoundAndTheNextIsDrawn) {
   for (const char* id : {"a", "b"}) ask(post("/v1/jobs", id));
   work();
@@ -258,7 +280,11 @@ std::vector<HeardEvent> read_events(RawClient& client, size_t most = 1000) {
   std::vector<HeardEvent> events;
   while (events.size() < most) {
     const std::string size = client.read_until("\r\n");
-    if (size.empty() || size == "0\r\n") break;
+    if (size.empty()) break;
+    if (size == "0\r\n") {
+      client.read_until("\r\n");
+      break;
+    }
     std::istringstream lines(client.read(std::stoul(size, nullptr, 16)));
     client.read_until("\r\n");
     HeardEvent event;
@@ -304,7 +330,7 @@ TEST_F(JobRoutes, EventsTellAJobToItsEndAndAgain) {
   later.send(get("/v1/jobs/a/events", "Last-Event-ID: 2\r\n"));
   later.read_until("\r\n\r\n");
   const std::vector<HeardEvent> rest = read_events(later);
-  ASSERT_EQ(rest.size(), 3u);
+  ASSERT_EQ(rest.size(), 3u) << rest.back().type << rest.back().data;
   EXPECT_EQ(rest[1].id, "3");
   EXPECT_EQ(json::parse(rest[1].data).at("state"), "completed");
   EXPECT_EQ(rest[2].type, "end");
@@ -323,6 +349,44 @@ TEST_F(JobRoutes, AClientThatLeavesItsEventsChangesNothing) {
     std::this_thread::sleep_for(5ms);
   EXPECT_EQ(running_->server.connections(), 0);
   EXPECT_EQ(job("a").at("state"), "running");
+}
+
+class KeyedJobRoutes : public JobServer {
+ protected:
+  ServerSettings server_settings() override {
+    ServerSettings settings;
+    settings.api_key = kKey;
+    return settings;
+  }
+  void add_routes(std::vector<Route>& routes) override {
+    for (Route& route : server_routes(state_, kServe)) routes.push_back(std::move(route));
+    routes.push_back(page_route("/", "jobs.html"));
+    routes_ = routes;
+  }
+  ServerState state_;
+  std::vector<Route> routes_;
+};
+
+// Without the key, every route but one is closed.
+TEST_F(KeyedJobRoutes, OnlyTheLiveRouteIsOpen) {
+  ASSERT_GT(routes_.size(), 10u);
+  for (const Route& route : routes_) {
+    std::string path = route.path;
+    if (const size_t open = path.find('{'); open != std::string::npos)
+      path.replace(open, path.find('}') - open + 1, "a");
+    const auto status = [&](const std::string& headers) {
+      RawClient client = running_->connect();
+      client.send(route.method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n" + headers +
+                  "Content-Length: 0\r\n\r\n");
+      const std::string line = client.read_until("\r\n");
+      return line.size() > 12 ? std::stoi(line.substr(9, 3)) : 0;
+    };
+    const bool is_open = path == "/health/live";
+    EXPECT_EQ(route.open, is_open) << path;
+    EXPECT_EQ(status(""), is_open ? 200 : 401) << route.method << path;
+    EXPECT_EQ(status("Authorization: Bearer " + kKey + "x\r\n"), is_open ? 200 : 401) << path;
+    EXPECT_NE(status("Authorization: Bearer " + kKey + "\r\n"), 401) << path;
+  }
 }
 
 // Ids with slashes, codes or other letters reach no job, and so no file.

@@ -30,6 +30,7 @@ class JobServer : public testing::Test {
                                    },
                                .draining = [this] { return draining_.load(); }};
     settings.routes = job_routes(service_, services);
+    add_routes(settings.routes);
     running_.emplace(std::move(settings));
   }
   void TearDown() override {
@@ -38,6 +39,7 @@ class JobServer : public testing::Test {
     std::filesystem::remove(path_);
   }
   virtual ServerSettings server_settings() { return {}; }
+  virtual void add_routes(std::vector<Route>&) {}
 
   // The reader makes a job of every body but "bad"; the body is its id.
   NewJob read(const std::string& body) const {

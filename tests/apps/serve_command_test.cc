@@ -1,6 +1,7 @@
 // weft serve: the binary as a server, from the first job to the last.
 #include <fcntl.h>
 
+#include <algorithm>
 #include <csignal>
 #include <thread>
 
@@ -18,6 +19,9 @@ const std::string kLong = R"({"prompt": "a red ball", "num_frames": 33, "steps":
 const std::string kShort =
     R"({"prompt": "a red ball", "num_frames": 5, "steps": 2, "seed": 7, "size": "64x64"})";
 
+// The server keeps them beside the results.
+const std::string kStore = "out/jobs.sqlite", kLock = "out/jobs.sqlite.server";
+
 class ServeCommand : public Cli {
  protected:
   void TearDown() override {
@@ -30,6 +34,10 @@ class ServeCommand : public Cli {
 
   // Starts the server on a free port. It has told its address, so it is ready.
   void start(std::vector<std::string> more = {}) {
+    if (std::ranges::find(more, "--max-steps") == more.end()) {
+      more.emplace_back("--max-steps");
+      more.emplace_back("1000");
+    }
     std::vector<std::string> words{WEFT_BINARY, "serve",       "--model",  kPocket,
                                    "--listen",  "127.0.0.1:0", "--json",   "--threads",
                                    "1",         "-o",          path("out")};
@@ -128,13 +136,15 @@ TEST_F(ServeCommand, DrawsAJobThatWeftGenerateWouldDraw) {
 
   const std::string metrics = ask(get("/metrics")).body;
   for (const char* line :
-       {"weft_jobs_queued 0\n", "weft_jobs_running 0\n", "weft_requests_total{status=\"202\"} 1\n",
-        "weft_job_duration_seconds_count{state=\"completed\"} 1\n"})
+       {"weft_jobs_queued 0\n", "weft_jobs_running{replica=\"0\"} 0\n",
+        "weft_requests_total{status=\"202\"} 1\n",
+        "weft_job_duration_seconds_count{replica=\"0\",state=\"completed\"} 1\n"})
     EXPECT_NE(metrics.find(line), std::string::npos) << line;
   EXPECT_TRUE(exists(path("out/" + id + ".mp4")) && exists(path("out/" + id + ".mp4.json")));
   EXPECT_EQ(ask("DELETE /v1/jobs/" + id + " HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
-  EXPECT_TRUE(test::fs::is_empty(path("out")));
   EXPECT_EQ(end(), 0) << log();
+  EXPECT_EQ(files(),
+            (std::vector<std::string>{"log", "out", kStore, kLock, "same.mp4", "same.mp4.json"}));
   for (const json& line : test::json_lines(log())) EXPECT_TRUE(line.contains("event")) << line;
   EXPECT_EQ(log().find("red ball"), std::string::npos);
   EXPECT_EQ(log().find(folder_), std::string::npos) << log();
@@ -186,9 +196,9 @@ TEST_F(ServeCommand, ACancelledJobLeavesNothingAndTheNextIsDrawn) {
   EXPECT_EQ(over.at("error"), nullptr);
   EXPECT_EQ(over.at("outputs"), json::array());
   EXPECT_EQ(wait_for_state(third, "completed").at("state"), "completed");
-  EXPECT_EQ(files(), (std::vector<std::string>{"log", "out", "out/" + third + ".mp4",
-                                               "out/" + third + ".mp4.json"}));
   EXPECT_EQ(end(), 0);
+  EXPECT_EQ(files(), (std::vector<std::string>{"log", "out", "out/" + third + ".mp4",
+                                               "out/" + third + ".mp4.json", kStore, kLock}));
 }
 
 TEST_F(ServeCommand, RanksGoOnAfterTheirJobs) {
@@ -227,20 +237,22 @@ TEST_F(ServeCommand, AJobThatDoesNotFitIsOfferedWhatWould) {
   EXPECT_EQ(end(), 0);
 }
 
-TEST_F(ServeCommand, ADrainLetsTheRunningJobEnd) {
+TEST_F(ServeCommand, ADrainLetsTheRunningJobEndAndTheNextStartDrawsTheRest) {
   start({"--drain-seconds", "3600"});
   const std::string first = submit(kLong), second = submit(kShort);
   wait_for(first, [](const json& now) { return now.at("progress").at("step") > 0; });
   kill(pid_, SIGTERM);
-  const json waiting = wait_for_state(second, "cancelled");
-  EXPECT_EQ(waiting.at("state"), "cancelled");
-  EXPECT_EQ(waiting.at("error").at("code"), "draining");
-  EXPECT_EQ(ask(get("/health/ready")).status, 503);
+  while (ask(get("/health/ready")).status != 503) std::this_thread::sleep_for(5ms);
   EXPECT_EQ(ask(get("/health/live")).status, 200);
   EXPECT_EQ(ask(post("/v1/jobs", kShort)).status, 503);
   EXPECT_EQ(job(first).at("state"), "running");
+  EXPECT_EQ(job(second).at("state"), "queued");
   EXPECT_EQ(cancel(first).status, 200);  // its end is the server's
   EXPECT_EQ(end(0), 0) << log();
+  start();
+  EXPECT_EQ(job(first).at("state"), "cancelled");
+  EXPECT_EQ(wait_for_state(second, "completed").at("state"), "completed");
+  EXPECT_EQ(end(), 0);
 }
 
 TEST_F(ServeCommand, WhatTheSchemaRefusesIsNoJob) {
@@ -266,20 +278,105 @@ TEST_F(ServeCommand, AFailedJobLeavesNothing) {
   const json over = wait_for_state(id, "failed");
   EXPECT_EQ(over.at("state"), "failed") << over;
   EXPECT_EQ(over.at("error").at("code"), "output") << over;
-  EXPECT_EQ(files(), (std::vector<std::string>{"log", "out", "out/" + id + ".mp4"}));
+  EXPECT_EQ(end(), 0);
+  EXPECT_EQ(files(), (std::vector<std::string>{"log", "out", "out/" + id + ".mp4", kStore, kLock}));
+}
+
+TEST_F(ServeCommand, AJobThatADrainStopsGoesOnAtTheNextStart) {
+  start({"--drain-seconds", "0"});
+  const std::string id = submit(kLong);
+  const int before = wait_for(id, [](const json& now) { return now.at("progress").at("step") > 2; })
+                         .at("progress")
+                         .at("step");
+  EXPECT_EQ(end(), 0) << log();
+  ASSERT_TRUE(exists(path("out/" + id + ".mp4.checkpoint.safetensors")));
+  start();
+  const json later = wait_for(id, [](const json& now) {
+    return now.at("progress").at("step") > 0 && now.at("progress").at("stage") == "denoise";
+  });
+  EXPECT_EQ(later.at("attempt"), 2);
+  EXPECT_GE(later.at("progress").at("step"), before);
+  EXPECT_EQ(cancel(id).status, 200);
+  wait_for_state(id, "cancelled");
+  EXPECT_EQ(end(), 0);
+  EXPECT_EQ(files(), (std::vector<std::string>{"log", "out", kStore, kLock}));
+}
+
+// A server without a store forgets its jobs.
+TEST_F(ServeCommand, WithoutAStoreNothingOutlivesTheServer) {
+  start({"--store", "none", "--drain-seconds", "0"});
+  submit(kLong);
+  EXPECT_EQ(end(), 0) << log();
+  EXPECT_FALSE(exists(path(kStore)));
+  start();
+  EXPECT_EQ(json::parse(ask(get("/v1/jobs")).body).at("data"), json::array());
   EXPECT_EQ(end(), 0);
 }
 
-TEST_F(ServeCommand, AJobThatADrainStopsCanBeResumed) {
-  start({"--drain-seconds", "0"});
-  const std::string id = submit(kLong);
-  wait_for(id, [](const json& now) { return now.at("progress").at("step") > 0; });
-  EXPECT_EQ(end(), 0) << log();
-  const std::string checkpoint = path("out/" + id + ".mp4.checkpoint.safetensors");
-  ASSERT_TRUE(exists(checkpoint));
-  const Outcome resumed = run("generate --dry-run --resume " + checkpoint);
-  EXPECT_EQ(resumed.code, 0) << resumed.err;
-  EXPECT_NE(resumed.out.find("33 frames, 1000 steps"), std::string::npos) << resumed.out;
+TEST_F(ServeCommand, LimitsOfAJob) {
+  start({"--max-steps", "9", "--max-frames", "9", "--max-pixels", "4096", "--max-prompt-bytes",
+         "20B", "--max-job-cost", "2000", "--job-deadline", "0.5"});
+  const std::map<std::string, std::string> bodies = {
+      {R"({"prompt": "x", "size": "64x64", "num_frames": 1, "steps": 10})",
+       "steps is 10, legal: 1 ... 9, which --max-steps"},
+      {R"({"prompt": "x", "size": "64x64", "num_frames": 13, "steps": 1})",
+       "num_frames is 13, legal: 1 ... 9, which --max-frames"},
+      {R"({"prompt": "x", "size": "128x64", "num_frames": 1, "steps": 1})",
+       "size is 128x64, legal: at most 4096 pixels"},
+      {R"({"prompt": "a prompt of 21 bytes!"})", "prompt is 21 bytes, legal: at most 20 bytes"},
+      {R"({"prompt": "x", "negative_prompt": "a prompt of 21 bytes!"})", "negative_prompt is 21"}};
+  for (const auto& [body, message] : bodies) {
+    const RawClient::Answer answer = ask(post("/v1/jobs", body));
+    EXPECT_EQ(answer.status, 400) << body;
+    EXPECT_NE(answer.body.find(message), std::string::npos) << answer.body;
+  }
+  const RawClient::Answer dear =
+      ask(post("/v1/jobs", R"({"prompt": "x", "size": "64x64", "num_frames": 5, "steps": 9})"));
+  EXPECT_EQ(dear.status, 422) << dear.body;
+  const json error = json::parse(dear.body).at("error");
+  EXPECT_EQ(error.at("code"), "does_not_fit");
+  EXPECT_EQ(error.at("hints").size(), 3u) << error;
+  std::string deep(1'000'000, '[');
+  EXPECT_EQ(ask(post("/v1/jobs", "{\"prompt\": " + deep)).status, 400);
+  std::string keys = "{\"prompt\": \"x\"";
+  for (int i = 0; i < 10'000; ++i) keys += ", \"k" + std::to_string(i) + "\": 1";
+  EXPECT_NE(ask(post("/v1/jobs", keys + "}")).body.find("keys in one JSON object"),
+            std::string::npos);
+  EXPECT_EQ(json::parse(ask(get("/v1/jobs")).body).at("data"), json::array());
+  EXPECT_EQ(end(), 0);
+}
+
+TEST_F(ServeCommand, AJobMayNotRunForEver) {
+  start({"--job-deadline", "0.5"});
+  const RawClient::Answer answer =
+      ask("POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nPrefer: "
+          "wait=60\r\nContent-Length: " +
+          std::to_string(kLong.size()) + "\r\n\r\n" + kLong);
+  EXPECT_EQ(answer.status, 504) << answer.body;
+  EXPECT_EQ(json::parse(answer.body).at("error").at("code"), "deadline_exceeded");
+  EXPECT_TRUE(answer.has("x-should-retry: false")) << answer.header;
+  EXPECT_EQ(wait_for_state(submit(kShort), "completed").at("state"), "completed");
+  EXPECT_EQ(end(), 0);
+}
+
+TEST_F(ServeCommand, ReplicasShareTheModel) {
+  start({"--dp", "2", "--max-queue", "2"});
+  const json model = json::parse(ask(get("/v1/model")).body);
+  EXPECT_EQ(model.at("replicas"), 2);
+  EXPECT_EQ(model.at("ranks"), 1);
+  const std::string first = submit(kLong), second = submit(kShort);
+  const json over = wait_for_state(second, "completed");
+  ASSERT_EQ(over.at("state"), "completed") << over;
+  EXPECT_EQ(job(first).at("state"), "running");
+  EXPECT_NE(job(first).at("replica"), over.at("replica"));
+  EXPECT_EQ(cancel(first).status, 200);
+  const Outcome same = run("generate -q --model " + kPocket +
+                           " --threads 1 -p 'a red ball' --num-frames 5 --steps 2 --seed 7 --size "
+                           "64x64 -o " +
+                           path("same.mp4"));
+  EXPECT_NE(same.out.find(over.at("outputs").at(0).at("framehash").get<std::string>()),
+            std::string::npos);
+  EXPECT_EQ(end(), 0);
 }
 
 TEST_F(ServeCommand, RefusesWhatCannotServe) {

@@ -319,6 +319,19 @@ TEST_F(Workers, ASignalLetsAWorkerLeaveACheckpoint) {
   EXPECT_TRUE(test::fs::exists(output("a") + ".checkpoint.safetensors"));
 }
 
+TEST_F(Workers, AWorkerThatLosesItsServerLeavesACheckpoint) {
+  start(1);
+  add("a", long_job(1000));
+  service_.wait_for("a", [](const DrawnJob& job) { return job.progress > 2; });
+  processes_->drain();
+  server_->stop();
+  for (int i = 0; i < 600 && lines().empty(); ++i) std::this_thread::sleep_for(50ms);
+  EXPECT_NE(lines().find("the connection to the server has ended"), std::string::npos) << lines();
+  for (int i = 0; i < 600 && !workers().empty(); ++i) std::this_thread::sleep_for(50ms);
+  EXPECT_TRUE(workers().empty());
+  EXPECT_TRUE(test::fs::exists(output("a") + ".checkpoint.safetensors"));
+}
+
 TEST_F(Workers, RefusesAWorker) {
   const std::string join = "worker --model " + kPocket +
                            " --threads 1 --join 127.0.0.1:" + std::to_string(server_->port());

@@ -2,12 +2,16 @@
 
 #include <boost/asio/write.hpp>
 #include <cstdio>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 namespace weft::serve {
 namespace {
 
 class EventConnection;
 
+// Keeps events in the order of the calls: posts of several threads have none.
 class EventHandle final : public EventStream {
  public:
   EventHandle(std::shared_ptr<net::io_context> io, std::weak_ptr<EventConnection> connection,
@@ -15,17 +19,40 @@ class EventHandle final : public EventStream {
       : io_(std::move(io)), connection_(std::move(connection)), limit_(limit) {}
 
   bool send(const std::string& event) override;
-  size_t queued_bytes() const override { return queued_; }
+  size_t queued_bytes() const override {
+    const std::lock_guard lock(mutex_);
+    return queued_;
+  }
   void close() override;
-  void sent(size_t bytes) { queued_ -= bytes; }
-  void ended() { is_open_ = false; }
+
+  // For the connection: what was sent since the last call, and whether that is all.
+  struct Sent {
+    std::vector<std::string> events{};
+    bool is_all = false;
+  };
+  Sent take() {
+    const std::lock_guard lock(mutex_);
+    return {std::exchange(events_, {}), is_closed_};
+  }
+  void sent(size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    queued_ -= bytes;
+  }
+  void ended() {
+    const std::lock_guard lock(mutex_);
+    is_closed_ = true;
+  }
 
  private:
+  void wake();
+
   const std::shared_ptr<net::io_context> io_;
   const std::weak_ptr<EventConnection> connection_;
   const size_t limit_;
-  std::atomic<size_t> queued_{0};
-  std::atomic<bool> is_open_{true};
+  mutable std::mutex mutex_;  // guards the members below
+  std::vector<std::string> events_;
+  size_t queued_ = 0;
+  bool is_closed_ = false;
 };
 
 class EventConnection final : public Connection,
@@ -61,10 +88,15 @@ class EventConnection final : public Connection,
     if (core_.draining) end();
   }
 
-  void enqueue(const std::string& text) {
+  // Something was sent, or the stream was closed.
+  void woken() {
     if (is_ending_) return;
-    waiting_bytes_ += text.size();
-    add(text);
+    const EventHandle::Sent sent = handle_->take();
+    for (const std::string& event : sent.events) {
+      waiting_bytes_ += event.size();
+      add(event);
+    }
+    if (sent.is_all) return end();
     if (!is_writing_) write();
   }
   // Ends the stream after what is queued.
@@ -75,7 +107,10 @@ class EventConnection final : public Connection,
     if (!is_writing_) write();
   }
 
-  void begin_drain() override { end(); }
+  void begin_drain() override {
+    woken();  // what was sent before is told
+    end();
+  }
   void end_drain() override { end(); }
   void cut() override {
     error_code ignored;
@@ -180,21 +215,24 @@ class EventConnection final : public Connection,
 };
 
 bool EventHandle::send(const std::string& event) {
-  if (!is_open_) return false;
-  if (queued_.fetch_add(event.size()) + event.size() > limit_) {
-    queued_ -= event.size();
-    return false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_closed_ || queued_ + event.size() > limit_) return false;
+    queued_ += event.size();
+    events_.push_back(event);
   }
-  net::post(*io_, [connection = connection_, event] {
-    if (const auto alive = connection.lock()) alive->enqueue(event);
-  });
+  wake();
   return true;
 }
 
 void EventHandle::close() {
-  if (!is_open_.exchange(false)) return;
+  ended();
+  wake();
+}
+
+void EventHandle::wake() {
   net::post(*io_, [connection = connection_] {
-    if (const auto alive = connection.lock()) alive->end();
+    if (const auto alive = connection.lock()) alive->woken();
   });
 }
 

@@ -24,7 +24,7 @@ void add_time(Json& to, const std::string& name, int64_t unix_ms) {
   to[name + "_ms"] = unix_ms;
 }
 
-// Returns a request, as asked or resolved, with the names of files in place of their paths.
+// Returns a request with the names of its files in place of their paths.
 nlohmann::json shown_request(const std::string& text) {
   nlohmann::json request = stored_json(text);
   request.erase("id");

@@ -17,7 +17,7 @@ namespace weft {
 using DrawJob = std::function<std::string(const NewJob& job, ProgressListener& listener,
                                           const std::atomic<bool>& stop)>;
 
-// Counts what a replica does, in metrics with the label `replica`.
+// Counts what replicas do, in metrics with the label `replica`.
 class ReplicaMetrics {
  public:
   explicit ReplicaMetrics(Metrics& metrics) : metrics_(metrics) {}

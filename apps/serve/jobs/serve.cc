@@ -55,6 +55,18 @@ std::string store_of(const Flags& flags, const std::string& folder) {
   return store == "none" ? "" : store;
 }
 
+// Refuses replicas of the processes of a launcher, which draw one job together.
+void check_launched(const Flags& flags, const ReplicaFlags& replicas) {
+  const Ranks ranks = ranks_of(flags);
+  if (!ranks.processes || (replicas.replicas == 1 && !starts_workers(flags))) return;
+  const std::string what = starts_workers(flags)
+                               ? flags.label("workers") + " is " + flags.text("workers")
+                               : "there are " + std::to_string(replicas.replicas) + " replicas";
+  throw AgreedError(ErrorKind::kUsage,
+                    what + ", but the server was started as " + ranks.description +
+                        ", which are the ranks of one; legal: one replica, or one process");
+}
+
 // Teams of one model, each with its own ranks; one where they are not to draw.
 std::vector<std::unique_ptr<JobTeam>> make_teams(const ReplicaFlags& replicas) {
   std::vector<std::unique_ptr<JobTeam>> teams;
@@ -313,6 +325,7 @@ class Serving {
 
 int run_serve(const Flags& flags) {
   const ReplicaFlags replicas = replica_flags(flags);
+  check_launched(flags, replicas);
   const auto teams = make_teams(replicas);
   JobTeam& first = *teams.front();
   if (!first.leads()) {

@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "engine/service/sqlite.h"
 #include "tests/engine/service/store_testing.h"
 #include "tests/support/error_of.h"
 
@@ -319,6 +320,47 @@ TEST_F(ServiceTest, WatchersHearAllEventsInOrder) {
     const bool stored = event.type != "progress" && event.type != "preview";
     EXPECT_EQ(event.number, stored ? ++number : 0) << event.type;
   }
+}
+
+TEST_F(ServiceTest, WatchersHearOfJobsThatRunElsewhere) {
+  const std::string path = new_file("elsewhere.db");
+  Service::Settings settings{.store = path, .limits = {.lease_seconds = 0.3}};
+  open(settings);
+  Service elsewhere(settings);
+  submit("a");
+  Heard heard;
+  const auto watch = service_->watch("a", 0, heard.listener());
+  const auto held = elsewhere.take("team", "model");
+  held->listener().progress({.stage = "denoise", .step = 1, .total = 2});
+  EXPECT_TRUE(eventually([&] { return heard.has("progress"); }));
+  EXPECT_FALSE(service_->live("a"));
+  held->complete("{}");
+  EXPECT_TRUE(eventually([&] { return heard.has("end"); }));
+  EXPECT_TRUE(contains(heard.types(), "state state progress"));
+  EXPECT_TRUE(ended().empty()) << "it is told where it ended";
+}
+
+TEST_F(ServiceTest, WarnsWhereTheStoreCannotBeWritten) {
+  const std::string path = new_file("warned.db");
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  const auto warned = [&](const std::string& line) {
+    const std::lock_guard lock(mutex);
+    lines.push_back(line);
+  };
+  open({.store = path, .limits = {.lease_seconds = 0.3}, .warned = warned});
+  submit("a");
+  auto held = service_->take("team", "model");
+  Database other(path);
+  auto lock_of_other = std::make_unique<Transaction>(other);
+  EXPECT_TRUE(eventually([&] {
+    const std::lock_guard lock(mutex);
+    return !lines.empty();
+  }));
+  lock_of_other.reset();
+  held.reset();
+  service_.reset();
+  EXPECT_TRUE(contains(lines.at(0), "another program has locked it"));
 }
 
 TEST_F(ServiceTest, WatchersResumeFromANumber) {
