@@ -38,7 +38,9 @@ struct Mail {
   std::vector<char> copy;
   DeviceEvent made, read;  // device memory: written by the sender's stream, read by the receiver's
   bool over = false;       // written, taken back or discarded
-  std::atomic<bool> gone{false};  // the sender's memory is free again
+  std::atomic<bool> gone{false};   // the sender's memory is free again
+  LocalTransfer* taker = nullptr;  // the receive that has taken it and does not have its data yet
+  std::atomic<bool> taken{false};  // it has, or had, a taker
 };
 
 struct World;
@@ -53,7 +55,9 @@ struct LocalTransfer final : Transfer {
   DeviceEvent free;              // receive: passed when the stream no longer uses the memory
   std::shared_ptr<Mail> mail;    // send: where the sender's memory may still be read;
                                  // receive: where it has taken a message that is not written yet
-  // A receive's progress, guarded by its rank's desk. kTaken: the rank writes it in its wait.
+  std::shared_ptr<Mail> read;    // receive: the message whose event says that its data are there
+  // A receive's progress, guarded by its rank's desk. kTaken: it is written by the rank that waits
+  // first, this one or the sender.
   enum class State : uint8_t { kPosted, kTaken, kWriting, kDone } state = State::kPosted;
 };
 
@@ -140,10 +144,13 @@ struct World {
     return true;
   }
 
-  // The receive has this message. Messages of a device's memory are written in its wait.
+  // The receive has this message. Messages of a device's memory are written when a rank waits for
+  // them.
   static bool take(LocalTransfer& transfer, const std::shared_ptr<Mail>& mail) {
     transfer.mail = mail;
     transfer.state = LocalTransfer::State::kTaken;
+    mail->taker = &transfer;
+    mail->taken = true;
     return on_host(mail->device) && on_host(transfer.view);
   }
 
@@ -154,7 +161,10 @@ struct World {
       std::memcpy(transfer.view.data, mail.data, static_cast<size_t>(mail.header.bytes));
   }
 
-  static void end(Mail& mail) { mail.over = mail.gone = true; }
+  static void end(Mail& mail) {
+    mail.taker = nullptr;
+    mail.over = mail.gone = true;
+  }
 
   static void finish(Mail& mail, LocalTransfer& transfer) {
     transfer.header = mail.header;
@@ -202,7 +212,7 @@ struct World {
   // True where the transfer a rank waits for can end without another rank's action.
   static bool can_end(const LocalTransfer& transfer) {
     return transfer.receive ? transfer.state != LocalTransfer::State::kPosted
-                            : transfer.mail->gone.load();
+                            : transfer.mail->gone.load() || transfer.mail->taken.load();
   }
 
   // True where a thread of the rank works, or waits for what has come.
@@ -325,7 +335,12 @@ class LocalTransport final : public Transport {
     }
     const bool host = World::take(*transfer, *at);
     desk_.mails.erase(at);
-    if (host) write(guard, *transfer);
+    if (host) {
+      write(guard, *transfer);
+    } else {
+      guard.unlock();
+      world_->ring(peer);  // the sender may wait for this
+    }
     return transfer;
   }
 
@@ -334,6 +349,10 @@ class LocalTransport final : public Transport {
     std::unique_lock guard(desk_.lock);
     if (!transfer.receive) {
       if (!transfer.mail) return transfer.header;
+      block(guard, transfer, [&] { return World::can_end(transfer); });
+      guard.unlock();
+      if (!transfer.mail->gone) write_taken(transfer.peer, *transfer.mail);
+      guard.lock();
       block(guard, transfer, [&] { return transfer.mail->gone.load(); });
       if (transfer.stream) transfer.mail->read.wait_on(*transfer.stream);
       return transfer.header;
@@ -342,6 +361,7 @@ class LocalTransport final : public Transport {
     block(guard, transfer,
           [&] { return transfer.state == State::kDone || transfer.state == State::kTaken; });
     if (transfer.state == State::kTaken) write(guard, transfer);
+    if (transfer.read) transfer.read->read.wait_on(*transfer.stream);
     return transfer.header;
   }
 
@@ -444,13 +464,34 @@ class LocalTransport final : public Transport {
   // Writes the message that a receive of this rank has taken.
   void write(std::unique_lock<std::mutex>& guard, LocalTransfer& transfer) {
     const std::shared_ptr<Mail> mail = transfer.mail;
+    transfer.state = LocalTransfer::State::kWriting;
     // The sender's memory may be read only under the lock; copies need none.
     if (!mail->copy.empty()) guard.unlock();
     deliver(*mail, transfer);
     if (!guard.owns_lock()) guard.lock();
-    World::finish(*mail, transfer);
+    finish_delivered(mail, transfer);
     guard.unlock();
     world_->ring(mail->from);
+  }
+
+  // Writes this rank's message into the receive that has taken it, unless its rank does.
+  void write_taken(int peer, const Mail& sent) {
+    Desk& desk = world_->desks[peer];
+    std::unique_lock guard(desk.lock);
+    LocalTransfer* const to = sent.taker;
+    if (!to || to->state != LocalTransfer::State::kTaken) return;
+    const std::shared_ptr<Mail> mail = to->mail;
+    to->state = LocalTransfer::State::kWriting;
+    guard.unlock();
+    deliver(*mail, *to);
+    guard.lock();
+    finish_delivered(mail, *to);
+    desk.bell.notify_all();
+  }
+
+  static void finish_delivered(const std::shared_ptr<Mail>& mail, LocalTransfer& transfer) {
+    if (!on_host(transfer.view) && !on_host(mail->device)) transfer.read = mail;
+    World::finish(*mail, transfer);
   }
 
   // Copies the payload. Where either end lies on a device, a stream beside the one that computes
@@ -463,10 +504,7 @@ class LocalTransport final : public Transport {
     transfer.free.wait_on(side);
     cuda_copy_bytes(side, mail.data, transfer.view.data, static_cast<size_t>(mail.header.bytes));
     mail.read.record(side);
-    if (on_host(mail.device) || on_host(transfer.view))
-      side.sync();
-    else
-      mail.read.wait_on(*transfer.stream);
+    if (on_host(mail.device) || on_host(transfer.view)) side.sync();
   }
 
   Stream& side_stream(Device device) {

@@ -237,6 +237,31 @@ TEST(DeviceMessages, KeepTheirOrderAmongTheHosts) {
   });
 }
 
+// Ranks that are threads: a send ends when its receive is posted, although nobody waits for that
+// yet. Both ranks send before they wait for what they receive, as plans may. The receive is posted
+// before the send or after it, and its memory is a device's or the host's.
+TEST(DeviceMessages, DirectCopiesEndWhereTheReceiveIsPosted) {
+  for (const bool early : {false, true})
+    for (const bool to_host : {false, true})
+      run_ranks(2, [&](Communicator& world) {
+        Stream stream = stream_on(kCuda, 1);
+        const int peer = 1 - world.rank();
+        const Tensor sent = queued(stream, kFloats, static_cast<float>(100 + world.rank()));
+        Tensor received = queued(stream, kFloats, 0);
+        if (to_host) received = Tensor(DType::kF32, {kFloats});
+        const Message out{peer, kFirst, sent}, in{peer, kFirst, received};
+        Communicator::Pending receives, sends;
+        if (early) receives = world.post(stream, {}, {&in, 1});
+        if (early) world.barrier(stream, {.topic = Topic::kCheck});
+        sends = world.post(stream, {&out, 1}, {});
+        if (!early) receives = world.post(stream, {}, {&in, 1});
+        world.wait(sends);
+        world.wait(receives);
+        EXPECT_EQ(first_of(stream, received), 100 + peer) << early << to_host;
+        world.barrier(stream, {});
+      });
+}
+
 TEST(DeviceMessages, AnotherSizeIsRefusedWithBothTags) {
   for (const bool early : {false, true}) {
     MessageWorld messages(2);
