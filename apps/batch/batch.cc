@@ -14,10 +14,9 @@
 #include "apps/generate/resume.h"
 #include "apps/generate/runner_flags.h"
 #include "apps/generate/stop.h"
-#include "apps/model_folder.h"
-#include "engine/service/job_failure.h"
 #include "engine/runner/job_runner.h"
 #include "engine/runner/result_files.h"
+#include "engine/service/job_failure.h"
 #include "io/legal.h"
 #include "io/sha256.h"
 #include "io/text/utf8.h"
@@ -57,7 +56,7 @@ class Batch {
         shard_(shard_of(flags)),
         lines_(lines_of(flags, "", file_)),
         jobs_(read_jobs()),
-        runner_(runner_settings(flags), open_model(flags)) {}
+        runner_(job_runner(flags)) {}
 
   int run() {
     resolve();

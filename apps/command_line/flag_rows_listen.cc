@@ -182,7 +182,7 @@ constexpr FlagSpec kListen[] = {
      .type = kReal,
      .fallback = "any",
      .is_default = false,
-     .legal = "1 ... 1e300",
+     .legal = "1 ... 1e12",
      .help = "the most that a job may cost, steps times the square of its tokens; a dearer one is "
              "answered with 422 and three changes that would do",
      .commands = kServe,

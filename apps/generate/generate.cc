@@ -15,7 +15,6 @@
 #include "apps/generate/runner_flags.h"
 #include "apps/generate/stop.h"
 #include "apps/inspect/memory.h"
-#include "apps/model_folder.h"
 #include "engine/planning/calibrate.h"
 #include "engine/runner/result_files.h"
 #include "io/json.h"
@@ -124,7 +123,7 @@ class Generation {
                       jobs_, [](const GivenJob& job) { return job.spec.expanded_from.empty(); })
                       ? expander_folder(flags)
                       : ""),
-        runner_(runner_settings(flags), model ? std::move(model) : open_model(flags)) {}
+        runner_(job_runner(flags, std::move(model))) {}
 
   int run(const ResultListener& on_result) {
     resolve();

@@ -11,6 +11,7 @@
 #include "apps/generate/progress.h"
 #include "apps/generate/request_flags.h"
 #include "apps/generate/resume.h"
+#include "apps/model_folder.h"
 #include "apps/preview/preview_file.h"
 
 namespace weft {
@@ -49,8 +50,6 @@ std::string job_name(const std::string& path) {
   return name.filename().string();
 }
 
-}  // namespace
-
 RunnerSettings runner_settings(const Flags& flags) {
   RunnerSettings settings;
   settings.ranks = ranks_of(flags);
@@ -82,6 +81,13 @@ RunnerSettings runner_settings(const Flags& flags) {
     return resume_advice(flags, ranks, names);
   };
   return settings;
+}
+
+}  // namespace
+
+JobRunner job_runner(const Flags& flags, std::shared_ptr<const OpenModel> model) {
+  RunnerSettings settings = runner_settings(flags);  // refuses flags before the model is opened
+  return JobRunner(std::move(settings), model ? std::move(model) : open_model(flags));
 }
 
 }  // namespace weft

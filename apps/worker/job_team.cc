@@ -6,7 +6,6 @@
 #include "apps/command_line/placement.h"
 #include "apps/generate/request_flags.h"
 #include "apps/generate/runner_flags.h"
-#include "apps/model_folder.h"
 #include "apps/serve/jobs/sent_files.h"
 #include "engine/job/job_spec.h"
 #include "engine/job/speech_chunks.h"
@@ -55,7 +54,7 @@ std::string program_of(const Generator& generator) {
 }
 
 JobTeam::JobTeam(const Flags& flags, std::shared_ptr<const OpenModel> model)
-    : runner_(runner_settings(flags), model ? std::move(model) : open_model(flags)) {
+    : runner_(job_runner(flags, std::move(model))) {
   const Ranks& ranks = runner_.ranks();
   if (ranks.processes) {
     if (const auto replicas = parts_along(Axis::kData, flags); replicas && *replicas > 1)

@@ -74,7 +74,8 @@ class JobRunner {
             const FailureListener& on_failure = nullptr);
 
   // From now on the ranks keep their weights between calls of draw(); under another layout, those
-  // that it gives them, too. A stop, and a failure within a drawing of several ranks, releases them.
+  // that it gives them, too. A stop, and a failure within a drawing of several ranks, releases
+  // them.
   void keep_ranks();
 
   // Warns of prompts that the text encoder does not read to their end; returns the prompt's cut.

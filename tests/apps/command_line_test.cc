@@ -100,6 +100,7 @@ TEST_F(Cli, ResultsAreJsonWhereAsked) {
           path("s.mp4"),
       "stream --model models/pocket_avatar --dry-run --render " + path("tone.wav"),
       "serve --model " + kModel + " --print-config",
+      "worker --model " + kModel + " --join 127.0.0.1:1 --print-config",
       "doctor"};
   std::set<std::string> seen{"completion"};
   for (const std::string& command : commands) {

@@ -5,7 +5,6 @@
 
 #include "apps/command_line/flags.h"
 #include "apps/generate/runner_flags.h"
-#include "apps/model_folder.h"
 #include "tests/apps/cli_testing.h"
 
 namespace weft {
@@ -20,7 +19,7 @@ class KeptRanks : public test::Cli {
     Names words{"--model", test::kPocket, "--threads", "1", "--dtype", "f32", "--no-metadata"};
     words.insert(words.end(), more.begin(), more.end());
     flags_ = std::make_unique<Flags>(Flags::parse(kGenerate, words));
-    runner_ = std::make_unique<JobRunner>(runner_settings(*flags_), open_model(*flags_));
+    runner_ = std::unique_ptr<JobRunner>(new JobRunner(job_runner(*flags_)));
   }
   Drawing drawing(double guidance, int64_t frames = 5) {
     Request request;

@@ -315,7 +315,7 @@ TEST_F(ServeCommand, WithoutAStoreNothingOutlivesTheServer) {
 
 TEST_F(ServeCommand, LimitsOfAJob) {
   start({"--max-steps", "9", "--max-frames", "9", "--max-pixels", "4096", "--max-prompt-bytes",
-         "20B", "--max-job-cost", "2000", "--job-deadline", "0.5"});
+         "20B", "--max-job-cost", "2500", "--job-deadline", "0.5"});
   const std::map<std::string, std::string> bodies = {
       {R"({"prompt": "x", "size": "64x64", "num_frames": 1, "steps": 10})",
        "steps is 10, legal: 1 ... 9, which --max-steps"},

@@ -7,7 +7,6 @@
 #include "apps/batch/job_drawing.h"
 #include "apps/command_line/placement.h"
 #include "apps/commands.h"
-#include "engine/runner/job_errors.h"
 #include "apps/generate/resume.h"
 #include "apps/generate/stop.h"
 #include "apps/serve/jobs/job.h"
@@ -23,9 +22,10 @@
 #include "apps/worker/job_team.h"
 #include "apps/worker/served_workers.h"
 #include "engine/job/speech_chunks.h"
-#include "engine/service/job_failure.h"
+#include "engine/runner/job_errors.h"
 #include "engine/runner/job_runner.h"
 #include "engine/runner/result_files.h"
+#include "engine/service/job_failure.h"
 #include "io/json.h"
 
 namespace weft {
