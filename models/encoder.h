@@ -18,6 +18,12 @@ struct EncoderTraits {
 
 // A text encoder reads the ids of one prompt. It writes the rows of the last out[0] of them to out
 // [.., columns] f32. An id outside the vocabulary throws Error(kModel).
+//
+// Those that were trained with padding may end in hidden ids: a hidden row sees the rows that are
+// not hidden, and no row sees it, itself included.
+constexpr int32_t hidden_id(int32_t id) { return ~id; }
+constexpr bool is_hidden(int32_t id) { return id < 0; }
+
 struct TextEncoderTraits : EncoderTraits {
   using Input = std::span<const int32_t>;
   using Output = const TensorView&;
@@ -88,6 +94,12 @@ class EncoderModel : public CheckpointModel {
   // in the mapped file; that of another may be closed afterwards.
   virtual std::unique_ptr<Encoder<Traits>> load(Stream& stream, const TensorFile& file,
                                                 const EncoderLoad& load) const = 0;
+  // The same network, whose rows are its states after so many layers, side by side in this order
+  // and before any last norm; 0 is its input. It reads hidden ids. Null where it offers none.
+  // Throws Error(kUsage) for a layer that it has not.
+  virtual std::shared_ptr<const EncoderModel> with_taps(std::span<const int> /*layers*/) const {
+    return nullptr;
+  }
 
  protected:
   explicit EncoderModel(Traits traits) : traits_(std::move(traits)) {}

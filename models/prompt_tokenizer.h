@@ -16,7 +16,8 @@ struct PromptCut {
 
 // A prompt as the text encoder reads it.
 struct PromptTokens {
-  std::vector<int32_t> ids;      // at most max_ids()
+  // At most max_ids(), of which the last may be hidden_id() of padding.
+  std::vector<int32_t> ids;
   std::optional<PromptCut> cut;  // nullopt where the ids hold all of the prompt
   // The prompt for the encoder that makes one vector of it; empty where the model reads none.
   std::vector<int32_t> pooled_ids{};

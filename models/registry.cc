@@ -22,7 +22,8 @@ void require(bool there, const std::string& message) {
 }
 
 constexpr const ModelFamily* kFamilies[] = {&kWanFamily,    &kWanPictureFamily, &kWanSpeechFamily,
-                                            &kZImageFamily, &kQwenImageFamily,  &kFluxFamily};
+                                            &kZImageFamily, &kQwenImageFamily,  &kFluxFamily,
+                                            &kFlux2Family,  &kFlux2BaseFamily};
 
 // The transformers that need no folder.
 std::string families_of_files() {
@@ -33,9 +34,12 @@ std::string families_of_files() {
   return legal;
 }
 
-const ModelFamily& family_of(const std::string& class_name, const std::string& index_path) {
+const ModelFamily& family_of(const nlohmann::json& index, const std::string& index_path) {
+  const std::string class_name = json_string(index, "_class_name", index_path);
+  const bool distilled = json_bool_or(index, "is_distilled", index_path, false);
   for (const ModelFamily* family : kFamilies)
-    if (class_name == family->class_name) return *family;
+    if (class_name == family->class_name && family->distilled.value_or(distilled) == distilled)
+      return *family;
   throw Error(ErrorKind::kModel, index_path + ": _class_name " + class_name +
                                      " is not supported yet (legal: " +
                                      listed(kFamilies, &ModelFamily::class_name) + ")");
@@ -91,6 +95,20 @@ void take_parts_beside(const PartNames& names, ModelDirectory& model) {
   take(kVaes, family.vae_class, model.vae);
 }
 
+// Gives the text encoder the rows that the family's transformers read.
+void tap_text(ModelDirectory& model) {
+  if (model.family->text_taps.empty()) return;
+  const auto refuse_layers = [&](const std::string& why) {
+    throw Error(ErrorKind::kModel, model.text_encoder + ": " + why);
+  };
+  try {
+    model.text_model = model.text_model->with_taps(model.family->text_taps);
+  } catch (const Error& error) {
+    refuse_layers(error.what());
+  }
+  if (!model.text_model) refuse_layers("an encoder that gives no states of its layers");
+}
+
 // The model that consists of the files alone.
 ModelDirectory model_of_files(const PartFiles& files) {
   if (files.transformer.empty())
@@ -118,6 +136,7 @@ ModelDirectory model_of_files(const PartFiles& files) {
     model.transformers.push_back(
         kTransformers.open_part(model.expert_path(i), "", family.transformer_class));
   model.text_model = kTextEncoders.open_part(model.text_encoder, "", family.text_encoder_class);
+  tap_text(model);
   if (family.pooled.encoder)
     model.pooled_model =
         kTextEncoders.open_part(model.pooled_encoder, "", family.pooled_encoder_class);
@@ -191,7 +210,7 @@ ModelDirectory listed_parts(const std::string& path) {
 
   ModelDirectory model;
   model.path = path;
-  model.family = &family_of(json_string(index, "_class_name", index_path), index_path);
+  model.family = &family_of(index, index_path);
   for (const auto& [name, part] : components_of(*model.family))
     model.*part = component_folder(index, name, path, index_path);
   if (json_has(index, "boundary_ratio"))
@@ -253,6 +272,7 @@ ModelDirectory open_model_directory(const std::string& path, const PartFiles& fi
                                       model.family->transformer_class));
   model.text_model =
       open(kTextEncoders, model.text_encoder, own.text_encoder, model.family->text_encoder_class);
+  tap_text(model);
   if (model.family->pooled.encoder) {
     model.pooled_model = open(kTextEncoders, model.pooled_encoder, own.pooled_encoder,
                               model.family->pooled_encoder_class);

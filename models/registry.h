@@ -144,9 +144,14 @@ struct ModelFamily {
   float velocity_sign = 1;   // the sampler steps along velocity_sign times the transformer's output
   TextFolders text{"text_encoder", "tokenizer"};  // of the rows that transformers read
   TextFolders pooled{};                           // of a prompt's vector
+  std::span<const int> text_taps{};  // layers of the text encoder whose states are the rows
+  std::optional<bool> distilled{};   // is_distilled of the index; unset: any
   std::unique_ptr<PromptTokenizer> (*tokenizer)(const ModelDirectory& model) = nullptr;
   // The published settings of the model, for a folder without weft.json.
   DefaultSettings (*defaults)(const ModelDirectory& model) = nullptr;
+  // The exponent m of a scheduler's dynamic shift for a latent of so many tokens (DynamicShift);
+  // null: it follows from the scheduler's config.
+  double (*shift_exponent)(int64_t tokens, int steps) = nullptr;
   // Says which pictures the model reads; null: none.
   PictureConditioning (*pictures)(const ModelDirectory& model) = nullptr;
   // Says in which chunks its videos follow a sound; null: they follow none.
@@ -162,8 +167,8 @@ struct ModelFamily {
 };
 
 // The rows of the table, each in its model's folder.
-extern const ModelFamily kFluxFamily, kQwenImageFamily, kWanFamily, kWanPictureFamily,
-    kWanSpeechFamily, kZImageFamily;
+extern const ModelFamily kFlux2BaseFamily, kFlux2Family, kFluxFamily, kQwenImageFamily, kWanFamily,
+    kWanPictureFamily, kWanSpeechFamily, kZImageFamily;
 
 // A model directory, or single files that together are a model. Components are full paths of
 // folders or files; one that is absent is empty. The scheduler's is empty where scheduler_config

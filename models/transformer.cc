@@ -33,6 +33,15 @@ void time_embedding(float timestep, const TensorView& out) {
   }
 }
 
+int64_t reference_rows_of(const TransformerTraits& traits, std::span<const TensorView> references) {
+  int64_t rows = 0;
+  for (const TensorView& latent : references) {
+    const auto grid = traits.grid(traits.patch[0], latent[1], latent[2]);
+    rows += grid[0] * grid[1] * grid[2];
+  }
+  return rows;
+}
+
 TransformerLoad TransformerLoad::of(const TransformerTraits& traits) const {
   TransformerLoad all = *this;
   if (blocks.total == 0) all.blocks = BlockRange::all(traits.blocks);

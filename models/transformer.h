@@ -36,6 +36,7 @@ struct TransformerTraits {
   // Latent frames of a picture that the clip shows, and of frames before the clip, whose rows the
   // model joins to the tokens' (Conditions::reference, motion); 0: it reads none.
   int64_t reference_frames = 0, motion_frames = 0;
+  bool reads_references = false;  // it joins pictures of any size to its rows (references)
   // A timestep t is embedded as time_offset + time_scale t.
   float time_offset = 0, time_scale = 1;
   const char* block_name = "blocks";  // under which an Observer sees the blocks' output
@@ -101,6 +102,9 @@ struct Conditions {
   // The latents of a picture that the clip shows [C, reference_frames, H, W] and of the frames
   // before it [C, up to motion_frames, H, W], the newest last; f32, or empty.
   TensorView reference{}, motion{};
+  // The latents of pictures that the model joins to its rows in this order [C, h, w] f32, each of a
+  // size of its own.
+  std::vector<TensorView> references{};
   // Scales of time of the motion that are read: 2 all, 1 without the newest latent, 0 without the
   // newest three. Those that are not read count as zeros.
   int motion_scales = 2;
@@ -108,6 +112,9 @@ struct Conditions {
   // The tokens belong to the reference picture, not to a video: a forward for their keys alone.
   bool tokens_are_reference = false;
 };
+
+// The rows that Conditions::references become.
+int64_t reference_rows_of(const TransformerTraits& traits, std::span<const TensorView> references);
 
 // The result of Transformer::prepare for one prompt.
 struct Conditioning {

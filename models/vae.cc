@@ -1,9 +1,13 @@
 #include "models/vae.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/copy.h"
+#include "kernels/dry_run.h"
 #include "kernels/pointwise.h"
+#include "kernels/transfer.h"
+#include "models/blocks.h"
 
 namespace weft {
 
@@ -22,6 +26,20 @@ TensorView pixels(const TensorView& frame, int64_t p) {
 
 TensorView cells(const TensorView& x, int64_t p) {
   return x.reshape({x[0], x[1], x[2] / (p * p), p, p}).permute({2, 3, 4, 0, 1});
+}
+
+// The scales that the file stores; those of a dry run are of no value.
+std::vector<LatentScale> read_scales(const Stream& stream, const TensorFile& file,
+                                     const StoredScales& stored, int64_t channels) {
+  std::vector<LatentScale> scales(static_cast<size_t>(channels));
+  if (is_dry_run(stream)) return scales;
+  Stream host = host_stream(stream);
+  const Tensor mean = f32_copy(host, file.view(stored.mean), {channels});
+  const Tensor variance = f32_copy(host, file.view(stored.variance), {channels});
+  for (int64_t c = 0; c < channels; ++c)
+    scales[static_cast<size_t>(c)] = {
+        .factor = std::sqrt(variance.as<float>()[c] + stored.eps), .shift = mean.as<float>()[c]};
+  return scales;
 }
 
 // Writes change(x, scale of its channel) of every value of x [C, ..] to `out`.
@@ -60,6 +78,9 @@ std::vector<TensorSpec> VaeModel::tensors() const {
       }};
   encoder(source);
   decoder(source);
+  if (stored_scales)
+    for (const std::string& name : {stored_scales->mean, stored_scales->variance})
+      tensors.push_back({name, {traits.channels}});
   return tensors;
 }
 
@@ -81,7 +102,10 @@ Vae::Vae(VaeModel model, const TensorFile& file, Stream& stream, DType dtype, Va
   };
   WeightBinder binder(file, "vae", spelled);
   for (const TensorSpec& tensor : model_.tensors()) binder.take(tensor.name, tensor.shape);
+  if (model_.stored_scales) binder.ignore(model_.stored_scales->unread);
   binder.finish();
+  if (const auto& stored = model_.stored_scales)
+    model_.scales = read_scales(stream, file, *stored, model_.traits.channels);
   std::vector<TensorView> taken;
   const VaeWeightSource source{
       .take =
@@ -114,6 +138,15 @@ void Vae::normalize(const TensorView& mean, const TensorView& out) const {
   });
 }
 
+TensorView latent_places(const TensorView& latent, int64_t cell) {
+  TensorView view = latent;
+  view.rank = 5;
+  view.extent = {latent[1], cell, latent[2], cell, latent[0] / (cell * cell)};
+  view.stride = {latent.stride[1], cell * latent.stride[0], latent.stride[2], latent.stride[0],
+                 cell * cell * latent.stride[0]};
+  return view;
+}
+
 VaeDecoder::VaeDecoder(const Vae& vae, int64_t h, int64_t w)
     : model_(vae.model_),
       state_(vae.decoder_, VaeOrder::kGrowing, model_.decoder_input(h, w),
@@ -126,7 +159,10 @@ void VaeDecoder::decode_chunk(Context& context, const TensorView& latent,
   state_.run(
       context,
       [&](const TensorView& in) {
-        copy(context.stream, latent.permute({1, 2, 0}), in.select(0, 0));
+        const FrameShape whole = state_.input();
+        const int64_t cell = model_.cell;
+        copy(context.stream, latent_places(latent, cell),
+             in.reshape({whole.height / cell, cell, whole.width / cell, cell, whole.channels}));
       },
       [&](const TensorView& out) {
         for (int64_t f = 0; f < out[0]; ++f)
@@ -152,7 +188,14 @@ void VaeEncoder::encode_chunk(Context& context, const TensorView& frames, const 
                cells(in.select(0, f), model_.patch));
       },
       [&](const TensorView& out) {  // may also hold the log-variance, after the mean
-        copy(context.stream, out.select(0, 0).slice(2, 0, mean[0]), mean.permute({1, 2, 0}));
+        const int64_t cell = model_.cell, channels = mean[0] / (cell * cell);
+        const TensorView own = out.select(0, 0).slice(2, 0, channels);
+        TensorView places = latent_places(mean, cell);
+        places.data = own.data;
+        places.dtype = own.dtype;
+        places.stride = {cell * own.stride[0], own.stride[0], cell * own.stride[1], own.stride[1],
+                         own.stride[2]};
+        copy(context.stream, places, latent_places(mean, cell));
       });
 }
 

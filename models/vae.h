@@ -3,6 +3,7 @@
 // known by its configuration alone.
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,13 @@ struct LatentScale {
   float divisor = 1, factor = 1, shift = 0;
 };
 
+// Scales that are tensors of the file, one value per channel: value * sqrt(variance + eps) + mean.
+struct StoredScales {
+  std::string mean, variance;  // names
+  std::string unread{};        // another name that the file may have
+  float eps = 0;
+};
+
 class Vae;
 
 struct VaeModel {
@@ -40,6 +48,10 @@ struct VaeModel {
   // Make the networks, which take their tensors from `source`.
   std::function<VaeNetwork(const VaeWeightSource&)> encoder, decoder;
   std::vector<LatentScale> scales;  // one per channel
+  std::optional<StoredScales> stored_scales{};  // in place of `scales`
+  // A place of the latent is a cell of cell x cell places of the networks' latent. Channel
+  // c cell cell + dy cell + dx has the places in row dy and column dx of the cells of channel c.
+  int64_t cell = 1;
   int64_t patch = 1;                // a pixel of the networks is a cell of patch x patch pixels
   bool clamps = false;              // cuts decoded frames off at -1 and 1
   // Returns the spelling of a tensor's diffusers name in a file; empty: every file has that name.
@@ -50,7 +62,9 @@ struct VaeModel {
   std::unique_ptr<Vae> load(Stream& stream, const TensorFile& file, DType dtype,
                             VaeParts parts) const;
   // The shapes of the networks' inputs for a latent of size h x w.
-  FrameShape decoder_input(int64_t h, int64_t w) const { return {1, h, w, traits.channels}; }
+  FrameShape decoder_input(int64_t h, int64_t w) const {
+    return {1, h * cell, w * cell, traits.channels / (cell * cell)};
+  }
   FrameShape encoder_input(int64_t h, int64_t w, Chunk chunk) const;
 };
 
@@ -78,6 +92,10 @@ class Vae {
   Device device_;
   VaeNetwork encoder_, decoder_;  // empty where they are not loaded
 };
+
+// The places of a latent [C, h, w] whose cells are cell x cell places, as [h, cell, w, cell,
+// C / (cell cell)]: those of the networks' latent, channels last.
+TensorView latent_places(const TensorView& latent, int64_t cell);
 
 // Decodes the rows that this rank has of one video. Its memory holds the frames that later chunks
 // need. The Vae must outlive it.

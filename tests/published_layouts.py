@@ -177,6 +177,23 @@ FLUX_VAE = {"_class_name": "AutoencoderKL", "act_fn": "silu", "block_out_channel
             "mid_block_add_attention": True, "norm_num_groups": 32, "out_channels": 3, "sample_size": 1024,
             "scaling_factor": 0.3611, "shift_factor": 0.1159, "up_block_types": ["UpDecoderBlock2D"] * 4,
             "use_post_quant_conv": False, "use_quant_conv": False}
+QWEN3_8B = QWEN3_4B | {"hidden_size": 4096, "intermediate_size": 12288, "tie_word_embeddings": False}
+
+
+def flux2(heads, layers, singles, text, guided=False):
+    return {"_class_name": "Flux2Transformer2DModel", "_diffusers_version": "0.37.0.dev0", "attention_head_dim": 128,
+            "axes_dims_rope": [32, 32, 32, 32], "eps": 1e-06, "guidance_embeds": guided, "in_channels": 128,
+            "joint_attention_dim": text, "mlp_ratio": 3.0, "num_attention_heads": heads, "num_layers": layers,
+            "num_single_layers": singles, "out_channels": None, "patch_size": 1, "rope_theta": 2000,
+            "timestep_guidance_channels": 256}
+
+
+FLUX2_VAE = {"_class_name": "AutoencoderKLFlux2", "_diffusers_version": "0.37.0.dev0", "act_fn": "silu",
+             "batch_norm_eps": 0.0001, "batch_norm_momentum": 0.1, "block_out_channels": [128, 256, 512, 512],
+             "down_block_types": ["DownEncoderBlock2D"] * 4, "force_upcast": True, "in_channels": 3,
+             "latent_channels": 32, "layers_per_block": 2, "mid_block_add_attention": True, "norm_num_groups": 32,
+             "out_channels": 3, "patch_size": [2, 2], "sample_size": 1024, "up_block_types": ["UpDecoderBlock2D"] * 4,
+             "use_post_quant_conv": True, "use_quant_conv": True}
 
 
 def unipc(shift):
@@ -328,6 +345,17 @@ def original_s2v(folder):
     return tensors
 
 
+def klein(transformer, text, distilled):
+    """FLUX.2 klein, or its base."""
+    return pipeline("Flux2KleinPipeline", {
+        "text_encoder": (TRANSFORMERS, "Qwen3ForCausalLM", weights(text)),
+        "tokenizer": (TRANSFORMERS, "Qwen2TokenizerFast", qwen),
+        "transformer": (DIFFUSERS, "Flux2Transformer2DModel", weights(transformer)),
+        "vae": (DIFFUSERS, "AutoencoderKLFlux2", weights(FLUX2_VAE, "F32"))},
+        euler(shift=3.0, use_dynamic_shifting=True), is_distilled=distilled)
+
+
+KLEIN_4B, KLEIN_9B = flux2(24, 5, 20, 7680), flux2(32, 8, 24, 12288)
 WAN_I2V = "WanImageToVideoPipeline"
 WAN_14B_I2V = wan(40, 40, 13824, (36, 16), **IMAGE_BRANCH)
 FOLDERS = {  # name: how to make it, and the parameters and tensors of its transformer
@@ -365,10 +393,15 @@ FOLDERS = {  # name: how to make it, and the parameters and tensors of its trans
         "tokenizer_2": (TRANSFORMERS, "T5TokenizerFast", t5),
         "transformer": (DIFFUSERS, "FluxTransformer2DModel", weights(FLUX)),
         "vae": (DIFFUSERS, "AutoencoderKL", weights(FLUX_VAE))}, euler()), (11_891_178_560, None)),
+    "FLUX.2-klein-4B": (klein(KLEIN_4B, QWEN3_4B, True), (3_875_544_576, 169)),
+    "FLUX.2-klein-base-4B": (klein(KLEIN_4B, QWEN3_4B, False), (3_875_544_576, 169)),
+    "FLUX.2-klein-9B": (klein(KLEIN_9B, QWEN3_8B, True), (9_078_581_248, 233)),
+    "FLUX.2-klein-base-9B": (klein(KLEIN_9B, QWEN3_8B, False), (9_078_581_248, 233)),
 }
 RUNS = ("Wan2.1-T2V-1.3B-Diffusers", "Wan2.1-T2V-14B-Diffusers", "Wan2.1-I2V-14B-480P-Diffusers",
         "Wan2.1-FLF2V-14B-720P-diffusers", "Wan2.2-T2V-A14B-Diffusers", "Wan2.2-I2V-A14B-Diffusers",
-        "Wan2.2-TI2V-5B-Diffusers", "Wan2.2-S2V-14B", "Z-Image-Turbo", "Qwen-Image", "FLUX.1-schnell")
+        "Wan2.2-TI2V-5B-Diffusers", "Wan2.2-S2V-14B", "Z-Image-Turbo", "Qwen-Image", "FLUX.1-schnell",
+        "FLUX.2-klein-4B", "FLUX.2-klein-base-4B", "FLUX.2-klein-9B", "FLUX.2-klein-base-9B")
 
 
 # --- checks ---

@@ -109,18 +109,17 @@ NamedTensors denoise(Case& c,
 
 // Joins the rows [n + joint, columns] of every sequence index, which stage `stage` holds on the
 // host, on the root as [tokens + joint, columns]; returns an empty tensor elsewhere. The joint rows
-// are those of the first sequence index; they may come first in both.
+// are those of the first sequence index; `before` of them come first in both.
 struct JoinedRows {
   Sequence all;
   int64_t joint = 0, columns = 0;
-  bool joint_first = false;
+  int64_t before = 0;
 };
 Tensor join_rows(Bench& bench, const RankPlacement& placement, const TensorView& own, int stage,
                  int index, const JoinedRows& shape) {
   const Sequence& all = shape.all;
   const int64_t joint = shape.joint, columns = shape.columns;
-  const bool joint_first = shape.joint_first;
-  const int64_t first = joint_first ? joint : 0;  // of the tokens' rows
+  const int64_t first = shape.before;  // of the tokens' rows
   Tensor whole, part;
   if (placement.root()) whole = Tensor(DType::kF32, {all.tokens + joint, columns});
   const auto sends = [&](int rank) {
@@ -144,8 +143,9 @@ Tensor join_rows(Bench& bench, const RankPlacement& placement, const TensorView&
       copy_rows(at, first + range.begin, range.size());
       at += range.size();
     }
-    if (placement.mesh().sequence_index(rank) == 0)
-      copy_rows(joint_first ? 0 : at, joint_first ? 0 : all.tokens, joint);
+    if (placement.mesh().sequence_index(rank) != 0) return;
+    copy_rows(0, 0, first);
+    copy_rows(at, first + all.tokens, joint - first);
   };
   if (placement.alone())
     place(0, own);
@@ -161,17 +161,23 @@ std::string observed_name(const TransformerTraits& traits, int block) {
   return std::string(name) + "." + std::to_string(number);
 }
 
+// The joint rows of a forward, of which those of reference pictures come last.
+struct JointRows {
+  int64_t all = 0, references = 0;
+};
+
 // Joins on the root what the ranks' collectors saw of token rows, under the golden names.
 void join_seen(Bench& bench, const RankPlacement& placement, const TransformerTraits& traits,
-               const Sequence& all, int64_t joint, NamedTensors& seen) {
+               const Sequence& all, const JointRows& joint, NamedTensors& seen) {
   if (placement.alone()) return;
   const int stages = placement.layout()[Axis::kLayers];
   int message = 0;
   const auto join = [&](const std::string& name, int stage, int64_t extra) {
     const auto own = seen.find(name);
-    Tensor whole =
-        join_rows(bench, placement, own == seen.end() ? TensorView() : own->second.view(), stage,
-                  message++, {all, extra, traits.width, traits.joint_first});
+    Tensor whole = join_rows(
+        bench, placement, own == seen.end() ? TensorView() : own->second.view(), stage, message++,
+        {all, extra, traits.width,
+         traits.joint_first ? std::max<int64_t>(extra - joint.references, 0) : 0});
     if (whole) seen[name] = std::move(whole);
   };
   // Only the first stage sees rows that no block made. The root is one of its ranks, so all of them
@@ -190,7 +196,8 @@ void join_seen(Bench& bench, const RankPlacement& placement, const TransformerTr
   message = 1 << 10;
   for (int stage = 0; stage < stages; ++stage) {
     const BlockRange blocks = stage_blocks(traits.blocks, stages, stage);
-    for (int i = blocks.begin; i < blocks.end; ++i) join(observed_name(traits, i), stage, joint);
+    for (int i = blocks.begin; i < blocks.end; ++i)
+      join(observed_name(traits, i), stage, joint.all);
   }
 }
 
@@ -237,6 +244,9 @@ void give_each_token_its_time(std::span<const TimeSegment> times, NamedTensors& 
 // The inputs of a transformer beside the latent and the prompt.
 struct GivenInputs {
   Tensor image, channels;
+  std::vector<Tensor> references;
+
+  std::vector<TensorView> reference_views() const { return {references.begin(), references.end()}; }
 };
 GivenInputs given_inputs(Bench& bench, const Case& c, const TensorView& x,
                          const TransformerTraits& traits) {
@@ -249,6 +259,15 @@ GivenInputs given_inputs(Bench& bench, const Case& c, const TensorView& x,
     given.image = bench.load(image);
     if (given.image.view().rank != 2)
       c.refuse(image + " is " + given.image.view().to_string_shape() + " (legal: [N, d])");
+  }
+  const auto reference = [&] {
+    return "reference_latents." + std::to_string(given.references.size());
+  };
+  while (traits.reads_references && bench.inputs.contains(reference())) {
+    const Tensor& latent = given.references.emplace_back(bench.load(reference()));
+    if (latent.view().rank != 3 || latent.view()[0] != traits.out_channels)
+      c.refuse("a reference is " + latent.view().to_string_shape() + " (legal: [" +
+               std::to_string(traits.out_channels) + ", h, w])");
   }
   if (const int64_t channels = traits.given_channels()) {
     given.channels = bench.tensor(DType::kF32, {channels, x[1], x[2], x[3]});
@@ -293,6 +312,7 @@ NamedTensors run_transformer(Case& c) {
                     .guidance = json_number_or(c.spec, "guidance_scale", c.file("case.json"), 0),
                     .reference = speech.reference,
                     .motion = speech.motion,
+                    .references = given.reference_views(),
                     .motion_scales = speech.motion_scales,
                     .pose = speech.pose};
   job.signal = {speech.signal.view()};
@@ -302,10 +322,12 @@ NamedTensors run_transformer(Case& c) {
   job.prompt_observer = &prepared;
   job.observer = &collector;
   DenoisePlanConfig config = plan_of(c, experts, facts, all);
-  const int64_t joint = config.joint_rows[0] = joint_rows_of(
-      *experts.models[0], grid, embeds.view()[0], bool(speech.reference), bool(speech.motion));
+  const int64_t references = reference_rows_of(traits, job.conditions.references);
+  const int64_t joint = config.joint_rows[0] =
+      references + joint_rows_of(*experts.models[0], grid, embeds.view()[0], bool(speech.reference),
+                                 bool(speech.motion));
   Denoiser(run.rank()).run(config, job);
-  join_seen(bench, c.placement, traits, all, joint, seen);
+  join_seen(bench, c.placement, traits, all, {joint, references}, seen);
   Tensor out = run.joined_velocity({}, x[1]);
   if (timestep.count() > 1) give_each_token_its_time(job.times, seen);
   if (out && latent.view().rank == 3)

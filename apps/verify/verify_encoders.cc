@@ -95,6 +95,21 @@ void run_cut_tokenizer(Case& c, const Tokenizer& tokenizer) {
   compare_lists(c, "ids", produced, expected_ids(c));
 }
 
+// The encoder whose rows are its states after the layers `taps` of the case.
+std::shared_ptr<const TextEncoderModel> tapped_model(const Case& c, const TextEncoderModel& model) {
+  const std::vector<int64_t> taps = json_ints(c.spec, "taps", c.file("case.json"), {0, 1 << 10});
+  auto out = model.with_taps(std::vector<int>(taps.begin(), taps.end()));
+  if (!out) c.refuse_spec("taps are given (legal: none, as the encoder offers no states)");
+  return out;
+}
+
+// Fills up the ids of a prompt with hidden ones.
+void pad(const Case& c, std::vector<int32_t>& ids) {
+  const auto rows = static_cast<size_t>(c.integer("pad_to", 1 << 16));
+  const auto id = static_cast<int32_t>(c.integer("pad_id", IntRange{0, 1 << 24}));
+  if (rows > ids.size()) ids.resize(rows, hidden_id(id));
+}
+
 }  // namespace
 
 NamedTensors run_tokenizer(Case& c) {
@@ -118,8 +133,10 @@ NamedTensors run_text_clean(Case& c) {
 NamedTensors run_text_encoder(Case& c) {
   const ZoneScope zone(Zone::kEncodeText);
   Bench bench(c);
-  const std::shared_ptr<const TextEncoderModel> model =
+  std::shared_ptr<const TextEncoderModel> model =
       open_text_encoder(c.part_file("text_encoder", "config.json"));
+  const bool tapped = c.spec.contains("taps");
+  if (tapped) model = tapped_model(c, *model);
   const auto weights = merge_loras(c,
                                    std::make_shared<const TensorFile>(open_part_weights(
                                        PartKind::kTextEncoder, c.part("text_encoder"))),
@@ -137,8 +154,10 @@ NamedTensors run_text_encoder(Case& c) {
     if (view.dtype != DType::kI32) c.refuse(name + " is not int32");
     std::vector<int32_t> ids(static_cast<size_t>(view.count()));
     std::memcpy(ids.data(), view.data, view.bytes());
-    Tensor states = bench.tensor(DType::kF32, {view.count(), traits.columns});
-    Context context = seams.context(bench.stream, bench.arena, Pass{}, traits, view.count());
+    if (c.spec.contains("pad_to")) pad(c, ids);
+    const auto rows = static_cast<int64_t>(ids.size());
+    Tensor states = bench.tensor(DType::kF32, {rows, traits.columns});
+    Context context = seams.context(bench.stream, bench.arena, Pass{}, traits, rows);
     encoder->encode(context, ids, states);
     const std::string number = name.substr(prefix.size());
     states = on_host(bench.stream, std::move(states));
@@ -146,7 +165,7 @@ NamedTensors run_text_encoder(Case& c) {
       const TensorView row = states.view().select(0, traits.pooled_row(ids));
       out["pooled." + number] = f32_copy(bench.host, row, {traits.columns});
     }
-    out["last_hidden_state." + number] = std::move(states);
+    out[(tapped ? "hidden_states." : "last_hidden_state.") + number] = std::move(states);
   }
   return out;
 }

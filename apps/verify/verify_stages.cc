@@ -55,6 +55,8 @@ void join_bands(Bench& bench, const RankPlacement& placement, int64_t latent_row
       [&](int rank, const TensorView& rows) { copy(bench.stream, rows, rows_of(rank)); });
 }
 
+constexpr const char kPackedLatents[] = "packed_latents";
+
 NamedTensors run_vae(Case& c, VaeParts part) {
   const ZoneScope zone(Zone::kDecode);
   Bench bench(c);
@@ -63,7 +65,13 @@ NamedTensors run_vae(Case& c, VaeParts part) {
   const std::unique_ptr<Vae> vae = model->load(
       bench.stream, open_part_weights(PartKind::kVae, c.part("vae")), c.options.dtype, part);
   const bool decode = part == VaeParts::kDecoder;
-  const Tensor input = bench.load(decode ? "latents" : "video");
+  const bool packed = decode && bench.inputs.contains(kPackedLatents);
+  Tensor input = bench.load(packed ? kPackedLatents : decode ? "latents" : "video");
+  if (packed) {  // as the transformer has them
+    input = on_host(bench.stream, std::move(input));
+    vae->denormalize(input, input);
+    input = on_device(bench.stream, std::move(input));
+  }
   const TensorView x = as_video(input);
   const int64_t scale = traits.spatial_factor, rows = decode ? x[2] : x[2] / scale;
   Tensor out = decode
@@ -87,8 +95,17 @@ NamedTensors run_vae(Case& c, VaeParts part) {
   out = on_host(bench.stream, std::move(out));
   if (decode && input.view().rank == 3) {  // one picture
     tensors["image"] = f32_copy(bench.host, out, {3, out.view()[2], out.view()[3]});
-  } else {
+  } else if (decode || model->cell == 1) {
     tensors[decode ? "video" : "mean"] = std::move(out);
+  } else {
+    const auto [channels, frames, h, w] = std::array{out.view()[0], int64_t{1}, rows, x[3] / scale};
+    const int64_t cell = model->cell, own = channels / (cell * cell);
+    Tensor& mean = tensors["mean"] = Tensor(DType::kF32, {own, frames, h * cell, w * cell});
+    const TensorView packed_mean = out.view().reshape({channels, h, w});
+    copy(bench.host, latent_places(packed_mean, cell).permute({4, 0, 1, 2, 3}),
+         mean.view().reshape({own, h, cell, w, cell}));
+    Tensor& normal = tensors[kPackedLatents] = Tensor(DType::kF32, {channels, h, w});
+    vae->normalize(packed_mean, normal);
   }
   return tensors;
 }

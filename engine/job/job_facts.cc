@@ -54,7 +54,10 @@ SamplerConfig sampler_of(const OpenModel& model, const Request& request) {
   config.even_sigmas = model.directory.family->even_sigmas;
   if (request.flow_shift) return config.with_shift(*request.flow_shift);
   const auto [frames, rows, columns] = grid_of(model.directory, request);
-  return config.dynamic ? config.for_tokens(frames * rows * columns) : config;
+  const int64_t tokens = frames * rows * columns;
+  if (const auto& exponent = model.directory.family->shift_exponent)
+    return config.for_exponent(exponent(tokens, request.steps));
+  return config.dynamic ? config.for_tokens(tokens) : config;
 }
 
 std::vector<DenoiseStep> steps_of(const Sampler& sampler, double boundary_ratio,

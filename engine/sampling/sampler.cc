@@ -110,8 +110,10 @@ SolverKind solver_from_name(std::string_view name) {
 double DynamicShift::at(int64_t tokens) const {
   const double slope = (max_shift - base_shift) / static_cast<double>(max_tokens - base_tokens);
   const double m = base_shift + slope * static_cast<double>(tokens - base_tokens);
-  return exponential ? std::exp(m) : m;
+  return of_exponent(m);
 }
+
+double DynamicShift::of_exponent(double m) const { return exponential ? std::exp(m) : m; }
 
 SamplerConfig SamplerConfig::for_tokens(int64_t tokens) const {
   SamplerConfig out = *this;
@@ -121,6 +123,14 @@ SamplerConfig SamplerConfig::for_tokens(int64_t tokens) const {
                 "scheduler_config.json: use_dynamic_shifting is true, but this model's pipeline "
                 "does not say the number of tokens (legal: false, with a shift)");
   out.shift = dynamic->at(tokens);
+  out.dynamic.reset();
+  return out;
+}
+
+SamplerConfig SamplerConfig::for_exponent(double m) const {
+  SamplerConfig out = *this;
+  if (!dynamic) return out;
+  out.shift = dynamic->of_exponent(m);
   out.dynamic.reset();
   return out;
 }

@@ -38,6 +38,7 @@ struct DynamicShift {
   bool exponential = true;
 
   double at(int64_t tokens) const;
+  double of_exponent(double m) const;
 };
 
 struct SamplerConfig {
@@ -56,6 +57,8 @@ struct SamplerConfig {
   bool only_shifts() const { return !dynamic && !shift_terminal; }
   // Returns the same for a latent of so many tokens, with `shift` in place of `dynamic`.
   SamplerConfig for_tokens(int64_t tokens) const;
+  // The same with the shift of this exponent.
+  SamplerConfig for_exponent(double m) const;
   // Returns the same with this shift, for any size and without the stretch.
   SamplerConfig with_shift(double flow_shift) const;
 

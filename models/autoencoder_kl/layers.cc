@@ -254,7 +254,8 @@ VaeNetwork make_encoder(const KlVaeConfig& config, const VaeWeightSource& source
 
 VaeNetwork make_decoder(const KlVaeConfig& config, const VaeWeightSource& source) {
   VaeNetwork network;
-  int64_t width = config.channels.back();
+  const std::vector<int64_t>& widths = config.decoder_widths();
+  int64_t width = widths.back();
   if (config.post_quant_conv)
     network.push_back(make_pointwise(source, "post_quant_conv",
                                      {config.latent_channels, config.latent_channels, 1, 1},
@@ -262,9 +263,9 @@ VaeNetwork make_decoder(const KlVaeConfig& config, const VaeWeightSource& source
   network.push_back(std::make_unique<Conv>(source, "decoder.conv_in", "", config.groups,
                                            config.latent_channels, width));
   add_mid_block(network, config, source, "decoder.mid_block", width);
-  const size_t levels = config.channels.size();
+  const size_t levels = widths.size();
   for (size_t block = 0; block < levels; ++block) {
-    const int64_t out = config.channels[levels - 1 - block];
+    const int64_t out = widths[levels - 1 - block];
     const std::string name = "decoder.up_blocks." + std::to_string(block);
     for (int64_t i = 0; i <= config.resnets; ++i) {
       network.push_back(std::make_unique<Resnet>(source, name + ".resnets." + std::to_string(i),
@@ -291,6 +292,18 @@ VaeModel make_kl_vae_model(const KlVaeConfig& config) {
       .spelled = [levels = static_cast<int64_t>(config.channels.size())](
                      const TensorFile& file,
                      const std::string& name) { return kl_vae_name(file, name, levels); }};
+}
+
+VaeModel make_packed_kl_vae_model(const PackedKlVaeConfig& config) {
+  VaeModel model = make_kl_vae_model(config);
+  model.traits = config.traits();
+  model.scales.clear();
+  model.stored_scales = StoredScales{.mean = "bn.running_mean",
+                                     .variance = "bn.running_var",
+                                     .unread = "bn.num_batches_tracked",
+                                     .eps = config.statistics_eps};
+  model.cell = config.cell;
+  return model;
 }
 
 std::vector<TensorSpec> kl_vae_tensors(const KlVaeConfig& config) {

@@ -32,6 +32,7 @@ constexpr std::pair<const char*, const char*> kSpellings[] = {
     {".to_v.", ".v."},
     {".to_out.0.", ".proj_out."},
     {".conv_norm_out.", ".norm_out."}};
+constexpr const char kStatistics[] = "bn.running_mean";  // of packed latents
 constexpr const char kMiddle[] = "decoder.mid_block.resnets.0.conv1.weight";
 
 bool has_original_names(const TensorNames& names) {
@@ -55,23 +56,33 @@ std::string kl_vae_original_name(const std::string& name, int64_t levels) {
 }
 
 std::string kl_vae_name(const TensorFile& file, const std::string& name, int64_t levels) {
-  return has_original_names(file) ? kl_vae_original_name(name, levels) : name;
+  if (!has_original_names(file)) return name;
+  // Files of FLUX.2 count these convolutions among the networks.
+  for (const auto& [start, network] :
+       {std::pair{"quant_conv.", "encoder."}, {"post_quant_conv.", "decoder."}})
+    if (name.starts_with(start) && file.contains(network + name)) return network + name;
+  return kl_vae_original_name(name, levels);
+}
+
+bool holds_packed_kl_vae(const TensorNames& names) {
+  return (names.contains(kMiddle) || has_original_names(names)) && names.contains(kStatistics);
 }
 
 bool holds_kl_vae(const TensorNames& names) {
-  return names.contains(kMiddle) || has_original_names(names);
+  return (names.contains(kMiddle) || has_original_names(names)) && !names.contains(kStatistics);
 }
 
-KlVaeConfig KlVaeConfig::from_tensors(const TensorFile& file) {
-  // Names of the encoder do not depend on the number of levels.
-  const TensorSizes sizes(
-      file, [&](const std::string& name) { return kl_vae_name(file, name, 1); }, kWidest);
+namespace {
+
+// Reads the sizes of the networks.
+template <class Config>
+Config networks_of(const TensorSizes& sizes) {
   const auto block = [&](int64_t level, int64_t index) {
     return "encoder.down_blocks." + std::to_string(level) + ".resnets." + std::to_string(index) +
            ".conv1.weight";
   };
   const auto kernel = [&](const std::string& name) { return sizes.shape(name, 4); };
-  KlVaeConfig config;
+  Config config;
   config.channels.clear();
   config.channels.push_back(kernel(block(0, 0))[0]);
   for (int64_t level = 1; level < 8 && sizes.has(block(level, 0)); ++level)
@@ -87,16 +98,51 @@ KlVaeConfig KlVaeConfig::from_tensors(const TensorFile& file) {
   if (config.in_channels != 3 || config.out_channels != 3)
     sizes.refuse("its pictures have ", config.in_channels, " and ", config.out_channels,
                  " channels (legal: 3)");
+  return config;
+}
+
+void check_groups_of(const TensorSizes& sizes, const std::vector<int64_t>& widths, int64_t groups) {
+  for (const int64_t width : widths)
+    if (width % groups)
+      sizes.refuse("a width of ", width, " is no multiple of ", groups,
+                   ", the groups of its norms");
+}
+
+}  // namespace
+
+KlVaeConfig KlVaeConfig::from_tensors(const TensorFile& file) {
+  // Names of the encoder do not depend on the number of levels.
+  const TensorSizes sizes(
+      file, [&](const std::string& name) { return kl_vae_name(file, name, 1); }, kWidest);
+  KlVaeConfig config = networks_of<KlVaeConfig>(sizes);
   if (config.latent_channels != kFluxChannels)
     sizes.refuse("the scale of its ", config.latent_channels,
                  " latent channels is not known (legal without one: 16, as FLUX.1's VAE has)");
-  for (const int64_t width : config.channels)
-    if (width % config.groups)
-      sizes.refuse("a width of ", width, " is no multiple of ", config.groups,
-                   ", the groups of its norms");
+  check_groups_of(sizes, config.channels, config.groups);
   config.scaling_factor = kFluxScale;
   config.shift_factor = kFluxShift;
   return config;
+}
+
+PackedKlVaeConfig PackedKlVaeConfig::from_tensors(const TensorFile& file) {
+  const TensorSizes encoder(
+      file, [&](const std::string& name) { return kl_vae_name(file, name, 1); }, kWidest);
+  auto config = networks_of<PackedKlVaeConfig>(encoder);
+  const auto levels = std::ssize(config.channels);
+  const TensorSizes sizes(
+      file, [&](const std::string& name) { return kl_vae_name(file, name, levels); }, kWidest);
+  for (int64_t level = 0; level < levels; ++level)
+    config.decoder_channels.push_back(
+        sizes.shape("decoder.up_blocks." + std::to_string(levels - 1 - level) +
+                        ".resnets.0.conv1.weight",
+                    4)[0]);
+  check_groups_of(sizes, config.channels, config.groups);
+  check_groups_of(sizes, config.decoder_channels, config.groups);
+  return config;
+}
+
+std::string to_string(const PackedKlVaeConfig& config) {
+  return "AutoencoderKLFlux2, packed " + to_string(static_cast<const KlVaeConfig&>(config));
 }
 
 std::string to_string(const KlVaeConfig& config) {

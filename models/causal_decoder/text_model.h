@@ -13,6 +13,7 @@ enum class DecoderRows : uint8_t {
   kFinal,       // the last hidden states, after the final norm
 };
 
+// The model offers taps (TextEncoderModel::with_taps).
 std::unique_ptr<TextEncoderModel> make_decoder_text_model(const DecoderConfig& config,
                                                           DecoderRows rows);
 

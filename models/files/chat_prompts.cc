@@ -1,6 +1,7 @@
 #include "models/files/chat_prompts.h"
 
 #include "kernels/check.h"
+#include "models/encoder.h"
 #include "models/files/tokenizer_files.h"
 
 namespace weft {
@@ -10,7 +11,14 @@ namespace {
 class ChatPrompts final : public PromptTokenizer {
  public:
   ChatPrompts(const std::string& folder, const ChatForm& form)
-      : folder_(folder), form_(form), tokenizer_(open_byte_bpe(folder)) {}
+      : folder_(folder), form_(form), tokenizer_(open_byte_bpe(folder)) {
+    if (form.padding.empty()) return;
+    const std::vector<int32_t> ids = tokenizer_.encode(std::string(form.padding));
+    if (ids.size() != 1)
+      throw Error(ErrorKind::kModel, folder + ": the tokenizer has no token " +
+                                         std::string(form.padding) + ", which fills up prompts");
+    padding_ = hidden_id(ids[0]);
+  }
 
   int64_t max_ids() const override { return form_.most_ids; }
   int64_t unread_ids() const override { return form_.unread_ids; }
@@ -24,7 +32,10 @@ class ChatPrompts final : public PromptTokenizer {
                                          " ids with its template, and the model needs more than " +
                                          std::to_string(form_.unread_ids) +
                                          "; the tokenizer belongs to another model");
-    if (count <= max_ids()) return out;
+    if (count <= max_ids()) {
+      if (!form_.padding.empty()) out.ids.resize(max_ids(), padding_);
+      return out;
+    }
     std::string lost = tokenizer_.decode({out.ids.begin() + max_ids(), out.ids.end()});
     if (lost.ends_with(form_.after)) lost.resize(lost.size() - form_.after.size());
     out.cut = PromptCut{count, max_ids(), lost};
@@ -36,6 +47,7 @@ class ChatPrompts final : public PromptTokenizer {
   std::string folder_;
   ChatForm form_;
   ByteBpeTokenizer tokenizer_;
+  int32_t padding_ = 0;
 };
 
 }  // namespace

@@ -12,6 +12,8 @@ struct ChatForm {
   std::string_view before, after;
   int64_t most_ids = 0;    // of a prompt with its turns
   int64_t unread_ids = 0;  // at the beginning, whose rows the transformer does not read
+  std::string_view
+      padding{};  // a token that fills up a prompt to `most_ids`, hidden; "": none does
 };
 
 // Opens the byte-level tokenizer in `folder`.

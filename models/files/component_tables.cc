@@ -10,6 +10,8 @@
 #include "models/files/tensor_sizes.h"
 #include "models/flux/names.h"
 #include "models/flux/transformer.h"
+#include "models/flux2/names.h"
+#include "models/flux2/transformer.h"
 #include "models/qwen_image/names.h"
 #include "models/qwen_image/transformer.h"
 #include "models/umt5/encoder.h"
@@ -85,6 +87,7 @@ constexpr ComponentRow<TransformerModel> kTransformerRows[] = {
     row<WanS2vConfig, make_wan_s2v_model>(kSpeechClass, holds_wan_s2v),
     row<ZImageConfig, make_z_image_model>("ZImageTransformer2DModel", holds_z_image),
     row<QwenImageConfig, make_qwen_image_model>("QwenImageTransformer2DModel", holds_qwen_image),
+    row<Flux2Config, make_flux2_model>("Flux2Transformer2DModel", holds_flux2),
     row<FluxConfig, make_flux_model>("FluxTransformer2DModel", holds_flux)};
 
 constexpr ComponentRow<TextEncoderModel> kTextEncoderRows[] = {
@@ -114,7 +117,8 @@ constexpr ComponentRow<AudioEncoderModel> kAudioEncoderRows[] = {
 constexpr ComponentRow<VaeModel> kVaeRows[] = {
     row<WanVaeConfig, make_wan_vae_model>("AutoencoderKLWan", holds_wan_vae),
     row<WanVaeConfig, make_wan_picture_vae>("AutoencoderKLQwenImage", holds_wan_vae),
-    row<KlVaeConfig, make_kl_vae_model>("AutoencoderKL", holds_kl_vae)};
+    row<KlVaeConfig, make_kl_vae_model>("AutoencoderKL", holds_kl_vae),
+    row<PackedKlVaeConfig, make_packed_kl_vae_model>("AutoencoderKLFlux2", holds_packed_kl_vae)};
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include "models/clip_towers/text.h"
 #include "models/clip_towers/vision.h"
 #include "models/flux/transformer.h"
+#include "models/flux2/transformer.h"
 #include "models/qwen_image/transformer.h"
 #include "models/umt5/encoder.h"
 #include "models/wan/vae.h"
@@ -144,6 +145,17 @@ std::vector<ConfigCase> transformers() {
                    {"unknown: surprise (known: ", "missing: num_layers", "guidance_embeds = true",
                     "zero_cond_t = true"}},
                   {{{"in_channels", 60}}, {"in_channels is 60 (legal: 64"}}})},
+      {"Flux2",
+       "dit_flux2_references/model/transformer",
+       read_as<Flux2Config>,
+       Keys::kKnown,
+       {},
+       {{{{"surprise", 1}, {"_fine", 1}, {"patch_size", 2}, {"num_layers", nullptr}},
+         {"unknown: surprise (known: ", "missing: num_layers", "patch_size = 2"}},
+        {{{"axes_dims_rope", {4, 4, 4}}}, {"axes_dims_rope is [4, 4, 4], legal: four even"}},
+        {{{"axes_dims_rope", {4, 4, 4, 6}}}, {"whose sum is 16"}},
+        {{{"rope_theta", 1}}, {"\"rope_theta\" is 1.0, must be finite and above 1"}},
+        {{{"mlp_ratio", 0}}, {"\"mlp_ratio\" is 0.0, must be 1/64 to 64"}}}},
       {"Flux",
        "dit_flux/model/transformer",
        read_as<FluxConfig>,
@@ -177,6 +189,15 @@ std::vector<ConfigCase> vaes() {
         {{{"latents_std", ones_but(3, 0)}}, {"\"latents_std[3]\" is 0.0, must be positive"}},
         {{{"latents_mean", ones_but(3, 1e99)}}, {"\"latents_mean[3]\" is 1e+99, must be finite"}},
         {{{"z_dim", 8}}, {"latents_mean has 16 values, z_dim is 8"}}}},
+      {"AutoencoderKlFlux2",
+       "vae_flux2_encode/model/vae",
+       read_as<PackedKlVaeConfig>,
+       Keys::kKnown,
+       {},
+       {{{{"patch_size", {1, 1}}}, {"patch_size = [1,1] (legal: [2,2])"}},
+        {{{"decoder_block_out_channels", {8, 8}}}, {"decoder_block_out_channels has 2 widths"}},
+        {{{"decoder_block_out_channels", {8, 8, 8, 9}}}, {"decoder_block_out_channels holds 9"}},
+        {{{"batch_norm_eps", 0}}, {"\"batch_norm_eps\" is 0.0, must be positive"}}}},
       {"AutoencoderKl",
        "vae_kl_decode/model/vae",
        read_as<KlVaeConfig>,

@@ -42,6 +42,8 @@ struct TransformerCase : GoldenCase {
     conditions.motion = kept("motion_latents");
     conditions.motion_scales = spec.value("add_last_motion", 2);
     conditions.pose = kept("cond_states");
+    for (int i = 0; inputs.contains("reference_latents." + std::to_string(i)); ++i)
+      conditions.references.push_back(kept("reference_latents." + std::to_string(i)));
   }
   std::string config() const { return part + "/config.json"; }
   // Takes a latent [C, H, W] or [C, F, H, W], whose last channels may be given ones.

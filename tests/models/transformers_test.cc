@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "models/flux/transformer.h"
+#include "models/flux2/transformer.h"
 #include "models/qwen_image/transformer.h"
 #include "models/wan_s2v/transformer.h"
 #include "models/z_image/transformer.h"
@@ -27,6 +28,8 @@ constexpr const char* kCases[] = {
     "s2v_motion",
     "s2v_pose_bf16_weights",
     "dit_flux",
+    "dit_flux2_dev",
+    "dit_flux2_references",
     "dit_qwen_image",
     "dit_zimage",
 };
@@ -38,6 +41,7 @@ constexpr const char* kPlannedCases[] = {"dit_wan_tiny",
                                          "dit_wan_flf2v",
                                          "s2v_motion",
                                          "dit_flux",
+                                         "dit_flux2_dev",
                                          "dit_qwen_image",
                                          "dit_zimage"};
 
@@ -58,9 +62,17 @@ TensorPart first_flux_part(const FluxConfig& config, const TensorSpec& tensor,
   return second.range.size() > 0 ? TensorPart{0, {0, tensor.shape[0]}} : first;
 }
 
+// A tensor that joins several matrices is given as a whole.
+TensorPart first_flux2_part(const Flux2Config& config, const TensorSpec& tensor,
+                            const WidthSlice& width) {
+  const std::vector<Flux2Piece> pieces = flux2_pieces(config, tensor, width);
+  return pieces.size() > 1 ? TensorPart{0, {0, tensor.shape[0]}} : pieces.front().part;
+}
+
 PartOf part_of(const std::string& name, const std::string& config) {
   if (name.starts_with("dit_wan")) return by<WanConfig>(wan_part, config);
   if (name.starts_with("s2v")) return by<WanS2vConfig>(wan_s2v_part, config);
+  if (name.starts_with("dit_flux2")) return by<Flux2Config>(first_flux2_part, config);
   if (name == "dit_flux") return by<FluxConfig>(first_flux_part, config);
   if (name == "dit_qwen_image") return by<QwenImageConfig>(qwen_image_part, config);
   return by<ZImageConfig>(z_image_part, config);
