@@ -37,8 +37,8 @@ std::vector<LatentScale> read_scales(const Stream& stream, const TensorFile& fil
   const Tensor mean = f32_copy(host, file.view(stored.mean), {channels});
   const Tensor variance = f32_copy(host, file.view(stored.variance), {channels});
   for (int64_t c = 0; c < channels; ++c)
-    scales[static_cast<size_t>(c)] = {
-        .factor = std::sqrt(variance.as<float>()[c] + stored.eps), .shift = mean.as<float>()[c]};
+    scales[static_cast<size_t>(c)] = {.factor = std::sqrt(variance.as<float>()[c] + stored.eps),
+                                      .shift = mean.as<float>()[c]};
   return scales;
 }
 

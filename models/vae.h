@@ -47,13 +47,13 @@ struct VaeModel {
   VaeTraits traits;
   // Make the networks, which take their tensors from `source`.
   std::function<VaeNetwork(const VaeWeightSource&)> encoder, decoder;
-  std::vector<LatentScale> scales;  // one per channel
+  std::vector<LatentScale> scales;              // one per channel
   std::optional<StoredScales> stored_scales{};  // in place of `scales`
   // A place of the latent is a cell of cell x cell places of the networks' latent. Channel
   // c cell cell + dy cell + dx has the places in row dy and column dx of the cells of channel c.
   int64_t cell = 1;
-  int64_t patch = 1;                // a pixel of the networks is a cell of patch x patch pixels
-  bool clamps = false;              // cuts decoded frames off at -1 and 1
+  int64_t patch = 1;    // a pixel of the networks is a cell of patch x patch pixels
+  bool clamps = false;  // cuts decoded frames off at -1 and 1
   // Returns the spelling of a tensor's diffusers name in a file; empty: every file has that name.
   std::function<std::string(const TensorFile& file, const std::string& name)> spelled{};
 

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "apps/batch/batch_log.h"
+#include "apps/batch/batch_queue.h"
 #include "apps/batch/job_drawing.h"
+#include "apps/command_line/placement.h"
 #include "apps/commands.h"
 #include "apps/generate/progress.h"
 #include "apps/generate/resume.h"
@@ -47,6 +50,29 @@ Shard shard_of(const Flags& flags) {
   return shard;
 }
 
+// The flags of what draws the jobs. Those of a store begin only where nothing is in their way, and
+// may be a server's, whose files are not to be replaced.
+Flags drawing_flags(const Flags& flags) {
+  Flags drawing = flags;
+  if (!flags.given("store")) return drawing;
+  const auto replicas = parts_along(Axis::kData, flags);
+  if (replicas && *replicas > 1)
+    throw Error(ErrorKind::kUsage,
+                "the layout has data=" + std::to_string(*replicas) +
+                    ", but a batch with --store draws one job at a time; legal: a layout without "
+                    "data, and further batches or shards that use the store");
+  drawing.imply("overwrite", "off", "--store");
+  return drawing;
+}
+
+// The exit code that a failure of this name has.
+int exit_code_of(const std::string& code) {
+  for (int kind = static_cast<int>(ErrorKind::kUsage); kind <= static_cast<int>(ErrorKind::kMedia);
+       ++kind)
+    if (code == error_code(static_cast<ErrorKind>(kind))) return kind;
+  return static_cast<int>(ErrorKind::kInternal);
+}
+
 class Batch {
  public:
   explicit Batch(const Flags& flags)
@@ -56,7 +82,12 @@ class Batch {
         shard_(shard_of(flags)),
         lines_(lines_of(flags, "", file_)),
         jobs_(read_jobs()),
-        runner_(job_runner(flags)) {}
+        drawing_flags_(drawing_flags(flags)) {
+    if (flags.given("store"))
+      team_.emplace(drawing_flags_);
+    else
+      own_runner_.reset(new JobRunner(job_runner(drawing_flags_)));
+  }
 
   int run() {
     resolve();
@@ -70,30 +101,33 @@ class Batch {
       mine.push_back(std::move(job));
     }
     // The first process keeps account, and tells the others what is to be drawn.
-    const std::vector<std::string> left = agreed_texts(runner_.ranks(), [&] {
+    const std::vector<std::string> left = agreed_texts(runner().ranks(), [&] {
       log_ = std::make_unique<BatchLog>(folder_, shard_);
-      return unfinished(mine);
+      std::vector<std::string> indices = unfinished(mine);
+      if (team_ && !indices.empty()) queue_.emplace(flags_, folder_, *team_);
+      return indices;
     });
-    std::vector<Drawing> drawings;
-    for (const std::string& index : left)
-      drawings.push_back(mine[std::stoul(index)].placed.drawing);
+    std::vector<PlacedJob> jobs;
+    for (const std::string& index : left) jobs.push_back(mine[std::stoul(index)].placed);
     try {
-      if (!drawings.empty()) draw(drawings);
+      if (!jobs.empty()) team_ ? draw_from_store(jobs) : draw(jobs);
     } catch (...) {
       conclude(own_ids, ids);
       throw;
     }
-    return broadcast_from_root(runner_.ranks(), conclude(own_ids, ids)) > 0 ? 1 : 0;
+    return broadcast_from_root(runner().ranks(), conclude(own_ids, ids)) > 0 ? 1 : 0;
   }
 
  private:
+  const JobRunner& runner() const { return team_ ? team_->runner() : *own_runner_; }
+
   // Returns the number of this shard's jobs that have failed. Other processes keep no account.
   size_t conclude(const std::set<std::string>& own_ids, const std::set<std::string>& ids) {
     if (!log_) return 0;
     const size_t failed = log_->conclude(own_ids);
     log_->write_manifest({{"input", path_text(file_)},
                           {"input_sha256", file_hash(file_)},
-                          {"model", runner_.generator().model_name()}},
+                          {"model", runner().generator().model_name()}},
                          ids);
     return failed;
   }
@@ -146,12 +180,12 @@ class Batch {
 
   // Completes the requests with the model's defaults, and finds the paths of the results.
   void resolve() {
-    const Generator& generator = runner_.generator();
+    const Generator& generator = runner().generator();
     std::map<std::string, std::string> paths;  // the line of each
     std::vector<BatchJob> good;
     for (BatchJob& job : jobs_) {
       try {
-        take_facts(job.given, runner_.ranks());
+        take_facts(job.given, runner().ranks());
         job.placed = placed_job(
             job.given, generator,
             {.where = job.where, .folder = folder_, .index = static_cast<int>(job.index)});
@@ -171,7 +205,7 @@ class Batch {
 
   // Tells every faulty line. Nothing is drawn then, unless --skip-invalid is given.
   void refuse_faults() {
-    if (runner_.ranks().speaks)
+    if (runner().ranks().speaks)
       for (const auto& [index, message] : faults_)
         std::fprintf(stderr, "weft: %s\n", printable(message).c_str());
     if (faults_.empty()) return;
@@ -223,7 +257,7 @@ class Batch {
       return false;
     }
     const Drawing& drawing = job.placed.drawing;
-    if (complete(runner_.generator(), drawing)) {  // killed before its line was written
+    if (complete(runner().generator(), drawing)) {  // killed before its line was written
       const Json sidecar = sidecar_of(path);
       log_->add_result(result_line(drawing, job.placed.hash, sidecar));
       drop_leftovers(names, kept_latents(flags_));
@@ -245,7 +279,7 @@ class Batch {
     const double length = static_cast<double>(request.frames) / request.fps;
     Json body{{"id", "video_" + hash.substr(0, 24)},
               {"object", "video"},
-              {"model", runner_.generator().model_name()},
+              {"model", runner().generator().model_name()},
               {"status", "completed"},
               {"progress", 100},
               {"created_at", now - static_cast<std::time_t>(made.number("seconds"))},
@@ -267,47 +301,90 @@ class Batch {
         {"error", nullptr}};
   }
 
-  void draw(const std::vector<Drawing>& drawings) {
-    runner_.arrange(drawings);
-    const auto hash_of = [&](const Drawing& drawing) {
-      return job_hash(runner_.generator().job_record(drawing.spec.request));
-    };
-    const auto print = [&](const Json& line) {
-      if (flags_.on("json")) std::printf("%s\n", line.dump().c_str());
-      std::fflush(stdout);
-    };
-    runner_.draw(
+  Json error_line(const PlacedJob& job, const JobFailure& failure, int exit_code) const {
+    return {{"id", "batch_req_" + job.hash.substr(0, 24)},
+            {"custom_id", job.drawing.spec.id},
+            {"response", nullptr},
+            {"error",
+             {{"code", failure.code}, {"exit_code", exit_code}, {"message", failure.message}}}};
+  }
+
+  // `seconds` are those of this run.
+  void tell_result(const PlacedJob& job, const Json& made, double seconds) {
+    const Json line = result_line(job.drawing, job.hash, made);
+    keep(line);
+    if (!flags_.on("json"))
+      std::printf("%s %s %.2f\n", job.drawing.path.c_str(), made.text("framehash").c_str(),
+                  seconds);
+    print(line);
+  }
+
+  void tell_failure(const PlacedJob& job, const JobFailure& failure, int exit_code) {
+    const Json line = error_line(job, failure, exit_code);
+    std::fprintf(stderr, "weft: %s failed: %s\n", printable(job.drawing.spec.id).c_str(),
+                 printable(failure.message).c_str());
+    keep(line);
+    print(line);
+  }
+
+  void print(const Json& line) const {
+    if (flags_.on("json")) std::printf("%s\n", line.dump().c_str());
+    std::fflush(stdout);
+  }
+
+  void draw(const std::vector<PlacedJob>& jobs) {
+    std::vector<Drawing> drawings;
+    std::map<std::string, const PlacedJob*> by_id;
+    for (const PlacedJob& job : jobs) {
+      drawings.push_back(job.drawing);
+      by_id[job.drawing.spec.id] = &job;
+    }
+    own_runner_->arrange(drawings);
+    own_runner_->draw(
         {.all = drawings, .stop = &stop_requested()},
         [&](const Finished& done) {
           const RunResult& result = done.result;
-          const Json line = result_line(done.drawing, hash_of(done.drawing),
-                                        {{"framehash", result.framehash},
-                                         {"frames", result.frames},
-                                         {"seconds", result.earlier_seconds + result.seconds}});
-          keep(line);
-          if (!flags_.on("json"))
-            std::printf("%s %s %.2f\n", done.drawing.path.c_str(), result.framehash.c_str(),
-                        result.seconds);
-          print(line);
+          tell_result(*by_id.at(done.drawing.spec.id),
+                      {{"framehash", result.framehash},
+                       {"frames", result.frames},
+                       {"seconds", result.earlier_seconds + result.seconds}},
+                      result.seconds);
         },
         [&](size_t index, const Error& error) {
-          const std::string hash = hash_of(drawings[index]);
-          const std::string& id = drawings[index].spec.id;
-          const Json line{{"id", "batch_req_" + hash.substr(0, 24)},
-                          {"custom_id", id},
-                          {"response", nullptr},
-                          {"error",
-                           {{"code", error_code(error.kind())},
-                            {"exit_code", static_cast<int>(error.kind())},
-                            {"message", error.what()}}}};
-          std::fprintf(stderr, "weft: %s failed: %s\n", printable(id).c_str(),
-                       printable(error.what()).c_str());
-          keep(line);
-          print(line);
+          tell_failure(jobs[index], {.code = error_code(error.kind()), .message = error.what()},
+                       static_cast<int>(error.kind()));
         });
-    for (const std::string& lines : gathered_texts(runner_.ranks(), log_ ? "" : unkept_))
+    for (const std::string& lines : gathered_texts(runner().ranks(), log_ ? "" : unkept_))
       for (const std::string& line : split(lines, '\n'))
         if (log_ && !line.empty()) keep(parse_json(line, "a line of another process"));
+  }
+
+  // The first process takes jobs from the store, and the others draw them with it. All of them end
+  // alike.
+  void draw_from_store(const std::vector<PlacedJob>& jobs) {
+    std::exception_ptr failed;
+    if (!queue_) {
+      team_->follow();
+    } else {
+      try {
+        queue_->draw(jobs, [this](const BatchQueue::Ended& ended) { tell_end(ended); });
+      } catch (...) {
+        failed = std::current_exception();
+        if (team_->broken()) throw;
+      }
+      team_->end();
+    }
+    agreed_texts(runner().ranks(), [&]() -> std::vector<std::string> {
+      if (failed) std::rethrow_exception(failed);
+      return {};
+    });
+  }
+
+  void tell_end(const BatchQueue::Ended& ended) {
+    if (ended.failure)
+      return tell_failure(ended.job, *ended.failure, exit_code_of(ended.failure->code));
+    const Json made = sidecar_of(ended.job.drawing.path);
+    tell_result(ended.job, made, made.number("seconds"));
   }
 
   // Only the first process keeps account; the others tell it their lines at the end.
@@ -326,9 +403,12 @@ class Batch {
   const std::vector<Line> lines_;
   std::map<size_t, std::string> faults_;  // by the index of the line
   std::vector<BatchJob> jobs_;
-  JobRunner runner_;
-  std::unique_ptr<BatchLog> log_;  // in the first process alone
-  std::string unkept_;             // elsewhere, lines that it does not know yet
+  const Flags drawing_flags_;
+  std::unique_ptr<JobRunner> own_runner_{};
+  std::optional<JobTeam> team_{};      // in place of it, where jobs come from a store
+  std::unique_ptr<BatchLog> log_;      // in the first process alone
+  std::optional<BatchQueue> queue_{};  // there, too; after what it uses
+  std::string unkept_;                 // elsewhere, lines that it does not know yet
 };
 
 }  // namespace

@@ -122,6 +122,12 @@ constexpr FlagSpec kListen[] = {
      .help = "the database of the jobs, by which a server that was killed goes on; 'none' keeps "
              "them in memory",
      .commands = kServe},
+    {.name = "store",
+     .value = "FILE",
+     .help =
+         "draw the lines through this database of jobs, together with the servers and the other "
+         "batches that use it",
+     .commands = kBatch},
     {.name = "replicas",
      .type = kInteger,
      .fallback = "1",

@@ -69,7 +69,11 @@ JobTeam::JobTeam(const Flags& flags, std::shared_ptr<const OpenModel> model)
 }
 
 JobTeam::~JobTeam() {
-  if (world_ && leads() && !broken_) without_throwing([&] { tell(Order::kEnd); });
+  without_throwing([&] { end(); });
+}
+
+void JobTeam::end() {
+  if (world_ && leads() && !broken_ && !std::exchange(ended_, true)) tell(Order::kEnd);
 }
 
 void JobTeam::tell(Order order) {

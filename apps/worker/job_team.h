@@ -30,7 +30,7 @@ class JobTeam {
   // Finds the ranks and opens the model, unless it is given. Error(kUsage) where processes would be
   // replicas.
   explicit JobTeam(const Flags& flags, std::shared_ptr<const OpenModel> model = nullptr);
-  ~JobTeam();  // in the first process, it lets follow() return in the others
+  ~JobTeam();  // in the first process, it lets follow() return in the others, as end() does
 
   const JobRunner& runner() const { return runner_; }
   bool leads() const { return !runner_.ranks().processes || runner_.ranks().first == 0; }
@@ -41,6 +41,8 @@ class JobTeam {
   std::string draw(const TeamJob& job, ProgressListener& listener, const std::atomic<bool>& stop);
   // True where a failure within a job has ended the ranks, which are processes: this one ends, too.
   bool broken() const { return broken_; }
+  // Called in the first process, after which nothing is drawn: lets follow() return in the others.
+  void end();
   // Called in the other processes: draws what the first one draws, asleep in between. Error(kComm)
   // where a process is gone.
   void follow();
@@ -59,6 +61,7 @@ class JobTeam {
   JobRunner runner_;
   std::optional<Communicator> world_{};  // of processes
   std::atomic<bool> broken_{false};
+  bool ended_ = false;
 };
 
 }  // namespace weft

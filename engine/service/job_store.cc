@@ -45,7 +45,8 @@ struct JobStore::Impl {
       : limits_(limits), host_(complete_host(given)), sure_(open_store(path, host_)) {
     if (path.empty()) return;
     fast_ = std::make_unique<Database>(path);
-    fast_->script("PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON; PRAGMA cache_size = -512");
+    fast_->script(
+        "PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON; PRAGMA cache_size = -512");
   }
 
   Database& sure() { return *sure_; }

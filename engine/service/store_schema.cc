@@ -242,7 +242,8 @@ std::unique_ptr<Database> open_store(const std::string& path, const StoreHost& h
       use_write_ahead_log(*database);
       check_pages(*database);
     }
-    database->script("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA cache_size = -512");
+    database->script(
+        "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA cache_size = -512");
     migrate(*database);
     adopt_boot(*database, host);
   } catch (const DatabaseError& error) {

@@ -132,10 +132,9 @@ PackedKlVaeConfig PackedKlVaeConfig::from_tensors(const TensorFile& file) {
   const TensorSizes sizes(
       file, [&](const std::string& name) { return kl_vae_name(file, name, levels); }, kWidest);
   for (int64_t level = 0; level < levels; ++level)
-    config.decoder_channels.push_back(
-        sizes.shape("decoder.up_blocks." + std::to_string(levels - 1 - level) +
-                        ".resnets.0.conv1.weight",
-                    4)[0]);
+    config.decoder_channels.push_back(sizes.shape(
+        "decoder.up_blocks." + std::to_string(levels - 1 - level) + ".resnets.0.conv1.weight",
+        4)[0]);
   check_groups_of(sizes, config.channels, config.groups);
   check_groups_of(sizes, config.decoder_channels, config.groups);
   return config;

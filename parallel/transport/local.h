@@ -34,10 +34,12 @@ struct LocalOptions {
 void run_ranks(int ranks, const std::function<void(Communicator&)>& work,
                const LocalOptions& options = {});
 
-// The transports alone, for decorators (parallel/transport/link.h) and tests.
+// The transports alone, for decorators (parallel/transport/link.h) and tests. `note` is called on a
+// rank's thread before its work and after it.
 std::vector<std::shared_ptr<Transport>> make_local_transports(int ranks,
                                                               const LocalOptions& options = {});
 void run_ranks(std::span<const std::shared_ptr<Transport>> transports,
-               const std::function<void(Communicator&)>& work);
+               const std::function<void(Communicator&)>& work,
+               const std::function<void(int rank, bool ended)>& note = {});
 
 }  // namespace weft

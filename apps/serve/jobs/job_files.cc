@@ -24,12 +24,34 @@ void remove_file(const std::string& path) {
   fs::remove(path, ignored);
 }
 
+bool is_of_batch(const NewJob& job) { return job.owner.starts_with(kBatchOwner); }
+
 std::string plain_field(const std::string& field) { return field; }
 
 JobSpec stored_spec(const NewJob& job) {
   JobSpec spec;
   read_named_job(parse_json(job.resolved, "the stored job"), plain_field, spec);
   return spec;
+}
+
+void requeue_running(JobStore& store) {
+  constexpr size_t kPage = 100;
+  constexpr int kMostRestarts = 10;
+  std::string after;
+  for (;;) {
+    const auto page = store.list(kPage, after);
+    for (const StoredJob& job : page->jobs) {
+      after = job.job.id;
+      if (job.state != JobState::kRunning) continue;
+      const Claim claim{.stored = job, .worker = job.worker};
+      const bool went_on = !files_left(output_names(job.job.output)).empty();
+      if (went_on && job.attempt < kMostRestarts)
+        store.release(claim);
+      else
+        store.give_back(claim, "its process ended in the middle of it");
+    }
+    if (!page->has_more) return;
+  }
 }
 
 // "a.mp4" for the names ".a.part.mp4" and ".a.part-3.mp4" of hidden files; "" for others.
@@ -43,6 +65,7 @@ std::string name_of_part(const std::string& hidden) {
 }  // namespace
 
 void JobFiles::remove(const NewJob& job) const {
+  if (is_of_batch(job)) return;
   remove_leftovers(job);
   const OutputNames names = output_names(job.output);
   for (const std::string& path : {job.output, names.sidecar}) remove_file(path);
@@ -50,6 +73,7 @@ void JobFiles::remove(const NewJob& job) const {
 }
 
 void JobFiles::remove_leftovers(const NewJob& job) const {
+  if (is_of_batch(job)) return;
   const OutputNames names = output_names(job.output);
   for (const std::string& path : files_left(names)) remove_file(path);
   drop_leftovers(names, kept_latents(flags_));
@@ -91,34 +115,27 @@ std::string JobFiles::result_left(const NewJob& job, const Generator& generator)
   return "";
 }
 
-OnlyServer::OnlyServer(const std::string& store) {
+std::string JobFiles::drawn(JobTeam& team, const NewJob& job, ProgressListener& listener,
+                            const std::atomic<bool>& stop) const {
+  std::string left = result_left(job, team.runner().generator());
+  if (!left.empty()) return left;
+  return team.draw({.spec = job.resolved, .output = job.output}, listener, stop);
+}
+
+StoreUser::StoreUser(const std::string& store) {
   if (store.empty()) return;
   lock_ = open((store + ".server").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   alone_ = lock_ >= 0 && flock(lock_, LOCK_EX | LOCK_NB) == 0;
 }
 
-OnlyServer::~OnlyServer() {
+StoreUser::~StoreUser() {
   if (lock_ >= 0) close(lock_);
 }
 
-void recover_jobs(JobStore& store) {
-  constexpr size_t kPage = 100;
-  constexpr int kMostRestarts = 10;
-  std::string after;
-  for (;;) {
-    const auto page = store.list(kPage, after);
-    for (const StoredJob& job : page->jobs) {
-      after = job.job.id;
-      if (job.state != JobState::kRunning) continue;
-      const Claim claim{.stored = job, .worker = job.worker};
-      const bool went_on = !files_left(output_names(job.job.output)).empty();
-      if (went_on && job.attempt < kMostRestarts)
-        store.release(claim);
-      else
-        store.give_back(claim, "the server ended in the middle of it");
-    }
-    if (!page->has_more) return;
-  }
+void StoreUser::recover(JobStore& store) {
+  if (alone_) requeue_running(store);
+  // Another user may be alone for a moment now. No job runs then that it could take away.
+  if (lock_ >= 0) flock(lock_, LOCK_SH);
 }
 
 }  // namespace weft

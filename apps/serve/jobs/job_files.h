@@ -1,20 +1,27 @@
 #pragma once
-// The files of a server's jobs, all in the folder of its results.
+// The files of jobs that stand in a store, and who uses the store. Those of a server's jobs are all
+// in the folder of its results; those of a batch's jobs belong to the batch.
+#include <atomic>
 #include <string>
 
 #include "apps/command_line/flags.h"
+#include "apps/worker/job_team.h"
 #include "engine/generation/generator.h"
 #include "engine/service/job_store.h"
 
 namespace weft {
 
+// The owners of the jobs of batches begin with this. API keys are hashes, which never do.
+inline constexpr const char* kBatchOwner = "batch:";
+
 class JobFiles {
  public:
   JobFiles(const Flags& flags, std::string folder) : flags_(flags), folder_(std::move(folder)) {}
 
-  // Removes the result of a job, its sidecar, what an interrupted run left, and what was sent.
+  // Removes the result of a job, its sidecar, what an interrupted run left, and what was sent. The
+  // files of a batch's job stay.
   void remove(const NewJob& job) const;
-  // Removes what a job that will not go on has left of its run.
+  // Removes what a job that will not go on has left of its run, unless it is a batch's.
   void remove_leftovers(const NewJob& job) const;
   // Removes the hidden files of jobs that `store` does not know and that nothing can resume, as a
   // server that was killed leaves them.
@@ -22,28 +29,30 @@ class JobFiles {
   // The result of a job that an earlier attempt completed without telling it, as JSON; "" where
   // there is none, and then nothing stands in the way of a new one.
   std::string result_left(const NewJob& job, const Generator& generator) const;
+  // The result that an earlier attempt left, or that of JobTeam::draw(), with its errors.
+  std::string drawn(JobTeam& team, const NewJob& job, ProgressListener& listener,
+                    const std::atomic<bool>& stop) const;
 
  private:
   const Flags& flags_;
   const std::string folder_;
 };
 
-// While it exists, this is the only server of a store, unless another one was there before.
-class OnlyServer {
+// A process that uses a store, until this ends: a server, or a batch.
+class StoreUser {
  public:
-  explicit OnlyServer(const std::string& store);  // "": of jobs in memory, always the only one
-  ~OnlyServer();
-  OnlyServer(const OnlyServer&) = delete;
-  OnlyServer& operator=(const OnlyServer&) = delete;
-  bool alone() const { return alone_; }
+  explicit StoreUser(const std::string& store);  // "": of jobs in memory, which nobody else uses
+  ~StoreUser();
+  StoreUser(const StoreUser&) = delete;
+  StoreUser& operator=(const StoreUser&) = delete;
+  // To be called before this process takes a job. Where no other process used the store when this
+  // was made, the jobs that a killed one has held wait again; else their leases end by time. An
+  // attempt that left a checkpoint does not count as a failed one, a few times.
+  void recover(JobStore& store);
 
  private:
-  int lock_ = -1;
+  int lock_ = -1;  // exclusive until recover(), then shared
   bool alone_ = true;
 };
-
-// Lets the jobs wait again that a server which was killed has held; only the only server may do it.
-// An attempt that left a checkpoint does not count as a failed one, a few times.
-void recover_jobs(JobStore& store);
 
 }  // namespace weft

@@ -15,6 +15,16 @@ double seconds_between(int64_t begin_ms, int64_t end_ms) {
 
 }  // namespace
 
+void draw_held(HeldJob& held, const DrawJob& draw) {
+  std::string result;
+  try {
+    result = draw(held.job().job, held.listener(), held.stop());
+  } catch (...) {
+    return held.fail(current_error());
+  }
+  held.complete(result);
+}
+
 void ReplicaMetrics::waits(const std::string& replica) {
   metrics_.set("weft_jobs_running", 0, {{"replica", replica}});
 }
@@ -63,14 +73,7 @@ bool Replicas::draw_next(const std::string& name, const std::string& program, co
   const std::unique_ptr<HeldJob> held = service_.take(name, program);
   if (!held) return false;
   metrics_.begins(name, held->job());
-  std::string result;
-  try {
-    result = draw(held->job().job, held->listener(), held->stop());
-  } catch (...) {
-    held->fail(current_error());
-    return true;
-  }
-  held->complete(result);
+  draw_held(*held, draw);
   return true;
 }
 

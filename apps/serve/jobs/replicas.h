@@ -17,6 +17,9 @@ namespace weft {
 using DrawJob = std::function<std::string(const NewJob& job, ProgressListener& listener,
                                           const std::atomic<bool>& stop)>;
 
+// Draws a job that a team holds, and ends it with the result or the failure.
+void draw_held(HeldJob& held, const DrawJob& draw);
+
 // Counts what replicas do, in metrics with the label `replica`.
 class ReplicaMetrics {
  public:

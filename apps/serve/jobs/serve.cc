@@ -89,7 +89,7 @@ class Serving {
         planner_(runner().generator().model(), runner().generator().options()),
         program_(program_of(planner_)),
         files_(flags, folder_),
-        only_(store_of(flags, folder_)),
+        user_(store_of(flags, folder_)),
         service_(service_settings()) {
     state_.measure = [this] {
       const auto queued = service_.store().counts()[static_cast<size_t>(JobState::kQueued)];
@@ -98,7 +98,7 @@ class Serving {
   }
 
   int run() {
-    if (only_.alone()) recover_jobs(service_.store());
+    user_.recover(service_.store());
     files_.remove_orphans(service_.store());
     ServedWorkers workers(
         {.flags = flags_,
@@ -218,10 +218,8 @@ class Serving {
     for (const auto& team : teams_)
       draws.push_back([this, &team = *team](const NewJob& job, ProgressListener& listener,
                                             const std::atomic<bool>& stop) {
-        std::string left = files_.result_left(job, team.runner().generator());
-        if (!left.empty()) return left;
         try {
-          return team.draw({.spec = job.resolved, .output = job.output}, listener, stop);
+          return files_.drawn(team, job, listener, stop);
         } catch (...) {
           if (team.broken()) end_with(current_error());
           throw;
@@ -313,7 +311,7 @@ class Serving {
   const Generator planner_;  // of the server's thread
   const std::string program_;
   const JobFiles files_;
-  const OnlyServer only_;
+  StoreUser user_;
   ServerState state_;
   ReplicaMetrics job_metrics_{state_.metrics};
   std::atomic<bool> draining_{false};
