@@ -13,7 +13,8 @@ install(DIRECTORY models/pocket models/pocket_avatar DESTINATION ${weft_models} 
   PATTERN recipe EXCLUDE PATTERN samples.png EXCLUDE PATTERN __pycache__ EXCLUDE)
 install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/weft COMPONENT program)
 install(FILES apps/job.schema.json apps/output.schema.json DESTINATION ${weft_models} COMPONENT program)
-install(DIRECTORY apps/deploy DESTINATION ${weft_models} COMPONENT program)
+install(DIRECTORY apps/deploy DESTINATION ${weft_models} COMPONENT program PATTERN weft.service EXCLUDE)
+install(FILES apps/deploy/weft.service DESTINATION lib/systemd/system COMPONENT program)  # also where libraries lie elsewhere
 # Debian's name for it, in each package.
 install(FILES NOTICE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/weft RENAME copyright COMPONENT program)
 install(FILES NOTICE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/libweft-dev RENAME copyright COMPONENT development)

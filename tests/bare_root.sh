@@ -6,7 +6,7 @@
 #   --put FILE    copies FILE to /root first
 #   --out FOLDER  copies /root/weft/outputs to FOLDER afterwards
 # The root is made once and kept in ${XDG_CACHE_HOME:-~/.cache}/weft/bare-root.tar; every run unpacks it anew.
-# Compiled files are shared through ccache's folder; packages are not kept. Mounts belong to a namespace of the
+# Compiled files are shared through ccache's folder, also with builds elsewhere; packages are not kept. Mounts belong to a namespace of the
 # run's own, so that none can outlive it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -68,7 +68,7 @@ inside() {
     echo "bare_root: $command"
     SECONDS=0
     chroot "$root" /usr/bin/env -i HOME=/root LANG=C.UTF-8 PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-      ${CI:+CI="$CI"} bash -c 'cd /root/weft && bash -c "$1"' bash "$command" || return
+      ${CI:+CI="$CI"} CCACHE_BASEDIR=/root/weft CCACHE_NOHASHDIR=1 bash -c 'cd /root/weft && bash -c "$1"' bash "$command" || return
     echo "bare_root: took $SECONDS s"
   done
 }

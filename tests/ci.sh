@@ -7,7 +7,7 @@
 #   cuda [ARCHITECTURES]  compile the CUDA build (90a-real unless told; "all"), check what ptxas says, run its stubs and
 #                 what tests/gpu_pack.sh packs in a bare root; needs no GPU, but root
 #   cuda-changed  the same, unless it passed with these files before: a stamp lies beside the compiler cache
-#   release       the README's commands and the installed .deb, each in a bare Debian root (needs root)
+#   release       the README's commands, and the image of apps/deploy with the .deb, in bare Debian roots (needs root)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export GOMP_SPINCOUNT=2000  # idle OpenMP threads sleep soon: tests share the cores
@@ -110,14 +110,11 @@ fuzz() {
     xargs -P "$(nproc)" -L 1 bash -c 'fuzz_one "$1" "$2" "$0"' "${1:-60}"
 }
 
-release() {  # builds in one bare root, installs what it built in another
+release() {  # follows the README in one bare root, builds the image in another and runs it in a third
   local folder
   folder=$(mktemp -d)
-  tests/bare_root.sh --out "$folder" "bash apps/demo.sh" "bash tests/run.sh" \
-    "bash apps/setup.sh package" "cmake --build build --target deb" "cp build/*.deb outputs"
-  tests/bare_root.sh --put "$(echo "$folder"/weft_*.deb)" --out "$folder" \
-    "apt-get update -qq && apt-get install -y -qq --no-install-recommends /root/weft_*.deb >/dev/null" \
-    "mkdir outputs && cd outputs && weft generate --model pocket --prompt 'a big red ball, moving left' -o deb.mp4"
+  tests/bare_root.sh --out "$folder" "bash apps/demo.sh" "bash tests/run.sh"
+  tests/image.sh "$folder"
   ls -l "$folder"
 }
 

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Checks the manifests of apps/deploy against the parts of Kubernetes' API that they use, and runs their pods as processes.
+"""Checks the manifests of apps/deploy against the parts of Kubernetes' API that they use, and runs their pods as processes,
+likewise the unit of systemd and the command of the container's image.
 
 usage: deploy.py WEFT (from the root of the tree)
 """
 import json
 import os
 import pathlib
+import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,6 +16,10 @@ import tempfile
 
 import jsonschema
 import yaml
+
+sys.path.insert(0, "tests")
+import containerfile  # noqa: E402
+from served import Served, after, check_server  # noqa: E402
 
 WEFT = os.path.abspath(sys.argv[1])
 DEPLOY = pathlib.Path("apps/deploy")
@@ -24,23 +31,37 @@ def closed(required="", **properties):
     return {"type": "object", "properties": properties, "required": required.split(), "additionalProperties": False}
 
 
-TEXT, COUNT = {"type": "string"}, {"type": "integer", "minimum": 0}
+TEXT, COUNT, SWITCH = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "boolean"}
+PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
 TEXTS = {"type": "array", "items": TEXT}
 NAMED = closed("name", name={"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63})
 LABELS = {"type": "object", "additionalProperties": TEXT}
 AMOUNTS = closed(cpu=TEXT, memory=TEXT)
+PROBE = closed(
+    httpGet=closed("path port", path=TEXT, port=TEXT), exec=closed("command", command=TEXTS),
+    periodSeconds=COUNT, timeoutSeconds=COUNT, failureThreshold=COUNT)
 CONTAINER = closed(
     "name image", name=TEXT, image=TEXT, command=TEXTS, args=TEXTS,
     env={"type": "array", "items": closed("name value", name=TEXT, value=TEXT)},
+    ports={"type": "array", "items": closed("containerPort", name=TEXT, containerPort=PORT)},
+    startupProbe=PROBE, livenessProbe=PROBE, readinessProbe=PROBE,
     resources=closed(requests=AMOUNTS, limits=AMOUNTS),
-    volumeMounts={"type": "array", "items": closed("name mountPath", name=TEXT, mountPath=TEXT)})
+    securityContext=closed(allowPrivilegeEscalation=SWITCH, readOnlyRootFilesystem=SWITCH, capabilities=closed(drop=TEXTS)),
+    volumeMounts={"type": "array", "items": closed("name mountPath", name=TEXT, mountPath=TEXT, readOnly=SWITCH)})
+VOLUME = {**closed(
+    "name", name=TEXT, persistentVolumeClaim=closed("claimName", claimName=TEXT), secret=closed("secretName", secretName=TEXT),
+    emptyDir=closed(medium={"const": "Memory"}, sizeLimit=TEXT)), "minProperties": 2, "maxProperties": 2}
 
 
 def pod(restart):
     spec = closed(
         "containers", subdomain=TEXT, restartPolicy={"enum": restart}, containers={"type": "array", "items": CONTAINER},
-        volumes={"type": "array", "items": closed(
-            "name persistentVolumeClaim", name=TEXT, persistentVolumeClaim=closed("claimName", claimName=TEXT))})
+        volumes={"type": "array", "items": VOLUME}, terminationGracePeriodSeconds=COUNT,
+        automountServiceAccountToken=SWITCH, enableServiceLinks=SWITCH,
+        securityContext=closed(
+            runAsNonRoot=SWITCH, runAsUser=COUNT, runAsGroup=COUNT, fsGroup=COUNT,
+            fsGroupChangePolicy={"enum": ["OnRootMismatch", "Always"]},
+            seccompProfile=closed("type", type={"enum": ["RuntimeDefault", "Localhost", "Unconfined"]})))
     return closed("spec", metadata=closed(labels=LABELS), spec=spec)
 
 
@@ -49,8 +70,15 @@ def replicas():
 
 
 SCHEMAS = {
-    ("v1", "Service"): closed("selector", clusterIP={"const": "None"}, publishNotReadyAddresses={"type": "boolean"},
-                              selector=LABELS),
+    ("v1", "Service"): closed(
+        "selector", clusterIP={"const": "None"}, publishNotReadyAddresses=SWITCH, selector=LABELS,
+        ports={"type": "array", "items": closed("port", name=TEXT, port=PORT, targetPort=TEXT)}),
+    ("v1", "PersistentVolumeClaim"): closed(
+        "accessModes resources", accessModes={"type": "array", "items": {"enum": ["ReadWriteOnce", "ReadWriteOncePod"]}},
+        resources=closed("requests", requests=closed("storage", storage=TEXT)), storageClassName=TEXT),
+    ("apps/v1", "Deployment"): closed(
+        "selector template", replicas=COUNT, strategy=closed("type", type={"enum": ["Recreate", "RollingUpdate"]}),
+        selector=closed("matchLabels", matchLabels=LABELS), template=pod(["Always"])),
     ("batch/v1", "Job"): closed("template", completionMode={"const": "Indexed"}, completions=COUNT, parallelism=COUNT,
                                 backoffLimit=COUNT, template=pod(["Never", "OnFailure"])),
     ("kubeflow.org/v2beta1", "MPIJob"): closed(
@@ -152,11 +180,137 @@ def check_mpi_job(data):
     assert json.loads((data / "clips/ring.mp4.json").read_text())["engine"]["layout"] == "ulysses=2"
 
 
+def free_folder(path):
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+KEY = "key-of-this-test-" * 2
+
+
+def check_deployment(data):
+    found = documents("serve_deployment.yaml")
+    spec, pod_of = found["Deployment"]["spec"], found["Deployment"]["spec"]["template"]
+    container = container_of(pod_of)
+    # The store of the jobs is of one server.
+    assert spec["replicas"] == 1 and spec["strategy"]["type"] == "Recreate", spec
+    for selector in (spec["selector"]["matchLabels"], found["Service"]["spec"]["selector"]):
+        assert selector.items() <= pod_of["metadata"]["labels"].items(), selector
+    (port,) = container["ports"]
+    assert [one["targetPort"] for one in found["Service"]["spec"]["ports"]] == [port["name"]], found["Service"]
+    words = container["command"] + container["args"]
+    assert after(words, "--listen") == f"0.0.0.0:{port['containerPort']}", words
+    assert pod_of["spec"]["terminationGracePeriodSeconds"] > int(after(words, "--drain-seconds")), pod_of["spec"]
+
+    volumes = {volume["name"]: volume for volume in pod_of["spec"]["volumes"]}
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    store = mounts[after(words, "-o").rstrip("/")]
+    claim = volumes[store["name"]]["persistentVolumeClaim"]["claimName"]
+    assert claim == found["PersistentVolumeClaim"]["metadata"]["name"] and not store.get("readOnly"), store
+    assert "secret" in volumes[mounts[os.path.dirname(after(words, "--api-key-file"))]["name"]], volumes
+
+    folders = {path: data if path == "/data" else free_folder(data / mount["name"]) for path, mount in mounts.items()}
+    (folders["/run/secrets/weft"] / "api-key").write_text(KEY)
+    here = free_port()
+
+    def placed(word):
+        word = re.sub("|".join(f"{path}(?=/)" for path in folders), lambda path: str(folders[path[0]]), word)
+        return word.replace(f"127.0.0.1:{port['containerPort']}", f"127.0.0.1:{here}")
+
+    command = [WEFT, *(placed(word) for word in words[1:])]
+
+    def asks(probe):
+        if "exec" in probe:
+            return lambda server: subprocess.run([placed(word) for word in probe["exec"]["command"]],
+                                                 capture_output=True).returncode == 0
+        assert probe["httpGet"]["port"] == port["name"], probe
+        return lambda server: server.ask(probe["httpGet"]["path"], key=False)[0] == 200
+
+    assert container["startupProbe"]["httpGet"] == container["livenessProbe"]["httpGet"], container
+    check_server(lambda: Served(command, here, KEY), asks(container["livenessProbe"]), asks(container["readinessProbe"]))
+
+
+def settings_of(unit):
+    """The values of each setting of a unit, in their order."""
+    found = {}
+    for line in unit.splitlines():
+        if re.match(r"\w+=", line):
+            name, value = line.split("=", 1)
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def verify_unit(unit, folder):
+    """systemd's own check, where it is installed."""
+    if not shutil.which("systemd-analyze"):
+        return " without systemd-analyze"
+    path = folder / "weft.service"
+    path.write_text(unit.replace("ExecStart=weft ", f"ExecStart={WEFT} "))
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True)
+    faults = [line for line in done.stderr.splitlines() if "weft.service" in line]
+    assert done.returncode == 0 and not faults, done.stderr
+    return ""
+
+
+def check_unit(data):
+    unit = (DEPLOY / "weft.service").read_text()
+    settings = settings_of(unit)
+    note = verify_unit(unit, data)
+    environment = dict(pair.split("=", 1) for pair in settings["Environment"][0].split())
+    environment["MODEL"] = str(data / "model")
+    words = settings["ExecStart"][0].split()
+    (name, _), = [credential.split(":") for credential in settings["LoadCredential"]]
+    assert after(words, "--api-key-file") == f"%d/{name}", words
+    assert after(words, "-o") == f"%S/{settings['StateDirectory'][0]}/", words
+    assert int(settings["TimeoutStopSec"][0]) > int(after(words, "--drain-seconds")), settings
+
+    (free_folder(data / "credentials") / name).write_text(KEY)
+    places = {"%d": data / "credentials", "%S": data / "state"}
+
+    def command(**changed):
+        given = {**environment, **changed}
+        for word in words[1:]:
+            if re.fullmatch(r"\$\w+", word):
+                yield from given[word[1:]].split()
+            else:
+                word = re.sub(r"\$\{(\w+)\}", lambda variable: given[variable[1]], word)
+                yield re.sub("%[a-zA-Z]", lambda place: str(places[place[0]]), word)
+
+    here = free_port()
+    check_server(lambda: Served([WEFT, *command()], here, KEY), lambda server: server.ask("/health/live", key=False)[0] == 200,
+                 lambda server: server.ask("/health/ready")[0] == 200)
+    final = settings["RestartPreventExitStatus"][0].split()
+    for wrong in ({"LISTEN": "nowhere"}, {"MODEL": str(data)}, {"FLAGS": "--memory-limit 1M"}):
+        ended = subprocess.run([WEFT, *command(**wrong)], capture_output=True, text=True, timeout=120)
+        assert str(ended.returncode) in final, (wrong, ended.returncode, ended.stderr)
+    return note
+
+
+def check_image(data):
+    *_, stage = containerfile.stages((DEPLOY / "Containerfile").read_text())
+    folder = containerfile.last(stage, "VOLUME")
+    words = containerfile.start(stage)
+    assert after(words, "-o") == folder + "/" and containerfile.last(stage, "STOPSIGNAL") == "SIGTERM", words
+    assert containerfile.last(stage, "USER").split(":")[0] not in ("0", "root"), stage
+    port = after(words, "--listen").split(":")[1]
+    assert port == containerfile.last(stage, "EXPOSE"), words
+    (data / "key").write_text(KEY)
+    free_folder(data / "jobs")
+    changed = {"-o": f"{data / 'jobs'}/", "--api-key-file": str(data / "key"), "--model": str(data / "model")}
+    command = [changed.get(before, word) for before, word in zip(["", *words], words)]
+    here = free_port()
+    health = containerfile.health(stage).replace(f":{port}/", f":{here}/")
+    check_server(lambda: Served([WEFT, *command[1:], "--drain-seconds", "1"], here, KEY),
+                 lambda server: subprocess.run(health, shell=True, capture_output=True).returncode == 0,
+                 lambda server: server.ask("/health/ready")[0] == 200)
+
+
 def main():
     doctor = subprocess.run([WEFT, "doctor"], capture_output=True, text=True).stdout
     checks = {"batch_job.yaml": (check_batch_job, None), "ranks_job.yaml": (check_ranks_job, "ucx"),
-              "ranks_mpijob.yaml": (check_mpi_job, "mpi")}
-    assert set(checks) == {path.name for path in DEPLOY.glob("*.yaml")}
+              "ranks_mpijob.yaml": (check_mpi_job, "mpi"), "serve_deployment.yaml": (check_deployment, None),
+              "weft.service": (check_unit, None), "Containerfile": (check_image, None)}
+    assert set(checks) == {path.name for path in DEPLOY.iterdir() if path.suffix != ".sbatch"}
     for name, (check, needed) in checks.items():
         if needed and any(line.split()[1:2] == [needed] and "not built" in line for line in doctor.splitlines()):
             documents(name)
@@ -165,8 +319,8 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             data = pathlib.Path(folder)
             (data / "model").symlink_to(pathlib.Path("models/pocket").resolve())
-            check(data)
-        print(f"{name}: ok")
+            note = check(data)
+        print(f"{name}: ok{note or ''}")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ while read -r line; do
 done < <(sed -n '/^```cmake/,/^```/p' "$guide" | grep -v '^```')
 
 for file in share/doc/weft/{LICENSE,NOTICE} share/man/man1/weft.1 share/bash-completion/completions/weft \
-  share/zsh/vendor-completions/_weft share/fish/vendor_completions.d/weft.fish; do
+  share/zsh/vendor-completions/_weft share/fish/vendor_completions.d/weft.fish lib/systemd/system/weft.service \
+  share/weft/deploy/Containerfile; do
   [ -s "$prefix/$file" ] || fault "$file is not installed"
 done
 [ -z "$(find "$prefix" -name '*.py' -o -type d -empty)" ] || fault "a recipe or an empty folder is installed"
