@@ -285,6 +285,19 @@ void drop_parts(const std::string& path) {
   }
 }
 
+bool is_being_written(const std::string& path) {
+  const bool folder = path.ends_with('/');
+  const fs::path whole(folder ? path.substr(0, path.size() - 1) : path);
+  const std::string stem = (folder ? whole.filename() : whole.stem()).string(),
+                    extension = folder ? "" : whole.extension().string();
+  const std::string part = (whole.parent_path() / ("." + stem + ".part" + extension)).string();
+  const int fd = open(part.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return false;
+  const bool locked = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  close(fd);
+  return locked;
+}
+
 void remove_parts() noexcept {
   const std::lock_guard guard(parts().lock);
   for (const std::string& part : parts().names) remove_flat(part.c_str());

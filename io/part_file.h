@@ -60,6 +60,8 @@ class PartFile {
 // Removes the hidden files of an output that a killed job has left. Error(kOutput) where a job uses
 // them.
 void drop_parts(const std::string& path);
+// True while a job writes this output.
+bool is_being_written(const std::string& path);
 
 // Removes the hidden files of all PartFiles that exist, for a process that is about to end.
 void remove_parts() noexcept;

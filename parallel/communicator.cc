@@ -134,6 +134,12 @@ void Communicator::align_jobs(Stream& stream) {
   while (transport_->job() != last) transport_->begin_job();
 }
 
+void Communicator::begin_anew(Stream& stream) {
+  stream.sync();
+  align_jobs(stream);  // no rank goes on before all are here
+  transport_->close_all();
+}
+
 int64_t Communicator::held_bytes() const {
   return transport_->held_bytes() + shared_->staging.held_bytes();
 }

@@ -93,6 +93,9 @@ class Communicator {
   // Takes back this rank's messages that devices move and that nobody has waited for; waits for the
   // others. The other ranks of its messages call it, too (Transport::close_pairs).
   void close_messages(Stream& stream);
+  // Gives all ranks of the world the same job, and forgets what its groups have opened: they are
+  // about to be made anew. All ranks call it where nothing is under way.
+  void begin_anew(Stream& stream);
   // The same ranks for a second thread of this one (Transport::beside). Its counters are its own.
   Communicator beside() const;
 

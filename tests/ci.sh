@@ -36,7 +36,7 @@ build() {
 run_tests() {
   local failed=0
   ctest --test-dir build --output-on-failure -j2 -LE "clock${1:+|$1}" || failed=1
-  ctest --test-dir build --output-on-failure -j3 -L clock || failed=1
+  ctest --test-dir build --output-on-failure -j3 -L clock ${1:+-LE "$1"} || failed=1
   return $failed
 }
 

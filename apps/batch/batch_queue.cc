@@ -127,7 +127,7 @@ void BatchQueue::draw(std::span<const PlacedJob> jobs,
 void BatchQueue::draw_jobs() {
   const std::string name = "batch-" + std::to_string(getpid());
   const auto is_over = [this] { return left_ == 0 || has_failed_ || stop_requested(); };
-  const DrawJob draw = [this](const NewJob& job, ProgressListener& listener,
+  const DrawJob draw = [this](const StoredJob& job, ProgressListener& listener,
                               const std::atomic<bool>& stop) {
     return files_.drawn(team_, job, listener, stop);
   };

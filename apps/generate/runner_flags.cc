@@ -70,7 +70,6 @@ RunnerSettings runner_settings(const Flags& flags) {
                       .version = version_text(),
                       .without_prompts = flags.on("no-prompt-metadata")};
   settings.resume = resume_rule(flags);
-  settings.kept_flags = flags_to_keep(flags);
   settings.reporter = reporter_of(flags);
   settings.watch = [&flags](const Drawing& drawing, bool several) {
     auto watch = std::make_unique<ProgressPrinter>(progress_mode(flags), job_name(drawing.path));
@@ -87,7 +86,9 @@ RunnerSettings runner_settings(const Flags& flags) {
 
 JobRunner job_runner(const Flags& flags, std::shared_ptr<const OpenModel> model) {
   RunnerSettings settings = runner_settings(flags);  // refuses flags before the model is opened
-  return JobRunner(std::move(settings), model ? std::move(model) : open_model(flags));
+  if (!model) model = open_model(flags);
+  settings.kept_flags = flags_to_keep(flags);
+  return JobRunner(std::move(settings), std::move(model));
 }
 
 }  // namespace weft

@@ -59,7 +59,7 @@ ServedWorkers::ServedWorkers(const Settings& settings)
                    return held;
                  },
              .result_left =
-                 [this](const NewJob& job) {
+                 [this](const StoredJob& job) {
                    const std::lock_guard lock(left_mutex_);
                    return settings_.result_left(job);
                  },

@@ -25,7 +25,7 @@ class ServedWorkers {
     int replicas = 1;
     std::string folder{};  // of the results
     // As WorkerHost::Settings::result_left; called by one thread at a time.
-    std::function<std::string(const NewJob&)> result_left{};
+    std::function<std::string(const StoredJob&)> result_left{};
     Service& service;
     ReplicaMetrics& metrics;
     ServerState& state;

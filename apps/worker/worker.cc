@@ -170,7 +170,7 @@ void WorkerSession::introduce() {
     if (welcome_) welcome = *welcome_;
   }
   if (welcome.is_null()) return;
-  const std::string file = json_string(welcome, "file", "the server's message");
+  const std::string file = path_of_text(json_string(welcome, "file", "the server's message"));
   tell("hello", {{"protocol", kWorkerProtocol},
                  {"program", program_of(team_.runner().generator())},
                  {"name", settings_.name},

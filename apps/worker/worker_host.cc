@@ -8,8 +8,12 @@
 #include <thread>
 
 #include "apps/serve/http/access.h"
+#include "apps/serve/jobs/job_files.h"
 #include "apps/serve/server_text.h"
 #include "apps/worker/messages.h"
+#include "engine/runner/job_errors.h"
+#include "engine/service/job_failure.h"
+#include "engine/service/sqlite.h"
 #include "io/atomic_file.h"
 #include "io/text/utf8.h"
 
@@ -20,8 +24,9 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
 constexpr const char* kWorkerSays = "the worker's message";
-constexpr milliseconds kStopLook{50};         // between looks for a job that shall stop
-constexpr std::chrono::seconds kMeeting{60};  // for a worker to say who it is
+constexpr milliseconds kStopLook{50};           // between looks for a job that shall stop
+constexpr std::chrono::seconds kStorePause{1};  // where the store cannot be written
+constexpr std::chrono::seconds kMeeting{60};    // for a worker to say who it is
 constexpr uint16_t kNormal = 1000, kRefused = 4400;
 
 // A file of the folder, by whose text a worker shows that it sees the folder.
@@ -105,8 +110,8 @@ class WorkerHost::Link {
   void run() {
     try {
       if (meet()) serve();
-    } catch (const Error& error) {  // a message that no worker sends
-      refuse(error.what());
+    } catch (const std::exception& error) {  // a message that no worker sends, as a rule
+      refuse(without_folders(error.what()));
     }
     may_draw_ = false;
     if (is_ready_ && settings_.heard) settings_.heard(name_, WorkerEvent::kGone);
@@ -180,7 +185,13 @@ class WorkerHost::Link {
       return settings_.take(name_, program_, [this] { return closed(); });
     };
     while (!worker_ends_) {
-      const std::unique_ptr<HeldJob> held = take();
+      std::unique_ptr<HeldJob> held;
+      try {
+        held = take();
+      } catch (const DatabaseError&) {  // the service warns of it
+        std::this_thread::sleep_for(kStorePause);
+        continue;
+      }
       if (!held) break;
       draw(*held);
     }
@@ -191,8 +202,13 @@ class WorkerHost::Link {
   // Gives the job to the worker, and tells what comes back.
   void draw(HeldJob& held) {
     const std::string& id = held.job().job.id;
-    const std::string left = settings_.result_left ? settings_.result_left(held.job().job) : "";
-    if (!left.empty()) return held.complete(left);
+    try {
+      JobFiles::await_writer(held.job().job, held.stop());
+      const std::string left = settings_.result_left ? settings_.result_left(held.job()) : "";
+      if (!left.empty()) return held.complete(left);
+    } catch (...) {  // the fault of the job, not of the worker
+      return held.fail(current_error());
+    }
     socket_->send_text(job_message(held.job().job));
     for (bool told = false;;) {
       if (held.stop() && !std::exchange(told, true)) say("stop", {{"id", id}});
@@ -218,7 +234,9 @@ class WorkerHost::Link {
     } else if (json_string(told, "id", kWorkerSays) != held.job().job.id) {
       throw Error(ErrorKind::kModel, "the message is about another job");
     } else if (type == "done") {
-      held.complete(json_field(told, "result", kWorkerSays).dump());
+      nlohmann::json result = json_field(told, "result", kWorkerSays);
+      result["path"] = path_text(held.job().job.output);  // it names no other file of this machine
+      held.complete(result.dump());
       if (settings_.heard) settings_.heard(name_, WorkerEvent::kDrew);
       return false;
     } else if (type == "failed") {

@@ -24,7 +24,7 @@ class WorkerHost {
                                            const std::function<bool()>& give_up)>
         take{};
     // The result, as JSON, that an earlier attempt left without telling it; "" where there is none.
-    std::function<std::string(const NewJob&)> result_left{};              // may be absent
+    std::function<std::string(const StoredJob&)> result_left{};           // may be absent
     std::function<void(const std::string& worker, WorkerEvent)> heard{};  // on any thread
   };
   explicit WorkerHost(Settings settings);

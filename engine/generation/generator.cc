@@ -405,8 +405,8 @@ void Generator::check(const Request& request) { impl_->fitting_plan(facts(resolv
 
 void Generator::place(Communicator& world, const Layout& layout) {
   impl_->check_width(layout);
+  world.begin_anew(impl_->stream);
   impl_->parts.place(encoding_rank(RankPlacement::of(world, layout), impl_->options));
-  world.align_jobs(impl_->stream);
 }
 
 int64_t Generator::broadcast_from_root(int64_t value) {

@@ -25,7 +25,10 @@ void Components::place(const RankPlacement& placement) {
   done_with_pictures();
   if (placement_.has_bands() && !placement.has_bands()) vae_.reset();
   placement_ = placement;
+  const int resident = experts_resident();
   release_experts_loaded_otherwise();
+  // A plan counts what loading an expert takes where the VAE is not yet there.
+  if (experts_resident() < resident) vae_.reset();
 }
 
 void Components::release_experts_loaded_otherwise() {

@@ -391,6 +391,7 @@ void JobRunner::run_on_team(Work& work) {
 void JobRunner::on_rank(Communicator& world, const OnRank& run) {
   const auto recorded = settings_.recorder->record(world.rank());
   GeneratorOptions own = options_;
+  CHECK(settings_.machine.device(ranks().first) == options_.device, "the machine of the ranks");
   own.device = settings_.machine.device(world.rank());
   Generator mine(model_, own, RankPlacement::of(world, layout_));
   const auto next = [&world](int pass) {

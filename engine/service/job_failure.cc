@@ -57,9 +57,8 @@ JobFailure failure_of(const Error& error) {
     size_t end = std::string::npos;
     failure.hints = planner_hints(failure.message, end);
     if (end != std::string::npos) failure.message.resize(end + 1);
-  } else if (error.kind() != ErrorKind::kUsage) {
-    failure.message = without_folders(failure.message);
   }
+  failure.message = without_folders(failure.message);
   return failure;
 }
 

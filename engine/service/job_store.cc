@@ -100,7 +100,9 @@ JobStore::Submitted JobStore::submit(const NewJob& job) {
       return {same ? SubmitAnswer::kSame : SubmitAnswer::kConflict, same ? used.text(1) : ""};
     }
   }
-  if (run(database, "SELECT COUNT(*) FROM job WHERE state = 'queued'") >= impl_->limits_.queued)
+  // Jobs of a lower priority, as those of batches, take no client's place.
+  if (run(database, "SELECT COUNT(*) FROM job WHERE state = 'queued' AND priority >= ?",
+          job.priority) >= impl_->limits_.queued)
     return {SubmitAnswer::kFull, ""};
   if (!job.owner.empty() &&
       run(database, "SELECT COUNT(*) FROM job WHERE state = 'queued' AND owner = ?", job.owner) >=

@@ -138,7 +138,7 @@ Held::~Held() {
   if (left_) return;
   try {
     leave([&] { return owner_.store.give_back(running_->claim(), "its team ended"); });
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     owner_.left(*running_, false);  // its lease will end
   }
 }
@@ -300,7 +300,9 @@ std::unique_ptr<HeldJob> Service::Impl::try_take(const std::string& team,
   auto running = std::make_shared<RunningJob>(std::move(*claim));
   {
     const std::lock_guard lock(mutex_);
-    running_[running->claim().stored.job.id] = running;
+    auto& place = running_[running->claim().stored.job.id];
+    if (place) place->stop = true;  // another team still draws it, whose lease has ended
+    place = running;
     running->stop = stopping_;
   }
   changed();
@@ -345,7 +347,7 @@ template <class Body>
 void Service::Impl::attempt(Body&& body) {
   try {
     body();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     const std::string line = error.what();
     {
       const std::lock_guard lock(mutex_);
@@ -406,9 +408,9 @@ void Service::Impl::tidy() {
   std::vector<StoredJob> ended;
   const std::vector<StoredJob> forgotten = store_.tidy(&ended);
   for (const StoredJob& job : ended)
-    if (settings_.ended) settings_.ended(job);
+    if (settings_.ended) attempt([&] { settings_.ended(job); });
   for (const StoredJob& job : forgotten)
-    if (settings_.forgotten) settings_.forgotten(job);
+    if (settings_.forgotten) attempt([&] { settings_.forgotten(job); });
 }
 
 void Service::Impl::tell(const std::stop_token& stop) {

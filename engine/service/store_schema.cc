@@ -122,7 +122,7 @@ std::string network_file_system(const std::string& folder) {
                 {0x517b, "SMB"},      {0x00c36400, "Ceph"},   {0x0bd00bd0, "Lustre"},
                 {0x47504653, "GPFS"}, {0x19830326, "BeeGFS"}, {0x5346414f, "AFS"},
                 {0x01161970, "GFS2"}, {0x7461636f, "OCFS2"},  {0x73757245, "Coda"},
-                {0x65735546, "FUSE"}};
+                {0x65735546, "FUSE"}, {0x01021997, "9P"}};
   struct statfs found {};
   if (statfs(folder.c_str(), &found) != 0) return "";  // opening it will say why
   for (const auto& kind : kKinds)

@@ -264,6 +264,8 @@ LocalTransfer::~LocalTransfer() {
     std::unique_lock guard(desk.lock);
     desk.bell.wait(guard, [&] { return state != State::kWriting; });  // a sender's memcpy
     desk.posted.remove(this);
+    // A copy that the sender has begun may be under way.
+    if (read && stream) without_throwing([&] { read->read.wait_on(*stream); });
     if (!mail) return;
     World::end(*mail);
     guard.unlock();
@@ -464,12 +466,9 @@ class LocalTransport final : public Transport {
   // Writes the message that a receive of this rank has taken.
   void write(std::unique_lock<std::mutex>& guard, LocalTransfer& transfer) {
     const std::shared_ptr<Mail> mail = transfer.mail;
-    transfer.state = LocalTransfer::State::kWriting;
+    if (mail->over) throw Error(ErrorKind::kComm, "the sender has taken its message back");
     // The sender's memory may be read only under the lock; copies need none.
-    if (!mail->copy.empty()) guard.unlock();
-    deliver(*mail, transfer);
-    if (!guard.owns_lock()) guard.lock();
-    finish_delivered(mail, transfer);
+    deliver_taken(guard, desk_, transfer, mail->copy.empty() ? Held::kLocked : Held::kOpen);
     guard.unlock();
     world_->ring(mail->from);
   }
@@ -479,14 +478,28 @@ class LocalTransport final : public Transport {
     Desk& desk = world_->desks[peer];
     std::unique_lock guard(desk.lock);
     LocalTransfer* const to = sent.taker;
-    if (!to || to->state != LocalTransfer::State::kTaken) return;
-    const std::shared_ptr<Mail> mail = to->mail;
-    to->state = LocalTransfer::State::kWriting;
-    guard.unlock();
-    deliver(*mail, *to);
-    guard.lock();
-    finish_delivered(mail, *to);
+    if (to && to->state == LocalTransfer::State::kTaken)
+      deliver_taken(guard, desk, *to, Held::kOpen);
     desk.bell.notify_all();
+  }
+
+  // The caller holds the lock of the receive's desk, and holds it again in the end.
+  enum class Held : uint8_t { kLocked, kOpen };
+  void deliver_taken(std::unique_lock<std::mutex>& guard, Desk& desk, LocalTransfer& to,
+                     Held during) {
+    const std::shared_ptr<Mail> mail = to.mail;
+    to.state = LocalTransfer::State::kWriting;
+    if (during == Held::kOpen) guard.unlock();
+    try {
+      deliver(*mail, to);
+    } catch (...) {
+      if (!guard.owns_lock()) guard.lock();
+      to.state = LocalTransfer::State::kTaken;
+      desk.bell.notify_all();
+      throw;
+    }
+    if (!guard.owns_lock()) guard.lock();
+    finish_delivered(mail, to);
   }
 
   static void finish_delivered(const std::shared_ptr<Mail>& mail, LocalTransfer& transfer) {
@@ -508,8 +521,9 @@ class LocalTransport final : public Transport {
   }
 
   Stream& side_stream(Device device) {
-    if (!side_ || side_->device() != device) side_ = stream_on(device, 1);
-    return *side_;
+    const auto found = sides_.find(device.index);
+    return found != sides_.end() ? found->second
+                                 : sides_.emplace(device.index, stream_on(device, 1)).first->second;
   }
 
   template <class Done>
@@ -539,7 +553,7 @@ class LocalTransport final : public Transport {
   Desk& desk_;
   int rank_;
   const Thread thread_;
-  std::optional<Stream> side_;  // copies to this rank's device
+  std::map<int, Stream> sides_;  // by device: copies to it
 };
 
 }  // namespace

@@ -87,10 +87,10 @@ class NcclTransport final : public TransportDecorator {
       if (!pairs_.contains(pair)) open(pairs_, pair, pair, kMessageBlocks);
   }
 
-  void close_pairs() override {
-    const std::lock_guard guard(lock_);
-    for (const auto& [key, line] : pairs_) abort(*line);
-    pairs_.clear();
+  void close_pairs() override { close(pairs_); }
+  void close_all() override {
+    close(groups_);
+    close(pairs_);
   }
 
   std::unique_ptr<Transfer> enqueue(Stream& stream, PostOrder order, int id,
@@ -280,6 +280,12 @@ class NcclTransport final : public TransportDecorator {
     return {};
   }
 
+  template <class Lines>
+  void close(Lines& lines) {
+    const std::lock_guard guard(lock_);
+    for (const auto& [key, line] : lines) abort(*line);
+    lines.clear();
+  }
   static void abort(DeviceLine& line) {
     if (ncclComm_t comm = std::exchange(line.comm, nullptr)) ncclCommAbort(comm);
   }

@@ -82,6 +82,8 @@ struct Transport : std::enable_shared_from_this<Transport> {
   // Closes all pairs, and takes back their messages that have not paired. Both ranks of every pair
   // call it, when the messages that they wait for have come.
   virtual void close_pairs() {}
+  // Forgets all groups and pairs. Every rank calls it, where none uses them any more.
+  virtual void close_all() {}
   // Enqueues the messages of one post, in the order that an open group or pair of ranks has. The
   // host never waits for them: they wait for the work that the stream was given before, and work
   // given after the wait for the transfer sees what arrived. Null where this order of theirs is not

@@ -33,7 +33,7 @@ Usage usage() {
 }
 
 // One in twenty fails; others are done at once.
-std::string draw_tiny(const NewJob& job, ProgressListener& listener,
+std::string draw_tiny(const StoredJob& job, ProgressListener& listener,
                       const std::atomic<bool>& stop) {
   for (int step = 0; step < 4; ++step) {
     Progress progress;
@@ -43,7 +43,7 @@ std::string draw_tiny(const NewJob& job, ProgressListener& listener,
     listener.progress(progress);
     if (stop) throw Error(ErrorKind::kStopped, "stopped");
   }
-  if (std::stoi(job.id) % 20 == 7) throw Error(ErrorKind::kNonFinite, "not finite");
+  if (std::stoi(job.job.id) % 20 == 7) throw Error(ErrorKind::kNonFinite, "not finite");
   return R"({"path": "x", "content_type": "video/mp4", "sha256": "s", "framehash": "f", "bytes": 1,
              "frames": 1})";
 }

@@ -55,8 +55,8 @@ class JobServer : public testing::Test {
   void work(int replicas = 1) {
     std::vector<DrawJob> draws(
         static_cast<size_t>(replicas),
-        [this](const NewJob& job, ProgressListener& listener, const std::atomic<bool>& stop) {
-          return draw(job.id, listener, stop);
+        [this](const StoredJob& job, ProgressListener& listener, const std::atomic<bool>& stop) {
+          return draw(job.job.id, listener, stop);
         });
     replicas_.emplace(service_, job_metrics_, "p", std::move(draws));
   }

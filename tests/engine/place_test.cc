@@ -43,11 +43,15 @@ Parts parts_of(const OpenModel& model, const Layout& layout, int rank) {
   return out;
 }
 
-// The parts that a rank which holds `had` loads to hold `has`.
+// The parts that a rank which holds `had` loads to hold `has`. The VAE comes after transformers.
 Names missing(const Parts& had, const Parts& has) {
   Names out;
-  for (const auto& part : has)
-    if (!std::ranges::count(had, part)) out.push_back(part.first);
+  bool again = false;  // a transformer is loaded
+  for (const auto& part : has) {
+    const bool is_new = !std::ranges::count(had, part);
+    again |= is_new && part.first.starts_with("transformer");
+    if (is_new || (again && part.first == "vae")) out.push_back(part.first);
+  }
   return out;
 }
 
@@ -153,7 +157,7 @@ TEST(Place, LayoutsThatShareWeightsLoadNone) {
     EXPECT_EQ(loaded_under(job.layouts[0]), (Names{"text_encoder", "transformer", "vae"}));
     EXPECT_EQ(loaded_under(job.layouts[1]), Names());
     EXPECT_EQ(loaded_under(job.layouts[0]), Names());
-    EXPECT_EQ(loaded_under(job.layouts[2]), Names{"transformer"});
+    EXPECT_EQ(loaded_under(job.layouts[2]), (Names{"transformer", "vae"}));
   });
 }
 

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "apps/serve/jobs/sent_files.h"
 #include "apps/serve/server_text.h"
 #include "engine/job/job_spec.h"
 #include "io/text/utf8.h"
@@ -31,6 +32,7 @@ nlohmann::json shown_request(const std::string& text) {
   for (const char* field : {"image", "last_image", "audio"})
     if (const auto path = request.find(field); path != request.end() && path->is_string())
       *path = std::filesystem::path(path->get<std::string>()).filename().string();
+  for (const std::string& field : files_of_model()) request.erase(field);
   return request;
 }
 

@@ -4,9 +4,13 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <thread>
 
 #include "apps/generate/resume.h"
 #include "apps/serve/jobs/sent_files.h"
@@ -40,6 +44,10 @@ void requeue_running(JobStore& store) {
   std::string after;
   for (;;) {
     const auto page = store.list(kPage, after);
+    if (!page) {  // that job has been forgotten meanwhile
+      after.clear();
+      continue;
+    }
     for (const StoredJob& job : page->jobs) {
       after = job.job.id;
       if (job.state != JobState::kRunning) continue;
@@ -76,10 +84,10 @@ void JobFiles::remove_leftovers(const NewJob& job) const {
   if (is_of_batch(job)) return;
   const OutputNames names = output_names(job.output);
   for (const std::string& path : files_left(names)) remove_file(path);
-  drop_leftovers(names, kept_latents(flags_));
   try {
+    drop_leftovers(names, kept_latents(flags_));
     drop_parts(job.output);
-  } catch (const Error&) {  // another process draws it: what it writes is its own
+  } catch (const std::exception&) {  // another process draws it: what it writes is its own
   }
 }
 
@@ -94,12 +102,21 @@ void JobFiles::remove_orphans(const JobStore& store) const {
   for (const std::string& path : orphans) {
     try {
       drop_parts(path);
-    } catch (const Error&) {  // another process draws it
+    } catch (const std::exception&) {  // another process draws it
     }
   }
 }
 
-std::string JobFiles::result_left(const NewJob& job, const Generator& generator) const {
+void JobFiles::await_writer(const NewJob& job, const std::atomic<bool>& stop) {
+  constexpr std::chrono::milliseconds kLookAgain{200};
+  while (is_being_written(job.output)) {
+    if (stop) throw Error(ErrorKind::kStopped, "stopped while an earlier attempt still writes");
+    std::this_thread::sleep_for(kLookAgain);
+  }
+}
+
+std::string JobFiles::result_left(const StoredJob& stored, const Generator& generator) const {
+  const NewJob& job = stored.job;
   const OutputNames names = output_names(job.output);
   if (!fs::exists(job.output)) return "";
   Drawing drawing{.spec = stored_spec(job), .path = job.output};
@@ -110,22 +127,28 @@ std::string JobFiles::result_left(const NewJob& job, const Generator& generator)
     const auto frames = static_cast<int64_t>(sidecar.number("frames"));
     return result_text(job.output, sidecar.text("framehash"), frames);
   }
-  if (!files_left(names).empty()) return "";  // it can be resumed
+  // One that can be resumed goes on, and what stood there before the job belongs to somebody else.
+  if (!files_left(names).empty() || stored.attempt == 1) return "";
   for (const std::string& path : {job.output, names.sidecar}) remove_file(path);
   return "";
 }
 
-std::string JobFiles::drawn(JobTeam& team, const NewJob& job, ProgressListener& listener,
+std::string JobFiles::drawn(JobTeam& team, const StoredJob& stored, ProgressListener& listener,
                             const std::atomic<bool>& stop) const {
-  std::string left = result_left(job, team.runner().generator());
+  const NewJob& job = stored.job;
+  await_writer(job, stop);
+  std::string left = result_left(stored, team.runner().generator());
   if (!left.empty()) return left;
   return team.draw({.spec = job.resolved, .output = job.output}, listener, stop);
 }
 
 StoreUser::StoreUser(const std::string& store) {
   if (store.empty()) return;
-  lock_ = open((store + ".server").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  alone_ = lock_ >= 0 && flock(lock_, LOCK_EX | LOCK_NB) == 0;
+  lock_ = open((store + ".server").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (lock_ < 0)
+    throw Error(ErrorKind::kOutput, "the lock of the store, '" + store +
+                                        ".server', cannot be opened: " + std::strerror(errno));
+  alone_ = flock(lock_, LOCK_EX | LOCK_NB) == 0;
 }
 
 StoreUser::~StoreUser() {

@@ -26,11 +26,14 @@ class JobFiles {
   // Removes the hidden files of jobs that `store` does not know and that nothing can resume, as a
   // server that was killed leaves them.
   void remove_orphans(const JobStore& store) const;
+  // Returns when no earlier attempt writes the job's output any more, as one does whose lease has
+  // ended in the middle of a long step. Error(kStopped).
+  static void await_writer(const NewJob& job, const std::atomic<bool>& stop);
   // The result of a job that an earlier attempt completed without telling it, as JSON; "" where
-  // there is none, and then nothing stands in the way of a new one.
-  std::string result_left(const NewJob& job, const Generator& generator) const;
+  // there is none. Half a result of an earlier attempt is removed.
+  std::string result_left(const StoredJob& stored, const Generator& generator) const;
   // The result that an earlier attempt left, or that of JobTeam::draw(), with its errors.
-  std::string drawn(JobTeam& team, const NewJob& job, ProgressListener& listener,
+  std::string drawn(JobTeam& team, const StoredJob& stored, ProgressListener& listener,
                     const std::atomic<bool>& stop) const;
 
  private:

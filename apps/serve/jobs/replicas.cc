@@ -18,7 +18,7 @@ double seconds_between(int64_t begin_ms, int64_t end_ms) {
 void draw_held(HeldJob& held, const DrawJob& draw) {
   std::string result;
   try {
-    result = draw(held.job().job, held.listener(), held.stop());
+    result = draw(held.job(), held.listener(), held.stop());
   } catch (...) {
     return held.fail(current_error());
   }
@@ -61,7 +61,7 @@ void Replicas::work(const std::string& name, const std::string& program, const D
   for (bool goes_on = true; goes_on;) {
     try {
       goes_on = draw_next(name, program, draw);
-    } catch (const Error&) {  // the service warns of it
+    } catch (const std::exception&) {  // the service warns of it
       std::this_thread::sleep_for(kPause);
     }
     metrics_.waits(name);

@@ -14,7 +14,7 @@ namespace weft {
 
 // Draws a job on the calling thread and returns its result as JSON (JobTeam::draw()). It throws
 // Error, of the kind kStopped where it ended because `stop` became true.
-using DrawJob = std::function<std::string(const NewJob& job, ProgressListener& listener,
+using DrawJob = std::function<std::string(const StoredJob& job, ProgressListener& listener,
                                           const std::atomic<bool>& stop)>;
 
 // Draws a job that a team holds, and ends it with the result or the failure.

@@ -13,6 +13,7 @@
 
 #include "apps/serve/server_text.h"
 #include "io/atomic_file.h"
+#include "models/files/part_files.h"
 
 namespace weft {
 namespace {
@@ -135,7 +136,13 @@ std::string silent_wav() {
 void remove_sent_files(const JobSpec& job) {
   JobSpec copy = job;
   for (const Sent& sent : sent_in(copy))
-    if (!sent.path->empty()) std::filesystem::remove(*sent.path);
+    if (std::error_code ignored; !sent.path->empty()) std::filesystem::remove(*sent.path, ignored);
+}
+
+std::vector<std::string> files_of_model() {
+  std::vector<std::string> fields{"lora"};
+  for (const auto& [name, part] : kParts) fields.emplace_back(name);
+  return fields;
 }
 
 JobSpec without_folders(JobSpec job) {

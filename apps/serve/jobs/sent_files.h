@@ -1,6 +1,7 @@
 #pragma once
 // Pictures and sounds that clients send inside a job. A client names no file of this machine.
 #include <string>
+#include <vector>
 
 #include "engine/job/job_spec.h"
 
@@ -17,5 +18,8 @@ std::string silent_wav();
 
 // The job with the names of these files in place of their paths.
 JobSpec without_folders(JobSpec job);
+
+// The fields of a job that name files of its model, which no client sees.
+std::vector<std::string> files_of_model();
 
 }  // namespace weft

@@ -87,6 +87,7 @@ class Serving {
         replicas_(replicas),
         teams_(teams),
         planner_(runner().generator().model(), runner().generator().options()),
+        planner_of_links_(runner().generator().model(), runner().generator().options()),
         program_(program_of(planner_)),
         files_(flags, folder_),
         user_(store_of(flags, folder_)),
@@ -106,7 +107,7 @@ class Serving {
          .replicas = replicas_.replicas,
          .folder = folder_,
          .result_left =
-             [this](const NewJob& job) { return files_.result_left(job, runner().generator()); },
+             [this](const StoredJob& job) { return files_.result_left(job, planner_of_links_); },
          .service = service_,
          .metrics = job_metrics_,
          .state = state_});
@@ -190,6 +191,7 @@ class Serving {
     job.request = planner_.resolve(with_any_inputs(open, planner_.model()->directory));
     Json defaults = to_json(job);
     for (const char* field : {"prompt", "image", "last_image", "audio"}) defaults.erase(field);
+    for (const std::string& field : files_of_model()) defaults.erase(field);
     const std::string layout = runner().ranks().alone() ? "one rank" : layout_text(replicas_.flags);
     return Json{{"model", planner_.model_name()},
                 {"device", device_description(planner_.options().device)},
@@ -216,7 +218,7 @@ class Serving {
   std::vector<DrawJob> draws() {
     std::vector<DrawJob> draws;
     for (const auto& team : teams_)
-      draws.push_back([this, &team = *team](const NewJob& job, ProgressListener& listener,
+      draws.push_back([this, &team = *team](const StoredJob& job, ProgressListener& listener,
                                             const std::atomic<bool>& stop) {
         try {
           return files_.drawn(team, job, listener, stop);
@@ -308,7 +310,8 @@ class Serving {
   const JobLimits limits_;
   const ReplicaFlags& replicas_;
   const Teams& teams_;
-  const Generator planner_;  // of the server's thread
+  const Generator planner_;           // of the server's thread
+  const Generator planner_of_links_;  // of the threads of workers, one at a time
   const std::string program_;
   const JobFiles files_;
   StoreUser user_;

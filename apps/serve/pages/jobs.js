@@ -103,6 +103,7 @@ async function make_form() {
     }
   }
   replicas = model.replicas;
+  show_queue();
   $("about").textContent = `${model.model}, on ${model.device}, layout ${model.layout}`;
 }
 
@@ -341,6 +342,11 @@ async function load_jobs() {
   return more;
 }
 
+function show_queue() {
+  set_text($("queue"), `${counts.queued} ${counts.queued === 1 ? "waits" : "wait"}, ${counts.running} ` +
+    `${counts.running === 1 ? "runs" : "run"}; ${replicas} ${replicas === 1 ? "replica draws" : "replicas draw"}.`);
+}
+
 async function look() {
   clearTimeout(timer);
   try {
@@ -353,8 +359,7 @@ async function look() {
     show_history(more);
     if (shown !== (following?.id ?? null)) follow(shown);
     const busy = counts.queued + counts.running;
-    set_text($("queue"), `${counts.queued} ${counts.queued === 1 ? "waits" : "wait"}, ${counts.running} ` +
-      `${counts.running === 1 ? "runs" : "run"}; ${replicas} ${replicas === 1 ? "replica draws" : "replicas draw"}.`);
+    show_queue();
     const ready = await fetch("/health/ready");
     const why = ready.ok ? "" : (await ready.json()).error.message;
     set_status(ready.ok ? "playing" : "reconnecting",
