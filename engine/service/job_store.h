@@ -18,7 +18,7 @@ const char* to_string(JobState state);
 inline bool is_over(JobState state) { return state > JobState::kRunning; }
 
 struct StoreLimits {
-  int queued = 256;
+  int queued = 256;           // of no lower priority than a new one
   int queued_per_owner = 32;  // of an owner with a name
   int attempts = 3;           // a job whose lease ended so often failed: "poisoned"
   double lease_seconds = 30;

@@ -391,6 +391,10 @@ TEST_F(ServeCommand, RefusesWhatCannotServe) {
   EXPECT_EQ(small.code, 4) << small.err;  // the warm-up does not fit
   std::ofstream(path("file")) << "no folder";
   EXPECT_EQ(run("serve --model " + kPocket + " --listen 127.0.0.1:0 -o " + path("file/x")).code, 7);
+  const Outcome stream =
+      run("serve --model models/pocket_avatar --listen 127.0.0.1:0 -o " + path("streams"));
+  EXPECT_EQ(stream.code, 2);
+  EXPECT_NE(stream.err.find("legal: weft stream --listen"), std::string::npos) << stream.err;
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "apps/serve/listen_flags.h"
 #include "apps/serve/page_routes.h"
 #include "apps/serve/server_routes.h"
+#include "apps/stream/plan_stream.h"
 #include "apps/worker/job_team.h"
 #include "apps/worker/served_workers.h"
 #include "engine/job/speech_chunks.h"
@@ -329,6 +330,10 @@ int run_serve(const Flags& flags) {
   check_launched(flags, replicas);
   const auto teams = make_teams(replicas);
   JobTeam& first = *teams.front();
+  if (draws_streams_alone(first.runner().generator().model()->directory))
+    throw AgreedError(ErrorKind::kUsage,
+                      "this model draws streams, which no job is; legal: weft stream --listen " +
+                          flags.text("listen") + ", a server of its own beside that of the jobs");
   if (!first.leads()) {
     first.follow();
     return 0;

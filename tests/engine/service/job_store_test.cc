@@ -293,6 +293,10 @@ TEST_F(JobStoreTest, QueuesHaveLimits) {
   open({.queued = 3, .queued_per_owner = 1});
   EXPECT_EQ(answer("a", ""), SubmitAnswer::kNew);
   EXPECT_EQ(answer("b", ""), SubmitAnswer::kNew) << "anyone has no limit of their own";
+  NewJob batch = job_named("c");
+  batch.priority = -1;
+  EXPECT_EQ(store_->submit(batch).answer, SubmitAnswer::kNew);
+  EXPECT_EQ(answer("d", ""), SubmitAnswer::kNew) << "one of a lower priority does not count";
 }
 
 TEST_F(JobStoreTest, KeepsTheLastEvents) {

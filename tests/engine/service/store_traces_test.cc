@@ -25,7 +25,10 @@ constexpr int64_t kLease = 30'000;
 class Model {
  public:
   SubmitAnswer submit(const std::string& id, int priority, int64_t deadline) {
-    if (count(JobState::kQueued) >= kQueued) return SubmitAnswer::kFull;
+    const auto before = std::ranges::count_if(jobs, [&](const auto& entry) {
+      return entry.second.state == JobState::kQueued && entry.second.priority >= priority;
+    });
+    if (before >= kQueued) return SubmitAnswer::kFull;
     if (count(JobState::kQueued) >= kOwnerQueued) return SubmitAnswer::kOwnerFull;
     const int order = static_cast<int>(jobs.size());
     jobs[id] = {.order = order, .priority = priority, .deadline = deadline};
