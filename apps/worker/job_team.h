@@ -1,6 +1,6 @@
 #pragma once
 // JobTeam: draws jobs one after the other on the ranks of a command line, which keep their weights.
-// Where the ranks are processes, the first one is given the jobs and the others follow it.
+// The first of ranks that are processes is given the jobs, and the others follow it.
 #include <atomic>
 #include <memory>
 #include <optional>

@@ -24,7 +24,7 @@ class ServedWorkers {
     const Flags& team;   // of one replica
     int replicas = 1;
     std::string folder{};  // of the results
-    // As WorkerHost::Settings::result_left; called by one thread at a time.
+    // It is asked what WorkerHost::Settings::result_left is, by one thread at a time.
     std::function<std::string(const StoredJob&)> result_left{};
     Service& service;
     ReplicaMetrics& metrics;

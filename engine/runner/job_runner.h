@@ -54,7 +54,7 @@ class JobRunner {
 
   // Finds a layout under which all of these drawings can be made: the one that the settings ask
   // for, else the one that an interrupted run of the first chose, else the fastest by simulation.
-  // What was simulated and planned for jobs of the same facts (forecast_facts) is not computed
+  // A simulation or a plan for jobs of the same facts (forecast_facts) is not computed
   // again. Error(kUsage).
   void arrange(const std::vector<Drawing>& drawings);
 

@@ -286,7 +286,7 @@ std::vector<std::shared_ptr<RunningJob>> Service::Impl::all_running() const {
   return all;
 }
 
-// Where the claim was lost, another team of this process may hold the job by now.
+// Another team of this process may hold the job by now, if the claim was lost.
 void Service::Impl::forget_running(const RunningJob& job) {
   const std::lock_guard lock(mutex_);
   const auto found = running_.find(job.claim().stored.job.id);

@@ -4,6 +4,7 @@
 
 #include "kernels/meter.h"
 #include "kernels/transfer.h"
+#include "models/flux/kind_range.h"
 #include "models/flux/names.h"
 
 namespace weft {
@@ -57,20 +58,6 @@ FluxSingleBlock load_single_block(Stream& stream, const CheckpointPart& tensors,
                               load.dtype, load.weights),
           .proj_mlp = tensors.linear(stream, block + "proj_mlp", load.dtype, load.weights),
           .proj_out = load_proj_out(stream, tensors, load, block + "proj_out")};
-}
-
-// The blocks of each kind among those that are loaded, and how many of them are resident.
-struct KindRange {
-  Range blocks;
-  int resident;
-};
-
-KindRange kind_range(const Range& kind, const TransformerLoad& load) {
-  const Range own = intersection(kind, {load.blocks.begin, load.blocks.end});
-  const int64_t all = load.blocks.end - load.blocks.begin;
-  if (load.resident == 0 || load.resident >= all || own.size() == 0) return {own, 0};
-  const int64_t share = load.resident * own.size() / all;
-  return {own, static_cast<int>(std::max<int64_t>(share, kWindowSlots))};
 }
 
 }  // namespace

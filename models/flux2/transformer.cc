@@ -6,6 +6,7 @@
 
 #include "kernels/meter.h"
 #include "kernels/transfer.h"
+#include "models/flux/kind_range.h"
 #include "models/flux2/names.h"
 
 namespace weft {
@@ -73,20 +74,6 @@ Flux2SingleBlock load_single_block(Stream& stream, const CheckpointPart& tensors
                               load.dtype, load.weights),
           .to_out = tensors.row_linear(stream, attention + "to_out", load.dtype, load.weights),
           .ff = load_feed_forward(stream, tensors, load, block + "ff")};
-}
-
-// The blocks of each kind among those that are loaded, and how many of them are resident.
-struct KindRange {
-  Range blocks;
-  int resident;
-};
-
-KindRange kind_range(const Range& kind, const TransformerLoad& load) {
-  const Range own = intersection(kind, {load.blocks.begin, load.blocks.end});
-  const int64_t all = load.blocks.end - load.blocks.begin;
-  if (load.resident == 0 || load.resident >= all || own.size() == 0) return {own, 0};
-  const int64_t share = load.resident * own.size() / all;
-  return {own, static_cast<int>(std::max<int64_t>(share, kWindowSlots))};
 }
 
 // A norm with the shift and the scale that begin at row `first` of a modulation.

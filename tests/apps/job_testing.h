@@ -1,5 +1,5 @@
 #pragma once
-// A service whose jobs are done, fail or stop when the test says so, behind a server.
+// A service whose jobs are done, fail or stop when the test says so, with a server before it.
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
