@@ -12,8 +12,9 @@ constexpr const char* kStateNames[] = {"queued", "running",   "completed",
 }  // namespace
 
 const std::string kSelectJob =
-    "SELECT id, program, owner, request, resolved, path, idempotency_key, request_hash, priority, "
-    "state, attempt, worker, cancel_requested, progress, result, error, warnings, created, "
+    "SELECT id, program, owner, request, resolved, client, path, idempotency_key, request_hash, "
+    "priority, state, attempt, worker, cancel_requested, progress, result, error, warnings, "
+    "created, "
     "started, finished, expires, "
     "CASE state WHEN 'queued' THEN (SELECT COUNT(*) FROM job AS other WHERE "
     "other.state = 'queued' AND other.program = job.program AND "
@@ -30,7 +31,7 @@ StoredJob job_of(const Query& query) {
   StoredJob stored;
   NewJob& job = stored.job;
   for (std::string* field : {&job.id, &job.program, &job.owner, &job.request, &job.resolved,
-                             &job.output, &job.idempotency_key, &job.request_hash})
+                             &job.client, &job.output, &job.idempotency_key, &job.request_hash})
     *field = text();
   job.priority = small();
   stored.state = state_of(text());

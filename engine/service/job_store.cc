@@ -111,12 +111,12 @@ JobStore::Submitted JobStore::submit(const NewJob& job) {
   const int64_t wait = to_ms(job.deadline_seconds);
   const int64_t seq =
       *run(database,
-           "INSERT INTO job(id, program, owner, request, resolved, idempotency_key, "
+           "INSERT INTO job(id, program, owner, request, resolved, client, idempotency_key, "
            "request_hash, priority, created, deadline, deadline_unix) "
-           "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq",
-           job.id, job.program, job.owner, job.request, job.resolved, job.idempotency_key,
-           job.request_hash, job.priority, now, wait > 0 ? impl_->host_.boot_ms() + wait : 0,
-           wait > 0 ? now + wait : 0);
+           "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq",
+           job.id, job.program, job.owner, job.request, job.resolved, job.client,
+           job.idempotency_key, job.request_hash, job.priority, now,
+           wait > 0 ? impl_->host_.boot_ms() + wait : 0, wait > 0 ? now + wait : 0);
   run(database, "INSERT INTO output(job, variant, path) VALUES (?, 0, ?)", seq, job.output);
   if (!job.idempotency_key.empty())
     run(database, "INSERT INTO idempotency VALUES (?, ?, ?, ?, ?)", job.owner, job.idempotency_key,
@@ -163,11 +163,12 @@ std::optional<StoredJob> JobStore::find(const std::string& id) const {
 }
 
 std::optional<JobStore::Page> JobStore::list(size_t limit, const std::string& after,
-                                             bool newest_first) const {
+                                             bool newest_first, const std::string& prefix) const {
   const std::lock_guard lock(impl_->mutex_);
   static const std::string kNewest =
-      kSelectJob + "WHERE (?1 = 0 OR seq < ?1) ORDER BY seq DESC LIMIT ?2";
-  static const std::string kOldest = kSelectJob + "WHERE seq > ?1 ORDER BY seq LIMIT ?2";
+      kSelectJob + "WHERE (?1 = 0 OR seq < ?1) AND id GLOB ?3 || '*' ORDER BY seq DESC LIMIT ?2";
+  static const std::string kOldest =
+      kSelectJob + "WHERE seq > ?1 AND id GLOB ?3 || '*' ORDER BY seq LIMIT ?2";
   int64_t from = 0;
   if (!after.empty()) {
     Query found(impl_->sure(), "SELECT seq FROM job WHERE id = ?", after);
@@ -175,7 +176,7 @@ std::optional<JobStore::Page> JobStore::list(size_t limit, const std::string& af
     from = found.integer(0);
   }
   Query query(impl_->sure(), (newest_first ? kNewest : kOldest).c_str(), from,
-              static_cast<int64_t>(limit) + 1);
+              static_cast<int64_t>(limit) + 1, prefix);
   Page page;
   while (page.jobs.size() < limit && query.next()) page.jobs.push_back(job_of(query));
   page.has_more = query.next();

@@ -32,6 +32,7 @@ struct NewJob {
   std::string owner{};     // who sent it; "" for anyone
   std::string request{};   // JSON, as it was sent
   std::string resolved{};  // JSON of the whole JobSpec
+  std::string client{};    // JSON of what the client's route has to answer; "": nothing
   std::string output{};    // the path of its result
   std::string idempotency_key{}, request_hash{};  // "": none
   int priority = 0;                               // higher ones first
@@ -92,8 +93,10 @@ class JobStore {
     std::vector<StoredJob> jobs;
     bool has_more = false;
   };
-  // From the one after `after` on; "" is from the first. nullopt where there is no such job.
-  std::optional<Page> list(size_t limit, const std::string& after, bool newest_first = true) const;
+  // Those whose ids begin with `prefix`, from the one after `after` on; "" is from the first.
+  // nullopt where there is no such job.
+  std::optional<Page> list(size_t limit, const std::string& after, bool newest_first = true,
+                           const std::string& prefix = "") const;
   std::vector<JobEvent> events(const std::string& id, int64_t after) const;
   // By state, of all programs.
   std::vector<int64_t> counts() const;

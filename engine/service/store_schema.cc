@@ -99,7 +99,9 @@ WHEN NOT ((OLD.state = 'queued' AND NEW.state IN ('running', 'cancelled', 'expir
 BEGIN SELECT RAISE(ABORT, 'no legal change of the state of a job'); END;
 )sql";
 
-constexpr const char* kSteps[] = {kTables, kGuards};
+constexpr const char* kClients = "ALTER TABLE job ADD COLUMN client TEXT NOT NULL DEFAULT ''";
+
+constexpr const char* kSteps[] = {kTables, kGuards, kClients};
 constexpr int64_t kProgramId = 0x57656674;  // "Weft"
 
 int64_t clock_ms(clockid_t clock) {

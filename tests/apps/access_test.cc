@@ -127,8 +127,8 @@ TEST(Access, OnlyPagesMakeABrowserAskForAPassword) {
   const auto challenge = [](const std::string& accept) {
     const auto refused = access_refusal({.api_key = kAccessKey}, request_with({{"accept", accept}}),
                                         KeyRule::kNeeded);
-    EXPECT_EQ(refused->headers.at(0).first, "WWW-Authenticate");
-    return refused->headers.at(0).second;
+    EXPECT_EQ(refused->headers.back().first, "WWW-Authenticate");
+    return refused->headers.back().second;
   };
   EXPECT_EQ(challenge("text/html,application/xhtml+xml"), R"(Basic realm="weft", charset="UTF-8")");
   EXPECT_EQ(challenge("*/*"), "Bearer");

@@ -20,7 +20,7 @@ void expect_refused(RunningServer& running, const std::string& bytes, int status
   RawClient client = running.connect();
   const RawClient::Answer answer = client.ask(bytes);
   EXPECT_EQ(answer.status, status);
-  EXPECT_NE(answer.body.find("{\"error\":{\"code\":\""), std::string::npos) << answer.body;
+  EXPECT_NE(answer.body.find("{\"error\":{\"message\":\""), std::string::npos) << answer.body;
   EXPECT_EQ(answer.body.find("127.0.0.1:"), std::string::npos) << answer.body;
   EXPECT_TRUE(client.ended());
 }

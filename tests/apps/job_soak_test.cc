@@ -67,7 +67,7 @@ TEST(JobSoak, TenThousandJobsLeaveNothing) {
     int number = 0;
     ServerSettings settings;
     settings.routes = job_routes(service, {.read =
-                                               [&](const std::string&) {
+                                               [&](const SentJob&) {
                                                  return NewJob{.id = std::to_string(number++),
                                                                .program = "p",
                                                                .request = "{}",

@@ -22,7 +22,7 @@ class JobServer : public testing::Test {
     path_ = testing::TempDir() + "/weft_job_" + std::to_string(getpid()) + ".mp4";
     std::ofstream(path_) << "movie";
     ServerSettings settings = server_settings();
-    const JobServices services{.read = [this](const std::string& body) { return read(body); },
+    const JobServices services{.read = [this](const SentJob& sent) { return read(sent.fields); },
                                .remove_files =
                                    [this](const NewJob& job) {
                                      const std::lock_guard lock(mutex_);

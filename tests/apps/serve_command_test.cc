@@ -263,7 +263,7 @@ TEST_F(ServeCommand, WhatTheSchemaRefusesIsNoJob) {
         R"({"prompt": "x", "image": null})", "{\"prompt\": \"gr\xfcn\"}"}) {
     const RawClient::Answer answer = ask(post("/v1/jobs", job));
     EXPECT_EQ(answer.status, 400) << job;
-    EXPECT_EQ(json::parse(answer.body).at("error").at("code"), "invalid_job") << answer.body;
+    EXPECT_EQ(json::parse(answer.body).at("error").at("code"), "invalid_request") << answer.body;
   }
   EXPECT_EQ(json::parse(ask(get("/v1/jobs")).body).at("data"), json::array());
   EXPECT_EQ(end(), 0);

@@ -3,8 +3,22 @@
 #include <algorithm>
 
 #include "io/json.h"
+#include "io/sha256.h"
 
 namespace weft {
+namespace {
+
+const char* error_type(int status) {
+  if (status == 429) return "rate_limit_error";
+  return status >= 500 ? "server_error" : "invalid_request_error";
+}
+
+// True where the same request may be answered otherwise when it is sent again.
+bool may_pass_later(int status) {
+  return status == 408 || status == 429 || (status >= 500 && status != 504);
+}
+
+}  // namespace
 
 const std::string& HttpRequest::header(const std::string& lowercase_name) const {
   static const std::string kAbsent;
@@ -12,12 +26,24 @@ const std::string& HttpRequest::header(const std::string& lowercase_name) const 
   return found == headers.end() ? kAbsent : found->second;
 }
 
-HttpResponse error_response(int status, const std::string& code, const std::string& message) {
-  const Json body = {{"error", {{"code", code}, {"message", message}}}};
-  HttpResponse response;
-  response.status = status;
-  response.body = body.dump() + "\n";
-  if (status == 409 || status == 504) response.headers.emplace_back("x-should-retry", "false");
+std::string hash_of(const HttpRequest& request) {
+  if (!request.form) return sha256_hex(request.body);
+  std::string all;
+  for (const FormPart& part : *request.form)
+    all += sha256_hex(part.name) + (part.file.empty() ? sha256_hex(part.text) : part.sha256);
+  return sha256_hex(all);
+}
+
+HttpResponse error_response(int status, const std::string& code, const std::string& message,
+                            const std::string& param, const std::vector<std::string>& hints) {
+  HttpResponse response{.status = status};
+  Json error{{"message", message},
+             {"type", error_type(status)},
+             {"param", param.empty() ? Json() : Json(param)},
+             {"code", code}};
+  if (!hints.empty()) error["hints"] = hints;
+  response.body = Json{{"error", std::move(error)}}.dump_in_order() + "\n";
+  if (!may_pass_later(status)) response.headers.emplace_back("x-should-retry", "false");
   return response;
 }
 

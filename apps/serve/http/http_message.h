@@ -13,10 +13,23 @@ namespace weft {
 
 using HttpHeaders = std::map<std::string, std::string>;
 
+// A part of a form (multipart/form-data, RFC 7578): a text, or a file whose bytes lie in a file of
+// the server's, which is removed with the request unless a route has moved it away.
+struct FormPart {
+  std::string name{}, text{};
+  std::string file{};  // its path; "": the part is a text
+  std::string file_name{},
+      content_type{};    // as the client states them, of no other use than a hint
+  uint64_t bytes = 0;    // of the file
+  std::string sha256{};  // of the file
+};
+using Form = std::vector<FormPart>;
+
 struct HttpRequest {
   std::string method{}, path{}, query{};  // path and query are as sent, without "?" between them
   HttpHeaders headers{};  // names are lowercase; ", " joins the values of a repeated name
   std::string body{};
+  std::shared_ptr<const Form> form{};  // in place of the body, where the route takes forms
   std::string remote_address{};
   std::string parameter{};  // what stands in place of {...} of the route's path
 
@@ -59,10 +72,18 @@ struct HttpResponse {
 // An event for EventStream::send(). `data` may have several lines; an empty `id` is left out.
 std::string event_text(const std::string& type, const std::string& id, const std::string& data);
 
-// The one form of every refusal: {"error": {"code", "message"}}. A message names no path of the
-// machine and no address. Clients repeat a request after some statuses; those after which the same
-// request would be refused again carry "x-should-retry: false".
-HttpResponse error_response(int status, const std::string& code, const std::string& message);
+// The hash of what a request asks for: of its body, or of a form's parts, whose boundary may differ
+// from one sending to the next.
+std::string hash_of(const HttpRequest& request);
+
+// The one form of every refusal: {"error": {"message", "type", "param", "code"}}, as OpenAI's
+// clients read it. The type follows from the status; `param` is the field of the request that is
+// refused, "" where it is none; `hints`, if there are any, say what would pass. A message names no
+// path of the machine and no address. Clients repeat a request after some statuses; those after
+// which the same request would be refused again carry "x-should-retry: false".
+HttpResponse error_response(int status, const std::string& code, const std::string& message,
+                            const std::string& param = "",
+                            const std::vector<std::string>& hints = {});
 
 // The same for a client that may ask again after some seconds.
 HttpResponse retry_response(int status, const std::string& code, const std::string& message,

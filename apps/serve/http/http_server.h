@@ -20,6 +20,8 @@ struct ServerLimits {
   size_t header_bytes = 16 << 10, header_fields = 100;   // 431
   size_t uri_bytes = 8 << 10;                            // 414
   size_t body_bytes = 64 << 20, body_chunks = 65536;     // 413
+  size_t form_bytes = 512 << 20;                         // of a form with its files: 413
+  int form_parts = 1000;                                 // 413
   size_t message_bytes = 1 << 20;                        // of a WebSocket: close 1009
   double messages_per_second = 100;                      // close 1008
   size_t queue_bytes = 8 << 20;                          // of messages or events: sending fails
@@ -62,6 +64,7 @@ struct Route {
   std::function<HttpResponse(const HttpRequest&)> answer;
   bool open = false;            // needs no key
   bool while_draining = false;  // answers during a drain, too
+  bool forms = false;           // takes multipart/form-data, too: HttpRequest::form
 };
 
 struct WebSocketRoute {
@@ -84,8 +87,9 @@ struct ServerSettings {
   ServerLimits limits;
   std::string certificate_file, key_file;  // PEM files; TLS where both are given
   std::vector<std::string> allowed_origins;
-  std::string api_key;    // empty: no key is needed
-  bool insecure = false;  // allows an address that others reach although no key is needed
+  std::string api_key;          // empty: no key is needed
+  bool insecure = false;        // allows an address that others reach although no key is needed
+  std::string upload_folder{};  // of the files of forms; "": the folder of temporary files
   std::vector<Route> routes;
   std::vector<WebSocketRoute> websockets;
   std::function<void(const AnsweredRequest&)> answered;  // may be absent

@@ -78,8 +78,6 @@ Json outputs_json(const StoredJob& job, const nlohmann::json& resolved) {
 
 }  // namespace
 
-std::string new_job_id() { return "job_" + random_hex(3); }
-
 Json job_json(const StoredJob& job, const std::optional<LiveJob>& live) {
   const nlohmann::json resolved = shown_request(job.job.resolved);
   Json out{

@@ -8,8 +8,6 @@
 
 namespace weft {
 
-std::string new_job_id();  // "job_" and 24 random hex digits
-
 // The job without the folders of this machine; `live` is what it does now, if it runs here.
 Json job_json(const StoredJob& job, const std::optional<LiveJob>& live);
 

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "apps/generate/resume.h"
+#include "apps/serve/jobs/job_submission.h"
 #include "apps/serve/jobs/sent_files.h"
 #include "apps/worker/job_team.h"
 #include "engine/runner/result_files.h"
@@ -96,7 +97,7 @@ void JobFiles::remove_orphans(const JobStore& store) const {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
     const std::string name = name_of_part(entry.path().filename().string());
     const std::string id = name.substr(0, name.find('.'));
-    if (!id.starts_with("job_") || store.find(id)) continue;
+    if (!is_job_id(id) || store.find(id)) continue;
     if (files_left(output_names(folder_ + name)).empty()) orphans.insert(folder_ + name);
   }
   for (const std::string& path : orphans) {

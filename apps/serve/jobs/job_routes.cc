@@ -2,23 +2,18 @@
 
 #include <filesystem>
 
-#include "apps/serve/http/access.h"
 #include "apps/serve/http/file_response.h"
 #include "apps/serve/jobs/job.h"
 #include "apps/serve/jobs/job_events.h"
-#include "apps/serve/jobs/job_limits.h"
-#include "engine/service/job_failure.h"
 #include "io/json.h"
 #include "io/legal.h"
 #include "io/nearest.h"
-#include "io/sha256.h"
 
 namespace weft {
 namespace {
 
 constexpr size_t kMostListed = 100;
 constexpr const char* kDefaultListed = "20";
-constexpr size_t kLongestKey = 255;  // of Idempotency-Key
 
 HttpResponse json_response(int status, const Json& body) {
   return {.status = status, .body = body.dump_in_order() + "\n"};
@@ -27,44 +22,6 @@ HttpResponse json_response(int status, const Json& body) {
 Json shown(Service& service, const StoredJob& job) {
   const bool runs = job.state == JobState::kRunning;
   return job_json(job, runs ? service.live(job.job.id) : std::nullopt);
-}
-
-// Jobs of the same key belong to one owner, whose name does not tell the key.
-std::string owner_of(const HttpRequest& request) {
-  const std::string key = stated_key(request);
-  return key.empty() ? "" : sha256_hex(key).substr(0, 16);
-}
-
-// The refusal of a body, or nullopt where `read` has read it.
-std::optional<HttpResponse> refusal_of_body(const std::function<void()>& read) {
-  try {
-    read();
-    return std::nullopt;
-  } catch (const TooDear& error) {
-    return json_response(
-        422,
-        {{"error", {{"code", "does_not_fit"}, {"message", error.what()}, {"hints", error.hints}}}});
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kMedia)
-      return error_response(400, "invalid_media", without_folders(error.what()));
-    if (error.kind() != ErrorKind::kUsage && error.kind() != ErrorKind::kModel) throw;
-    return error_response(400, "invalid_job", error.what());
-  }
-}
-
-std::optional<HttpResponse> refusal_of_answer(SubmitAnswer answer) {
-  switch (answer) {
-    case SubmitAnswer::kConflict:
-      return error_response(409, "idempotency_conflict",
-                            "Another request was sent with this Idempotency-Key before.");
-    case SubmitAnswer::kFull:
-      return retry_response(429, "queue_full", "As many jobs wait as this server lets wait.");
-    case SubmitAnswer::kOwnerFull:
-      return retry_response(429, "rate_limited",
-                            "As many jobs wait as this server lets wait of one API key.");
-    default:
-      return std::nullopt;
-  }
 }
 
 // The answer of a call that waited for the end of its job.
@@ -80,29 +37,17 @@ HttpResponse over_response(Service& service, const std::string& id) {
 }
 
 HttpResponse submit(Service& service, const JobServices& services, const HttpRequest& request) {
-  if (services.draining()) return retry_response(503, "draining", "The server is about to end.");
-  const std::string& key = request.header("idempotency-key");
-  if (key.size() > kLongestKey)
-    return error_response(400, "invalid_job",
-                          "Idempotency-Key has " + std::to_string(key.size()) +
-                              " bytes, legal: at most " + std::to_string(kLongestKey));
-  NewJob job;
-  if (auto refused = refusal_of_body([&] { job = services.read(request.body); })) return *refused;
-  job.owner = owner_of(request);
-  job.idempotency_key = key;
-  job.request_hash = key.empty() ? "" : sha256_hex(request.body);
-  const JobStore::Submitted submitted = service.submit(job);
-  if (submitted.answer != SubmitAnswer::kNew) services.remove_files(job);
-  if (auto refused = refusal_of_answer(submitted.answer)) return *refused;
-  const std::string id = submitted.id;
+  const auto taken =
+      take_job(service, services, request, {.id = new_job_id("job"), .fields = request.body});
+  if (const auto* refused = std::get_if<HttpResponse>(&taken)) return *refused;
+  const auto& [id, is_new] = std::get<TakenJob>(taken);
   const std::optional<StoredJob> added = service.store().find(id);
   if (!added) return unknown_job();
   HttpResponse response = json_response(202, shown(service, *added));
   response.headers.emplace_back("Location", "/v1/jobs/" + id);
   const double seconds = seconds_to_wait(request);
   if (seconds == 0) return response;
-  return when_over(service, id, std::move(response), seconds,
-                   submitted.answer == SubmitAnswer::kNew,
+  return when_over(service, id, std::move(response), seconds, is_new,
                    [&service, id] { return over_response(service, id); });
 }
 

@@ -103,9 +103,16 @@ SavedFile read_sent(const Sent& sent, const std::string& stem, const std::string
                                      ", legal: " + sent.legal);
 }
 
+void move_sent(const std::string& from, const std::string& to) {
+  std::error_code error;
+  std::filesystem::rename(from, to, error);
+  if (error) throw Error(ErrorKind::kOutput, to + " cannot be written: " + error.message());
+}
+
 }  // namespace
 
-void save_sent_files(JobSpec& job, const std::string& stem, const std::string& where) {
+void save_sent_files(JobSpec& job, const std::string& stem, const std::string& where,
+                     const FormFiles& given) {
   std::vector<SavedFile> files;
   for (const Sent& sent : sent_in(job))
     if (!sent.path->empty())
@@ -114,6 +121,12 @@ void save_sent_files(JobSpec& job, const std::string& stem, const std::string& w
     write_file(file.saved_as, file.bytes);
     *file.path = file.saved_as;
   }
+  for (const Sent& sent : sent_in(job))
+    for (const auto& [field, path] : given)
+      if (field == sent.field) {
+        *sent.path = stem + "." + field;
+        move_sent(path, *sent.path);
+      }
 }
 
 std::string silent_wav() {

@@ -170,7 +170,7 @@ class Serving {
   ServerSettings settings_of_server() {
     ServerSettings settings = listener_settings(flags_);
     settings.routes = server_routes(state_, kServe);
-    const JobServices services{.read = [this](const std::string& body) { return read(body); },
+    const JobServices services{.read = [this](const SentJob& sent) { return read(sent); },
                                .remove_files = [this](const NewJob& job) { files_.remove(job); },
                                .draining = [this] { return draining_.load(); }};
     for (Route& route : job_routes(service_, services)) settings.routes.push_back(std::move(route));
@@ -239,13 +239,13 @@ class Serving {
   }
 
   // On the server's thread.
-  NewJob read(const std::string& body) const {
-    const std::string where = "the job";
-    GivenJob given = sent_job(body, where);
+  NewJob read(const SentJob& sent) const {
+    const std::string where = kSentJob;
+    GivenJob given = sent_job(sent.fields, where);
     JobSpec& spec = given.spec;
     check_prompts(spec, limits_, where);
-    NewJob job{.id = new_job_id(), .program = program_};
-    save_sent_files(spec, folder_ + job.id, where);
+    NewJob job{.id = sent.id, .program = program_};
+    save_sent_files(spec, folder_ + job.id, where, sent.files);
     job.request = to_json(without_folders(spec)).dump();
     spec.id = job.id;
     try {

@@ -1,0 +1,109 @@
+#include "apps/serve/jobs/job_submission.h"
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+
+#include "apps/serve/http/access.h"
+#include "apps/serve/jobs/job_limits.h"
+#include "apps/serve/server_text.h"
+#include "engine/service/job_failure.h"
+#include "io/sha256.h"
+
+namespace weft {
+namespace {
+
+constexpr size_t kLongestKey = 255;  // of Idempotency-Key
+
+// Jobs of the same key belong to one owner, whose name does not tell the key.
+std::string owner_of(const HttpRequest& request) {
+  const std::string key = stated_key(request);
+  return key.empty() ? "" : sha256_hex(key).substr(0, 16);
+}
+
+struct Fault {
+  std::string message, param;  // the field that the message names after kSentJob, if it names one
+};
+
+// A refusal in the words of the client.
+Fault fault_of(const std::string& text, const SentJob& sent) {
+  Fault fault{.message = without_folders(text), .param = ""};
+  const std::string begin = std::string(kSentJob) + ": ";
+  if (!fault.message.starts_with(begin)) return fault;
+  const size_t end = std::min(fault.message.find(' ', begin.size()), fault.message.size());
+  const std::string word = fault.message.substr(begin.size(), end - begin.size());
+  const bool is_name = std::ranges::all_of(
+      word, [](unsigned char c) { return std::islower(c) || std::isdigit(c) || c == '_'; });
+  if (!is_name) return fault;
+  const auto renamed =
+      std::ranges::find(sent.renamed, word, &std::pair<std::string, std::string>::first);
+  fault.param = renamed == sent.renamed.end() ? word : renamed->second;
+  fault.message.replace(begin.size(), word.size(), fault.param);
+  return fault;
+}
+
+// Calls `read` and returns the refusal of what it has read; nullopt where it may pass.
+std::optional<HttpResponse> refusal_of_job(const SentJob& sent, const std::function<void()>& read) {
+  try {
+    read();
+    return std::nullopt;
+  } catch (const TooDear& error) {
+    return error_response(422, "does_not_fit", error.what(), "", error.hints);
+  } catch (const Error& error) {
+    const bool is_media = error.kind() == ErrorKind::kMedia;
+    if (!is_media && error.kind() != ErrorKind::kUsage && error.kind() != ErrorKind::kModel) throw;
+    const Fault fault = fault_of(error.what(), sent);
+    return error_response(400, is_media ? "invalid_media" : "invalid_request", fault.message,
+                          fault.param);
+  }
+}
+
+std::optional<HttpResponse> refusal_of_answer(SubmitAnswer answer) {
+  switch (answer) {
+    case SubmitAnswer::kConflict:
+      return error_response(409, "idempotency_conflict",
+                            "Another request was sent with this Idempotency-Key before.");
+    case SubmitAnswer::kFull:
+      return retry_response(429, "queue_full", "As many jobs wait as this server lets wait.");
+    case SubmitAnswer::kOwnerFull:
+      return retry_response(429, "rate_limited",
+                            "As many jobs wait as this server lets wait of one API key.");
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace
+
+std::string new_job_id(const std::string& kind) { return kind + "_" + random_hex(3); }
+
+bool is_job_id(const std::string& name) {
+  constexpr size_t kDigits = 24;
+  const size_t mark = name.find('_');
+  if (mark == std::string::npos || mark == 0 || name.size() - mark - 1 != kDigits) return false;
+  return name.find_first_not_of("0123456789abcdef", mark + 1) == std::string::npos;
+}
+
+std::variant<TakenJob, HttpResponse> take_job(Service& service, const JobServices& services,
+                                              const HttpRequest& request, const SentJob& sent) {
+  if (services.draining()) return retry_response(503, "draining", "The server is about to end.");
+  const std::string& key = request.header("idempotency-key");
+  if (key.size() > kLongestKey)
+    return error_response(400, "invalid_request",
+                          "Idempotency-Key has " + std::to_string(key.size()) +
+                              " bytes, legal: at most " + std::to_string(kLongestKey));
+  NewJob job;
+  if (auto refused = refusal_of_job(sent, [&] { job = services.read(sent); })) return *refused;
+  job.client = sent.client;
+  job.owner = owner_of(request);
+  if (!key.empty()) {
+    job.idempotency_key = sent.number ? key + "#" + std::to_string(sent.number) : key;
+    job.request_hash = hash_of(request);
+  }
+  const JobStore::Submitted submitted = service.submit(job);
+  if (submitted.answer != SubmitAnswer::kNew) services.remove_files(job);
+  if (auto refused = refusal_of_answer(submitted.answer)) return *refused;
+  return TakenJob{submitted.id, submitted.answer == SubmitAnswer::kNew};
+}
+
+}  // namespace weft
