@@ -43,6 +43,9 @@ struct Ending {
 struct JobStore::Impl {
   Impl(const std::string& path, const StoreLimits& limits, const StoreHost& given)
       : limits_(limits), host_(complete_host(given)), sure_(open_store(path, host_)) {
+    if (limits.kept_seconds)
+      run(sure(), "UPDATE store SET value = ? WHERE name = 'kept_ms'",
+          std::to_string(to_ms(*limits.kept_seconds)));
     if (path.empty()) return;
     fast_ = std::make_unique<Database>(path);
     fast_->script(
@@ -52,6 +55,9 @@ struct JobStore::Impl {
   Database& sure() { return *sure_; }
   Database& fast() { return fast_ ? *fast_ : *sure_; }
 
+  int64_t kept_ms() {
+    return *run(sure(), "SELECT CAST(value AS INTEGER) FROM store WHERE name = 'kept_ms'");
+  }
   std::optional<Attempt> held(const Claim& claim);
   void add_event(Database& database, int64_t seq, const JobEvent& event) {
     insert_event(database, seq, host_.unix_ms(), event, limits_.events_per_job);
@@ -119,8 +125,8 @@ JobStore::Submitted JobStore::submit(const NewJob& job) {
            wait > 0 ? impl_->host_.boot_ms() + wait : 0, wait > 0 ? now + wait : 0);
   run(database, "INSERT INTO output(job, variant, path) VALUES (?, 0, ?)", seq, job.output);
   if (!job.idempotency_key.empty())
-    run(database, "INSERT INTO idempotency VALUES (?, ?, ?, ?, ?)", job.owner, job.idempotency_key,
-        job.request_hash, seq, now + to_ms(impl_->limits_.kept_seconds));
+    run(database, "INSERT INTO idempotency VALUES (?, ?, ?, ?)", job.owner, job.idempotency_key,
+        job.request_hash, seq);
   impl_->record(seq, JobState::kQueued, 0);
   transaction.commit();
   ++impl_->changes_;
@@ -372,8 +378,8 @@ void JobStore::Impl::finish(const Attempt& attempt, const Ending& ending) {
           "UPDATE job SET state = ?, error = ?, warnings = ?, finished = ?, expires = ?, "
           "lease_until = 0 WHERE seq = ? AND state = 'running' AND attempt = ? AND worker = ? "
           "RETURNING seq",
-          to_string(ending.state), ending.error, ending.warnings, now,
-          now + to_ms(limits_.kept_seconds), attempt.seq, attempt.number, attempt.worker);
+          to_string(ending.state), ending.error, ending.warnings, now, now + kept_ms(), attempt.seq,
+          attempt.number, attempt.worker);
   CHECK(changed.has_value(), attempt.seq, attempt.number);
   if (!ending.result.empty())
     run(sure(), "UPDATE output SET result = ? WHERE job = ? AND variant = 0", ending.result,
@@ -389,7 +395,7 @@ void JobStore::Impl::finish_queued(int64_t seq, JobState state) {
   const auto attempt = run(sure(),
                            "UPDATE job SET state = ?, finished = ?, expires = ?, deadline = 0 "
                            "WHERE seq = ? AND state = 'queued' RETURNING attempt",
-                           to_string(state), now, now + to_ms(limits_.kept_seconds), seq);
+                           to_string(state), now, now + kept_ms(), seq);
   CHECK(attempt.has_value(), seq);
   record(seq, state, *attempt);
 }
@@ -423,8 +429,7 @@ bool JobStore::Impl::something_ended() {
       run(sure(),
           "SELECT EXISTS (SELECT 1 FROM job WHERE state = 'running' AND lease_until <= ?1) OR "
           "EXISTS (SELECT 1 FROM job WHERE state = 'queued' AND deadline > 0 AND "
-          "deadline <= ?1) OR EXISTS (SELECT 1 FROM job WHERE expires > 0 AND expires <= ?2) "
-          "OR EXISTS (SELECT 1 FROM idempotency WHERE expires <= ?2)",
+          "deadline <= ?1) OR EXISTS (SELECT 1 FROM job WHERE expires > 0 AND expires <= ?2)",
           host_.boot_ms(), host_.unix_ms());
   return ended != 0;
 }
@@ -480,7 +485,6 @@ std::vector<StoredJob> JobStore::Impl::forget() {
     while (query.next()) forgotten.push_back(job_of(query));
   }
   run(sure(), "DELETE FROM job WHERE expires > 0 AND expires <= ?", now);
-  run(sure(), "DELETE FROM idempotency WHERE expires <= ?", now);
   return forgotten;
 }
 

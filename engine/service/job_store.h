@@ -22,7 +22,9 @@ struct StoreLimits {
   int queued_per_owner = 32;  // of an owner with a name
   int attempts = 3;           // a job whose lease ended so often failed: "poisoned"
   double lease_seconds = 30;
-  double kept_seconds = 24 * 3600;  // of jobs that are over, and of idempotency keys
+  // Of jobs that are over, whoever ends them; unset: as the last one that opened the store stated
+  // it, and at first 24 hours.
+  std::optional<double> kept_seconds{};
   int events_per_job = 500;
 };
 

@@ -99,7 +99,13 @@ WHEN NOT ((OLD.state = 'queued' AND NEW.state IN ('running', 'cancelled', 'expir
 BEGIN SELECT RAISE(ABORT, 'no legal change of the state of a job'); END;
 )sql";
 
-constexpr const char* kClients = "ALTER TABLE job ADD COLUMN client TEXT NOT NULL DEFAULT ''";
+// Keys live as long as their jobs.
+constexpr const char* kClients = R"sql(
+ALTER TABLE job ADD COLUMN client TEXT NOT NULL DEFAULT '';
+DROP INDEX idempotency_expires;
+ALTER TABLE idempotency DROP COLUMN expires;
+INSERT OR IGNORE INTO store VALUES ('kept_ms', '86400000');
+)sql";
 
 constexpr const char* kSteps[] = {kTables, kGuards, kClients};
 constexpr int64_t kProgramId = 0x57656674;  // "Weft"

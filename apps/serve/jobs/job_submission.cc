@@ -100,7 +100,13 @@ std::variant<TakenJob, HttpResponse> take_job(Service& service, const JobService
     job.idempotency_key = sent.number ? key + "#" + std::to_string(sent.number) : key;
     job.request_hash = hash_of(request);
   }
-  const JobStore::Submitted submitted = service.submit(job);
+  JobStore::Submitted submitted{};
+  try {
+    submitted = service.submit(job);
+  } catch (...) {  // the disk is full, the store is locked, ...
+    services.remove_files(job);
+    throw;
+  }
   if (submitted.answer != SubmitAnswer::kNew) services.remove_files(job);
   if (auto refused = refusal_of_answer(submitted.answer)) return *refused;
   return TakenJob{submitted.id, submitted.answer == SubmitAnswer::kNew};

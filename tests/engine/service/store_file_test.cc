@@ -91,6 +91,17 @@ TEST(StoreFile, LeasesEndWithTheHostAndDeadlinesGoOn) {
   EXPECT_EQ(store.find("b")->state, JobState::kExpired);
 }
 
+TEST(StoreFile, ThoseWhoStateNoTimeKeepJobsAsLongAsTheOthers) {
+  const std::string path = new_file("kept.db");
+  SetClocks clocks;
+  constexpr double kSeconds = 7200;
+  const JobStore server(path, {.kept_seconds = kSeconds}, clocks.host());
+  JobStore batch(path, {}, clocks.host());
+  batch.submit(job_named("a"));
+  EXPECT_TRUE(batch.complete(*batch.claim("worker", "model"), "{}", ""));
+  EXPECT_EQ(server.find("a")->expires_ms, clocks.unix_ms + kSeconds * 1000);
+}
+
 TEST(StoreFile, AnEarlierVersionIsMigratedWithACopy) {
   const std::string path = new_file("earlier.db");
   {
