@@ -234,6 +234,7 @@ class WorkerHost::Link {
     } else if (json_string(told, "id", kWorkerSays) != held.job().job.id) {
       throw Error(ErrorKind::kModel, "the message is about another job");
     } else if (type == "done") {
+      worker_ends_ = json_bool_or(told, "ends", kWorkerSays, false);
       nlohmann::json result = json_field(told, "result", kWorkerSays);
       result["path"] = path_text(held.job().job.output);  // it names no other file of this machine
       held.complete(result.dump());
