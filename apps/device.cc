@@ -10,7 +10,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/ops.h"
 #include "kernels/transfer.h"
-#include "parallel/bootstrap/addresses.h"
+#include "parallel/host/addresses.h"
 #include "parallel/transport/nccl.h"
 
 namespace weft {

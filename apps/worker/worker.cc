@@ -203,8 +203,7 @@ void WorkerSession::draw(const Message& message) {
     const TeamJob job{.spec = json_field(message, "spec", kWhat).dump(),
                       .output = path_of_text(json_string(message, "output", kWhat))};
     const std::string result = team_.draw(job, reporter, stop_);
-    tell("done",
-         {{"id", id}, {"result", parse_json(result, kWhat)}, {"ends", ends_after_job()}});
+    tell("done", {{"id", id}, {"result", parse_json(result, kWhat)}, {"ends", ends_after_job()}});
   } catch (...) {
     const Error error = current_error();
     Json failed = to_json(error);

@@ -9,7 +9,7 @@
 
 #include "kernels/check.h"
 #include "kernels/device_memory.h"
-#include "parallel/bootstrap/control_groups.h"
+#include "parallel/host/control_groups.h"
 
 namespace weft {
 namespace {

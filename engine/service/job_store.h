@@ -22,8 +22,8 @@ struct StoreLimits {
   int queued_per_owner = 32;  // of an owner with a name
   int attempts = 3;           // a job whose lease ended so often failed: "poisoned"
   double lease_seconds = 30;
-  // Of jobs that are over, whoever ends them; unset: as the last one that opened the store stated
-  // it, and at first 24 hours.
+  // Jobs that are over are kept for so long, whoever ends them. Unset: as the last one that opened
+  // the store stated it, and at first 24 hours.
   std::optional<double> kept_seconds{};
   int events_per_job = 500;
 };

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <thread>
 
-#include "parallel/bootstrap/control_groups.h"
+#include "parallel/host/control_groups.h"
 
 namespace weft {
 namespace {

@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "kernels/check.h"
-#include "parallel/bootstrap/addresses.h"
+#include "parallel/host/addresses.h"
 
 namespace weft {
 

@@ -17,7 +17,7 @@ struct Listener {
 };
 
 // Listens on free ports of the addresses that `interfaces` names (named_addresses in
-// parallel/bootstrap/addresses.h: "eth0,10.0.0.0/8"). Where this host has none of them, it takes
+// parallel/host/addresses.h: "eth0,10.0.0.0/8"). Where this host has none of them, it takes
 // all that other hosts may reach, likely ones first. Error(kComm).
 Listener open_listener(const std::string& interfaces, int peers);
 void close_listener(const Listener& listener);

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "parallel/bootstrap/addresses.h"
 #include "parallel/bootstrap/meeting_point.h"
+#include "parallel/host/addresses.h"
 
 namespace weft {
 

@@ -1,6 +1,6 @@
 // The first rank's addresses: which are offered and in which order, what --interface names, and
 // that a rank finds the right one among dead and wrong ones.
-#include "parallel/bootstrap/addresses.h"
+#include "parallel/host/addresses.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

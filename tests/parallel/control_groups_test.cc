@@ -1,6 +1,6 @@
 // Tests that the limits of control groups are read from trees like those of machines and
 // containers.
-#include "parallel/bootstrap/control_groups.h"
+#include "parallel/host/control_groups.h"
 
 #include <gtest/gtest.h>
 

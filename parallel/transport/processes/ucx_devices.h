@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/bootstrap/addresses.h"
+#include "parallel/host/addresses.h"
 
 namespace weft {
 

@@ -1,4 +1,4 @@
-#include "parallel/bootstrap/addresses.h"
+#include "parallel/host/addresses.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>

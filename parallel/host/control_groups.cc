@@ -1,4 +1,4 @@
-#include "parallel/bootstrap/control_groups.h"
+#include "parallel/host/control_groups.h"
 
 #include <sys/stat.h>
 
