@@ -234,6 +234,7 @@ void meter_pointwise(Ops& ops) {
   meter<"gelu_tanh_mul", kOf, &Of::gelu_tanh_mul, moved<kPointwise, 0, 1, 2>>(ops);
   meter<"tanh", kOf, &Of::tanh, moved<kPointwise, 0, 1>>(ops);
   meter<"silu_mul", kOf, &Of::silu_mul, moved<kPointwise, 0, 1, 2>>(ops);
+  meter<"sigmoid_mul", kOf, &Of::sigmoid_mul, moved<kPointwise, 0, 1, 2>>(ops);
   meter<"axpby", kOf, &Of::axpby, moved<kPointwise, 1, 3, 4>>(ops);
   meter<"combine", kOf, &Of::combine, combine_work>(ops);
   meter<"clamp", kOf, &Of::clamp, moved<kPointwise, 0, 3>>(ops);

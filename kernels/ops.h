@@ -64,6 +64,7 @@ struct PointwiseOps {
   decltype(&weft::gelu_quick) gelu_quick;
   decltype(&weft::gelu_tanh_mul) gelu_tanh_mul;
   decltype(&weft::silu_mul) silu_mul;
+  decltype(&weft::sigmoid_mul) sigmoid_mul;
   decltype(&weft::axpby) axpby;
   decltype(&weft::combine) combine;
   decltype(&weft::clamp) clamp;

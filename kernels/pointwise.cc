@@ -87,6 +87,13 @@ void silu_mul(Stream& stream, const TensorView& a, const TensorView& b, const Te
   stream.ops().pointwise.silu_mul(stream, a, b, out);
 }
 
+void sigmoid_mul(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& out) {
+  check_same(stream, a, out);
+  check_same(stream, b, out);
+  if (out.count() == 0) return;
+  stream.ops().pointwise.sigmoid_mul(stream, a, b, out);
+}
+
 void axpby(Stream& stream, float a, const TensorView& x, float b, const TensorView& y,
            const TensorView& out) {
   check_same(stream, x, out);

@@ -31,6 +31,9 @@ void gelu_tanh_mul(Stream& stream, const TensorView& a, const TensorView& b, con
 // Gated SiLU, SwiGLU's product (Shazeer 2020): out = silu(a) * b.
 void silu_mul(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& out);
 
+// A gate: out = sigmoid(a) * b.
+void sigmoid_mul(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& out);
+
 // out = a * x + b * y, all f32 of one shape (sampler updates, guidance).
 void axpby(Stream& stream, float a, const TensorView& x, float b, const TensorView& y,
            const TensorView& out);

@@ -100,6 +100,12 @@ void silu_mul(Stream& stream, const TensorView& a, const TensorView& b, const Te
        [](float x, float y, int64_t) { return static_cast<float>(silu_exact(x) * y); });
 }
 
+void sigmoid_mul(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& out) {
+  map2(stream, a, b, out, [](float x, float y, int64_t) {
+    return static_cast<float>(y / (1 + std::exp(-double{x})));
+  });
+}
+
 void axpby(Stream& stream, float a, const TensorView& x, float b, const TensorView& y,
            const TensorView& out) {
   map2(stream, x, y, out, [a, b](float p, float q, int64_t) { return a * p + b * q; });
@@ -157,6 +163,7 @@ void fill_pointwise_reference(Ops& ops) {
                    .gelu_quick = gelu_quick,
                    .gelu_tanh_mul = gelu_tanh_mul,
                    .silu_mul = silu_mul,
+                   .sigmoid_mul = sigmoid_mul,
                    .axpby = axpby,
                    .combine = combine,
                    .clamp = clamp,

@@ -29,6 +29,7 @@ struct Map {
     kGeluQuick,
     kGeluMul,
     kSiluMul,
+    kSigmoidMul,
     kAxpby
   } kind;
   TensorView x, y, out;  // y is empty if f takes one tensor
@@ -103,6 +104,12 @@ struct SiluMul {
   static constexpr Reads kReads = kY;
   explicit SiluMul(const Map&) {}
   HWY_INLINE RowVec operator()(RowVec x, RowVec y, RowVec) const { return hn::Mul(silu(x), y); }
+};
+
+struct SigmoidMul {
+  static constexpr Reads kReads = kY;
+  explicit SigmoidMul(const Map&) {}
+  HWY_INLINE RowVec operator()(RowVec x, RowVec y, RowVec) const { return gate(y, x); }
 };
 
 struct Axpby {
@@ -187,6 +194,8 @@ void run_map(const Map& map, int64_t begin, int64_t end) {
       return map_op<GeluMul>(map, begin, end);
     case Map::Kind::kSiluMul:
       return map_op<SiluMul>(map, begin, end);
+    case Map::Kind::kSigmoidMul:
+      return map_op<SigmoidMul>(map, begin, end);
     case Map::Kind::kAxpby:
       return map_op<Axpby>(map, begin, end);
   }
@@ -270,6 +279,10 @@ void silu_mul(Stream& stream, const TensorView& a, const TensorView& b, const Te
   run(stream, {.kind = Map::Kind::kSiluMul, .x = a, .y = b, .out = out});
 }
 
+void sigmoid_mul(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& out) {
+  run(stream, {.kind = Map::Kind::kSigmoidMul, .x = a, .y = b, .out = out});
+}
+
 void axpby(Stream& stream, float a, const TensorView& x, float b, const TensorView& y,
            const TensorView& out) {
   run(stream, {.kind = Map::Kind::kAxpby, .x = x, .y = y, .out = out, .a = a, .b = b});
@@ -299,6 +312,7 @@ void fill_pointwise_simd(Ops& ops) {
   ops.pointwise.gelu_quick = gelu_quick;
   ops.pointwise.gelu_tanh_mul = gelu_tanh_mul;
   ops.pointwise.silu_mul = silu_mul;
+  ops.pointwise.sigmoid_mul = sigmoid_mul;
   ops.pointwise.axpby = axpby;
   ops.pointwise.first_non_finite = first_non_finite;
 }

@@ -72,6 +72,11 @@ struct SiluMul {
   }
 };
 
+struct SigmoidMul {
+  static constexpr bool kY = true, kVector = false, kWideX = false, kWideY = false;
+  __device__ __forceinline__ float operator()(float x, float y, float) const { return gate(y, x); }
+};
+
 struct Axpby {
   static constexpr bool kY = true, kVector = false, kWideX = false, kWideY = false;
   float a, b;
@@ -205,6 +210,10 @@ void silu_mul(Stream& stream, const TensorView& a, const TensorView& b, const Te
   map(stream, SiluMul{}, a, b, {}, out);
 }
 
+void sigmoid_mul(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& out) {
+  map(stream, SigmoidMul{}, a, b, {}, out);
+}
+
 void axpby(Stream& stream, float a, const TensorView& x, float b, const TensorView& y,
            const TensorView& out) {
   map(stream, Axpby{.a = a, .b = b}, x, y, {}, out);
@@ -325,6 +334,7 @@ void fill_pointwise(Ops& ops) {
   ops.pointwise.gelu_quick = gelu_quick;
   ops.pointwise.gelu_tanh_mul = gelu_tanh_mul;
   ops.pointwise.silu_mul = silu_mul;
+  ops.pointwise.sigmoid_mul = sigmoid_mul;
   ops.pointwise.axpby = axpby;
   ops.pointwise.combine = combine;
   ops.pointwise.clamp = clamp;

@@ -150,6 +150,7 @@ void bench_rows(const Settings& settings, DType dtype) {
     entry("gelu_quick", 2, [&](Stream& s) { gelu_quick(s, x, out); });
     entry("gelu_tanh_mul", 3, [&](Stream& s) { gelu_tanh_mul(s, x, y, out); });
     entry("silu_mul", 3, [&](Stream& s) { silu_mul(s, x, y, out); });
+    entry("sigmoid_mul", 3, [&](Stream& s) { sigmoid_mul(s, x, y, out); });
     entry("first_non_finite", 1, [&](Stream& s) { first_non_finite(s, x); });
     entry("note_non_finite", 1, [&](Stream& s) { note_non_finite(s, x, slot); });
     entry("encode_rows", 3, [&](Stream& s) { encode_rows(s, x, y, code); });

@@ -147,6 +147,16 @@ TEST(Pointwise, SiluMul) {
                 })});
 }
 
+TEST(Pointwise, SigmoidMul) {
+  check_row_op({.name = "sigmoid_mul",
+                .inputs = 2,
+                .run = [](Stream& stream, const auto& in, const auto&,
+                          const TensorView& out) { sigmoid_mul(stream, in[0], in[1], out); },
+                .expect = each([](const auto& in, const auto&, size_t i) {
+                  return gated(in[1][i], in[0][i], 0);
+                })});
+}
+
 TEST(Pointwise, ActivationsOverTheirRange) {
   constexpr int64_t kCount = 40001;
   Tensor x(DType::kF32, {1, kCount}), out(DType::kF32, {1, kCount});

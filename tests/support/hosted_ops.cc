@@ -242,6 +242,7 @@ void host_plain_entries(Ops& ops) {
   host<&Ops::pointwise, &PointwiseOps::gelu_quick>(ops);
   host<&Ops::pointwise, &PointwiseOps::gelu_tanh_mul>(ops);
   host<&Ops::pointwise, &PointwiseOps::silu_mul>(ops);
+  host<&Ops::pointwise, &PointwiseOps::sigmoid_mul>(ops);
   host<&Ops::pointwise, &PointwiseOps::axpby>(ops);
   host<&Ops::pointwise, &PointwiseOps::clamp>(ops);
   host<&Ops::pointwise, &PointwiseOps::first_non_finite>(ops);
