@@ -182,22 +182,24 @@ HeadWeights load_heads(Stream& stream, const CheckpointPart& tensors, const Head
   std::array<PackedLinear, 3> to{tensors.linear(stream, names.to_q, dtype, format),
                                  tensors.linear(stream, names.to_k, dtype, format),
                                  tensors.linear(stream, names.to_v, dtype, format)};
+  const int64_t key_columns = to[1].out();
   if (PackedLinear joined = join_linears(stream, to)) to[0] = std::move(joined);
   return {.to_q = std::move(to[0]),
           .to_k = std::move(to[1]),
           .to_v = std::move(to[2]),
           .norm_q = tensors.vector(stream, names.norm_q + ".weight"),
-          .norm_k = tensors.vector(stream, names.norm_k + ".weight")};
+          .norm_k = tensors.vector(stream, names.norm_k + ".weight"),
+          .key_columns = key_columns};
 }
 
 Heads room_for_heads(Context& context, const HeadWeights& weights, int64_t rows) {
-  const int64_t e = weights.norm_q.count(), a = weights.columns() / e;
+  const int64_t e = weights.norm_q.count(), a = weights.columns() / e, k = weights.key_columns / e;
   const auto room = [&](int64_t heads) {
     return context.arena.alloc(weights.to_q.dtype(), {rows, heads, e});
   };
-  if (!weights.joined()) return {.q = room(a), .k = room(a), .v = room(a)};
-  const TensorView all = room(3 * a);
-  return {.q = all.slice(1, 0, a), .k = all.slice(1, a, a), .v = all.slice(1, 2 * a, a)};
+  if (!weights.joined()) return {.q = room(a), .k = room(k), .v = room(k)};
+  const TensorView all = room(a + 2 * k);
+  return {.q = all.slice(1, 0, a), .k = all.slice(1, a, k), .v = all.slice(1, a + k, k)};
 }
 
 void project_heads(Stream& stream, const TensorView& x, const HeadWeights& weights,

@@ -88,15 +88,16 @@ void row_linear(Context& context, const TensorView& x, const RowLinear& weights,
 void row_linear_add(Context& context, const TensorView& x, const RowLinear& weights,
                     const TensorView& residual);
 
-// The matrices [D part, D] that make the queries, keys and values of a row, and the norms [E] of a
-// head's queries and keys. A device computes the three matrices as one, to_q; the others are then
-// empty.
+// The matrices that make the queries [D part, D], keys and values [K part, D] of a row, and the
+// norms [E] of a head's queries and keys. A device computes the three matrices as one, to_q; the
+// others are then empty. There may be fewer heads of keys than of queries.
 struct HeadWeights {
   PackedLinear to_q, to_k, to_v;
   Tensor norm_q, norm_k;
+  int64_t key_columns = 0;
 
   bool joined() const { return !to_k; }
-  int64_t columns() const { return to_q.out() / (joined() ? 3 : 1); }
+  int64_t columns() const { return to_q.out() - (joined() ? 2 * key_columns : 0); }  // of queries
   HeadNorms norms(float eps) const { return {.q = norm_q, .k = norm_k, .eps = eps}; }
   auto weights() const { return std::tie(to_q, to_k, to_v, norm_q, norm_k); }
 };
@@ -107,7 +108,7 @@ struct HeadNames {
 HeadWeights load_heads(Stream& stream, const CheckpointPart& tensors, const HeadNames& names,
                        DType dtype, WeightFormat format);
 
-// The queries, keys and values of the same rows, [n, A part, E] each.
+// The queries [n, A part, E], keys and values [n, Akv part, E] of the same rows.
 struct Heads {
   TensorView q, k, v;
 };

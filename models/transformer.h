@@ -22,6 +22,7 @@ struct TransformerTraits {
   int64_t width = 0;  // columns of a hidden row
   int blocks = 0;
   int heads = 0, head_dim = 0;
+  int kv_heads = 0;  // heads of keys and values, which as many heads of queries share; 0: heads
   int64_t ffn_columns = 0;  // of the feed-forward's hidden rows
   int64_t in_channels = 0, out_channels = 0;
   std::array<int64_t, 3> patch{1, 1, 1};  // frames, rows, columns of the latent per token
@@ -46,6 +47,13 @@ struct TransformerTraits {
   int second_blocks = 0;
   const char* second_block_name = "";
 
+  int key_heads() const { return kv_heads > 0 ? kv_heads : heads; }
+  // Part `index` of `parts` of the width. Heads that share keys are apart only where there are more
+  // parts than heads of keys.
+  WidthSlice width_part(int parts, int index) const {
+    return {partition_heads(heads, key_heads(), parts, index).q,
+            partition(ffn_columns, parts, index)};
+  }
   // The name and number under which an Observer sees the output of a block.
   std::pair<const char*, int> observed_block(int block) const {
     const bool second = second_blocks > 0 && block >= second_blocks;

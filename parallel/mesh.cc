@@ -225,20 +225,27 @@ void take_one_rank_stages(Layout& layout) {
   if (layout.decode_rank < 0 && layout.vae_ranks == 0) layout.decode_rank = 0;
 }
 
+// The groups of heads that share keys.
+int64_t groups_of(const LayoutLimits& limits) {
+  return limits.kv_heads > 0 ? limits.kv_heads : limits.heads;
+}
+
 // Why the layout cuts blocks in which weights are stored, or "".
 std::string refuse_blocks(const Layout& layout, const LayoutLimits& limits) {
   const int parts = layout[Axis::kTensor];
   const LayoutLimits::Stored& stored = limits.stored;
-  const auto cut = [&](const char* what, int64_t count, int64_t size, int64_t block) {
+  const auto cut = [&](const char* what, int64_t count, int64_t groups, int64_t size,
+                       int64_t block) {
     for (int part = 0; part < parts && count >= parts; ++part)
-      if (const int64_t end = partition(count, parts, part).end * size; end % block)
+      if (const int64_t end = partition_heads(count, groups, parts, part).q.end * size; end % block)
         return "tensor=" + std::to_string(parts) + " cuts the " + what + " at column " +
                std::to_string(end) + ", but the weights are stored in blocks of " +
                std::to_string(block) + " columns";
     return std::string();
   };
-  const std::string heads = cut("heads", limits.heads, stored.head_size, stored.head_block);
-  return heads.empty() ? cut("feed-forward", limits.ffn, 1, stored.ffn_block) : heads;
+  const std::string heads =
+      cut("heads", limits.heads, groups_of(limits), stored.head_size, stored.head_block);
+  return heads.empty() ? cut("feed-forward", limits.ffn, limits.ffn, 1, stored.ffn_block) : heads;
 }
 
 // Why the layout splits what the job does not let be split, or "".
@@ -287,7 +294,7 @@ std::string refuse(const Layout& layout, const LayoutLimits& limits) {
                " are two ways of one split: one of them must be 1";
   }
   // A tensor rank's heads are split again over this many ranks.
-  const bool decodes = limits.decode_kv_heads > 0;
+  const bool decodes = limits.decodes;
   if (const std::string why = refuse_stages(layout, decodes); !why.empty()) return why;
   const int shares = decodes ? layout.sequence() : layout[Axis::kUlysses];
   const std::string split_again = decodes ? sequence : "ulysses";
@@ -303,11 +310,11 @@ std::string refuse(const Layout& layout, const LayoutLimits& limits) {
         too_many("data", layout[Axis::kData], limits.requests, "requests")})
     if (!why.empty()) return why;
   // Heads may be uneven: every tensor rank needs a head for each of the ranks that split it again.
-  int64_t fewest = limits.heads / layout[Axis::kTensor];
-  for (int part = 0; decodes && part < layout[Axis::kTensor]; ++part)
-    fewest = std::min(
-        fewest, partition_heads(limits.heads, limits.decode_kv_heads, layout[Axis::kTensor], part)
-                    .q.size());
+  const int parts = layout[Axis::kTensor];
+  int64_t fewest = limits.heads;
+  for (int part = 0; limits.heads > 0 && part < parts; ++part)
+    fewest =
+        std::min(fewest, partition_heads(limits.heads, groups_of(limits), parts, part).q.size());
   if (limits.heads > 0 && fewest < shares)
     return "tensor=" + std::to_string(layout[Axis::kTensor]) + " leaves a rank with " +
            std::to_string(fewest) + " heads for " + split_again + "=" + std::to_string(shares);

@@ -79,6 +79,7 @@ struct MethodLimit {
 // The sizes that bound how a job can be split; 0 sets no bound.
 struct LayoutLimits {
   int64_t heads = 0, layers = 0, tokens = 0, ffn = 0;
+  int64_t kv_heads = 0;  // that the heads share, in whole groups; 0: every head has its own
   int64_t requests = 1;  // bounds the data axis
   MethodLimit method{};
   bool guided = true;        // false: cfg must be 1
@@ -88,9 +89,7 @@ struct LayoutLimits {
   struct Stored {
     int64_t head_size = 1, head_block = 1, ffn_block = 1;
   } stored{};
-  // Not 0: the ranks that split a long pass by tokens split a pass of one token by heads; this is
-  // the number of key/value heads then.
-  int64_t decode_kv_heads = 0;
+  bool decodes = false;    // the ranks that split a long pass by tokens split one token by heads
   int64_t vocabulary = 0;  // rows of the output layer, split like the feed-forward columns
 };
 

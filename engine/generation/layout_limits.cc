@@ -29,6 +29,7 @@ void limit_by(const TransformerTraits& traits, LayoutLimits& limits) {
     limit = limit ? std::min(limit, value) : value;
   };
   least(limits.heads, traits.heads);
+  least(limits.kv_heads, traits.key_heads());
   least(limits.layers, traits.blocks);
   least(limits.ffn, traits.ffn_columns);
 }

@@ -35,8 +35,9 @@ LayoutLimits LanguageRank::limits(const DecoderConfig& config, int64_t tokens) {
           .layers = config.layers,
           .tokens = tokens,
           .ffn = config.ffn,
+          .kv_heads = config.kv_heads,
           .guided = false,
-          .decode_kv_heads = config.kv_heads,
+          .decodes = true,
           .vocabulary = config.vocab};
 }
 

@@ -96,8 +96,7 @@ BlockRange RankPlacement::blocks(int layers) const {
 TransformerLoad RankPlacement::load(const TransformerTraits& traits, TransformerLoad how) const {
   const int parts = layout()[Axis::kTensor], part = mesh_.at(Axis::kTensor, rank());
   how.blocks = blocks(traits.blocks);
-  if (parts > 1)
-    how.width = {partition(traits.heads, parts, part), partition(traits.ffn_columns, parts, part)};
+  if (parts > 1) how.width = traits.width_part(parts, part);
   return how;
 }
 

@@ -121,8 +121,7 @@ TEST_P(Transformers, PartsGiveTheWhole) {
       const Tensor whole = TransformerRun(c, {.dtype = dtype}, table).run();
       const PartOf part_of_width = part_of(GetParam(), c.config());
       run_parts(parts, [&](int rank, Reducer& reducer) {
-        const TransformerLoad load{
-            .dtype = dtype, .width = width_part(c.traits.heads, c.traits.ffn_columns, parts, rank)};
+        const TransformerLoad load{.dtype = dtype, .width = c.traits.width_part(parts, rank)};
         const std::string path = testing::TempDir() + "weft_" + GetParam() + "_part_" +
                                  std::to_string(rank) + ".safetensors";
         write_poisoned(path, c.model->tensors(), weights,

@@ -141,13 +141,28 @@ TEST(Layout, RanksOfTheTextEncoderAndTheVaeArePartOfIt) {
   EXPECT_TRUE(
       contains(layout_fault("ulysses=4,vae_ranks=0", 4, kWan), "'vae_ranks=0' is not legal"));
   LayoutLimits language = kWan;
-  language.decode_kv_heads = 4;
+  language.kv_heads = 4;
+  language.decodes = true;
   EXPECT_TRUE(contains(layout_fault("tensor=2,text_ranks=1", 2, language),
                        "a language model has no such stage"));
   EXPECT_TRUE(contains(layout_fault("text_ranks=0", 1, kWan), "'text_ranks=0' is not legal"));
   EXPECT_TRUE(contains(layout_fault("auto,ring=2", 2, kWan), "ring beside auto"));
   EXPECT_TRUE(contains(layout_fault("auto,", 2, kWan), "'' is not legal"));
   EXPECT_TRUE(contains(layout_fault("all", 2, kWan), "weft plan alone"));
+}
+
+// Heads that share keys go to ranks in whole groups, and to several ranks where those are more than
+// the groups.
+TEST(Layout, GroupedHeadsBoundWhatIsSplitAgain) {
+  LayoutLimits limits{.heads = 6, .layers = 1, .tokens = 100, .ffn = 64};
+  EXPECT_EQ(parse_layout("tensor=3,ulysses=2", 6, limits)[Axis::kTensor], 3);
+  limits.kv_heads = 2;
+  EXPECT_TRUE(contains(layout_fault("tensor=3,ulysses=2", 6, limits),
+                       "tensor=3 leaves a rank with 1 heads for ulysses=2"));
+  EXPECT_EQ(parse_layout("tensor=2,ulysses=3", 6, limits)[Axis::kUlysses], 3);
+  EXPECT_EQ(parse_layout("ulysses=6", 6, limits)[Axis::kUlysses], 6);
+  limits.stored = {.head_size = 32, .head_block = 64};  // 3 heads of 32 columns are no whole block
+  EXPECT_TRUE(contains(layout_fault("tensor=2", 2, limits), "cuts the heads at column 96"));
 }
 
 TEST(Layout, RefusesWithTheReasonAndTheLegalOnes) {
