@@ -97,12 +97,14 @@ void take_parts_beside(const PartNames& names, ModelDirectory& model) {
 
 // Gives the text encoder the rows that the family's transformers read.
 void tap_text(ModelDirectory& model) {
-  if (model.family->text_taps.empty()) return;
+  const std::span<const int> usual = model.family->text_taps;
+  if (model.text_taps.empty()) model.text_taps.assign(usual.begin(), usual.end());
+  if (model.text_taps.empty()) return;
   const auto refuse_layers = [&](const std::string& why) {
     throw Error(ErrorKind::kModel, model.text_encoder + ": " + why);
   };
   try {
-    model.text_model = model.text_model->with_taps(model.family->text_taps);
+    model.text_model = model.text_model->with_taps(model.text_taps);
   } catch (const Error& error) {
     refuse_layers(error.what());
   }
@@ -216,6 +218,7 @@ ModelDirectory listed_parts(const std::string& path) {
   if (json_has(index, "boundary_ratio"))
     model.boundary_ratio = json_number(index, "boundary_ratio", index_path);
   model.expand_timesteps = json_bool_or(index, "expand_timesteps", index_path, false);
+  if (model.family->read_index) model.family->read_index(index_path, model);
   return model;
 }
 

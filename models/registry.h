@@ -67,6 +67,7 @@ struct DefaultSettings {
 enum class GuidanceForm : uint8_t {
   kFromNegative,
   kFromPositive,
+  kBeyondPositive,  // the same, where any g above 0 guides: the scale is 1 + g, counted as others
   kRescaled,  // from the negative one; then every token's velocity is scaled to the norm of v_p
   kTold,      // there is one velocity; the transformer is told g, if it reads it
 };
@@ -144,11 +145,13 @@ struct ModelFamily {
   float velocity_sign = 1;   // the sampler steps along velocity_sign times the transformer's output
   TextFolders text{"text_encoder", "tokenizer"};  // of the rows that transformers read
   TextFolders pooled{};                           // of a prompt's vector
-  std::span<const int> text_taps{};  // layers of the text encoder whose states are the rows
+  std::span<const int> text_taps{};  // ModelDirectory::text_taps of a model that names none
   std::optional<bool> distilled{};   // is_distilled of the index; unset: any
   std::unique_ptr<PromptTokenizer> (*tokenizer)(const ModelDirectory& model) = nullptr;
   // The published settings of the model, for a folder without weft.json.
   DefaultSettings (*defaults)(const ModelDirectory& model) = nullptr;
+  // Reads what else a model_index.json says, to the directory. Error(kModel) names the key.
+  void (*read_index)(const std::string& path, ModelDirectory& model) = nullptr;
   // The exponent m of a scheduler's dynamic shift for a latent of so many tokens (DynamicShift);
   // null: it follows from the scheduler's config.
   double (*shift_exponent)(int64_t tokens, int steps) = nullptr;
@@ -177,8 +180,7 @@ struct ModelDirectory {
   std::string path;  // the folder, or the transformer's file
   const ModelFamily* family = nullptr;
   std::string transformer, transformer_2, text_encoder, tokenizer, scheduler, vae;
-  std::string audio_encoder;
-  std::string image_encoder, image_processor;
+  std::string audio_encoder, image_encoder, image_processor;
   std::string pooled_encoder, pooled_tokenizer;  // of a prompt's vector
   std::string scheduler_config;
   std::optional<double> boundary_ratio;
@@ -186,6 +188,7 @@ struct ModelDirectory {
   std::vector<std::string> notes;  // what may be wrong with the files, a line each
   std::vector<std::shared_ptr<const TransformerModel>> transformers;  // one per expert
   std::shared_ptr<const TextEncoderModel> text_model;
+  std::vector<int> text_taps;  // layers of it whose states are the rows; none: its own rows are
   std::shared_ptr<const TextEncoderModel> pooled_model;  // null: prompts have no vector
   std::shared_ptr<const VaeModel> vae_model;
   std::shared_ptr<const AudioEncoderModel> audio_model;  // null: the folder has none

@@ -276,6 +276,25 @@ GivenInputs given_inputs(Bench& bench, const Case& c, const TensorView& x,
   return given;
 }
 
+// The prompt's rows. Those that encoder_attention_mask hides are dropped: no other row sees them.
+Tensor prompt_rows(Bench& bench, const Case& c) {
+  Tensor all = bench.load("encoder_hidden_states");
+  if (all.view().rank != 2) c.refuse("encoder_hidden_states is [T, d]");
+  const std::string name = "encoder_attention_mask";
+  if (!bench.inputs.contains(name)) return all;
+  const TensorView mask = bench.inputs.view(name);
+  if (mask.dtype != DType::kI32 || mask.rank != 1 || mask[0] != all.view()[0])
+    c.refuse(name + " is int32 [T], with a value for each row of encoder_hidden_states");
+  std::vector<int64_t> seen;
+  for (int64_t row = 0; row < mask[0]; ++row)
+    if (mask.as<int32_t>()[row] != 0) seen.push_back(row);
+  if (seen.empty()) c.refuse(name + " hides all rows");
+  Tensor rows = bench.tensor(DType::kF32, {std::ssize(seen), all.view()[1]});
+  for (int64_t i = 0; i < std::ssize(seen); ++i)
+    copy(bench.stream, all.view().select(0, seen[i]), rows.view().select(0, i));
+  return rows;
+}
+
 }  // namespace
 
 // A generation of one step, of which the velocity is the result.
@@ -286,10 +305,9 @@ NamedTensors run_transformer(Case& c) {
   const TransformerTraits& traits = experts.traits();
   const Tensor latent = bench.load("hidden_states");
   const Tensor timestep = on_host(bench.stream, bench.load("timestep"));
-  const Tensor embeds = bench.load("encoder_hidden_states");
+  const Tensor embeds = prompt_rows(bench, c);
   const TensorView x = as_video(latent);
-  if (x.rank != 4 || embeds.view().rank != 2)
-    c.refuse("hidden_states is [C, F, H, W] or [C, H, W], and encoder_hidden_states [T, d]");
+  if (x.rank != 4) c.refuse("hidden_states is [C, F, H, W] or [C, H, W]");
   const auto grid = traits.grid(x[1], x[2], x[3]);
   const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
   const GivenInputs given = given_inputs(bench, c, x, traits);

@@ -12,9 +12,12 @@ namespace {
 // velocity (GuidanceForm::kTold).
 std::vector<double> guidance_of(const ModelDirectory& model, const Request& request) {
   std::vector<double> scales(model.experts(), 1);
-  if (model.family->guidance != GuidanceForm::kTold)
-    for (int expert = 0; expert < model.experts(); ++expert)
-      scales[expert] = expert ? *request.guidance_scale_2 : *request.guidance_scale;
+  const GuidanceForm form = model.family->guidance;
+  if (form == GuidanceForm::kTold) return scales;
+  for (int expert = 0; expert < model.experts(); ++expert) {
+    scales[expert] = expert ? *request.guidance_scale_2 : *request.guidance_scale;
+    if (form == GuidanceForm::kBeyondPositive) ++scales[expert];
+  }
   return scales;
 }
 

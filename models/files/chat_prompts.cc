@@ -12,6 +12,7 @@ class ChatPrompts final : public PromptTokenizer {
  public:
   ChatPrompts(const std::string& folder, const ChatForm& form)
       : folder_(folder), form_(form), tokenizer_(open_byte_bpe(folder)) {
+    if (form.keeps_after) after_ = tokenizer_.encode(std::string(form.after));
     if (form.padding.empty()) return;
     const std::vector<int32_t> ids = tokenizer_.encode(std::string(form.padding));
     if (ids.size() != 1)
@@ -20,26 +21,27 @@ class ChatPrompts final : public PromptTokenizer {
     padding_ = hidden_id(ids[0]);
   }
 
-  int64_t max_ids() const override { return form_.most_ids; }
+  int64_t max_ids() const override { return form_.most_ids + std::ssize(after_); }
   int64_t unread_ids() const override { return form_.unread_ids; }
   int64_t padded_rows(int64_t rows) const override { return rows; }
   PromptTokens read(const std::string& prompt) const override {
-    PromptTokens out{
-        tokenizer_.encode(std::string(form_.before) + prompt + std::string(form_.after)), {}};
-    const auto count = static_cast<int64_t>(out.ids.size());
+    std::string text = std::string(form_.before) + prompt;
+    if (!form_.keeps_after) text += form_.after;
+    PromptTokens out{tokenizer_.encode(text), {}};
+    const auto count = std::ssize(out.ids) + std::ssize(after_);
     if (count <= form_.unread_ids)
       throw Error(ErrorKind::kModel, folder_ + ": a prompt has " + std::to_string(count) +
                                          " ids with its template, and the model needs more than " +
                                          std::to_string(form_.unread_ids) +
                                          "; the tokenizer belongs to another model");
-    if (count <= max_ids()) {
-      if (!form_.padding.empty()) out.ids.resize(max_ids(), padding_);
-      return out;
+    if (count > max_ids()) {
+      std::string lost = tokenizer_.decode({out.ids.begin() + form_.most_ids, out.ids.end()});
+      if (lost.ends_with(form_.after)) lost.resize(lost.size() - form_.after.size());
+      out.cut = PromptCut{count, max_ids(), lost};
+      out.ids.resize(form_.most_ids);
     }
-    std::string lost = tokenizer_.decode({out.ids.begin() + max_ids(), out.ids.end()});
-    if (lost.ends_with(form_.after)) lost.resize(lost.size() - form_.after.size());
-    out.cut = PromptCut{count, max_ids(), lost};
-    out.ids.resize(max_ids());
+    out.ids.insert(out.ids.end(), after_.begin(), after_.end());
+    if (!form_.padding.empty()) out.ids.resize(max_ids(), padding_);
     return out;
   }
 
@@ -47,6 +49,7 @@ class ChatPrompts final : public PromptTokenizer {
   std::string folder_;
   ChatForm form_;
   ByteBpeTokenizer tokenizer_;
+  std::vector<int32_t> after_;  // of keeps_after
   int32_t padding_ = 0;
 };
 

@@ -18,13 +18,11 @@ DefaultSettings qwen_image_defaults(const ModelDirectory& model) {
   return out;
 }
 
-// The transformer reads the rows after the system's turn, which has 34 ids of the published
-// tokenizer.
-constexpr ChatForm kQwenImageChat{
-    "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, "
-    "quantity, text, spatial relationships of the objects and background:<|im_end|>\n"
-    "<|im_start|>user\n",
-    "<|im_end|>\n<|im_start|>assistant\n", 34 + 1024, 34};
+std::unique_ptr<PromptTokenizer> qwen_image_prompts(const ModelDirectory& model) {
+  ChatForm form = kPictureChat;
+  form.most_ids = form.unread_ids + 1024;
+  return chat_prompts(model.tokenizer, form);
+}
 
 }  // namespace
 
@@ -33,7 +31,7 @@ const ModelFamily kQwenImageFamily{
     .guidance = GuidanceForm::kRescaled,
     .even_sigmas = true,
     .text = {"text_encoder", "tokenizer", TokenizerKind::kByteBpe},
-    .tokenizer = [](const ModelDirectory& m) { return chat_prompts(m.tokenizer, kQwenImageChat); },
+    .tokenizer = qwen_image_prompts,
     .defaults = qwen_image_defaults,
     .transformer_class = "QwenImageTransformer2DModel",
     .text_encoder_class = "Qwen2_5_VLForConditionalGeneration",

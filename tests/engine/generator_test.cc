@@ -513,6 +513,8 @@ TEST(Guidance, BothFormsAndTheSign) {
   EXPECT_EQ(guided(GuidanceForm::kFromNegative, 1, 1), (Values{3, -1}));
   EXPECT_EQ(guided(GuidanceForm::kFromPositive, -1, 0), (Values{-3, 1}));
   EXPECT_EQ(guided(GuidanceForm::kRescaled, 1, 1), (Values{3, -1}));
+  // A scale of 3 of this form arrives as 4.
+  EXPECT_EQ(guided(GuidanceForm::kBeyondPositive, 1, 4), (Values{3 + 3 * 2, -1 + 3 * -3}));
 }
 
 // A token keeps the direction of v_n + g (v_p - v_n) and has the norm of v_p, or is zero.

@@ -1,5 +1,6 @@
 #pragma once
 // The transformers of the golden cases, of all families, and their runs.
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -33,7 +34,7 @@ struct TransformerCase : GoldenCase {
       for (int64_t i = 0, n = tokens / grid[0]; i < grid[0]; ++i)
         times.push_back({{i * n, (i + 1) * n}, time});
     }
-    conditions.text = kept("encoder_hidden_states");
+    conditions.text = seen_rows(kept("encoder_hidden_states"));
     conditions.text_length = conditions.text[0];
     conditions.image = kept("encoder_hidden_states_image");
     conditions.pooled = kept("pooled_projections");
@@ -71,6 +72,18 @@ struct TransformerCase : GoldenCase {
   int64_t tokens = 0;
 
  private:
+  // The rows that the case's mask does not hide.
+  TensorView seen_rows(const TensorView& all) {
+    if (!inputs.contains("encoder_attention_mask")) return all;
+    const TensorView mask = inputs.view("encoder_attention_mask");
+    const int32_t* seen = mask.as<int32_t>();
+    Tensor& rows = held_["seen rows"] =
+        Tensor(DType::kF32, {std::count(seen, seen + mask[0], 1), all[1]});
+    float* out = rows.as<float>();
+    for (int64_t row = 0; row < mask[0]; ++row)
+      if (seen[row]) out = std::copy_n(all.as<float>() + row * all[1], all[1], out);
+    return rows;
+  }
   TensorView kept(const std::string& name) {
     if (!inputs.contains(name)) return {};
     return held_[name] = input(name);
