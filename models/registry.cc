@@ -21,9 +21,9 @@ void require(bool there, const std::string& message) {
   if (!there) throw Error(ErrorKind::kModel, message);
 }
 
-constexpr const ModelFamily* kFamilies[] = {&kWanFamily,    &kWanPictureFamily, &kWanSpeechFamily,
-                                            &kZImageFamily, &kQwenImageFamily,  &kFluxFamily,
-                                            &kFlux2Family,  &kFlux2BaseFamily};
+constexpr const ModelFamily* kFamilies[] = {
+    &kWanFamily,  &kWanPictureFamily, &kWanSpeechFamily, &kZImageFamily, &kQwenImageFamily,
+    &kFluxFamily, &kFlux2Family,      &kFlux2BaseFamily, &kKrea2Family,  &kKrea2TurboFamily};
 
 // The transformers that need no folder.
 std::string families_of_files() {

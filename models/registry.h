@@ -170,8 +170,9 @@ struct ModelFamily {
 };
 
 // The rows of the table, each in its model's folder.
-extern const ModelFamily kFlux2BaseFamily, kFlux2Family, kFluxFamily, kQwenImageFamily, kWanFamily,
-    kWanPictureFamily, kWanSpeechFamily, kZImageFamily;
+extern const ModelFamily kFlux2BaseFamily, kFlux2Family, kFluxFamily, kKrea2Family,
+    kKrea2TurboFamily, kQwenImageFamily, kWanFamily, kWanPictureFamily, kWanSpeechFamily,
+    kZImageFamily;
 
 // A model directory, or single files that together are a model. Components are full paths of
 // folders or files; one that is absent is empty. The scheduler's is empty where scheduler_config

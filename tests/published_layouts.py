@@ -196,6 +196,28 @@ FLUX2_VAE = {"_class_name": "AutoencoderKLFlux2", "_diffusers_version": "0.37.0.
              "use_post_quant_conv": True, "use_quant_conv": True}
 
 
+QWEN3_VL_4B = {
+    "architectures": ["Qwen3VLModel"], "model_type": "qwen3_vl", "image_token_id": 151655, "tie_word_embeddings": True,
+    "video_token_id": 151656, "vision_start_token_id": 151652, "vision_end_token_id": 151653,
+    "text_config": {"attention_bias": False, "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu",
+                    "hidden_size": 2560, "initializer_range": 0.02, "intermediate_size": 9728,
+                    "max_position_embeddings": 262144, "model_type": "qwen3_vl_text", "num_attention_heads": 32,
+                    "num_hidden_layers": 36, "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
+                    "rope_scaling": {"mrope_interleaved": True, "mrope_section": [24, 20, 20],
+                                     "rope_type": "default"},
+                    "rope_theta": 5000000, "tie_word_embeddings": True, "use_cache": True, "vocab_size": 151936},
+    "vision_config": {"deepstack_visual_indexes": [5, 11, 17], "depth": 24, "hidden_act": "gelu_pytorch_tanh",
+                      "hidden_size": 1024, "in_channels": 3, "intermediate_size": 4096, "model_type": "qwen3_vl",
+                      "num_heads": 16, "num_position_embeddings": 2304, "out_hidden_size": 2560, "patch_size": 16,
+                      "spatial_merge_size": 2, "temporal_patch_size": 2}}
+KREA2 = {"_class_name": "Krea2Transformer2DModel", "_diffusers_version": "0.42.0.dev0", "attention_head_dim": 128,
+         "axes_dims_rope": [32, 48, 48], "in_channels": 64, "intermediate_size": 16384, "norm_eps": 1e-05,
+         "num_attention_heads": 48, "num_key_value_heads": 12, "num_layers": 28, "num_layerwise_text_blocks": 2,
+         "num_refiner_text_blocks": 2, "num_text_layers": 12, "rope_theta": 1000.0, "text_hidden_dim": 2560,
+         "text_intermediate_size": 6912, "text_num_attention_heads": 20, "text_num_key_value_heads": 20,
+         "timestep_embed_dim": 256}
+
+
 def unipc(shift):
     path = GOLDEN / "pipeline_t2v/model/scheduler/scheduler_config.json"
     return json.loads(path.read_text()) | {"flow_shift": shift}
@@ -355,6 +377,19 @@ def klein(transformer, text, distilled):
         euler(shift=3.0, use_dynamic_shifting=True), is_distilled=distilled)
 
 
+def krea2(distilled):
+    """Krea-2, raw or turbo. The file of its text encoder also holds a vision tower, of which this has a part."""
+    return pipeline("Krea2Pipeline", {
+        "text_encoder": (TRANSFORMERS, "Qwen3VLModel", weights(
+            QWEN3_VL_4B, rename=lambda name: "language_model." + name,
+            extra=[("visual.pos_embed.weight", [2304, 1024])])),
+        "tokenizer": (TRANSFORMERS, "Qwen2TokenizerFast", qwen),
+        "transformer": (DIFFUSERS, "Krea2Transformer2DModel", weights(KREA2)),
+        "vae": (DIFFUSERS, "AutoencoderKLQwenImage", weights(WAN_VAE | {"_class_name": "AutoencoderKLQwenImage"}))},
+        euler(max_image_seq_len=6400, use_dynamic_shifting=True), is_distilled=distilled, patch_size=2,
+        text_encoder_select_layers=[2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 32, 35])
+
+
 KLEIN_4B, KLEIN_9B = flux2(24, 5, 20, 7680), flux2(32, 8, 24, 12288)
 WAN_I2V = "WanImageToVideoPipeline"
 WAN_14B_I2V = wan(40, 40, 13824, (36, 16), **IMAGE_BRANCH)
@@ -397,11 +432,14 @@ FOLDERS = {  # name: how to make it, and the parameters and tensors of its trans
     "FLUX.2-klein-base-4B": (klein(KLEIN_4B, QWEN3_4B, False), (3_875_544_576, 169)),
     "FLUX.2-klein-9B": (klein(KLEIN_9B, QWEN3_8B, True), (9_078_581_248, 233)),
     "FLUX.2-klein-base-9B": (klein(KLEIN_9B, QWEN3_8B, False), (9_078_581_248, 233)),
+    "Krea-2": (krea2(False), (12_820_073_036, 430)),
+    "Krea-2-Turbo": (krea2(True), (12_820_073_036, 430)),
 }
 RUNS = ("Wan2.1-T2V-1.3B-Diffusers", "Wan2.1-T2V-14B-Diffusers", "Wan2.1-I2V-14B-480P-Diffusers",
         "Wan2.1-FLF2V-14B-720P-diffusers", "Wan2.2-T2V-A14B-Diffusers", "Wan2.2-I2V-A14B-Diffusers",
         "Wan2.2-TI2V-5B-Diffusers", "Wan2.2-S2V-14B", "Z-Image-Turbo", "Qwen-Image", "FLUX.1-schnell",
-        "FLUX.2-klein-4B", "FLUX.2-klein-base-4B", "FLUX.2-klein-9B", "FLUX.2-klein-base-9B")
+        "FLUX.2-klein-4B", "FLUX.2-klein-base-4B", "FLUX.2-klein-9B", "FLUX.2-klein-base-9B", "Krea-2",
+        "Krea-2-Turbo")
 
 
 # --- checks ---

@@ -14,11 +14,10 @@ namespace {
 
 constexpr IntRange kWidths{1, 1 << 20};
 constexpr IntRange kCounts{1, 4096};
-constexpr const char* kSeeingType = "qwen2_5_vl";
+constexpr const char *kSeeingQwen2 = "qwen2_5_vl", *kSeeingQwen3 = "qwen3_vl";
 
 // Reads rope_theta, which newer files have in rope_parameters. Any scaling of positions is refused.
 void read_theta(ConfigReader& fields, double& theta) {
-  theta = 10000;
   fields.optional("rope_theta", theta, kAboveOne);
   for (const char* field : {"rope_parameters", "rope_scaling"}) {
     if (!fields.has(field)) continue;
@@ -31,7 +30,7 @@ void read_theta(ConfigReader& fields, double& theta) {
 }
 
 // Returns the fields of the language part of a model that also sees pictures. Newer files have them
-// in text_config, apart from those of the whole model. Its language part is a Qwen2.5.
+// in text_config, apart from those of the whole model. It is a Qwen2.5 or a Qwen3.
 nlohmann::json language_part(const nlohmann::json& json, const std::string& path) {
   nlohmann::json part = json;
   if (json_has(json, "text_config")) {
@@ -41,7 +40,7 @@ nlohmann::json language_part(const nlohmann::json& json, const std::string& path
     if (json_has(json, "tie_word_embeddings"))
       part["tie_word_embeddings"] = json.at("tie_word_embeddings");
   }
-  part["model_type"] = "qwen2";
+  part["model_type"] = json.at("model_type") == kSeeingQwen3 ? "qwen3" : "qwen2";
   return part;
 }
 
@@ -49,9 +48,10 @@ nlohmann::json language_part(const nlohmann::json& json, const std::string& path
 
 DecoderConfig DecoderConfig::from_json_file(const std::string& path) {
   nlohmann::json json = read_config(path);
-  if (json_string(json, "model_type", path) == kSeeingType) json = language_part(json, path);
+  const std::string type = json_string(json, "model_type", path);
+  if (type == kSeeingQwen2 || type == kSeeingQwen3) json = language_part(json, path);
   ConfigReader fields(json, path);
-  fields.only("model_type", {"qwen2", "qwen3", kSeeingType});
+  fields.only("model_type", {"qwen2", "qwen3", kSeeingQwen2, kSeeingQwen3});
   DecoderConfig config;
   config.head_norms = json.at("model_type") == "qwen3";
   config.projection_biases = !config.head_norms;
@@ -69,8 +69,10 @@ DecoderConfig DecoderConfig::from_json_file(const std::string& path) {
   fields.optional("max_position_embeddings", config.max_positions, IntRange{1, 1 << 24});
   fields.only("hidden_act", {"silu"});
   fields.only("use_sliding_window", {false});
+  config.rope_theta = type == kSeeingQwen3 ? 5e5 : 1e4;  // of files that do not say it
   read_theta(fields, config.rope_theta);
   fields.finish("the configuration of a " + decoder_families() + " decoder", OtherKeys::kIgnored);
+  if (type == kSeeingQwen3) config.tied = true;
   if (!config.kv_heads) config.kv_heads = config.heads;
   if (!config.head_dim) config.head_dim = static_cast<int>(config.hidden / config.heads);
   if (config.head_dim < 2 || config.head_dim % 2)
@@ -96,7 +98,7 @@ double metadata_number(const TensorFile& file, const std::string& key, double fa
 
 }  // namespace
 
-DecoderConfig DecoderConfig::from_tensors(const TensorFile& file) {
+DecoderConfig DecoderConfig::from_tensors(const TensorFile& file, double theta) {
   constexpr int64_t kHeadDim = 128;  // of every Qwen2.5, whose tensors do not tell it
   constexpr int64_t kWidest = 1 << 24;
   const TensorSizes sizes(file, detect_decoder_names(file), kWidest);
@@ -122,7 +124,7 @@ DecoderConfig DecoderConfig::from_tensors(const TensorFile& file) {
   config.heads = static_cast<int>(queries / head);
   config.kv_heads = static_cast<int>(keys / head);
   config.layers = sizes.count("layers.", ".self_attn.q_proj.weight");
-  config.rope_theta = metadata_number(file, "rope.freq_base", config.rope_theta);
+  config.rope_theta = metadata_number(file, "rope.freq_base", theta);
   config.eps =
       static_cast<float>(metadata_number(file, "attention.layer_norm_rms_epsilon", config.eps));
   if (!(config.rope_theta > 1))

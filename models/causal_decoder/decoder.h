@@ -25,16 +25,18 @@ struct DecoderConfig {
   int64_t max_positions = 32768;
 
   // Reads a transformers config.json of model_type qwen2 or qwen3, or the language part of
-  // qwen2_5_vl. Every field that would change a number is honoured or refused: Error(kModel) names
-  // the field, its value and the legal values.
+  // qwen2_5_vl or qwen3_vl, of the latter without the output layer. Every field that would change a
+  // number is honoured or refused: Error(kModel) names the field, its value and the legal values.
   static DecoderConfig from_json_file(const std::string& path);
   // Reads what the tensors and the metadata of a file without a config tell; the rest is as
-  // published.
-  static DecoderConfig from_tensors(const TensorFile& file);
+  // published, `theta` where the metadata does not tell it.
+  static DecoderConfig from_tensors(const TensorFile& file, double theta = 1e6);
 
   int64_t inner() const { return int64_t{heads} * head_dim; }
   int64_t kv_inner() const { return int64_t{kv_heads} * head_dim; }
 };
+
+inline constexpr double kSeeingQwen3Theta = 5e6;  // rope_theta of every published Qwen3-VL
 
 std::string to_string(const DecoderConfig& config);
 

@@ -7,8 +7,8 @@ namespace weft {
 namespace {
 
 // Prefixes of the block names; they depend on the tool that saved the checkpoint.
-constexpr const char* kPrefixes[] = {"model.", "", "model.language_model.",
-                                     "language_model.model."};
+constexpr const char* kPrefixes[] = {"model.", "", "model.language_model.", "language_model.model.",
+                                     "language_model."};
 
 // Pairs of (transformers, llama.cpp) spellings, of what stands after the number of the layer and
 // of other names.

@@ -12,6 +12,8 @@
 #include "models/flux/transformer.h"
 #include "models/flux2/names.h"
 #include "models/flux2/transformer.h"
+#include "models/krea2/names.h"
+#include "models/krea2/transformer.h"
 #include "models/qwen_image/names.h"
 #include "models/qwen_image/transformer.h"
 #include "models/umt5/encoder.h"
@@ -87,6 +89,7 @@ constexpr ComponentRow<TransformerModel> kTransformerRows[] = {
     row<WanS2vConfig, make_wan_s2v_model>(kSpeechClass, holds_wan_s2v),
     row<ZImageConfig, make_z_image_model>("ZImageTransformer2DModel", holds_z_image),
     row<QwenImageConfig, make_qwen_image_model>("QwenImageTransformer2DModel", holds_qwen_image),
+    row<Krea2Config, make_krea2_model>("Krea2Transformer2DModel", holds_krea2),
     row<Flux2Config, make_flux2_model>("Flux2Transformer2DModel", holds_flux2),
     row<FluxConfig, make_flux_model>("FluxTransformer2DModel", holds_flux)};
 
@@ -97,7 +100,16 @@ constexpr ComponentRow<TextEncoderModel> kTextEncoderRows[] = {
     row<DecoderConfig, make_decoder_text<DecoderRows::kBeforeLast>>("Qwen3Model", "qwen3",
                                                                     holds_qwen3),
     row<DecoderConfig, make_decoder_text<DecoderRows::kFinal>>("Qwen2_5_VLForConditionalGeneration",
-                                                               "qwen2_5_vl", holds_qwen2)};
+                                                               "qwen2_5_vl", holds_qwen2),
+    [] {
+      auto seeing = row<DecoderConfig, make_decoder_text<DecoderRows::kBeforeLast>>(
+          "Qwen3VLModel", "qwen3_vl", holds_qwen3);
+      seeing.of_tensors = [](const TensorFile& file) {
+        return shared(make_decoder_text<DecoderRows::kBeforeLast>(
+            DecoderConfig::from_tensors(file, kSeeingQwen3Theta)));
+      };
+      return seeing;
+    }()};
 
 constexpr ComponentRow<ImageEncoderModel> kImageEncoderRows[] = {
     row<ClipVisionConfig, make_clip_vision_model>("CLIPVisionModel", "clip_vision_model",

@@ -4,6 +4,7 @@
 
 #include "kernels/copy.h"
 #include "models/flux/transformer.h"
+#include "models/krea2/transformer.h"
 #include "models/qwen_image/transformer.h"
 #include "models/z_image/transformer.h"
 
@@ -69,6 +70,7 @@ constexpr Published kPublished[] = {
     {"wan2.2-ti2v-5b", []() -> Model { return make_wan_model(wan_5b()); }},
     {"z-image", []() -> Model { return make_z_image_model({}); }},
     {"qwen-image", []() -> Model { return make_qwen_image_model({}); }},
+    {"krea-2", []() -> Model { return make_krea2_model({}); }},
     {"flux.1-dev", []() -> Model { return make_flux_model(flux(true)); }},
     {"flux.1-schnell", []() -> Model { return make_flux_model(flux(false)); }}};
 

@@ -22,6 +22,7 @@ struct Family {
   const char* name;
   std::vector<const char*> cases;
   int most_ranks;
+  std::vector<DType> dtypes{DType::kF32, DType::kBF16};
 };
 
 // Lets gtest print it.
@@ -38,7 +39,7 @@ TEST_P(Layouts, EveryLegalOneGivesTheExpectedTensors) {
     for (int ranks = 2; ranks <= GetParam().most_ranks; ++ranks)
       for (const Layout& layout : legal_layouts(ranks, limits)) {
         if (layout[Axis::kData] > 2) continue;  // more of the same
-        for (DType dtype : {DType::kF32, DType::kBF16}) {
+        for (DType dtype : GetParam().dtypes) {
           const VerifyOptions options{.dtype = dtype, .threads = 1};
           ++combinations;
           for (const VerifyRow& row :
@@ -62,7 +63,8 @@ INSTANTIATE_TEST_SUITE_P(
                {"dit_wan_tiny", "dit_wan_tiny_image", "dit_wan_tiny_sharded",
                 "dit_wan_hd128_bf16_weights", "dit_wan_i2v21", "dit_wan_flf2v", "dit_wan_ti2v",
                 "dit_zimage", "dit_qwen_image", "dit_flux", "dit_flux2_references", "dit_flux2_dev",
-                "dit_flux2_original_names"},
+                "dit_flux2_original_names", "dit_krea2", "dit_krea2_original_names",
+                "dit_krea2_twelve_taps"},
                8},
         Family{"QuantizedTransformer",
                {"weights_fp8_plain", "weights_fp8_scaled", "weights_fp8_mixed", "weights_gguf_q8_0",
@@ -77,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(
                5},
         Family{"Encoders",
                {"umt5", "umt5_uneven", "t5", "clip_text", "clip_vision", "wav2vec2_tiny",
-                "wav2vec2_bare_names", "text_taps_qwen3"},
+                "wav2vec2_bare_names", "text_taps_qwen3", "text_taps_qwen3vl"},
                4},
         Family{"LanguageModel",
                {"llm_qwen2_bias", "llm_qwen3_tied", "llm_qwen3_untied", "llm_pocket"},
@@ -88,6 +90,9 @@ INSTANTIATE_TEST_SUITE_P(
                8},
         Family{"Pictures", {"pipeline_i2v_a14b", "pipeline_i2v21", "pipeline_ti2v_5b"}, 4},
         Family{"PaddedText", {"pipeline_flux2_klein", "pipeline_flux2_klein_base"}, 4},
+        Family{"GroupedHeads", {"pipeline_krea2_turbo"}, 4},
+        // The order of sums in bf16 alone moves its picture by about the bound.
+        Family{"GuidedGroupedHeads", {"pipeline_krea2_raw"}, 4, {DType::kF32}},
         Family{"TwoTextEncoders", {"pipeline_flux_dev", "pipeline_flux_schnell"}, 4},
         Family{"Clips",
                {"clips_small", "clips_local", "clips_hard_phases", "clips_uneven_globals"},

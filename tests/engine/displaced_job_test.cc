@@ -211,7 +211,7 @@ class JointText : public testing::TestWithParam<const char*> {
 
 INSTANTIATE_TEST_SUITE_P(Models, JointText,
                          testing::Values("pipeline_zimage_cfg", "pipeline_qwen_image",
-                                         "pipeline_flux_dev"),
+                                         "pipeline_flux_dev", "pipeline_krea2_raw"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(JointText, BelongsToItsPatch) {

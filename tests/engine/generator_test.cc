@@ -272,8 +272,9 @@ TEST(Memory, DecodeIsFlatInFrames) {
 
 // The memory plan and the measured memory agree within 5 %.
 TEST(Memory, PlanAgreesWithTheMeasuredHighWater) {
-  for (const char* name : {"pipeline_t2v", "pipeline_two_experts", "pipeline_t2i_no_guidance",
-                           "pipeline_zimage_cfg", "pipeline_qwen_image", "pipeline_flux_dev"}) {
+  for (const char* name :
+       {"pipeline_t2v", "pipeline_two_experts", "pipeline_t2i_no_guidance", "pipeline_zimage_cfg",
+        "pipeline_qwen_image", "pipeline_flux_dev", "pipeline_krea2_raw"}) {
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       SCOPED_TRACE(name);
       Request request = golden_request(read_json_file(kGolden / name / "case.json"));

@@ -270,6 +270,7 @@ def components():
             ("clip_text", "clip_text/model/text_encoder"), ("clip_vision", "clip_vision/model/image_encoder"),
             ("t5", "t5/model/text_encoder"), ("umt5", "umt5/model/text_encoder"),
             ("qwen2_5_vl", "pipeline_qwen_image/model/text_encoder"), ("qwen3", "pipeline_zimage_turbo/model/text_encoder"),
+            ("krea2", "dit_krea2/model/transformer"), ("qwen3_vl", "text_taps_qwen3vl/model/text_encoder"),
             ("wav2vec2", "wav2vec2_tiny/model/audio_encoder")]:
         put("component", name, (GOLDEN / path / "config.json").read_bytes())
     z_image = json.loads((CORPUS / "component/z_image").read_text())

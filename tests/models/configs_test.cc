@@ -8,6 +8,7 @@
 #include "models/clip_towers/vision.h"
 #include "models/flux/transformer.h"
 #include "models/flux2/transformer.h"
+#include "models/krea2/transformer.h"
 #include "models/qwen_image/transformer.h"
 #include "models/umt5/encoder.h"
 #include "models/wan/vae.h"
@@ -156,6 +157,20 @@ std::vector<ConfigCase> transformers() {
         {{{"axes_dims_rope", {4, 4, 4, 6}}}, {"whose sum is 16"}},
         {{{"rope_theta", 1}}, {"\"rope_theta\" is 1.0, must be finite and above 1"}},
         {{{"mlp_ratio", 0}}, {"\"mlp_ratio\" is 0.0, must be 1/64 to 64"}}}},
+      {"Krea2",
+       "dit_krea2/model/transformer",
+       read_as<Krea2Config>,
+       Keys::kKnown,
+       {},
+       with_axes({{{{"surprise", 1}, {"_fine", 1}, {"num_layers", 0}},
+                   {"unknown: surprise (known: ", "num_layers"}},
+                  {{{"num_key_value_heads", 3}},
+                   {"num_key_value_heads is 3, legal: a divisor of num_attention_heads"}},
+                  {{{"text_num_attention_heads", 5}},
+                   {"text_num_attention_heads is 5, legal: a divisor of text_hidden_dim"}},
+                  {{{"in_channels", 62}}, {"in_channels is 62, legal: multiples of 4"}},
+                  {{{"timestep_embed_dim", 255}}, {"timestep_embed_dim is 255, legal: even"}},
+                  {{{"norm_eps", 0}}, {"\"norm_eps\" is 0.0, must be positive"}}})},
       {"Flux",
        "dit_flux/model/transformer",
        read_as<FluxConfig>,

@@ -35,6 +35,7 @@ const Family kStreamedFamilies[] = {
     {"wan", "dit_wan_tiny", {{"num_layers", kBlocks}}},
     {"z_image", "dit_zimage", {{"n_layers", kBlocks}}},
     {"qwen_image", "dit_qwen_image", {{"num_layers", kBlocks}}},
+    {"krea2", "dit_krea2", {{"num_layers", kBlocks}}},
     {"flux", "dit_flux", {{"num_layers", kBlocks / 2}, {"num_single_layers", kBlocks}}}};
 
 std::shared_ptr<const TransformerModel> model_of(const Family& family) {

@@ -6,6 +6,7 @@
 
 #include "models/flux/transformer.h"
 #include "models/flux2/transformer.h"
+#include "models/krea2/transformer.h"
 #include "models/qwen_image/transformer.h"
 #include "models/wan_s2v/transformer.h"
 #include "models/z_image/transformer.h"
@@ -30,6 +31,8 @@ constexpr const char* kCases[] = {
     "dit_flux",
     "dit_flux2_dev",
     "dit_flux2_references",
+    "dit_krea2",
+    "dit_krea2_twelve_taps",
     "dit_qwen_image",
     "dit_zimage",
 };
@@ -42,6 +45,8 @@ constexpr const char* kPlannedCases[] = {"dit_wan_tiny",
                                          "s2v_motion",
                                          "dit_flux",
                                          "dit_flux2_dev",
+                                         "dit_krea2",
+                                         "dit_krea2_twelve_taps",
                                          "dit_qwen_image",
                                          "dit_zimage"};
 
@@ -73,6 +78,7 @@ PartOf part_of(const std::string& name, const std::string& config) {
   if (name.starts_with("dit_wan")) return by<WanConfig>(wan_part, config);
   if (name.starts_with("s2v")) return by<WanS2vConfig>(wan_s2v_part, config);
   if (name.starts_with("dit_flux2")) return by<Flux2Config>(first_flux2_part, config);
+  if (name.starts_with("dit_krea2")) return by<Krea2Config>(krea2_part, config);
   if (name == "dit_flux") return by<FluxConfig>(first_flux_part, config);
   if (name == "dit_qwen_image") return by<QwenImageConfig>(qwen_image_part, config);
   return by<ZImageConfig>(z_image_part, config);

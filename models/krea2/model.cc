@@ -1,0 +1,40 @@
+// The Krea-2 transformer as a TransformerModel.
+#include "models/krea2/names.h"
+#include "models/krea2/transformer.h"
+
+namespace weft {
+
+namespace {
+
+class Krea2Model final : public TransformerModel {
+ public:
+  explicit Krea2Model(const Krea2Config& config)
+      : TransformerModel(config.traits()), config_(config) {}
+
+  std::string description() const override { return to_string(config_); }
+  std::vector<TensorSpec> tensors() const override { return krea2_tensors(config_); }
+  std::unique_ptr<TransformerModel> with_blocks(int blocks) const override {
+    Krea2Config config = config_;
+    config.layers = blocks;
+    return make_krea2_model(config);
+  }
+  std::vector<TensorPlace> spellings(const std::string& name) const override {
+    return {{.name = name}, {.name = krea2_original_name(name)}};
+  }
+  std::unique_ptr<Transformer> load(Stream& stream, const TensorFile& file,
+                                    const TransformerLoad& load) const override {
+    return std::make_unique<Krea2Transformer>(Krea2Transformer::load(stream, file, config_, load));
+  }
+  int64_t joint_rows(int64_t /*tokens*/, int64_t text) const override { return text; }
+
+ private:
+  Krea2Config config_;
+};
+
+}  // namespace
+
+std::unique_ptr<TransformerModel> make_krea2_model(const Krea2Config& config) {
+  return std::make_unique<Krea2Model>(config);
+}
+
+}  // namespace weft
