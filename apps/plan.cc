@@ -158,13 +158,12 @@ void print_schedule(const PlannedJob& job, const Layout& layout, std::optional<i
 
 void print_job(const Generator& generator, const Request& request,
                const SimulatedMachine& machine) {
-  std::printf(
-      "model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g    tokens %lld\n",
-      printable(generator.model_name()).c_str(),
-      std::string(to_string(generator.options().dtype)).c_str(),
-      static_cast<long long>(request.width), static_cast<long long>(request.height),
-      static_cast<long long>(request.frames), request.steps, request.guidance_scale.value_or(1),
-      static_cast<long long>(generator.facts(request).sequence().tokens));
+  std::printf("model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g    tokens %s\n",
+              printable(generator.model_name()).c_str(),
+              std::string(to_string(generator.options().dtype)).c_str(),
+              static_cast<long long>(request.width), static_cast<long long>(request.height),
+              static_cast<long long>(request.frames), request.steps,
+              request.guidance_scale.value_or(1), generator.facts(request).tokens().c_str());
   std::printf("device  %s\n", printable(machine.description).c_str());
   std::printf("link    %s\n", to_string(machine.link).c_str());
 }

@@ -11,6 +11,7 @@
 #include "models/encoder.h"
 #include "models/files/part_files.h"
 #include "models/files/tokenizer_kind.h"
+#include "models/picture_conditioning.h"
 #include "models/prompt_tokenizer.h"
 #include "models/transformer.h"
 #include "models/vae.h"
@@ -70,34 +71,6 @@ enum class GuidanceForm : uint8_t {
   kBeyondPositive,  // the same, where any g above 0 guides: the scale is 1 + g, counted as others
   kRescaled,  // from the negative one; then every token's velocity is scaled to the norm of v_p
   kTold,      // there is one velocity; the transformer is told g, if it reads it
-};
-
-// The use that a video model makes of a job's pictures.
-enum class PictureForm : uint8_t {
-  kNone,  // it makes videos from text alone
-  // A video that begins with the first picture (and ends with the last one) and is grey elsewhere
-  // is encoded. The result, and a mask of the frames that are pictures, are given channels.
-  kChannels,
-  // The first latent frame is the first picture, encoded. Its tokens have timestep 0.
-  kFirstFrame,
-  // The video shows what is on the first picture, which is encoded (Conditions::reference).
-  kReference,
-};
-
-struct PictureConditioning {
-  PictureForm form = PictureForm::kNone;
-  int least = 0, most = 0;     // pictures of a job: a first one, or a first and a last one
-  int64_t given_channels = 0;  // that the transformers have (TransformerTraits::given_channels)
-  // The width and height of the clip that continues a picture of width x height: of about its
-  // shape, of about `area` pixels, both multiples of `multiple`.
-  std::array<int64_t, 2> (*clip_size)(int64_t width, int64_t height, int64_t area,
-                                      int64_t multiple) = nullptr;
-  // kChannels: writes the given channels [given_channels, F, h, w] of a clip whose first `pictures`
-  // of {first frame, last frame} are pictures. `encoded` [C, F, h, w] is the encoded video,
-  // normalised. All f32 on the host.
-  void (*give_channels)(int pictures, const TensorView& encoded, const TensorView& out) = nullptr;
-
-  bool reads_any() const { return form != PictureForm::kNone; }
 };
 
 // The chunks of a model whose videos follow a sound. Each is denoised for its part of the sound,

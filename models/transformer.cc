@@ -33,10 +33,11 @@ void time_embedding(float timestep, const TensorView& out) {
   }
 }
 
-int64_t reference_rows_of(const TransformerTraits& traits, std::span<const TensorView> references) {
+int64_t reference_rows_of(const TransformerTraits& traits,
+                          std::span<const std::array<int64_t, 2>> references) {
   int64_t rows = 0;
-  for (const TensorView& latent : references) {
-    const auto grid = traits.grid(traits.patch[0], latent[1], latent[2]);
+  for (const auto& [height, width] : references) {
+    const auto grid = traits.grid(traits.patch[0], height, width);
     rows += grid[0] * grid[1] * grid[2];
   }
   return rows;

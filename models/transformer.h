@@ -121,8 +121,9 @@ struct Conditions {
   bool tokens_are_reference = false;
 };
 
-// The rows that Conditions::references become.
-int64_t reference_rows_of(const TransformerTraits& traits, std::span<const TensorView> references);
+// The rows that Conditions::references become, which have these rows and columns.
+int64_t reference_rows_of(const TransformerTraits& traits,
+                          std::span<const std::array<int64_t, 2>> references);
 
 // The result of Transformer::prepare for one prompt.
 struct Conditioning {

@@ -220,6 +220,13 @@ constexpr FlagSpec kInput[] = {
              "bars, stretch changes the shape",
      .commands = kGenerate | kStream | kBatch | kServe | kPlan,
      .level = kAdvanced},
+    {.name = "reference",
+     .value = "FILE",
+     .help = "a picture whose content the result takes up, for models that edit pictures; may be "
+             "repeated",
+     .commands = kGenerate | kBatch | kReplay | kPlan,
+     .level = kAdvanced,
+     .is_list = true},
     {.name = "audio",
      .value = "FILE",
      .help = "the sound that the video follows, for models of speech to video; an .mp4 has it, too",

@@ -241,15 +241,14 @@ class Generation {
     const Generator& generator = runner_.generator();
     const bool experts = generator.limits().experts > 1;
     std::fprintf(
-        out,
-        "model   %s (%s)    job %lldx%lld, %s frames, %d steps, guidance %g%s%s   tokens %lld\n",
+        out, "model   %s (%s)    job %lldx%lld, %s frames, %d steps, guidance %g%s%s   tokens %s\n",
         printable(generator.model_name()).c_str(),
         std::string(to_string(generator.options().dtype)).c_str(),
         static_cast<long long>(first().width), static_cast<long long>(first().height),
         first().endless ? "endless" : std::to_string(first().frames).c_str(), first().steps,
         first().guidance_scale.value_or(1), experts ? "/" : "",
         experts ? std::to_string(first().guidance_scale_2.value_or(1)).substr(0, 4).c_str() : "",
-        static_cast<long long>(generator.facts(first()).sequence().tokens));
+        generator.facts(first()).tokens().c_str());
     std::fprintf(out, "device  %s%s\n", device_description(generator.options().device).c_str(),
                  chosen_by_auto(flags_).c_str());
     const Layout& layout = runner_.layout();
@@ -295,6 +294,8 @@ class Generation {
                 {"fits", plan.fits()}};
     if (plan.encode_audio > 0) object["encode_audio_bytes"] = plan.encode_audio;
     if (plan.encode_image > 0) object["encode_image_bytes"] = plan.encode_image;
+    if (const int64_t rows = generator.facts(first()).reference_rows; rows > 0)
+      object["reference_rows"] = rows;
     describe_mode(generator.options(), plan, object);
     describe_device_memory(plan, object);
     if (runner_.choice()) {

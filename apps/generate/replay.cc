@@ -163,6 +163,18 @@ GivenJob job_of(const Record& record, const Flags& flags) {
                                          " was made without; weft generate draws another");
     *path = flags.text(flag);
   }
+  if (flags.given("reference")) {
+    std::vector<GivenPicture> moved;
+    for (const std::string& path : split(flags.text("reference"), ','))
+      moved.push_back({.path = path});
+    if (moved.size() != request.references.size())
+      throw Error(ErrorKind::kUsage,
+                  flags.label("reference") + " is given " + std::to_string(moved.size()) +
+                      " times, but " + record.path + " was made with " +
+                      std::to_string(request.references.size()) + "; weft generate draws another");
+    keep_hashes(request.references, moved);
+    request.references = std::move(moved);
+  }
   return job;
 }
 

@@ -97,6 +97,8 @@ nlohmann::json fields_of(const Flags& flags, bool (Flags::*chosen)(const std::st
       fields[name] = text_argument(flags, flag);
     else if (find_flag(flags.command(), flag)->type == FlagType::kSwitch)
       fields[name] = flags.on(flag);
+    else if (field.form == FieldForm::kTexts)
+      fields[name] = split(recorded_value(find_flag(flags.command(), flag), flags.text(flag)), ',');
     else
       fields[name] = recorded_value(find_flag(flags.command(), flag), flags.text(flag));
   }
@@ -139,6 +141,11 @@ nlohmann::json unwrapped(const nlohmann::json& envelope, const std::string& wher
 }
 
 }  // namespace
+
+void keep_hashes(const std::vector<GivenPicture>& recorded, std::vector<GivenPicture>& moved) {
+  if (recorded.size() != moved.size()) return;  // another job
+  for (size_t i = 0; i < moved.size(); ++i) moved[i].sha256 = recorded[i].sha256;
+}
 
 std::string flag_of(std::string field) {
   std::ranges::replace(field, '_', '-');
@@ -227,6 +234,7 @@ GivenJob recorded_job(const Flags& flags, const nlohmann::json& request, const s
   job.spec.request.image.sha256 = recorded.request.image.sha256;
   job.spec.request.last_image.sha256 = recorded.request.last_image.sha256;
   job.spec.request.audio.sha256 = recorded.request.audio.sha256;
+  keep_hashes(recorded.request.references, job.spec.request.references);
   if (flags.typed("prompt")) job.spec.request.prompt = text_argument(flags, "prompt");
   return job;
 }
@@ -270,7 +278,8 @@ std::vector<GivenJob> jobs_of(const Flags& flags) {
 
 void take_facts(GivenJob& job, const Ranks& ranks) {
   Request& request = job.spec.request;
-  const std::array pictures{&request.image, &request.last_image};
+  std::vector<GivenPicture*> pictures{&request.image, &request.last_image};
+  for (GivenPicture& picture : request.references) pictures.push_back(&picture);
   GivenSound& sound = request.audio;
   if (!sound.given() && std::ranges::none_of(pictures, &GivenPicture::given)) return;
   const std::vector<std::string> facts = agreed_texts(ranks, [&] {

@@ -55,6 +55,8 @@ std::vector<GivenJob> jobs_of(const Flags& flags);
 // Reads the job's pictures and its sound in the first process and gives all of them the facts. What
 // is wrong with a file is an Error in every process.
 void take_facts(GivenJob& job, const Ranks& ranks);
+// Reference pictures that lie elsewhere than when they were recorded have to be the same.
+void keep_hashes(const std::vector<GivenPicture>& recorded, std::vector<GivenPicture>& moved);
 // The request of a job for a model; fields that are left open stay open.
 Request request_of(const Flags& flags, const GivenJob& job, const Generator& generator);
 

@@ -340,7 +340,9 @@ NamedTensors run_transformer(Case& c) {
   job.prompt_observer = &prepared;
   job.observer = &collector;
   DenoisePlanConfig config = plan_of(c, experts, facts, all);
-  const int64_t references = reference_rows_of(traits, job.conditions.references);
+  std::vector<std::array<int64_t, 2>> sizes;
+  for (const TensorView& each : job.conditions.references) sizes.push_back({each[1], each[2]});
+  const int64_t references = reference_rows_of(traits, sizes);
   const int64_t joint = config.joint_rows[0] =
       references + joint_rows_of(*experts.models[0], grid, embeds.view()[0], bool(speech.reference),
                                  bool(speech.motion));

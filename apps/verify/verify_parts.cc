@@ -129,7 +129,11 @@ std::shared_ptr<const OpenModel> open_model(const Case& c) {
   try {
     const auto model = std::make_shared<const OpenModel>(c.file("model"), loras_of(c), files);
     warn(c, model->notes);
-    return model;
+    constexpr const char* kArea = "reference_area";
+    if (!c.spec.contains(kArea)) return model;
+    ModelDirectory directory = model->directory;
+    directory.pictures.reference_area = c.integer(kArea, IntRange{});
+    return std::make_shared<const OpenModel>(*model, std::move(directory));
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kUsage || !files.any()) throw;
     throw Error(ErrorKind::kModel, what + ": model: " + error.what());

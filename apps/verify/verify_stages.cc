@@ -169,7 +169,7 @@ NamedTensors run_noise(Case& c) {
   return out;
 }
 
-constexpr const char* kPictureStage = "pipeline_i2v";
+constexpr const char *kPictureStage = "pipeline_i2v", *kEditStage = "pipeline_edit";
 
 Request pipeline_request(const Case& c) {
   const std::string what = c.file("case.json");
@@ -202,6 +202,17 @@ GivenPicture picture_of(const Case& c) {
   return {.path = "image", .pixels = std::make_shared<const Tensor>(std::move(image))};
 }
 
+// The reference pictures of a case of the stage pipeline_edit.
+std::vector<GivenPicture> references_of(const Case& c) {
+  std::vector<GivenPicture> out;
+  while (true) {
+    const std::string name = "image." + std::to_string(out.size());
+    Tensor image = input_of(c, name);
+    if (!image) return out;
+    out.push_back({.path = name, .pixels = std::make_shared<const Tensor>(std::move(image))});
+  }
+}
+
 NamedTensors run_pipeline(Case& c) {
   Request request = pipeline_request(c);
   RunOptions run{.latents_path = {}, .listener = nullptr, .tap = nullptr, .stop = nullptr};
@@ -211,6 +222,7 @@ NamedTensors run_pipeline(Case& c) {
     rows = input_of(c, "image_embeds");
     run.image_rows = rows;
   }
+  if (c.text("stage") == kEditStage) request.references = references_of(c);
   GeneratorOptions options;
   options.device = c.device();
   options.dtype = c.options.dtype;
@@ -246,10 +258,11 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
   std::vector<VerifyRow> rows;
   Case c{folder, spec, options, rows};
   const std::string stage = c.text("stage");
-  if (stage == "pipeline" || stage == kPictureStage) {
+  if (stage == "pipeline" || stage == kPictureStage || stage == kEditStage) {
     const Generator generator(open_model(c), {});
     Request request = pipeline_request(c);
     if (stage == kPictureStage) request.image.path = "image";
+    if (stage == kEditStage) request.references = references_of(c);
     LayoutLimits limits = generator.layout_limits(generator.resolve(request));
     limits.requests = 0;
     return limits;
@@ -293,6 +306,7 @@ NamedTensors run_stage(const std::string& folder, const nlohmann::json& spec,
       {"noise", run_noise},
       {"pipeline", run_pipeline},
       {kPictureStage, run_pipeline},
+      {kEditStage, run_pipeline},
       {"llm", run_llm},
       {"clips", run_clips},
       {"displaced", run_displaced},

@@ -55,9 +55,7 @@ std::string shown_path(const std::string& path) { return path_text(fs::absolute(
 
 std::string job_message(const NewJob& job) {
   nlohmann::json spec = parse_json(job.resolved, "the stored job");
-  for (const char* field : {"image", "last_image", "audio"})
-    if (spec.contains(field) && spec[field].is_string())
-      spec[field] = shown_path(path_of_text(spec[field].get<std::string>()));
+  change_file_paths(spec, [](const std::string& path) { return shown_path(path_of_text(path)); });
   return worker_message("job",
                         {{"id", job.id}, {"spec", spec}, {"output", shown_path(job.output)}});
 }

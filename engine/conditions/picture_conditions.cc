@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "engine/conditions/video_encoder.h"
 #include "engine/parts/seams.h"
@@ -15,11 +16,6 @@ namespace weft {
 
 namespace {
 
-Frame fitted_picture(const GivenPicture& picture, PictureFit fit, int64_t width, int64_t height) {
-  return fit_picture(read_given(picture, "the picture"), static_cast<int>(width),
-                     static_cast<int>(height), fit);
-}
-
 Tensor signed_pixels(const Frame& frame) {
   Tensor out(DType::kF32, {3, frame.height, frame.width});
   picture_pixels(frame, PixelRange::kSigned, out);
@@ -28,8 +24,19 @@ Tensor signed_pixels(const Frame& frame) {
 
 }  // namespace
 
+Conditions PictureConditions::conditions() const {
+  Conditions out{.image = rows.view(), .channels = channels.view(), .reference = reference.view()};
+  for (const Tensor& latent : references) {
+    const TensorView view = latent.view();
+    out.references.push_back(view.reshape({view[0], view[2], view[3]}));
+  }
+  return out;
+}
+
 Tensor clip_picture(const GivenPicture& picture, PictureFit fit, int64_t width, int64_t height) {
-  if (!picture.pixels) return signed_pixels(fitted_picture(picture, fit, width, height));
+  if (!picture.pixels)
+    return signed_pixels(fit_picture(read_given(picture, "the picture"), static_cast<int>(width),
+                                     static_cast<int>(height), fit));
   const TensorView from = *picture.pixels;
   if (from.rank != 3 || from[0] != 3 || from[1] != height || from[2] != width)
     throw Error(ErrorKind::kUsage, "the picture is " + from.to_string_shape() + ", legal: [3, " +
@@ -42,7 +49,7 @@ Tensor clip_picture(const GivenPicture& picture, PictureFit fit, int64_t width, 
 
 namespace {
 
-// The picture as an image encoder sees it, 8 bits a value.
+// The whole picture, 8 bits a value.
 Frame whole_picture(const GivenPicture& picture) {
   if (!picture.pixels) return read_given(picture, "the picture");
   const TensorView from = *picture.pixels;
@@ -60,15 +67,68 @@ std::vector<const GivenPicture*> pictures_of(const Request& request) {
   std::vector<const GivenPicture*> pictures;
   for (const GivenPicture* picture : {&request.image, &request.last_image})
     if (picture->given()) pictures.push_back(picture);
+  for (const GivenPicture& picture : request.references) pictures.push_back(&picture);
   return pictures;
 }
 
+namespace {
+
+// Names a reference picture. Clients of a server see no folder of it.
+std::string named_reference(const GivenPicture& picture) {
+  return "reference is '" + std::filesystem::path(picture.path).filename().string() + "'";
+}
+
+// Refuses a reference picture of a size that the model does not take.
+void check_reference(const GivenPicture& picture, const ModelDirectory& model) {
+  const PictureConditioning& form = model.pictures;
+  const auto [width, height] = picture.size();
+  const auto shortest = std::min(width, height), longest = std::max(width, height);
+  const bool is_thin = form.most_aspect > 0 && static_cast<double>(longest) >
+                                                   form.most_aspect * static_cast<double>(shortest);
+  if (shortest >= form.least_side && !is_thin) return;
+  throw Error(ErrorKind::kUsage, named_reference(picture) + ", a picture of " +
+                                     std::to_string(width) + "x" + std::to_string(height) +
+                                     ", legal: sides of at least " +
+                                     std::to_string(form.least_side) + " pixels, one at most " +
+                                     shown(form.most_aspect) + " times as long as the other");
+}
+
+void check_references(const Request& request, const ModelDirectory& model) {
+  const PictureConditioning& form = model.pictures;
+  const std::string& name = model.defaults.name;
+  const auto refuse = [](const std::string& message) { throw Error(ErrorKind::kUsage, message); };
+  if (form.form != PictureForm::kReferences) {
+    if (!request.references.empty())
+      refuse(named_reference(request.references.front()) + ", but " + name +
+             " reads no reference pictures; legal: " + (form.reads_any() ? "image" : "no picture"));
+    return;
+  }
+  for (const GivenPicture* picture : {&request.image, &request.last_image})
+    if (picture->given())
+      refuse((picture == &request.image ? "image is '" : "last_image is '") + picture->path +
+             "', but " + name + " takes pictures as references alone; legal: reference");
+  if (std::ssize(request.references) > form.most)
+    refuse("reference is given " + std::to_string(request.references.size()) +
+           " times, legal: 0 ... " + std::to_string(form.most));
+  for (const GivenPicture& picture : request.references) check_reference(picture, model);
+  if (!request.references.empty() && request.image_fit != PictureFit{})
+    refuse("image_fit is given, but " + name + " has rules of its own for references; legal: none");
+}
+
+}  // namespace
+
 Request with_clip_size(const Request& request, const ModelDirectory& model, int64_t multiple) {
   Request out = request;
-  const GivenPicture& picture = request.image;
-  if (picture.width == 0 || picture.height == 0 || request.width > 0 || request.height > 0 ||
-      !model.pictures.clip_size)
+  if (request.width > 0 || request.height > 0) return out;
+  if (model.pictures.form == PictureForm::kReferences && !request.references.empty()) {
+    check_reference(request.references.front(), model);
+    const auto size = reference_size_of(model, request.references.front()).cut;
+    out.width = size[0];
+    out.height = size[1];
     return out;
+  }
+  const GivenPicture& picture = request.image;
+  if (picture.width == 0 || picture.height == 0 || !model.pictures.clip_size) return out;
   const auto size = model.pictures.clip_size(
       picture.width, picture.height, model.defaults.width * model.defaults.height, multiple);
   out.width = size[0];
@@ -81,6 +141,8 @@ void validate_pictures(const Request& request, const ModelDirectory& model) {
   const std::string& name = model.defaults.name;
   const auto refuse = [](const std::string& message) { throw Error(ErrorKind::kUsage, message); };
   const auto described = [](const GivenPicture& picture) { return "'" + picture.path + "'"; };
+  check_references(request, model);
+  if (form.form == PictureForm::kReferences) return;
   const auto given = static_cast<int>(pictures_of(request).size());
   if (given > 0 && !form.reads_any())
     refuse("image is " + described(request.image.given() ? request.image : request.last_image) +
@@ -122,6 +184,7 @@ PictureEncoder::PictureEncoder(const Rank& rank, const JobFacts& facts,
       arena_(rank.arena),
       parts_(rank.parts()),
       placement_(rank.placement),
+      facts_(facts),
       request_(facts.request),
       given_rows_(given_rows),
       form_(parts_.directory().pictures),
@@ -134,7 +197,15 @@ int64_t PictureEncoder::latent_frames() const {
 
 int PictureEncoder::pieces() const {
   const bool encodes_rows = parts_.traits().image_columns > 0 && !given_rows_;
-  return static_cast<int>(latent_frames() + (encodes_rows ? std::ssize(pictures_) : 0));
+  const bool apart = form_.form == PictureForm::kReferences;
+  return static_cast<int>((apart ? std::ssize(pictures_) : latent_frames()) +
+                          (encodes_rows ? std::ssize(pictures_) : 0));
+}
+
+bool PictureEncoder::encodes() const {
+  const auto has = [this](int64_t rows) { return placement_.band(rows).size() > 0; };
+  if (form_.form != PictureForm::kReferences) return has(shape_[2]);
+  return std::ranges::any_of(facts_.references, [&](const auto& size) { return has(size[0]); });
 }
 
 Tensor PictureEncoder::new_rows() const {
@@ -155,6 +226,10 @@ PictureConditions PictureEncoder::blank() const {
         Tensor(DType::kF32, {form_.given_channels, frames, height, width}, stream_.device());
   else if (form_.form == PictureForm::kReference)
     out.reference = Tensor(DType::kF32, {channels, 1, height, width}, stream_.device());
+  else if (form_.form == PictureForm::kReferences)
+    for (const auto& [rows, columns] : facts_.references)
+      out.references.emplace_back(DType::kF32, std::array<int64_t, 4>{channels, 1, rows, columns},
+                                  stream_.device());
   else
     out.given_frames = latent_frames();
   return out;
@@ -164,6 +239,10 @@ PictureConditions PictureEncoder::encode(const std::function<void(int pieces)>& 
   int count = 0;
   const auto next = [&] { done(++count); };
   PictureConditions out{.rows = encode_rows(next)};
+  if (form_.form == PictureForm::kReferences) {
+    out.references = encode_references(next);
+    return out;
+  }
   Tensor encoded = on_host(stream_, encode_video(next));
   if (form_.form == PictureForm::kFirstFrame) {
     out.frames = std::move(encoded);
@@ -227,26 +306,42 @@ void PictureEncoder::encode_rows(const TensorView& rows, const std::function<voi
   parts_.done_with_pictures();
 }
 
-// Returns a picture [3, H, W] of the clip's size on the ranks that encode rows of it. The root
-// alone reads its file.
-Tensor PictureEncoder::picture_here(int index) {
+// The pixels of a picture that the model sees: the whole clip's, or a reference's own.
+Frame PictureEncoder::fitted(const GivenPicture& picture) const {
+  Frame whole = whole_picture(picture);
+  if (form_.form != PictureForm::kReferences)
+    return fit_picture(whole, static_cast<int>(request_.width), static_cast<int>(request_.height),
+                       request_.image_fit);
+  const auto [size, cut] = reference_size_of(parts_.directory(), picture);
+  const int width = static_cast<int>(size[0]), height = static_cast<int>(size[1]);
+  if (whole.width != width || whole.height != height)
+    whole = resized(whole, width, height, ResizeFilter::kLanczos);
+  return centre_crop(whole, 0, static_cast<int>(cut[0]), static_cast<int>(cut[1]),
+                     ResizeFilter::kLanczos);
+}
+
+// Returns a picture [3, H, W] of the size of a latent {h, w} on the ranks that encode rows of it.
+// The root alone reads its file.
+Tensor PictureEncoder::picture_here(int index, const std::array<int64_t, 2>& latent) {
   const GivenPicture& picture = *pictures_[index];
-  const int64_t width = request_.width, height = request_.height;
-  const bool encodes = placement_.band(shape_[2]).size() > 0, is_dry = is_dry_run(stream_);
-  Frame fitted;
+  const int64_t scale = parts_.vae_model().traits.spatial_factor;
+  const int64_t height = latent[0] * scale, width = latent[1] * scale;
+  const bool encodes = placement_.band(latent[0]).size() > 0, is_dry = is_dry_run(stream_);
+  Frame frame;
   if (!picture.pixels) {
-    fitted = placement_.root() && !is_dry
-                 ? fitted_picture(picture, request_.image_fit, width, height)
-                 : Frame(static_cast<int>(width), static_cast<int>(height));
-    const Tag tag{.kind = Payload::kFrames, .pass = {.branch = index}, .topic = Topic::kPictures};
+    frame = placement_.root() && !is_dry ? fitted(picture)
+                                         : Frame(static_cast<int>(width), static_cast<int>(height));
+    const Tag tag{.kind = Payload::kFrames, .pass = {.micro = index}, .topic = Topic::kPictures};
     placement_.share_with_bands(
-        stream_, shape_[2], tag,
-        {fitted.rgb.data(), DType::kU8, {static_cast<int64_t>(fitted.rgb.size())}});
+        stream_, latent[0], tag,
+        {frame.rgb.data(), DType::kU8, {static_cast<int64_t>(frame.rgb.size())}});
   }
   if (!encodes) return {};
   if (is_dry) return {DType::kF32, {3, height, width}, host_stream(stream_).device()};
-  return picture.pixels ? clip_picture(picture, request_.image_fit, width, height)
-                        : signed_pixels(fitted);
+  if (!picture.pixels) return signed_pixels(frame);
+  return form_.form == PictureForm::kReferences
+             ? signed_pixels(fitted(picture))
+             : clip_picture(picture, request_.image_fit, width, height);
 }
 
 // Returns the encoded video [C, f, h, w], normalised, on every rank.
@@ -256,7 +351,8 @@ Tensor PictureEncoder::encode_video(const std::function<void()>& next) {
   const Range rows = encoder.rows();
   const int64_t last = form_.form == PictureForm::kChannels ? request_.frames - 1 : 0;
   std::vector<Tensor> pictures;  // [3, H, W]
-  for (int i = 0; i < static_cast<int>(pictures_.size()); ++i) pictures.push_back(picture_here(i));
+  for (int i = 0; i < static_cast<int>(pictures_.size()); ++i)
+    pictures.push_back(picture_here(i, {shape_[2], shape_[3]}));
   const auto picture_at = [&](int64_t frame) -> const Tensor* {
     if (frame == 0) return &pictures.front();
     return pictures.size() > 1 && frame == last ? &pictures.back() : nullptr;
@@ -275,6 +371,30 @@ Tensor PictureEncoder::encode_video(const std::function<void()>& next) {
     own = encoder.encode_rows(parts_.vae_encoder(stream_), "the encoded picture", fill, next);
   parts_.done_with_pictures();
   return encoder.join(std::move(own));
+}
+
+// Returns the encoded references [C, 1, h, w], normalised, on the device of every rank.
+std::vector<Tensor> PictureEncoder::encode_references(const std::function<void()>& next) {
+  std::vector<Tensor> out;
+  for (size_t i = 0; i < facts_.references.size(); ++i) {
+    const auto [height, width] = facts_.references[i];
+    VideoEncoder encoder(stream_, arena_, placement_, parts_.vae_model().traits,
+                         {shape_[0], 1, height, width});
+    const Range rows = encoder.rows();
+    const Tensor picture = picture_here(static_cast<int>(i), facts_.references[i]);
+    const auto fill = [&](int64_t, const TensorView& video) {
+      make_on_host(stream_, video, [&](const TensorView& to) {
+        Stream host = host_stream(stream_);
+        copy(host, picture.view().slice(1, rows.begin, rows.size()), to.select(0, 0));
+      });
+    };
+    Tensor own;
+    if (rows.size() > 0)
+      own = encoder.encode_rows(parts_.vae_encoder(stream_), "a reference picture", fill, next);
+    out.push_back(encoder.join(std::move(own)));
+  }
+  parts_.done_with_pictures();
+  return out;
 }
 
 }  // namespace weft

@@ -209,6 +209,10 @@ void Generator::Impl::encode_pictures(JobRun& run) {
     heed_stop("encode_image", run);
     run.clock.step(done);
   });
+  if (run.options.tap)
+    for (size_t i = 0; i < run.pictures.references.size(); ++i)
+      run.options.tap->tap(("reference_latents." + std::to_string(i)).c_str(),
+                           HostCopy(stream, run.pictures.references[i]).view());
   run.meter.stage_ended(MemoryMeter::kEncodeImage);
 }
 

@@ -1,6 +1,7 @@
 #include "engine/job/job_facts.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "engine/job/speech_chunks.h"
 #include "engine/sampling/guidance.h"
@@ -51,6 +52,14 @@ std::array<int64_t, 3> grid_of(const ModelDirectory& model, const Request& reque
   return model.expert(0).traits().grid(latent[1], latent[2], latent[3]);
 }
 
+ReferenceSize reference_size_of(const ModelDirectory& model, const GivenPicture& picture) {
+  const std::array<int64_t, 3>& patch = model.expert(0).traits().patch;
+  const auto [width, height] = picture.size();
+  return model.pictures.reference_size(
+      width, height, model.pictures.reference_area,
+      model.vae_model->traits.spatial_factor * std::lcm(patch[1], patch[2]));
+}
+
 SamplerConfig sampler_of(const OpenModel& model, const Request& request) {
   SamplerConfig config = model.sampler();
   if (!request.solver.empty()) config.kind = solver_from_name(request.solver);
@@ -83,6 +92,12 @@ bool JobFacts::guided() const {
   return std::ranges::any_of(guidance, [](double scale) { return guidance_branches(scale) == 2; });
 }
 
+std::string JobFacts::tokens() const {
+  const std::string rows = std::to_string(reference_rows);
+  return std::to_string(sequence().tokens) +
+         (reference_rows > 0 ? " + " + rows + " of references" : "");
+}
+
 JobFacts facts_of(const OpenModel& model, const Request& resolved) {
   const ModelDirectory& directory = model.directory;
   JobFacts facts{.request = resolved,
@@ -95,6 +110,12 @@ JobFacts facts_of(const OpenModel& model, const Request& resolved) {
                  .sound = sound_of(directory, resolved)};
   const Method& method = resolved.method;
   facts.window = facts.latent;
+  const int64_t scale = directory.vae_model->traits.spatial_factor;
+  for (const GivenPicture& picture : resolved.references) {
+    const auto [width, height] = reference_size_of(directory, picture).cut;
+    facts.references.push_back({height / scale, width / scale});
+  }
+  facts.reference_rows = reference_rows_of(directory.expert(0).traits(), facts.references);
   if (method->in_segments()) {
     facts.window[1] = std::get<Queue>(method).frames().count(0);
     facts.segment_prompts = segment_prompts_of(directory, resolved, facts.latent[1]);

@@ -29,7 +29,11 @@ struct JobFacts {
   // forward computes `window` of it, which is all of it but for the queue: there it is the latent
   // of segment 0.
   std::array<int64_t, 4> latent{}, window{};
-  std::array<int64_t, 3> grid{};     // the latent's tokens along frame, row and column
+  std::array<int64_t, 3> grid{};  // the latent's tokens along frame, row and column
+  // Rows and columns of the latents of the reference pictures, and the rows that the model joins to
+  // its tokens for them.
+  std::vector<std::array<int64_t, 2>> references{};
+  int64_t reference_rows = 0;
   std::vector<double> guidance{};    // of each expert
   std::vector<DenoiseStep> steps{};  // with those that are known to be skipped
   // The rows of the positive and of the negative prompt, 0 where that one is not used, and those of
@@ -42,12 +46,16 @@ struct JobFacts {
   int chunks = 1;  // of a video that follows a sound
   std::optional<SoundLength> sound{};
 
-  bool guided() const;  // an expert has two forwards per step
+  bool guided() const;         // an expert has two forwards per step
+  std::string tokens() const;  // their number, and that of rows of references, as text
   Sequence sequence() const { return {grid[0] * grid[1] * grid[2], grid[0]}; }
   int segments() const { return static_cast<int>(segment_prompts.size()); }  // of the queue
 };
 
 JobFacts facts_of(const OpenModel& model, const Request& resolved);
+
+// The sizes of a reference picture, whose own is known, in the model.
+ReferenceSize reference_size_of(const ModelDirectory& model, const GivenPicture& picture);
 
 // These are for requests that are being resolved; others have facts.
 std::array<int64_t, 4> latent_of(const ModelDirectory& model, const Request& request);

@@ -89,12 +89,38 @@ void set_given(JobSpec& job, const GivenText& value) {
   job.request.*given = {.path = path_of_text(value.text)};
 }
 
+bool is_hash(const std::string& text) {
+  return text.size() == 64 && std::ranges::all_of(text, [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
+}
+
+constexpr const char* kHashRule = "64 lower-case hexadecimal digits";
+
 template <auto Request::*given>
 void set_hash(JobSpec& job, const GivenText& value) {
-  const bool hex = std::ranges::all_of(
-      value.text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-  if (value.text.size() != 64 || !hex) value.refuse("64 lower-case hexadecimal digits");
+  if (!is_hash(value.text)) value.refuse(kHashRule);
   (job.request.*given).sha256 = value.text;
+}
+
+// Both texts are those of JSON arrays.
+void set_references(JobSpec& job, const GivenText& value) {
+  job.request.references.clear();
+  for (const nlohmann::json& path : parse_json(value.text, value.label)) {
+    if (path.get_ref<const std::string&>().empty()) value.refuse("paths of pictures");
+    job.request.references.push_back({.path = path_of_text(path.get<std::string>())});
+  }
+}
+
+void set_reference_hashes(JobSpec& job, const GivenText& value) {
+  const nlohmann::json hashes = parse_json(value.text, value.label);
+  std::vector<GivenPicture>& pictures = job.request.references;
+  if (hashes.size() != pictures.size())
+    value.refuse(std::to_string(pictures.size()) + " hashes, one for each reference");
+  for (size_t i = 0; i < pictures.size(); ++i) {
+    if (!is_hash(hashes[i])) value.refuse(kHashRule);
+    pictures[i].sha256 = hashes[i];
+  }
 }
 
 constexpr std::pair<const char*, PictureFit> kFits[] = {{"cover", PictureFit::kCover},
@@ -214,6 +240,8 @@ constexpr Rule kRules[] = {
     {{"last_image", nullptr}, set_given<&Request::last_image>},
     {{"last_image_sha256", nullptr}, set_hash<&Request::last_image>},
     {{"image_fit", "cover|contain|stretch"}, set_picture_fit},
+    {{"reference", nullptr, FieldForm::kTexts}, set_references},
+    {{"reference_sha256", nullptr, FieldForm::kTexts}, set_reference_hashes},
     {{"audio", nullptr}, set_given<&Request::audio>},
     {{"audio_sha256", nullptr}, set_hash<&Request::audio>},
     {{"lora", nullptr},
@@ -228,9 +256,11 @@ constexpr auto kFields = [] {
 
 // Describes the form for messages.
 const char* legal_form(FieldForm form) {
-  constexpr const char* kForms[] = {"a text", "a number, or a text that is one",
+  constexpr const char* kForms[] = {"a text",
+                                    "a number, or a text that is one",
                                     "true, false, \"on\" or \"off\"",
                                     "numbers in a list, or in a text with commas",
+                                    "a text, or a list of texts",
                                     "a list of {\"at\": \"12s\", \"prompt\": TEXT}"};
   return kForms[static_cast<int>(form)];
 }
@@ -246,14 +276,23 @@ bool has_form(const nlohmann::json& value, FieldForm form) {
     case FieldForm::kNumbers:
       return value.is_string() || (value.is_array() && !value.empty() &&
                                    std::ranges::all_of(value, &nlohmann::json::is_number));
+    case FieldForm::kTexts:
+      return value.is_string() ||
+             (value.is_array() && std::ranges::all_of(value, &nlohmann::json::is_string));
     case FieldForm::kEntries:
       break;
   }
   return value.is_array();
 }
 
-// The value of a field, as a flag has it: a list of numbers has commas, the schedule is JSON.
+nlohmann::json as_list(const nlohmann::json& value) {
+  return value.is_array() ? value : nlohmann::json::array({value});
+}
+
+// The value of a field, as a flag has it: a list of numbers has commas, the schedule is JSON, and
+// so are texts.
 std::string text_of(const nlohmann::json& value, FieldForm form) {
+  if (form == FieldForm::kTexts) return as_list(value).dump();
   if (value.is_string()) return value.get<std::string>();
   if (form == FieldForm::kNumbers) {
     std::string list;
@@ -315,7 +354,7 @@ nlohmann::json facts_of(const std::string& record) {
   for (const auto& [name, value] : parsed.at("engine").items())
     if (std::ranges::find(kPlace, name) == std::end(kPlace)) facts[name] = value;
   // A picture is known by its pixels and a sound by its bytes, wherever its file lies.
-  for (const std::string given : {"image", "last_image", "audio"})
+  for (const std::string given : kFileFields)
     if (facts.contains(given + "_sha256")) facts.erase(given);
   return facts;
 }
@@ -323,6 +362,18 @@ nlohmann::json facts_of(const std::string& record) {
 }  // namespace
 
 std::span<const JobField> job_fields() { return kFields; }
+
+void change_file_paths(nlohmann::json& job,
+                       const std::function<std::string(const std::string& path)>& changed) {
+  for (const char* name : kFileFields) {
+    const auto field = job.find(name);
+    if (field == job.end()) continue;
+    if (field->is_string()) *field = changed(*field);
+    if (field->is_array())
+      for (nlohmann::json& path : *field)
+        if (path.is_string()) path = changed(path);
+  }
+}
 
 void read_job(const nlohmann::json& object, const FieldLabel& label, JobSpec& job) {
   nlohmann::json fields = nlohmann::json::object();
@@ -396,6 +447,13 @@ Json to_json(const JobSpec& job) {
   set_given("image", request.image);
   set_given("last_image", request.last_image);
   set_given("audio", request.audio);
+  nlohmann::json paths = nlohmann::json::array(), hashes = paths;
+  for (const GivenPicture& picture : request.references) {
+    paths.push_back(path_text(picture.path));
+    if (!picture.sha256.empty()) hashes.push_back(picture.sha256);
+  }
+  set("reference", !paths.empty(), paths);
+  set("reference_sha256", !hashes.empty() && hashes.size() == paths.size(), hashes);
   set("image_fit", request.image.given() || request.last_image.given(),
       to_string(request.image_fit));
   set("prompt_schedule", !request.schedule.empty(), to_json(request.schedule));
@@ -405,6 +463,7 @@ Json to_json(const JobSpec& job) {
 void take_facts(JobSpec& job, const FieldLabel& label) {
   take_facts(job.request.image, label("image"));
   take_facts(job.request.last_image, label("last_image"));
+  for (GivenPicture& picture : job.request.references) take_facts(picture, label("reference"));
   take_facts(job.request.audio, label("audio"));
 }
 

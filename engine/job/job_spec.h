@@ -25,8 +25,9 @@ struct JobSpec {
 };
 
 // The JSON types that a field takes: a text; a number, or a text that is one; true, false, "on" or
-// "off"; a list of numbers, or a text with commas; a list of objects.
-enum class FieldForm : uint8_t { kText, kNumber, kSwitch, kNumbers, kEntries };
+// "off"; a list of numbers, or a text with commas; a list of texts, or one of them; a list of
+// objects.
+enum class FieldForm : uint8_t { kText, kNumber, kSwitch, kNumbers, kTexts, kEntries };
 
 // A field of the JSON form. `legal` is as in the table of flags: "a|b|c" of a text, "1 ... 1000" of
 // a number; null where the setter has a rule of its own. Paths are path_text() (io/text/utf8.h).
@@ -45,6 +46,13 @@ using FieldLabel = std::function<std::string(const std::string& field)>;
 void read_job(const nlohmann::json& object, const FieldLabel& label, JobSpec& job);
 // Fields that are left open are absent.
 Json to_json(const JobSpec& job);
+
+// The fields that name files of pictures and sounds, each a path or a list of paths. Their hashes
+// are fields of the same name and "_sha256".
+inline constexpr const char* kFileFields[] = {"image", "last_image", "reference", "audio"};
+// Puts another path in place of each of them in the JSON form of a job.
+void change_file_paths(nlohmann::json& job,
+                       const std::function<std::string(const std::string& path)>& changed);
 
 // Reads the files of the job's pictures and of its sound and fills in their facts. Error(kUsage)
 // where a file is not the recorded one; Error(kMedia) where one is no picture or sound.

@@ -51,7 +51,8 @@ struct ProgressListener {
 };
 
 // Sees a job's intermediate tensors under the golden cases' names: prompt_embeds [T, d],
-// pooled_prompt_embeds [d] where the model reads such a vector, latents_initial [C, F, H, W],
+// pooled_prompt_embeds [d] where the model reads such a vector, reference_latents.N [C, 1, h, w] of
+// each reference picture (normalised), latents_initial [C, F, H, W],
 // latents_final (normalised), video [3, F, H, W] in [0, 1]. All f32. Give one to every rank of a
 // replica or to none: video is gathered whole.
 struct PipelineTap {

@@ -107,7 +107,7 @@ void validate(const Request& request, const ModelLimits& limits) {
   check_number("guidance scale 2", *request.guidance_scale_2, 0, 1000);
   if (!limits.guided && *request.guidance_scale > 1)
     refuse("guidance scale", shown(*request.guidance_scale),
-           "0 to 1, as this model was trained to need no guidance");
+           "0 to 1, as this model was distilled to need no guidance and would ignore it");
   if (limits.experts < 2 && *request.guidance_scale_2 != *request.guidance_scale) {
     refuse("guidance scale 2", shown(*request.guidance_scale_2),
            "absent, as this model has one expert");

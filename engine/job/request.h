@@ -54,7 +54,9 @@ struct Request {
   std::vector<ScheduledPrompt> schedule{};  // after `prompt`; the queue alone can change prompts
   GivenPicture image{}, last_image{};       // the first and the last frame, where they are given
   PictureFit image_fit{};                   // brings them to the clip's size
-  GivenSound audio{};                       // that the video follows
+  // Pictures of any size whose content the result takes up, in this order.
+  std::vector<GivenPicture> references{};
+  GivenSound audio{};  // that the video follows
 };
 
 // Returns whether the job keeps its final latent in a file until it is decoded. Others decode one

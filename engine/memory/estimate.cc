@@ -165,8 +165,8 @@ StageBytes RankRun::encoding_pictures(ComponentBytes& bytes) {
   const auto& image_model = parts_.directory().image_model;
   if (image_model && placement_.encodes_text(image_model->traits()))
     weigh([&] { dry_.image_encoder(run_.stream()); });
-  if (placement_.band(shape_[2]).size() > 0) weigh([&] { dry_.vae_encoder(run_.stream()); });
   PictureEncoder encoder(rank_, facts_);
+  if (encoder.encodes()) weigh([&] { dry_.vae_encoder(run_.stream()); });
   const Footprint ran = run_.measure([&] { encoder.encode([](int) {}); });
   if (on_device()) bytes.host.buffers += ran.host;
   return stage(embeds_, {}, ran);
@@ -218,7 +218,8 @@ uint64_t RankRun::compared_bytes() const {
   uint64_t bytes = kind != StepCacheKind::kNone && !queue_ && blocks.last() ? own_rows() : 0;
   if (kind == StepCacheKind::kFirstBlock && blocks.first()) {
     const int64_t joint =
-        parts_.expert_model(0).joint_rows(sequence().tokens, std::ranges::max(facts_.prompt_rows));
+        parts_.expert_model(0).joint_rows(sequence().tokens, std::ranges::max(facts_.prompt_rows)) +
+        facts_.reference_rows;
     const int64_t rows = placement_.tokens(sequence(), facts_.patches).size() + joint;
     bytes = std::max(bytes, f32_bytes(rows * parts_.traits().width));
   }

@@ -142,6 +142,19 @@ OpenModel::OpenModel(const OpenModel& whole, int blocks)
       text_files(whole.text_files),
       weights_hash(whole.weights_hash) {}
 
+OpenModel::OpenModel(const OpenModel& whole, ModelDirectory changed)
+    : directory(std::move(changed)),
+      tokenizer(whole.tokenizer),
+      vae_file(whole.vae_file),
+      audio_file(whole.audio_file),
+      image_file(whole.image_file),
+      files(whole.files),
+      loras(whole.loras),
+      notes(whole.notes),
+      expert_files(whole.expert_files),
+      text_files(whole.text_files),
+      weights_hash(whole.weights_hash) {}
+
 SamplerConfig OpenModel::sampler() const {
   if (directory.scheduler.empty())
     return SamplerConfig::from_json(directory.scheduler_config, "the built-in scheduler");

@@ -20,6 +20,8 @@ class OpenModel {
   // Throws Error(kModel) for a directory that is not supported, or whose parts do not belong
   // together.
   explicit OpenModel(const std::string& path, std::vector<Lora> loras = {}, PartFiles files = {});
+  // The same files with other settings than those that their directory states.
+  OpenModel(const OpenModel& whole, ModelDirectory changed);
   // The same model for simulations: its transformers have at most so many blocks. Those that had
   // more lose their values.
   OpenModel(const OpenModel& whole, int blocks);

@@ -26,12 +26,15 @@ void add_to_stage(Stages& stages, const std::string& stage, double seconds) {
 // Adds up the simulated seconds of the stages of a rank, which may begin several times.
 struct StageTimes final : ProgressListener {
   Stages stages;
-  std::string stage;
+  std::string stage, outer;  // `outer` is the one in which weights are loaded
   double since = 0, text_end_s = 0;
   std::vector<double> chunks;  // when each decoded chunk began
   void progress(const Progress& progress) override {
     const double now = simulated_seconds();
+    const bool loads = progress.stage == "load";
+    if (loads && stage != "load") outer = stage;
     if (progress.stage != stage) enter(progress.stage, now);
+    if (loads && progress.step == progress.total) enter(outer, now);
     if (progress.stage == "decode") chunks.push_back(now);
   }
   void enter(const std::string& next, double now) {

@@ -34,7 +34,8 @@ DenoisePlanConfig plan_config(const JobFacts& facts, const Components& parts,
   DenoisePlanConfig config = staged_config(placement, traits, parts.dtype(), all, facts.patches);
   for (size_t branch = 0; branch < facts.prompt_rows.size(); ++branch)
     if (const int64_t count = facts.prompt_rows[branch])
-      config.joint_rows[branch] = joint_rows_of(transformer, facts.grid, count, shows, motion);
+      config.joint_rows[branch] =
+          joint_rows_of(transformer, facts.grid, count, shows, motion) + facts.reference_rows;
   for (int model = 0; model < directory.experts(); ++model)
     config.blocks.push_back(directory.expert(model).traits().blocks);
   config.steps = facts.steps;

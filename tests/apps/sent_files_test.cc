@@ -66,6 +66,26 @@ TEST_F(SentPicture, IsSavedBesideTheResultsAndRemovedWithThem) {
   EXPECT_TRUE(fs::is_empty(folder_));
 }
 
+TEST_F(SentPicture, EveryReferenceHasAFileOfItsOwn) {
+  JobSpec job;
+  for (int side : {16, 24})
+    job.request.references.push_back(
+        {.path = "data:image/png;base64," + base64(encode_png(Frame(side, 8), {}))});
+  save_sent_files(job, folder_ + "job_1", "the job");
+  EXPECT_EQ(job.request.references[0].path, folder_ + "job_1.reference_1.png");
+  EXPECT_EQ(read_png(job.request.references[1].path).width, 24);
+  EXPECT_EQ(without_folders(job).request.references[1].path, "job_1.reference_2.png");
+  remove_sent_files(job);
+  EXPECT_TRUE(fs::is_empty(folder_));
+  job.request.references[1].path = "/etc/passwd";
+  job.request.references[0].path = "data:image/png;base64,AAAA";
+  EXPECT_NE(
+      test::error_of([&] { save_sent_files(job, folder_ + "job_1", "the job"); }, ErrorKind::kUsage)
+          .find("the job: reference_2 is '/etc/passwd', legal: the picture itself"),
+      std::string::npos);
+  EXPECT_TRUE(fs::is_empty(folder_));
+}
+
 TEST_F(SentPicture, ASoundIsSavedToo) {
   const std::string silence = silent_wav();
   JobSpec job;

@@ -60,6 +60,8 @@ const json kWhole{{"schema", "weft.job/v1"},
                   {"last_image", "/a/last.png"},
                   {"last_image_sha256", std::string(64, '0')},
                   {"image_fit", "contain"},
+                  {"reference", {"/a/hat, red.png", "/a/coat.webp"}},
+                  {"reference_sha256", {std::string(64, 'c'), std::string(64, 'd')}},
                   {"audio", "/a/talk.wav"},
                   {"audio_sha256", std::string(64, 'b')},
                   {"prompt_schedule", {{{"at", 2.5}, {"prompt", "a blue square"}}}}};
@@ -144,6 +146,7 @@ TEST(JobSpec, PathsOfAnyBytesAreTextInRecords) {
   job.request.files.vae = "/\xe7/\\xfc.safetensors";
   job.request.image = {.path = "/p\x80.png"};
   job.request.audio = {.path = "/\xff.wav"};
+  job.request.references = {{.path = "/r\xfc,.png"}};
   job.request.loras = {{.file = "/l\xfc,:.safetensors", .scale = 0.5}};
   const json record = to_json(job);
   EXPECT_EQ(record.at("output"), "gr\\xfcn/a.mp4");
@@ -155,6 +158,7 @@ TEST(JobSpec, PathsOfAnyBytesAreTextInRecords) {
   EXPECT_EQ(again.request.image.path, job.request.image.path);
   EXPECT_EQ(again.request.audio.path, job.request.audio.path);
   EXPECT_EQ(again.request.loras, job.request.loras);
+  EXPECT_EQ(again.request.references[0].path, job.request.references[0].path);
   for (const char* out : {"\\x2e\\x2e/a", "\\x2fetc/a", "a/\\x2e./b"})
     EXPECT_TRUE(contains(spec_refusal({{"output", out}}), "a path inside")) << out;
   EXPECT_EQ(
@@ -191,6 +195,11 @@ TEST(JobSpec, WhatIsIllegalIsRefused) {
       {{{"solver", "eular"}}, "did you mean euler?"},
       {{{"rng", "mt"}}, "rng is 'mt', legal: portable|torch-cpu"},
       {{{"image_sha256", "ABC"}}, "image_sha256 is 'ABC', legal: 64 lower-case hexadecimal digits"},
+      {{{"reference", {1}}}, "reference is [1], legal: a text, or a list of texts"},
+      {{{"reference", ""}}, "reference is '[\"\"]', legal: paths of pictures"},
+      {{{"reference", "a.png"}, {"reference_sha256", {std::string(64, 'a'), "b"}}},
+       "legal: 1 hashes, one for each reference"},
+      {{{"reference", "a.png"}, {"reference_sha256", "ABC"}}, "legal: 64 lower-case hex"},
       {{{"image_fit", "tile"}}, "image_fit is 'tile', legal: cover|contain|stretch"},
       {{{"seed", -2}}, "seed is '-2', legal: 0 ... 18446744073709551615"},
       {{{"size", "832"}}, "size is '832', legal: WxH"},
@@ -223,6 +232,28 @@ TEST(JobSpec, APictureIsKnownByItsPixels) {
   // Another file is not yet known.
   const JobSpec before = read({{"image", "/a.png"}, {"image_sha256", std::string(64, '1')}});
   EXPECT_EQ(read({{"image", "/b.png"}}, before).request.image.sha256, "");
+}
+
+TEST(JobSpec, ReferencesAreKnownByTheirPixels) {
+  const auto record = [](const std::string& path, char first, char second) {
+    const JobSpec job =
+        read({{"reference", {path, "/b.png"}},
+              {"reference_sha256", {std::string(64, first), std::string(64, second)}}});
+    return json{{"engine", json::object()}, {"request", to_json(job)}}.dump();
+  };
+  EXPECT_EQ(difference(record("/a.png", '1', '2'), record("/c.png", '1', '2')), "");
+  EXPECT_TRUE(contains(difference(record("/a.png", '1', '2'), record("/a.png", '2', '1')),
+                       "reference_sha"));
+  const JobSpec before =
+      read({{"reference", "/a.png"}, {"reference_sha256", std::string(64, '1')}});
+  EXPECT_EQ(before.request.references[0].sha256, std::string(64, '1'));
+  EXPECT_EQ(read({{"reference", "/b.png"}}, before).request.references[0].sha256, "");
+  EXPECT_TRUE(read({{"reference", json::array()}}, before).request.references.empty());
+  json job{{"image", "/a.png"}, {"reference", {"/b.png", "/c.png"}}, {"prompt", "/d.png"}};
+  change_file_paths(job, [](const std::string& path) { return "/x" + path; });
+  EXPECT_EQ(
+      job,
+      (json{{"image", "/x/a.png"}, {"reference", {"/x/b.png", "/x/c.png"}}, {"prompt", "/d.png"}}));
 }
 
 TEST(JobSpec, FramesComeFromSecondsAndAreChecked) {

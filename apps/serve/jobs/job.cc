@@ -29,9 +29,9 @@ void add_time(Json& to, const std::string& name, int64_t unix_ms) {
 nlohmann::json shown_request(const std::string& text) {
   nlohmann::json request = stored_json(text);
   request.erase("id");
-  for (const char* field : {"image", "last_image", "audio"})
-    if (const auto path = request.find(field); path != request.end() && path->is_string())
-      *path = std::filesystem::path(path->get<std::string>()).filename().string();
+  change_file_paths(request, [](const std::string& path) {
+    return std::filesystem::path(path).filename().string();
+  });
   for (const std::string& field : files_of_model()) request.erase(field);
   return request;
 }

@@ -1,7 +1,6 @@
 #include "apps/serve/jobs/sent_files.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <charconv>
 #include <filesystem>
@@ -32,22 +31,26 @@ constexpr Kind kSounds[] = {
 constexpr Kind kUntold[] = {{"", ""}, {"application/octet-stream", ""}};
 
 struct Sent {
-  const char* field;
+  std::string field;
   std::string* path;
   std::span<const Kind> kinds;
   const char* legal;
 };
 
-std::array<Sent, 3> sent_in(JobSpec& job) {
+std::vector<Sent> sent_in(JobSpec& job) {
   constexpr const char* kPicture =
       "the picture itself, as data:image/png;base64,... (or jpeg, webp, application/octet-stream)";
   constexpr const char* kSound =
       "the sound itself, as data:audio/wav;base64,... (or another type of audio or video, "
       "application/octet-stream)";
   Request& request = job.request;
-  return {{{"image", &request.image.path, kPictures, kPicture},
-           {"last_image", &request.last_image.path, kPictures, kPicture},
-           {"audio", &request.audio.path, kSounds, kSound}}};
+  std::vector<Sent> sent{{"image", &request.image.path, kPictures, kPicture},
+                         {"last_image", &request.last_image.path, kPictures, kPicture},
+                         {"audio", &request.audio.path, kSounds, kSound}};
+  for (size_t i = 0; i < request.references.size(); ++i)
+    sent.push_back(
+        {"reference_" + std::to_string(i + 1), &request.references[i].path, kPictures, kPicture});
+  return sent;
 }
 
 // Returns the extension of a type's file, or null where it is of none of the kinds.

@@ -191,7 +191,8 @@ class Serving {
     const Request open = request_of(job, planner_.defaults(), planner_.limits(), flag_of);
     job.request = planner_.resolve(with_any_inputs(open, planner_.model()->directory));
     Json defaults = to_json(job);
-    for (const char* field : {"prompt", "image", "last_image", "audio"}) defaults.erase(field);
+    defaults.erase("prompt");
+    for (const char* field : kFileFields) defaults.erase(field);
     for (const std::string& field : files_of_model()) defaults.erase(field);
     const std::string layout = runner().ranks().alone() ? "one rank" : layout_text(replicas_.flags);
     return Json{{"model", planner_.model_name()},
