@@ -1,3 +1,4 @@
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "models/files/chat_prompts.h"
@@ -43,6 +44,28 @@ std::unique_ptr<PromptTokenizer> klein_prompts(const ModelDirectory& model) {
        .padding = "<|endoftext|>"});
 }
 
+// References are cut, not stretched, to sides that are multiples of a token's; only those of more
+// pixels than `area` are made smaller first.
+ReferenceSize klein_reference(int64_t width, int64_t height, int64_t area, int64_t multiple) {
+  ReferenceSize size{.resized = {width, height}};
+  if (width * height > area) {
+    const double scale = std::sqrt(static_cast<double>(area) / static_cast<double>(width * height));
+    for (int64_t& side : size.resized)
+      side = static_cast<int64_t>(static_cast<double>(side) * scale);
+  }
+  for (int side = 0; side < 2; ++side) size.cut[side] = size.resized[side] / multiple * multiple;
+  return size;
+}
+
+PictureConditioning klein_pictures(const ModelDirectory& /*model*/) {
+  return {.form = PictureForm::kReferences,
+          .most = 100,
+          .reference_size = klein_reference,
+          .reference_area = 1024 * 1024,
+          .least_side = 64,
+          .most_aspect = 8};
+}
+
 PipelineFacts klein_pipeline(const ModelDirectory& /*model*/) {
   return {.scheduler = R"({"_class_name": "FlowMatchEulerDiscreteScheduler",
                            "use_dynamic_shifting": true, "time_shift_type": "exponential"})"};
@@ -56,7 +79,8 @@ constexpr ModelFamily klein_family(bool distilled) {
           .text_taps = kTextTaps,
           .distilled = distilled,
           .tokenizer = klein_prompts,
-          .shift_exponent = klein_shift};
+          .shift_exponent = klein_shift,
+          .pictures = klein_pictures};
 }
 
 }  // namespace

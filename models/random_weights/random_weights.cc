@@ -5,6 +5,7 @@
 #include "kernels/copy.h"
 #include "models/flux/transformer.h"
 #include "models/krea2/transformer.h"
+#include "models/flux2/transformer.h"
 #include "models/qwen_image/transformer.h"
 #include "models/z_image/transformer.h"
 
@@ -55,6 +56,22 @@ FluxConfig flux(bool guidance_embeds) {
   return config;
 }
 
+Flux2Config flux2(int heads, int double_blocks, int single_blocks, int64_t text_dim) {
+  Flux2Config config;
+  config.heads = heads;
+  config.double_blocks = double_blocks;
+  config.single_blocks = single_blocks;
+  config.text_dim = text_dim;
+  config.ffn = 3 * config.width();
+  return config;
+}
+
+Flux2Config flux2_dev() {
+  Flux2Config config = flux2(48, 8, 48, 15360);
+  config.guidance_embeds = true;
+  return config;
+}
+
 using Model = std::unique_ptr<TransformerModel>;
 
 struct Published {
@@ -72,7 +89,10 @@ constexpr Published kPublished[] = {
     {"qwen-image", []() -> Model { return make_qwen_image_model({}); }},
     {"krea-2", []() -> Model { return make_krea2_model({}); }},
     {"flux.1-dev", []() -> Model { return make_flux_model(flux(true)); }},
-    {"flux.1-schnell", []() -> Model { return make_flux_model(flux(false)); }}};
+    {"flux.1-schnell", []() -> Model { return make_flux_model(flux(false)); }},
+    {"flux.2-klein-4b", []() -> Model { return make_flux2_model({}); }},
+    {"flux.2-klein-9b", []() -> Model { return make_flux2_model(flux2(32, 8, 24, 12288)); }},
+    {"flux.2-dev", []() -> Model { return make_flux2_model(flux2_dev()); }}};
 
 }  // namespace
 

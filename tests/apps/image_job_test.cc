@@ -10,6 +10,7 @@ namespace {
 using nlohmann::json;
 
 const std::string kPictureModel = "tests/golden/pipeline_i2v_a14b/model";
+const std::string kEditModel = "tests/golden/pipeline_flux2_klein_edit_two_large/model";
 const std::string kFirstFrame = "tests/golden/pipeline_ti2v_5b/model";
 
 void write_picture(const std::string& path, int width, int height, int seed) {
@@ -141,6 +142,77 @@ TEST_F(ImageJob, PlansNeedNoPicture) {
   const Outcome model = run("inspect --json " + kPictureModel);
   ASSERT_EQ(model.code, 0) << model.err;
   EXPECT_EQ(json::parse(model.out).at("pictures"), (json{{"least", 1}, {"most", 2}}));
+}
+
+TEST_F(ImageJob, ReferencesAreFactsOfAJob) {
+  write_picture(path("r.png"), 90, 70, 0);
+  write_picture(path("s.png"), 70, 125, 3);
+  const std::string two = "--reference " + path("r.png") + " --reference " + path("s.png");
+  const std::string job =
+      "generate --json -q --threads 1 --progress none --overwrite --seed 5 -p x "
+      "--model " +
+      kEditModel + " -o " + path("a.png") + " ";
+  const Outcome drawn = run(job + two);
+  const std::string first = hash(drawn);
+  const json request = record("a.png.json");
+  EXPECT_EQ(request.at("reference"), (json{file("r.png"), file("s.png")}));
+  EXPECT_EQ(request.at("reference_sha256").size(), 2u);
+  EXPECT_EQ(request.at("width"), 80);  // of the first one
+  EXPECT_EQ(run(job + two + " --ranks 2 --layout layers=2").code, 0);
+  EXPECT_NE(hash(run(job + "--reference " + path("s.png") + "," + path("r.png"))), first);
+  EXPECT_EQ(hash(run(job + two)), first);
+  EXPECT_NE(run(job + two + " --dry-run").out.find("\"reference_rows\""), std::string::npos);
+  // A forecast counts their encoding apart from the loading of the encoder.
+  const Outcome plan = run("plan --json -p x --model " + kEditModel + " " + two);
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  const json stages = json::parse(plan.out).at("stages");
+  EXPECT_GT(stages.at("encode_image").get<double>(), stages.at("decode").get<double>() / 10);
+  // The files may lie elsewhere.
+  fs::rename(path("r.png"), path("z.png"));
+  EXPECT_EQ(run("replay -q " + path("a.png")).code, 8);
+  const std::string moved = " --reference " + path("z.png") + "," + path("s.png");
+  const Outcome again = run("replay -q --json " + path("a.png") + moved);
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(json::parse(again.out).at("framehash"), first);
+  const Outcome fewer = run("replay -q " + path("a.png") + " --reference " + path("z.png"));
+  EXPECT_EQ(fewer.code, 2);
+  EXPECT_NE(fewer.err.find("was made with 2"), std::string::npos) << fewer.err;
+  // Lines of batches have lists.
+  std::ofstream(path("jobs.jsonl"))
+      << json{{"id", "a"}, {"prompt", "x"}, {"reference", {path("z.png"), path("s.png")}}}.dump()
+      << "\n"
+      << json{{"id", "b"}, {"prompt", "x"}, {"reference", path("s.png")}}.dump() << "\n";
+  const Outcome batch = run("batch " + path("jobs.jsonl") + " -q --threads 1 --model " +
+                            kEditModel + " --seed 5 -o " + path("out"));
+  ASSERT_EQ(batch.code, 0) << batch.err;
+  EXPECT_EQ(record("out/a.png.json").at("reference_sha256"), request.at("reference_sha256"));
+  EXPECT_EQ(record("out/b.png.json").at("reference"), json{file("s.png")});
+}
+
+// A run that was stopped goes on with its references, and with no others.
+TEST_F(Resume, ReferencesComeAlong) {
+  const std::string picture = path("r.png");
+  write_picture(picture, 96, 80, 0);
+  const auto job = [&](const std::string& name) {
+    return "generate --json --progress json --threads 1 --checkpoint-every 0 --seed 5 -p x "
+           "--model " +
+           kEditModel + " --steps 400 --reference " + picture + " -o " + path(name);
+  };
+  Child uninterrupted = start(job("whole.png"));
+  ASSERT_EQ(uninterrupted.wait(), 0) << uninterrupted.err();
+  const auto whole = json::parse(uninterrupted.out()).at("framehash");
+  Child child = start(job("a.png"));
+  ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":3,"));
+  child.signal(SIGINT);
+  ASSERT_EQ(child.wait(), 130) << child.err();
+  const std::string file = path("a.png.checkpoint.safetensors");
+  write_picture(path("y.png"), 96, 80, 5);
+  Child other = start("generate --json --resume " + file + " --reference " + path("y.png"));
+  EXPECT_EQ(other.wait(), 2);
+  EXPECT_NE(other.err().find("whose pixels have the SHA-256"), std::string::npos) << other.err();
+  Child again = start("generate --json --resume " + file);
+  EXPECT_EQ(again.wait(), 0) << again.err();
+  EXPECT_EQ(json::parse(again.out()).at("framehash"), whole);
 }
 
 // A run that was stopped goes on with its picture, and with no other.

@@ -93,6 +93,7 @@ INSTANTIATE_TEST_SUITE_P(
         Family{"GroupedHeads", {"pipeline_krea2_turbo"}, 4},
         // The order of sums in bf16 alone moves its picture by about the bound.
         Family{"GuidedGroupedHeads", {"pipeline_krea2_raw"}, 4, {DType::kF32}},
+        Family{"References", {"pipeline_flux2_klein_edit_two_large"}, 4},
         Family{"TwoTextEncoders", {"pipeline_flux_dev", "pipeline_flux_schnell"}, 4},
         Family{"Clips",
                {"clips_small", "clips_local", "clips_hard_phases", "clips_uneven_globals"},

@@ -82,6 +82,22 @@ TEST(Flux2Forward, EveryConditionMatters) {
 }
 
 // The halves of the last modulation lie the other way round in files with original names.
+TEST(Flux2References, AreCutNotStretched) {
+  const PictureConditioning form =
+      open_model_directory("tests/golden/pipeline_flux2_klein/model").pictures;
+  EXPECT_EQ(form.form, PictureForm::kReferences);
+  using Size = std::array<int64_t, 2>;
+  const std::tuple<Size, Size, Size> sizes[] = {
+      {{1920, 1080}, {1365, 768}, {1360, 768}},   {{1000, 1000}, {1000, 1000}, {992, 992}},
+      {{1025, 1024}, {1024, 1023}, {1024, 1008}}, {{4000, 3000}, {1182, 886}, {1168, 880}},
+      {{1024, 1024}, {1024, 1024}, {1024, 1024}}, {{64, 512}, {64, 512}, {64, 512}}};
+  for (const auto& [given, resized, cut] : sizes) {
+    const ReferenceSize size = form.reference_size(given[0], given[1], form.reference_area, 16);
+    EXPECT_EQ(size.resized, resized) << given[0];
+    EXPECT_EQ(size.cut, cut) << given[0];
+  }
+}
+
 TEST(Flux2Names, OriginalPlaces) {
   EXPECT_TRUE(flux2_original_place("norm_out.linear.weight").swapped);
   const TensorPlace value = flux2_original_place("transformer_blocks.3.attn.add_v_proj.weight");

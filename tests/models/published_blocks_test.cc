@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "models/flux/transformer.h"
+#include "models/flux2/transformer.h"
 #include "models/random_weights/random_weights.h"
 #include "parallel/methods/ulysses.h"
 #include "parallel/transport/local.h"
@@ -28,19 +29,32 @@ std::vector<std::string> published() {
   return names;
 }
 
-// The 14B models of pictures have the blocks of the one of text, beside keys of pictures. One block
-// of each is enough, and the test stays below a minute.
+// The 14B models of pictures have the blocks of the one of text, beside keys of pictures. The
+// blocks of FLUX.2 dev take gigabytes each. One block of each is enough, and the test stays below a
+// minute.
 int blocks_of(const std::string& name) {
   const TransformerTraits traits = published_transformer(name)->traits();
-  return traits.width == 5120 && traits.given_channels() > 0 ? 1 : 2;
+  const bool few = traits.width == 5120 ? traits.given_channels() > 0 : traits.width > 5120;
+  return few ? 1 : 2;
 }
 
 std::shared_ptr<const TransformerModel> few_blocks(const std::string& name) {
   if (!name.starts_with("flux")) return published_transformer(name)->with_blocks(blocks_of(name));
   // The first two blocks would be of one kind.
+  const TransformerTraits traits = published_transformer(name)->traits();
+  if (name.starts_with("flux.2")) {
+    Flux2Config config;
+    config.heads = traits.heads;
+    config.ffn = traits.ffn_columns;
+    config.text_dim = traits.text_columns;
+    config.guidance_embeds = traits.reads_guidance;
+    config.double_blocks = blocks_of(name) - 1;
+    config.single_blocks = 1;
+    return make_flux2_model(config);
+  }
   FluxConfig config;
   config.double_blocks = config.single_blocks = 1;
-  config.guidance_embeds = published_transformer(name)->traits().reads_guidance;
+  config.guidance_embeds = traits.reads_guidance;
   return make_flux_model(config);
 }
 

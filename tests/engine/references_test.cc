@@ -1,0 +1,180 @@
+// Pictures from reference pictures of any size: what they condition, layouts, displaced patches,
+// memory, and what is refused.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+
+#include "engine/conditions/picture_conditions.h"
+#include "engine/memory/estimate.h"
+#include "engine/memory/memory_meter.h"
+#include "io/picture/picture_fit.h"
+#include "tests/engine/delivered_job.h"
+
+namespace weft::test {
+namespace {
+
+// Without guidance, and with it.
+const std::string kEditModel = "tests/golden/pipeline_flux2_klein_edit_two_large/model",
+                  kGuidedModel = "tests/golden/pipeline_flux2_klein_base/model";
+
+GivenPicture seen(int64_t width, int64_t height, float phase) {
+  Tensor out(DType::kF32, {3, height, width});
+  for (int64_t i = 0; i < out.count(); ++i)
+    out.as<float>()[i] = 0.5f + 0.5f * std::sin(0.37f * static_cast<float>(i) + phase);
+  return {.path = "a.png", .pixels = std::make_shared<const Tensor>(std::move(out))};
+}
+
+// 3 x 4 tokens beside two pictures of 4 x 5 and 7 x 4: rows of odd counts.
+Request edit(int steps = 3) {
+  Request request;
+  request.prompt = "make the ball blue";
+  request.width = 64;
+  request.height = 48;
+  request.steps = steps;
+  request.seed = 7;
+  request.references = {seen(90, 70, 0), seen(66, 125, 1)};
+  return request;
+}
+
+std::vector<float> edited(const Request& request, const Layout& layout = {},
+                          const std::string& model = kEditModel) {
+  return deliver(request, layout, {}, {}, options_of(DType::kF32), model).latents;
+}
+
+TEST(References, EachOfThemAndTheirOrderCount) {
+  const Request both = edit();
+  const std::vector<float> latents = edited(both);
+  Request other = both;
+  std::swap(other.references[0], other.references[1]);
+  EXPECT_GT(rel_l2(edited(other), latents), 1e-3);
+  other.references.pop_back();
+  EXPECT_GT(rel_l2(edited(other), latents), 1e-3);
+  other.references.clear();
+  EXPECT_GT(rel_l2(edited(other), latents), 1e-3);
+  // The border that is cut off is not seen.
+  other = both;
+  const auto border =
+      std::make_shared<Tensor>(DType::kF32, both.references[0].pixels->view().shape());
+  std::copy_n(both.references[0].pixels->as<float>(), border->count(), border->as<float>());
+  border->as<float>()[0] = 1 - border->as<float>()[0];
+  other.references[0].pixels = border;
+  EXPECT_EQ(edited(other), latents);
+  border->as<float>()[90 * 3 + 5] = 1 - border->as<float>()[90 * 3 + 5];
+  EXPECT_NE(edited(other), latents);
+}
+
+TEST(References, EveryLayoutGivesTheLatentsOfOneRank) {
+  for (const std::string& model : {kEditModel, kGuidedModel}) {
+    const Request request = edit();
+    const std::vector<float> one = edited(request, {}, model);
+    const Generator generator(model, options_of(DType::kF32));
+    const LayoutLimits limits = generator.layout_limits(generator.resolve(request));
+    int layouts = 0;
+    for (const int ranks : {2, 3, 4})
+      for (Layout& layout : legal_layouts(ranks, limits)) {
+        if (layout[Axis::kData] > 1) continue;
+        ++layouts;
+        EXPECT_LE(rel_l2(edited(request, layout, model), one), 2e-5) << model << to_string(layout);
+      }
+    EXPECT_GE(layouts, 10);
+  }
+}
+
+// Displaced patches are exact where the warm-up lasts for all steps. Otherwise neither delays nor
+// the number of ranks changes anything. A rank holds one patch, but for PipeFusion.
+TEST(References, DisplacedPatchesKeepTheirLaws) {
+  const std::vector<float> full = edited(edit(9));
+  for (const std::string name :
+       {"distrifusion:patches=3", "pcpp:patches=3,window=1", "pipefusion:patches=3"}) {
+    Request request = edit(9);
+    const bool staged = name.starts_with("pipefusion");
+    const Layout layout = along(staged ? Axis::kLayers : Axis::kPatch, staged ? 2 : 3);
+    request.method = parse_method(name + ",warmup=9", "method");
+    EXPECT_LE(rel_l2(edited(request, layout), full), 1e-5) << name;
+    request.method = parse_method(name + ",warmup=1", "method");
+    const std::vector<float> stale = edited(request, layout);
+    EXPECT_GT(rel_l2(stale, full), 1e-5) << name;
+    EXPECT_EQ(deliver(request, layout, {}, {.delay_seed = 5, .max_delay_us = 200},
+                      options_of(DType::kF32), kEditModel)
+                  .latents,
+              stale)
+        << name;
+    if (staged) {
+      EXPECT_LE(rel_l2(edited(request), stale), 1e-5) << name;
+    }
+  }
+}
+
+TEST(References, MemoryIsAsPlanned) {
+  for (const std::string& model : {kEditModel, kGuidedModel})
+    for (const Residency residency :
+         {Residency::kAll, Residency::kStaged, Residency::kSequential}) {
+      Request request = edit(2);
+      request.references = {seen(320, 272, 0), seen(144, 144, 1), seen(96, 304, 2)};
+      GeneratorOptions options = options_of(DType::kF32);
+      Generator planner(model, options);
+      const Request resolved = planner.resolve(request);
+      options.memory_limit = memory_under(residency, planner.plan(resolved).parts, 0).high_water;
+      const size_t live = tensor_bytes_live();
+      Generator generator(model, options);
+      const MemoryPlan plan = generator.plan(resolved);
+      const RunResult result = generator.run(resolved, nullptr, {});
+      const auto near = [&](uint64_t planned, uint64_t taken, const char* stage) {
+        EXPECT_NEAR(static_cast<double>(planned) / static_cast<double>(taken - live), 1, 0.05)
+            << model << " " << to_string(residency) << " " << stage << " " << plan.to_string();
+      };
+      near(plan.high_water, result.memory_high_water, "all");
+      near(plan.denoise, result.stage_high_water[MemoryMeter::kDenoise], "denoise");
+      near(plan.encode_image, result.stage_high_water[MemoryMeter::kEncodeImage], "encode_image");
+      // The steps hold the rows of references.
+      Request without = resolved;
+      without.references.clear();
+      EXPECT_LT(planner.plan(without).denoise, planner.plan(resolved).denoise);
+    }
+}
+
+TEST(References, TheFirstGivesTheSize) {
+  const Generator generator(kEditModel, options_of(DType::kF32));
+  Request request = edit();
+  request.width = request.height = 0;
+  const Request resolved = generator.resolve(request);
+  EXPECT_EQ(resolved.width, 80);
+  EXPECT_EQ(resolved.height, 64);
+  EXPECT_EQ(generator.facts(resolved).reference_rows, 4 * 5 + 7 * 4);
+  EXPECT_EQ(generator.facts(resolved).tokens(), "20 + 48 of references");
+  request.references.clear();
+  EXPECT_EQ(generator.resolve(request).width, 1024);
+}
+
+TEST(References, WrongOnesAreRefused) {
+  const auto fault = [](const Request& request, const std::string& model = kEditModel) {
+    const Generator generator(model, options_of(DType::kF32));
+    return error_of([&] { generator.resolve(request); }, ErrorKind::kUsage);
+  };
+  EXPECT_EQ(fault(edit()), "");
+  Request request = edit();
+  request.references[1] = seen(63, 100, 0);
+  const std::string legal = "legal: sides of at least 64 pixels, one at most 8 times as long";
+  EXPECT_TRUE(contains(fault(request), "a picture of 63x100, " + legal));
+  request.references[1] = seen(64, 513, 0);
+  EXPECT_TRUE(contains(fault(request), legal));
+  request.references[1] = seen(64, 512, 0);
+  EXPECT_EQ(fault(request), "");
+  request.references.resize(101, request.references[0]);
+  EXPECT_TRUE(contains(fault(request), "reference is given 101 times, legal: 0 ... 100"));
+  request = edit();
+  request.image = request.references[0];
+  EXPECT_TRUE(contains(fault(request), "takes pictures as references alone; legal: reference"));
+  request.image = {};
+  request.image_fit = PictureFit::kStretch;
+  EXPECT_TRUE(contains(fault(request), "has rules of its own for references"));
+  request = job();
+  request.references = {seen(90, 70, 0)};
+  EXPECT_TRUE(contains(fault(request, kModel), "reads no reference pictures; legal: no picture"));
+  EXPECT_TRUE(contains(fault(request, "tests/golden/pipeline_ti2v_5b/model"),
+                       "reads no reference pictures; legal: image"));
+}
+
+}  // namespace
+}  // namespace weft::test
