@@ -161,6 +161,14 @@ ModelDirectory model_of_files(const PartFiles& files) {
 
 }  // namespace
 
+const KnownModel* known_model(std::span<const KnownModel> known, const TransformerTraits& traits) {
+  for (const KnownModel& model : known)
+    if (model.width == traits.width && model.blocks == traits.blocks &&
+        model.reads_guidance == traits.reads_guidance)
+      return &model;
+  return nullptr;
+}
+
 const ModelFamily* family_of_transformer(const std::string& class_name) {
   for (const ModelFamily* family : kFamilies)
     if (family->transformer_class && class_name == family->transformer_class) return family;

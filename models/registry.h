@@ -11,6 +11,7 @@
 #include "models/encoder.h"
 #include "models/files/part_files.h"
 #include "models/files/tokenizer_kind.h"
+#include "models/known_model.h"
 #include "models/picture_conditioning.h"
 #include "models/prompt_tokenizer.h"
 #include "models/transformer.h"
@@ -128,6 +129,7 @@ struct ModelFamily {
   // The exponent m of a scheduler's dynamic shift for a latent of so many tokens (DynamicShift);
   // null: it follows from the scheduler's config.
   double (*shift_exponent)(int64_t tokens, int steps) = nullptr;
+  std::span<const KnownModel> known{};  // the published models of the family
   // Says which pictures the model reads; null: none.
   PictureConditioning (*pictures)(const ModelDirectory& model) = nullptr;
   // Says in which chunks its videos follow a sound; null: they follow none.
@@ -176,6 +178,8 @@ struct ModelDirectory {
   const std::string& expert_path(int model) const { return model ? transformer_2 : transformer; }
   std::vector<std::string> weights_folders() const;  // of the components that there are
   const TransformerModel& expert(int model) const { return *transformers[model]; }
+  // The published model of its sizes; null: there is none.
+  const KnownModel* known() const { return known_model(family->known, expert(0).traits()); }
 };
 
 // Returns whether the folder has the index of a model, or the layout of a RootLayout.

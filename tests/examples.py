@@ -98,7 +98,8 @@ def run(line):
     prepare(line)
     resumed = re.search(r"--resume (\w+)\.mp4\.checkpoint", line)
     short = re.search(r"weft (generate|plan)", line) and not resumed and "--num-frames" not in line
-    done = shell(re.sub(r"(weft (?:generate|plan))\b", r"\1 --config short.json", line) if short else line)
+    config = "short_picture.json" if "tests/golden/pipeline_flux2" in line else "short.json"
+    done = shell(re.sub(r"(weft (?:generate|plan))\b", rf"\1 --config {config}", line) if short else line)
     if done.returncode:
         fault(f"{line}: exit code {done.returncode}: {done.stderr.strip()}")
     written = re.search(r" > (\S+)$", line)
@@ -215,6 +216,8 @@ def fresh_folder(folder):
         os.symlink(MEASURE, "build/weft_measure")
     with open("short.json", "w") as file:
         json.dump({"steps": 2, "num-frames": 5}, file)
+    with open("short_picture.json", "w") as file:
+        json.dump({"steps": 2}, file)
 
 
 def check_document(text):

@@ -377,6 +377,15 @@ def klein(transformer, text, distilled):
         euler(shift=3.0, use_dynamic_shifting=True), is_distilled=distilled)
 
 
+def z_image(shift):
+    """Z-Image-Turbo, or Z-Image."""
+    return pipeline("ZImagePipeline", {
+        "text_encoder": (TRANSFORMERS, "Qwen3Model", weights(QWEN3_4B)),
+        "tokenizer": (TRANSFORMERS, "Qwen2Tokenizer", qwen),
+        "transformer": (DIFFUSERS, "ZImageTransformer2DModel", weights(Z_IMAGE)),
+        "vae": (DIFFUSERS, "AutoencoderKL", weights(FLUX_VAE))}, euler(shift=shift))
+
+
 def krea2(distilled):
     """Krea-2, raw or turbo. The file of its text encoder also holds a vision tower, of which this has a part."""
     return pipeline("Krea2Pipeline", {
@@ -408,11 +417,8 @@ FOLDERS = {  # name: how to make it, and the parameters and tensors of its trans
         "WanPipeline", wan(24, 30, 14336, (48, 48)), 5.0, vae=WAN_VAE_22, expand_timesteps=True),
         (4_999_787_712, 825)),
     "Wan2.2-S2V-14B": (original_s2v, (16_295_755_609, 1260)),
-    "Z-Image-Turbo": (pipeline("ZImagePipeline", {
-        "text_encoder": (TRANSFORMERS, "Qwen3Model", weights(QWEN3_4B)),
-        "tokenizer": (TRANSFORMERS, "Qwen2Tokenizer", qwen),
-        "transformer": (DIFFUSERS, "ZImageTransformer2DModel", weights(Z_IMAGE)),
-        "vae": (DIFFUSERS, "AutoencoderKL", weights(FLUX_VAE))}, euler(shift=3.0)), (6_154_908_736, None)),
+    "Z-Image-Turbo": (z_image(3.0), (6_154_908_736, None)),
+    "Z-Image": (z_image(6.0), (6_154_908_736, None)),
     "Qwen-Image": (pipeline("QwenImagePipeline", {
         "text_encoder": (TRANSFORMERS, "Qwen2_5_VLForConditionalGeneration",
                          weights(QWEN_VL, extra=list(visual_tower()))),
@@ -437,7 +443,7 @@ FOLDERS = {  # name: how to make it, and the parameters and tensors of its trans
 }
 RUNS = ("Wan2.1-T2V-1.3B-Diffusers", "Wan2.1-T2V-14B-Diffusers", "Wan2.1-I2V-14B-480P-Diffusers",
         "Wan2.1-FLF2V-14B-720P-diffusers", "Wan2.2-T2V-A14B-Diffusers", "Wan2.2-I2V-A14B-Diffusers",
-        "Wan2.2-TI2V-5B-Diffusers", "Wan2.2-S2V-14B", "Z-Image-Turbo", "Qwen-Image", "FLUX.1-schnell",
+        "Wan2.2-TI2V-5B-Diffusers", "Wan2.2-S2V-14B", "Z-Image-Turbo", "Z-Image", "Qwen-Image", "FLUX.1-schnell",
         "FLUX.2-klein-4B", "FLUX.2-klein-base-4B", "FLUX.2-klein-9B", "FLUX.2-klein-base-9B", "Krea-2",
         "Krea-2-Turbo")
 
@@ -463,6 +469,32 @@ def check_counts(name, object_, counts):
         fault(f"{name}: {facts['parameters']} parameters and {facts['tensors']} tensors, not {counts}")
 
 
+def licence_of(name):
+    """Of the weights with which the model is published."""
+    if "9B" in name or "dev" in name:
+        return "FLUX Non-Commercial License"
+    return "Krea 2 Community License" if "Krea" in name else "Apache-2.0"
+
+
+def check_licence(name, object_):
+    licence = object_.get("licence", {})
+    if licence.get("name") != licence_of(name) or (
+            (licence_of(name) == "Apache-2.0") != (licence["commercial_use"] == "free")):
+        fault(f"{name}: its licence is {licence}")
+
+
+def check_transformer(name, folder, config, counts):
+    """A transformer whose pipeline is not known, from its config alone."""
+    folder.mkdir(parents=True)
+    write_json(folder / "config.json", config)
+    shown = run("inspect", folder / "config.json", "--json")
+    object_ = json.loads(shown.stdout) if shown.returncode == 0 else {}
+    if (object_.get("parameters"), object_.get("tensors")) != counts:
+        fault(f"{name}: {object_} {shown.stderr}")
+    check_licence(name, object_)
+    print(f"{name}: counts")
+
+
 def check(name, folder, make, counts):
     tensors = make(folder)
     if tensors:
@@ -472,10 +504,14 @@ def check(name, folder, make, counts):
     shown = run("inspect", folder, "--json")
     if shown.returncode == 0:
         check_counts(name, json.loads(shown.stdout), counts)
+        if "model" in json.loads(shown.stdout):
+            check_licence(name, json.loads(shown.stdout))
     else:
         check_one_line(f"inspect {name}", shown)
     # The memory of this machine is not what is tried here.
     pictures = ["--image", PICTURE] if "I2V" in name else []
+    if "klein" in name:
+        pictures = ["--reference", PICTURE]
     if "FLF2V" in name:
         pictures = ["--image", PICTURE, "--last-image", PICTURE]
     if "S2V" in name:
@@ -485,6 +521,8 @@ def check(name, folder, make, counts):
     planned = plan.returncode in (0, 4) and re.search("^memory  weights ", plan.stdout, re.M)
     if not planned:
         check_one_line(f"generate {name}", plan)
+    if planned and plan.stdout.startswith("licence ") == (licence_of(name) == "Apache-2.0"):
+        fault(f"{name}: the run begins with {plan.stdout[:100]}")
     if name in RUNS and not (shown.returncode == 0 and planned):
         fault(f"{name} does not plan: {shown.stderr.strip()} {plan.stderr.strip()}")
     print(f"{name}: {'plans' if planned else plan.stderr.strip()}")
@@ -497,6 +535,9 @@ def main():
         for name in ARGUMENTS[1:] or FOLDERS:
             shutil.rmtree(root / name, ignore_errors=True)
             check(name, root / name, *FOLDERS[name])
+        if not ARGUMENTS[1:]:
+            check_transformer("FLUX.2-dev", root / "FLUX.2-dev", flux2(48, 8, 48, 15360, guided=True),
+                              (32_223_281_152, 331))
     finally:
         if not KEEP:
             shutil.rmtree(root)

@@ -240,6 +240,9 @@ class Generation {
   void print_header(FILE* out) const {
     const Generator& generator = runner_.generator();
     const bool experts = generator.limits().experts > 1;
+    if (const KnownModel* known = generator.model()->directory.known(); known && !known->is_free())
+      std::fprintf(out, "licence %s, if these are the weights of %s: %s\n", known->licence,
+                   known->name, known->restriction);
     std::fprintf(
         out, "model   %s (%s)    job %lldx%lld, %s frames, %d steps, guidance %g%s%s   tokens %s\n",
         printable(generator.model_name()).c_str(),

@@ -297,6 +297,18 @@ Use around_part(const ComponentFacts* facts, const std::string& path, const Foun
 
 }  // namespace
 
+const KnownModel* known_transformer(const std::string& class_name, const TransformerModel& model) {
+  const ModelFamily* family = family_of_transformer(class_name);
+  return family ? known_model(family->known, model.traits()) : nullptr;
+}
+
+void add_licence(const KnownModel* known, Json& object) {
+  if (known)
+    object["licence"] = {{"name", known->licence},
+                         {"commercial_use", known->is_free() ? "free" : known->restriction},
+                         {"of", std::string(known->name) + ", which has these sizes"}};
+}
+
 void add_use(const std::string& path, const TensorFile& file, Json& object) {
   const std::vector<ComponentFacts> held = held_components(path);
   const ComponentFacts* facts = held.empty() ? nullptr : &held[0];
@@ -313,6 +325,8 @@ void add_use(const std::string& path, const TensorFile& file, Json& object) {
   }
   if (!file.unread().empty()) object["not_read"] = file.unread();
   if (lora) object["lora"] = *lora;
+  if (fs::is_regular_file(path) && facts && facts->part == "transformer" && !facts->tensors.empty())
+    add_licence(known_transformer(facts->class_name, *transformer_in(path)), object);
   if (fs::is_regular_file(path) && facts && facts->part == "text_encoder" && holds_tokenizer(path))
     object["tokenizer"] = "inside";
   if (!fs::is_regular_file(path) || (!facts && !lora) || (facts && facts->tensors.empty())) return;

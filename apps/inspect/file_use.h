@@ -4,6 +4,7 @@
 
 #include "io/json.h"
 #include "io/weights/tensor_file.h"
+#include "models/registry.h"
 
 namespace weft {
 
@@ -12,5 +13,10 @@ namespace weft {
 // "missing" (the flags of parts that were not found beside the file or in the folders beside its
 // own).
 void add_use(const std::string& path, const TensorFile& file, Json& object);
+
+// Adds "licence": that of a published model, and how it is known; null: none is known.
+void add_licence(const KnownModel* known, Json& object);
+// The published model whose transformer this is, by its class and sizes; null: none.
+const KnownModel* known_transformer(const std::string& class_name, const TransformerModel& model);
 
 }  // namespace weft

@@ -45,6 +45,8 @@ Json inspect_config(const std::string& path, bool every_tensor) {
     object["class"] = facts->class_name;
     add_counts(object, facts->tensors, every_tensor);
     if (!facts->description.empty()) object["config"] = facts->description;
+    if (facts->part == "transformer")
+      add_licence(known_transformer(facts->class_name, *open_transformer(path)), object);
   } else if (is_decoder_type(type)) {
     object["class"] = type == "qwen3" ? "Qwen3ForCausalLM" : "Qwen2ForCausalLM";
     add_counts(object, decoder_tensors(DecoderConfig::from_json_file(path)), every_tensor);
@@ -94,6 +96,7 @@ Json inspect_model(const std::string& path, bool every_tensor) {
                         {"steps", d.steps},       {"guidance_scale", d.guidance_scale}};
   if (d.guidance_scale_2) object["defaults"]["guidance_scale_2"] = *d.guidance_scale_2;
   if (d.flow_shift) object["defaults"]["flow_shift"] = *d.flow_shift;
+  add_licence(model.known(), object);
   if (model.boundary_ratio) object["boundary_ratio"] = *model.boundary_ratio;
   if (model.pictures.reads_any())
     object["pictures"] = {{"least", model.pictures.least}, {"most", model.pictures.most}};

@@ -75,6 +75,11 @@ class FluxPrompts final : public PromptTokenizer {
   ClipTokenizer clip_;
 };
 
+constexpr KnownModel kFluxModels[] = {
+    {"FLUX.1 schnell", 3072, 57, false, "Apache-2.0"},
+    {"FLUX.1 dev", 3072, 57, true, "FLUX.1 [dev] Non-Commercial License",
+     "not for commercial use"}};
+
 }  // namespace
 
 const ModelFamily kFluxFamily{
@@ -87,6 +92,7 @@ const ModelFamily kFluxFamily{
       return std::make_unique<FluxPrompts>(model);
     },
     .defaults = flux_defaults,
+    .known = kFluxModels,
     .transformer_class = "FluxTransformer2DModel",
     .text_encoder_class = "T5EncoderModel",
     .pooled_encoder_class = "CLIPTextModel",

@@ -71,6 +71,12 @@ PipelineFacts klein_pipeline(const ModelDirectory& /*model*/) {
                            "use_dynamic_shifting": true, "time_shift_type": "exponential"})"};
 }
 
+constexpr const char kFluxLicence[] = "FLUX Non-Commercial License",
+                     kNotCommercial[] = "not for commercial use";
+constexpr KnownModel kKnown[] = {{"FLUX.2 klein 4B", 3072, 25, false, "Apache-2.0"},
+                                 {"FLUX.2 klein 9B", 4096, 32, false, kFluxLicence, kNotCommercial},
+                                 {"FLUX.2 dev", 6144, 56, true, kFluxLicence, kNotCommercial}};
+
 // Returns what klein and its base share.
 constexpr ModelFamily klein_family(bool distilled) {
   return {.class_name = "Flux2KleinPipeline",
@@ -80,6 +86,7 @@ constexpr ModelFamily klein_family(bool distilled) {
           .distilled = distilled,
           .tokenizer = klein_prompts,
           .shift_exponent = klein_shift,
+          .known = kKnown,
           .pictures = klein_pictures};
 }
 

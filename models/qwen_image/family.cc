@@ -24,6 +24,8 @@ std::unique_ptr<PromptTokenizer> qwen_image_prompts(const ModelDirectory& model)
   return chat_prompts(model.tokenizer, form);
 }
 
+constexpr KnownModel kQwenImageModels[] = {{"Qwen-Image", 3072, 60, false, "Apache-2.0"}};
+
 }  // namespace
 
 const ModelFamily kQwenImageFamily{
@@ -33,6 +35,7 @@ const ModelFamily kQwenImageFamily{
     .text = {"text_encoder", "tokenizer", TokenizerKind::kByteBpe},
     .tokenizer = qwen_image_prompts,
     .defaults = qwen_image_defaults,
+    .known = kQwenImageModels,
     .transformer_class = "QwenImageTransformer2DModel",
     .text_encoder_class = "Qwen2_5_VLForConditionalGeneration",
     .vae_class = "AutoencoderKLQwenImage",

@@ -127,10 +127,15 @@ std::unique_ptr<PromptTokenizer> wan_tokenizer(const ModelDirectory& model) {
   return std::make_unique<WanPrompts>(model.tokenizer);
 }
 
+constexpr KnownModel kWanModels[] = {{"Wan 1.3B", 1536, 30, false, "Apache-2.0"},
+                                     {"Wan 5B", 3072, 30, false, "Apache-2.0"},
+                                     {"Wan 14B", 5120, 40, false, "Apache-2.0"}};
+
 // The published classes differ in what their call takes. What a folder holds says what it does.
 const ModelFamily kWanFamily{.class_name = "WanPipeline",
                              .tokenizer = wan_tokenizer,
                              .defaults = wan_defaults,
+                             .known = kWanModels,
                              .pictures = wan_pictures,
                              .transformer_class = "WanTransformer3DModel",
                              .text_encoder_class = "UMT5EncoderModel",
@@ -139,6 +144,7 @@ const ModelFamily kWanFamily{.class_name = "WanPipeline",
 const ModelFamily kWanPictureFamily{.class_name = "WanImageToVideoPipeline",
                                     .tokenizer = wan_tokenizer,
                                     .defaults = wan_defaults,
+                                    .known = kWanModels,
                                     .pictures = wan_pictures,
                                     .text_encoder_class = "UMT5EncoderModel",
                                     .vae_class = "AutoencoderKLWan",

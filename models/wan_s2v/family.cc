@@ -115,9 +115,12 @@ std::array<int64_t, 2> wan_speech_size(int64_t width, int64_t height, int64_t ar
   return best;
 }
 
+constexpr KnownModel kSpeechModels[] = {{"Wan S2V 14B", 5120, 40, false, "Apache-2.0"}};
+
 const ModelFamily kWanSpeechFamily{.class_name = "WanModel_S2V",
                                    .tokenizer = wan_tokenizer,
                                    .defaults = speech_defaults,
+                                   .known = kSpeechModels,
                                    .pictures = speech_pictures,
                                    .chunks = speech_chunks,
                                    .root = &kRoot,

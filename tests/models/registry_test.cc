@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
+#include "models/random_weights/random_weights.h"
 #include "models/wan/family.h"
 #include "models/wan/transformer.h"
 #include "tests/models/model_folder_testing.h"
@@ -151,6 +152,43 @@ TEST(DefaultSettings, OfThePublishedModels) {
   EXPECT_EQ(ti2v.fps, 24);
   EXPECT_EQ(other.name, "nowhere");
   EXPECT_FALSE(other.flow_shift);  // scheduler_config.json decides
+}
+
+// The folders of both are alike but for the scheduler.
+TEST_F(ModelFolder, ZImageIsKnownByItsShift) {
+  copy("pipeline_zimage_turbo");
+  EXPECT_EQ(open_model_directory(path_).defaults.steps, 8);
+  EXPECT_EQ(open_model_directory(path_).defaults.guidance_scale, 0);
+  edit("scheduler/scheduler_config.json", [](auto& json) { json["shift"] = 6.0; });
+  EXPECT_EQ(open_model_directory(path_).defaults.steps, 50);
+  EXPECT_EQ(open_model_directory(path_).defaults.guidance_scale, 4);
+}
+
+TEST(KnownModels, HaveTheirLicences) {
+  const auto known = [](const std::string& name, const char* transformer_class) {
+    const KnownModel* model = known_model(family_of_transformer(transformer_class)->known,
+                                          published_transformer(name)->traits());
+    return model ? std::string(model->name) + ": " + model->licence +
+                       (model->is_free() ? "" : std::string(", ") + model->restriction)
+                 : "";
+  };
+  const char *flux = "FluxTransformer2DModel", *flux2 = "Flux2Transformer2DModel",
+             *wan = "WanTransformer3DModel";
+  EXPECT_EQ(known("flux.2-klein-4b", flux2), "FLUX.2 klein 4B: Apache-2.0");
+  EXPECT_EQ(known("flux.2-klein-9b", flux2),
+            "FLUX.2 klein 9B: FLUX Non-Commercial License, not for commercial use");
+  EXPECT_EQ(known("flux.2-dev", flux2),
+            "FLUX.2 dev: FLUX Non-Commercial License, not for commercial use");
+  EXPECT_EQ(known("flux.1-schnell", flux), "FLUX.1 schnell: Apache-2.0");
+  EXPECT_EQ(known("flux.1-dev", flux),
+            "FLUX.1 dev: FLUX.1 [dev] Non-Commercial License, not for commercial use");
+  EXPECT_EQ(known("wan2.1-1.3b", wan), "Wan 1.3B: Apache-2.0");
+  EXPECT_EQ(known("wan2.2-ti2v-5b", wan), "Wan 5B: Apache-2.0");
+  EXPECT_EQ(known("wan2.2-i2v-a14b", wan), "Wan 14B: Apache-2.0");
+  EXPECT_EQ(known("z-image", "ZImageTransformer2DModel"), "Z-Image: Apache-2.0");
+  EXPECT_EQ(known("qwen-image", "QwenImageTransformer2DModel"), "Qwen-Image: Apache-2.0");
+  // No published model has the sizes of this one.
+  EXPECT_EQ(open_model_directory("tests/golden/pipeline_flux2_klein/model").known(), nullptr);
 }
 
 TEST(Registry, FilesThatNoModelKnowsAreNone) {
