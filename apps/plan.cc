@@ -269,6 +269,7 @@ int run_plan(const Flags& flags) {
   const GeneratorOptions options = planning_options(flags, ranks.count, machine.planned);
   const Generator generator(model, options);
   take_facts(given.spec, given.label);
+  take_preset(given.spec, model->directory, given.label);
   Request request = with_any_inputs(request_of(flags, given, generator), model->directory);
   request.prompt = flags.given("prompt") ? prompts_of(flags).front() : "a planned prompt";
   const PlannedJob job = planned_job(generator, options, generator.resolve(request), machine);

@@ -26,6 +26,7 @@
 #include "apps/generate/stop.h"
 #include "io/part_file.h"
 #include "kernels/check.h"
+#include "models/presets.h"
 #include "parallel/bootstrap/meeting.h"
 #include "parallel/transport/nccl.h"
 #include "parallel/transport/processes/process_transport.h"
@@ -199,6 +200,10 @@ int run(Command command, std::span<const std::string> arguments, bool first) {
     std::fprintf(stderr, "weft: warning: %s\n", warning.c_str());
   if (flags.on("print-config")) {
     std::fputs((flags.on("json") ? flags.to_json() : flags.to_string()).c_str(), stdout);
+    return 0;
+  }
+  if (find_flag(command, "preset") && flags.text("preset") == "list") {
+    if (first) std::fputs(presets_text().c_str(), stdout);
     return 0;
   }
   std::signal(SIGBUS, on_bus_error);

@@ -84,8 +84,7 @@ BatchQueue::Line BatchQueue::line_of(const PlacedJob& placed) const {
   const Drawing& drawing = placed.drawing;
   JobSpec spec = drawing.spec;
   spec.seeded = true;
-  Json resolved = to_json(spec);
-  resolved.erase("lora");  // that of the program, under the names that its processes have for it
+  const Json resolved = to_json(spec);
   return {.placed = placed,
           .job = {.id = "job_" + short_hash(owner_ + "\n" + spec.id),
                   .program = program_,

@@ -128,6 +128,12 @@ constexpr FlagSpec kListen[] = {
          "draw the lines through this database of jobs, together with the servers and the other "
          "batches that use it",
      .commands = kBatch},
+    {.name = "adapters",
+     .value = "FOLDER",
+     .help = "the LoRAs that jobs may name: each .safetensors file of this folder, by its name "
+             "without the ending",
+     .commands = kServe,
+     .level = kAdvanced},
     {.name = "replicas",
      .type = kInteger,
      .fallback = "1",

@@ -31,9 +31,25 @@ std::string expander_folder(const Flags& flags) {
   return folder;
 }
 
-std::vector<std::string> expanded(const Flags& flags, const Ranks& ranks, const std::string& folder,
-                                  const std::vector<std::string>& prompts, uint64_t seed) {
-  const std::vector<std::string> captions = agreed_texts(ranks, [&] {
+std::string expander_folder(const Flags& flags, std::span<const GivenJob> jobs) {
+  const std::string folder = expander_folder(flags);
+  for (const GivenJob& job : jobs)
+    if (folder.empty() && job.expand.value_or(false))
+      throw Error(ErrorKind::kUsage, job.label("expand_prompt") +
+                                         " is true, but no language model is given; legal: "
+                                         "false, or --expand-prompt FOLDER of the command");
+  return folder;
+}
+
+void set_caption(const std::string& caption, JobSpec& job) {
+  job.expanded_from = job.request.prompt;
+  job.request.prompt = caption;
+}
+
+std::vector<std::string> captions_of(const Flags& flags, const Ranks& ranks,
+                                     const std::string& folder,
+                                     const std::vector<std::string>& prompts, uint64_t seed) {
+  return agreed_texts(ranks, [&] {
     ExpandOptions options;
     options.language = {
         .device = device_of(flags),
@@ -45,6 +61,11 @@ std::vector<std::string> expanded(const Flags& flags, const Ranks& ranks, const 
     options.stop = &stop_requested();
     return expand_prompts(folder, prompts, options);
   });
+}
+
+std::vector<std::string> expanded(const Flags& flags, const Ranks& ranks, const std::string& folder,
+                                  const std::vector<std::string>& prompts, uint64_t seed) {
+  std::vector<std::string> captions = captions_of(flags, ranks, folder, prompts, seed);
   if (ranks.speaks && informative(flags))
     for (size_t i = 0; i < prompts.size(); ++i)
       std::fprintf(stderr, "prompt  %s -> %s\n", printable(prompts[i]).c_str(),

@@ -1,11 +1,12 @@
 #pragma once
-// weft generate --expand-prompt: writes full captions from short prompts, before anything else is
-// loaded.
+// --expand-prompt: writes full captions from short prompts.
+#include <span>
 #include <string>
 #include <vector>
 
 #include "apps/command_line/flags.h"
 #include "apps/device.h"
+#include "apps/generate/request_flags.h"
 
 namespace weft {
 
@@ -13,9 +14,19 @@ namespace weft {
 // inside
 // --model. "" where prompts are not expanded. Error(kUsage), Error(kModel) before anything is run.
 std::string expander_folder(const Flags& flags);
+// The same for jobs that may ask for captions themselves. Error(kUsage) where one does, but no
+// folder is given.
+std::string expander_folder(const Flags& flags, std::span<const GivenJob> jobs);
 
-// Writes the captions of `prompts` and shows them. The first process does the work, and every
-// process gets the result.
+// Makes the caption the prompt of a job, which keeps the one that it had.
+void set_caption(const std::string& caption, JobSpec& job);
+
+// Writes the captions of `prompts`. The first process does the work, and every process gets the
+// result.
+std::vector<std::string> captions_of(const Flags& flags, const Ranks& ranks,
+                                     const std::string& folder,
+                                     const std::vector<std::string>& prompts, uint64_t seed);
+// Writes them and shows them.
 std::vector<std::string> expanded(const Flags& flags, const Ranks& ranks, const std::string& folder,
                                   const std::vector<std::string>& prompts, uint64_t seed);
 

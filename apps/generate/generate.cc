@@ -121,7 +121,7 @@ class Generation {
         // Captions that an interrupted run left are not expanded again.
         expander_(std::ranges::any_of(
                       jobs_, [](const GivenJob& job) { return job.spec.expanded_from.empty(); })
-                      ? expander_folder(flags)
+                      ? expander_folder(flags, jobs_)
                       : ""),
         runner_(job_runner(flags, std::move(model))) {}
 
@@ -153,6 +153,7 @@ class Generation {
     std::vector<std::string> prompts;
     for (GivenJob& job : jobs_) {
       take_facts(job, runner_.ranks());
+      take_preset(job.spec, generator.model()->directory, job.label);
       Drawing drawing{job.spec, {}};
       drawing.spec.request = generator.resolve(request_of(flags_, job, generator));
       if (!job.spec.seeded) drawing.spec.request.seed = seed;
@@ -203,12 +204,17 @@ class Generation {
   }
 
   void expand(const std::vector<std::string>& prompts) {
-    const std::vector<std::string> captions =
-        expanded(flags_, runner_.ranks(), expander_, prompts, first().seed);
-    for (size_t i = 0; i < captions.size(); ++i) {
-      drawings_.all[i].spec.expanded_from = prompts[i];
-      drawings_.all[i].spec.request.prompt = captions[i];
+    std::vector<size_t> chosen;
+    std::vector<std::string> texts;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      if (!jobs_[i].expand.value_or(true)) continue;
+      chosen.push_back(i);
+      texts.push_back(prompts[i]);
     }
+    const std::vector<std::string> captions =
+        expanded(flags_, runner_.ranks(), expander_, texts, first().seed);
+    for (size_t i = 0; i < captions.size(); ++i)
+      set_caption(captions[i], drawings_.all[chosen[i]].spec);
   }
 
   std::string pattern(size_t i) const {

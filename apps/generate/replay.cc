@@ -272,7 +272,8 @@ int run_replay(const Flags& flags) {
                                        " was made with " + text_of(record.engine, "model") +
                                        " and does not say in which folder that is");
   if (!model.empty()) job.imply("model", model, record.path);
-  const auto opened = std::make_shared<const OpenModel>(model, given.spec.request.loras, files);
+  const auto opened = std::make_shared<const OpenModel>(
+      model, given.spec.request.loras.value_or(std::vector<Lora>()), files);
   const std::string weights = opened->weights_hash;
   const std::vector<Difference> differ = differences(record, flags, job, weights);
   for (const Difference& d : differ)

@@ -54,35 +54,6 @@ nlohmann::json schedule_of(const Flags& flags) {
   return entries;
 }
 
-// The fields that --preset stands for, by its name. nullptr: the field may not be given beside it.
-struct PresetField {
-  const char *preset, *field, *value;
-};
-constexpr PresetField kPresets[] = {
-    {"distill-4", "solver", "distill-4"},       {"distill-4", "steps", "4"},
-    {"distill-4", "guidance_scale", "1"},       {"distill-4", "flow_shift", "5"},
-    {"distill-4", "guidance_scale_2", nullptr}, {"distill-4", "sigmas", nullptr}};
-
-bool same_value(const std::string& given, const std::string& preset) {
-  char* end = nullptr;
-  const double number = std::strtod(given.c_str(), &end);
-  return given == preset || (!given.empty() && !*end && number == std::atof(preset.c_str()));
-}
-
-// Adds the fields of --preset. Error(kUsage) where a flag gives one of them another value.
-void add_preset(const Flags& flags, nlohmann::json& fields) {
-  const std::string preset = flags.text("preset");
-  for (const auto& [name, field, value] : kPresets) {
-    if (preset != name) continue;
-    const std::string flag = flag_of(field);
-    if (fields.contains(field) && !(value && same_value(flags.text(flag), value)))
-      throw Error(ErrorKind::kUsage, flags.label(flag) + " is " + flags.text(flag) + ", but " +
-                                         flags.label("preset") + " is " + preset +
-                                         "; legal with it: " + (value ? value : "none"));
-    if (value) fields[field] = value;
-  }
-}
-
 // The fields that those flags of this command give which are `chosen`; `prompt` and `output` mean
 // something else there.
 nlohmann::json fields_of(const Flags& flags, bool (Flags::*chosen)(const std::string&) const) {
@@ -102,7 +73,6 @@ nlohmann::json fields_of(const Flags& flags, bool (Flags::*chosen)(const std::st
     else
       fields[name] = recorded_value(find_flag(flags.command(), flag), flags.text(flag));
   }
-  if (find_flag(flags.command(), "preset") && (flags.*chosen)("preset")) add_preset(flags, fields);
   return fields;
 }
 
@@ -193,6 +163,20 @@ std::vector<Line> lines_of(const Flags& flags, const std::string& flag, const st
   return lines;
 }
 
+std::optional<bool> take_expand_prompt(nlohmann::json& fields, const FieldLabel& label) {
+  std::optional<bool> out;
+  for (const char* name : {"expand_prompt", "expand-prompt"}) {
+    const auto given = fields.find(name);
+    if (given == fields.end()) continue;
+    if (!given->is_boolean() && *given != "on" && *given != "off")
+      throw Error(ErrorKind::kUsage,
+                  label(name) + " is " + given->dump() + ", legal: true, false, \"on\" or \"off\"");
+    out = *given == true || *given == "on";
+    fields.erase(given);
+  }
+  return out;
+}
+
 void read_named_job(nlohmann::json fields, const FieldLabel& label, JobSpec& job) {
   if (const auto solver = fields.find("solver"); solver != fields.end() && solver->is_string())
     *solver = engine_solver(*solver);
@@ -228,6 +212,7 @@ GivenJob recorded_job(const Flags& flags, const nlohmann::json& request, const s
   };
   GivenJob job{.spec = {}, .label = label, .model = {}};
   read_named_job(request, label, job.spec);
+  if (!request.contains("lora")) job.spec.request.loras.emplace();  // it was drawn without any
   const JobSpec recorded = job.spec;
   read_named_job(fields_of(flags, &Flags::typed), label, job.spec);
   // A flag tells where a picture or the sound lies now. It has to be the recorded one.
@@ -250,14 +235,16 @@ GivenJob job_of(const Flags& flags, const Line& line, const std::string& where) 
     job.model = *model;
     fields.erase(model);
   }
-  read_named_job(
-      fields, [&](const std::string& field) { return where + ": " + field; }, job.spec);
+  const auto label = [where](const std::string& field) { return where + ": " + field; };
+  job.expand = take_expand_prompt(fields, label);
+  read_named_job(fields, label, job.spec);
   if (!fields.contains("prompt"))
     throw Error(ErrorKind::kUsage, where + ": has no prompt; legal: a text");
   job.label = [of_flag = job.label, fields, where](const std::string& field) {
     if (is_side(field) && !fields.contains(field) && fields.contains("size"))
       return where + ": size is " + fields["size"].dump() + ": its " + field;
-    return fields.contains(field) ? where + ": " + field : of_flag(field);
+    const bool own = fields.contains(field) || field == "expand_prompt";
+    return own ? where + ": " + field : of_flag(field);
   };
   return job;
 }

@@ -15,8 +15,9 @@ namespace weft {
 struct GivenJob {
   JobSpec spec;
   FieldLabel label;
-  std::string model;   // the model that the line names, or ""
-  std::string path{};  // of its result; "": --output names it
+  std::string model;             // the model that the line names, or ""
+  std::string path{};            // of its result; "": --output names it
+  std::optional<bool> expand{};  // that a line states (take_expand_prompt)
 };
 
 // The flag of a field of a job.
@@ -39,6 +40,9 @@ std::vector<Line> lines_of(const Flags& flags, const std::string& flag, const st
 // --prompt, or the lines of --prompt-file. Error(kUsage) where there is none.
 std::vector<std::string> prompts_of(const Flags& flags);
 
+// Takes the field `expand_prompt` from the fields of a job, which no record has: it says whether a
+// language model writes a caption from the prompt before the job is drawn. Error(kUsage).
+std::optional<bool> take_expand_prompt(nlohmann::json& fields, const FieldLabel& label);
 // read_job() with the names of solvers that --solver has.
 void read_named_job(nlohmann::json fields, const FieldLabel& label, JobSpec& job);
 // The job that the flags describe, without its prompt. No model is opened. Error(kUsage). `flags`

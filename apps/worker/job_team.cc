@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/command_line/placement.h"
+#include "apps/generate/expand.h"
 #include "apps/generate/request_flags.h"
 #include "apps/generate/runner_flags.h"
 #include "apps/serve/jobs/sent_files.h"
@@ -35,26 +36,31 @@ std::string error_text(const Error& error) {
 
 }  // namespace
 
-std::string result_text(const std::string& path, const std::string& framehash, int64_t frames) {
-  return Json{{"path", path},
+std::string result_text(const std::string& path, const std::string& framehash, int64_t frames,
+                        const std::string& caption) {
+  Json result{{"path", path},
               {"content_type", path.ends_with(".png") ? "image/png" : "video/mp4"},
               {"framehash", framehash},
               {"frames", frames},
               {"bytes", std::filesystem::file_size(path)},
-              {"sha256", file_hash(path)}}
-      .dump();
+              {"sha256", file_hash(path)}};
+  if (!caption.empty()) result["prompt"] = caption;
+  return result.dump();
 }
 
 std::string program_of(const Generator& generator) {
   JobSpec job;
   job.request.prompt = "-";
+  job.request.loras.emplace();  // each job states its own
   const Request open = request_of(job, generator.defaults(), generator.limits(), plain_label);
   return job_hash(
       generator.job_record(generator.resolve(with_any_inputs(open, generator.model()->directory))));
 }
 
 JobTeam::JobTeam(const Flags& flags, std::shared_ptr<const OpenModel> model)
-    : runner_(job_runner(flags, std::move(model))) {
+    : flags_(flags),
+      expander_(expander_folder(flags)),
+      runner_(job_runner(flags, std::move(model))) {
   const Ranks& ranks = runner_.ranks();
   if (ranks.processes) {
     if (const auto replicas = parts_along(Axis::kData, flags); replicas && *replicas > 1)
@@ -123,7 +129,9 @@ std::string JobTeam::draw_together(const TeamJob& given, ProgressListener& liste
     runner_.draw(
         {.all = {drawing}, .listener = &listener, .stop = &stop},
         [&](const Finished& done) {
-          result = result_text(done.output(), done.result.framehash, done.result.frames);
+          const JobSpec& spec = done.drawing.spec;
+          result = result_text(done.output(), done.result.framehash, done.result.frames,
+                               spec.expanded_from.empty() ? "" : spec.request.prompt);
         },
         [&](size_t, const Error& error) { failed = error; });
   } catch (const Error& error) {
@@ -140,8 +148,11 @@ Drawing JobTeam::agreed_drawing(const TeamJob& job) {
   std::string wrong;
   try {
     GivenJob taken{.spec = {}, .label = plain_label, .model = {}};
-    read_named_job(parse_json(job.spec, "the job"), taken.label, taken.spec);
+    nlohmann::json fields = parse_json(job.spec, "the job");
+    taken.expand = take_expand_prompt(fields, taken.label);
+    read_named_job(fields, taken.label, taken.spec);
     take_facts(taken, runner_.ranks());
+    if (taken.expand.value_or(false)) expand(taken.spec);
     drawing.spec = taken.spec;
     drawing.spec.request = runner_.generator().resolve(taken.spec.request);
     runner_.arrange({drawing});
@@ -154,6 +165,17 @@ Drawing JobTeam::agreed_drawing(const TeamJob& job) {
     for (const std::string& text : gathered_texts(runner_.ranks(), wrong))
       if (!text.empty()) throw_agreed(text);
   return drawing;
+}
+
+// The same seed gives the same caption, so that another attempt goes on where one was stopped.
+void JobTeam::expand(JobSpec& spec) const {
+  if (expander_.empty())
+    throw Error(ErrorKind::kUsage,
+                "expand_prompt is true, but who draws it was started without --expand-prompt");
+  set_caption(
+      captions_of(flags_, runner_.ranks(), expander_, {spec.request.prompt}, spec.request.seed)
+          .front(),
+      spec);
 }
 
 void JobTeam::warm_up(const std::atomic<bool>& stop) {

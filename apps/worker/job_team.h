@@ -18,12 +18,14 @@ struct TeamJob {
   std::string output{};  // the path of its result
 };
 
-// The hash of what a generator's frames depend on beside the request. Two programs of one hash draw
-// the same jobs.
+// The hash of what a generator's frames depend on beside the request, which states its LoRAs. Two
+// programs of one hash draw the same jobs.
 std::string program_of(const Generator& generator);
 
-// The result of JobTeam::draw() for a file that was drawn.
-std::string result_text(const std::string& path, const std::string& framehash, int64_t frames);
+// The result of JobTeam::draw() for a file that was drawn, with the caption that a language model
+// wrote for it.
+std::string result_text(const std::string& path, const std::string& framehash, int64_t frames,
+                        const std::string& caption = "");
 
 class JobTeam {
  public:
@@ -56,8 +58,11 @@ class JobTeam {
   std::string draw_together(const TeamJob& given, ProgressListener& listener,
                             const std::atomic<bool>& stop);
   Drawing agreed_drawing(const TeamJob& job);
+  void expand(JobSpec& spec) const;
   Request any_request(const ScratchFolder& scratch) const;
 
+  const Flags flags_;
+  const std::string expander_;  // of the jobs that want a caption; "": they are refused
   JobRunner runner_;
   std::optional<Communicator> world_{};  // of processes
   std::atomic<bool> broken_{false};

@@ -5,10 +5,10 @@
 
 namespace weft {
 
-Json engine_facts(const GeneratorOptions& options, const Components& parts, const Layout& layout) {
+Json engine_facts(const GeneratorOptions& options, const OpenModel& model, const Layout& layout) {
   Json facts{{"numerics_epoch", kNumericsEpoch},
-             {"model", parts.directory().defaults.name},
-             {"weights_sha256", parts.model()->weights_hash},
+             {"model", model.directory.defaults.name},
+             {"weights_sha256", model.weights_hash},
              {"dtype", to_string(options.dtype)},
              {"weights", to_string(options.weights)},
              {"attention", to_string(options.attention)},

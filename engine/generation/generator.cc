@@ -37,7 +37,8 @@ struct Generator::Impl {
   Impl(std::shared_ptr<const OpenModel> model, const GeneratorOptions& given,
        const RankPlacement& of)
       : options(given),
-        parts(std::move(model),
+        opened(std::move(model)),
+        parts(opened,
               {.dtype = given.dtype,
                .weights = given.weights,
                .attention = given.attention,
@@ -98,7 +99,17 @@ struct Generator::Impl {
       refuse(to_string(device) + need + ": " + cuda_device_description(device.index));
   }
 
-  JobFacts facts(const Request& request) const { return facts_of(*parts.model(), request); }
+  // The model with the LoRAs of a request.
+  std::shared_ptr<const OpenModel> model_of(const Request& request) const {
+    return variant_of(opened, request.loras);
+  }
+  // Calls `use` with the parts of that model, which may be others than those that are loaded.
+  template <class Use>
+  auto with_parts_of(const Request& request, Use use) const {
+    const std::shared_ptr<const OpenModel> model = model_of(request);
+    return model == parts.model() ? use(parts) : use(parts.of_variant(model));
+  }
+  JobFacts facts(const Request& request) const { return facts_of(*opened, request); }
   std::string job_record(const JobFacts& facts) const;
 
   DenoisePlanConfig plan_of(const JobFacts& facts) const {
@@ -113,21 +124,24 @@ struct Generator::Impl {
     const size_t kept = options.keeping == Keeping::kCheckpoints && placement.root()
                             ? 1 + facts.sampler.history(SamplerState(0)).size()
                             : 0;
-    const auto bytes = [&](int blocks) {
-      return predict_bytes(parts, placement,
-                           {facts, kept, facts.request.method->in_segments(), blocks,
-                            preview_fit ? &*preview_fit : nullptr});
-    };
     const bool all = options.resident_blocks >= layers();  // as the user asks
-    return choose_plan({.mode = options.mode,
-                        .layers = all ? 0 : layers(),
-                        .resident = all ? 0 : options.resident_blocks,
-                        .bytes = bytes,
-                        .available = available,
-                        .host_available = host_available});
+    return with_parts_of(facts.request, [&](const Components& of) {
+      const auto bytes = [&](int blocks) {
+        return predict_bytes(of, placement,
+                             {facts, kept, facts.request.method->in_segments(), blocks,
+                              preview_fit ? &*preview_fit : nullptr});
+      };
+      return choose_plan({.mode = options.mode,
+                          .layers = all ? 0 : layers(),
+                          .resident = all ? 0 : options.resident_blocks,
+                          .bytes = bytes,
+                          .available = available,
+                          .host_available = host_available});
+    });
   }
   LayoutLimits layout_limits(const JobFacts& facts) const {
-    return limits_of(facts, parts, options.weights);
+    return with_parts_of(
+        facts.request, [&](const Components& of) { return limits_of(facts, of, options.weights); });
   }
   std::string refusal(const JobFacts& facts, const MemoryPlan& plan);
   MemoryPlan fitting_plan(const JobFacts& facts, const TensorView& image_rows);
@@ -148,7 +162,8 @@ struct Generator::Impl {
   uint64_t memory_now() const { return tensor_bytes_live(options.device.kind) + arena.used(); }
 
   GeneratorOptions options;
-  Components parts;
+  const std::shared_ptr<const OpenModel> opened;
+  Components parts;  // of it, or of it with the LoRAs of the last job
   const RankPlacement& placement = parts.placement();
   ModelLimits limits;
   Stream stream;
@@ -163,10 +178,12 @@ std::string Generator::Impl::job_record(const JobFacts& facts) const {
   const SamplerConfig& config = facts.sampler.config();
   JobSpec job{.request = before_run(facts.request), .seeded = true};
   job.request.solver = to_string(config.kind);
-  if (facts.request.sigmas.empty() && parts.model()->sampler().only_shifts())
+  if (facts.request.sigmas.empty() && opened->sampler().only_shifts())
     job.request.flow_shift = config.shift;
   if (!facts.guided()) job.request.negative_prompt = "";
-  return Json{{"engine", engine_facts(options, parts, placement.layout())},
+  const std::shared_ptr<const OpenModel> model = model_of(facts.request);
+  if (model->loras.empty()) job.request.loras.reset();
+  return Json{{"engine", engine_facts(options, *model, placement.layout())},
               {"request", to_json(job)}}
       .dump();
 }
@@ -255,8 +272,7 @@ std::string Generator::Impl::refusal(const JobFacts& facts, const MemoryPlan& me
         !request.method->refuse_frames(changed.grid[0]).empty())
       return MemoryPlan{.parts = {}, .high_water = UINT64_MAX};
     const bool own = layout == placement.layout();  // its messages may be staged
-    return Generator(parts.model(), other, own ? placement : RankPlacement(layout, rank))
-        .plan(request);
+    return Generator(opened, other, own ? placement : RankPlacement(layout, rank)).plan(request);
   });
 }
 
@@ -271,6 +287,7 @@ MemoryPlan Generator::Impl::fitting_plan(const JobFacts& facts, const TensorView
 RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
                                const RunOptions& run_options) {
   const JobFacts facts = this->facts(request);
+  parts.change_model(model_of(request));
   const MemoryPlan memory = fitting_plan(facts, run_options.image_rows);
   const JobScope job(placement);
   const int steps = facts.sampler.steps();
@@ -333,7 +350,10 @@ Generator::Generator(std::shared_ptr<const OpenModel> model, const GeneratorOpti
     : impl_(std::make_unique<Impl>(std::move(model), options, placement)) {}
 Generator::~Generator() = default;
 
-const std::shared_ptr<const OpenModel>& Generator::model() const { return impl_->parts.model(); }
+const std::shared_ptr<const OpenModel>& Generator::model() const { return impl_->opened; }
+std::shared_ptr<const OpenModel> Generator::model_of(const Request& request) const {
+  return impl_->model_of(request);
+}
 const DefaultSettings& Generator::defaults() const { return impl_->parts.directory().defaults; }
 const ModelLimits& Generator::limits() const { return impl_->limits; }
 const GeneratorOptions& Generator::options() const { return impl_->options; }
@@ -354,6 +374,7 @@ Request Generator::resolve(const Request& request) const {
   const Request sized =
       with_sound_length(with_clip_size(request, directory, impl_->limits.size_multiple), directory);
   Request resolved = take_opened(*model(), weft::resolve(sized, defaults()));
+  const std::shared_ptr<const OpenModel> changed = model_of(resolved);  // refuses what does not fit
   validate(resolved, impl_->limits);
   const SamplerConfig config = sampler_of(*model(), resolved);
   const Sampler sampler(config, resolved.steps, resolved.sigmas);  // refuses what is illegal
@@ -371,7 +392,7 @@ Request Generator::resolve(const Request& request) const {
     throw Error(ErrorKind::kUsage, "--preview is proj, but a queue decodes meanwhile; legal: none");
   validate_pictures(resolved, directory);
   validate_sound(resolved, directory);
-  decide_skips(*model(), sampler, resolved);
+  decide_skips(*changed, sampler, resolved);
   if (resolved.endless)
     resolved.frames =
         std::min(resolved.frames, vae.frames(std::get<Queue>(resolved.method).most_latents()));
@@ -382,7 +403,7 @@ Request Generator::resolve(const Request& request) const {
 }
 
 std::optional<PromptCut> Generator::prompt_cut(const std::string& prompt) const {
-  return impl_->parts.model()->tokens(prompt)->cut;
+  return impl_->opened->tokens(prompt)->cut;
 }
 
 MemoryPlan Generator::plan(const Request& request) const { return impl_->plan(facts(request)); }

@@ -1,7 +1,8 @@
 #pragma once
 // Generator: loads a model directory once and turns requests into frames, which go to a sink. In a
 // replica of several ranks each rank has a Generator, all run the same requests in the same order,
-// and the root delivers the frames. Between two jobs the ranks may be given another layout.
+// and the root delivers the frames. Between two jobs the ranks may be given another layout. A job
+// with other LoRAs than the one before has the weights that they change read again.
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,7 +33,9 @@ class Generator {
             const RankPlacement& placement = {});
   ~Generator();
 
-  const std::shared_ptr<const OpenModel>& model() const;
+  const std::shared_ptr<const OpenModel>& model() const;  // as it was opened
+  // The model with the LoRAs of a request (variant_of).
+  std::shared_ptr<const OpenModel> model_of(const Request& request) const;
   const DefaultSettings& defaults() const;
   const ModelLimits& limits() const;
   const GeneratorOptions& options() const;
@@ -49,7 +52,8 @@ class Generator {
   // The end of a prompt that the text encoder does not read; nullopt where it reads all of it.
   std::optional<PromptCut> prompt_cut(const std::string& prompt) const;
 
-  // Fills open fields from the model's defaults and validates the result. Throws Error(kUsage).
+  // Fills open fields from the model's defaults and validates the result. Throws Error(kUsage), and
+  // Error(kModel) for a LoRA that does not fit.
   Request resolve(const Request& request) const;
   // The memory plan of a resolved request. Loads nothing.
   MemoryPlan plan(const Request& request) const;

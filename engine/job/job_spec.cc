@@ -14,6 +14,7 @@
 #include "io/picture/picture_fit.h"
 #include "io/sha256.h"
 #include "io/text/utf8.h"
+#include "models/presets.h"
 
 namespace weft {
 namespace {
@@ -150,12 +151,23 @@ void set_file(JobSpec& job, const GivenText& value) {
       std::filesystem::absolute(path_of_text(value.text)).lexically_normal().string();
 }
 
+// Another preset has other LoRAs. Those that stand beside it take their place.
+void set_preset(JobSpec& job, const GivenText& value) {
+  if (value.text == kNoPreset) {
+    if (!job.preset.empty()) value.refuse("a preset, as the command gives " + job.preset);
+    return;
+  }
+  if (!preset_of_name(value.text, value.label).loras.empty()) job.request.loras.reset();
+  job.preset = value.text;
+}
+
 struct Rule {
   JobField field;
   void (*set)(JobSpec& job, const GivenText& value);
 };
 
-// A field that replaces an earlier one stands below it: sigmas below steps and flow_shift.
+// A field that replaces an earlier one stands below it: sigmas below steps and flow_shift, lora
+// below preset.
 constexpr Rule kRules[] = {
     {{"id", nullptr}, set_id},
     {{"output", nullptr}, set_output},
@@ -244,6 +256,7 @@ constexpr Rule kRules[] = {
     {{"reference_sha256", nullptr, FieldForm::kTexts}, set_reference_hashes},
     {{"audio", nullptr}, set_given<&Request::audio>},
     {{"audio_sha256", nullptr}, set_hash<&Request::audio>},
+    {{"preset", nullptr}, set_preset},
     {{"lora", nullptr},
      [](JobSpec& job, const GivenText& v) { job.request.loras = parse_loras(v.text, v.label); }},
 };
@@ -312,6 +325,31 @@ std::string text_of(const nlohmann::json& value, FieldForm form) {
   throw Error(ErrorKind::kUsage,
               label(name) + " is no field of a job; " +
                   (near.empty() ? "legal: " + listed(known) : "did you mean " + near + "?"));
+}
+
+bool same_value(const std::string& given, const std::string& preset) {
+  char* end = nullptr;
+  const double number = std::strtod(given.c_str(), &end);
+  return given == preset || (!given.empty() && !*end && number == std::atof(preset.c_str()));
+}
+
+// Adds the fields that a preset stands for. Error(kUsage) where one of them has another value.
+void add_preset(nlohmann::json& fields, const FieldLabel& label) {
+  const auto given = fields.find("preset");
+  if (given == fields.end() || !given->is_string() || *given == kNoPreset) return;
+  const Preset& preset = preset_of_name(given->get<std::string>(), label("preset"));
+  for (const auto& [name, value] : preset.fields()) {
+    const auto field = fields.find(name);
+    if (field == fields.end()) {
+      if (!value.empty()) fields[name] = value;
+      continue;
+    }
+    const std::string own = text_of(*field, FieldForm::kNumbers);
+    if (value.empty() || !same_value(own, value))
+      throw Error(ErrorKind::kUsage, label(name) + " is " + own + ", but " + label("preset") +
+                                         " is " + preset.name +
+                                         "; legal with it: " + (value.empty() ? "none" : value));
+  }
 }
 
 // Refuses fields of one object that contradict each other.
@@ -389,6 +427,7 @@ void read_job(const nlohmann::json& object, const FieldLabel& label, JobSpec& jo
     if (!known) unknown(key, label);
     fields[name] = value;
   }
+  add_preset(fields, label);
   JobSpec read = job;
   for (const auto& [field, set] : kRules) {
     const auto given = fields.find(field.name);
@@ -414,6 +453,7 @@ Json to_json(const JobSpec& job) {
   };
   set("id", !job.id.empty(), job.id);
   set("output", !job.output.empty(), path_text(job.output));
+  set("preset", !job.preset.empty(), job.preset);
   set("expanded_from", !job.expanded_from.empty(), job.expanded_from);
   optional("negative_prompt", request.negative_prompt);
   set("width", request.width > 0, request.width);
@@ -439,7 +479,7 @@ Json to_json(const JobSpec& job) {
   set("noise", request.noise != NoiseMode::kPool, to_string(request.noise));
   for (const auto& [name, path] : kParts)
     set(name, !(request.files.*path).empty(), path_text(request.files.*path));
-  set("lora", !request.loras.empty(), to_string(request.loras));
+  if (request.loras) out["lora"] = request.loras->empty() ? kNoLora : to_string(*request.loras);
   const auto set_given = [&](const std::string& name, const auto& given) {
     set(name.c_str(), !given.path.empty(), path_text(given.path));
     set((name + "_sha256").c_str(), !given.sha256.empty(), given.sha256);
@@ -458,6 +498,18 @@ Json to_json(const JobSpec& job) {
       to_string(request.image_fit));
   set("prompt_schedule", !request.schedule.empty(), to_json(request.schedule));
   return nlohmann::json(out);  // its keys in alphabetical order
+}
+
+void take_preset(JobSpec& job, const ModelDirectory& model, const FieldLabel& label) {
+  if (job.preset.empty()) return;
+  const Preset& preset = preset_of_name(job.preset, label("preset"));
+  std::optional<std::vector<Lora>>& loras = job.request.loras;
+  if (loras && loras->empty() && !preset.loras.empty())
+    throw Error(ErrorKind::kUsage, label("lora") + " is none, but " + label("preset") + " is " +
+                                       job.preset + "; legal with it: its LoRA, or another one");
+  check_preset(preset, model, label("preset"));
+  if (!loras && !preset.loras.empty()) loras = preset_loras(preset, model, label("preset"));
+  job.preset.clear();
 }
 
 void take_facts(JobSpec& job, const FieldLabel& label) {

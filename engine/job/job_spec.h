@@ -17,6 +17,7 @@ inline constexpr const char* kJobSchema = "weft.job/v1";
 struct JobSpec {
   std::string id{};             // its name in a batch
   std::string output{};         // its path inside the folder of results
+  std::string preset{};         // whose LoRAs are still to be found (take_preset)
   std::string expanded_from{};  // the prompt from which a language model wrote request.prompt
   Request request{};            // fields that are left open mean the model's default
   bool seeded = false;          // request.seed is given; else it is random
@@ -46,6 +47,10 @@ using FieldLabel = std::function<std::string(const std::string& field)>;
 void read_job(const nlohmann::json& object, const FieldLabel& label, JobSpec& job);
 // Fields that are left open are absent.
 Json to_json(const JobSpec& job);
+
+// Gives the job the LoRAs of its preset, unless it has others, after which it has no preset.
+// Error(kUsage) where the preset does not belong to the model, or where its LoRAs are not there.
+void take_preset(JobSpec& job, const ModelDirectory& model, const FieldLabel& label);
 
 // The fields that name files of pictures and sounds, each a path or a list of paths. Their hashes
 // are fields of the same name and "_sha256".

@@ -84,17 +84,12 @@ Request resolve(const Request& request, const DefaultSettings& defaults) {
 }
 
 Request take_opened(const OpenModel& model, Request request) {
-  const auto check = [](bool same, const std::string& given, const std::string& opened) {
-    if (!same)
-      throw Error(ErrorKind::kUsage, given + ", but the model was opened with " + opened +
-                                         "; legal: the same for all jobs of a run");
-  };
-  check(!request.files.any() || request.files == model.files, to_string(request.files),
-        to_string(model.files));
-  check(request.loras.empty() || request.loras == model.loras,
-        "lora is '" + to_string(request.loras) + "'", "'" + to_string(model.loras) + "'");
+  if (request.files.any() && request.files != model.files)
+    throw Error(ErrorKind::kUsage, to_string(request.files) + ", but the model was opened with " +
+                                       to_string(model.files) +
+                                       "; legal: the same for all jobs of a run");
   request.files = model.files;
-  request.loras = model.loras;
+  if (!request.loras) request.loras = model.loras;
   return request;
 }
 

@@ -48,12 +48,12 @@ struct Request {
   Rng rng = Rng::kPortable;
   Method method{};
   StepCache cache{};
-  NoiseMode noise = NoiseMode::kPool;  // of the queue
-  PartFiles files{};                   // that the model was opened with, beside the LoRAs
-  std::vector<Lora> loras{};
-  std::vector<ScheduledPrompt> schedule{};  // after `prompt`; the queue alone can change prompts
-  GivenPicture image{}, last_image{};       // the first and the last frame, where they are given
-  PictureFit image_fit{};                   // brings them to the clip's size
+  NoiseMode noise = NoiseMode::kPool;        // of the queue
+  PartFiles files{};                         // that the model was opened with, beside the LoRAs
+  std::optional<std::vector<Lora>> loras{};  // nullopt: those that the model was opened with
+  std::vector<ScheduledPrompt> schedule{};   // after `prompt`; the queue alone can change prompts
+  GivenPicture image{}, last_image{};        // the first and the last frame, where they are given
+  PictureFit image_fit{};                    // brings them to the clip's size
   // Pictures of any size whose content the result takes up, in this order.
   std::vector<GivenPicture> references{};
   GivenSound audio{};  // that the video follows
@@ -96,8 +96,8 @@ std::string shown(double value);  // with at most six digits
 // Returns `request` with every open field filled from `defaults`.
 Request resolve(const Request& request, const DefaultSettings& defaults);
 
-// Returns the request with the files and LoRAs with which its model was opened. Error(kUsage) where
-// it has others.
+// Returns the request with the files with which its model was opened, and with its LoRAs unless it
+// has others. Error(kUsage) where it has other files.
 Request take_opened(const OpenModel& model, Request request);
 
 // Checks a resolved request. Throws Error(kUsage) that names the field, its value and the legal

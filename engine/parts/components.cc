@@ -27,8 +27,29 @@ void Components::place(const RankPlacement& placement) {
   placement_ = placement;
   const int resident = experts_resident();
   release_experts_loaded_otherwise();
-  // A plan counts what loading an expert takes where the VAE is not yet there.
+  release_vae_before_experts(resident);
+}
+
+// A plan counts what loading an expert takes where the VAE is not yet there.
+void Components::release_vae_before_experts(int resident) {
   if (experts_resident() < resident) vae_.reset();
+}
+
+void Components::change_model(std::shared_ptr<const OpenModel> variant) {
+  if (variant == model_) return;
+  const int resident = experts_resident();
+  for (int model = 0; model < experts(); ++model)
+    if (variant->expert_files[model] != model_->expert_files[model]) experts_[model].reset();
+  if (variant->text_files.rows != model_->text_files.rows) text_encoder_.reset();
+  if (variant->text_files.pooled != model_->text_files.pooled) pooled_encoder_.reset();
+  release_vae_before_experts(resident);
+  model_ = std::move(variant);
+}
+
+Components Components::of_variant(std::shared_ptr<const OpenModel> variant) const {
+  Components out(std::move(variant), how_, vae_dtype_, placement_, device_, text_weights_);
+  out.set_wire_dtype(wire_dtype_);
+  return out;
 }
 
 void Components::release_experts_loaded_otherwise() {

@@ -38,6 +38,10 @@ class Components final : public Experts {
   const RankPlacement& placement() const { return placement_; }
   // Sets another placement, and releases the parts of which it holds another slice or nothing.
   void place(const RankPlacement& placement);
+  // Sets the model with other LoRAs (variant_of), and releases the parts that they change.
+  void change_model(std::shared_ptr<const OpenModel> variant);
+  // The same parts of such a model, none of them loaded, for planning.
+  Components of_variant(std::shared_ptr<const OpenModel> variant) const;
 
   const std::shared_ptr<const OpenModel>& model() const { return model_; }
   const ModelFamily& family() const override { return *directory().family; }
@@ -104,6 +108,7 @@ class Components final : public Experts {
  private:
   void load(const std::string& name, const std::function<void()>& body);
   void release_experts_loaded_otherwise();  // than load_of()
+  void release_vae_before_experts(int resident);
   // Before a part that is resident alone, unless all parts are resident.
   void release_others();
   // Loads an encoder into `held` if that is empty.
@@ -113,7 +118,7 @@ class Components final : public Experts {
                                  std::unique_ptr<Encoder<Traits>>& held,
                                  WeightFormat weights = WeightFormat::kCompute);
 
-  const std::shared_ptr<const OpenModel> model_;
+  std::shared_ptr<const OpenModel> model_;
   TransformerLoad how_;
   DType vae_dtype_;
   WeightFormat text_weights_;

@@ -41,40 +41,48 @@ OpenModel::File opened(PartKind kind, const std::string& path, const char* class
   return std::make_shared<const TensorFile>(open_part_weights(kind, path, class_name));
 }
 
-std::vector<OpenModel::File> open_experts(const ModelDirectory& directory,
-                                          std::span<const Lora> loras,
-                                          std::vector<std::string>& notes) {
+std::vector<OpenModel::File> open_experts(const ModelDirectory& directory) {
   check_that_parts_fit(directory);
+  std::vector<OpenModel::File> files;
+  for (int model = 0; model < directory.experts(); ++model)
+    files.push_back(opened(PartKind::kTransformer, directory.expert_path(model),
+                           directory.family->transformer_class));
+  return files;
+}
+
+OpenModel::TextFiles open_text_encoders(const ModelDirectory& directory) {
+  OpenModel::TextFiles files{
+      opened(PartKind::kTextEncoder, directory.text_encoder, directory.family->text_encoder_class),
+      nullptr};
+  if (directory.pooled_model)
+    files.pooled = opened(PartKind::kTextEncoder, directory.pooled_encoder,
+                          directory.family->pooled_encoder_class);
+  return files;
+}
+
+std::vector<OpenModel::File> changed_experts(const ModelDirectory& directory,
+                                             std::vector<OpenModel::File> files,
+                                             std::span<const Lora> loras,
+                                             std::vector<std::string>& notes) {
   for (const Lora& lora : loras)
     if (lora.expert != LoraExpert::kAll && directory.experts() < 2)
       throw Error(ErrorKind::kUsage, "lora is '" + to_string(lora) +
                                          "', but this model has one expert; legal: FILE[:SCALE]");
-  std::vector<OpenModel::File> files;
   for (int model = 0; model < directory.experts(); ++model) {
-    files.push_back(opened(PartKind::kTransformer, directory.expert_path(model),
-                           directory.family->transformer_class));
     std::vector<Lora> own;
     std::ranges::copy_if(loras, std::back_inserter(own),
                          [&](const Lora& lora) { return lora.changes(model); });
     if (!own.empty())
-      files.back() = std::make_shared<const TensorFile>(
-          with_loras(files.back(), directory.expert(model), own, notes));
+      files[model] = std::make_shared<const TensorFile>(
+          with_loras(files[model], directory.expert(model), own, notes));
   }
   return files;
 }
 
-OpenModel::TextFiles open_text_encoders(const ModelDirectory& directory,
-                                        std::span<const Lora> loras,
-                                        std::vector<std::string>& notes) {
-  OpenModel::TextFiles files{
-      opened(PartKind::kTextEncoder, directory.text_encoder, directory.family->text_encoder_class),
-      nullptr};
+OpenModel::TextFiles changed_texts(const ModelDirectory& directory, OpenModel::TextFiles files,
+                                   std::span<const Lora> loras, std::vector<std::string>& notes) {
   std::vector<TextEncoderWeights> encoders{{*directory.text_model, files.rows}};
-  if (directory.pooled_model) {
-    files.pooled = opened(PartKind::kTextEncoder, directory.pooled_encoder,
-                          directory.family->pooled_encoder_class);
-    encoders.push_back({*directory.pooled_model, files.pooled});
-  }
+  if (directory.pooled_model) encoders.push_back({*directory.pooled_model, files.pooled});
   std::vector<Lora> own;  // a file that is given for each expert changes the encoders once
   for (const Lora& lora : loras)
     if (std::ranges::none_of(own, [&](const Lora& before) {
@@ -126,8 +134,25 @@ OpenModel::OpenModel(const std::string& path, std::vector<Lora> changes, PartFil
       files(std::move(of_parts)),
       loras(std::move(changes)),
       notes(directory.notes),
-      expert_files(open_experts(directory, loras, notes)),
-      text_files(open_text_encoders(directory, loras, notes)),
+      base_experts(open_experts(directory)),
+      base_texts(open_text_encoders(directory)),
+      expert_files(changed_experts(directory, base_experts, loras, notes)),
+      text_files(changed_texts(directory, base_texts, loras, notes)),
+      weights_hash(weights_hash_of(*this)) {}
+
+OpenModel::OpenModel(const OpenModel& model, std::vector<Lora> changes)
+    : directory(model.directory),
+      tokenizer(model.tokenizer),
+      vae_file(model.vae_file),
+      audio_file(model.audio_file),
+      image_file(model.image_file),
+      files(model.files),
+      loras(std::move(changes)),
+      notes(directory.notes),
+      base_experts(model.base_experts),
+      base_texts(model.base_texts),
+      expert_files(changed_experts(directory, base_experts, loras, notes)),
+      text_files(changed_texts(directory, base_texts, loras, notes)),
       weights_hash(weights_hash_of(*this)) {}
 
 OpenModel::OpenModel(const OpenModel& whole, int blocks)
@@ -167,6 +192,19 @@ std::shared_ptr<const PromptTokens> OpenModel::tokens(const std::string& prompt)
   if (const auto found = tokens_.find(prompt); found != tokens_.end()) return found->second;
   if (tokens_.size() >= kMost) tokens_.clear();
   return tokens_[prompt] = std::make_shared<const PromptTokens>(tokenizer->read(prompt));
+}
+
+std::shared_ptr<const OpenModel> variant_of(const std::shared_ptr<const OpenModel>& model,
+                                            const std::optional<std::vector<Lora>>& loras) {
+  if (!loras || *loras == model->loras) return model;
+  constexpr size_t kMost = 16;
+  const std::string key = to_string(*loras);
+  const std::lock_guard lock(model->mutex_);
+  auto& variants = model->variants_;
+  if (const auto found = variants.find(key); found != variants.end()) return found->second;
+  auto made = std::make_shared<const OpenModel>(*model, *loras);
+  if (variants.size() >= kMost) variants.clear();
+  return variants[key] = std::move(made);
 }
 
 int64_t OpenModel::prompt_rows(const std::string& prompt) const {

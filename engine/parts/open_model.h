@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,14 @@ class OpenModel {
   // The same model for simulations: its transformers have at most so many blocks. Those that had
   // more lose their values.
   OpenModel(const OpenModel& whole, int blocks);
+  // The same model with other LoRAs, which shares all that they do not change. Error(kUsage) and
+  // Error(kModel) where one does not fit.
+  OpenModel(const OpenModel& model, std::vector<Lora> loras);
 
   using File = std::shared_ptr<const TensorFile>;
+  struct TextFiles {
+    File rows, pooled;  // of the encoders of a prompt's rows and of its vector; null: it has none
+  };
   const ModelDirectory directory;
   const std::shared_ptr<const PromptTokenizer> tokenizer;
   const File vae_file;
@@ -37,10 +44,10 @@ class OpenModel {
   // The user should know of these: the modules of LoRAs that change nothing of this model, and
   // names of files that contradict their places.
   std::vector<std::string> notes;
+  const std::vector<File> base_experts;  // without LoRAs
+  const TextFiles base_texts;
+  // These have the LoRAs' changes; a file that none of them changes is that of the base.
   const std::vector<File> expert_files;  // one per expert
-  struct TextFiles {
-    File rows, pooled;  // of the encoders of a prompt's rows and of its vector; null: it has none
-  };
   const TextFiles text_files;
   // SHA-256 over the header hashes of all files; in simulations that of the whole model.
   const std::string weights_hash;
@@ -53,8 +60,17 @@ class OpenModel {
   int64_t prompt_rows(const std::string& prompt) const;
 
  private:
-  mutable std::mutex mutex_;  // guards the member below
+  using Variant = std::shared_ptr<const OpenModel>;
+  friend Variant variant_of(const Variant& model, const std::optional<std::vector<Lora>>& loras);
+
+  mutable std::mutex mutex_;  // guards the members below
   mutable std::map<std::string, std::shared_ptr<const PromptTokens>> tokens_;
+  mutable std::map<std::string, Variant> variants_;  // by their LoRAs
 };
+
+// Returns the model with these LoRAs in place of its own; nullopt: the model itself. It remembers
+// the last ones, whoever asks for them. Throws what OpenModel's constructor throws.
+std::shared_ptr<const OpenModel> variant_of(const std::shared_ptr<const OpenModel>& model,
+                                            const std::optional<std::vector<Lora>>& loras);
 
 }  // namespace weft

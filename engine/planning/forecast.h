@@ -26,7 +26,7 @@ struct Machine {
 };
 
 struct PlannedJob {
-  std::shared_ptr<const OpenModel> model;
+  std::shared_ptr<const OpenModel> model;  // with the request's LoRAs
   // The options of every rank, with metered_ops(). memory_limit is taken as it is, whatever memory
   // is free.
   GeneratorOptions options;

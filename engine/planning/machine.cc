@@ -165,7 +165,7 @@ PlannedJob planned_job(const Generator& generator, GeneratorOptions options, con
     options.planned = machine.planned->traits;
   else if (!options.memory_limit)
     options.memory_limit = UINT64_MAX;
-  return {.model = generator.model(),
+  return {.model = generator.model_of(request),
           .options = options,
           .request = request,
           .machine = {.device = machine.model,

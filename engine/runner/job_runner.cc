@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <sstream>
 #include <thread>
 #include <tuple>
 
@@ -69,18 +68,6 @@ Sound heard_in(const Generator& generator, const Request& request) {
   sound.samples.erase(sound.samples.begin(),
                       sound.samples.begin() + static_cast<ptrdiff_t>(unheard));
   return sound;
-}
-
-// "moving left on a navy background ...": at most eight words.
-std::string first_words(const std::string& text) {
-  constexpr int kMost = 8;
-  std::istringstream stream(text);
-  std::string shown, word;
-  for (int count = 0; stream >> word; ++count) {
-    if (count == kMost) return shown + " ...";
-    shown += (count ? " " : "") + word;
-  }
-  return shown;
 }
 
 // Refuses to keep the latents of a job that decodes them as they are done.
@@ -216,8 +203,13 @@ JobRunner::JobRunner(RunnerSettings settings, std::shared_ptr<const OpenModel> m
       options_(metered(settings_.options, settings_.recorder->ops())),
       model_(std::move(model)),
       generator_(model_, options_) {
-  for (const std::string& note : model_->notes)
-    if (ranks().speaks) settings_.reporter.inform("warning: " + note);
+  tell_notes(*model_);
+}
+
+// Tells each note once, as variants of the model have most of them in common.
+void JobRunner::tell_notes(const OpenModel& model) {
+  for (const std::string& note : model.notes)
+    if (told_.insert(note).second && ranks().speaks) settings_.reporter.inform("warning: " + note);
 }
 
 JobRunner::~JobRunner() = default;
@@ -231,6 +223,7 @@ void JobRunner::arrange(const std::vector<Drawing>& drawings) {
   const Drawing& first = drawings.front();
   LayoutLimits limits = generator_.layout_limits(first.spec.request);
   for (const Drawing& drawing : drawings) {
+    tell_notes(*generator_.model_of(drawing.spec.request));
     const LayoutLimits other = generator_.layout_limits(drawing.spec.request);
     limits.tokens = std::min(limits.tokens, other.tokens);
     limits.guided &= other.guided;
@@ -257,7 +250,8 @@ void JobRunner::arrange(const std::vector<Drawing>& drawings) {
   layout_ = layout_for(first, facts, limits);
   std::tie(plan_, upload_) = remembered(plans_, facts + to_string(layout_), [&] {
     const MemoryPlan plan = plan_of_rank(model_, options_, layout_, first.spec.request);
-    return std::pair(plan, upload_of(settings_.machine.given.host_gbs, options_, *model_, plan));
+    const auto model = generator_.model_of(first.spec.request);
+    return std::pair(plan, upload_of(settings_.machine.given.host_gbs, options_, *model, plan));
   });
 }
 
@@ -317,10 +311,7 @@ GeneratorOptions JobRunner::planned_options() const {
 }
 
 void JobRunner::warn_of_cut(const std::string& text, const PromptCut& cut) const {
-  settings_.reporter.tell("warning: the " + text + " has " + std::to_string(cut.tokens) +
-                          " tokens, but this model's text encoder reads " +
-                          std::to_string(cut.read) + "; it ignores everything from '" +
-                          first_words(cut.lost) + "' on");
+  settings_.reporter.tell("warning: " + cut_warning(text, cut));
 }
 
 std::optional<PromptCut> JobRunner::checked_prompt(const Request& request) const {

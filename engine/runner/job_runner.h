@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -105,6 +106,7 @@ class JobRunner {
   RunOptions joining(const std::atomic<bool>* stop) const;
   std::map<std::string, std::string> notes(const Generator& generator,
                                            std::span<const Drawing> drawings) const;
+  void tell_notes(const OpenModel& model);
   void warn_of_cut(const std::string& text, const PromptCut& cut) const;
 
   const RunnerSettings settings_;
@@ -123,6 +125,7 @@ class JobRunner {
   // by the layout.
   std::map<std::string, LayoutChoice> choices_;
   std::map<std::string, std::pair<MemoryPlan, UploadForecast>> plans_;
+  std::set<std::string> told_;               // notes of the model and its variants
   int passes_ = 0;                           // of all calls of draw(), the same on all ranks
   std::optional<GeneratorOptions> planned_;  // with keep_ranks(): the memory that was free then
   std::unique_ptr<Team> team_;               // last, because its threads use the members above

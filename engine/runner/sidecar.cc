@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "engine/runner/job_runner.h"
 #include "engine/runner/result_files.h"
@@ -27,7 +28,25 @@ nlohmann::json job_record_of(const RecordRules& rules, const Generator& generato
   return record;
 }
 
+// "moving left on a navy background ...": at most eight words.
+std::string first_words(const std::string& text) {
+  constexpr int kMost = 8;
+  std::istringstream stream(text);
+  std::string shown, word;
+  for (int count = 0; stream >> word; ++count) {
+    if (count == kMost) return shown + " ...";
+    shown += (count ? " " : "") + word;
+  }
+  return shown;
+}
+
 }  // namespace
+
+std::string cut_warning(const std::string& text, const PromptCut& cut) {
+  return "the " + text + " has " + std::to_string(cut.tokens) +
+         " tokens, but this model's text encoder reads " + std::to_string(cut.read) +
+         "; it ignores everything from '" + first_words(cut.lost) + "' on";
+}
 
 Json to_json(const PromptCut& cut) {
   return {{"tokens", cut.tokens}, {"read", cut.read}, {"lost", cut.lost}};

@@ -30,6 +30,8 @@ nlohmann::json request_record(const Generator& generator, const JobSpec& job);
 
 // {"tokens", "read", "lost"}
 Json to_json(const PromptCut& cut);
+// The warning of the cut of a text, which is called "prompt" or the like.
+std::string cut_warning(const std::string& text, const PromptCut& cut);
 
 // {"setting": .., "skipped": .., "steps": [{"skipped", "embedding_change", "output_change",
 // "error"}, ..]} of a step cache. The queue measures no output_change.

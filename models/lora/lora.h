@@ -34,7 +34,9 @@ struct Lora {
 std::string to_string(const Lora& lora);
 std::string to_string(std::span<const Lora> loras);  // separated by commas
 // The reverse, which also takes "FILE:high" and makes the path absolute. A comma or colon that is
-// not escaped belongs to the path where such a file exists. Error(kUsage) begins with `label`.
+// not escaped belongs to the path where such a file exists. "none" is no LoRA, as "" is.
+// Error(kUsage) begins with `label`.
+inline constexpr const char* kNoLora = "none";
 std::vector<Lora> parse_loras(const std::string& text, const std::string& label);
 
 // The family of a file of LoRAs: "diffusers, PEFT", "ComfyUI", "full difference", "kohya", "XLabs";

@@ -74,6 +74,7 @@ std::string to_string(std::span<const Lora> loras) {
 
 std::vector<Lora> parse_loras(const std::string& text, const std::string& label) {
   std::vector<Lora> loras;
+  if (text == kNoLora) return loras;
   for (size_t at = 0; at < text.size();) {
     const size_t first = std::min(text.find(',', at), text.size());
     size_t end = first;

@@ -389,7 +389,7 @@ TEST_F(Batch, AStoppedBatchGoesOn) {
 TEST(JobForm, TheSchemaAndTheFlagsAgreeWithTheFields) {
   const json properties =
       json::parse(std::ifstream("apps/job.schema.json")).at("$defs").at("job").at("properties");
-  EXPECT_EQ(properties.size(), job_fields().size() + 2);  // schema and model
+  EXPECT_EQ(properties.size(), job_fields().size() + 3);  // schema, model and expand_prompt
   for (const JobField& field : job_fields()) {
     ASSERT_TRUE(properties.contains(field.name)) << field.name;
     std::string name = field.name;

@@ -150,21 +150,121 @@ TEST_F(LoraJob, EachExpertHasItsOwn) {
   EXPECT_EQ(std::unique(hashes.begin(), hashes.end()), hashes.end());
 }
 
-TEST_F(LoraJob, BatchesTakeTheOnesOfTheCommand) {
+// The lines of a batch, by id.
+std::map<std::string, json> results_in(const std::string& folder) {
+  std::map<std::string, json> out;
+  std::ifstream file(folder + "/results.jsonl");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  for (const json& line : json_lines(text))
+    out[line.at("custom_id")] = line.at("response").at("body");
+  return out;
+}
+
+TEST_F(LoraJob, LinesOfABatchHaveTheirOwn) {
   write_lora(path("one.safetensors"), 0.5);
-  const std::string one = file("one.safetensors");
-  std::ofstream(path("jobs.jsonl"))
-      << R"({"id":"a","prompt":"x"})"
-      << "\n"
-      << json{{"id", "b"}, {"prompt", "x"}, {"lora", one}}.dump() << "\n"
-      << R"({"id":"c","prompt":"x","lora":"/elsewhere"})"
-      << "\n";
+  write_lora(path("two.safetensors"), -0.25);
+  const std::string one = file("one.safetensors"), two = file("two.safetensors");
+  std::ofstream jobs(path("jobs.jsonl"));
+  for (const auto& [id, lora] : {std::pair{"base", "none"}, {"two", two.c_str()}, {"empty", ""}})
+    jobs << json{{"id", id}, {"prompt", "x"}, {"lora", lora}}.dump() << "\n";
+  jobs << json{{"id", "both"}, {"prompt", "x"}, {"lora", one + ":0.5," + two}}.dump() << "\n"
+       << R"({"id":"command","prompt":"x"})"
+       << "\n";
+  jobs.close();
+  const std::string batch = "batch " + path("jobs.jsonl") + " -q --model " + kModel + kSize +
+                            "--num-frames 9 --steps 2 --lora " + one + " -o ";
+  const std::map<std::string, std::string> expected{
+      {"base", hash(drawn("a.mp4", ""))},
+      {"empty", hash(drawn("a.mp4", ""))},
+      {"two", hash(drawn("a.mp4", "--lora " + two))},
+      {"both", hash(drawn("a.mp4", "--lora " + one + ":0.5 --lora " + two))},
+      {"command", hash(drawn("a.mp4", "--lora " + one))}};
+  for (const std::string& more :
+       {std::string(), std::string(" --ranks 2 --layout cfg=2"), " --store " + path("store")}) {
+    const std::string out = path("out" + std::to_string(more.size()));
+    const Outcome outcome = run(batch + out + more);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    for (const auto& [id, body] : results_in(out))
+      EXPECT_EQ(body.at("framehash"), expected.at(id)) << id << more;
+    EXPECT_EQ(results_in(out).size(), expected.size());
+    const auto lora_of = [&](const std::string& id) {
+      return json::parse(std::ifstream(out + "/" + id + ".mp4.json")).at("request");
+    };
+    EXPECT_FALSE(lora_of("base").contains("lora"));
+    EXPECT_EQ(lora_of("both").at("lora"), one + ":0.5," + two);
+    EXPECT_EQ(lora_of("command").at("lora"), one);
+    const Outcome again = run("replay -q " + out + "/both.mp4");
+    EXPECT_EQ(again.code, 0) << again.err;
+  }
+  // A result is not drawn again, but another LoRA is another request.
+  EXPECT_EQ(run(batch + path("out0")).code, 0);
+  std::ofstream(path("jobs.jsonl")) << json{{"id", "two"}, {"prompt", "x"}, {"lora", one}}.dump();
+  const Outcome other = run(batch + path("out0"));
+  EXPECT_EQ(other.code, 2);
+  EXPECT_NE(other.err.find("its id 'two' has a result of another request"), std::string::npos)
+      << other.err;
+}
+
+TEST_F(LoraJob, LinesWhoseLorasDoNotFitAreNamed) {
+  Tensor other(DType::kF32, {4, 4});
+  std::fill_n(other.as<float>(), 16, 1.0f);
+  write_safetensors(path("other.safetensors"), {{"unet.down.diff", other}});
+  std::ofstream jobs(path("jobs.jsonl"));
+  jobs << R"({"id":"a","prompt":"x"})"
+       << "\n";
+  for (const std::string& lora :
+       {std::string("/elsewhere"), path("other.safetensors"), std::string("x:1000")})
+    jobs << json{{"id", "b" + lora.substr(lora.size() - 5)}, {"prompt", "x"}, {"lora", lora}}.dump()
+         << "\n";
+  jobs.close();
   const Outcome outcome = run("batch " + path("jobs.jsonl") + " -q --model " + kModel + kSize +
-                              "--num-frames 9 --steps 2 " + "--lora " + one + " -o " + path("out"));
-  EXPECT_NE(outcome.code, 0);
-  EXPECT_NE(outcome.err.find("lora is '/elsewhere', but the model was opened with '" + one),
+                              "--num-frames 9 --steps 2 -o " + path("out"));
+  EXPECT_EQ(outcome.code, 2);
+  for (const char* part :
+       {"line 2: /elsewhere: no such file", "line 3: ", "lacks 1 modules: \"unet.down\"",
+        "line 4: lora is 'x:1000', legal: FILE", "3 of 4 jobs"})
+    EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
+  EXPECT_FALSE(fs::exists(path("out/a.mp4")));
+}
+
+// A preset's LoRA is found by its published name, and those of the user take its place.
+TEST_F(LoraJob, PresetsBringTheirs) {
+  const std::string model = path("tiny-qwen");
+  fs::copy("tests/golden/pipeline_qwen_image/model", model, fs::copy_options::recursive);
+  const auto with = [&](const std::string& name, const std::string& more) {
+    return run("generate --json -q --overwrite --model " + model + kSize +
+               "-p x --num-frames 1 -o " + path(name) + " " + more);
+  };
+  const std::string preset = "--preset qwen-image-lightning-4 ";
+  const Outcome missing = with("a.png", preset);
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_NE(missing.err.find("its LoRA Qwen-Image-Lightning-4steps-V2.0.safetensors (lightx2v/"),
             std::string::npos)
-      << outcome.err;
+      << missing.err;
+  const TensorFile weights = TensorFile::open(model + "/transformer");
+  const std::string module = "transformer_blocks.0.attn.to_q";
+  Tensor difference(DType::kF32, weights.describe(module + ".weight").shape());
+  std::fill_n(difference.as<float>(), difference.count(), 0.125f);
+  difference.as<float>()[0] = -1;
+  fs::create_directories(model + "/loras");
+  const std::string lora = model + "/loras/Qwen-Image-Lightning-4steps-V2.0.safetensors";
+  write_safetensors(lora, {{module + ".diff", difference}});
+  const std::string fields = "--steps 4 --guidance-scale 1 --flow-shift 3 ";
+  const std::string drawn = hash(with("a.png", preset));
+  EXPECT_EQ(drawn, hash(with("b.png", fields + "--lora " + lora)));
+  EXPECT_EQ(hash(with("c.png", preset + "--lora " + lora + ":0.5")),
+            hash(with("d.png", fields + "--lora " + lora + ":0.5")));
+  EXPECT_EQ(record("a.png.json").at("lora"), fs::path(lora).lexically_normal().string());
+  EXPECT_FALSE(record("a.png.json").contains("preset"));
+  for (const auto& [more, part] :
+       {std::pair{preset + "--lora none", "--lora is none, but --preset is"},
+        {preset + "--steps 8", "--steps is 8, but --preset is qwen-image-lightning-4"},
+        {std::string("--preset wan2.1-t2v-lightx2v-4"),
+         "belongs to wan2.1-t2v-14b, but the model is qwen-image; legal with it: distill-4, "}}) {
+    const Outcome refused = with("e.png", more);
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_NE(refused.err.find(part), std::string::npos) << refused.err;
+  }
 }
 
 // The checkpoint knows the files wherever the next command runs.

@@ -88,12 +88,48 @@ TEST(JobSpec, WhatIsWrittenReadsBackTheSame) {
                     {"cache", "first-block:0.08"},
                     {"skipped_steps", {2, 3}}};
   EXPECT_EQ(to_json(read(cached)), cached);
+  const json preset{{"schema", "weft.job/v1"}, {"prompt", "x"},        {"rng", "portable"},
+                    {"preset", "distill-4"},   {"steps", 4},           {"guidance_scale", 1},
+                    {"flow_shift", 5},         {"solver", "distill-4"}};
+  EXPECT_EQ(to_json(read({{"prompt", "x"}, {"preset", "distill-4"}})), preset);
   // Every field of the form is in one of them, but for the size, which is read as its sides.
   for (const JobField& field : job_fields())
     EXPECT_TRUE(kWhole.contains(field.name) || other.contains(field.name) ||
                 endless.contains(field.name) || displaced.contains(field.name) ||
-                cached.contains(field.name) || std::string(field.name) == "size")
+                cached.contains(field.name) || preset.contains(field.name) ||
+                std::string(field.name) == "size")
         << field.name;
+}
+
+TEST(JobSpec, NoLoraIsNotAnOpenOne) {
+  EXPECT_FALSE(read({{"prompt", "x"}}).request.loras);
+  for (const char* none : {"", "none"}) {
+    const JobSpec job = read({{"prompt", "x"}, {"lora", none}});
+    ASSERT_TRUE(job.request.loras) << none;
+    EXPECT_TRUE(job.request.loras->empty()) << none;
+    EXPECT_EQ(to_json(job).text("lora"), "none");
+  }
+}
+
+// A preset is a whole: beside it no field has another value, in whatever object of a job it comes.
+TEST(JobSpec, PresetsStandForTheirFields) {
+  JobSpec job = read({{"prompt", "x"}, {"steps", 30}, {"lora", "/a.safetensors"}});
+  const auto label = [](const std::string& field) { return "line 3: " + field; };
+  read_job({{"preset", "qwen-image-lightning-8"}}, label, job);
+  EXPECT_EQ(job.request.steps, 8);
+  EXPECT_EQ(job.request.flow_shift, 3);
+  EXPECT_EQ(job.request.solver, "euler");
+  EXPECT_FALSE(job.request.loras) << "they are those of the preset";
+  for (const auto& [fields, message] :
+       {std::pair{json{{"preset", "distill-4"}, {"steps", 8}},
+                  "line 3: steps is 8, but line 3: preset is distill-4; legal with it: 4"},
+        {json{{"preset", "distill-4"}, {"sigmas", {1, 0.5}}}, "legal with it: none"},
+        {json{{"preset", "distil-4"}}, "line 3: preset is 'distil-4', legal: distill-4, wan2.1"},
+        {json{{"preset", "list"}}, "line 3: preset is 'list', legal: "},
+        {json{{"preset", "none"}}, "line 3: preset is 'none', legal: a preset, as"},
+        {json{{"preset", 4}}, "line 3: preset is 4, legal: a text"}})
+    EXPECT_TRUE(
+        contains(error_of([&] { read_job(fields, label, job); }, ErrorKind::kUsage), message));
 }
 
 TEST(JobSpec, PromptsOfAScheduleAscend) {

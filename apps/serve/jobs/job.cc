@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "apps/serve/jobs/adapters.h"
 #include "apps/serve/jobs/sent_files.h"
 #include "apps/serve/server_text.h"
 #include "engine/job/job_spec.h"
@@ -32,6 +33,8 @@ nlohmann::json shown_request(const std::string& text) {
   change_file_paths(request, [](const std::string& path) {
     return std::filesystem::path(path).filename().string();
   });
+  if (const auto loras = request.find("lora"); loras != request.end() && loras->is_string())
+    *loras = without_lora_folders(loras->get<std::string>());
   for (const std::string& field : files_of_model()) request.erase(field);
   return request;
 }
@@ -63,16 +66,18 @@ Json outputs_json(const StoredJob& job, const nlohmann::json& resolved) {
   const std::optional<JobOutput> output = output_of(job);
   if (!output) return outputs;
   const double fps = json_number_or(resolved, "fps", "the stored job", 1);
-  outputs.push_back({{"mime", output->content_type},
-                     {"bytes", output->bytes},
-                     {"sha256", output->sha256},
-                     {"framehash", output->framehash},
-                     {"width", json_int_or(resolved, "width", "the stored job", 0)},
-                     {"height", json_int_or(resolved, "height", "the stored job", 0)},
-                     {"frames", output->frames},
-                     {"fps", fps},
-                     {"duration_s", static_cast<double>(output->frames) / fps},
-                     {"url", "/v1/jobs/" + job.job.id + "/content"}});
+  Json shown{{"mime", output->content_type},
+             {"bytes", output->bytes},
+             {"sha256", output->sha256},
+             {"framehash", output->framehash},
+             {"width", json_int_or(resolved, "width", "the stored job", 0)},
+             {"height", json_int_or(resolved, "height", "the stored job", 0)},
+             {"frames", output->frames},
+             {"fps", fps},
+             {"duration_s", static_cast<double>(output->frames) / fps},
+             {"url", "/v1/jobs/" + job.job.id + "/content"}};
+  if (!output->prompt.empty()) shown["prompt"] = output->prompt;
+  outputs.push_back(std::move(shown));
   return outputs;
 }
 
@@ -110,7 +115,8 @@ std::optional<JobOutput> output_of(const StoredJob& job) {
                    .sha256 = json_string(result, "sha256", kWhat),
                    .framehash = json_string(result, "framehash", kWhat),
                    .bytes = static_cast<uint64_t>(json_int(result, "bytes", kWhat)),
-                   .frames = json_int(result, "frames", kWhat)};
+                   .frames = json_int(result, "frames", kWhat),
+                   .prompt = result.value("prompt", "")};
 }
 
 std::string error_code_of(const StoredJob& job) {

@@ -16,6 +16,7 @@ struct JobOutput {
   std::string path{}, content_type{}, sha256{}, framehash{};
   uint64_t bytes = 0;
   int64_t frames = 0;
+  std::string prompt{};  // that a language model wrote for it; "": none did
 };
 std::optional<JobOutput> output_of(const StoredJob& job);  // nullopt where it has none
 

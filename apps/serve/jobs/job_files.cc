@@ -35,7 +35,9 @@ std::string plain_field(const std::string& field) { return field; }
 
 JobSpec stored_spec(const NewJob& job) {
   JobSpec spec;
-  read_named_job(parse_json(job.resolved, "the stored job"), plain_field, spec);
+  nlohmann::json fields = parse_json(job.resolved, "the stored job");
+  take_expand_prompt(fields, plain_field);
+  read_named_job(fields, plain_field, spec);
   return spec;
 }
 

@@ -156,7 +156,7 @@ void remove_sent_files(const JobSpec& job) {
 }
 
 std::vector<std::string> files_of_model() {
-  std::vector<std::string> fields{"lora"};
+  std::vector<std::string> fields;
   for (const auto& [name, part] : kParts) fields.emplace_back(name);
   return fields;
 }

@@ -7,8 +7,10 @@
 #include "apps/batch/job_drawing.h"
 #include "apps/command_line/placement.h"
 #include "apps/commands.h"
+#include "apps/generate/expand.h"
 #include "apps/generate/resume.h"
 #include "apps/generate/stop.h"
+#include "apps/serve/jobs/adapters.h"
 #include "apps/serve/jobs/job.h"
 #include "apps/serve/jobs/job_files.h"
 #include "apps/serve/jobs/job_limits.h"
@@ -28,6 +30,7 @@
 #include "engine/runner/result_files.h"
 #include "engine/service/job_failure.h"
 #include "io/json.h"
+#include "models/presets.h"
 
 namespace weft {
 namespace {
@@ -90,6 +93,8 @@ class Serving {
         planner_(runner().generator().model(), runner().generator().options()),
         planner_of_links_(runner().generator().model(), runner().generator().options()),
         program_(program_of(planner_)),
+        adapters_(flags, planner_.model()),
+        expands_(!expander_folder(flags).empty()),
         files_(flags, folder_),
         user_(store_of(flags, folder_)),
         service_(service_settings()) {
@@ -188,10 +193,11 @@ class Serving {
   std::string model_text() const {
     JobSpec job = job_of(flags_).spec;
     take_facts(job, flag_of);
+    take_preset(job, planner_.model()->directory, flag_of);
     const Request open = request_of(job, planner_.defaults(), planner_.limits(), flag_of);
     job.request = planner_.resolve(with_any_inputs(open, planner_.model()->directory));
     Json defaults = to_json(job);
-    defaults.erase("prompt");
+    for (const char* field : {"prompt", "lora"}) defaults.erase(field);
     for (const char* field : kFileFields) defaults.erase(field);
     for (const std::string& field : files_of_model()) defaults.erase(field);
     const std::string layout = runner().ranks().alone() ? "one rank" : layout_text(replicas_.flags);
@@ -201,9 +207,19 @@ class Serving {
                 {"replicas", replicas_.replicas},
                 {"ranks", runner().ranks().count},
                 {"layout", layout},
+                {"adapters", adapters_.names()},
+                {"presets", preset_names()},
+                {"expand_prompt", expands_},
                 {"defaults", std::move(defaults)}}
                .dump() +
            "\n";
+  }
+
+  Json preset_names() const {
+    Json names = Json::array();
+    for (const Preset* preset : presets_for(planner_.model()->directory))
+      names.push_back(preset->name);
+    return names;
   }
 
   // Each team draws one picture, so that its weights are loaded. False where the server shall end.
@@ -247,20 +263,28 @@ class Serving {
     check_prompts(spec, limits_, where);
     NewJob job{.id = sent.id, .program = program_};
     save_sent_files(spec, folder_ + job.id, where, sent.files);
-    job.request = to_json(without_folders(spec)).dump();
+    const bool expands = given.expand.value_or(false);
+    job.request = stored_text(without_folders(spec), expands);
     spec.id = job.id;
     try {
       take_facts(spec, given.label);
       Drawing drawing = placed_job(given, planner_, {.where = where, .folder = folder_}).drawing;
       check_work(planner_, drawing.spec.request, limits_, where);
       drawing.spec.seeded = true;
-      job.resolved = to_json(drawing.spec).dump();
+      job.resolved = stored_text(drawing.spec, expands);
       job.output = drawing.path;
     } catch (...) {
       remove_sent_files(spec);
-      throw;
+      rethrow_without_lora_folders();
     }
     return job;
+  }
+
+  // A team writes the caption, just before it draws the job.
+  static std::string stored_text(const JobSpec& spec, bool expands) {
+    Json job = to_json(spec);
+    if (expands) job["expand_prompt"] = true;
+    return job.dump();
   }
 
   // The job of a body, which names nothing on this machine.
@@ -270,7 +294,10 @@ class Serving {
       throw Error(ErrorKind::kUsage,
                   where + " is no JSON object; legal: its fields, as {\"prompt\": \"a red ball\"}");
     check_json(body, where);
-    GivenJob given = job_of(flags_, {1, body.substr(first)}, where);
+    nlohmann::json fields = parse_json(body, where);
+    if (const auto loras = fields.find("lora"); loras != fields.end() && loras->is_string())
+      *loras = adapters_.with_files(loras->get<std::string>(), where + ": lora");
+    GivenJob given = job_of(flags_, {1, fields.dump()}, where);
     const JobSpec& spec = given.spec;
     const auto refuse = [&](const char* field, const std::string& value, const char* why) {
       throw Error(ErrorKind::kUsage,
@@ -278,6 +305,10 @@ class Serving {
     };
     if (!spec.id.empty()) refuse("id", spec.id, "as the server names its jobs");
     if (!spec.output.empty()) refuse("output", spec.output, "as the server names its files");
+    if (given.expand.value_or(false) && !expands_)
+      throw Error(ErrorKind::kUsage, where +
+                                         ": expand_prompt is true, legal: false, as this server "
+                                         "was started without --expand-prompt");
     if (spec.request.endless) refuse("endless", "true", "as a server draws jobs that end");
     return given;
   }
@@ -315,6 +346,8 @@ class Serving {
   const Generator planner_;           // of the server's thread
   const Generator planner_of_links_;  // of the threads of workers, one at a time
   const std::string program_;
+  const Adapters adapters_;
+  const bool expands_;
   const JobFiles files_;
   StoreUser user_;
   ServerState state_;
