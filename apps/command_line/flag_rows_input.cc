@@ -30,8 +30,14 @@ constexpr FlagSpec kInput[] = {
     {.name = "expand-prompt",
      .value = "FOLDER",
      .help = "a language model (Qwen2.5, Qwen3) that first writes a full caption from each prompt; "
-             "auto: the folder 'language' inside --model; of weft serve those of jobs that ask",
-     .commands = kGenerate | kBatch | kServe},
+             "auto: the folder 'language' inside --model",
+     .commands = kGenerate | kBatch},
+    {.name = "expand-prompt",
+     .value = "FOLDER",
+     .help = "a language model (Qwen2.5, Qwen3) for the captions of the jobs that ask for one; "
+             "auto: the folder 'language' inside --model",
+     .commands = kServe,
+     .level = kAdvanced},
     {.name = "expand-temperature",
      .type = kReal,
      .fallback = "0",
