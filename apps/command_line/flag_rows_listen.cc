@@ -115,6 +115,13 @@ constexpr FlagSpec kListen[] = {
      .help = "the largest body of a request; a larger one is answered with 413",
      .commands = kServe,
      .level = kAdvanced},
+    {.name = "max-upload-bytes",
+     .type = kBytes,
+     .fallback = "512MiB",
+     .help = "the largest form with its files, which are kept on the disk of --output meanwhile; a "
+             "larger one is answered with 413",
+     .commands = kServe,
+     .level = kAdvanced},
     {.name = "store",
      .value = "FILE",
      .fallback = "jobs.sqlite in --output",

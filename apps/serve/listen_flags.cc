@@ -57,6 +57,8 @@ ServerSettings listener_settings(const Flags& flags) {
   limits.header_bytes = flags.bytes("max-header-bytes");
   if (find_flag(flags.command(), "max-json-bytes"))
     limits.body_bytes = flags.bytes("max-json-bytes");
+  if (find_flag(flags.command(), "max-upload-bytes"))
+    limits.form_bytes = flags.bytes("max-upload-bytes");
   return settings;
 }
 

@@ -67,7 +67,7 @@ std::optional<HttpResponse> key_refusal(const HttpRequest& request, const std::s
                                       ? std::string_view(given).substr(kBearer.size())
                                       : std::string_view(request.header("x-api-key"));
   if (same_secret(secret, key)) return std::nullopt;
-  return error_response(401, "key_needed",
+  return error_response(401, "invalid_api_key",
                         "A worker needs the key of the server, as Authorization: Bearer KEY.");
 }
 

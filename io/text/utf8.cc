@@ -83,6 +83,14 @@ const char* other_encoding(std::string_view bytes) {
 
 }  // namespace
 
+bool is_utf8(std::string_view text) {
+  for (size_t at = 0, length = 0; at < text.size(); at += length) {
+    length = character_at(text, at);
+    if (length == 0) return false;
+  }
+  return true;
+}
+
 bool is_word(char32_t point) {
   const uint32_t kinds = U_GC_L_MASK | U_GC_M_MASK | U_GC_N_MASK;
   return U_GET_GC_MASK(static_cast<UChar32>(point)) & kinds;

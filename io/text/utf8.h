@@ -10,6 +10,7 @@ namespace weft {
 std::u32string decode_utf8(std::string_view text);
 // Surrogates and values above U+10FFFF are written as U+FFFD.
 std::string encode_utf8(std::u32string_view text);
+bool is_utf8(std::string_view text);
 // Returns the number of bytes at the end, 0 to 3, that are the beginning of an incomplete
 // character.
 size_t incomplete_utf8_tail(std::string_view text);

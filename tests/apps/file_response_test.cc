@@ -57,8 +57,8 @@ TEST_F(Files, APathHasOneParameter) {
     EXPECT_EQ(ask(target).status, 404) << target;
   const RawClient::Answer wrong = running_->ask(post("/things/a", ""));
   EXPECT_EQ(wrong.status, 405);
-  EXPECT_TRUE(wrong.has("Allow: GET, HEAD, DELETE")) << wrong.header;
-  EXPECT_TRUE(ask("/things/a/stop").has("Allow: POST"));
+  EXPECT_TRUE(wrong.has("Allow: GET, HEAD, DELETE, OPTIONS")) << wrong.header;
+  EXPECT_TRUE(ask("/things/a/stop").has("Allow: POST, OPTIONS"));
 }
 
 TEST_F(Files, HeadTellsTheLengthOfAFile) {

@@ -47,7 +47,7 @@ TEST(HttpServer, UnknownRoutesAndMethods) {
   EXPECT_EQ(running.ask(get("/%74ask")).status, 404);
   const RawClient::Answer wrong = running.ask(post("/task", ""));
   EXPECT_EQ(wrong.status, 405);
-  EXPECT_TRUE(wrong.has("Allow: GET, HEAD")) << wrong.header;
+  EXPECT_TRUE(wrong.has("Allow: GET, HEAD, OPTIONS")) << wrong.header;
   EXPECT_EQ(running.ask(get("/stream")).status, 426);
 }
 
@@ -67,6 +67,75 @@ TEST(HttpServer, HeadIsGetWithoutABody) {
     EXPECT_EQ(refused.substr(9, 3), status) << refused;
   }
   EXPECT_EQ(client.ask(get("/task")).body, "ok");
+}
+
+// OPTIONS tells the methods of a route.
+TEST(HttpServer, OptionsOfRoutes) {
+  RunningServer running(echo_settings());
+  RawClient client = running.connect();
+  const auto options = [&](const std::string& target, const std::string& headers = "") {
+    return client.ask("OPTIONS " + target + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n");
+  };
+  for (const auto& [target, allow] : {std::pair{"/task", "GET, HEAD, OPTIONS"},
+                                      {"/echo", "POST, OPTIONS"},
+                                      {"/stream", "GET, OPTIONS"}}) {
+    const RawClient::Answer answer = options(target);
+    EXPECT_EQ(answer.status, 204) << target;
+    EXPECT_TRUE(answer.has(std::string("Allow: ") + allow)) << answer.header;
+    EXPECT_EQ(answer.header.find("Content-"), answer.header.find("Content-Type-Options"))
+        << answer.header;
+  }
+  EXPECT_EQ(options("/nothing").status, 404);
+  EXPECT_EQ(running.ask(post("/stream", "")).status, 426);
+}
+
+// A page of an allowed origin may ask everything that a program may; its browser asks first.
+TEST(HttpServer, PagesOfAllowedOriginsReadTheAnswers) {
+  ServerSettings settings = echo_settings();
+  settings.api_key = kKey;
+  settings.allowed_origins = {"https://example.org"};
+  settings.routes.push_back({"GET", "/events", [](const HttpRequest&) {
+                               return HttpResponse{.events = [](const auto& stream) {
+                                 stream->close();
+                                 return std::function<void()>();
+                               }};
+                             }});
+  RunningServer running(std::move(settings));
+  const std::string page = "Origin: https://example.org\r\n",
+                    other = "Origin: https://example.com\r\n",
+                    asks =
+                        "Access-Control-Request-Method: POST\r\n"
+                        "Access-Control-Request-Headers: authorization,content-type\r\n",
+                    key = "Authorization: Bearer " + kKey + "\r\n";
+  const auto options = [&](const std::string& target, const std::string& headers) {
+    return running.ask("OPTIONS " + target + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n");
+  };
+  const RawClient::Answer preflight = options("/echo", page + asks);
+  EXPECT_EQ(preflight.status, 204);
+  for (const char* line : {"Access-Control-Allow-Origin: https://example.org",
+                           "Access-Control-Allow-Methods: POST, OPTIONS",
+                           "Access-Control-Allow-Headers: authorization,content-type",
+                           "Access-Control-Max-Age: 3600", "Vary: Origin"})
+    EXPECT_TRUE(preflight.has(line)) << line << " in " << preflight.header;
+  // Only a preflight states no key, and it tells nothing of paths that are no routes.
+  EXPECT_EQ(options("/echo", page).status, 401);
+  EXPECT_EQ(options("/echo", asks).status, 401);
+  EXPECT_EQ(options("/echo", key).status, 204);
+  EXPECT_EQ(options("/nothing", page + asks).status, 401);
+  const RawClient::Answer foreign = options("/echo", other + asks);
+  EXPECT_EQ(foreign.status, 403);
+  EXPECT_EQ(foreign.header.find("Access-Control"), std::string::npos) << foreign.header;
+  // Every answer may be read, the refusals too.
+  for (const auto& [bytes, status] : {std::pair{get("/task", page + key), 200},
+                                      {get("/events", page + key), 200},
+                                      {get("/task", page), 401},
+                                      {get("/nothing", page + key), 404}}) {
+    const RawClient::Answer answer = running.ask(bytes);
+    EXPECT_EQ(answer.status, status);
+    EXPECT_TRUE(answer.has("Access-Control-Allow-Origin: https://example.org")) << answer.header;
+    EXPECT_NE(answer.header.find("openai-poll-after-ms"), std::string::npos) << answer.header;
+  }
+  EXPECT_EQ(running.ask(get("/task", key)).header.find("Access-Control"), std::string::npos);
 }
 
 TEST(HttpServer, RefusesMalformedRequests) {

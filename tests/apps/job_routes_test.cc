@@ -133,7 +133,7 @@ TEST_F(JobRoutes, ListsCancelsAndForgets) {
   let_go("a");
   wait_until_over("a");
   EXPECT_EQ(drawn_, std::vector<std::string>{"a"});
-  EXPECT_EQ(code(ask(post("/v1/jobs/a/cancel", ""))), "job_is_over");
+  EXPECT_EQ(code(ask(post("/v1/jobs/a/cancel", ""))), "already_finished");
   EXPECT_EQ(ask("DELETE /v1/jobs/a HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
   EXPECT_EQ(removed_, std::vector<std::string>{"a"});
   EXPECT_EQ(ask(get("/v1/jobs/a")).status, 404);

@@ -115,5 +115,58 @@ TEST(ServerLoad, MalformedTrafficTakesNoMemory) {
   EXPECT_EQ(running.ask(get("/task")).status, 200);
 }
 
+// Settings with a route that takes forms and answers with the size of the last part.
+ServerSettings form_settings() {
+  ServerSettings settings = large_settings();
+  settings.routes.push_back({.method = "POST",
+                             .path = "/form",
+                             .answer =
+                                 [](const HttpRequest& request) {
+                                   const FormPart& last = request.form->back();
+                                   return HttpResponse{.body = std::to_string(last.bytes)};
+                                 },
+                             .forms = true});
+  return settings;
+}
+const std::string kFilePart = "--B\r\nContent-Disposition: form-data; name=a; filename=b\r\n\r\n";
+std::string upload_header(const std::string& length) {
+  return "POST /form HTTP/1.1\r\nHost: localhost\r\n"
+         "Content-Type: multipart/form-data; boundary=B\r\n" +
+         length + "\r\n\r\n";
+}
+
+// The largest upload goes to the disk as it comes, and forms that are too large or in too many
+// pieces leave nothing behind.
+TEST(ServerLoad, UploadsTakeNoMemory) {
+  constexpr size_t kPiece = 1 << 20;
+  const ServerSettings settings = form_settings();
+  const std::string piece(kPiece, 'x'), end = "\r\n--B--";
+  const size_t all = settings.limits.form_bytes, bytes = all - kFilePart.size() - end.size();
+  std::string chunks = "3b\r\n" + kFilePart + "\r\n";
+  for (int i = 0; i < 1'000'000; ++i) chunks += "1\r\na\r\n";
+  const std::string many_chunks = upload_header("Transfer-Encoding: chunked") + chunks;
+  const std::string longest = upload_header("Content-Length: " + std::to_string(all));
+  const std::string too_long = upload_header("Content-Length: " + std::to_string(all + 1));
+  RunningServer running(settings);
+  double before = 0, most = 0;
+  for (int round = 0; round < 30; ++round) {
+    if (round == 10) before = resident_megabytes();
+    ASSERT_EQ(running.ask(many_chunks).status, 413);
+    ASSERT_EQ(running.ask(too_long).status, 413);
+    RawClient leaver = running.connect();
+    leaver.send(longest + kFilePart + piece);
+  }
+  RawClient client = running.connect();
+  client.send(longest + kFilePart);
+  for (size_t sent = 0; sent < bytes; sent += kPiece) {
+    ASSERT_TRUE(client.send(std::string_view(piece).substr(0, std::min(kPiece, bytes - sent))));
+    if (sent % (64 * kPiece) == 0) most = std::max(most, resident_megabytes());
+  }
+  EXPECT_EQ(client.ask(end).body, std::to_string(bytes));
+  most = std::max(most, resident_megabytes());
+  std::printf("resident memory: %.1f MiB before, at most %.1f MiB\n", before, most);
+  EXPECT_LE(most - before, 16);
+}
+
 }  // namespace
 }  // namespace weft

@@ -447,6 +447,29 @@ def requests():
             "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==")
 
 
+def forms():
+    def form(name, *parts, boundary="B", start="", end="--\r\n"):
+        put("multipart", name, start + "".join(f"--{boundary}\r\n{part}\r\n" for part in parts) + f"--{boundary}" + end)
+
+    def part(parameters, content, *headers):
+        return "\r\n".join(["Content-Disposition: form-data; " + parameters, *headers, "", content])
+
+    form("texts", part('name="prompt"', "a red ball"), part("name=seconds", "4"))
+    form("files", part('name="image[]"; filename="a.png"', "one", "Content-Type: image/png"),
+         part("name=b", "two", "Content-Type: application/octet-stream"), part('name=c; filename=""', ""))
+    form("names", part(r'name="a%22\"\\%0A"; filename="C:\x.png"; filename*=UTF-8' + "''%e2%82%ac", "x"))
+    form("type", part("name=a", "\r\n--B--"), boundary="=_: B",
+         start='multipart/form-data; boundary="=_: B"\0preamble\r\n', end=" \t\r\n" + part("name=b", "") + "\r\n--=_: B--epilogue")
+    form("empty")
+    form("no_content", part("name=a", "").removesuffix("\r\n"))
+    form("no_name", "Content-Type: text/plain\r\n\r\nx")
+    form("not_ended", part("name=a", "x"), end="")
+    form("line_feeds", part("name=a", "x").replace("\r\n", "\n"))
+    form("many", *[part(f"name={i}", "x") for i in range(6)])
+    form("long", part("name=a; filename=a", "x" * 1600))
+    form("header", "X: y\r\n--B: z\r\n" + part("name=a", "x"))
+
+
 def sent_files():
     for name, url in {
         "wav": "data:audio/wav;base64,UklGRg==",
@@ -461,6 +484,7 @@ def sent_files():
 
 if __name__ == "__main__":
     requests()
+    forms()
     sent_files()
     weights()
     quantised_weights()

@@ -42,6 +42,7 @@
 #include "models/wan/transformer.h"
 #include "models/wan/vae.h"
 #include "models/wav2vec2/encoder.h"
+#include "tests/fuzz/form_target.h"
 
 namespace weft::fuzz {
 namespace {
@@ -512,6 +513,7 @@ constexpr Target kTargets[] = {
     {"picture", 4096, picture},
     {"sound", 16384, sound},
     {"http_request", 2048, http_request},
+    {"multipart", 2048, multipart},
     {"sent_file", 2048, sent_file},
     {"stream_message", 2048, stream_message},
 };

@@ -114,6 +114,14 @@ TEST(SplitPattern, LongRunsAreMatched) {
   EXPECT_EQ(matches(kQwenPattern, spaces + " a\n"), (Strings{spaces, " a", "\n"}));
 }
 
+TEST(Utf8, IsWhatDecodesWithoutLoss) {
+  for (const char* text : {"", "a", "\xc3\xa4", "\xe2\x82\xac", "\xef\xbf\xbd", "\xf0\x9f\x9a\x80"})
+    EXPECT_TRUE(is_utf8(text)) << text;
+  for (const char* text :
+       {"\xff", "a\xc3", "\xc0\x80", "\xe2\x82", "\xed\xa0\x80", "\xf4\x90\x80\x80"})
+    EXPECT_FALSE(is_utf8(text)) << text;
+}
+
 TEST(Utf8, IncompleteTailIsWhatMoreBytesCanComplete) {
   std::mt19937 random(4);
   for (int i = 0; i < 20000; ++i) {

@@ -34,11 +34,17 @@ bool key_matches(const std::string& key, const HttpRequest& request) {
   return false;
 }
 
+// True for a page of an origin that the server's user named.
+bool is_of_allowed_origin(const AccessRules& rules, const HttpRequest& request) {
+  const std::string origin = lowercase(request.header("origin"));
+  const auto same = [&](const std::string& allowed) { return lowercase(allowed) == origin; };
+  return origin != "null" && std::ranges::any_of(rules.allowed_origins, same);
+}
+
 bool origin_allowed(const AccessRules& rules, const HttpRequest& request) {
   const std::string origin = lowercase(request.header("origin"));
   if (origin == "null") return false;
-  const auto same = [&](const std::string& allowed) { return lowercase(allowed) == origin; };
-  if (std::ranges::any_of(rules.allowed_origins, same)) return true;
+  if (is_of_allowed_origin(rules, request)) return true;
   const size_t scheme = origin.find("://");
   return scheme != std::string::npos &&
          origin.substr(scheme + 3) == lowercase(request.header("host"));
@@ -117,13 +123,43 @@ std::optional<HttpResponse> access_refusal(const AccessRules& rules, const HttpR
   if (key == KeyRule::kOpen || rules.api_key.empty() || key_matches(rules.api_key, request))
     return std::nullopt;
   HttpResponse response =
-      error_response(401, "key_needed",
+      error_response(401, "invalid_api_key",
                      "A valid API key is needed, as Authorization: Bearer KEY, as X-Api-Key: KEY, "
                      "or in a browser as the password, with any user name.");
   // Only a browser that opens a page may ask its user; programs read the code.
   const bool is_page = request.header("accept").find("text/html") != std::string::npos;
   response.headers.emplace_back("WWW-Authenticate",
                                 is_page ? R"(Basic realm="weft", charset="UTF-8")" : "Bearer");
+  return response;
+}
+
+bool is_preflight(const HttpRequest& request) {
+  return request.method == "OPTIONS" && request.headers.contains("origin") &&
+         request.headers.contains("access-control-request-method");
+}
+
+std::vector<std::pair<std::string, std::string>> cross_origin_headers(const AccessRules& rules,
+                                                                      const HttpRequest& request) {
+  if (!is_of_allowed_origin(rules, request)) return {};
+  return {{"Access-Control-Allow-Origin", request.header("origin")},
+          {"Access-Control-Expose-Headers",
+           "Accept-Ranges, Content-Disposition, Content-Range, ETag, Location, "
+           "openai-poll-after-ms, Retry-After, x-should-retry"},
+          {"Vary", "Origin"}};
+}
+
+HttpResponse options_response(const AccessRules& rules, const HttpRequest& request,
+                              const std::string& allow) {
+  HttpResponse response{.status = 204, .headers = {{"Allow", allow}}};
+  if (!is_preflight(request) || !is_of_allowed_origin(rules, request)) return response;
+  constexpr const char* kSeconds = "3600";  // for which the browser need not ask again
+  response.headers.emplace_back("Access-Control-Allow-Methods", allow);
+  response.headers.emplace_back("Access-Control-Max-Age", kSeconds);
+  const std::string& asked = request.header("access-control-request-headers");
+  if (!asked.empty()) response.headers.emplace_back("Access-Control-Allow-Headers", asked);
+  // A page from the internet asks so for a server of its own network.
+  if (request.header("access-control-request-private-network") == "true")
+    response.headers.emplace_back("Access-Control-Allow-Private-Network", "true");
   return response;
 }
 

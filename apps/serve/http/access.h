@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "apps/serve/http/http_message.h"
@@ -42,6 +43,16 @@ enum class KeyRule : bool { kNeeded, kOpen };
 // foreign pages cause; the rule for Origin refuses these before the key is read.
 std::optional<HttpResponse> access_refusal(const AccessRules& rules, const HttpRequest& request,
                                            KeyRule key);
+
+// True for the question of a browser whether a page of another origin may send a request, which
+// states no key.
+bool is_preflight(const HttpRequest& request);
+// Headers that let a page of an allowed origin read the answer; none for other requests.
+std::vector<std::pair<std::string, std::string>> cross_origin_headers(const AccessRules& rules,
+                                                                      const HttpRequest& request);
+// The answer to OPTIONS, with the methods that the route takes.
+HttpResponse options_response(const AccessRules& rules, const HttpRequest& request,
+                              const std::string& allow);
 
 bool is_loopback_host(std::string_view host);  // "localhost", "127.0.0.1" or "[::1]", port or not
 

@@ -93,7 +93,7 @@ bool FilePieces::read() {
 HttpResponse file_response(const HttpRequest& request, const FileToSend& file) {
   const std::string tag = '"' + file.tag + '"';
   const auto open = ServedFile::open(file.path);
-  if (!open) return error_response(404, "no_file", "The file is no longer there.");
+  if (!open) return error_response(404, "not_found", "The file is no longer there.");
   if (has_tag(request, tag)) return not_modified(tag);
   const uint64_t size = open->bytes();
   ByteRange range{0, size - 1};
@@ -102,8 +102,9 @@ HttpResponse file_response(const HttpRequest& request, const FileToSend& file) {
   if (only_if.empty() || only_if == tag) kind = read_range(request.header("range"), size, range);
   const std::string of = "/" + std::to_string(size);
   if (kind == RangeKind::kOutside) {
-    HttpResponse refusal = error_response(
-        416, "range", "The file has " + std::to_string(size) + " bytes, counted from 0.");
+    HttpResponse refusal =
+        error_response(416, "range_not_satisfiable",
+                       "The file has " + std::to_string(size) + " bytes, counted from 0.");
     refusal.headers.emplace_back("Content-Range", "bytes *" + of);
     return refusal;
   }

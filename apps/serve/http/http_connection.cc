@@ -1,10 +1,13 @@
 // The server on Boost.Beast: one connection that speaks HTTP.
 #include "apps/serve/http/http_connection.h"
 
+#include <algorithm>
 #include <boost/beast/websocket/rfc6455.hpp>
+#include <iterator>
 
 #include "apps/serve/http/event_connection.h"
 #include "apps/serve/http/file_response.h"
+#include "apps/serve/http/form_reader.h"
 #include "apps/serve/http/websocket_connection.h"
 
 namespace weft::serve {
@@ -114,28 +117,68 @@ class HttpConnection final : public Connection,
     std::string allow;
     const Route* route = core_.find(request_, allow);
     if (route) route_ = route->path;
-    const KeyRule key = route && route->open ? KeyRule::kOpen : KeyRule::kNeeded;
-    if (const auto refused = access_refusal(core_.access, request_, key)) return respond(*refused);
-    if (!route && allow.empty() && core_.find_websocket(request_.path))
-      return respond(error_response(426, "upgrade_needed", "This route speaks WebSocket alone."));
-    keep_alive_ = message.keep_alive() && !core_.draining && parser_->parser().is_done();
+    const bool is_form = route && route->forms && media_type(request_) == kFormType;
+    if (!parser_->limit_body(is_form ? limits().form_bytes : limits().body_bytes))
+      return respond(refusal_of(413));
+    const bool is_open = route ? route->open : !allow.empty() && is_preflight(request_);
+    if (const auto refused =
+            access_refusal(core_.access, request_, is_open ? KeyRule::kOpen : KeyRule::kNeeded))
+      return respond(*refused);
+    const bool has_body = !parser_->parser().is_done();
+    keep_alive_ = message.keep_alive() && !core_.draining && !has_body;
     if (!route) return respond(no_route(allow));
     if (core_.draining && !route->while_draining) return respond(draining());
+    if (has_body && !is_form && media_type(request_).starts_with("multipart/"))
+      return respond(no_such_form(*route));
     keep_alive_ = message.keep_alive() && !core_.draining;
     chosen_ = route;
-    read_body();
+    take_body(is_form);
   }
-  static HttpResponse no_route(const std::string& allow) {
+  HttpResponse no_route(const std::string& allow) const {
+    if (request_.method == "OPTIONS" && !allow.empty())
+      return options_response(core_.access, request_, allow);
+    if (core_.find_websocket(request_.path))
+      return error_response(426, "upgrade_needed", "This route speaks WebSocket alone.");
     if (allow.empty()) return error_response(404, "not_found", "There is no such route.");
-    HttpResponse response = error_response(405, "wrong_method", "The route takes " + allow + ".");
+    HttpResponse response =
+        error_response(405, "method_not_allowed", "The route takes " + allow + ".");
     response.headers.emplace_back("Allow", allow);
     return response;
+  }
+  static HttpResponse no_such_form(const Route& route) {
+    return error_response(415, "unsupported_media",
+                          route.forms ? "The route takes application/json or multipart/form-data."
+                                      : "The route takes application/json, and no forms.");
   }
   static HttpResponse draining() {
     return retry_response(503, "draining", "The server is about to end.");
   }
 
+  void take_body(bool is_form) {
+    try {
+      if (is_form)
+        form_ = std::make_unique<FormReader>(form_boundary(request_.header("content-type")),
+                                             limits(), core_.upload_folder());
+    } catch (const FormRefused& refused) {
+      return refuse_form(refused);
+    }
+    // A client that waits for this sends no body that is refused by its header.
+    const beast::string_view expected = parser_->parser().get()[http::field::expect];
+    if (!beast::iequals(expected, "100-continue") || parser_->parser().is_done() ||
+        buffer_.size() > 0)
+      return read_body();
+    arm(limits().body_timeout);
+    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+    net::async_write(stream_, net::buffer(kContinue), next([this](error_code error) {
+                       if (!error) read_body();
+                     }));
+  }
   void read_body() {
+    try {
+      if (form_) read_form();
+    } catch (const FormRefused& refused) {
+      return refuse_form(refused);
+    }
     if (parser_->parser().is_done()) return answer();
     arm(limits().body_timeout);
     http::async_read_some(stream_, buffer_, parser_->parser(), next([this](error_code error) {
@@ -143,6 +186,19 @@ class HttpConnection final : public Connection,
                             keep_alive_ = false;
                             refuse(error);
                           }));
+  }
+  // Hands on the bytes that came, so that none of them stay in memory.
+  void read_form() {
+    std::string& body = parser_->parser().get().body();
+    form_->put(body);
+    body.clear();
+    if (!parser_->parser().is_done()) return;
+    request_.form = form_->finish();
+    form_.reset();
+  }
+  void refuse_form(const FormRefused& refused) {
+    keep_alive_ = keep_alive_ && parser_->parser().is_done();
+    respond(refused.response());
   }
   void refuse(error_code error) {
     if (timed_out_ && core_.draining) return respond(draining());
@@ -157,6 +213,7 @@ class HttpConnection final : public Connection,
     } catch (const std::exception&) {  // its text may name paths
       response = error_response(500, "internal", "The server failed to answer.");
     }
+    request_.form.reset();  // its files are gone before the client is answered
     const bool is_get = request_.method != "HEAD";
     if (response.events && is_get) return stream(response);
     response.later ? wait(response) : respond(response);
@@ -167,7 +224,10 @@ class HttpConnection final : public Connection,
     ++operation_;
     timer_.cancel();
     const bool in_chunks = parser_->parser().get().version() >= 11;
-    open_events(core_, std::move(stream_), std::move(slot_), response, in_chunks);
+    HttpResponse shared = response;
+    std::ranges::copy(cross_origin_headers(core_.access, request_),
+                      std::back_inserter(shared.headers));
+    open_events(core_, std::move(stream_), std::move(slot_), shared, in_chunks);
   }
 
   // Waits for a response that another thread gives, or for the client to leave.
@@ -239,16 +299,20 @@ class HttpConnection final : public Connection,
   void respond(const HttpResponse& given) {
     log(given.status);
     keep_alive_ = keep_alive_ && !core_.draining;
+    form_.reset();
     response_ = {};
     response_.version(11);
     response_.result(static_cast<unsigned>(given.status));
-    response_.set(http::field::content_type, given.content_type);
+    if (given.status != 204) response_.set(http::field::content_type, given.content_type);
     response_.set(http::field::cache_control, "no-store");
     response_.set("X-Content-Type-Options", "nosniff");
     for (const auto& [name, value] : given.headers) response_.set(name, value);
+    for (const auto& [name, value] : cross_origin_headers(core_.access, request_))
+      response_.set(name, value);
     response_.keep_alive(keep_alive_);
     response_.body() = given.body;
     response_.prepare_payload();
+    if (given.status == 204) response_.erase(http::field::content_length);
     if (given.file) response_.content_length(given.file_bytes);
     const bool is_head = request_.method == "HEAD";  // its header is that of GET
     if (is_head) response_.body().clear();
@@ -276,16 +340,22 @@ class HttpConnection final : public Connection,
   }
 
   void finish_writing() {
-    timer_.expires_after(kLinger);
-    timer_.async_wait([weak = weak_from_this()](error_code error) {
-      const auto self = weak.lock();
-      if (!error && self) self->cut();
-    });
+    linger_until_ = Clock::now() + (slot_->is_refused ? kLinger : kLongestLinger);
+    wait_for_more();
     if (TlsStream* tls = stream_.tls(); tls && !is_dropping_) {
       tls->async_shutdown([self = shared_from_this()](error_code) { self->linger(); });
     } else {
       linger();
     }
+  }
+  // Cuts the connection of a client that sends nothing more, or has sent for too long.
+  void wait_for_more() {
+    if (core_.draining) linger_until_ = std::min(linger_until_, Clock::now() + kLinger);
+    timer_.expires_at(std::min(Clock::now() + kLinger, linger_until_));
+    timer_.async_wait([weak = weak_from_this()](error_code error) {
+      const auto self = weak.lock();
+      if (!error && self) self->cut();
+    });
   }
   // Drops what the client still sends, so that no reset overtakes the response.
   void linger() {
@@ -296,7 +366,8 @@ class HttpConnection final : public Connection,
   }
   void discard() {
     stream_.next_layer().async_read_some(
-        buffer_.prepare(4096), [self = shared_from_this()](error_code error, size_t) {
+        buffer_.prepare(16 << 10), [self = shared_from_this()](error_code error, size_t) {
+          if (!error && self->linger_until_ > Clock::time_point()) self->wait_for_more();
           if (!error) return self->discard();
           if (self->is_waiting_ && error != net::error::operation_aborted) self->client_left();
           self->cut();
@@ -309,11 +380,12 @@ class HttpConnection final : public Connection,
   beast::flat_buffer buffer_;
   std::unique_ptr<LimitedParser> parser_;
   HttpRequest request_;
+  std::unique_ptr<FormReader> form_;  // while it is being read
   http::response<http::string_body> response_;
   FilePieces pieces_;  // of the response
   const Route* chosen_ = nullptr;
   std::string route_;
-  Clock::time_point began_ = Clock::now();
+  Clock::time_point began_ = Clock::now(), linger_until_{};
   uint64_t operation_ = 0;
   std::function<void()> left_;  // of a response that comes later
   HttpResponse meanwhile_;      // what is sent if it does not come

@@ -13,8 +13,9 @@ namespace weft {
 
 using HttpHeaders = std::map<std::string, std::string>;
 
-// A part of a form (multipart/form-data, RFC 7578): a text, or a file whose bytes lie in a file of
-// the server's, which is removed with the request unless a route has moved it away.
+// A part of a form (multipart/form-data, RFC 7578): a text in UTF-8, or a file whose bytes lie in a
+// file of the server's. That is removed once the route has returned and no copy of the request is
+// left, unless the route has moved it away.
 struct FormPart {
   std::string name{}, text{};
   std::string file{};  // its path; "": the part is a text

@@ -79,6 +79,7 @@ void Core::start() {
   if (!error) acceptor_.bind(endpoint, error);
   if (!error) acceptor_.listen(net::socket_base::max_listen_connections, error);
   if (error) refuse_setting("the server cannot listen on " + where, error);
+  if (std::ranges::any_of(settings.routes, &Route::forms)) uploads_.emplace(settings.upload_folder);
   port = acceptor_.local_endpoint().port();
   guard_.emplace(io->get_executor());
   accept();
@@ -182,8 +183,10 @@ const Route* Core::find(HttpRequest& request, std::string& allow) const {
     request.parameter = *parameter;
     const bool is_get = route.method == "GET";
     if (route.method == request.method || (is_get && request.method == "HEAD")) return &route;
-    allow += (allow.empty() ? "" : ", ") + route.method + (is_get ? ", HEAD" : "");
+    allow += route.method + (is_get ? ", HEAD, " : ", ");
   }
+  if (allow.empty() && find_websocket(request.path)) allow = "GET, ";
+  if (!allow.empty()) allow += "OPTIONS";
   return nullptr;
 }
 
@@ -225,6 +228,7 @@ ReadRequest read_request(std::string_view bytes, const ServerLimits& limits) {
     if (!put()) return read;
   const int status = reader.status_of_header();
   if (status != 200) return {status, {}};
+  if (!reader.limit_body(limits.body_bytes)) return {413, {}};
   read.request = reader.head();
   parser.eager(true);
   while (!parser.is_done())

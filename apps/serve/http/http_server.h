@@ -100,7 +100,9 @@ class HttpServer {
   explicit HttpServer(ServerSettings settings);
   ~HttpServer();  // stops
 
-  void start();           // throws Error(kUsage): the address, port, key or certificate is unusable
+  // Throws Error(kUsage): the address, port, key or certificate is unusable; kOutput: no folder for
+  // the files of forms can be made.
+  void start();
   uint16_t port() const;  // valid after start()
   int connections() const;
   int websockets() const;

@@ -1,5 +1,6 @@
 #pragma once
 // A part of http_server.cc and of the connections: reads a request within the limits.
+#include <algorithm>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <functional>
@@ -11,17 +12,41 @@ namespace weft::serve {
 
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
+namespace net = boost::asio;
 using boost::system::error_code;
-using Parser = http::request_parser<http::string_body>;
 
 inline std::string text(beast::string_view view) { return {view.data(), view.size()}; }
+
+// A body as a string that grows as the bytes come, however long the header says that it is.
+struct GrowingBody {
+  using value_type = std::string;
+  class reader {
+   public:
+    template <class Header>
+    reader(Header&, std::string& body) : body_(body) {}
+    void init(const boost::optional<uint64_t>&, error_code& error) { error = {}; }
+    template <class Buffers>
+    size_t put(const Buffers& buffers, error_code& error) {
+      error = {};
+      const size_t before = body_.size();
+      for (const net::const_buffer buffer : beast::buffers_range_ref(buffers))
+        body_.append(static_cast<const char*>(buffer.data()), buffer.size());
+      return body_.size() - before;
+    }
+    void finish(error_code& error) { error = {}; }
+
+   private:
+    std::string& body_;
+  };
+};
+using Parser = http::request_parser<GrowingBody>;
 
 // Counts the chunks of a body, because Beast limits their sizes alone.
 class LimitedParser {
  public:
   explicit LimitedParser(const ServerLimits& limits) : limits_(limits) {
     parser_.header_limit(static_cast<uint32_t>(limits.header_bytes));
-    parser_.body_limit(limits.body_bytes);
+    parser_.body_limit(std::max(limits.body_bytes, limits.form_bytes));
     parser_.eager(true);
     parser_.on_chunk_header(count_);
   }
@@ -46,6 +71,13 @@ class LimitedParser {
     if (message.target().empty() || message.target().front() != '/') return 400;
     if (message.count(http::field::host) > 1 || !has_one_length()) return 400;
     return message.version() >= 11 && message.count(http::field::host) == 0 ? 400 : 200;
+  }
+
+  // Limits the body, once the header is read: false where the header states a longer one.
+  bool limit_body(size_t bytes) {
+    parser_.body_limit(bytes);
+    const auto length = parser_.content_length();
+    return !length || *length <= bytes;
   }
 
   // The request without its body. Trailers come later and do not count as headers.
@@ -89,16 +121,16 @@ inline HttpResponse refusal_of(int status) {
     case 408:
       return error_response(408, "timeout", "The request did not arrive in time.");
     case 413:
-      return error_response(413, "body_too_large", "The body is larger than allowed.");
+      return error_response(413, "payload_too_large", "The body is larger than allowed.");
     case 414:
       return error_response(414, "uri_too_long", "The URI is longer than allowed.");
     case 431:
       return error_response(431, "headers_too_large",
                             "The header has more bytes or fields than allowed.");
     case 503:
-      return error_response(503, "busy", "The server has as many connections as it takes.");
+      return retry_response(503, "busy", "The server has as many connections as it takes.", 1);
     default:
-      return error_response(400, "bad_request", "The request is malformed.");
+      return error_response(400, "invalid_request", "The request is malformed.");
   }
 }
 

@@ -11,6 +11,7 @@
 #include "apps/serve/http/access.h"
 #include "apps/serve/http/http_server.h"
 #include "apps/serve/http/server_stream.h"
+#include "apps/serve/http/upload_folder.h"
 
 namespace weft::serve {
 
@@ -20,6 +21,8 @@ using std::chrono::milliseconds;
 // Time that a connection gets after its last response so that the client reads it before the reset
 // that unread bytes would cause.
 constexpr milliseconds kLinger{1000};
+// The same in all, for a client that goes on sending a body that was refused.
+constexpr milliseconds kLongestLinger{30'000};
 
 class Core;
 
@@ -67,6 +70,8 @@ class Core {
     if (settings.answered) settings.answered(line);
   }
 
+  const std::string& upload_folder() const { return uploads_->path(); }  // where a route has forms
+
   const ServerSettings settings;
   AccessRules access;
   std::shared_ptr<net::io_context> io = std::make_shared<net::io_context>(1);
@@ -91,6 +96,7 @@ class Core {
   tcp::acceptor acceptor_{*io};
   net::steady_timer retry_{*io};
   std::optional<net::ssl::context> tls_;
+  std::optional<UploadFolder> uploads_;
   std::optional<net::executor_work_guard<net::io_context::executor_type>> guard_;
   std::thread thread_;
   std::mutex mutex_;

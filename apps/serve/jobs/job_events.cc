@@ -26,7 +26,7 @@ void tell_event(EventStream& stream, const JobEvent& event) {
 }  // namespace
 
 HttpResponse unknown_job() {
-  return error_response(404, "no_job", "This server has no such job; it may have forgotten it.");
+  return error_response(404, "not_found", "This server has no such job; it may have forgotten it.");
 }
 
 HttpResponse job_events(Service& service, const HttpRequest& request) {
@@ -35,7 +35,7 @@ HttpResponse job_events(Service& service, const HttpRequest& request) {
   const std::string& last = request.header("last-event-id");
   const auto [end, error] = std::from_chars(last.data(), last.data() + last.size(), after);
   if (!last.empty() && (error != std::errc() || end != last.data() + last.size() || after < 0))
-    return error_response(400, "invalid_query",
+    return error_response(400, "invalid_request",
                           "Last-Event-ID is '" + last + "', legal: the id of an event");
   HttpResponse response{.content_type = "text/event-stream"};
   response.events = [&service, id = request.parameter,

@@ -90,11 +90,11 @@ HttpResponse list(Service& service, const HttpRequest& request) {
   try {
     query = list_query(request.query);
   } catch (const Error& error) {
-    return error_response(400, "invalid_query", error.what());
+    return error_response(400, "invalid_request", error.what());
   }
   const auto page = service.store().list(query.limit, query.after);
   if (!page)
-    return error_response(400, "invalid_query",
+    return error_response(400, "invalid_request",
                           "after is '" + query.after + "', legal: the id of a job of this server");
   Json data = Json::array();
   for (const StoredJob& job : page->jobs) data.push_back(shown(service, job));
@@ -114,7 +114,7 @@ HttpResponse cancel(Service& service, const HttpRequest& request) {
   const std::optional<StoredJob> job = service.store().find(request.parameter);
   if (answer == CancelAnswer::kUnknown || !job) return unknown_job();
   if (answer == CancelAnswer::kOver)
-    return error_response(409, "job_is_over",
+    return error_response(409, "already_finished",
                           std::string("The job has ") + to_string(job->state) + " already.");
   return json_response(200, shown(service, *job));
 }

@@ -53,7 +53,7 @@ std::optional<HttpResponse> refusal_of_job(const SentJob& sent, const std::funct
     const bool is_media = error.kind() == ErrorKind::kMedia;
     if (!is_media && error.kind() != ErrorKind::kUsage && error.kind() != ErrorKind::kModel) throw;
     const Fault fault = fault_of(error.what(), sent);
-    return error_response(400, is_media ? "invalid_media" : "invalid_request", fault.message,
+    return error_response(400, is_media ? "media_rejected" : "invalid_request", fault.message,
                           fault.param);
   }
 }

@@ -174,6 +174,7 @@ class Serving {
 
   ServerSettings settings_of_server() {
     ServerSettings settings = listener_settings(flags_);
+    settings.upload_folder = folder_;
     settings.routes = server_routes(state_, kServe);
     const JobServices services{.read = [this](const SentJob& sent) { return read(sent); },
                                .remove_files = [this](const NewJob& job) { files_.remove(job); },
