@@ -1,7 +1,6 @@
 #include "apps/serve/jobs/job_submission.h"
 
 #include <algorithm>
-#include <cctype>
 #include <optional>
 
 #include "apps/serve/http/access.h"
@@ -22,23 +21,26 @@ std::string owner_of(const HttpRequest& request) {
 }
 
 struct Fault {
-  std::string message, param;  // the field that the message names after kSentJob, if it names one
+  std::string message, param;  // the field that the message begins with, if it names one
 };
 
-// A refusal in the words of the client.
+// A refusal in the words of the client: messages begin with a field, or with the flag for it.
 Fault fault_of(const std::string& text, const SentJob& sent) {
   Fault fault{.message = without_folders(text), .param = ""};
-  const std::string begin = std::string(kSentJob) + ": ";
-  if (!fault.message.starts_with(begin)) return fault;
-  const size_t end = std::min(fault.message.find(' ', begin.size()), fault.message.size());
-  const std::string word = fault.message.substr(begin.size(), end - begin.size());
-  const bool is_name = std::ranges::all_of(
-      word, [](unsigned char c) { return std::islower(c) || std::isdigit(c) || c == '_'; });
-  if (!is_name) return fault;
+  const std::string job = std::string(kSentJob) + ": ";
+  const size_t begin = fault.message.starts_with(job) ? job.size() : 0;
+  const size_t end = std::min(fault.message.find(' ', begin), fault.message.size());
+  std::string word = fault.message.substr(begin, end - begin);
+  if (word.starts_with("--")) word.erase(0, 2);
+  std::ranges::replace(word, '-', '_');
+  const bool is_field =
+      std::ranges::any_of(job_fields(), [&](const JobField& field) { return word == field.name; });
+  const bool is_unknown = fault.message.find(" is no field of a job") == end;
+  if (!is_field && !is_unknown) return fault;
   const auto renamed =
       std::ranges::find(sent.renamed, word, &std::pair<std::string, std::string>::first);
   fault.param = renamed == sent.renamed.end() ? word : renamed->second;
-  fault.message.replace(begin.size(), word.size(), fault.param);
+  fault.message.replace(begin, end - begin, fault.param);
   return fault;
 }
 
