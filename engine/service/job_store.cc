@@ -55,9 +55,7 @@ struct JobStore::Impl {
   Database& sure() { return *sure_; }
   Database& fast() { return fast_ ? *fast_ : *sure_; }
 
-  int64_t kept_ms() {
-    return *run(sure(), "SELECT CAST(value AS INTEGER) FROM store WHERE name = 'kept_ms'");
-  }
+  Submitted submit(const NewJob& job);  // within a transaction
   std::optional<Attempt> held(const Claim& claim);
   void add_event(Database& database, int64_t seq, const JobEvent& event) {
     insert_event(database, seq, host_.unix_ms(), event, limits_.events_per_job);
@@ -91,11 +89,24 @@ JobStore::JobStore(const std::string& path, const StoreLimits& limits, const Sto
     : impl_(std::make_unique<Impl>(path, limits, host)) {}
 JobStore::~JobStore() = default;
 
-JobStore::Submitted JobStore::submit(const NewJob& job) {
+JobStore::Submitted JobStore::submit(const NewJob& job) { return submit_all({&job, 1}).back(); }
+
+std::vector<JobStore::Submitted> JobStore::submit_all(std::span<const NewJob> jobs) {
   const std::lock_guard lock(impl_->mutex_);
-  Database& database = impl_->sure();
-  const int64_t now = impl_->host_.unix_ms();
-  Transaction transaction(database);
+  Transaction transaction(impl_->sure());
+  std::vector<Submitted> all;
+  for (const NewJob& job : jobs) {
+    all.push_back(impl_->submit(job));
+    if (is_refusal(all.back().answer)) return all;
+  }
+  transaction.commit();
+  ++impl_->changes_;
+  return all;
+}
+
+JobStore::Submitted JobStore::Impl::submit(const NewJob& job) {
+  Database& database = sure();
+  const int64_t now = host_.unix_ms();
   if (!job.idempotency_key.empty()) {
     Query used(database,
                "SELECT idempotency.request_hash, id FROM idempotency JOIN job ON seq = job "
@@ -108,11 +119,11 @@ JobStore::Submitted JobStore::submit(const NewJob& job) {
   }
   // Jobs of a lower priority, as those of batches, take no client's place.
   if (run(database, "SELECT COUNT(*) FROM job WHERE state = 'queued' AND priority >= ?",
-          job.priority) >= impl_->limits_.queued)
+          job.priority) >= limits_.queued)
     return {SubmitAnswer::kFull, ""};
   if (!job.owner.empty() &&
       run(database, "SELECT COUNT(*) FROM job WHERE state = 'queued' AND owner = ?", job.owner) >=
-          impl_->limits_.queued_per_owner)
+          limits_.queued_per_owner)
     return {SubmitAnswer::kOwnerFull, ""};
   const int64_t wait = to_ms(job.deadline_seconds);
   const int64_t seq =
@@ -122,14 +133,12 @@ JobStore::Submitted JobStore::submit(const NewJob& job) {
            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq",
            job.id, job.program, job.owner, job.request, job.resolved, job.client,
            job.idempotency_key, job.request_hash, job.priority, now,
-           wait > 0 ? impl_->host_.boot_ms() + wait : 0, wait > 0 ? now + wait : 0);
+           wait > 0 ? host_.boot_ms() + wait : 0, wait > 0 ? now + wait : 0);
   run(database, "INSERT INTO output(job, variant, path) VALUES (?, 0, ?)", seq, job.output);
   if (!job.idempotency_key.empty())
-    run(database, "INSERT INTO idempotency VALUES (?, ?, ?, ?)", job.owner, job.idempotency_key,
-        job.request_hash, seq);
-  impl_->record(seq, JobState::kQueued, 0);
-  transaction.commit();
-  ++impl_->changes_;
+    run(database, "INSERT INTO idempotency VALUES (?, ?, ?, ?, ?)", job.owner, job.idempotency_key,
+        job.request_hash, seq, now + to_ms(limits_.kept_seconds));
+  record(seq, JobState::kQueued, 0);
   return {SubmitAnswer::kNew, job.id};
 }
 

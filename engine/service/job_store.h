@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,7 @@ struct JobEvent {
 };
 
 enum class SubmitAnswer : uint8_t { kNew, kSame, kConflict, kFull, kOwnerFull };
+inline bool is_refusal(SubmitAnswer answer) { return answer > SubmitAnswer::kSame; }
 enum class HoldAnswer : uint8_t { kHeld, kCancel, kLost };  // kCancel: held, but it shall stop
 enum class CancelAnswer : uint8_t { kDone, kAsked, kUnknown, kOver };
 
@@ -87,6 +89,8 @@ class JobStore {
     std::string id;
   };
   Submitted submit(const NewJob& job);
+  // All of them or, where one is refused, none: the last answer is then the refusal.
+  std::vector<Submitted> submit_all(std::span<const NewJob> jobs);
   CancelAnswer cancel(const std::string& id);  // a running one is asked to stop
   bool remove(const std::string& id);          // false unless it is over
 

@@ -182,9 +182,11 @@ Service::~Service() { drain(); }
 
 JobStore& Service::store() { return impl_->store_; }
 
-JobStore::Submitted Service::submit(const NewJob& job) {
-  JobStore::Submitted submitted = impl_->store_.submit(job);
-  if (submitted.answer == SubmitAnswer::kNew) impl_->changed();
+JobStore::Submitted Service::submit(const NewJob& job) { return submit_all({&job, 1}).back(); }
+
+std::vector<JobStore::Submitted> Service::submit_all(std::span<const NewJob> jobs) {
+  std::vector<JobStore::Submitted> submitted = impl_->store_.submit_all(jobs);
+  if (!submitted.empty() && !is_refusal(submitted.back().answer)) impl_->changed();
   return submitted;
 }
 

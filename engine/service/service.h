@@ -57,6 +57,7 @@ class Service {
 
   JobStore& store();
   JobStore::Submitted submit(const NewJob& job);
+  std::vector<JobStore::Submitted> submit_all(std::span<const NewJob> jobs);  // as JobStore does
   CancelAnswer cancel(const std::string& id);
   bool remove(const std::string& id);
   std::optional<LiveJob> live(const std::string& id) const;  // nullopt: it does not run here

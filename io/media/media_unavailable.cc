@@ -3,6 +3,7 @@
 #include "io/media/media_probe.h"
 #include "io/media/video.h"
 #include "io/picture/picture_reader.h"
+#include "io/picture/picture_writer.h"
 #include "io/sound/audio.h"
 #include "io/sound/media_pieces.h"
 #include "io/sound/movie.h"
@@ -48,6 +49,9 @@ void write_png(const std::string& path, const Frame&, const std::map<std::string
 }
 std::string encode_png(const Frame&, const std::map<std::string, std::string>&) {
   unavailable(ErrorKind::kOutput, "PNG");
+}
+std::string encode_picture(const Frame&, PictureFormat format, int) {
+  unavailable(ErrorKind::kOutput, to_string(format));
 }
 
 std::string gzip(const std::string&) {

@@ -88,30 +88,51 @@ bool is_job_id(const std::string& name) {
 
 std::variant<TakenJob, HttpResponse> take_job(Service& service, const JobServices& services,
                                               const HttpRequest& request, const SentJob& sent) {
+  auto taken = take_jobs(service, services, request, {&sent, 1});
+  if (auto* refused = std::get_if<HttpResponse>(&taken)) return std::move(*refused);
+  return std::get<std::vector<TakenJob>>(taken).front();
+}
+
+std::variant<std::vector<TakenJob>, HttpResponse> take_jobs(Service& service,
+                                                            const JobServices& services,
+                                                            const HttpRequest& request,
+                                                            std::span<const SentJob> sent) {
   if (services.draining()) return retry_response(503, "draining", "The server is about to end.");
   const std::string& key = request.header("idempotency-key");
   if (key.size() > kLongestKey)
     return error_response(400, "invalid_request",
                           "Idempotency-Key has " + std::to_string(key.size()) +
                               " bytes, legal: at most " + std::to_string(kLongestKey));
-  NewJob job;
-  if (auto refused = refusal_of_job(sent, [&] { job = services.read(sent); })) return *refused;
-  job.client = sent.client;
-  job.owner = owner_of(request);
-  if (!key.empty()) {
-    job.idempotency_key = sent.number ? key + "#" + std::to_string(sent.number) : key;
-    job.request_hash = hash_of(request);
+  std::vector<NewJob> jobs;
+  const auto remove_files = [&] {
+    for (const NewJob& job : jobs) services.remove_files(job);
+  };
+  for (const SentJob& one : sent) {
+    NewJob job;
+    if (auto refused = refusal_of_job(one, [&] { job = services.read(one); })) {
+      remove_files();
+      return *refused;
+    }
+    job.client = one.client;
+    job.owner = owner_of(request);
+    if (!key.empty()) {
+      job.idempotency_key = one.number ? key + "#" + std::to_string(one.number) : key;
+      job.request_hash = hash_of(request);
+    }
+    jobs.push_back(std::move(job));
   }
-  JobStore::Submitted submitted{};
-  try {
-    submitted = service.submit(job);
-  } catch (...) {  // the disk is full, the store is locked, ...
-    services.remove_files(job);
-    throw;
+  const std::vector<JobStore::Submitted> submitted = service.submit_all(jobs);
+  if (auto refused = refusal_of_answer(submitted.back().answer)) {
+    remove_files();
+    return *refused;
   }
-  if (submitted.answer != SubmitAnswer::kNew) services.remove_files(job);
-  if (auto refused = refusal_of_answer(submitted.answer)) return *refused;
-  return TakenJob{submitted.id, submitted.answer == SubmitAnswer::kNew};
+  std::vector<TakenJob> taken;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const bool is_new = submitted[i].answer == SubmitAnswer::kNew;
+    if (!is_new) services.remove_files(jobs[i]);
+    taken.push_back({submitted[i].id, is_new});
+  }
+  return taken;
 }
 
 }  // namespace weft

@@ -1,6 +1,7 @@
 #pragma once
 // Takes a job that a client sent, in whatever form, into a service.
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -43,6 +44,12 @@ struct TakenJob {
 // The job that is now in the store, or the refusal.
 std::variant<TakenJob, HttpResponse> take_job(Service& service, const JobServices& services,
                                               const HttpRequest& request, const SentJob& sent);
+// The same of several jobs of one request: all of them, or none and the refusal of one. `sent` is
+// not empty.
+std::variant<std::vector<TakenJob>, HttpResponse> take_jobs(Service& service,
+                                                            const JobServices& services,
+                                                            const HttpRequest& request,
+                                                            std::span<const SentJob> sent);
 
 std::string new_job_id(const std::string& kind);  // KIND, "_" and 24 random hex digits
 bool is_job_id(const std::string& name);

@@ -58,6 +58,29 @@ TEST_F(JobStoreTest, KeepsWhatWasSubmitted) {
   expect_error(ErrorKind::kOutput, "job.id", [&] { store_->submit(job); });
 }
 
+TEST_F(JobStoreTest, SubmitsSeveralJobsOrNone) {
+  open({.queued = 3});
+  submit("a");
+  const std::vector<NewJob> three{job_named("b"), job_named("c"), job_named("d")};
+  EXPECT_EQ(store_->submit_all(three).back().answer, SubmitAnswer::kFull);
+  EXPECT_FALSE(store_->find("b"));
+  EXPECT_FALSE(store_->find("c"));
+  EXPECT_EQ(events("b"), "");
+  NewJob again = job_named("b");
+  again.idempotency_key = "key#1";
+  again.request_hash = "hash";
+  const std::vector<NewJob> two{job_named("c"), again};
+  const auto submitted = store_->submit_all(two);
+  ASSERT_EQ(submitted.size(), 2u);
+  EXPECT_EQ(submitted[0].id, "c");
+  EXPECT_EQ(submitted[1].answer, SubmitAnswer::kNew);
+  EXPECT_EQ(state("b"), JobState::kQueued);
+  again.id = "e";
+  EXPECT_EQ(store_->submit_all({&again, 1}).back().answer, SubmitAnswer::kSame);
+  again.request_hash = "another";
+  EXPECT_EQ(store_->submit_all({&again, 1}).back().answer, SubmitAnswer::kConflict);
+}
+
 TEST_F(JobStoreTest, CompletesAClaimedJob) {
   submit("a");
   clocks_.pass(1);
