@@ -135,10 +135,9 @@ constexpr FlagSpec kListen[] = {
          "draw the lines through this database of jobs, together with the servers and the other "
          "batches that use it",
      .commands = kBatch},
-    {.name = "adapters",
-     .value = "FOLDER",
-     .help = "the LoRAs that jobs may name: each .safetensors file of this folder, by its name "
-             "without the ending",
+    {.name = "served-model-name",
+     .value = "NAME,...",
+     .help = "further names by which clients of /v1/videos may call the model, beside its own",
      .commands = kServe,
      .level = kAdvanced},
     {.name = "replicas",

@@ -13,7 +13,8 @@ constexpr const char* kStateNames[] = {"queued", "running",   "completed",
 
 const std::string kSelectJob =
     "SELECT id, program, owner, request, resolved, client, path, idempotency_key, request_hash, "
-    "priority, state, attempt, worker, cancel_requested, progress, result, error, warnings, "
+    "priority, state, attempt, worker, cancel_requested, discarded, progress, result, error, "
+    "warnings, "
     "created, "
     "started, finished, expires, "
     "CASE state WHEN 'queued' THEN (SELECT COUNT(*) FROM job AS other WHERE "
@@ -38,6 +39,7 @@ StoredJob job_of(const Query& query) {
   stored.attempt = small();
   stored.worker = text();
   stored.cancel_requested = integer() != 0;
+  stored.discarded = integer() != 0;
   for (std::string* field : {&stored.progress, &stored.result, &stored.error, &stored.warnings})
     *field = text();
   for (int64_t* field :

@@ -170,6 +170,21 @@ bool JobStore::remove(const std::string& id) {
       .has_value();
 }
 
+bool JobStore::discard(const std::string& id) {
+  const std::lock_guard lock(impl_->mutex_);
+  Database& database = impl_->sure();
+  Transaction transaction(database);
+  const auto seq = run(database,
+                       "UPDATE job SET discarded = 1, cancel_requested = 1 WHERE id = ? AND "
+                       "state = 'running' RETURNING seq",
+                       id);
+  if (!seq) return false;
+  run(database, "DELETE FROM idempotency WHERE job = ?", *seq);
+  transaction.commit();
+  ++impl_->changes_;
+  return true;
+}
+
 std::optional<StoredJob> JobStore::find(const std::string& id) const {
   const std::lock_guard lock(impl_->mutex_);
   static const std::string kSql = kSelectJob + "WHERE id = ?";
@@ -180,10 +195,11 @@ std::optional<StoredJob> JobStore::find(const std::string& id) const {
 std::optional<JobStore::Page> JobStore::list(size_t limit, const std::string& after,
                                              bool newest_first, const std::string& prefix) const {
   const std::lock_guard lock(impl_->mutex_);
-  static const std::string kNewest =
-      kSelectJob + "WHERE (?1 = 0 OR seq < ?1) AND id GLOB ?3 || '*' ORDER BY seq DESC LIMIT ?2";
+  static const std::string kNewest = kSelectJob +
+                                     "WHERE (?1 = 0 OR seq < ?1) AND discarded = 0 AND id GLOB ?3 "
+                                     "|| '*' ORDER BY seq DESC LIMIT ?2";
   static const std::string kOldest =
-      kSelectJob + "WHERE seq > ?1 AND id GLOB ?3 || '*' ORDER BY seq LIMIT ?2";
+      kSelectJob + "WHERE seq > ?1 AND discarded = 0 AND id GLOB ?3 || '*' ORDER BY seq LIMIT ?2";
   int64_t from = 0;
   if (!after.empty()) {
     Query found(impl_->sure(), "SELECT seq FROM job WHERE id = ?", after);
@@ -384,8 +400,9 @@ void JobStore::Impl::finish(const Attempt& attempt, const Ending& ending) {
   const int64_t now = host_.unix_ms();
   const auto changed =
       run(sure(),
-          "UPDATE job SET state = ?, error = ?, warnings = ?, finished = ?, expires = ?, "
-          "lease_until = 0 WHERE seq = ? AND state = 'running' AND attempt = ? AND worker = ? "
+          "UPDATE job SET state = ?1, error = ?2, warnings = ?3, finished = ?4, "
+          "expires = CASE discarded WHEN 1 THEN ?4 ELSE ?5 END, lease_until = 0 WHERE seq = ?6 AND "
+          "state = 'running' AND attempt = ?7 AND worker = ?8 "
           "RETURNING seq",
           to_string(ending.state), ending.error, ending.warnings, now, now + kept_ms(), attempt.seq,
           attempt.number, attempt.worker);

@@ -48,6 +48,7 @@ struct StoredJob {
   int attempt = 0;  // that runs or ran last, from 1; 0: none yet
   std::string worker{};
   bool cancel_requested = false;
+  bool discarded = false;  // nobody is to see it any more; it is forgotten when it is over
   std::string progress{}, result{}, error{}, warnings{};  // JSON; "": none
   // Unix time; 0: not yet. The start is that of the last attempt; expires_ms is when a job that is
   // over will be forgotten.
@@ -93,14 +94,15 @@ class JobStore {
   std::vector<Submitted> submit_all(std::span<const NewJob> jobs);
   CancelAnswer cancel(const std::string& id);  // a running one is asked to stop
   bool remove(const std::string& id);          // false unless it is over
+  bool discard(const std::string& id);         // false unless it runs; it is asked to stop, too
 
   std::optional<StoredJob> find(const std::string& id) const;
   struct Page {
     std::vector<StoredJob> jobs;
     bool has_more = false;
   };
-  // Those whose ids begin with `prefix`, from the one after `after` on; "" is from the first.
-  // nullopt where there is no such job.
+  // Those that are not discarded and whose ids begin with `prefix`, from the one after `after` on;
+  // "" is from the first. nullopt where there is no such job.
   std::optional<Page> list(size_t limit, const std::string& after, bool newest_first = true,
                            const std::string& prefix = "") const;
   std::vector<JobEvent> events(const std::string& id, int64_t after) const;

@@ -216,6 +216,19 @@ bool Service::remove(const std::string& id) {
   return true;
 }
 
+std::optional<StoredJob> Service::find(const std::string& id) const {
+  std::optional<StoredJob> job = impl_->store_.find(id);
+  return job && !job->discarded ? std::move(job) : std::nullopt;
+}
+
+bool Service::discard(const std::string& id) {
+  if (!find(id)) return false;
+  cancel(id);
+  // A job that was asked to stop never waits again: it runs, or it is over.
+  if (!impl_->store_.discard(id)) remove(id);
+  return true;
+}
+
 std::optional<LiveJob> Service::live(const std::string& id) const {
   const auto running = impl_->running(id);
   return running ? std::optional(running->live()) : std::nullopt;

@@ -60,6 +60,11 @@ class Service {
   std::vector<JobStore::Submitted> submit_all(std::span<const NewJob> jobs);  // as JobStore does
   CancelAnswer cancel(const std::string& id);
   bool remove(const std::string& id);
+  // The job that clients see: nullopt also for one that was discarded.
+  std::optional<StoredJob> find(const std::string& id) const;
+  // Removes a job, whether it is over or not. One that runs is hidden at once, stops after its step
+  // and is then forgotten. False where clients see no such job.
+  bool discard(const std::string& id);
   std::optional<LiveJob> live(const std::string& id) const;  // nullopt: it does not run here
 
   // Calls `heard` with each event of the job after `after`, those of the past first, on a thread of

@@ -22,14 +22,7 @@ class JobServer : public testing::Test {
     path_ = testing::TempDir() + "/weft_job_" + std::to_string(getpid()) + ".mp4";
     std::ofstream(path_) << "movie";
     ServerSettings settings = server_settings();
-    const JobServices services{.read = [this](const SentJob& sent) { return read(sent.fields); },
-                               .remove_files =
-                                   [this](const NewJob& job) {
-                                     const std::lock_guard lock(mutex_);
-                                     removed_.push_back(job.id);
-                                   },
-                               .draining = [this] { return draining_.load(); }};
-    settings.routes = job_routes(service_, services);
+    settings.routes = job_routes(service_, services_);
     add_routes(settings.routes);
     running_.emplace(std::move(settings));
   }
@@ -41,6 +34,7 @@ class JobServer : public testing::Test {
   virtual ServerSettings server_settings() { return {}; }
   virtual void add_routes(std::vector<Route>&) {}
 
+  virtual NewJob read_sent(const SentJob& sent) const { return read(sent.fields); }
   // The reader makes a job of every body but "bad"; the body is its id.
   NewJob read(const std::string& body) const {
     if (body == "bad") throw Error(ErrorKind::kUsage, "the job: bad, legal: good");
@@ -115,6 +109,13 @@ class JobServer : public testing::Test {
            "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
   }
 
+  const JobServices services_{.read = [this](const SentJob& sent) { return read_sent(sent); },
+                              .remove_files =
+                                  [this](const NewJob& job) {
+                                    const std::lock_guard lock(mutex_);
+                                    removed_.push_back(job.id);
+                                  },
+                              .draining = [this] { return draining_.load(); }};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, Outcome> outcomes_;

@@ -29,9 +29,9 @@ std::optional<std::string> path_parameter(const std::string& route, const std::s
   std::string value = path.substr(open, path.size() - before.size() - after.size());
   const auto plain = [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '-' ||
-           c == '_';
+           c == '_' || c == '.';
   };
-  if (!std::ranges::all_of(value, plain)) return std::nullopt;
+  if (value.starts_with('.') || !std::ranges::all_of(value, plain)) return std::nullopt;
   return value;
 }
 

@@ -58,8 +58,9 @@ struct WebSocketHandler {
 };
 
 struct Route {
-  // The path may have one segment in braces, as /v1/jobs/{id}/cancel. It takes letters, digits, '-'
-  // and '_', and is handed on as HttpRequest::parameter.
+  // The path may have one segment in braces, as /v1/jobs/{id}/cancel. It takes letters, digits,
+  // '-',
+  // '_' and '.', and is handed on as HttpRequest::parameter.
   std::string method, path;  // GET answers HEAD, too
   std::function<HttpResponse(const HttpRequest&)> answer;
   bool open = false;            // needs no key

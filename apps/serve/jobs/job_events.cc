@@ -30,7 +30,7 @@ HttpResponse unknown_job() {
 }
 
 HttpResponse job_events(Service& service, const HttpRequest& request) {
-  if (!service.store().find(request.parameter)) return unknown_job();
+  if (!service.find(request.parameter)) return unknown_job();
   int64_t after = 0;
   const std::string& last = request.header("last-event-id");
   const auto [end, error] = std::from_chars(last.data(), last.data() + last.size(), after);

@@ -26,7 +26,7 @@ Json shown(Service& service, const StoredJob& job) {
 
 // The answer of a call that waited for the end of its job.
 HttpResponse over_response(Service& service, const std::string& id) {
-  const std::optional<StoredJob> job = service.store().find(id);
+  const std::optional<StoredJob> job = service.find(id);
   if (!job) return unknown_job();
   const Json body = shown(service, *job);
   HttpResponse response = json_response(200, body);
@@ -41,7 +41,7 @@ HttpResponse submit(Service& service, const JobServices& services, const HttpReq
       take_job(service, services, request, {.id = new_job_id("job"), .fields = request.body});
   if (const auto* refused = std::get_if<HttpResponse>(&taken)) return *refused;
   const auto& [id, is_new] = std::get<TakenJob>(taken);
-  const std::optional<StoredJob> added = service.store().find(id);
+  const std::optional<StoredJob> added = service.find(id);
   if (!added) return unknown_job();
   HttpResponse response = json_response(202, shown(service, *added));
   response.headers.emplace_back("Location", "/v1/jobs/" + id);
@@ -105,13 +105,13 @@ HttpResponse list(Service& service, const HttpRequest& request) {
 }
 
 HttpResponse show(Service& service, const HttpRequest& request) {
-  const std::optional<StoredJob> job = service.store().find(request.parameter);
+  const std::optional<StoredJob> job = service.find(request.parameter);
   return job ? tagged_response(request, json_response(200, shown(service, *job))) : unknown_job();
 }
 
 HttpResponse cancel(Service& service, const HttpRequest& request) {
   const CancelAnswer answer = service.cancel(request.parameter);
-  const std::optional<StoredJob> job = service.store().find(request.parameter);
+  const std::optional<StoredJob> job = service.find(request.parameter);
   if (answer == CancelAnswer::kUnknown || !job) return unknown_job();
   if (answer == CancelAnswer::kOver)
     return error_response(409, "already_finished",
@@ -120,7 +120,7 @@ HttpResponse cancel(Service& service, const HttpRequest& request) {
 }
 
 HttpResponse content(Service& service, const HttpRequest& request) {
-  const std::optional<StoredJob> job = service.store().find(request.parameter);
+  const std::optional<StoredJob> job = service.find(request.parameter);
   if (!job) return unknown_job();
   const std::optional<JobOutput> output = output_of(*job);
   if (!output)
@@ -134,7 +134,7 @@ HttpResponse content(Service& service, const HttpRequest& request) {
 }
 
 HttpResponse preview(Service& service, const HttpRequest& request) {
-  const std::optional<StoredJob> job = service.store().find(request.parameter);
+  const std::optional<StoredJob> job = service.find(request.parameter);
   if (!job) return unknown_job();
   const std::optional<LiveJob> live = service.live(request.parameter);
   if (!live || !live->preview_png)
@@ -145,7 +145,7 @@ HttpResponse preview(Service& service, const HttpRequest& request) {
 }
 
 HttpResponse remove(Service& service, const HttpRequest& request) {
-  if (!service.store().find(request.parameter)) return unknown_job();
+  if (!service.find(request.parameter)) return unknown_job();
   if (!service.remove(request.parameter))
     return error_response(409, "job_is_active",
                           "The job waits or runs; legal: to cancel it first.");

@@ -19,6 +19,7 @@
 #include "apps/serve/jobs/replicas.h"
 #include "apps/serve/jobs/sent_files.h"
 #include "apps/serve/listen_flags.h"
+#include "apps/serve/openai/served_model.h"
 #include "apps/serve/page_routes.h"
 #include "apps/serve/server_routes.h"
 #include "apps/stream/plan_stream.h"
@@ -180,6 +181,8 @@ class Serving {
                                .remove_files = [this](const NewJob& job) { files_.remove(job); },
                                .draining = [this] { return draining_.load(); }};
     for (Route& route : job_routes(service_, services)) settings.routes.push_back(std::move(route));
+    for (Route& route : openai_routes(service_, services, {planner_, flags_, default_fields()}))
+      settings.routes.push_back(std::move(route));
     settings.routes.push_back({"GET", "/v1/model", [body = model_text()](const HttpRequest&) {
                                  return HttpResponse{.body = body};
                                }});
@@ -190,8 +193,8 @@ class Serving {
     return settings;
   }
 
-  // The model, the place where it computes, and the settings of a job that leaves all of them open.
-  std::string model_text() const {
+  // The settings of a job that leaves all of them open.
+  Json default_fields() const {
     JobSpec job = job_of(flags_).spec;
     take_facts(job, flag_of);
     take_preset(job, planner_.model()->directory, flag_of);
@@ -201,6 +204,11 @@ class Serving {
     for (const char* field : {"prompt", "lora"}) defaults.erase(field);
     for (const char* field : kFileFields) defaults.erase(field);
     for (const std::string& field : files_of_model()) defaults.erase(field);
+    return defaults;
+  }
+
+  // The model, the place where it computes, and its defaults.
+  std::string model_text() const {
     const std::string layout = runner().ranks().alone() ? "one rank" : layout_text(replicas_.flags);
     return Json{{"model", planner_.model_name()},
                 {"device", device_description(planner_.options().device)},
@@ -208,10 +216,7 @@ class Serving {
                 {"replicas", replicas_.replicas},
                 {"ranks", runner().ranks().count},
                 {"layout", layout},
-                {"adapters", adapters_.names()},
-                {"presets", preset_names()},
-                {"expand_prompt", expands_},
-                {"defaults", std::move(defaults)}}
+                {"defaults", default_fields()}}
                .dump() +
            "\n";
   }

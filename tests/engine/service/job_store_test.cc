@@ -359,6 +359,27 @@ TEST_F(JobStoreTest, RemovesAndForgetsWhatIsOver) {
   EXPECT_FALSE(store_->find("b"));
 }
 
+TEST_F(JobStoreTest, ADiscardedJobIsHiddenThenForgotten) {
+  for (const char* id : {"a", "b", "c"}) submit(id);
+  EXPECT_FALSE(store_->discard("a"));  // it waits
+  EXPECT_FALSE(store_->discard("x"));
+  const Claim stopped = claim(), lost = claim();
+  EXPECT_TRUE(store_->discard("a"));
+  EXPECT_TRUE(store_->discard("b"));
+  EXPECT_TRUE(find("a").discarded);
+  EXPECT_EQ(store_->renew(stopped), HoldAnswer::kCancel);
+  EXPECT_EQ(store_->list(10, "")->jobs.size(), 1u);
+  EXPECT_EQ(store_->list(10, "", false)->jobs.front().job.id, "c");
+  EXPECT_TRUE(store_->tidy().empty());  // it runs still
+  EXPECT_TRUE(store_->stop(stopped));
+  EXPECT_FALSE(store_->discard("a"));
+  EXPECT_EQ(store_->tidy().at(0).job.id, "a");
+  EXPECT_FALSE(store_->find("a"));
+  clocks_.pass(31);  // the other worker is not heard of any more
+  EXPECT_EQ(store_->tidy().at(0).job.id, "b");
+  EXPECT_EQ(state("c"), JobState::kQueued);
+}
+
 TEST_F(JobStoreTest, ListsPages) {
   for (const char* id : {"a", "b", "c", "d", "e"}) submit(id);
   const auto ids = [&](const std::string& after, bool newest) {

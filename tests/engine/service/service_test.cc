@@ -148,6 +148,23 @@ TEST_F(ServiceTest, TwoTeamsDrawAboutTwiceAsFast) {
   EXPECT_GT(one / two, 1.5);
 }
 
+TEST_F(ServiceTest, DiscardsAJobThatRuns) {
+  submit("runs");
+  submit("waits");
+  auto held = service_->take("team", "model");
+  EXPECT_TRUE(service_->discard("waits"));
+  EXPECT_FALSE(service_->discard("waits"));
+  EXPECT_EQ(forgotten(), (std::vector<std::string>{"/results/waits.mp4"}));
+  EXPECT_TRUE(service_->discard("runs"));
+  EXPECT_FALSE(service_->discard("runs"));
+  EXPECT_FALSE(service_->find("runs"));
+  EXPECT_TRUE(held->stop());
+  EXPECT_EQ(forgotten().size(), 1u);
+  held->fail({ErrorKind::kStopped, "stopped"});
+  EXPECT_TRUE(eventually([&] { return forgotten().size() == 2; }));
+  EXPECT_EQ(ended(), (std::vector<std::string>{"waits cancelled", "runs cancelled"}));
+}
+
 TEST_F(ServiceTest, CompletesAndTellsTheEnd) {
   submit("a");
   const auto held = service_->take("team", "model");

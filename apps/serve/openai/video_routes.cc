@@ -1,0 +1,312 @@
+#include "apps/serve/openai/video_routes.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "apps/serve/http/file_response.h"
+#include "apps/serve/jobs/job.h"
+#include "apps/serve/jobs/job_events.h"
+#include "apps/serve/openai/client_request.h"
+#include "apps/serve/openai/thumbnail.h"
+#include "apps/serve/openai/video_object.h"
+#include "io/json.h"
+#include "io/legal.h"
+#include "io/nearest.h"
+#include "io/text/utf8.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr double kLongestSync = 24 * 3600;  // seconds that POST /v1/videos/sync waits
+
+HttpResponse unknown_video() {
+  return error_response(404, "not_found",
+                        "This server has no such video; it may have forgotten it.");
+}
+
+// The parameters of "a=1&b=2", all of them known and at most once. ClientFault.
+std::vector<std::string> query_values(const std::string& query,
+                                      const std::vector<std::string>& names) {
+  std::vector<std::string> values(names.size());
+  for (const std::string& part : split(query, '&')) {
+    const std::string name = part.substr(0, part.find('='));
+    const auto found = std::ranges::find(names, name);
+    if (found == names.end())
+      throw ClientFault("unsupported_parameter", name,
+                        name + " is no parameter of this route; legal: " + listed(names) +
+                            did_you_mean(nearest(name, names)));
+    std::string& value = values[static_cast<size_t>(found - names.begin())];
+    value = part.size() > name.size() ? part.substr(name.size() + 1) : "";
+  }
+  return values;
+}
+
+// A job whose settings another one takes over.
+struct Remixed {
+  VideoClient client{};
+  json resolved{};
+};
+
+// Files that are removed unless something has moved them away.
+struct Copies {
+  Copies() = default;
+  Copies(const Copies&) = delete;
+  Copies& operator=(const Copies&) = delete;
+  ~Copies() {
+    std::error_code ignored;
+    for (const std::string& path : paths) fs::remove(path, ignored);
+  }
+  std::vector<std::string> paths{};
+};
+
+class VideoRoutes {
+ public:
+  VideoRoutes(Service& service, JobServices services, ClientModel model)
+      : service_(service), services_(std::move(services)), model_(std::move(model)) {}
+
+  HttpResponse create(const HttpRequest& request) {
+    const auto taken = take(request, client_request(client_fields(request), model_), {});
+    if (const auto* refused = std::get_if<HttpResponse>(&taken)) return *refused;
+    return shown(std::get<TakenJob>(taken).id);
+  }
+
+  HttpResponse sync(const HttpRequest& request) {
+    const auto taken = take(request, client_request(client_fields(request), model_), {});
+    if (const auto* refused = std::get_if<HttpResponse>(&taken)) return *refused;
+    const auto& [id, is_new] = std::get<TakenJob>(taken);
+    const auto over = [this, id = id, plain = without_range(request)] {
+      return sync_result(id, plain);
+    };
+    const HttpResponse meanwhile =
+        retry_response(503, "draining", "The server is about to end; " + id + " goes on then.");
+    return when_over(service_, id, meanwhile, kLongestSync, is_new, over);
+  }
+
+  HttpResponse list(const HttpRequest& request) {
+    const std::vector<std::string> values =
+        query_values(request.query, {"after", "limit", "order"});
+    const std::string &after = values[0], &order = values[2];
+    const size_t limit =
+        values[1].empty() ? 20 : static_cast<size_t>(count_of("limit", values[1], "1 ... 100"));
+    if (!order.empty()) word_of("order", order, "asc|desc");
+    const std::string prefix = std::string(kVideoKind) + "_";
+    const auto page = service_.store().list(limit, after, order != "asc", prefix);
+    if (!page)
+      throw ClientFault("invalid_request", "after",
+                        "after is '" + after + "', legal: the id of a video of this server");
+    Json data = Json::array();
+    for (const StoredJob& job : page->jobs) data.push_back(object(job));
+    const auto id_of = [&](size_t at) { return Json(page->jobs[at].job.id); };
+    const size_t count = page->jobs.size();
+    return {.body = Json{{"object", "list"},
+                         {"data", std::move(data)},
+                         {"first_id", count ? id_of(0) : Json()},
+                         {"last_id", count ? id_of(count - 1) : Json()},
+                         {"has_more", page->has_more}}
+                        .dump_in_order() +
+                    "\n"};
+  }
+
+  HttpResponse show(const HttpRequest& request) { return shown(request.parameter); }
+
+  HttpResponse content(const HttpRequest& request) {
+    const std::vector<std::string> values = query_values(request.query, {"variant"});
+    const std::string variant = values[0].empty() ? "video" : values[0];
+    if (variant == "spritesheet")
+      throw ClientFault("unsupported_parameter", "variant",
+                        "variant is 'spritesheet', which this server does not make; legal: video, "
+                        "thumbnail");
+    word_of("variant", variant, "video|thumbnail");
+    const std::optional<StoredJob> job = found(request.parameter);
+    if (!job) return unknown_video();
+    const std::optional<JobOutput> output = output_of(*job);
+    if (!output) return not_ready(job->job.id);
+    const bool is_clip = output->content_type.starts_with("video/");
+    if (variant == "thumbnail" && is_clip)
+      return thumbnails_.answer(
+          request, {.path = output->path, .frames = output->frames, .tag = output->sha256});
+    return file(request, *output);
+  }
+
+  HttpResponse remove(const HttpRequest& request) {
+    if (!found(request.parameter) || !service_.discard(request.parameter)) return unknown_video();
+    return {.body = Json{{"id", request.parameter}, {"object", "video.deleted"}, {"deleted", true}}
+                        .dump_in_order() +
+                    "\n"};
+  }
+
+  HttpResponse remix(const HttpRequest& request) {
+    const std::optional<StoredJob> job = found(request.parameter);
+    if (!job) return unknown_video();
+    if (job->state != JobState::kCompleted) return not_ready(job->job.id);
+    const Remixed source{.client = video_client(*job),
+                         .resolved = parse_json(job->job.resolved, "the stored job")};
+    ClientModel model = model_;
+    model.least_pictures = 0;  // the pictures of the first video are taken again
+    ClientRequest asked = client_request(client_fields(request), model);
+    Copies copies;
+    take_over(source, asked, copies);
+    const auto taken = take(request, std::move(asked), job->job.id);
+    if (const auto* refused = std::get_if<HttpResponse>(&taken)) return *refused;
+    return shown(std::get<TakenJob>(taken).id);
+  }
+
+ private:
+  std::optional<StoredJob> found(const std::string& id) const {
+    if (!id.starts_with(std::string(kVideoKind) + "_") || !is_job_id(id)) return std::nullopt;
+    return service_.find(id);
+  }
+  std::optional<LiveJob> live(const StoredJob& job) const {
+    return job.state == JobState::kRunning ? service_.live(job.job.id) : std::nullopt;
+  }
+  Json object(const StoredJob& job) const { return video_json(job, live(job)); }
+
+  HttpResponse shown(const std::string& id) const {
+    const std::optional<StoredJob> job = found(id);
+    if (!job) return unknown_video();
+    HttpResponse response{.body = object(*job).dump_in_order() + "\n"};
+    if (const int poll = video_poll_ms(*job, live(*job)); poll > 0)
+      response.headers.emplace_back("openai-poll-after-ms", std::to_string(poll));
+    return response;
+  }
+
+  HttpResponse not_ready(const std::string& id) const {
+    const std::optional<StoredJob> job = found(id);
+    if (!job) return unknown_video();
+    const std::string is = std::string("video is ") + video_status(job->state);
+    const Json error = video_error(*job);
+    return error_response(404, "video_not_ready",
+                          error.is_null()
+                              ? is + " (" + std::to_string(video_percent(*job, live(*job))) + " %)"
+                              : is + ": " + error.text("message"));
+  }
+
+  static HttpResponse file(const HttpRequest& request, const JobOutput& output) {
+    return file_response(request, {.path = output.path,
+                                   .content_type = output.content_type,
+                                   .name = fs::path(output.path).filename().string(),
+                                   .tag = output.sha256});
+  }
+
+  static HttpRequest without_range(const HttpRequest& request) {
+    return {.method = request.method, .path = request.path};
+  }
+
+  HttpResponse sync_result(const std::string& id, const HttpRequest& request) const {
+    const std::optional<StoredJob> job = found(id);
+    if (!job) return unknown_video();
+    if (const std::optional<JobOutput> output = output_of(*job)) {
+      HttpResponse response = file(request, *output);
+      response.headers.emplace_back("Location", "/v1/videos/" + id);
+      return response;
+    }
+    const Json error = video_error(*job);
+    const std::string& code = error.text("code");
+    const int status = code == "deadline_exceeded"                             ? 504
+                       : code == "out_of_memory"                               ? 422
+                       : code == "invalid_request" || code == "media_rejected" ? 400
+                                                                               : 500;
+    HttpResponse response = error_response(status, code, error.text("message"));
+    if (status == 500) response.headers.emplace_back("x-should-retry", "false");
+    return response;
+  }
+
+  std::variant<TakenJob, HttpResponse> take(const HttpRequest& request, ClientRequest asked,
+                                            const std::string& remixed_from) {
+    json fields = parse_json(asked.job.fields, kSentJob);
+    for (const char* own : {"prompt", "image", "last_image", "audio"}) fields.erase(own);
+    asked.job.id = new_job_id(kVideoKind);
+    asked.job.client = to_text({.model = asked.model,
+                                .quality = asked.quality,
+                                .seconds = asked.seconds,
+                                .remixed_from = remixed_from,
+                                .fields = fields.dump()});
+    return take_job(service_, services_, request, asked.job);
+  }
+
+  // Adds what the first video was asked with and what its size, length and seed became, where the
+  // request leaves it open, and copies of its pictures and its sound, which the job moves away.
+  static void take_over(const Remixed& source, ClientRequest& asked, Copies& copies) {
+    json fields = parse_json(asked.job.fields, kSentJob);
+    const auto given = [&](const char* name) { return fields.contains(name); };
+    const bool has_size = given("size") || given("width") || given("height"),
+               has_length = given("seconds") || given("num_frames");
+    json earlier = parse_json(source.client.fields, "the stored job");
+    for (const char* settled : {"size", "width", "height", "seconds", "num_frames", "fps", "seed"})
+      earlier.erase(settled);
+    for (const char* settled : {"width", "height", "num_frames", "fps", "seed"})
+      if (source.resolved.contains(settled)) earlier[settled] = source.resolved.at(settled);
+    if (has_size) {
+      earlier.erase("width");
+      earlier.erase("height");
+    }
+    if (has_length) earlier.erase("num_frames");
+    for (const auto& [name, value] : earlier.items())
+      if (!fields.contains(name)) fields[name] = value;
+    for (const std::string input : {"image", "last_image", "audio"}) {
+      if (given(input.c_str()) || !source.resolved.contains(input) ||
+          std::ranges::count(asked.job.files, input, &std::pair<std::string, std::string>::first))
+        continue;
+      const std::string path = path_of_text(json_string(source.resolved, input, "the stored job"));
+      copies.paths.push_back(path + ".remix_" + new_job_id(kVideoKind));
+      std::error_code error;
+      if (!fs::copy_file(path, copies.paths.back(), error))
+        throw ClientFault("invalid_request", input, input + " of the video is no longer there");
+      asked.job.files.emplace_back(input, copies.paths.back());
+    }
+    if (asked.quality.empty()) asked.quality = source.client.quality;
+    if (asked.seconds.empty() && !has_length) asked.seconds = source.client.seconds;
+    if (!source.client.model.empty()) asked.model = source.client.model;
+    asked.job.fields = fields.dump();
+  }
+
+  Service& service_;
+  const JobServices services_;
+  const ClientModel model_;
+  Thumbnails thumbnails_;
+};
+
+HttpResponse refuse_edit(const HttpRequest&) {
+  throw ClientFault("unsupported_parameter", "video",
+                    "video is given, but no model of this server edits or extends one; legal: POST "
+                    "/v1/videos/{id}/remix, which draws a video again with another prompt");
+}
+
+}  // namespace
+
+std::vector<Route> video_routes(Service& service, const JobServices& services,
+                                const ClientModel& model) {
+  const auto routes = std::make_shared<VideoRoutes>(service, services, model);
+  using Answer = HttpResponse (VideoRoutes::*)(const HttpRequest&);
+  const auto refusing = [](auto answer) {
+    return [answer](const HttpRequest& request) {
+      try {
+        return answer(request);
+      } catch (const ClientFault& fault) {
+        return refusal_of(fault);
+      }
+    };
+  };
+  const auto on = [&](Answer answer) {
+    return refusing(
+        [routes, answer](const HttpRequest& request) { return ((*routes).*answer)(request); });
+  };
+  std::vector<Route> all{
+      {"POST", "/v1/videos", on(&VideoRoutes::create), false, false, true},
+      {"GET", "/v1/videos", on(&VideoRoutes::list), false, true},
+      {"POST", "/v1/videos/sync", on(&VideoRoutes::sync), false, false, true},
+      {"GET", "/v1/videos/{id}", on(&VideoRoutes::show), false, true},
+      {"DELETE", "/v1/videos/{id}", on(&VideoRoutes::remove)},
+      {"GET", "/v1/videos/{id}/content", on(&VideoRoutes::content), false, true},
+      {"POST", "/v1/videos/{id}/remix", on(&VideoRoutes::remix), false, false, true},
+  };
+  for (const char* path : {"/v1/videos/edits", "/v1/videos/extensions", "/v1/videos/characters"})
+    all.push_back({"POST", path, refusing(refuse_edit), false, false, true});
+  return all;
+}
+
+}  // namespace weft
