@@ -172,6 +172,8 @@ TEST(ClientRequest, TakesPicturesAsDataUrlsAlone) {
        {json("https://example.org/a.png"), json("/etc/passwd"), json("file:///etc/passwd"),
         json{{"file_id", "file_1"}}, json(3), json::object(), json::array({url, url, url})})
     EXPECT_TRUE(refused(value, kPainter).starts_with("invalid_request input_reference:")) << value;
+  EXPECT_TRUE(fault(json{{"prompt", "a"}, {"last_image", url}}.dump())
+                  .starts_with("invalid_request last_image:"));
   EXPECT_NE(fault(json{{"prompt", "a"}, {"input_reference", url}, {"image", url}}.dump(), kPainter),
             "");
 }

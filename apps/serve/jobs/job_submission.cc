@@ -24,6 +24,20 @@ struct Fault {
   std::string message, param;  // the field that the message begins with, if it names one
 };
 
+std::string called(const SentJob& sent, const std::string& field) {
+  const auto renamed =
+      std::ranges::find(sent.renamed, field, &std::pair<std::string, std::string>::first);
+  return renamed == sent.renamed.end() ? field : renamed->second;
+}
+
+// The field of the picture or the sound whose file, "<id>.<field>.png", a message names.
+std::string field_of_file(const std::string& message, const SentJob& sent) {
+  const size_t at = message.find(sent.id + ".");
+  if (sent.id.empty() || at == std::string::npos) return "";
+  const size_t begin = at + sent.id.size() + 1;
+  return message.substr(begin, message.find_first_of(".' ", begin) - begin);
+}
+
 // A refusal in the words of the client: messages begin with a field, or with the flag for it.
 Fault fault_of(const std::string& text, const SentJob& sent) {
   Fault fault{.message = without_folders(text), .param = ""};
@@ -33,14 +47,15 @@ Fault fault_of(const std::string& text, const SentJob& sent) {
   std::string word = fault.message.substr(begin, end - begin);
   if (word.starts_with("--")) word.erase(0, 2);
   std::ranges::replace(word, '-', '_');
-  const bool is_field =
-      std::ranges::any_of(job_fields(), [&](const JobField& field) { return word == field.name; });
-  const bool is_unknown = fault.message.find(" is no field of a job") == end;
-  if (!is_field && !is_unknown) return fault;
-  const auto renamed =
-      std::ranges::find(sent.renamed, word, &std::pair<std::string, std::string>::first);
-  fault.param = renamed == sent.renamed.end() ? word : renamed->second;
-  fault.message.replace(begin, end - begin, fault.param);
+  const auto is_field = [](const std::string& name) {
+    return std::ranges::any_of(job_fields(), [&](const JobField& f) { return name == f.name; });
+  };
+  if (is_field(word) || fault.message.find(" is no field of a job") == end) {
+    fault.param = called(sent, word);
+    fault.message.replace(begin, end - begin, fault.param);
+  } else if (const std::string field = field_of_file(fault.message, sent); is_field(field)) {
+    fault.param = called(sent, field);
+  }
   return fault;
 }
 

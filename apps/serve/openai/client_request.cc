@@ -168,8 +168,12 @@ class Media {
     constexpr const char* kFields[] = {"image", "last_image"};
     for (size_t i = 0; i < pictures.size(); ++i) add(kFields[i], called, pictures[i]);
     called = "last_image";
-    for (const GivenFile& last : inputs_.take({"last_image"}, "image_url", called))
-      add("last_image", called, last);
+    const std::vector<GivenFile> last = inputs_.take({"last_image"}, "image_url", called);
+    if (last.size() > 1) refuse_field(called, "more than one picture, legal: one");
+    if (!last.empty() && model_.most_pictures < 2)
+      refuse_field(called,
+                   "given, but " + model_.name + " ends with no given picture; legal: none");
+    for (const GivenFile& given : last) add("last_image", called, given);
     called = "audio_reference";
     const std::vector<GivenFile> sounds =
         inputs_.take({"audio_reference", "audio"}, "audio_url", called);
