@@ -28,7 +28,8 @@ struct ClientModel {
   bool has_cfg = true;             // classifier-free guidance, which costs a second forward
   bool has_teacache = false;       // a polynomial is known
   std::optional<double> boundary_ratio{};
-  int least_pictures = 0, most_pictures = 0;  // of a job
+  int least_pictures = 0, most_pictures = 0;  // of a job: its first and last frames
+  int most_references = 0;                    // pictures that it edits, in place of these
   bool hears = false;                         // its videos follow a sound
 };
 // `served_names` are further ids, from --served-model-name.

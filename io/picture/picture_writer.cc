@@ -61,8 +61,7 @@ bool write_jpeg(JpegWriting* writing) {
     jpeg.comp_info[0].h_samp_factor = jpeg.comp_info[0].v_samp_factor = 1;
   jpeg_start_compress(&jpeg, TRUE);
   while (jpeg.next_scanline < jpeg.image_height) {
-    JSAMPROW row =
-        const_cast<uint8_t*>(writing->frame.at(0, static_cast<int>(jpeg.next_scanline)));
+    JSAMPROW row = const_cast<uint8_t*>(writing->frame.at(0, static_cast<int>(jpeg.next_scanline)));
     jpeg_write_scanlines(&jpeg, &row, 1);
   }
   jpeg_finish_compress(&jpeg);
@@ -86,8 +85,7 @@ std::string encode_webp(const Frame& frame, int quality) {
   if (size == 0)
     throw Error(ErrorKind::kOutput, "cannot encode a WebP picture of " +
                                         std::to_string(frame.width) + "x" +
-                                        std::to_string(frame.height) +
-                                        ", legal: sides up to " +
+                                        std::to_string(frame.height) + ", legal: sides up to " +
                                         std::to_string(WEBP_MAX_DIMENSION));
   return out;
 }

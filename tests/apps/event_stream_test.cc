@@ -155,6 +155,17 @@ TEST_F(Events, ASlowReaderFillsABoundedQueue) {
   EXPECT_TRUE(stream->send(event));
 }
 
+TEST_F(Events, AnEmptyQueueTakesAnEventOfAnySize) {
+  RawClient client = running_->connect();
+  client.send(get("/events"));
+  client.read_until("\r\n\r\n");
+  const auto stream = opened();
+  const std::string large = "data: " + std::string(16 << 20, 'x') + "\n\n";
+  EXPECT_TRUE(stream->send(large));
+  EXPECT_FALSE(stream->send(large)) << "the first one is queued";
+  EXPECT_EQ(chunk(client), large);
+}
+
 TEST_F(Events, ADrainEndsStreams) {
   RawClient client = running_->connect();
   client.send(get("/events"));

@@ -14,7 +14,8 @@ Frame waves() {
   for (int y = 0; y < frame.height; ++y)
     for (int x = 0; x < frame.width; ++x)
       for (int c = 0; c < 3; ++c)
-        frame.at(x, y)[c] = static_cast<uint8_t>(127 + 120 * std::sin(0.05 * (c + 1) * x + 0.1 * y));
+        frame.at(x, y)[c] =
+            static_cast<uint8_t>(127 + 120 * std::sin(0.05 * (c + 1) * x + 0.1 * y));
   return frame;
 }
 

@@ -90,16 +90,10 @@ bool same_secret(std::string_view given, std::string_view secret) {
 }
 
 std::string base64url(std::string_view bytes) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-  std::string out;
-  unsigned bits = 0;
-  int count = 0;
-  for (const char c : bytes) {
-    bits = bits << 8 | static_cast<unsigned char>(c);
-    for (count += 8; count >= 6; count -= 6) out += kDigits[bits >> (count - 6) & 63];
-  }
-  if (count > 0) out += kDigits[bits << (6 - count) & 63];
+  std::string out = base64_text(bytes);
+  out.resize(std::min(out.find('='), out.size()));
+  std::ranges::replace(out, '+', '-');
+  std::ranges::replace(out, '/', '_');
   return out;
 }
 

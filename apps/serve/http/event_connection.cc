@@ -217,7 +217,7 @@ class EventConnection final : public Connection,
 bool EventHandle::send(const std::string& event) {
   {
     const std::lock_guard lock(mutex_);
-    if (is_closed_ || queued_ + event.size() > limit_) return false;
+    if (is_closed_ || (queued_ > 0 && queued_ + event.size() > limit_)) return false;
     queued_ += event.size();
     events_.push_back(event);
   }

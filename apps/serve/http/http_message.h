@@ -44,7 +44,8 @@ class ServedFile;
 class EventStream {
  public:
   virtual ~EventStream() = default;
-  // False where the event is dropped: the stream is closed, or its queue is full.
+  // False where the event is dropped: the stream is closed, or its queue is full. An empty queue
+  // takes an event of any size.
   virtual bool send(const std::string& event) = 0;
   virtual size_t queued_bytes() const = 0;  // accepted here and not yet taken by the system
   // Closes once everything that is queued was sent.

@@ -19,7 +19,7 @@
 #include "apps/serve/jobs/replicas.h"
 #include "apps/serve/jobs/sent_files.h"
 #include "apps/serve/listen_flags.h"
-#include "apps/serve/openai/served_model.h"
+#include "apps/serve/openai/image_routes.h"
 #include "apps/serve/page_routes.h"
 #include "apps/serve/server_routes.h"
 #include "apps/stream/plan_stream.h"
@@ -118,7 +118,8 @@ class Serving {
          .service = service_,
          .metrics = job_metrics_,
          .state = state_});
-    ServerSettings settings = settings_of_server();
+    ImageDesk desk;  // outlives the server, whose routes use it
+    ServerSettings settings = settings_of_server(desk);
     settings.websockets.push_back(workers.route());
     HttpServer server(settings);
     server.start();
@@ -173,7 +174,7 @@ class Serving {
     return settings;
   }
 
-  ServerSettings settings_of_server() {
+  ServerSettings settings_of_server(ImageDesk& desk) {
     ServerSettings settings = listener_settings(flags_);
     settings.upload_folder = folder_;
     settings.routes = server_routes(state_, kServe);
@@ -181,8 +182,12 @@ class Serving {
                                .remove_files = [this](const NewJob& job) { files_.remove(job); },
                                .draining = [this] { return draining_.load(); }};
     for (Route& route : job_routes(service_, services)) settings.routes.push_back(std::move(route));
-    for (Route& route : openai_routes(service_, services, {planner_, flags_, default_fields()}))
-      settings.routes.push_back(std::move(route));
+    const ImageServices images{.service = service_,
+                               .desk = desk,
+                               .jobs = services,
+                               .model = client_model(planner_, {}),
+                               .scheme = settings.certificate_file.empty() ? "http" : "https"};
+    for (Route& route : image_routes(images)) settings.routes.push_back(std::move(route));
     settings.routes.push_back({"GET", "/v1/model", [body = model_text()](const HttpRequest&) {
                                  return HttpResponse{.body = body};
                                }});

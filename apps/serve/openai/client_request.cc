@@ -164,6 +164,7 @@ class Media {
     for (const char* name : {"input_reference", "image_reference", "image"})
       if (picture_ != name) names.emplace_back(name);
     const std::vector<GivenFile> pictures = inputs_.take(names, "image_url", called);
+    if (model_.most_references > 0) return add_references(called, pictures);
     check(called, static_cast<int>(pictures.size()));
     constexpr const char* kFields[] = {"image", "last_image"};
     for (size_t i = 0; i < pictures.size(); ++i) add(kFields[i], called, pictures[i]);
@@ -184,8 +185,22 @@ class Media {
   }
 
   std::vector<std::pair<std::string, std::string>> urls{}, files{}, renamed{};
+  std::vector<std::string> references{};  // URLs
 
  private:
+  // A model that edits pictures has no others, and follows no sound.
+  void add_references(const std::string& called, const std::vector<GivenFile>& pictures) {
+    if (std::ssize(pictures) > model_.most_references)
+      refuse_field(called, std::to_string(pictures.size()) + " pictures, legal: at most " +
+                               std::to_string(model_.most_references));
+    if (!pictures.empty()) renamed.emplace_back("reference", called);
+    for (const GivenFile& given : pictures)
+      if (given.path.empty())
+        references.push_back(given.url);
+      else
+        files.emplace_back("reference", given.path);
+  }
+
   void check(const std::string& called, int given) const {
     const std::string count = std::to_string(given) + (given == 1 ? " picture" : " pictures");
     if (given > 0 && model_.most_pictures == 0)
@@ -245,6 +260,7 @@ ClientRequest client_request(ClientFields fields, const ClientModel& model,
   for (const auto& [name, path] : fields.files)
     if (job.fields.contains(name)) refuse_field(name, "a file, legal: a value");
   for (const auto& [field, url] : media.urls) job.fields[field] = url;
+  if (!media.references.empty()) job.fields["reference"] = media.references;
   ClientRequest request{.model = id_of_model(model, job.model), .quality = job.quality};
   if (seconds.is_string())
     request.seconds = seconds;

@@ -1,0 +1,171 @@
+#include "apps/serve/openai/image_request.h"
+
+#include <charconv>
+#include <filesystem>
+#include <optional>
+
+#include "io/json.h"
+
+namespace weft {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kOwnParameters[] = {
+    "n",          "response_format", "output_format",  "output_compression",
+    "background", "stream",          "partial_images", "size",
+    "prompt",     "quality"};
+
+json taken(ClientFields& fields, const char* name, json fallback) {
+  json value = fields.take(name);
+  return value.is_null() ? fallback : value;
+}
+
+PictureFormat format_in(ClientFields& fields) {
+  const std::string name = "output_format";
+  return *picture_format(word_of(name, taken(fields, name.c_str(), "png"), kPictureFormats));
+}
+
+int compression_in(ClientFields& fields, PictureFormat format) {
+  const std::string name = "output_compression";
+  const bool loses = format != PictureFormat::kPng;
+  const int64_t given =
+      count_of(name, taken(fields, name.c_str(), 100), loses ? "0 ... 100" : "100 ... 100");
+  return static_cast<int>(given);
+}
+
+void check_background(ClientFields& fields) {
+  const std::string name = "background";
+  const json given = taken(fields, name.c_str(), "auto");
+  if (given == "transparent")
+    throw ClientFault("invalid_request", name,
+                      "background is 'transparent', but this model draws no transparency; legal: "
+                      "auto, opaque");
+  word_of(name, given, "auto|opaque");
+}
+
+// One frame is what these routes draw, whatever the model could.
+void set_one_frame(ClientFields& fields) {
+  for (const char* name : {"seconds", "audio_reference", "audio"})
+    if (fields.values.contains(name) && !fields.values.at(name).is_null())
+      throw ClientFault("unsupported_parameter", name,
+                        std::string(name) +
+                            " is given, but this route draws pictures; legal: "
+                            "none, or POST /v1/videos");
+  count_of("num_frames", taken(fields, "num_frames", 1), "1 ... 1");
+  fields.values["num_frames"] = 1;
+}
+
+// The qualities of this server in the words of OpenAI's answers.
+struct QualityName {
+  const char *asked, *answered;
+};
+constexpr QualityName kQualityNames[] = {
+    {"low", "low"},     {"fast", "low"}, {"medium", "medium"}, {"balanced", "medium"},
+    {"xhigh", "xhigh"}, {"hd", "xhigh"}, {"max", "max"},       {"lossless", "max"}};
+
+// A text, or a number of a job's fields.
+std::optional<uint64_t> seed_in(const json& fields) {
+  if (!fields.contains("seed")) return std::nullopt;
+  const json& given = fields.at("seed");
+  const std::string text = given.is_string() ? given.get<std::string>() : given.dump();
+  uint64_t seed = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return seed;
+}
+
+void check_pictures(const ClientFields& fields, const ClientModel& model) {
+  const auto has = [&](const std::string& name) {
+    return fields.values.contains(name) ||
+           std::ranges::find(fields.files, name, &std::pair<std::string, std::string>::first) !=
+               fields.files.end();
+  };
+  if (model.most_references == 0)
+    throw ClientFault("invalid_request", "image",
+                      has("image") ? "image is given, but " + model.name +
+                                         " edits no pictures; legal: POST /v1/images/generations"
+                                   : "image is absent, and " + model.name + " edits no pictures");
+  if (!has("image"))
+    throw ClientFault("invalid_request", "image",
+                      "image is absent, legal: a file of the form, or a data URL");
+}
+
+}  // namespace
+
+ImageRequest image_request(const HttpRequest& request, const ClientModel& model, ImageTask task) {
+  ClientFields fields = client_fields(request);
+  ImageRequest out{.task = task};
+  if (task == ImageTask::kEdit) check_pictures(fields, model);
+  out.count = static_cast<int>(count_of("n", taken(fields, "n", 1), "1 ... 10"));
+  out.file.format = format_in(fields);
+  out.file.compression = compression_in(fields, out.file.format);
+  const std::string form = "response_format";
+  out.as_url = word_of(form, taken(fields, form.c_str(), "b64_json"), "b64_json|url") == "url";
+  check_background(fields);
+  out.streamed = switch_of("stream", taken(fields, "stream", false));
+  out.partial_images =
+      static_cast<int>(count_of("partial_images", taken(fields, "partial_images", 0), "0 ... 3"));
+  if (out.streamed && out.as_url)
+    throw ClientFault("invalid_request", form,
+                      "response_format is 'url', but events hold the pictures themselves; legal: "
+                      "b64_json, or stream false");
+  if (task == ImageTask::kEdit) {
+    const json fidelity = taken(fields, "input_fidelity", "high");
+    word_of("input_fidelity", fidelity, "high|low");
+  }
+  set_one_frame(fields);
+  const std::vector<std::string> own(std::begin(kOwnParameters), std::end(kOwnParameters));
+  out.client = client_request(std::move(fields), model, own, "image");
+  return out;
+}
+
+std::vector<SentJob> image_jobs(const ImageRequest& request, std::vector<std::string>& copies) {
+  const std::string client = image_client_text(request.file);
+  std::vector<SentJob> jobs;
+  json fields = parse_json(request.client.job.fields, "the job");
+  const std::optional<uint64_t> seed = seed_in(fields);
+  for (int i = 0; i < request.count; ++i) {
+    SentJob job = request.client.job;
+    job.id = new_job_id("image");
+    job.client = client;
+    job.number = i;
+    if (seed) {
+      fields["seed"] = *seed + static_cast<uint64_t>(i);
+      job.fields = fields.dump();
+    }
+    if (i + 1 < request.count)
+      for (auto& [field, path] : job.files) {
+        path += "." + std::to_string(i);
+        std::filesystem::copy_file(path.substr(0, path.rfind('.')), path);
+        copies.push_back(path);
+      }
+    jobs.push_back(std::move(job));
+  }
+  return jobs;
+}
+
+std::string image_client_text(const ImageFile& file) {
+  return Json{{"output_format", to_string(file.format)}, {"output_compression", file.compression}}
+      .dump();
+}
+
+ImageFile image_file_of(const std::string& client_text) {
+  constexpr const char* kWhat = "the stored job";
+  ImageFile file;
+  if (client_text.empty()) return file;
+  const json stored = parse_json(client_text, kWhat);
+  const auto format = picture_format(json_string_or(stored, "output_format", kWhat, "png"));
+  file.format = format.value_or(PictureFormat::kPng);
+  file.compression = static_cast<int>(
+      json_int_or(stored, "output_compression", kWhat, 100, {.min = 0, .max = 100}));
+  return file;
+}
+
+std::string answered_quality(const std::string& asked) {
+  for (const QualityName& name : kQualityNames)
+    if (asked == name.asked) return name.answered;
+  return "high";
+}
+
+}  // namespace weft
