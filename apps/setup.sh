@@ -17,7 +17,7 @@ for group in "$@"; do
   case $group in
     tests)
       packages+=(libgtest-dev libboost-context-dev clang-format python3 python3-jsonschema python3-yaml iproute2 espeak-ng
-        python3-websockets curl openssl)
+        python3-venv python3-websockets curl openssl)
       optional+=(chromium chromium-driver python3-selenium)  # Without them the pages' test is skipped.
       ;;
     fuzz) packages+=(clang libclang-rt-14-dev libomp-dev) ;;
@@ -36,24 +36,48 @@ absent() {  # prints those of the named packages that are not installed
   installed=$({ dpkg-query -W -f '${Package} ${db:Status-Status}\n' "$@" 2>/dev/null || true; } | sed -n 's/ installed$//p')
   printf '%s\n' "$@" | grep -vxF "${installed:-none}" || true
 }
-mapfile -t missing < <(absent "${packages[@]}")
-mapfile -t wished < <(absent "${optional[@]}")
-[ $((${#missing[@]} + ${#wished[@]})) -gt 0 ] || exit 0
-
-root=()
-if [ "$(id -u)" -ne 0 ]; then
-  root=(sudo)
-  # Where nobody can type a password, sudo must not need one.
-  if ! command -v sudo >/dev/null || { ! [ -t 0 ] && ! sudo -n true 2>/dev/null; }; then
-    [ ${#missing[@]} -gt 0 ] || exit 0
-    echo "setup: neither root nor sudo here; have these packages installed first: ${missing[*]}" >&2
-    exit 1
-  fi
-fi
 install() {
   echo "setup: installing $*" >&2
   "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
-"${root[@]}" apt-get update -qq || [ ${#missing[@]} -eq 0 ]
-[ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
-[ ${#wished[@]} -eq 0 ] || install "${wished[@]}" || echo "setup: continuing without ${wished[*]}" >&2
+install_packages() {
+  local missing wished root=()
+  mapfile -t missing < <(absent "${packages[@]}")
+  mapfile -t wished < <(absent "${optional[@]}")
+  [ $((${#missing[@]} + ${#wished[@]})) -gt 0 ] || return 0
+  if [ "$(id -u)" -ne 0 ]; then
+    root=(sudo)
+    # Where nobody can type a password, sudo must not need one.
+    if ! command -v sudo >/dev/null || { ! [ -t 0 ] && ! sudo -n true 2>/dev/null; }; then
+      [ ${#missing[@]} -gt 0 ] || return 0
+      echo "setup: neither root nor sudo here; have these packages installed first: ${missing[*]}" >&2
+      exit 1
+    fi
+  fi
+  "${root[@]}" apt-get update -qq || [ ${#missing[@]} -eq 0 ]
+  [ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
+  [ ${#wished[@]} -eq 0 ] || install "${wished[@]}" || echo "setup: continuing without ${wished[*]}" >&2
+}
+
+# OpenAI's own client for tests/openai_client.py, from PyPI, in a folder of its own below the user's cache.
+install_client() {
+  local wanted folder version
+  wanted=$(dirname "$0")/../tests/openai_requirements.txt
+  version=$(sed -n 's/^openai==\([^ ]*\).*/\1/p' "$wanted")
+  folder=${XDG_CACHE_HOME:-$HOME/.cache}/weft/openai-$version
+  ! cmp -s "$wanted" "$folder/installed.txt" || return 0
+  echo "setup: installing openai $version of PyPI in $folder" >&2
+  rm -rf "$folder"
+  if /usr/bin/python3 -m venv "$folder" &&
+    "$folder/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: --require-hashes -r "$wanted"; then
+    cp "$wanted" "$folder/installed.txt"
+  else
+    rm -rf "$folder"
+    echo "setup: WITHOUT OpenAI's client, which PyPI did not give: the test openai_client is left out" >&2
+  fi
+}
+
+install_packages
+for group in "$@"; do
+  [ "$group" != tests ] || install_client
+done
