@@ -1,5 +1,6 @@
 #include "apps/batch/job_drawing.h"
 
+#include "apps/generate/client_job.h"
 #include "apps/generate/output_name.h"
 #include "engine/job/job_spec.h"
 #include "io/sha256.h"
@@ -30,7 +31,7 @@ std::string path_of(const JobSpec& spec, const std::string& model, const JobPlac
 
 PlacedJob placed_job(const GivenJob& job, const Generator& generator, const JobPlace& place) {
   const std::string model = generator.model_name();
-  if (!job.model.empty() && path_of_text(job.model) != model)
+  if (!job.model.empty() && model_id(path_of_text(job.model)) != model_id(model))
     throw Error(ErrorKind::kUsage, place.where + ": model is '" + job.model + "', legal: " + model +
                                        ", which --model is");
   PlacedJob placed;

@@ -157,7 +157,7 @@ class Translation {
       count_of(name, value, "1 ... 1");
     else if (name == "size" && value == "auto")
       return;
-    else if (is_settable(name))
+    else if (is_settable(name) || (!model_ && find_field(name)))
       set(name, name, job_value(name, value));
     else if (!rename(name, value) && !tolerate(name, value) && !ignore_unknown)
       unknown(name);
@@ -254,7 +254,7 @@ class Translation {
 
   [[noreturn]] void unknown(const std::string& name) const {
     throw ClientFault("unsupported_parameter", name,
-                      name + " is no parameter of this route" +
+                      name + " is no parameter of this request" +
                           did_you_mean(nearest(name, known_names(own_))) +
                           "; with \"ignore_unknown\": true it is ignored");
   }

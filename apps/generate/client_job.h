@@ -51,8 +51,9 @@ nlohmann::json flat_parameters(nlohmann::json given);
 
 // Translates an object of flat parameters. Those with a null are absent, and texts are taken for
 // numbers and switches, as forms have them. `own` are the parameters that the caller has taken out
-// of it, for suggestions alone; pictures and sounds are among them. Without a model, nullptr, those
-// that depend on it are refused. ClientFault; values of fields are checked where the job is read.
+// of it, for suggestions alone; pictures and sounds are among them. A model of nullptr is that of
+// a batch's lines, which may have all fields of a job. ClientFault; values of fields are checked
+// where the job is read.
 ClientJob client_job(const nlohmann::json& given, const ClientModel* model,
                      std::span<const std::string> own = {});
 

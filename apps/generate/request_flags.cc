@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "apps/command_line/placement.h"
+#include "apps/generate/client_job.h"
 #include "apps/generate/progress.h"
 #include "apps/preview/preview_file.h"
 #include "engine/memory/memory_advice.h"
@@ -102,12 +103,18 @@ nlohmann::json unwrapped(const nlohmann::json& envelope, const std::string& wher
     if (name != "custom_id" && name != "method" && name != "url" && name != "body")
       refuse(": " + name + " is no field of an envelope, legal: custom_id, method, url, body");
   }
-  nlohmann::json fields = envelope.at("body");
-  if (!fields.is_object()) refuse(": body is no object; legal: the fields of a job");
-  if (fields.contains("id")) refuse(": body has an id; legal beside it: custom_id alone");
+  const nlohmann::json& body = envelope.at("body");
+  if (!body.is_object()) refuse(": body is no object; legal: the parameters of /v1/videos");
+  if (body.contains("id")) refuse(": body has an id; legal beside it: custom_id alone");
   if (!envelope.contains("custom_id")) refuse(": has no custom_id; legal: the name of the job");
-  fields["id"] = envelope["custom_id"];
-  return fields;
+  try {
+    ClientJob job = client_job(flat_parameters(body), nullptr);
+    if (!job.model.empty()) job.fields["model"] = job.model;
+    job.fields["id"] = envelope["custom_id"];
+    return job.fields;
+  } catch (const ClientFault& fault) {
+    throw Error(ErrorKind::kUsage, where + ": " + fault.what());
+  }
 }
 
 }  // namespace

@@ -62,7 +62,8 @@ TEST_F(Batch, BareLinesEnvelopesAndTextsAreJobs) {
   jobs(
       "# a comment\n"
       "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/videos\",\"body\":{\"prompt\":\"x\","
-      "\"size\":\"16x32\",\"seconds\":\"0.01\",\"seed\":7,\"model\":\"model\"}}\n"
+      "\"size\":\"16x32\",\"seconds\":\"0.01\",\"seed\":7,\"model\":\"Model\","
+      "\"user\":\"me\",\"num_inference_steps\":1}}\n"
       "{\"id\":\"b\",\"prompt\":\"y\",\"num_frames\":5,\"seed\":8,\"output\":\"act1/{id}.gif\"}\n"
       "\n"
       "a plain prompt\n");
@@ -100,7 +101,8 @@ TEST_F(Batch, EveryFaultyLineIsToldAndNothingIsDrawn) {
       "{\"id\":\"e\",\n"
       "{\"id\":\"f\",\"prompt\":\"x\",\"output\":\"a.png\"}\n"
       "{\"id\":\"g\",\"prompt\":\"x\",\"model\":\"sora-2\"}\n"
-      "{\"custom_id\":\"h\",\"url\":\"/v1/chat\",\"body\":{\"prompt\":\"x\"}}\n");
+      "{\"custom_id\":\"h\",\"url\":\"/v1/chat\",\"body\":{\"prompt\":\"x\"}}\n"
+      "{\"custom_id\":\"i\",\"body\":{\"prompt\":\"x\",\"sparkle\":1}}\n");
   const Outcome outcome = batch();
   EXPECT_EQ(outcome.code, 2);
   const std::string file = "weft: " + path("jobs.jsonl") + " line ";
@@ -108,10 +110,11 @@ TEST_F(Batch, EveryFaultyLineIsToldAndNothingIsDrawn) {
        {"2: stepz is no field of a job; did you mean steps?",
         "3: its id 'a' is that of line 1, too", "4: width is 40, legal: multiples of 16",
         "5: has no id", "6: has no prompt", "7: ", "8: its output ",
-        "9: model is 'sora-2', legal: model", "10: url is \"/v1/chat\", legal: \"/v1/videos\""})
+        "9: model is 'sora-2', legal: model", "10: url is \"/v1/chat\", legal: \"/v1/videos\"",
+        "11: sparkle is no parameter"})
     EXPECT_NE(outcome.err.find(file + message), std::string::npos) << message << "\n"
                                                                    << outcome.err;
-  EXPECT_NE(outcome.err.find("9 of 10 jobs"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("10 of 11 jobs"), std::string::npos) << outcome.err;
   EXPECT_FALSE(fs::exists(path("out")));
   const Outcome rest = batch("--skip-invalid");
   EXPECT_EQ(rest.code, 0) << rest.err;

@@ -90,7 +90,7 @@ TEST(ClientRequest, RefusesByNameWhatItDoesNotKnow) {
   EXPECT_EQ(
       fault(R"({"prompt": "a", "num_infrence_steps": 4})"),
       "unsupported_parameter num_infrence_steps: num_infrence_steps is no parameter of this "
-      "route; did you mean num_inference_steps?; with \"ignore_unknown\": true it is ignored");
+      "request; did you mean num_inference_steps?; with \"ignore_unknown\": true it is ignored");
   EXPECT_EQ(fields(R"({"prompt": "a", "sparkle": 4, "ignore_unknown": true})"),
             json::parse(R"({"prompt": "a"})"));
   for (const char* hidden :

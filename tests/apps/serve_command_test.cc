@@ -237,6 +237,49 @@ TEST_F(ServeCommand, AJobThatDoesNotFitIsOfferedWhatWould) {
   EXPECT_EQ(end(), 0);
 }
 
+TEST_F(ServeCommand, AVideoSurvivesAKillUnderItsId) {
+  start();
+  const auto create = [&](const std::string& path, const std::string& body) {
+    const RawClient::Answer answer = ask(post(path, body));
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return json::parse(answer.body);
+  };
+  const json video = create("/v1/videos", R"({"prompt": "a red ball", "seconds": "2", "seed": 7,
+      "num_inference_steps": 60, "quality": "lossless"})");
+  const std::string id = video.at("id");
+  EXPECT_EQ(video.at("num_frames"), 33);
+  EXPECT_EQ(video.at("quality"), "lossless");
+  wait_for(id, [](const json& now) { return now.at("progress").at("step") > 0; });
+  EXPECT_EQ(end(SIGKILL), 128 + SIGKILL);
+  start();
+  EXPECT_EQ(wait_for_state(id, "completed").at("state"), "completed");
+  json after = json::parse(ask(get("/v1/videos/" + id)).body);
+  EXPECT_EQ(after.at("progress"), 100);
+  for (const char* same : {"id", "model", "created_at", "seconds", "size", "prompt", "quality"})
+    EXPECT_EQ(after.at(same), video.at(same)) << same;
+  EXPECT_EQ(ask(get("/v1/videos/" + id + "/content")).body.substr(4, 4), "ftyp");
+  EXPECT_EQ(ask(get("/v1/videos/" + id + "/content?variant=thumbnail")).body.substr(1, 3), "PNG");
+
+  // A remix with the same prompt has the same frames.
+  const std::string remix =
+      create("/v1/videos/" + id + "/remix", R"({"prompt": "a red ball"})").at("id");
+  const auto hash = [](const json& job) { return job.at("outputs").at(0).at("framehash"); };
+  EXPECT_EQ(hash(wait_for_state(remix, "completed")), hash(job(id)));
+  // One that is deleted while it runs leaves nothing.
+  const std::string deleted = create("/v1/videos", kLong).at("id");
+  wait_for(deleted, [](const json& now) { return now.at("progress").at("step") > 0; });
+  for (const std::string& each : {id, remix, deleted})
+    EXPECT_EQ(ask("DELETE /v1/videos/" + each + " HTTP/1.1\r\nHost: localhost\r\n\r\n").status,
+              200);
+  const auto files_of_videos = [&] {
+    return std::ranges::count_if(
+        files(), [](const std::string& file) { return file.find("video_") != std::string::npos; });
+  };
+  for (int look = 0; look < 500 && files_of_videos() > 0; ++look) std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(files_of_videos(), 0);
+  EXPECT_EQ(end(), 0);
+}
+
 TEST_F(ServeCommand, ADrainLetsTheRunningJobEndAndTheNextStartDrawsTheRest) {
   start({"--drain-seconds", "3600"});
   const std::string first = submit(kLong), second = submit(kShort);

@@ -482,8 +482,25 @@ def sent_files():
         put("sent_file", name, url)
 
 
+def openai_requests():
+    url = "data:image/png;base64,AAAA"
+    for name, body in [("plain", {"prompt": "a", "seconds": "4", "size": "1280x720", "seed": 42, "num_inference_steps": 40}),
+                       ("inner", {"prompt": "a", "extra_body": {"seed": 1, "extra_params": {"solver": "euler"}}, "ignore_unknown": True}),
+                       ("quality", {"prompt": "a", "quality": "balanced", "model": "pocket", "user": "b", "metadata": {"c": "d"}}),
+                       ("pictures", {"prompt": "a", "input_reference": [{"image_url": url}, {"image_url": {"url": url}}], "audio_reference": url}),
+                       ("guidance", {"prompt": "a", "true_cfg_scale": 4, "guidance_scale": "4.0", "boundary_ratio": 0.5, "enable_teacache": "false"}),
+                       ("schedule", {"prompt": "a", "prompt_schedule": "[{\"at\": \"2s\", \"prompt\": \"b\"}]", "sigmas": [1, 0.5]}),
+                       ("unknown", {"prompt": "a", "mask": url, "sparkle": None}), ("list", [])]:
+        put("openai_request", name, json.dumps(body))
+    for name, parts in [("form", ["prompt=a", "sigmas[]=1", "sigmas[]=0.5", "metadata[a]=b", "input_reference<"]),
+                        ("form_inner", ["prompt=a", "extra_body[extra_params][seed]=3", "extra_params={\"seed\": 3}"]),
+                        ("form_twice", ["prompt=a", "prompt[b]=c", "a[][b]=1", "a[][b]=2"])]:
+        put("openai_request", name, b"\0" + b"".join(part.encode() + b"\0" for part in parts))
+
+
 if __name__ == "__main__":
     requests()
+    openai_requests()
     forms()
     sent_files()
     weights()

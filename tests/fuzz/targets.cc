@@ -14,6 +14,7 @@
 
 #include "apps/serve/http/http_server.h"
 #include "apps/serve/jobs/sent_files.h"
+#include "apps/serve/openai/client_request.h"
 #include "apps/serve/stream_messages.h"
 #include "apps/verify/verify_stages.h"
 #include "engine/preview/preview_fit.h"
@@ -467,6 +468,48 @@ void http_request(Bytes bytes) {
   CHECK(!both);
 }
 
+// A request of an OpenAI client for a video: a body, or after a 0 the parts of a form, "name=text"
+// and "name<file", with a 0 after each.
+void openai_request(Bytes bytes) {
+  static const ClientModel model{.ids = {"pocket"},
+                                 .name = "pocket",
+                                 .has_teacache = true,
+                                 .boundary_ratio = 0.5,
+                                 .most_pictures = 2,
+                                 .hears = true};
+  HttpRequest request;
+  request.body = text_of(bytes);
+  if (request.body.starts_with('\0')) {
+    Form form;
+    for (size_t at = 1, end = 0; at < request.body.size() && form.size() < 64; at = end + 1) {
+      end = std::min(request.body.find('\0', at), request.body.size());
+      const std::string part = request.body.substr(at, end - at);
+      const size_t mark = std::min(part.find_first_of("=<"), part.size());
+      form.push_back({.name = part.substr(0, mark)});
+      if (part.substr(mark, 1) == "<")
+        form.back().file = "/tmp/" + std::to_string(form.size());
+      else if (mark < part.size())
+        form.back().text = part.substr(mark + 1);
+    }
+    request.form = std::make_shared<const Form>(std::move(form));
+  }
+  refused_or_done([&] {
+    const ClientRequest read = client_request(client_fields(request), model);
+    CHECK(read.model == "pocket", read.model);
+    const nlohmann::json fields = parse_json(read.job.fields, "fields");
+    CHECK(fields.contains("prompt"), read.job.fields);
+    // No parameter reaches a file, a name or a weight of the server's machine.
+    for (const char* hidden : {"id", "output", "endless", "transformer", "vae", "image_sha256"})
+      CHECK(!fields.contains(hidden), hidden);
+    for (const char* given : {"image", "last_image", "audio"})
+      if (const auto url = fields.find(given); url != fields.end())
+        CHECK(lowercase(url->get<std::string>().substr(0, 5)) == "data:", given);
+    JobSpec job;
+    read_job(
+        fields, [](const std::string& field) { return field; }, job);
+  });
+}
+
 // A sound inside a job becomes a file in the folder, or is refused.
 void sent_file(Bytes bytes) {
   static const Folder folder;
@@ -514,6 +557,7 @@ constexpr Target kTargets[] = {
     {"sound", 16384, sound},
     {"http_request", 2048, http_request},
     {"multipart", 2048, multipart},
+    {"openai_request", 2048, openai_request},
     {"sent_file", 2048, sent_file},
     {"stream_message", 2048, stream_message},
 };
