@@ -35,7 +35,11 @@ std::string nearest(const std::string& word, std::span<const std::string> candid
   std::string best;
   size_t best_distance = allowed + 1;
   for (const std::string& candidate : candidates) {
-    const size_t distance = edit_distance(plain, without_dashes(candidate));
+    const std::string other = without_dashes(candidate);
+    // A long word has no near one, and would cost memory by its length.
+    if (std::max(plain.size(), other.size()) > std::min(plain.size(), other.size()) + allowed)
+      continue;
+    const size_t distance = edit_distance(plain, other);
     if (distance >= best_distance) continue;
     best_distance = distance;
     best = candidate;

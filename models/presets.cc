@@ -83,7 +83,8 @@ std::string published_name(const ModelDirectory& model) {
 }
 
 bool belongs_to(const Preset& preset, const ModelDirectory& model) {
-  if (!preset.models) return true;
+  // A preset for any model counts guidance from 1.
+  if (!preset.models) return model.family->guidance != GuidanceForm::kBeyondPositive;
   std::istringstream names(preset.models);
   const std::string own = published_name(model);
   for (std::string name; names >> name;)
@@ -141,7 +142,8 @@ const Preset& preset_of_name(const std::string& name, const std::string& label) 
 void check_preset(const Preset& preset, const ModelDirectory& model, const std::string& label) {
   if (belongs_to(preset, model)) return;
   throw Error(ErrorKind::kUsage,
-              label + " is " + preset.name + ", which belongs to " + preset.models +
+              label + " is " + preset.name + ", which belongs to " +
+                  (preset.models ? preset.models : "models whose guidance counts from 1") +
                   ", but the model is " + published_name(model) + "; legal with it: " +
                   listed(presets_for(model), [](const Preset* other) { return other->name; }));
 }
@@ -151,8 +153,10 @@ std::vector<Lora> preset_loras(const Preset& preset, const ModelDirectory& model
   std::vector<Lora> loras;
   for (const PresetLora& lora : preset.loras) {
     const std::vector<fs::path> folders = lora_folders(model, preset.repository);
-    const auto folder = std::ranges::find_if(
-        folders, [&](const fs::path& at) { return fs::is_regular_file(at / lora.file); });
+    const auto folder = std::ranges::find_if(folders, [&](const fs::path& at) {
+      std::error_code unreadable;
+      return fs::is_regular_file(at / lora.file, unreadable);
+    });
     if (folder == folders.end())
       throw Error(ErrorKind::kUsage,
                   label + " is " + preset.name + ", but its LoRA " + lora.file + " (" +

@@ -39,6 +39,7 @@ tar -C "$root" --exclude='./dev/*' -xf "$kept"
 # The machine's way to the network: names, proxies and the certificates that it trusts.
 cp /etc/resolv.conf /etc/hosts "$root/etc/"
 cp /etc/apt/apt.conf.d/* "$root/etc/apt/apt.conf.d/" 2>/dev/null || true
+cp /etc/pip.conf "$root/etc/" 2>/dev/null || true
 cp -r /etc/ssl/certs/. "$root/etc/ssl/certs/"
 mkdir -p "$root/usr/local/share/ca-certificates"
 cp -r /usr/local/share/ca-certificates/. "$root/usr/local/share/ca-certificates/" 2>/dev/null || true

@@ -39,8 +39,8 @@ def shell(line):
 
 
 def examples(readme):
-    """Indented lines, continued ones joined, without what a comment says."""
-    text = readme.replace("\\\n", " ")
+    """Indented lines, continued ones joined, without what a comment says. Blocks in fences are of other programs."""
+    text = re.sub(r"^```.*?^```", "", readme, flags=re.M | re.S).replace("\\\n", " ")
     return [line.split(" # ")[0].strip() for line in text.splitlines() if line.startswith("    ")]
 
 

@@ -314,12 +314,17 @@ def figures(line):
 LARGEST_CASE = 1 << 20
 LARGE = ("dit_zimage", "pipeline_flux_dev", "pipeline_flux_schnell", "s2v_first_clip", "s2v_stream", "vae21_mult_decode2",
          "vae_kl_decode", "vae_patch2_decode3", "weights_fp8_plain")
+# These have the operations of others, under other names or with other settings.
+LEFT_OUT = ("dit_flux2_original_names", "dit_krea2_original_names", "dit_krea2_twelve_taps", "pipeline_krea2_raw",
+            "wav2vec2_bare_names")
 
 
 def cases():
     for description in sorted(glob.glob("tests/golden/*/case.json")):
         case = os.path.dirname(description) + "/"
         files = glob.glob(f"{case}**", recursive=True)
+        if os.path.basename(case[:-1]) in LEFT_OUT:
+            continue
         if os.path.basename(case[:-1]) in LARGE or sum(map(os.path.getsize, files)) < LARGEST_CASE:
             yield case
 

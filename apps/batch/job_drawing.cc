@@ -39,7 +39,7 @@ PlacedJob placed_job(const GivenJob& job, const Generator& generator, const JobP
   spec = job.spec;
   take_preset(spec, generator.model()->directory, job.label);
   spec.request =
-      generator.resolve(request_of(job.spec, generator.defaults(), generator.limits(), job.label));
+      generator.resolve(request_of(spec, generator.defaults(), generator.limits(), job.label));
   spec.seconds = 0;  // the request has the frames now
   // A job without a seed keeps its own, whatever run draws it.
   if (!spec.seeded) spec.request.seed = std::stoull(sha256_hex(spec.id).substr(0, 8), nullptr, 16);

@@ -19,8 +19,8 @@ using nlohmann::json;
 // Parameters that are called otherwise than the field of a job that they are.
 constexpr std::pair<const char*, const char*> kRenamed[] = {{"num_inference_steps", "steps"}};
 
-// Fields that a job of this program may have, which read_job() does not know.
-constexpr const char* kJobSettings[] = {"preset", "expand_prompt"};
+// A field that a job of this program may have, and that read_job() does not know.
+constexpr const char* kExpandPrompt = "expand_prompt";
 // Fields that name something on the server's machine, or that the server sets itself.
 constexpr const char* kHidden[] = {"id", "output", "endless", "expanded_from"};
 
@@ -65,8 +65,7 @@ const JobField* find_field(std::string_view name) {
 }
 
 bool is_settable(const std::string& name) {
-  if (std::ranges::find(kJobSettings, name) != std::end(kJobSettings) || name == "lora")
-    return true;
+  if (name == kExpandPrompt) return true;
   const auto is_same = [&](const auto& part) { return name == part.first; };
   return find_field(name) && std::ranges::find(kHidden, name) == std::end(kHidden) &&
          !name.ends_with("_sha256") && !std::ranges::any_of(kParts, is_same);
@@ -78,9 +77,8 @@ std::vector<std::string> known_names(std::span<const std::string> own) {
     if (is_settable(field.name)) names.emplace_back(field.name);
   for (const auto& [client, field] : kRenamed) names.emplace_back(client);
   for (const Tolerated& each : kTolerated) names.emplace_back(each.name);
-  for (const char* each : kJobSettings) names.emplace_back(each);
-  for (const char* each : {"quality", "enable_teacache", "true_cfg_scale", "boundary_ratio",
-                           "extra_params", "ignore_unknown", "model", "n"})
+  for (const char* each : {kExpandPrompt, "quality", "enable_teacache", "true_cfg_scale",
+                           "boundary_ratio", "extra_params", "ignore_unknown", "model", "n"})
     names.emplace_back(each);
   return names;
 }
@@ -151,7 +149,7 @@ class Translation {
       check_boundary(value);
     else if (name == "enable_teacache")
       add_teacache(switch_of(name, value));
-    else if (name == "expand_prompt")
+    else if (name == kExpandPrompt)
       set(name, name, switch_of(name, value));
     else if (name == "n")
       count_of(name, value, "1 ... 1");
@@ -234,11 +232,12 @@ class Translation {
   }
 
   void add_true_guidance(const json& value) {
-    number_value("true_cfg_scale", value);
+    const double scale = number_value("true_cfg_scale", value);
     if (model_ && !model_->has_cfg)
       refuse("true_cfg_scale", value,
              "none, as " + model_->name + " has no classifier-free guidance");
-    set("true_cfg_scale", "guidance_scale", value);
+    const bool from_zero = model_ && model_->guides_from_zero;
+    set("true_cfg_scale", "guidance_scale", from_zero ? json(std::max(0.0, scale - 1)) : value);
   }
 
   void check_boundary(const json& value) {
@@ -303,14 +302,18 @@ std::string model_id(std::string_view name) {
 
 ClientModel client_model(const Generator& generator, const std::vector<std::string>& served_names) {
   const ModelDirectory& directory = generator.model()->directory;
+  const PictureConditioning& pictures = directory.pictures;
+  const bool edits = pictures.form == PictureForm::kReferences;
   ClientModel model{.ids = {model_id(generator.model_name())},
                     .name = generator.model_name(),
                     .has_cfg = directory.family->guidance != GuidanceForm::kTold,
+                    .guides_from_zero = directory.family->guidance == GuidanceForm::kBeyondPositive,
                     .has_teacache = !generator.defaults().teacache.empty(),
                     .boundary_ratio = directory.experts() > 1 ? directory.boundary_ratio
                                                               : std::optional<double>(),
-                    .least_pictures = directory.pictures.least,
-                    .most_pictures = directory.pictures.most,
+                    .least_pictures = edits ? 0 : pictures.least,
+                    .most_pictures = edits ? 0 : pictures.most,
+                    .most_references = edits ? pictures.most : 0,
                     .hears = directory.chunks.any()};
   for (const std::string& name : served_names)
     if (std::ranges::find(model.ids, name) == model.ids.end()) model.ids.push_back(name);

@@ -26,6 +26,7 @@ struct ClientModel {
   std::vector<std::string> ids{};  // that clients may call it by; the first is its own
   std::string name{};              // for messages
   bool has_cfg = true;             // classifier-free guidance, which costs a second forward
+  bool guides_from_zero = false;   // its guidance_scale is one less than that of others
   bool has_teacache = false;       // a polynomial is known
   std::optional<double> boundary_ratio{};
   int least_pictures = 0, most_pictures = 0;  // of a job: its first and last frames

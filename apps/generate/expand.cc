@@ -48,7 +48,8 @@ void set_caption(const std::string& caption, JobSpec& job) {
 
 std::vector<std::string> captions_of(const Flags& flags, const Ranks& ranks,
                                      const std::string& folder,
-                                     const std::vector<std::string>& prompts, uint64_t seed) {
+                                     const std::vector<std::string>& prompts, uint64_t seed,
+                                     const std::atomic<bool>& stop) {
   return agreed_texts(ranks, [&] {
     ExpandOptions options;
     options.language = {
@@ -58,14 +59,15 @@ std::vector<std::string> captions_of(const Flags& flags, const Ranks& ranks,
         .determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast};
     options.sampling = {.temperature = *flags.real("expand-temperature"), .seed = seed};
     options.memory_limit = flags.bytes("memory-limit");
-    options.stop = &stop_requested();
+    options.stop = &stop;
     return expand_prompts(folder, prompts, options);
   });
 }
 
 std::vector<std::string> expanded(const Flags& flags, const Ranks& ranks, const std::string& folder,
                                   const std::vector<std::string>& prompts, uint64_t seed) {
-  std::vector<std::string> captions = captions_of(flags, ranks, folder, prompts, seed);
+  std::vector<std::string> captions =
+      captions_of(flags, ranks, folder, prompts, seed, stop_requested());
   if (ranks.speaks && informative(flags))
     for (size_t i = 0; i < prompts.size(); ++i)
       std::fprintf(stderr, "prompt  %s -> %s\n", printable(prompts[i]).c_str(),

@@ -10,6 +10,7 @@
 #include "apps/generate/progress.h"
 #include "apps/model_folder.h"
 #include "apps/scratch_folder.h"
+#include "engine/job/job_spec.h"
 #include "engine/runner/result_files.h"
 #include "engine/runner/sidecar.h"
 #include "io/json.h"
@@ -55,6 +56,14 @@ std::string text_of(const nlohmann::json& object, const char* key) {
   return found->is_string() ? found->get<std::string>() : found->dump();
 }
 
+// True where both are of one job. Files that servers hand out name no folders.
+bool of_one_job(const nlohmann::json& inside, const nlohmann::json& beside) {
+  nlohmann::json shown = beside["request"];
+  if (inside["request"] == shown) return true;
+  hide_folders(shown);
+  return inside["request"] == shown;
+}
+
 Record read_record(const std::string& operand) {
   if (!fs::exists(operand)) throw Error(ErrorKind::kUsage, operand + ": no such file or folder");
   Record record{.path = operand, .request = {}, .engine = {}, .framehash = {}, .model = {}};
@@ -67,7 +76,7 @@ Record read_record(const std::string& operand) {
   const bool has_inside = describes(inside);
   bool has_beside = describes(beside);
   // The sidecar may belong to another clip that had this name before.
-  if (has_inside && has_beside && inside["request"] != beside["request"]) {
+  if (has_inside && has_beside && !of_one_job(inside, beside)) {
     std::fprintf(stderr, "weft: warning: %s belongs to another job and is not used\n",
                  printable(sidecar).c_str());
     has_beside = false;
@@ -75,7 +84,7 @@ Record read_record(const std::string& operand) {
   if (!has_inside && !has_beside)
     throw Error(ErrorKind::kMedia, operand + ": holds no metadata of Weft, and " + sidecar +
                                        " does not either; made with --no-metadata?");
-  const nlohmann::json& source = has_inside ? inside : beside;
+  const nlohmann::json& source = has_beside ? beside : inside;
   record.request = source["request"];
   record.engine = source["engine"];
   if (has_beside) {

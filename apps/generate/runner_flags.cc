@@ -50,6 +50,19 @@ std::string job_name(const std::string& path) {
   return name.filename().string();
 }
 
+// A server draws for strangers, and so do its workers and the batches that share its store.
+bool draws_for_clients(const Flags& flags) {
+  return flags.command() == kServe || flags.command() == kWorker || flags.given("store");
+}
+
+// weft generate says it in its header.
+void tell_licence(const Flags& flags, const Ranks& ranks, const OpenModel& model) {
+  const KnownModel* known = model.directory.known();
+  if (flags.command() == kGenerate || !ranks.speaks || !known || known->is_free()) return;
+  std::fprintf(stderr, "licence %s, if these are the weights of %s: %s\n", known->licence,
+               known->name, known->restriction);
+}
+
 RunnerSettings runner_settings(const Flags& flags) {
   RunnerSettings settings;
   settings.ranks = ranks_of(flags);
@@ -68,7 +81,8 @@ RunnerSettings runner_settings(const Flags& flags) {
   settings.text_cache = flags.text("cache-text");
   settings.records = {.given = as_given(flags),
                       .version = version_text(),
-                      .without_prompts = flags.on("no-prompt-metadata")};
+                      .without_prompts = flags.on("no-prompt-metadata"),
+                      .without_folders = draws_for_clients(flags)};
   settings.resume = resume_rule(flags);
   settings.reporter = reporter_of(flags);
   settings.watch = [&flags](const Drawing& drawing, bool several) {
@@ -87,6 +101,7 @@ RunnerSettings runner_settings(const Flags& flags) {
 JobRunner job_runner(const Flags& flags, std::shared_ptr<const OpenModel> model) {
   RunnerSettings settings = runner_settings(flags);  // refuses flags before the model is opened
   if (!model) model = open_model(flags);
+  tell_licence(flags, settings.ranks, *model);
   settings.kept_flags = flags_to_keep(flags);
   return JobRunner(std::move(settings), std::move(model));
 }

@@ -122,7 +122,7 @@ std::string JobTeam::draw_together(const TeamJob& given, ProgressListener& liste
       agreed_texts(runner_.ranks(), [&]() -> std::vector<std::string> {
         return {given.spec, given.output};
       });
-  const Drawing drawing = agreed_drawing({job[0], job[1]});
+  const Drawing drawing = agreed_drawing({job[0], job[1]}, stop);
   std::string result;
   std::optional<Error> failed;
   try {
@@ -143,7 +143,7 @@ std::string JobTeam::draw_together(const TeamJob& given, ProgressListener& liste
 }
 
 // Every process reads the job and arranges for it. All of them throw what the first of them finds.
-Drawing JobTeam::agreed_drawing(const TeamJob& job) {
+Drawing JobTeam::agreed_drawing(const TeamJob& job, const std::atomic<bool>& stop) {
   Drawing drawing{.spec = {}, .path = job.output};
   std::string wrong;
   try {
@@ -152,7 +152,7 @@ Drawing JobTeam::agreed_drawing(const TeamJob& job) {
     taken.expand = take_expand_prompt(fields, taken.label);
     read_named_job(fields, taken.label, taken.spec);
     take_facts(taken, runner_.ranks());
-    if (taken.expand.value_or(false)) expand(taken.spec);
+    if (taken.expand.value_or(false)) expand(taken.spec, stop);
     drawing.spec = taken.spec;
     drawing.spec.request = runner_.generator().resolve(taken.spec.request);
     runner_.arrange({drawing});
@@ -168,14 +168,14 @@ Drawing JobTeam::agreed_drawing(const TeamJob& job) {
 }
 
 // The same seed gives the same caption, so that another attempt goes on where one was stopped.
-void JobTeam::expand(JobSpec& spec) const {
+void JobTeam::expand(JobSpec& spec, const std::atomic<bool>& stop) const {
   if (expander_.empty())
     throw Error(ErrorKind::kUsage,
                 "expand_prompt is true, but who draws it was started without --expand-prompt");
-  set_caption(
-      captions_of(flags_, runner_.ranks(), expander_, {spec.request.prompt}, spec.request.seed)
-          .front(),
-      spec);
+  set_caption(captions_of(flags_, runner_.ranks(), expander_, {spec.request.prompt},
+                          spec.request.seed, stop)
+                  .front(),
+              spec);
 }
 
 void JobTeam::warm_up(const std::atomic<bool>& stop) {

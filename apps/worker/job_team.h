@@ -57,8 +57,8 @@ class JobTeam {
   Order await_order();
   std::string draw_together(const TeamJob& given, ProgressListener& listener,
                             const std::atomic<bool>& stop);
-  Drawing agreed_drawing(const TeamJob& job);
-  void expand(JobSpec& spec) const;
+  Drawing agreed_drawing(const TeamJob& job, const std::atomic<bool>& stop);
+  void expand(JobSpec& spec, const std::atomic<bool>& stop) const;
   Request any_request(const ScratchFolder& scratch) const;
 
   const Flags flags_;

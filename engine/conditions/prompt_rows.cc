@@ -46,6 +46,7 @@ std::string encoder_facts(const Stream& stream, const Components& parts,
   const TextEncoderModel& encoder = pooled ? *parts.pooled_model() : parts.text_model();
   return nlohmann::json{{"numerics_epoch", kNumericsEpoch},
                         {"files", files},
+                        {"taps", pooled ? std::vector<int>() : directory.text_taps},
                         {"dtype", to_string(parts.dtype())},
                         {"weights", to_string(parts.text_weights())},
                         {"device", to_string(stream.device().kind)},

@@ -158,6 +158,7 @@ void set_preset(JobSpec& job, const GivenText& value) {
     return;
   }
   if (!preset_of_name(value.text, value.label).loras.empty()) job.request.loras.reset();
+  job.request.guidance_scale_2.reset();
   job.preset = value.text;
 }
 
@@ -318,6 +319,12 @@ std::string text_of(const nlohmann::json& value, FieldForm form) {
   return text;
 }
 
+std::string shown_value(const nlohmann::json& value) {
+  constexpr size_t kShown = 200;
+  const std::string text = value.dump();
+  return text.size() > kShown ? std::string(utf8_beginning(text, kShown)) + "..." : text;
+}
+
 [[noreturn]] void unknown(const std::string& name, const FieldLabel& label) {
   std::vector<std::string> known;
   for (const JobField& field : kFields) known.push_back(field.name);
@@ -333,15 +340,18 @@ bool same_value(const std::string& given, const std::string& preset) {
   return given == preset || (!given.empty() && !*end && number == std::atof(preset.c_str()));
 }
 
-// Adds the fields that a preset stands for. Error(kUsage) where one of them has another value.
-void add_preset(nlohmann::json& fields, const FieldLabel& label) {
+// Adds the fields that a preset stands for. Error(kUsage) where one of them has another value, also
+// beside the preset that the job has already.
+void add_preset(nlohmann::json& fields, const FieldLabel& label, const std::string& earlier) {
   const auto given = fields.find("preset");
-  if (given == fields.end() || !given->is_string() || *given == kNoPreset) return;
-  const Preset& preset = preset_of_name(given->get<std::string>(), label("preset"));
+  const bool is_new = given != fields.end();
+  if (is_new ? !given->is_string() || *given == kNoPreset : earlier.empty()) return;
+  const Preset& preset =
+      preset_of_name(is_new ? given->get<std::string>() : earlier, label("preset"));
   for (const auto& [name, value] : preset.fields()) {
     const auto field = fields.find(name);
     if (field == fields.end()) {
-      if (!value.empty()) fields[name] = value;
+      if (is_new && !value.empty()) fields[name] = value;
       continue;
     }
     const std::string own = text_of(*field, FieldForm::kNumbers);
@@ -401,18 +411,6 @@ nlohmann::json facts_of(const std::string& record) {
 
 std::span<const JobField> job_fields() { return kFields; }
 
-void change_file_paths(nlohmann::json& job,
-                       const std::function<std::string(const std::string& path)>& changed) {
-  for (const char* name : kFileFields) {
-    const auto field = job.find(name);
-    if (field == job.end()) continue;
-    if (field->is_string()) *field = changed(*field);
-    if (field->is_array())
-      for (nlohmann::json& path : *field)
-        if (path.is_string()) path = changed(path);
-  }
-}
-
 void read_job(const nlohmann::json& object, const FieldLabel& label, JobSpec& job) {
   nlohmann::json fields = nlohmann::json::object();
   for (const auto& [key, value] : object.items()) {
@@ -427,7 +425,7 @@ void read_job(const nlohmann::json& object, const FieldLabel& label, JobSpec& jo
     if (!known) unknown(key, label);
     fields[name] = value;
   }
-  add_preset(fields, label);
+  add_preset(fields, label, job.preset);
   JobSpec read = job;
   for (const auto& [field, set] : kRules) {
     const auto given = fields.find(field.name);
@@ -435,7 +433,7 @@ void read_job(const nlohmann::json& object, const FieldLabel& label, JobSpec& jo
     const std::string name = label(field.name);
     if (!has_form(*given, field.form))
       throw Error(ErrorKind::kUsage,
-                  name + " is " + given->dump() + ", legal: " + legal_form(field.form));
+                  name + " is " + shown_value(*given) + ", legal: " + legal_form(field.form));
     set(read, {text_of(*given, field.form), name, field.legal});
   }
   check_fields(fields, label);

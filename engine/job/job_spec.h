@@ -58,6 +58,9 @@ inline constexpr const char* kFileFields[] = {"image", "last_image", "reference"
 // Puts another path in place of each of them in the JSON form of a job.
 void change_file_paths(nlohmann::json& job,
                        const std::function<std::string(const std::string& path)>& changed);
+// Leaves no path of this machine in the JSON form of a job: files of pictures, sounds and LoRAs
+// become names, and the files of the model's parts are absent.
+void hide_folders(nlohmann::json& job);
 
 // Reads the files of the job's pictures and of its sound and fills in their facts. Error(kUsage)
 // where a file is not the recorded one; Error(kMedia) where one is no picture or sound.

@@ -36,7 +36,7 @@ void Components::release_vae_before_experts(int resident) {
 }
 
 void Components::change_model(std::shared_ptr<const OpenModel> variant) {
-  if (variant == model_) return;
+  if (variant->loras == model_->loras) return;
   const int resident = experts_resident();
   for (int model = 0; model < experts(); ++model)
     if (variant->expert_files[model] != model_->expert_files[model]) experts_[model].reset();

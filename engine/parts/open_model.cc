@@ -199,11 +199,13 @@ std::shared_ptr<const OpenModel> variant_of(const std::shared_ptr<const OpenMode
   if (!loras || *loras == model->loras) return model;
   constexpr size_t kMost = 16;
   const std::string key = to_string(*loras);
-  const std::lock_guard lock(model->mutex_);
+  CHECK(!model->base_experts.empty(), "a model for simulations keeps its LoRAs:", key);
+  const std::lock_guard lock(model->variants_mutex_);
   auto& variants = model->variants_;
   if (const auto found = variants.find(key); found != variants.end()) return found->second;
   auto made = std::make_shared<const OpenModel>(*model, *loras);
-  if (variants.size() >= kMost) variants.clear();
+  if (variants.size() >= kMost)
+    std::erase_if(variants, [](const auto& variant) { return variant.second.use_count() == 1; });
   return variants[key] = std::move(made);
 }
 

@@ -63,8 +63,9 @@ class OpenModel {
   using Variant = std::shared_ptr<const OpenModel>;
   friend Variant variant_of(const Variant& model, const std::optional<std::vector<Lora>>& loras);
 
-  mutable std::mutex mutex_;  // guards the members below
+  mutable std::mutex mutex_;  // guards tokens_
   mutable std::map<std::string, std::shared_ptr<const PromptTokens>> tokens_;
+  mutable std::mutex variants_mutex_;                // guards variants_
   mutable std::map<std::string, Variant> variants_;  // by their LoRAs
 };
 

@@ -76,7 +76,8 @@ Json cache_json(const RunResult& result) {
 std::map<std::string, std::string> embedded_metadata(const RecordRules& rules,
                                                      const Generator& generator,
                                                      const JobSpec& job) {
-  const nlohmann::json record = job_record_of(rules, generator, job);
+  nlohmann::json record = job_record_of(rules, generator, job);
+  if (rules.without_folders) hide_folders(record["request"]);
   const Request& request = job.request;
   GenerationFacts facts;
   if (!rules.without_prompts) {

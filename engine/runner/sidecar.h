@@ -17,6 +17,7 @@ struct RecordRules {
   Json given = Json::object();  // {flag: {"value", "origin"}}: the settings as they were given
   std::string version{};        // of the program
   bool without_prompts = false;
+  bool without_folders = false;  // inside results, which strangers receive; sidecars have all
 };
 
 // A job to draw: its resolved request, and the path of its result.

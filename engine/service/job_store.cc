@@ -55,6 +55,9 @@ struct JobStore::Impl {
   Database& sure() { return *sure_; }
   Database& fast() { return fast_ ? *fast_ : *sure_; }
 
+  int64_t kept_ms() {
+    return *run(sure(), "SELECT CAST(value AS INTEGER) FROM store WHERE name = 'kept_ms'");
+  }
   Submitted submit(const NewJob& job);  // within a transaction
   std::optional<Attempt> held(const Claim& claim);
   void add_event(Database& database, int64_t seq, const JobEvent& event) {
@@ -136,8 +139,8 @@ JobStore::Submitted JobStore::Impl::submit(const NewJob& job) {
            wait > 0 ? host_.boot_ms() + wait : 0, wait > 0 ? now + wait : 0);
   run(database, "INSERT INTO output(job, variant, path) VALUES (?, 0, ?)", seq, job.output);
   if (!job.idempotency_key.empty())
-    run(database, "INSERT INTO idempotency VALUES (?, ?, ?, ?, ?)", job.owner, job.idempotency_key,
-        job.request_hash, seq, now + to_ms(limits_.kept_seconds));
+    run(database, "INSERT INTO idempotency VALUES (?, ?, ?, ?)", job.owner, job.idempotency_key,
+        job.request_hash, seq);
   record(seq, JobState::kQueued, 0);
   return {SubmitAnswer::kNew, job.id};
 }

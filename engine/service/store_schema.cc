@@ -105,13 +105,10 @@ ALTER TABLE job ADD COLUMN client TEXT NOT NULL DEFAULT '';
 DROP INDEX idempotency_expires;
 ALTER TABLE idempotency DROP COLUMN expires;
 INSERT OR IGNORE INTO store VALUES ('kept_ms', '86400000');
-)sql";
-
-constexpr const char* kDiscards = R"sql(
 ALTER TABLE job ADD COLUMN discarded INTEGER NOT NULL DEFAULT 0 CHECK (discarded IN (0, 1));
 )sql";
 
-constexpr const char* kSteps[] = {kTables, kGuards, kClients, kDiscards};
+constexpr const char* kSteps[] = {kTables, kGuards, kClients};
 constexpr int64_t kProgramId = 0x57656674;  // "Weft"
 
 int64_t clock_ms(clockid_t clock) {

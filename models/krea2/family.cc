@@ -58,6 +58,10 @@ PipelineFacts krea2_pipeline(const ModelDirectory& /*model*/) {
                            "max_image_seq_len": 6400})"};
 }
 
+constexpr KnownModel kKrea2Models[] = {
+    {"Krea 2", 6144, 28, false, "Krea 2 Community License",
+     "conditions for commercial use, see krea.ai/krea-2-licensing"}};
+
 // Returns what the raw model and the distilled one share.
 constexpr ModelFamily krea2_family(bool distilled) {
   return {.class_name = "Krea2Pipeline",
@@ -67,7 +71,8 @@ constexpr ModelFamily krea2_family(bool distilled) {
           .text_taps = kUsualTaps,
           .distilled = distilled,
           .tokenizer = krea2_prompts,
-          .read_index = read_krea2_index};
+          .read_index = read_krea2_index,
+          .known = kKrea2Models};
 }
 
 }  // namespace

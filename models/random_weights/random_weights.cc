@@ -4,8 +4,8 @@
 
 #include "kernels/copy.h"
 #include "models/flux/transformer.h"
-#include "models/krea2/transformer.h"
 #include "models/flux2/transformer.h"
+#include "models/krea2/transformer.h"
 #include "models/qwen_image/transformer.h"
 #include "models/z_image/transformer.h"
 

@@ -75,6 +75,8 @@ def check_jobs(server, folder, names, expected):
             assert done["outputs"][0]["framehash"] == framehash, (lora, done)
             assert done["resolved"].get("lora") == (lora or "none"), done
             assert folder not in json.dumps(done), done
+            picture = server.ask(done["outputs"][0]["url"])[1]
+            assert b"weft.params/v1" in picture and folder.encode() not in picture, "the picture names a folder"
     assert folder not in server.ask("/v1/jobs")[1].decode()
 
 

@@ -50,10 +50,10 @@ class Files : public testing::Test {
 };
 
 TEST_F(Files, APathHasOneParameter) {
-  EXPECT_EQ(ask("/things/job_1-A").body, "job_1-A");
+  EXPECT_EQ(ask("/things/job_1-A.b").body, "job_1-A.b");
   EXPECT_EQ(running_->ask(post("/things/a/stop", "")).body, "a");
-  for (const char* target : {"/things/", "/things", "/things/a/b", "/things/a%2Fb", "/things/a.b",
-                             "/things/a/stop/", "/things/%2e%2e", "/things//stop"})
+  for (const char* target : {"/things/", "/things", "/things/a/b", "/things/a%2Fb", "/things/..",
+                             "/things/.a", "/things/a/stop/", "/things/%2e%2e", "/things//stop"})
     EXPECT_EQ(ask(target).status, 404) << target;
   const RawClient::Answer wrong = running_->ask(post("/things/a", ""));
   EXPECT_EQ(wrong.status, 405);

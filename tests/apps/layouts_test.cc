@@ -90,10 +90,10 @@ INSTANTIATE_TEST_SUITE_P(
                8},
         Family{"Pictures", {"pipeline_i2v_a14b", "pipeline_i2v21", "pipeline_ti2v_5b"}, 4},
         Family{"PaddedText", {"pipeline_flux2_klein", "pipeline_flux2_klein_base"}, 4},
-        Family{"GroupedHeads", {"pipeline_krea2_turbo"}, 4},
-        // The order of sums in bf16 alone moves its picture by about the bound.
-        Family{"GuidedGroupedHeads", {"pipeline_krea2_raw"}, 4, {DType::kF32}},
         Family{"References", {"pipeline_flux2_klein_edit_two_large"}, 4},
+        Family{"GroupedHeads", {"pipeline_krea2_turbo"}, 4},
+        // Its bf16 errs by about the bound in every order of sums (WEFT_GOLDEN_BF16_CASES).
+        Family{"GuidedGroupedHeads", {"pipeline_krea2_raw"}, 4, {DType::kF32}},
         Family{"TwoTextEncoders", {"pipeline_flux_dev", "pipeline_flux_schnell"}, 4},
         Family{"Clips",
                {"clips_small", "clips_local", "clips_hard_phases", "clips_uneven_globals"},

@@ -2,6 +2,7 @@
 // the jobs of a client that leaves.
 #include <gtest/gtest.h>
 
+#include "apps/serve/jobs/sent_files.h"
 #include "apps/serve/openai/image_routes.h"
 #include "apps/serve/server_text.h"
 #include "io/media/image.h"
@@ -16,6 +17,11 @@ class ImageRoutes : public JobServer {
   void TearDown() override {
     JobServer::TearDown();
     for (const std::string& path : pictures_) std::filesystem::remove(path);
+  }
+  ServerSettings server_settings() override {
+    ServerSettings settings;
+    settings.upload_folder = testing::TempDir();
+    return settings;
   }
   void add_routes(std::vector<Route>& routes) override {
     const JobServices services{.read = [this](const SentJob& sent) { return image_job(sent); },
@@ -36,8 +42,21 @@ class ImageRoutes : public JobServer {
     sent_.push_back(fields);
     if (fields.at("prompt") == "bad")
       throw Error(ErrorKind::kUsage, "the job: prompt is 'bad', legal: good ones");
+    if (fields.at("prompt") == "full") throw Error(ErrorKind::kOutput, "/disk cannot be written");
+    if (fields.at("prompt") == "second is bad" && sent.number == 1)
+      throw Error(ErrorKind::kUsage, "the job: reference_2 is '', legal: others");
     json resolved{{"prompt", "a red ball"}, {"num_frames", 1}, {"width", 8}, {"height", 4}};
-    resolved["seed"] = fields.value("seed", json(77));
+    resolved["seed"] = fields.value("seed", 77) + sent.number;
+    JobSpec spec;
+    for (const json& url : fields.value("reference", json::array()))
+      spec.request.references.push_back({.path = url});
+    save_sent_files(spec, testing::TempDir() + "/" + sent.id, "the job", sent.files);
+    for (const GivenPicture& picture : spec.request.references) {
+      std::ifstream file(picture.path, std::ios::binary);
+      files_.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+      pictures_.push_back(picture.path);
+      resolved["reference"].push_back(picture.path);
+    }
     return {.id = sent.id,
             .program = "p",
             .request = sent.fields,
@@ -126,6 +145,7 @@ class ImageRoutes : public JobServer {
   }
 
   std::vector<json> sent_;
+  std::vector<std::string> files_;
   std::vector<std::string> pictures_;
   ImageDesk desk_;
 };
@@ -158,7 +178,7 @@ TEST_F(ImageRoutes, SeveralPicturesInTheOrderOfTheirJobs) {
     EXPECT_EQ(data.at("seed"), 5 + i);
     EXPECT_FALSE(data.contains("url"));
     EXPECT_EQ(sent_.at(i).at("num_frames"), 1);
-    EXPECT_EQ(sent_.at(i).at("seed"), 5 + i);
+    EXPECT_EQ(sent_.at(i).at("seed"), 5);
   }
   EXPECT_GT(picture(body.at("data")[0]).rgb[0], 0);
   EXPECT_EQ(picture(body.at("data")[1]).rgb[0], 0) << "the first that was drawn";
@@ -239,9 +259,15 @@ TEST_F(ImageRoutes, RefusalsNameTheParameter) {
   const RawClient::Answer unknown = ask(generate({{"prompt", "x"}, {"outputformat", "png"}}));
   EXPECT_EQ(error(unknown, "code"), "unsupported_parameter");
   EXPECT_NE(unknown.body.find("output_format"), std::string::npos) << unknown.body;
+  const std::string longest(300, 'x');
+  EXPECT_EQ(error(ask(generate({{"prompt", "x"}, {longest, 1}})), "param"), longest.substr(0, 200));
   EXPECT_EQ(error(ask(generate({{"prompt", "x"}, {"seconds", "4"}})), "code"),
             "unsupported_parameter");
   EXPECT_EQ(ask(generate({{"prompt", "x"}, {"model", "other"}})).status, 404);
+  const RawClient::Answer full = ask(generate({{"prompt", "full"}}));
+  EXPECT_EQ(full.status, 507);
+  EXPECT_EQ(error(full, "code"), "insufficient_storage");
+  EXPECT_EQ(full.body.find("/disk"), std::string::npos) << full.body;
   draining_ = true;
   EXPECT_EQ(error(ask(generate({{"prompt", "x"}})), "code"), "draining");
   EXPECT_EQ(ids().size(), 0u);
@@ -403,6 +429,18 @@ TEST_F(ImageRoutes, ALostStreamEndsItsJob) {
 }
 
 struct ImageEdits : ImageRoutes {
+  // Files in the hidden folder for those of forms, and links of those of jobs.
+  static int uploads() {
+    int count = 0;
+    std::error_code ignored;
+    for (const auto& file : std::filesystem::directory_iterator(testing::TempDir(), ignored))
+      count += file.path().extension() == ".linked";
+    for (const auto& folder : std::filesystem::directory_iterator(testing::TempDir(), ignored))
+      if (folder.path().filename().string().front() == '.' && folder.is_directory(ignored))
+        for (const auto& file : std::filesystem::directory_iterator(folder.path(), ignored))
+          count += file.path().extension() == ".bin";
+    return count;
+  }
   ClientModel model() override { return {.ids = {"klein"}, .name = "klein", .most_references = 2}; }
 };
 
@@ -415,12 +453,45 @@ TEST_F(ImageEdits, PicturesOfAnEditAreTheReferencesOfEachJob) {
   draw_all(2);
   EXPECT_EQ(client.answer().status, 200);
   ASSERT_EQ(sent_.size(), 2u);
-  for (const json& fields : sent_) EXPECT_EQ(fields.at("reference"), (json{url, url}));
+  EXPECT_EQ(sent_[0].at("reference"), (json{url, url}));
+  EXPECT_FALSE(sent_[1].contains("reference")) << "what is decoded once is not sent again";
+  EXPECT_EQ(files_, (std::vector<std::string>(4, std::string(3, '\0'))));
+  for (size_t i = 0; i < 2; ++i)
+    EXPECT_TRUE(std::filesystem::equivalent(pictures_.at(i), pictures_.at(i + 2)));
   const RawClient::Answer three =
       ask(post("/v1/images/edits", json{{"prompt", "a hat"}, {"image", {url, url, url}}}.dump()));
   EXPECT_EQ(error(three, "param"), "image");
   EXPECT_NE(error(three, "message").find("at most 2"), std::string::npos) << three.body;
   EXPECT_EQ(error(ask(post("/v1/images/edits", R"({"prompt": "a hat"})")), "param"), "image");
+  const RawClient::Answer second = ask(
+      post("/v1/images/edits", json{{"prompt", "second is bad"}, {"image", url}, {"n", 2}}.dump()));
+  EXPECT_EQ(error(second, "param"), "image");
+  EXPECT_EQ(error(second, "message").find("the job: image_2 is ''"), 0u) << second.body;
+  EXPECT_EQ(removed_.size(), 1u) << "the files of the first";
+  EXPECT_EQ(uploads(), 0);
+}
+
+// The files of a form belong to one job, so the others get links.
+TEST_F(ImageEdits, FilesOfAFormAreThoseOfEveryJob) {
+  std::string body;
+  const auto part = [&](const std::string& head, const std::string& text) {
+    body += "--b\r\nContent-Disposition: form-data; name=" + head + "\r\n\r\n" + text + "\r\n";
+  };
+  part("\"prompt\"", "a hat");
+  part("\"n\"", "2");
+  part("\"image[]\"; filename=\"a.png\"\r\nContent-Type: image/png", "first");
+  part("\"image[]\"; filename=\"b.png\"\r\nContent-Type: image/png", "second");
+  body += "--b--\r\n";
+  RawClient client = running_->connect();
+  client.send(
+      "POST /v1/images/edits HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; "
+      "boundary=b\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body);
+  draw_images();
+  draw_all(2);
+  EXPECT_EQ(client.answer().status, 200);
+  EXPECT_EQ(files_, (std::vector<std::string>{"first", "second", "first", "second"}));
+  await([&] { return uploads() == 0; });
 }
 
 }  // namespace

@@ -166,14 +166,14 @@ TEST(ClientRequest, TakesPicturesAsDataUrlsAlone) {
     return fault(json{{"prompt", "a"}, {"input_reference", value}}.dump(), model);
   };
   EXPECT_EQ(refused(url, kWan),
-            "invalid_request input_reference: input_reference is 1 picture, but Wan2.2-T2V-A14B "
+            "unsupported_parameter input_reference: input_reference is given, but Wan2.2-T2V-A14B "
             "draws from text alone; legal: none");
-  for (const json& value :
-       {json("https://example.org/a.png"), json("/etc/passwd"), json("file:///etc/passwd"),
-        json{{"file_id", "file_1"}}, json(3), json::object(), json::array({url, url, url})})
+  for (const json& value : {json("https://example.org/a.png"), json("/etc/passwd"), json("data"),
+                            json("file:///etc/passwd"), json{{"file_id", "file_1"}}, json(3),
+                            json::object(), json::array({url, url, url})})
     EXPECT_TRUE(refused(value, kPainter).starts_with("invalid_request input_reference:")) << value;
   EXPECT_TRUE(fault(json{{"prompt", "a"}, {"last_image", url}}.dump())
-                  .starts_with("invalid_request last_image:"));
+                  .starts_with("unsupported_parameter last_image:"));
   EXPECT_NE(fault(json{{"prompt", "a"}, {"input_reference", url}, {"image", url}}.dump(), kPainter),
             "");
 }

@@ -1,4 +1,5 @@
 // The routes of OpenAI's video jobs, field by field, over jobs that a test lets go on.
+#include "apps/serve/jobs/job_events.h"
 #include "apps/serve/openai/model_routes.h"
 #include "apps/serve/openai/video_routes.h"
 #include "io/media/image.h"
@@ -155,7 +156,7 @@ TEST_F(OpenAiVideos, RefusalsNameTheParameter) {
   EXPECT_EQ(refused(R"({"seconds": "4"})"), "400 invalid_request prompt");
   EXPECT_EQ(
       refused(R"({"prompt": "a", "input_reference": {"image_url": "data:image/png;base64,AA"}})"),
-      "400 invalid_request input_reference");
+      "400 unsupported_parameter input_reference");
   EXPECT_EQ(refused("{"), "400 invalid_request null");
   EXPECT_EQ(code(ask(post("/v1/videos/edits", "{}"))), "unsupported_parameter");
   EXPECT_EQ(code(ask(post("/v1/videos/extensions", "{}"))), "unsupported_parameter");
@@ -299,6 +300,38 @@ TEST_F(OpenAiVideos, SyncAnswersWithTheVideo) {
   EXPECT_EQ(answer.status, 200);
   EXPECT_EQ(answer.body, "movie");
   EXPECT_TRUE(answer.has("Location: /v1/videos/" + drawn_.at(0)));
+}
+
+// A job with an Idempotency-Key goes on without its client, who comes again for it.
+TEST_F(OpenAiVideos, ALostSyncEndsItsJobUnlessItHasAKey) {
+  const auto lose = [&](const std::string& headers) {
+    RawClient client = running_->connect();
+    client.send("POST /v1/videos/sync HTTP/1.1\r\nHost: localhost\r\n" + headers +
+                "Content-Length: 15\r\n\r\n{\"prompt\": \"a\"}");
+    const size_t before = service_.store().list(10, "")->jobs.size();
+    while (service_.store().list(10, "")->jobs.size() == before) std::this_thread::sleep_for(2ms);
+    return service_.store().list(1, "")->jobs.at(0).job.id;
+  };
+  const std::string kept = lose("Idempotency-Key: k\r\n"), lost = lose("");
+  wait_until_over(lost);
+  EXPECT_EQ(job(lost).at("state"), "cancelled");
+  EXPECT_EQ(job(kept).at("state"), "queued");
+}
+
+// A job that nobody sees end, as it is removed, is answered for all the same.
+TEST_F(OpenAiVideos, SyncOfACancelledOrARemovedJobIsAConflict) {
+  RawClient client = running_->connect();
+  client.send(post("/v1/videos/sync", R"({"prompt": "a"})"));
+  while (service_.store().list(1, "")->jobs.empty()) std::this_thread::sleep_for(2ms);
+  service_.cancel(service_.store().list(1, "")->jobs.at(0).job.id);
+  const auto answer = client.answer();
+  EXPECT_EQ(answer.status, 409);
+  EXPECT_EQ(code(answer), "cancelled");
+  const HttpResponse gone =
+      when_over(service_, "video_0", {}, 1, true, [] { return HttpResponse{.status = 404}; });
+  int status = 0;
+  gone.later([&](const HttpResponse& given) { status = given.status; });
+  EXPECT_EQ(status, 404);
 }
 
 TEST_F(OpenAiVideos, ThumbnailsAreAFrameOfTheClip) {

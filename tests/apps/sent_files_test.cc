@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "apps/serve/http/access.h"
 #include "apps/serve/server_text.h"
@@ -84,6 +86,79 @@ TEST_F(SentPicture, EveryReferenceHasAFileOfItsOwn) {
           .find("the job: reference_2 is '/etc/passwd', legal: the picture itself"),
       std::string::npos);
   EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+// As the request's reader hands them on: files before URLs, each kind in its order.
+TEST_F(SentPicture, ReferencesOfFormsComeBeforeURLsAndInOrder) {
+  const auto file = [&](const std::string& name) {
+    std::ofstream(folder_ + name) << name;
+    return std::pair{std::string("reference"), folder_ + name};
+  };
+  JobSpec job;
+  job.request.references = {{.path = "data:image/png;base64,AAAA"}};
+  save_sent_files(job, folder_ + "job_1", "the job", {file("a"), file("b")});
+  const std::vector<std::string> names{"job_1.reference_1", "job_1.reference_2",
+                                       "job_1.reference_3.png"};
+  ASSERT_EQ(job.request.references.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(job.request.references[i].path, folder_ + names[i]);
+  EXPECT_EQ(fs::file_size(folder_ + names[0]), 1u);
+  {
+    LinkedFiles links;
+    const FormFiles linked = links.of("reference", {folder_ + names[0], folder_ + names[2]});
+    ASSERT_EQ(linked.size(), 2u);
+    EXPECT_TRUE(fs::equivalent(linked[1].second, folder_ + names[2]));
+    for (const auto& [field, path] : linked)
+      EXPECT_NE(job_of_sent_file(fs::path(path).filename()), "") << path;
+    EXPECT_EQ(test::error_of([&] { links.of("image", folder_ + "none"); }, ErrorKind::kOutput)
+                      .find("cannot be written: ") != std::string::npos,
+              true);
+  }
+  remove_sent_files(job);
+  EXPECT_TRUE(fs::is_empty(folder_)) << "links go with their owner";
+}
+
+TEST_F(SentPicture, NothingIsLeftWhereOneCannotBeSaved) {
+  std::ofstream(folder_ + "b") << "picture";
+  JobSpec job;
+  job.request.image.path = "data:image/png;base64,AAAA";
+  test::error_of(
+      [&] {
+        save_sent_files(job, folder_ + "job_1", "the job",
+                        {{"last_image", folder_ + "b"}, {"audio", folder_ + "none"}});
+      },
+      ErrorKind::kOutput);
+  EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+TEST_F(SentPicture, ReferencesAreCountedBeforeTheyAreSaved) {
+  JobSpec job;
+  job.request.references.resize(2);
+  const FormFiles files{{"reference", "a"}, {"audio", "b"}};
+  PictureConditioning model{.form = PictureForm::kReferences};
+  model.most = 3;
+  check_reference_count(job, files, model, "the job");
+  model.most = 2;
+  const auto refused = [&] {
+    return test::error_of([&] { check_reference_count(job, files, model, "the job"); },
+                          ErrorKind::kUsage);
+  };
+  EXPECT_EQ(refused(), "the job: reference is given 3 times, legal: 0 ... 2");
+  model.form = PictureForm::kNone;
+  EXPECT_EQ(refused(),
+            "the job: reference is given 3 times, legal: none, as this model reads no reference "
+            "pictures");
+}
+
+TEST(SentFileName, BelongsToAJobAndNothingElseDoes) {
+  const std::string id = "image_0123456789abcdef01234567";
+  for (const char* own : {".image", ".image.png", ".last_image.jpg", ".audio", ".audio.m4a",
+                          ".reference_1", ".reference_12.webp", ".linked"})
+    EXPECT_EQ(job_of_sent_file(id + own), id) << own;
+  for (const std::string& other :
+       {id, id + ".png", id + ".mp4", id + ".json", id + ".", id + ".reference_", id + ".imagery",
+        id + ".reference_x", id + "0.image", std::string("holiday.image"), std::string(".image"),
+        std::string(), "." + id + ".image", std::string("image_01.image.png")})
+    EXPECT_EQ(job_of_sent_file(other), "") << other;
 }
 
 TEST_F(SentPicture, ASoundIsSavedToo) {

@@ -128,7 +128,7 @@ class Follows(WithPage):
         self.page.script("""
             window.asked = []; const real = window.fetch;
             window.fetch = (path, options) => { window.asked.push(path); return real(path, options); };""")
-        self.fill(prompt="a ring", num_frames="5", steps="200", size="64x64")
+        self.fill(prompt="a ring", num_frames="33", steps="200", size="64x64")
         self.page.find("#prompt").send_keys(Keys.CONTROL, Keys.ENTER)
         self.wait("a first step", "document.querySelector('#job-detail').textContent.includes('step ')")
         self.assertIn("0 wait, 1 runs", self.text("#queue"))

@@ -490,6 +490,7 @@ def openai_requests():
                        ("pictures", {"prompt": "a", "input_reference": [{"image_url": url}, {"image_url": {"url": url}}], "audio_reference": url}),
                        ("guidance", {"prompt": "a", "true_cfg_scale": 4, "guidance_scale": "4.0", "boundary_ratio": 0.5, "enable_teacache": "false"}),
                        ("schedule", {"prompt": "a", "prompt_schedule": "[{\"at\": \"2s\", \"prompt\": \"b\"}]", "sigmas": [1, 0.5]}),
+                       ("no_url", {"prompt": "a", "input_reference": {"image_url": "datA"}}),
                        ("unknown", {"prompt": "a", "mask": url, "sparkle": None}), ("list", [])]:
         put("openai_request", name, json.dumps(body))
     for name, parts in [("form", ["prompt=a", "sigmas[]=1", "sigmas[]=0.5", "metadata[a]=b", "input_reference<"]),

@@ -468,15 +468,36 @@ void http_request(Bytes bytes) {
   CHECK(!both);
 }
 
-// A request of an OpenAI client for a video: a body, or after a 0 the parts of a form, "name=text"
-// and "name<file", with a 0 after each.
+void read_client_request(const HttpRequest& request, const ClientModel& model) {
+  refused_or_done([&] {
+    const ClientRequest read = client_request(client_fields(request), model);
+    CHECK(read.model == "pocket", read.model);
+    const nlohmann::json fields = parse_json(read.job.fields, "fields");
+    CHECK(fields.contains("prompt"), read.job.fields);
+    // No parameter reaches a file, a name or a weight of the server's machine.
+    for (const char* hidden : {"id", "output", "endless", "transformer", "vae", "image_sha256"})
+      CHECK(!fields.contains(hidden), hidden);
+    for (const char* given : {"image", "last_image", "audio"})
+      if (const auto url = fields.find(given); url != fields.end())
+        CHECK(lowercase(url->get<std::string>().substr(0, 5)) == "data:", given);
+    for (const nlohmann::json& url : fields.value("reference", nlohmann::json::array()))
+      CHECK(lowercase(url.get<std::string>().substr(0, 5)) == "data:");
+    JobSpec job;
+    read_job(
+        fields, [](const std::string& field) { return field; }, job);
+  });
+}
+
+// A request of an OpenAI client for a video or a picture: a body, or after a 0 the parts of a form,
+// "name=text" and "name<file", with a 0 after each.
 void openai_request(Bytes bytes) {
-  static const ClientModel model{.ids = {"pocket"},
+  static const ClientModel draws{.ids = {"pocket"},
                                  .name = "pocket",
                                  .has_teacache = true,
                                  .boundary_ratio = 0.5,
                                  .most_pictures = 2,
                                  .hears = true};
+  static const ClientModel edits{.ids = {"pocket"}, .name = "pocket", .most_references = 3};
   HttpRequest request;
   request.body = text_of(bytes);
   if (request.body.starts_with('\0')) {
@@ -493,21 +514,7 @@ void openai_request(Bytes bytes) {
     }
     request.form = std::make_shared<const Form>(std::move(form));
   }
-  refused_or_done([&] {
-    const ClientRequest read = client_request(client_fields(request), model);
-    CHECK(read.model == "pocket", read.model);
-    const nlohmann::json fields = parse_json(read.job.fields, "fields");
-    CHECK(fields.contains("prompt"), read.job.fields);
-    // No parameter reaches a file, a name or a weight of the server's machine.
-    for (const char* hidden : {"id", "output", "endless", "transformer", "vae", "image_sha256"})
-      CHECK(!fields.contains(hidden), hidden);
-    for (const char* given : {"image", "last_image", "audio"})
-      if (const auto url = fields.find(given); url != fields.end())
-        CHECK(lowercase(url->get<std::string>().substr(0, 5)) == "data:", given);
-    JobSpec job;
-    read_job(
-        fields, [](const std::string& field) { return field; }, job);
-  });
+  for (const ClientModel& model : {draws, edits}) read_client_request(request, model);
 }
 
 // A sound inside a job becomes a file in the folder, or is refused.

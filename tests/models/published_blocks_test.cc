@@ -30,8 +30,8 @@ std::vector<std::string> published() {
 }
 
 // The 14B models of pictures have the blocks of the one of text, beside keys of pictures. The
-// blocks of FLUX.2 dev take gigabytes each. One block of each is enough, and the test stays below a
-// minute.
+// blocks of FLUX.2 dev and Krea-2 take gigabytes each. One block of each is enough, and the test
+// stays below a minute.
 int blocks_of(const std::string& name) {
   const TransformerTraits traits = published_transformer(name)->traits();
   const bool few = traits.width == 5120 ? traits.given_channels() > 0 : traits.width > 5120;

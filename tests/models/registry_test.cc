@@ -186,6 +186,9 @@ TEST(KnownModels, HaveTheirLicences) {
   EXPECT_EQ(known("wan2.2-ti2v-5b", wan), "Wan 5B: Apache-2.0");
   EXPECT_EQ(known("wan2.2-i2v-a14b", wan), "Wan 14B: Apache-2.0");
   EXPECT_EQ(known("z-image", "ZImageTransformer2DModel"), "Z-Image: Apache-2.0");
+  EXPECT_EQ(known("krea-2", "Krea2Transformer2DModel"),
+            "Krea 2: Krea 2 Community License, conditions for commercial use, see "
+            "krea.ai/krea-2-licensing");
   EXPECT_EQ(known("qwen-image", "QwenImageTransformer2DModel"), "Qwen-Image: Apache-2.0");
   // No published model has the sizes of this one.
   EXPECT_EQ(open_model_directory("tests/golden/pipeline_flux2_klein/model").known(), nullptr);

@@ -1,10 +1,13 @@
 #include "apps/serve/http/event_connection.h"
 
+#include <algorithm>
 #include <boost/asio/write.hpp>
 #include <cstdio>
 #include <mutex>
 #include <utility>
 #include <vector>
+
+#include "apps/serve/http/file_response.h"
 
 namespace weft::serve {
 namespace {
@@ -141,9 +144,15 @@ class EventConnection final : public Connection,
     is_writing_ = true;
     written_ = std::exchange(waiting_, {});
     written_bytes_ = std::exchange(waiting_bytes_, 0);
+    write_piece(0);
+  }
+  // A client that takes its time for a large event is not idle.
+  void write_piece(size_t from) {
     cut_after(core_.settings.limits.idle_timeout);
-    net::async_write(stream_, net::buffer(written_),
-                     [self = shared_from_this()](error_code error, size_t) {
+    const size_t to = std::min(from + kFilePiece, written_.size());
+    net::async_write(stream_, net::buffer(written_.data() + from, to - from),
+                     [self = shared_from_this(), to](error_code error, size_t) {
+                       if (!error && to < self->written_.size()) return self->write_piece(to);
                        self->is_writing_ = false;
                        self->deadline_.cancel();
                        self->handle_->sent(self->written_bytes_);

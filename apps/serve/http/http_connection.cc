@@ -214,6 +214,7 @@ class HttpConnection final : public Connection,
       response = error_response(500, "internal", "The server failed to answer.");
     }
     request_.form.reset();  // its files are gone before the client is answered
+    request_.body = {};     // which may be large, while the client waits
     const bool is_get = request_.method != "HEAD";
     if (response.events && is_get) return stream(response);
     response.later ? wait(response) : respond(response);
@@ -310,26 +311,37 @@ class HttpConnection final : public Connection,
     for (const auto& [name, value] : cross_origin_headers(core_.access, request_))
       response_.set(name, value);
     response_.keep_alive(keep_alive_);
-    response_.body() = given.body;
-    response_.prepare_payload();
+    response_.content_length(given.file ? given.file_bytes : given.body.size());
     if (given.status == 204) response_.erase(http::field::content_length);
-    if (given.file) response_.content_length(given.file_bytes);
     const bool is_head = request_.method == "HEAD";  // its header is that of GET
-    if (is_head) response_.body().clear();
+    body_ = is_head ? "" : given.body;
+    body_sent_ = std::min(body_.size(), kFilePiece);
+    response_.body() = body_.substr(0, body_sent_);
     pieces_ = is_head ? FilePieces() : FilePieces(given);
     arm(limits().idle_timeout);
     http::async_write(stream_, response_, next([this](error_code error) {
                         if (!error) written();
                       }));
   }
-  // The header or a piece of a file has been sent.
+  // The header, or a piece of the body or of a file has been sent. A client that takes its time for
+  // a large answer is not idle.
   void written() {
+    if (body_sent_ < body_.size()) return send_more_of_body();
     if (pieces_.left() > 0) return send_piece();
+    body_.clear();
     response_ = {};
     request_ = {};
     parser_.reset();
     pieces_ = {};
     keep_alive_ ? read_next() : finish_writing();
+  }
+  void send_more_of_body() {
+    const std::string_view rest = std::string_view(body_).substr(body_sent_, kFilePiece);
+    body_sent_ += rest.size();
+    arm(limits().idle_timeout);
+    net::async_write(stream_, net::buffer(rest.data(), rest.size()), next([this](error_code error) {
+                       if (!error) written();
+                     }));
   }
   void send_piece() {
     if (!pieces_.read()) return cut();  // the file became shorter than was promised
@@ -382,7 +394,9 @@ class HttpConnection final : public Connection,
   HttpRequest request_;
   std::unique_ptr<FormReader> form_;  // while it is being read
   http::response<http::string_body> response_;
-  FilePieces pieces_;  // of the response
+  std::string body_;      // of the response
+  size_t body_sent_ = 0;  // its bytes that have been sent
+  FilePieces pieces_;     // of the response
   const Route* chosen_ = nullptr;
   std::string route_;
   Clock::time_point began_ = Clock::now(), linger_until_{};

@@ -4,6 +4,7 @@
 
 #include "io/json.h"
 #include "io/sha256.h"
+#include "io/text/utf8.h"
 
 namespace weft {
 namespace {
@@ -27,8 +28,8 @@ const std::string& HttpRequest::header(const std::string& lowercase_name) const 
 }
 
 std::string hash_of(const HttpRequest& request) {
-  if (!request.form) return sha256_hex(request.body);
-  std::string all;
+  std::string all = sha256_hex(request.path);
+  if (!request.form) return sha256_hex(all + sha256_hex(request.body));
   for (const FormPart& part : *request.form)
     all += sha256_hex(part.name) + (part.file.empty() ? sha256_hex(part.text) : part.sha256);
   return sha256_hex(all);
@@ -36,10 +37,11 @@ std::string hash_of(const HttpRequest& request) {
 
 HttpResponse error_response(int status, const std::string& code, const std::string& message,
                             const std::string& param, const std::vector<std::string>& hints) {
+  constexpr size_t kLongest = 4000, kLongestParam = 200;  // both may hold what the client sent
   HttpResponse response{.status = status};
-  Json error{{"message", message},
+  Json error{{"message", utf8_beginning(message, kLongest)},
              {"type", error_type(status)},
-             {"param", param.empty() ? Json() : Json(param)},
+             {"param", param.empty() ? Json() : Json(utf8_beginning(param, kLongestParam))},
              {"code", code}};
   if (!hints.empty()) error["hints"] = hints;
   response.body = Json{{"error", std::move(error)}}.dump_in_order() + "\n";

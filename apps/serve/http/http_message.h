@@ -74,8 +74,8 @@ struct HttpResponse {
 // An event for EventStream::send(). `data` may have several lines; an empty `id` is left out.
 std::string event_text(const std::string& type, const std::string& id, const std::string& data);
 
-// The hash of what a request asks for: of its body, or of a form's parts, whose boundary may differ
-// from one sending to the next.
+// The hash of what a request asks for: of its path and its body, or of a form's parts, whose
+// boundary may differ from one sending to the next.
 std::string hash_of(const HttpRequest& request);
 
 // The one form of every refusal: {"error": {"message", "type", "param", "code"}}, as OpenAI's

@@ -56,10 +56,15 @@ UploadFolder::UploadFolder(const std::string& parent) {
   const fs::path where = parent.empty() ? fs::temp_directory_path(ignored) : fs::path(parent);
   remove_leftover_uploads(where.string());
   // A server that starts at the same time may remove the folder before it is locked.
-  while (lock_ < 0) {
+  constexpr int kTries = 10;
+  for (int tried = 0; lock_ < 0; ++tried) {
+    if (tried == kTries)
+      throw Error(ErrorKind::kOutput, "no folder can be locked in " + where.string() +
+                                          ", where files of forms would lie");
     path_ = (where / (kUploads + random_hex(4))).string();
     if (mkdir(path_.c_str(), 0700) != 0) throw_system_error("create the folder", path_, errno);
     lock_ = lock_folder(path_);
+    if (lock_ < 0) remove_folder(path_);
   }
 }
 

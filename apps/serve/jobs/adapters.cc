@@ -46,7 +46,12 @@ Json Adapters::names() const {
 std::string Adapters::with_files(const std::string& loras, const std::string& label) const {
   std::vector<Lora> out;
   if (loras.empty() || loras == kNoLora) return kNoLora;
-  for (const std::string& item : split(loras, ',')) {
+  constexpr size_t kMost = 16;
+  const std::vector<std::string> items = split(loras, ',');
+  if (items.size() > kMost)
+    throw Error(ErrorKind::kUsage, label + " has " + std::to_string(items.size()) +
+                                       " entries, legal: at most " + std::to_string(kMost));
+  for (const std::string& item : items) {
     const std::string name = item.substr(0, item.find(':'));
     const auto file = files_.find(name);
     if (file == files_.end()) {
@@ -74,20 +79,6 @@ void rethrow_without_lora_folders() {
     if (has_path) throw Error(error.kind(), without_folders(what));
     throw;
   }
-}
-
-std::string without_lora_folders(const std::string& loras) {
-  std::string out;
-  for (std::string item : split(loras, ',')) {
-    const size_t end = std::min(item.find(':'), item.size());
-    std::string path = item.substr(0, end);
-    if (const size_t slash = path.rfind('/'); slash != std::string::npos) {
-      path.erase(0, slash + 1);
-      if (path.ends_with(kLoraEnding)) path.resize(path.size() - kLoraEnding.size());
-    }
-    out += (out.empty() ? "" : ",") + path + item.substr(end);
-  }
-  return out;
 }
 
 }  // namespace weft

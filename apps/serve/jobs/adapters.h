@@ -29,7 +29,5 @@ class Adapters {
 
 // Throws the exception that is being handled: one that names a LoRA's file without its folder.
 [[noreturn]] void rethrow_without_lora_folders();
-// The field `lora` of a stored job with names in place of its files.
-std::string without_lora_folders(const std::string& loras);
 
 }  // namespace weft

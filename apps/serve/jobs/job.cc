@@ -1,10 +1,7 @@
 #include "apps/serve/jobs/job.h"
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "apps/serve/jobs/adapters.h"
-#include "apps/serve/jobs/sent_files.h"
 #include "apps/serve/server_text.h"
 #include "engine/job/job_spec.h"
 #include "io/text/utf8.h"
@@ -30,12 +27,7 @@ void add_time(Json& to, const std::string& name, int64_t unix_ms) {
 nlohmann::json shown_request(const std::string& text) {
   nlohmann::json request = stored_json(text);
   request.erase("id");
-  change_file_paths(request, [](const std::string& path) {
-    return std::filesystem::path(path).filename().string();
-  });
-  if (const auto loras = request.find("lora"); loras != request.end() && loras->is_string())
-    *loras = without_lora_folders(loras->get<std::string>());
-  for (const std::string& field : files_of_model()) request.erase(field);
+  hide_folders(request);
   return request;
 }
 

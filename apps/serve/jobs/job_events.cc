@@ -71,6 +71,7 @@ HttpResponse when_over(Service& service, const std::string& id, HttpResponse acc
         service.watch(id, 0, [respond, over](const JobEvent& event) {
           if (event.type == "end") respond(over());
         }));
+    if (!*watch) respond(over());  // it was removed meanwhile
     return [&service, id, is_own, watch] {
       watch->reset();
       if (is_own) service.cancel(id);

@@ -12,6 +12,7 @@
 #include <set>
 #include <thread>
 
+#include "apps/generate/expand.h"
 #include "apps/generate/resume.h"
 #include "apps/serve/jobs/job_submission.h"
 #include "apps/serve/jobs/sent_files.h"
@@ -33,12 +34,27 @@ bool is_of_batch(const NewJob& job) { return job.owner.starts_with(kBatchOwner);
 
 std::string plain_field(const std::string& field) { return field; }
 
-JobSpec stored_spec(const NewJob& job) {
-  JobSpec spec;
+struct StoredSpec {
+  JobSpec spec{};
+  bool expands = false;  // its prompt becomes a caption before it is drawn
+};
+
+StoredSpec stored_spec(const NewJob& job) {
+  StoredSpec stored;
   nlohmann::json fields = parse_json(job.resolved, "the stored job");
-  take_expand_prompt(fields, plain_field);
-  read_named_job(fields, plain_field, spec);
-  return spec;
+  stored.expands = take_expand_prompt(fields, plain_field).value_or(false);
+  read_named_job(fields, plain_field, stored.spec);
+  return stored;
+}
+
+// Takes the caption that an earlier attempt wrote from the prompt, where its sidecar has one.
+void take_caption(const Json& sidecar, JobSpec& spec) {
+  if (sidecar.is_null() || !sidecar.contains("request")) return;
+  const Json& request = sidecar.at("request");
+  for (const char* field : {"prompt", "expanded_from"})
+    if (!request.contains(field)) return;
+  if (request.text("expanded_from") == spec.request.prompt)
+    set_caption(request.text("prompt"), spec);
 }
 
 void requeue_running(JobStore& store) {
@@ -80,7 +96,7 @@ void JobFiles::remove(const NewJob& job) const {
   remove_leftovers(job);
   const OutputNames names = output_names(job.output);
   for (const std::string& path : {job.output, names.sidecar}) remove_file(path);
-  remove_sent_files(stored_spec(job));
+  remove_sent_files(stored_spec(job).spec);
 }
 
 void JobFiles::remove_leftovers(const NewJob& job) const {
@@ -94,10 +110,17 @@ void JobFiles::remove_leftovers(const NewJob& job) const {
   }
 }
 
-void JobFiles::remove_orphans(const JobStore& store) const {
+void JobFiles::remove_orphans(const JobStore& store, const StoreUser& user) const {
   std::set<std::string> orphans;
+  const auto has_result = [&](const std::string& id) {
+    return fs::exists(folder_ + id + ".png") || fs::exists(folder_ + id + ".mp4");
+  };
   for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
-    const std::string name = name_of_part(entry.path().filename().string());
+    const std::string file = entry.path().filename().string();
+    const std::string sent_with = user.is_alone_in(folder_) ? job_of_sent_file(file) : "";
+    if (!sent_with.empty() && !store.find(sent_with) && !has_result(sent_with))
+      remove_file(folder_ + file);
+    const std::string name = name_of_part(file);
     const std::string id = name.substr(0, name.find('.'));
     if (!is_job_id(id) || store.find(id)) continue;
     if (files_left(output_names(folder_ + name)).empty()) orphans.insert(folder_ + name);
@@ -122,7 +145,9 @@ std::string JobFiles::result_left(const StoredJob& stored, const Generator& gene
   const NewJob& job = stored.job;
   const OutputNames names = output_names(job.output);
   if (!fs::exists(job.output)) return "";
-  Drawing drawing{.spec = stored_spec(job), .path = job.output};
+  StoredSpec spec = stored_spec(job);
+  if (spec.expands) take_caption(sidecar_of(job.output), spec.spec);
+  Drawing drawing{.spec = std::move(spec.spec), .path = job.output};
   take_facts(drawing.spec, plain_field);
   drawing.spec.request = generator.resolve(drawing.spec.request);
   if (complete(generator, drawing)) {
@@ -145,7 +170,9 @@ std::string JobFiles::drawn(JobTeam& team, const StoredJob& stored, ProgressList
   return team.draw({.spec = job.resolved, .output = job.output}, listener, stop);
 }
 
-StoreUser::StoreUser(const std::string& store) {
+StoreUser::StoreUser(const std::string& store)
+    : folder_(store.empty() ? ""
+                            : fs::absolute(store).lexically_normal().parent_path().string() + "/") {
   if (store.empty()) return;
   lock_ = open((store + ".server").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (lock_ < 0)

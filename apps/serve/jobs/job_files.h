@@ -14,6 +14,8 @@ namespace weft {
 // The owners of the jobs of batches begin with this. API keys are hashes, which never do.
 inline constexpr const char* kBatchOwner = "batch:";
 
+class StoreUser;
+
 class JobFiles {
  public:
   JobFiles(const Flags& flags, std::string folder) : flags_(flags), folder_(std::move(folder)) {}
@@ -24,8 +26,9 @@ class JobFiles {
   // Removes what a job that will not go on has left of its run, unless it is a batch's.
   void remove_leftovers(const NewJob& job) const;
   // Removes the hidden files of jobs that `store` does not know and that nothing can resume, as a
-  // server that was killed leaves them.
-  void remove_orphans(const JobStore& store) const;
+  // server that was killed leaves them. Where `user` is alone with the store, also what was sent
+  // with jobs that it does not know and that have no result.
+  void remove_orphans(const JobStore& store, const StoreUser& user) const;
   // Returns when no earlier attempt writes the job's output any more, as one does whose lease has
   // ended in the middle of a long step. Error(kStopped).
   static void await_writer(const NewJob& job, const std::atomic<bool>& stop);
@@ -52,9 +55,15 @@ class StoreUser {
   // was made, the jobs that a killed one has held wait again; else their leases end by time. An
   // attempt that left a checkpoint does not count as a failed one, a few times.
   void recover(JobStore& store);
+  // Before recover(): no other process uses the store, and it lies in this folder, which ends in /,
+  // so that the folder's jobs are its own. False of jobs in memory.
+  bool is_alone_in(const std::string& folder) const {
+    return alone_ && lock_ >= 0 && folder == folder_;
+  }
 
  private:
-  int lock_ = -1;  // exclusive until recover(), then shared
+  int lock_ = -1;               // exclusive until recover(), then shared
+  const std::string folder_{};  // of the store, with / at its end
   bool alone_ = true;
 };
 

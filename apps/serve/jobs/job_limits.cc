@@ -133,7 +133,7 @@ void check_work(const Generator& generator, const Request& resolved, const JobLi
 double job_cost(const Generator& generator, const Request& resolved) {
   const JobFacts facts = generator.facts(resolved);
   const std::array<int64_t, 3>& grid = facts.grid;
-  const double tokens = static_cast<double>(grid[0] * grid[1] * grid[2]);
+  const double tokens = static_cast<double>(grid[0] * grid[1] * grid[2] + facts.reference_rows);
   return static_cast<double>(resolved.steps) * facts.chunks * tokens * tokens;
 }
 

@@ -24,10 +24,27 @@ struct Fault {
   std::string message, param;  // the field that the message begins with, if it names one
 };
 
+// The text without folders of this machine; a value that the client sent stays as it was.
+std::string shown_to(const SentJob& sent, const std::string& text) {
+  const size_t begin = text.find('\''), end = text.find('\'', begin + 1);
+  if (begin == std::string::npos || end == std::string::npos || end == begin + 1)
+    return without_folders(text);
+  const bool was_sent =
+      sent.fields.find(text.substr(begin + 1, end - begin - 1)) != std::string::npos;
+  return was_sent ? text.substr(0, end) + without_folders(text.substr(end)) : without_folders(text);
+}
+
 std::string called(const SentJob& sent, const std::string& field) {
   const auto renamed =
       std::ranges::find(sent.renamed, field, &std::pair<std::string, std::string>::first);
   return renamed == sent.renamed.end() ? field : renamed->second;
+}
+
+// The field of "reference_2", one picture of several, and of any other field itself.
+std::string without_number(const std::string& field) {
+  const size_t mark = field.find_last_not_of("0123456789");
+  const bool is_numbered = mark != std::string::npos && mark + 1 < field.size() && mark > 0;
+  return is_numbered && field[mark] == '_' ? field.substr(0, mark) : field;
 }
 
 // The field of the picture or the sound whose file, "<id>.<field>.png", a message names.
@@ -35,12 +52,12 @@ std::string field_of_file(const std::string& message, const SentJob& sent) {
   const size_t at = message.find(sent.id + ".");
   if (sent.id.empty() || at == std::string::npos) return "";
   const size_t begin = at + sent.id.size() + 1;
-  return message.substr(begin, message.find_first_of(".' ", begin) - begin);
+  return without_number(message.substr(begin, message.find_first_of(".' ", begin) - begin));
 }
 
 // A refusal in the words of the client: messages begin with a field, or with the flag for it.
 Fault fault_of(const std::string& text, const SentJob& sent) {
-  Fault fault{.message = without_folders(text), .param = ""};
+  Fault fault{.message = shown_to(sent, text), .param = ""};
   const std::string job = std::string(kSentJob) + ": ";
   const size_t begin = fault.message.starts_with(job) ? job.size() : 0;
   const size_t end = std::min(fault.message.find(' ', begin), fault.message.size());
@@ -50,9 +67,10 @@ Fault fault_of(const std::string& text, const SentJob& sent) {
   const auto is_field = [](const std::string& name) {
     return std::ranges::any_of(job_fields(), [&](const JobField& f) { return name == f.name; });
   };
-  if (is_field(word) || fault.message.find(" is no field of a job") == end) {
-    fault.param = called(sent, word);
-    fault.message.replace(begin, end - begin, fault.param);
+  const std::string named = is_field(word) ? word : without_number(word);
+  if (is_field(named) || fault.message.find(" is no field of a job") == end) {
+    fault.param = called(sent, named);
+    fault.message.replace(begin, end - begin, fault.param + word.substr(named.size()));
   } else if (const std::string field = field_of_file(fault.message, sent); is_field(field)) {
     fault.param = called(sent, field);
   }
@@ -67,6 +85,7 @@ std::optional<HttpResponse> refusal_of_job(const SentJob& sent, const std::funct
   } catch (const TooDear& error) {
     return error_response(422, "does_not_fit", error.what(), "", error.hints);
   } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kOutput) return storage_response();
     const bool is_media = error.kind() == ErrorKind::kMedia;
     if (!is_media && error.kind() != ErrorKind::kUsage && error.kind() != ErrorKind::kModel) throw;
     const Fault fault = fault_of(error.what(), sent);
@@ -92,6 +111,10 @@ std::optional<HttpResponse> refusal_of_answer(SubmitAnswer answer) {
 
 }  // namespace
 
+HttpResponse storage_response() {
+  return error_response(507, "insufficient_storage", "The server's disk takes no more files.");
+}
+
 std::string new_job_id(const std::string& kind) { return kind + "_" + random_hex(3); }
 
 bool is_job_id(const std::string& name) {
@@ -102,16 +125,16 @@ bool is_job_id(const std::string& name) {
 }
 
 std::variant<TakenJob, HttpResponse> take_job(Service& service, const JobServices& services,
-                                              const HttpRequest& request, const SentJob& sent) {
-  auto taken = take_jobs(service, services, request, {&sent, 1});
+                                              const HttpRequest& request, SentJob sent) {
+  auto taken = take_jobs(service, services, request, 1, [&](auto) { return std::move(sent); });
   if (auto* refused = std::get_if<HttpResponse>(&taken)) return std::move(*refused);
   return std::get<std::vector<TakenJob>>(taken).front();
 }
 
 std::variant<std::vector<TakenJob>, HttpResponse> take_jobs(Service& service,
                                                             const JobServices& services,
-                                                            const HttpRequest& request,
-                                                            std::span<const SentJob> sent) {
+                                                            const HttpRequest& request, int count,
+                                                            const NextJob& next) {
   if (services.draining()) return retry_response(503, "draining", "The server is about to end.");
   const std::string& key = request.header("idempotency-key");
   if (key.size() > kLongestKey)
@@ -122,21 +145,32 @@ std::variant<std::vector<TakenJob>, HttpResponse> take_jobs(Service& service,
   const auto remove_files = [&] {
     for (const NewJob& job : jobs) services.remove_files(job);
   };
-  for (const SentJob& one : sent) {
-    NewJob job;
-    if (auto refused = refusal_of_job(one, [&] { job = services.read(one); })) {
-      remove_files();
-      return *refused;
+  std::vector<JobStore::Submitted> submitted;
+  try {
+    while (std::ssize(jobs) < count) {
+      SentJob one;
+      NewJob job;
+      const auto read = [&] {
+        one = next(jobs);
+        job = services.read(one);
+      };
+      if (auto refused = refusal_of_job(one, read)) {
+        remove_files();
+        return *refused;
+      }
+      job.client = one.client;
+      job.owner = owner_of(request);
+      if (!key.empty()) {
+        job.idempotency_key = one.number ? key + "#" + std::to_string(one.number) : key;
+        job.request_hash = hash_of(request);
+      }
+      jobs.push_back(std::move(job));
     }
-    job.client = one.client;
-    job.owner = owner_of(request);
-    if (!key.empty()) {
-      job.idempotency_key = one.number ? key + "#" + std::to_string(one.number) : key;
-      job.request_hash = hash_of(request);
-    }
-    jobs.push_back(std::move(job));
+    submitted = service.submit_all(jobs);
+  } catch (...) {  // the disk is full, the store is locked, ...
+    remove_files();
+    throw;
   }
-  const std::vector<JobStore::Submitted> submitted = service.submit_all(jobs);
   if (auto refused = refusal_of_answer(submitted.back().answer)) {
     remove_files();
     return *refused;

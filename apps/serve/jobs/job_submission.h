@@ -22,14 +22,15 @@ struct SentJob {
   std::string client{};  // NewJob::client
   // Fields of the job that the client called by other names, and these names, for messages.
   std::vector<std::pair<std::string, std::string>> renamed{};
-  // Several jobs of one request: the number of each is a part of its idempotency key.
+  // Several jobs of one request: the number of each is a part of its idempotency key, and is added
+  // to the seed.
   int number = 0;
 };
 
 struct JobServices {
   // Reads a job and saves its files: its id, request, resolved form and output. It throws
   // Error(kUsage) that names the field, its value and what is legal, beginning with kSentJob, and
-  // TooDear (job_limits.h).
+  // TooDear (job_limits.h); kOutput where a file cannot be saved.
   std::function<NewJob(const SentJob& sent)> read{};
   // Removes what was saved of a job that was not taken.
   std::function<void(const NewJob& job)> remove_files{};
@@ -43,13 +44,16 @@ struct TakenJob {
 };
 // The job that is now in the store, or the refusal.
 std::variant<TakenJob, HttpResponse> take_job(Service& service, const JobServices& services,
-                                              const HttpRequest& request, const SentJob& sent);
-// The same of several jobs of one request: all of them, or none and the refusal of one. `sent` is
-// not empty.
+                                              const HttpRequest& request, SentJob sent);
+// The same of `count` jobs of one request, 1 or more: all of them, or none and the refusal of one.
+// `next` makes each once those before it were read, and may throw Error(kOutput).
+using NextJob = std::function<SentJob(std::span<const NewJob> before)>;
 std::variant<std::vector<TakenJob>, HttpResponse> take_jobs(Service& service,
                                                             const JobServices& services,
-                                                            const HttpRequest& request,
-                                                            std::span<const SentJob> sent);
+                                                            const HttpRequest& request, int count,
+                                                            const NextJob& next);
+// 507: the disk takes no more files.
+HttpResponse storage_response();
 
 std::string new_job_id(const std::string& kind);  // KIND, "_" and 24 random hex digits
 bool is_job_id(const std::string& name);

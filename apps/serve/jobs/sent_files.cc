@@ -4,18 +4,25 @@
 #include <cctype>
 #include <charconv>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "apps/serve/jobs/job_submission.h"
 #include "apps/serve/server_text.h"
 #include "io/atomic_file.h"
+#include "io/text/utf8.h"
 #include "models/files/part_files.h"
 
 namespace weft {
 namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kLinked = "linked";  // in place of a field, in the names of LinkedFiles
 
 // A media type, or all those that begin so up to a slash, and the extension of a file's name.
 using Kind = std::pair<std::string_view, const char*>;
@@ -108,28 +115,95 @@ SavedFile read_sent(const Sent& sent, const std::string& stem, const std::string
 
 void move_sent(const std::string& from, const std::string& to) {
   std::error_code error;
-  std::filesystem::rename(from, to, error);
+  fs::rename(from, to, error);
   if (error) throw Error(ErrorKind::kOutput, to + " cannot be written: " + error.message());
+}
+
+void remove_all(const std::vector<std::string>& paths) {
+  std::error_code ignored;
+  for (const std::string& path : paths) fs::remove(path, ignored);
+}
+
+int64_t references_in(const FormFiles& files) {
+  return std::ranges::count(files, "reference", &std::pair<std::string, std::string>::first);
 }
 
 }  // namespace
 
 void save_sent_files(JobSpec& job, const std::string& stem, const std::string& where,
                      const FormFiles& given) {
+  std::vector<GivenPicture>& references = job.request.references;
+  references.insert(references.begin(), static_cast<size_t>(references_in(given)), GivenPicture{});
   std::vector<SavedFile> files;
   for (const Sent& sent : sent_in(job))
     if (!sent.path->empty())
       files.push_back(read_sent(sent, stem + "." + sent.field, where + ": " + sent.field));
-  for (const SavedFile& file : files) {
-    write_file(file.saved_as, file.bytes);
-    *file.path = file.saved_as;
+  std::vector<std::string> saved;
+  try {
+    for (const SavedFile& file : files) {
+      write_file(file.saved_as, file.bytes);
+      *file.path = file.saved_as;
+      saved.push_back(file.saved_as);
+    }
+    int number = 0;
+    for (const auto& [field, path] : given) {
+      const std::string name =
+          field == "reference" ? field + "_" + std::to_string(++number) : field;
+      for (const Sent& sent : sent_in(job))
+        if (name == sent.field) {
+          *sent.path = stem + "." + name;
+          move_sent(path, *sent.path);
+          saved.push_back(*sent.path);
+        }
+    }
+  } catch (...) {
+    remove_all(saved);
+    throw;
   }
-  for (const Sent& sent : sent_in(job))
-    for (const auto& [field, path] : given)
-      if (field == sent.field) {
-        *sent.path = stem + "." + field;
-        move_sent(path, *sent.path);
-      }
+}
+
+void check_reference_count(const JobSpec& job, const FormFiles& files,
+                           const PictureConditioning& model, const std::string& where) {
+  const int64_t given = std::ssize(job.request.references) + references_in(files);
+  const int most = model.form == PictureForm::kReferences ? model.most : 0;
+  if (given > most)
+    throw Error(ErrorKind::kUsage,
+                where + ": reference is given " + std::to_string(given) + " times, legal: " +
+                    (most > 0 ? "0 ... " + std::to_string(most)
+                              : "none, as this model reads no reference pictures"));
+}
+
+std::string job_of_sent_file(const std::string& name) {
+  const size_t mark = std::min(name.find('.'), name.size());
+  const std::string id = name.substr(0, mark);
+  if (!is_job_id(id)) return "";
+  std::string field = name.substr(std::min(mark + 1, name.size()));
+  field.resize(std::min(field.find('.'), field.size()));
+  if (field == kLinked) return id;
+  if (field.starts_with("reference_")) {
+    const bool is_number = field.find_first_not_of("0123456789", 10) == std::string::npos;
+    return is_number && field.size() > 10 ? id : "";
+  }
+  JobSpec any;
+  return std::ranges::count(sent_in(any), field, &Sent::field) > 0 ? id : "";
+}
+
+LinkedFiles::~LinkedFiles() { remove_all(paths_); }
+
+FormFiles LinkedFiles::of(const std::string& field, const nlohmann::json& paths) {
+  FormFiles files;
+  for (const nlohmann::json& text : paths.is_array() ? paths : nlohmann::json::array({paths})) {
+    const fs::path path = path_of_text(text.get<std::string>());
+    // The name is that of a job which no store knows, so that a killed server's links are found.
+    paths_.push_back(path.parent_path() / (new_job_id("link") + "." + kLinked));
+    std::error_code error;
+    fs::create_hard_link(path, paths_.back(), error);
+    if (error) fs::copy_file(path, paths_.back(), error);
+    if (error)
+      throw Error(ErrorKind::kOutput, paths_.back() + " cannot be written: " + error.message());
+    files.emplace_back(field, paths_.back());
+  }
+  return files;
 }
 
 std::string silent_wav() {
@@ -151,19 +225,14 @@ std::string silent_wav() {
 
 void remove_sent_files(const JobSpec& job) {
   JobSpec copy = job;
+  std::vector<std::string> paths;
   for (const Sent& sent : sent_in(copy))
-    if (std::error_code ignored; !sent.path->empty()) std::filesystem::remove(*sent.path, ignored);
-}
-
-std::vector<std::string> files_of_model() {
-  std::vector<std::string> fields;
-  for (const auto& [name, part] : kParts) fields.emplace_back(name);
-  return fields;
+    if (!sent.path->empty()) paths.push_back(*sent.path);
+  remove_all(paths);
 }
 
 JobSpec without_folders(JobSpec job) {
-  for (const Sent& sent : sent_in(job))
-    *sent.path = std::filesystem::path(*sent.path).filename().string();
+  for (const Sent& sent : sent_in(job)) *sent.path = fs::path(*sent.path).filename().string();
   return job;
 }
 

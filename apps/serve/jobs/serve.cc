@@ -19,7 +19,7 @@
 #include "apps/serve/jobs/replicas.h"
 #include "apps/serve/jobs/sent_files.h"
 #include "apps/serve/listen_flags.h"
-#include "apps/serve/openai/image_routes.h"
+#include "apps/serve/openai/served_model.h"
 #include "apps/serve/page_routes.h"
 #include "apps/serve/server_routes.h"
 #include "apps/stream/plan_stream.h"
@@ -106,8 +106,8 @@ class Serving {
   }
 
   int run() {
+    files_.remove_orphans(service_.store(), user_);
     user_.recover(service_.store());
-    files_.remove_orphans(service_.store());
     ServedWorkers workers(
         {.flags = flags_,
          .team = replicas_.flags,
@@ -182,12 +182,14 @@ class Serving {
                                .remove_files = [this](const NewJob& job) { files_.remove(job); },
                                .draining = [this] { return draining_.load(); }};
     for (Route& route : job_routes(service_, services)) settings.routes.push_back(std::move(route));
-    const ImageServices images{.service = service_,
-                               .desk = desk,
-                               .jobs = services,
-                               .model = client_model(planner_, {}),
-                               .scheme = settings.certificate_file.empty() ? "http" : "https"};
-    for (Route& route : image_routes(images)) settings.routes.push_back(std::move(route));
+    const bool has_tls = !settings.certificate_file.empty();
+    for (Route& route : openai_routes(service_, services,
+                                      {.generator = planner_,
+                                      .flags = flags_,
+                                      .desk = desk,
+                                      .scheme = has_tls ? "https" : "http",
+                                      .facts = offers()}))
+      settings.routes.push_back(std::move(route));
     settings.routes.push_back({"GET", "/v1/model", [body = model_text()](const HttpRequest&) {
                                  return HttpResponse{.body = body};
                                }});
@@ -205,32 +207,35 @@ class Serving {
     take_preset(job, planner_.model()->directory, flag_of);
     const Request open = request_of(job, planner_.defaults(), planner_.limits(), flag_of);
     job.request = planner_.resolve(with_any_inputs(open, planner_.model()->directory));
-    Json defaults = to_json(job);
+    nlohmann::json defaults = to_json(job);
+    hide_folders(defaults);
     for (const char* field : {"prompt", "lora"}) defaults.erase(field);
     for (const char* field : kFileFields) defaults.erase(field);
-    for (const std::string& field : files_of_model()) defaults.erase(field);
     return defaults;
   }
 
-  // The model, the place where it computes, and its defaults.
-  std::string model_text() const {
-    const std::string layout = runner().ranks().alone() ? "one rank" : layout_text(replicas_.flags);
-    return Json{{"model", planner_.model_name()},
-                {"device", device_description(planner_.options().device)},
-                {"dtype", to_string(planner_.options().dtype)},
-                {"replicas", replicas_.replicas},
-                {"ranks", runner().ranks().count},
-                {"layout", layout},
-                {"defaults", default_fields()}}
-               .dump() +
-           "\n";
+  // Lists the names that a job may give, and its settings where it gives none.
+  Json offers() const {
+    Json presets = Json::array();
+    for (const Preset* preset : presets_for(planner_.model()->directory))
+      presets.push_back(preset->name);
+    return {{"adapters", adapters_.names()},
+            {"presets", std::move(presets)},
+            {"expand_prompt", expands_},
+            {"defaults", default_fields()}};
   }
 
-  Json preset_names() const {
-    Json names = Json::array();
-    for (const Preset* preset : presets_for(planner_.model()->directory))
-      names.push_back(preset->name);
-    return names;
+  // The model, the place where it computes, and what it offers.
+  std::string model_text() const {
+    const std::string layout = runner().ranks().alone() ? "one rank" : layout_text(replicas_.flags);
+    Json text{{"model", planner_.model_name()},
+              {"device", device_description(planner_.options().device)},
+              {"dtype", to_string(planner_.options().dtype)},
+              {"replicas", replicas_.replicas},
+              {"ranks", runner().ranks().count},
+              {"layout", layout}};
+    text.update(offers());
+    return text.dump() + "\n";
   }
 
   // Each team draws one picture, so that its weights are loaded. False where the server shall end.
@@ -272,12 +277,15 @@ class Serving {
     GivenJob given = sent_job(sent.fields, where);
     JobSpec& spec = given.spec;
     check_prompts(spec, limits_, where);
+    check_reference_count(spec, sent.files, planner_.model()->directory.pictures, where);
+    // Pictures of one request differ, whoever has set the seed.
+    if (spec.seeded) spec.request.seed += static_cast<uint64_t>(sent.number);
     NewJob job{.id = sent.id, .program = program_};
     save_sent_files(spec, folder_ + job.id, where, sent.files);
     const bool expands = given.expand.value_or(false);
-    job.request = stored_text(without_folders(spec), expands);
-    spec.id = job.id;
     try {
+      job.request = stored_text(without_folders(spec), expands);
+      spec.id = job.id;
       take_facts(spec, given.label);
       Drawing drawing = placed_job(given, planner_, {.where = where, .folder = folder_}).drawing;
       check_work(planner_, drawing.spec.request, limits_, where);

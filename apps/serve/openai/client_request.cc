@@ -32,8 +32,6 @@ json json_fields(const std::string& body) {
   refuse_body("the body is no JSON object; legal: parameters, as {\"prompt\": \"a red ball\"}");
 }
 
-bool is_utf8(const std::string& text) { return encode_utf8(decode_utf8(text)) == text; }
-
 // The steps from a form's name to a value: "a[b][]" is {"a", "b", ""}. Empty where it is none.
 std::vector<std::string> steps_of(const std::string& name) {
   constexpr size_t kMost = 8;
@@ -91,6 +89,11 @@ ClientFields form_fields(const Form& form) {
   return fields;
 }
 
+[[noreturn]] void refuse_for_model(const std::string& name, const std::string& why) {
+  throw ClientFault("unsupported_parameter", name,
+                    name + " is given, but " + why + "; legal: none");
+}
+
 // A picture or a sound that a request holds: a data URL, or a file.
 struct GivenFile {
   std::string url, path;
@@ -108,10 +111,10 @@ std::string url_of(const std::string& name, const std::string& key, const json& 
   }
   if (!value.is_string()) refuse_field(name, "no data URL, " + legal);
   const std::string url = value;
-  const std::string scheme = lowercase(url.substr(0, url.find(':')));
-  if (scheme == "http" || scheme == "https")
+  const std::string head = lowercase(url.substr(0, 8));
+  if (head.starts_with("http:") || head.starts_with("https:"))
     refuse_field(name, "a URL, but this server fetches nothing from others; " + legal);
-  if (scheme != "data") refuse_field(name, "no data URL, " + legal);
+  if (!head.starts_with("data:")) refuse_field(name, "no data URL, " + legal);
   return url;
 }
 
@@ -163,23 +166,23 @@ class Media {
     std::vector<std::string> names{picture_};
     for (const char* name : {"input_reference", "image_reference", "image"})
       if (picture_ != name) names.emplace_back(name);
+    if (model_.most_references > 0) names.emplace_back("reference");
     const std::vector<GivenFile> pictures = inputs_.take(names, "image_url", called);
-    if (model_.most_references > 0) return add_references(called, pictures);
-    check(called, static_cast<int>(pictures.size()));
-    constexpr const char* kFields[] = {"image", "last_image"};
-    for (size_t i = 0; i < pictures.size(); ++i) add(kFields[i], called, pictures[i]);
+    if (model_.most_references > 0)
+      add_references(called, pictures);
+    else
+      add_frames(called, pictures);
     called = "last_image";
     const std::vector<GivenFile> last = inputs_.take({"last_image"}, "image_url", called);
     if (last.size() > 1) refuse_field(called, "more than one picture, legal: one");
     if (!last.empty() && model_.most_pictures < 2)
-      refuse_field(called,
-                   "given, but " + model_.name + " ends with no given picture; legal: none");
+      refuse_for_model(called, model_.name + " ends with no given picture");
     for (const GivenFile& given : last) add("last_image", called, given);
     called = "audio_reference";
     const std::vector<GivenFile> sounds =
         inputs_.take({"audio_reference", "audio"}, "audio_url", called);
     if (!sounds.empty() && !model_.hears)
-      refuse_field(called, "given, but " + model_.name + " follows no sound; legal: none");
+      refuse_for_model(called, model_.name + " follows no sound");
     if (sounds.size() > 1) refuse_field(called, "more than one sound, legal: one");
     for (const GivenFile& sound : sounds) add("audio", called, sound);
   }
@@ -188,7 +191,14 @@ class Media {
   std::vector<std::string> references{};  // URLs
 
  private:
-  // A model that edits pictures has no others, and follows no sound.
+  void add_frames(const std::string& called, const std::vector<GivenFile>& pictures) {
+    std::string reference = "reference";
+    if (!inputs_.take({reference}, "image_url", reference).empty())
+      refuse_for_model(reference, model_.name + " takes up no other pictures");
+    check(called, static_cast<int>(pictures.size()));
+    constexpr const char* kFields[] = {"image", "last_image"};
+    for (size_t i = 0; i < pictures.size(); ++i) add(kFields[i], called, pictures[i]);
+  }
   void add_references(const std::string& called, const std::vector<GivenFile>& pictures) {
     if (std::ssize(pictures) > model_.most_references)
       refuse_field(called, std::to_string(pictures.size()) + " pictures, legal: at most " +
@@ -204,7 +214,7 @@ class Media {
   void check(const std::string& called, int given) const {
     const std::string count = std::to_string(given) + (given == 1 ? " picture" : " pictures");
     if (given > 0 && model_.most_pictures == 0)
-      refuse_field(called, count + ", but " + model_.name + " draws from text alone; legal: none");
+      refuse_for_model(called, model_.name + " draws from text alone");
     if (given > model_.most_pictures)
       refuse_field(called, count + ", legal: at most " + std::to_string(model_.most_pictures));
     if (given == 0 && model_.least_pictures > 0)

@@ -8,9 +8,9 @@
 namespace weft {
 namespace {
 
-constexpr const char* kStored = "the stored job";
+constexpr const char* kStoredImage = "the stored job";
 
-int64_t unix_seconds() {
+int64_t seconds_now() {
   using namespace std::chrono;
   return duration_cast<seconds>(system_clock::now().time_since_epoch()).count();
 }
@@ -32,7 +32,7 @@ Json no_usage() {
 Json event_fields(const ImageFacts& facts, const std::string& type, const std::string& base64) {
   return {{"type", type},
           {"b64_json", base64},
-          {"created_at", unix_seconds()},
+          {"created_at", seconds_now()},
           {"size", size_text(facts)},
           {"quality", facts.quality},
           {"background", "opaque"},
@@ -49,35 +49,19 @@ std::string event_type(const ImageFacts& facts, const std::string& what) {
   return (facts.task == ImageTask::kEdit ? "image_edit." : "image_generation.") + what;
 }
 
-// A failure of a job, by the code that the store has of it: the status, and the code of a client.
-struct FailureRow {
-  const char* stored;
-  int status;
-  const char* code;
-};
-constexpr FailureRow kFailures[] = {{"usage", 400, "invalid_request"},
-                                    {"media", 400, "media_rejected"},
-                                    {"memory", 422, "out_of_memory"},
-                                    {"non_finite", 500, "non_finite"},
-                                    {"communication", 500, "comm_failure"},
-                                    {"output", 500, "output_failed"},
-                                    {"deadline_exceeded", 504, "deadline_exceeded"},
-                                    {"poisoned", 500, "poisoned"}};
-
 }  // namespace
 
 ImageFacts image_facts(const StoredJob& job, const ImageRequest& request, size_t index) {
-  const nlohmann::json resolved = parse_json(job.job.resolved, kStored);
+  const nlohmann::json resolved = parse_json(job.job.resolved, kStoredImage);
   ImageFacts facts{.id = job.job.id,
                    .format = to_string(request.file.format),
                    .quality = answered_quality(request.client.quality),
                    .task = request.task,
                    .index = static_cast<int>(index)};
-  facts.width = static_cast<int>(json_int_or(resolved, "width", kStored, 0));
-  facts.height = static_cast<int>(json_int_or(resolved, "height", kStored, 0));
+  facts.width = static_cast<int>(json_int_or(resolved, "width", kStoredImage, 0));
+  facts.height = static_cast<int>(json_int_or(resolved, "height", kStoredImage, 0));
   if (json_has(resolved, "seed")) facts.seed = resolved.at("seed").dump();
-  if (json_has(resolved, "expanded_from"))
-    facts.revised_prompt = json_string_or(resolved, "prompt", kStored, "");
+  if (const auto output = output_of(job)) facts.revised_prompt = output->prompt;
   return facts;
 }
 
@@ -94,7 +78,7 @@ Json image_data(const ImageFacts& facts, const std::string& server, const std::s
 }
 
 std::string images_body(const ImageFacts& facts, const std::vector<Json>& data) {
-  return Json{{"created", unix_seconds()},
+  return Json{{"created", seconds_now()},
               {"data", Json(data)},
               {"output_format", facts.format},
               {"size", size_text(facts)},
@@ -117,36 +101,7 @@ std::string completed_event(const ImageFacts& facts, const std::string& base64) 
   return event_of(fields);
 }
 
-std::optional<ImageFailure> image_failure(const std::optional<StoredJob>& job) {
-  if (!job || job->state == JobState::kCancelled)
-    return ImageFailure{409, "cancelled", "A job of the request was cancelled."};
-  if (job->state == JobState::kExpired)
-    return ImageFailure{504, "expired", "The request waited for longer than it may."};
-  if (job->state == JobState::kCompleted) return std::nullopt;
-  ImageFailure failure{500, "internal", "A job of the request failed."};
-  if (job->error.empty()) return failure;
-  const nlohmann::json error = parse_json(job->error, kStored);
-  failure.message = json_string_or(error, "message", kStored, failure.message);
-  if (json_has(error, "hints")) failure.hints = json_strings(error, "hints", kStored);
-  const std::string code = json_string_or(error, "code", kStored, "");
-  for (const FailureRow& row : kFailures)
-    if (code == row.stored) {
-      failure.status = row.status;
-      failure.code = row.code;
-    }
-  return failure;
-}
-
-// The request would fail again, unless it was the machine that failed.
-HttpResponse failure_response(const ImageFailure& failure) {
-  HttpResponse response =
-      error_response(failure.status, failure.code, failure.message, "", failure.hints);
-  if (failure.status == 500 && failure.code != "comm_failure" && failure.code != "internal")
-    response.headers.emplace_back("x-should-retry", "false");
-  return response;
-}
-
-std::string error_event(const ImageFailure& failure) {
+std::string error_event(const ClientFailure& failure) {
   const HttpResponse response = failure_response(failure);
   Json event = Json(parse_json(response.body, "the error"));
   event["type"] = "error";

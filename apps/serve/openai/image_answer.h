@@ -2,11 +2,11 @@
 // The answers of the routes of images, in the forms of OpenAI's types ImagesResponse,
 // ImageGenPartialImageEvent, ImageGenCompletedEvent and those of edits.
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "apps/serve/http/http_message.h"
+#include "apps/serve/openai/client_failure.h"
 #include "apps/serve/openai/image_request.h"
 #include "engine/service/job_store.h"
 #include "io/json.h"
@@ -30,15 +30,6 @@ std::string images_body(const ImageFacts& facts, const std::vector<Json>& data);
 std::string partial_event(const ImageFacts& facts, const std::string& base64, int number);
 std::string completed_event(const ImageFacts& facts, const std::string& base64);
 
-struct ImageFailure {
-  int status = 500;
-  std::string code{}, message{};
-  std::vector<std::string> hints{};
-};
-// Why a job that is over has no picture; nullopt where it has one. A job that is gone was
-// cancelled.
-std::optional<ImageFailure> image_failure(const std::optional<StoredJob>& job);
-HttpResponse failure_response(const ImageFailure& failure);
-std::string error_event(const ImageFailure& failure);
+std::string error_event(const ClientFailure& failure);
 
 }  // namespace weft

@@ -93,7 +93,7 @@ class DrawingWatch : public std::enable_shared_from_this<DrawingWatch> {
     if (image.is_over) return;
     image.is_over = true;
     const std::optional<StoredJob> job = service_.store().find(drawing_.jobs[index].id);
-    if (const auto failure = image_failure(job)) return refuse(*failure);
+    if (const auto failure = client_failure(job)) return refuse(*failure);
     const std::string bytes =
         drawing_.request.as_url ? "" : image_bytes(output_of(*job)->path, drawing_.request.file);
     const ImageFacts facts = image_facts(*job, drawing_.request, index);
@@ -146,7 +146,7 @@ class DrawingWatch : public std::enable_shared_from_this<DrawingWatch> {
             .message = "The pictures were not ready in time."});
   }
 
-  void refuse(const ImageFailure& failure) {
+  void refuse(const ClientFailure& failure) {
     end();
     if (stream_) {
       stream_->send(error_event(failure));

@@ -1,8 +1,7 @@
 #include "apps/serve/openai/image_request.h"
 
-#include <charconv>
-#include <filesystem>
-#include <optional>
+#include <algorithm>
+#include <utility>
 
 #include "io/json.h"
 
@@ -64,17 +63,6 @@ constexpr QualityName kQualityNames[] = {
     {"low", "low"},     {"fast", "low"}, {"medium", "medium"}, {"balanced", "medium"},
     {"xhigh", "xhigh"}, {"hd", "xhigh"}, {"max", "max"},       {"lossless", "max"}};
 
-// A text, or a number of a job's fields.
-std::optional<uint64_t> seed_in(const json& fields) {
-  if (!fields.contains("seed")) return std::nullopt;
-  const json& given = fields.at("seed");
-  const std::string text = given.is_string() ? given.get<std::string>() : given.dump();
-  uint64_t seed = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return seed;
-}
-
 void check_pictures(const ClientFields& fields, const ClientModel& model) {
   const auto has = [&](const std::string& name) {
     return fields.values.contains(name) ||
@@ -82,7 +70,7 @@ void check_pictures(const ClientFields& fields, const ClientModel& model) {
                fields.files.end();
   };
   if (model.most_references == 0)
-    throw ClientFault("invalid_request", "image",
+    throw ClientFault("unsupported_parameter", "image",
                       has("image") ? "image is given, but " + model.name +
                                          " edits no pictures; legal: POST /v1/images/generations"
                                    : "image is absent, and " + model.name + " edits no pictures");
@@ -120,29 +108,26 @@ ImageRequest image_request(const HttpRequest& request, const ClientModel& model,
   return out;
 }
 
-std::vector<SentJob> image_jobs(const ImageRequest& request, std::vector<std::string>& copies) {
-  const std::string client = image_client_text(request.file);
-  std::vector<SentJob> jobs;
-  json fields = parse_json(request.client.job.fields, "the job");
-  const std::optional<uint64_t> seed = seed_in(fields);
-  for (int i = 0; i < request.count; ++i) {
-    SentJob job = request.client.job;
-    job.id = new_job_id("image");
-    job.client = client;
-    job.number = i;
-    if (seed) {
-      fields["seed"] = *seed + static_cast<uint64_t>(i);
-      job.fields = fields.dump();
-    }
-    if (i + 1 < request.count)
-      for (auto& [field, path] : job.files) {
-        path += "." + std::to_string(i);
-        std::filesystem::copy_file(path.substr(0, path.rfind('.')), path);
-        copies.push_back(path);
-      }
-    jobs.push_back(std::move(job));
+ImageJobs::ImageJobs(ImageRequest& request) : job_(std::exchange(request.client.job, {})) {
+  job_.client = image_client_text(request.file);
+}
+
+SentJob ImageJobs::next(std::span<const NewJob> before) {
+  if (before.size() == 1) {  // the first has saved the files
+    json fields = parse_json(job_.fields, kSentJob);
+    for (const char* field : kFileFields) fields.erase(field);
+    job_.fields = fields.dump();
+    job_.files.clear();
   }
-  return jobs;
+  SentJob job = job_;
+  job.id = new_job_id("image");
+  job.number = static_cast<int>(before.size());
+  if (before.empty()) return job;
+  const json first = parse_json(before.front().resolved, "the first job");
+  for (const std::string field : kFileFields)
+    if (first.contains(field))
+      for (auto& file : links_.of(field, first.at(field))) job.files.push_back(std::move(file));
+  return job;
 }
 
 std::string image_client_text(const ImageFile& file) {

@@ -1,8 +1,9 @@
 #pragma once
 // A request of the routes of images: how many pictures, in which form, and the job of each.
+#include <span>
 #include <string>
-#include <vector>
 
+#include "apps/serve/jobs/sent_files.h"
 #include "apps/serve/openai/client_request.h"
 #include "io/picture/picture_writer.h"
 
@@ -29,10 +30,18 @@ struct ImageRequest {
 // ClientFault.
 ImageRequest image_request(const HttpRequest& request, const ClientModel& model, ImageTask task);
 
-// The jobs of a request. A seed that the client names is that of the first; each further picture
-// has the next one. Every job has files of its own: copies lie beside the originals, whose paths
-// `copies` receives.
-std::vector<SentJob> image_jobs(const ImageRequest& request, std::vector<std::string>& copies);
+// The jobs of a request, one after another. What the client sent is decoded and kept once: the
+// further jobs have links of the files of the first.
+class ImageJobs {
+ public:
+  explicit ImageJobs(ImageRequest& request);  // takes client.job away
+  // A NextJob.
+  SentJob next(std::span<const NewJob> before);
+
+ private:
+  SentJob job_;
+  LinkedFiles links_{};
+};
 
 // NewJob::client of a job of these routes, and what it says; PNG where it says nothing.
 std::string image_client_text(const ImageFile& file);

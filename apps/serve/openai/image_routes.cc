@@ -24,23 +24,15 @@ std::string address_of(const HttpRequest& request, const std::string& scheme) {
 HttpResponse draw_images(const ImageServices& services, const HttpRequest& request,
                          ImageTask task) {
   ImageDrawing drawing;
-  std::vector<std::string> copies;
-  const auto remove_copies = [&] {
-    std::error_code ignored;
-    for (const std::string& path : copies) std::filesystem::remove(path, ignored);
-  };
   try {
     drawing.request = image_request(request, services.model, task);
-    auto taken =
-        take_jobs(services.service, services.jobs, request, image_jobs(drawing.request, copies));
-    remove_copies();  // of jobs that were not taken; the others have moved theirs away
+    ImageJobs jobs(drawing.request);
+    auto taken = take_jobs(services.service, services.jobs, request, drawing.request.count,
+                           [&](std::span<const NewJob> before) { return jobs.next(before); });
     if (auto* refused = std::get_if<HttpResponse>(&taken)) return std::move(*refused);
     drawing.jobs = std::move(std::get<std::vector<TakenJob>>(taken));
   } catch (const ClientFault& fault) {
     return refusal_of(fault);
-  } catch (...) {
-    remove_copies();
-    throw;
   }
   drawing.address = address_of(request, services.scheme);
   drawing.is_own = request.header("idempotency-key").empty();
@@ -75,7 +67,7 @@ HttpResponse encoded_response(ImageDesk& desk, const HttpRequest& request, const
 }
 
 HttpResponse image_content(const ImageServices& services, const HttpRequest& request) {
-  const std::optional<StoredJob> job = services.service.store().find(request.parameter);
+  const std::optional<StoredJob> job = services.service.find(request.parameter);
   if (!job || !request.parameter.starts_with(kImagePrefix))
     return error_response(404, "not_found",
                           "This server has no such picture; it may have forgotten it.");

@@ -5,6 +5,8 @@
 #include <filesystem>
 
 #include "apps/generate/client_job.h"
+#include "apps/generate/quality.h"
+#include "apps/serve/openai/image_routes.h"
 #include "apps/serve/openai/model_routes.h"
 #include "apps/serve/openai/video_routes.h"
 #include "io/legal.h"
@@ -38,17 +40,35 @@ int64_t created(const std::string& path) {
   return std::chrono::duration_cast<std::chrono::seconds>(system.time_since_epoch()).count();
 }
 
+// The qualities that jobs may name, and their measured losses.
+Json qualities_json() {
+  Json out = Json::object();
+  for (const Quality& quality : qualities()) {
+    Json facts{{"exact", quality.method && quality.psnr == 0}};
+    if (quality.cache) facts["cache"] = quality.cache;
+    if (quality.psnr > 0) facts.update({{"psnr_db", quality.psnr}, {"torn_percent", quality.torn}});
+    out[quality.name] = std::move(facts);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::vector<Route> openai_routes(Service& service, const JobServices& services,
                                  const ServedModel& served) {
   const ClientModel model = client_model(served.generator, served_names(served.flags));
   const ModelDirectory& directory = served.generator.model()->directory;
-  std::vector<Route> routes =
-      model_routes({.ids = model.ids,
-                    .created = created(directory.path),
-                    .facts = {{"name", model.name}, {"defaults", served.defaults}}});
+  Json facts{{"name", model.name}, {"qualities", qualities_json()}};
+  facts.update(served.facts);
+  std::vector<Route> routes = model_routes(
+      {.ids = model.ids, .created = created(directory.path), .facts = std::move(facts)});
   for (Route& route : video_routes(service, services, model)) routes.push_back(std::move(route));
+  const ImageServices images{.service = service,
+                             .desk = served.desk,
+                             .jobs = services,
+                             .model = model,
+                             .scheme = served.scheme};
+  for (Route& route : image_routes(images)) routes.push_back(std::move(route));
   return routes;
 }
 

@@ -6,6 +6,7 @@
 #include "apps/command_line/flags.h"
 #include "apps/serve/http/http_server.h"
 #include "apps/serve/jobs/job_submission.h"
+#include "apps/serve/openai/image_desk.h"
 #include "engine/generation/generator.h"
 #include "io/json.h"
 
@@ -14,7 +15,9 @@ namespace weft {
 struct ServedModel {
   const Generator& generator;
   const Flags& flags;  // --served-model-name
-  Json defaults{};     // the settings of a job that leaves all of them open
+  ImageDesk& desk;     // outlives the server
+  std::string scheme;  // of the server's addresses: http or https
+  Json facts{};        // an object of further fields of the model, as its defaults and adapters
 };
 // Error(kUsage) for a name that is none.
 std::vector<Route> openai_routes(Service& service, const JobServices& services,

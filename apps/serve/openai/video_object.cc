@@ -4,6 +4,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "apps/serve/openai/client_failure.h"
+
 namespace weft {
 namespace {
 
@@ -26,18 +28,6 @@ Json plain_number(double value) {
 }
 
 Json unix_seconds(int64_t unix_ms) { return unix_ms == 0 ? Json() : Json(unix_ms / 1000); }
-
-// The codes of a failure, as the service names them and as clients know them.
-constexpr std::pair<const char*, const char*> kCodes[] = {
-    {"memory", "out_of_memory"},
-    {"communication", "comm_failure"},
-    {"media", "media_rejected"},
-    {"output", "output_failed"},
-    {"usage", "invalid_request"},
-    {"model", "internal"},
-    {"non_finite", "non_finite"},
-    {"poisoned", "poisoned"},
-    {"deadline_exceeded", "deadline_exceeded"}};
 
 }  // namespace
 
@@ -80,19 +70,6 @@ int video_percent(const StoredJob& job, const std::optional<LiveJob>& live) {
   return std::clamp(static_cast<int>(percent), 0, kMostBeforeTheEnd);
 }
 
-Json video_error(const StoredJob& job) {
-  if (job.state == JobState::kCancelled)
-    return {{"code", "cancelled"}, {"message", "The job was cancelled."}};
-  if (job.state == JobState::kExpired)
-    return {{"code", "expired"}, {"message", "The job did not begin before its deadline."}};
-  if (job.state != JobState::kFailed) return nullptr;
-  const json error = object_of_text(job.error);
-  const std::string code = json_string_or(error, "code", kStored, "");
-  const auto known = std::ranges::find(kCodes, code, &std::pair<const char*, const char*>::first);
-  return {{"code", known == std::end(kCodes) ? "internal" : known->second},
-          {"message", json_string_or(error, "message", kStored, "The job failed.")}};
-}
-
 int video_poll_ms(const StoredJob& job, const std::optional<LiveJob>& live) {
   constexpr int kUnknown = 1000, kShortest = 250, kLongest = 2000;
   if (is_over(job.state)) return 0;
@@ -124,7 +101,7 @@ Json video_json(const StoredJob& job, const std::optional<LiveJob>& live) {
       {"size", std::to_string(integer("width")) + "x" + std::to_string(integer("height"))},
       {"prompt", json_string_or(request, "prompt", kStored, "")},
       {"remixed_from_video_id", client.remixed_from.empty() ? Json() : Json(client.remixed_from)},
-      {"error", video_error(job)},
+      {"error", job_error(job)},
       {"seed", resolved.contains("seed") ? Json(resolved.at("seed")) : Json()},
       {"num_frames", frames},
       {"fps", plain_number(fps)}};

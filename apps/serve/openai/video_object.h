@@ -24,8 +24,6 @@ Json video_json(const StoredJob& job, const std::optional<LiveJob>& live);
 // queued, in_progress, completed or failed: OpenAI's clients end at any other status.
 const char* video_status(JobState state);
 int video_percent(const StoredJob& job, const std::optional<LiveJob>& live);
-// {"code", "message"}, and null where it has not failed. The codes are those that the guide lists.
-Json video_error(const StoredJob& job);
 // Milliseconds after which it is worth asking again; 0: it is over.
 int video_poll_ms(const StoredJob& job, const std::optional<LiveJob>& live);
 

@@ -7,6 +7,8 @@
 #include "apps/serve/http/file_response.h"
 #include "apps/serve/jobs/job.h"
 #include "apps/serve/jobs/job_events.h"
+#include "apps/serve/jobs/sent_files.h"
+#include "apps/serve/openai/client_failure.h"
 #include "apps/serve/openai/client_request.h"
 #include "apps/serve/openai/thumbnail.h"
 #include "apps/serve/openai/video_object.h"
@@ -51,18 +53,6 @@ struct Remixed {
   json resolved{};
 };
 
-// Files that are removed unless something has moved them away.
-struct Copies {
-  Copies() = default;
-  Copies(const Copies&) = delete;
-  Copies& operator=(const Copies&) = delete;
-  ~Copies() {
-    std::error_code ignored;
-    for (const std::string& path : paths) fs::remove(path, ignored);
-  }
-  std::vector<std::string> paths{};
-};
-
 class VideoRoutes {
  public:
   VideoRoutes(Service& service, JobServices services, ClientModel model)
@@ -83,7 +73,9 @@ class VideoRoutes {
     };
     const HttpResponse meanwhile =
         retry_response(503, "draining", "The server is about to end; " + id + " goes on then.");
-    return when_over(service_, id, meanwhile, kLongestSync, is_new, over);
+    // A client with a key may come again for the video.
+    const bool is_own = is_new && request.header("idempotency-key").empty();
+    return when_over(service_, id, meanwhile, kLongestSync, is_own, over);
   }
 
   HttpResponse list(const HttpRequest& request) {
@@ -148,8 +140,13 @@ class VideoRoutes {
     ClientModel model = model_;
     model.least_pictures = 0;  // the pictures of the first video are taken again
     ClientRequest asked = client_request(client_fields(request), model);
-    Copies copies;
-    take_over(source, asked, copies);
+    LinkedFiles links;
+    try {
+      take_over(source, asked, links);
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::kOutput) return storage_response();
+      throw;
+    }
     const auto taken = take(request, std::move(asked), job->job.id);
     if (const auto* refused = std::get_if<HttpResponse>(&taken)) return *refused;
     return shown(std::get<TakenJob>(taken).id);
@@ -178,7 +175,7 @@ class VideoRoutes {
     const std::optional<StoredJob> job = found(id);
     if (!job) return unknown_video();
     const std::string is = std::string("video is ") + video_status(job->state);
-    const Json error = video_error(*job);
+    const Json error = job_error(*job);
     return error_response(404, "video_not_ready",
                           error.is_null()
                               ? is + " (" + std::to_string(video_percent(*job, live(*job))) + " %)"
@@ -198,39 +195,40 @@ class VideoRoutes {
 
   HttpResponse sync_result(const std::string& id, const HttpRequest& request) const {
     const std::optional<StoredJob> job = found(id);
-    if (!job) return unknown_video();
-    if (const std::optional<JobOutput> output = output_of(*job)) {
+    if (const std::optional<JobOutput> output = job ? output_of(*job) : std::nullopt) {
       HttpResponse response = file(request, *output);
       response.headers.emplace_back("Location", "/v1/videos/" + id);
       return response;
     }
-    const Json error = video_error(*job);
-    const std::string& code = error.text("code");
-    const int status = code == "deadline_exceeded"                             ? 504
-                       : code == "out_of_memory"                               ? 422
-                       : code == "invalid_request" || code == "media_rejected" ? 400
-                                                                               : 500;
-    HttpResponse response = error_response(status, code, error.text("message"));
-    if (status == 500) response.headers.emplace_back("x-should-retry", "false");
-    return response;
+    return failure_response(client_failure(job).value());
   }
 
   std::variant<TakenJob, HttpResponse> take(const HttpRequest& request, ClientRequest asked,
                                             const std::string& remixed_from) {
     json fields = parse_json(asked.job.fields, kSentJob);
-    for (const char* own : {"prompt", "image", "last_image", "audio"}) fields.erase(own);
+    fields.erase("prompt");
+    for (const char* file : kFileFields) fields.erase(file);
     asked.job.id = new_job_id(kVideoKind);
     asked.job.client = to_text({.model = asked.model,
                                 .quality = asked.quality,
                                 .seconds = asked.seconds,
                                 .remixed_from = remixed_from,
                                 .fields = fields.dump()});
-    return take_job(service_, services_, request, asked.job);
+    return take_job(service_, services_, request, std::move(asked.job));
+  }
+
+  // Adds links of the files of one input, a path or a list of paths.
+  static void link_input(const std::string& input, const json& files, ClientRequest& asked,
+                         LinkedFiles& links) {
+    for (const json& file : files.is_array() ? files : json::array({files}))
+      if (!fs::exists(path_of_text(file.get<std::string>())))
+        throw ClientFault("invalid_request", input, input + " of the video is no longer there");
+    for (auto& file : links.of(input, files)) asked.job.files.push_back(std::move(file));
   }
 
   // Adds what the first video was asked with and what its size, length and seed became, where the
-  // request leaves it open, and copies of its pictures and its sound, which the job moves away.
-  static void take_over(const Remixed& source, ClientRequest& asked, Copies& copies) {
+  // request leaves it open, and links of its pictures and its sound, which the job moves away.
+  static void take_over(const Remixed& source, ClientRequest& asked, LinkedFiles& links) {
     json fields = parse_json(asked.job.fields, kSentJob);
     const auto given = [&](const char* name) { return fields.contains(name); };
     const bool has_size = given("size") || given("width") || given("height"),
@@ -247,17 +245,10 @@ class VideoRoutes {
     if (has_length) earlier.erase("num_frames");
     for (const auto& [name, value] : earlier.items())
       if (!fields.contains(name)) fields[name] = value;
-    for (const std::string input : {"image", "last_image", "audio"}) {
-      if (given(input.c_str()) || !source.resolved.contains(input) ||
-          std::ranges::count(asked.job.files, input, &std::pair<std::string, std::string>::first))
-        continue;
-      const std::string path = path_of_text(json_string(source.resolved, input, "the stored job"));
-      copies.paths.push_back(path + ".remix_" + new_job_id(kVideoKind));
-      std::error_code error;
-      if (!fs::copy_file(path, copies.paths.back(), error))
-        throw ClientFault("invalid_request", input, input + " of the video is no longer there");
-      asked.job.files.emplace_back(input, copies.paths.back());
-    }
+    for (const std::string input : kFileFields)
+      if (!given(input.c_str()) && source.resolved.contains(input) &&
+          !std::ranges::count(asked.job.files, input, &std::pair<std::string, std::string>::first))
+        link_input(input, source.resolved.at(input), asked, links);
     if (asked.quality.empty()) asked.quality = source.client.quality;
     if (asked.seconds.empty() && !has_length) asked.seconds = source.client.seconds;
     if (!source.client.model.empty()) asked.model = source.client.model;
