@@ -102,7 +102,7 @@ TEST(HttpForm, TextsAndFilesReachTheRoute) {
   EXPECT_EQ(server.uploads(), 0);
 }
 
-// As openai 3.57 sends client.videos.create and client.images.edit.
+// These are the bytes of client.videos.create and client.images.edit of openai 3.57.
 TEST(HttpForm, TheFormsOfOpenAisClient) {
   FormServer server;
   const std::string boundary = "c37dbd7207395ea232c51d5b9eb1d3d3";
@@ -131,7 +131,7 @@ TEST(HttpForm, TheFormsOfOpenAisClient) {
             "image[]=3 b.png application/octet-stream 3fc4ccfe;");
 }
 
-// As curl sends -F prompt=hello -F image=@a.png, and what a page of Chrome sends.
+// curl -F sends a form with the first of these boundaries, and a page of Chrome with the second.
 TEST(HttpForm, TheFormsOfCurlAndOfBrowsers) {
   FormServer server;
   const std::string file = "; filename=\"a.png\"\r\nContent-Type: image/png";

@@ -88,7 +88,7 @@ TEST_F(SentPicture, EveryReferenceHasAFileOfItsOwn) {
   EXPECT_TRUE(fs::is_empty(folder_));
 }
 
-// As the request's reader hands them on: files before URLs, each kind in its order.
+// The reader of requests hands them on so: files before URLs, each kind in its order.
 TEST_F(SentPicture, ReferencesOfFormsComeBeforeURLsAndInOrder) {
   const auto file = [&](const std::string& name) {
     std::ofstream(folder_ + name) << name;

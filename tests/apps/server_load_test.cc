@@ -136,7 +136,7 @@ std::string upload_header(const std::string& length) {
 }
 
 // The largest upload goes to the disk as it comes, and forms that are too large or in too many
-// pieces leave nothing behind.
+// pieces leave no file.
 TEST(ServerLoad, UploadsTakeNoMemory) {
   constexpr size_t kPiece = 1 << 20;
   const ServerSettings settings = form_settings();
