@@ -4,6 +4,7 @@
 #include <charconv>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "io/folder.h"
 #include "io/media/media_probe.h"
@@ -50,11 +51,11 @@ class SegmentedSink final : public FrameSink {
         throw Error(ErrorKind::kOutput, "'" + segment_path(path_, before) +
                                             "' is missing or not whole, but an earlier run has "
                                             "kept it");
-    if (!whole()) open();
+    if (!holds(held_)) open();
   }
 
   void push(const Frame& frame) override {
-    if (!sink_ && !whole()) open();
+    if (!sink_ && !holds(held_ + 1)) open();
     if (sink_) sink_->push(frame);
     if (++held_ == length_) next();
   }
@@ -73,10 +74,13 @@ class SegmentedSink final : public FrameSink {
   }
 
  private:
-  // True where an earlier run has made the whole segment that begins now.
-  bool whole() const {
+  // True where an earlier run has made the segment in work, and so many frames are in it. The last
+  // one may be short: if the part that held its kept frames is gone, that run has finished it.
+  bool holds(int64_t frames) const {
     const auto found = found_.find(index_);
-    return found != found_.end() && found->second.same && found->second.frames == length_;
+    if (found == found_.end() || !found->second.same) return false;
+    return found->second.frames == length_ ||
+           (held_ > 0 && !part_left_ && found->second.frames >= frames);
   }
 
   void open() {
@@ -104,12 +108,14 @@ class SegmentedSink final : public FrameSink {
     if (list_folder(folder, names) != 0) return;  // make_sink() creates it or says what is wrong
     for (const std::string& name : names)
       if (const int64_t index = index_in(name, stem, extension); index >= 0) find(index);
+    std::set<int64_t> parts;
     for (const std::string& name : names)
-      for (const std::string tag : {".part", ".whole.part"}) {
-        const int64_t index = index_in(name, "." + stem, tag + extension);
-        const bool in_work = index == index_ && held_ > 0 && !whole();
-        if (index >= 0 && !in_work) drop_parts(segment_path(path_, index));
-      }
+      for (const std::string tag : {".part", ".whole.part"})
+        if (const int64_t index = index_in(name, "." + stem, tag + extension); index >= 0)
+          parts.insert(index);
+    part_left_ = parts.contains(index_);
+    for (const int64_t index : parts)
+      if (index != index_ || held_ == 0 || holds(held_)) drop_parts(segment_path(path_, index));
   }
 
   void find(int64_t index) {
@@ -137,6 +143,7 @@ class SegmentedSink final : public FrameSink {
   const int64_t length_;
   std::map<int64_t, Segment> found_;
   std::unique_ptr<FrameSink> sink_;  // null in a segment that is kept
+  bool part_left_ = false;           // of the segment that was in work when an earlier run ended
   int64_t index_, held_;             // the segment in work, and the frames that it has
 };
 

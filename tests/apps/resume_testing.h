@@ -204,13 +204,15 @@ inline void Resume::kill_twenty(
         before = told;
       }
       if (code == 0) {
+        ASSERT_TRUE(nlohmann::json::accept(child.out())) << name << ": " << err;
         EXPECT_EQ(nlohmann::json::parse(child.out()).at("framehash"), whole);
         break;
       }
       if (code == 7) {  // killed after the end of the job: all is there
         const bool folder = fs::exists(path(name + ".json"));
-        const std::string sidecar = path(name + (folder ? ".json" : ".mp4.json"));
-        EXPECT_EQ(nlohmann::json::parse(text_of(sidecar)).at("framehash"), whole) << err;
+        const std::string sidecar = text_of(path(name + (folder ? ".json" : ".mp4.json")));
+        ASSERT_TRUE(nlohmann::json::accept(sidecar)) << name << ": " << err;
+        EXPECT_EQ(nlohmann::json::parse(sidecar).at("framehash"), whole) << err;
         break;
       }
       ASSERT_EQ(code, 128 + SIGKILL) << err;

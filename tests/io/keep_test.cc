@@ -203,6 +203,34 @@ TEST(KeptSegments, AreNotWrittenAgain) {
   }
 }
 
+// The run before was killed after it had finished the last, short segment.
+TEST(KeptSegments, OfAFinishedVideoStayAsTheyAre) {
+  for (const int kept : {19, 22, kFrames}) {
+    const TempFolder folder;
+    const auto sink_behind = [&](int64_t frames) {
+      return make_segmented_sink(folder / "a.mp4", settings_behind(frames), Overwrite::kReplace, 6);
+    };
+    killed([&] {
+      const auto sink = sink_behind(0);
+      push_kept(*sink, 0, kept);
+      sink->keep();
+      push_kept(*sink, kept, kFrames);
+      sink->finish();
+    });
+    const std::string last = segment_path(folder / "a.mp4", 3);
+    const auto bytes = read_bytes(last);
+    const auto entries = folder.entries();
+    const auto sink = sink_behind(kept);
+    push_kept(*sink, kept, kFrames);
+    EXPECT_EQ(sink->finish(), segment_path(folder / "a.mp4", 0));
+    EXPECT_EQ(folder.entries(), entries);
+    EXPECT_TRUE(read_bytes(last) == bytes) << kept;
+    const auto longer = sink_behind(kept);
+    push_kept(*longer, kept, kFrames);
+    expect_output_error([&] { push_kept(*longer, kFrames, kFrames + 1); });
+  }
+}
+
 TEST(KeptSegments, ThatAreGoneAreAnError) {
   const TempFolder folder;
   const auto sink_behind = [&](int64_t frames) {
