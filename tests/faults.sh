@@ -2,7 +2,7 @@
 # Kills or stops one rank of a job of several processes and checks how the others end: all within the
 # time limit, with one line that names the rank, and without a partly written file.
 # usage: faults.sh WEFT [--ucx|--nccl] [PHASE...]
-#   --ucx   the processes are started by tests/processes.sh and not by mpirun: their messages go over
+#   --ucx   the processes are started by tests/processes.py and not by mpirun: their messages go over
 #           UCX, and nobody but the ranks themselves ends the job
 #   --nccl  the same, and WEFT gives each an emulated GPU; these exchange by NCCL. A rank that is killed
 #           or stopped in the phase denoise must be named within 5 s, too; denoise-fail is an error of NCCL
@@ -21,7 +21,7 @@ if [ "${1:-}" = --nccl ]; then
   export WEFT_EMULATED_DEVICES=8
   nccl=(--device cuda --transport nccl)
 fi
-case ${1:-} in --ucx | --nccl) launch=(bash "$(dirname "$0")/processes.sh"); shift ;; esac
+case ${1:-} in --ucx | --nccl) launch=(python3 "$(dirname "$0")/processes.py"); shift ;; esac
 [ $# -gt 0 ] || set -- start-kill start-stop denoise-kill denoise-stop denoise-slow denoise-patient \
   decode-kill decode-stop write-kill write-stop queue-kill queue-stop clips-kill clips-stop \
   stream-kill stream-stop listen-kill listen-stop
@@ -167,7 +167,7 @@ for phase in "$@"; do
     [ "$phase" = start-kill ] || grep -q 'rank 1' <<< "$line" || fault "no line names rank 1"
     [ "$act" != kill ] && [ "$code" != 6 ] && fault "code $code instead of 6"
     [ "$act" != fail ] || grep -q 'rank 1: NCCL, moving messages' <<< "$line" || fault "no error of NCCL"
-    grep 'processes.sh: rank .* ended with status' "$folder/err" | grep -v "rank $victim \|status 6\$" &&
+    grep 'processes.py: rank .* ended with status' "$folder/err" | grep -v "rank $victim \|status 6\$" &&
       fault "a rank's code is not 6"
     [ "$phase" = start-kill ] || ! grep 'had to be killed' "$folder/err" | grep -v "rank $victim " ||
       fault "a rank did not end"

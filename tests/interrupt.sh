@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Ctrl-C and SIGUSR1 to mpirun while it generates: what is there to go on from, and what is not left.
 # usage: interrupt.sh WEFT [--nccl]
-#   --nccl  SIGTERM (a shell's job has no SIGINT) and SIGUSR1 to tests/processes.sh, and WEFT gives each process an emulated GPU; these exchange by NCCL
+#   --nccl  SIGTERM (a shell's job has no SIGINT) and SIGUSR1 to tests/processes.py, and WEFT gives each process an emulated GPU; these exchange by NCCL
 set -u
 weft=$(realpath "$1")
 command -v mpirun > /dev/null || { echo "skipped: no mpirun"; exit 77; }
@@ -14,7 +14,7 @@ layout=ulysses=2 keeps_frames= device=() again="Resume: mpirun -n 2 " first=INT 
 steps=(--steps 300 --num-frames 9)
 if [ "${2:-}" = --nccl ]; then
   export WEFT_EMULATED_DEVICES=2
-  mpi=(bash "$(dirname "$0")/processes.sh" 2) again="Resume as 2 processes by torchrun, over NCCL: " first=TERM code_of_first=143
+  mpi=(python3 "$(dirname "$0")/processes.py" 2) again="Resume as 2 processes by torchrun, over NCCL: " first=TERM code_of_first=143
   device=(--device cuda --transport nccl) steps=(--dtype f32 --steps 12 --num-frames 5 --size 64x64)
 fi
 

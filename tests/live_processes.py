@@ -2,7 +2,7 @@
 """Serves live faces with ranks that are processes: clients see what they say spoken, and SIGUSR1 ends all processes
 with exit code 0.
 usage: live_processes.py WEFT WAY   (from the top of the tree)
-WAY is mpi: mpirun starts them, or ucx: tests/processes.sh does."""
+WAY is mpi: mpirun starts them, or ucx: tests/processes.py does."""
 import os
 import signal
 import sys
@@ -41,7 +41,7 @@ def speech_packets(port):
 
 def main():
     weft, faults = os.path.abspath(sys.argv[1]), 0
-    launch = ["bash", "tests/processes.sh"] if sys.argv[2] == "ucx" else [
+    launch = ["python3", "tests/processes.py"] if sys.argv[2] == "ucx" else [
         "mpirun", "--allow-run-as-root", "--oversubscribe", "-n"]
     for layout, ranks in (("step=2", 2), ("layers=2,decode_rank=2", 3)):
         server = Server([*launch, str(ranks), weft], "--model", "models/pocket_avatar", "--layout", layout, "--threads", "1", "--seed", "1")

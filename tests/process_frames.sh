@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Ranks that are processes draw what one process draws, to the bit.
 # usage: process_frames.sh WEFT WRITE_SPEECH_MODEL WAY PART...   (from the top of the tree)
-#   WAY    mpi: mpirun starts them; ucx: tests/processes.sh does; nccl: mpirun does, and WEFT gives each
+#   WAY    mpi: mpirun starts them; ucx: tests/processes.py does; nccl: mpirun does, and WEFT gives each
 #          an emulated GPU, as it does to threads; their jobs are smaller
 #   PART   clip: every way of splitting one; stale: displaced patches, and clips; queue: of two blocks;
 #          batch: of three prompts; pictures: videos of a picture; speech: of a sound; streams: of the
@@ -12,7 +12,7 @@ shift 3
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 launch="mpirun --allow-run-as-root --oversubscribe -n"
-[ "$way" != ucx ] || launch="bash tests/processes.sh"
+[ "$way" != ucx ] || launch="python3 tests/processes.py"
 device=() transport=() size=() steps=9
 if [ "$way" = nccl ]; then
   export WEFT_EMULATED_DEVICES=8

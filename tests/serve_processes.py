@@ -3,7 +3,7 @@
 under mpirun, the server, and a signal ends all of them.
 usage: serve_processes.py WEFT WAY [--jobs N]   (from the top of the tree)
 WAY is workers: two worker processes, ranks: a worker of two processes over UCX; or mpirun starts the server (mpi), or
-tests/processes.sh does (ucx).
+tests/processes.py does (ucx).
 With --jobs it only measures how long so many tiny jobs take with one and two workers."""
 import json
 import os
@@ -21,7 +21,7 @@ from live_client import ask, request  # noqa: E402
 PATIENCE = 120.0  # seconds for anything that must happen
 TINY = {"prompt": "a red ball", "num_frames": 5, "steps": 2, "seed": 7, "size": "64x64"}
 LONG = {**TINY, "steps": 150}
-LAUNCH = {"mpi": ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"], "ucx": ["bash", "tests/processes.sh", "2"]}
+LAUNCH = {"mpi": ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"], "ucx": ["python3", "tests/processes.py", "2"]}
 
 
 class Serving:

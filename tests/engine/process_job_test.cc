@@ -2,7 +2,7 @@
 // precisions. Each rank sends the bytes of the methods' formulas. The number of messages
 // and the bits of the video equal those of threads. In f32 the video equals that of one rank.
 // Random delays of messages change nothing.
-// usage: process_job_test [--gpus] [--seeds N] [LAYOUT...]   under mpirun or tests/processes.sh
+// usage: process_job_test [--gpus] [--seeds N] [LAYOUT...]   under mpirun or tests/processes.py
 //   --gpus   rank r has GPU r, and they exchange by NCCL: the host waits for no message, and graphs
 //            change nothing
 //   --seeds  so many runs have delays

@@ -1,5 +1,5 @@
 // The transport between two processes, over MPI and over UCX: one program for each, run by mpirun
-// and by tests/processes.sh (tests/parallel/CMakeLists.txt).
+// and by tests/processes.py (tests/parallel/CMakeLists.txt).
 #include <gtest/gtest.h>
 
 #include <algorithm>
