@@ -62,8 +62,9 @@ void Transformer::check_forward(const Context& context, const ForwardArgs& args)
             blocks.total == held.total,
         "blocks", blocks.begin, blocks.end, "loaded", held.begin, held.end);
   const auto& grid = args.rope.grid;
-  CHECK(grid[0] * grid[1] * grid[2] == context.tokens.total, "grid", grid[0], grid[1], grid[2],
-        "tokens", context.tokens.total);
+  CHECK(grid[0] * grid[1] * grid[2] + args.conditioning.beside() == context.tokens.total, "grid",
+        grid[0], grid[1], grid[2], "beside", args.conditioning.beside(), "tokens",
+        context.tokens.total);
   const int64_t columns = traits().signal_columns, segments = std::ssize(args.times);
   CHECK(columns == 0
             ? !args.signal

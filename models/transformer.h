@@ -129,15 +129,19 @@ int64_t reference_rows_of(const TransformerTraits& traits,
 struct Conditioning {
   virtual ~Conditioning() = default;
   virtual size_t bytes() const = 0;
-  // Rows of the hidden state that are no tokens of the latent and that every rank of a sequence
-  // axis has (joint text). They follow a rank's own rows.
+  // Rows of this rank's hidden state that are no tokens of the latent. They follow those that are:
+  // first its tokens of the pictures beside the latent, then rows that every rank of a sequence
+  // axis has (joint text).
   virtual int64_t joint_rows() const { return 0; }
+  // The tokens of pictures beside the latent, of all ranks (Sequence::beside).
+  virtual int64_t beside() const { return 0; }
 };
 
 // Sees the hidden rows x [N + joint rows, D] f32 of a forward between its last block and its head.
 using HiddenHook = std::function<void(const TensorView& x)>;
 
-// A forward of this rank's N = context.tokens.size() tokens through some blocks.
+// A forward of this rank's tokens through some blocks, N of which (context.tokens) are the
+// latent's.
 struct ForwardArgs {
   // An empty range at the beginning is the embedding alone, one at the end the head alone.
   BlockRange blocks{};

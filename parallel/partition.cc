@@ -51,6 +51,12 @@ void TokenRanges::append(const Range& range) {
     ranges.push_back(range);
 }
 
+TokenRanges TokenRanges::within(const Range& range) const {
+  TokenRanges out{{}, total};
+  for (const Range& each : ranges) out.append(intersection(each, range));
+  return out;
+}
+
 std::string to_string(const Range& range) {
   return "[" + std::to_string(range.begin) + ", " + std::to_string(range.end) + ")";
 }

@@ -28,7 +28,8 @@ struct HeadPart {
 };
 HeadPart partition_heads(int64_t heads, int64_t kv_heads, int parts, int index);
 
-// The global token ranges of a rank's rows, in order: usually one, two for zigzag.
+// The global token ranges of a rank's rows, in order: usually one, two for zigzag and where other
+// pictures are beside the latent.
 struct TokenRanges {
   std::vector<Range> ranges;
   int64_t total = 0;  // tokens of the whole sequence
@@ -37,6 +38,8 @@ struct TokenRanges {
   int64_t size() const;
   // Appends a range; it is merged with the last one where it continues it.
   void append(const Range& range);
+  // The tokens that are in `range`, in the same order.
+  TokenRanges within(const Range& range) const;
 };
 
 // Transformer blocks [begin, end) of `total`; embedding runs where begin is 0, the head where end

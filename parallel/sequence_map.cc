@@ -31,8 +31,10 @@ std::vector<TokenRanges> one_range_each(const std::vector<Range>& ranges) {
 
 }  // namespace
 
-Sequence::Sequence(int64_t of_tokens, int64_t of_frames) : tokens(of_tokens), frames(of_frames) {
-  CHECK(tokens >= 0 && frames > 0 && tokens % frames == 0, "tokens", tokens, "frames", frames);
+Sequence::Sequence(int64_t of_tokens, int64_t of_frames, int64_t of_beside)
+    : tokens(of_tokens), frames(of_frames), beside(of_beside) {
+  CHECK(tokens >= 0 && frames > 0 && tokens % frames == 0 && beside >= 0, "tokens", tokens,
+        "frames", frames, "beside", beside);
 }
 
 SequenceMap::SequenceMap(std::vector<TokenRanges> parts) : parts_(std::move(parts)) {
@@ -94,6 +96,17 @@ TokenRanges SequenceMap::joined() const {
   TokenRanges out{{}, parts_.empty() ? 0 : parts_[0].total};
   for (const TokenRanges& part : parts_)
     for (const Range& range : part.ranges) out.append(range);
+  return out;
+}
+
+SequenceMap SequenceMap::with_beside(int64_t tokens) const {
+  SequenceMap out = *this;
+  for (int index = 0; index < size(); ++index) {
+    TokenRanges& part = out.parts_[index];
+    const Range own = partition(tokens, size(), index);
+    part.append({part.total + own.begin, part.total + own.end});
+    part.total += tokens;
+  }
   return out;
 }
 

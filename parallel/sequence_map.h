@@ -7,10 +7,13 @@
 
 namespace weft {
 
-// The tokens of a forward. A video's are `frames` equal parts, one per latent frame.
+// The tokens of a forward. A video's are `frames` equal parts, one per latent frame. After them
+// come those `beside` it, of other pictures, which are split as well and of which a rank may have
+// none.
 struct Sequence {
-  int64_t tokens = 0, frames = 1;
-  Sequence(int64_t tokens, int64_t frames = 1);  // NOLINT: a number of tokens is a sequence
+  int64_t tokens = 0, frames = 1, beside = 0;
+  Sequence(int64_t tokens, int64_t frames = 1,  // NOLINT: a number of tokens is a sequence
+           int64_t beside = 0);
   int64_t frame_tokens() const { return tokens / frames; }
   bool operator==(const Sequence&) const = default;
 };
@@ -37,6 +40,8 @@ class SequenceMap {
   int64_t rows() const;        // sum over all indices
   int64_t longest() const;     // rows of the index with the most
   TokenRanges joined() const;  // the rows of all indices in turn; neighbours become one range
+  // The same map where each index also holds its part of so many tokens after all of these.
+  SequenceMap with_beside(int64_t tokens) const;
   // The same map with every token `by` positions further on, in a sequence that is `by` longer.
   SequenceMap shifted(int64_t by) const;
   // Indices [begin, begin + count): a Ulysses group.

@@ -73,11 +73,18 @@ void apply_positions(Context& context, const Attend& attend) {
   if (attend.rope) {
     CHECK(tokens.size() == n && attend.k[0] == attend.q[0], "tokens", tokens.size(), "replicated",
           attend.replicated, "q", attend.q.to_string_shape(), "k", attend.k.to_string_shape());
+    const auto& grid = attend.rope->grid;
+    const int64_t end = attend.beside_rope ? grid[0] * grid[1] * grid[2] : tokens.total;
     int64_t row = 0;
-    for (const Range& range : tokens.ranges) {
-      norm_and_rotate(context, rows(attend, row, range.size()), attend.norms, attend.rope,
-                      range.begin);
+    const auto rotate = [&](const Range& range, const Rope* rope, int64_t first) {
+      norm_and_rotate(context, rows(attend, row, range.size()), attend.norms, rope, first);
       row += range.size();
+    };
+    for (const Range& range : tokens.ranges) {
+      const Range own = intersection(range, {0, end}),
+                  beside = intersection(range, {end, tokens.total});
+      if (own.size() > 0) rotate(own, attend.rope, own.begin);
+      if (beside.size() > 0) rotate(beside, attend.beside_rope, beside.begin - end);
     }
   } else {
     norm_and_rotate(context, own_rows(attend), attend.norms, nullptr, 0);

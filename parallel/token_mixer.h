@@ -40,6 +40,8 @@ struct Attend {
   int layer = 0;
   TensorView q, k, v, out;
   const Rope* rope = nullptr;  // null: no positions (the VAE's mid attention)
+  // The positions of the tokens after those of the grid of `rope` (Sequence::beside).
+  const Rope* beside_rope = nullptr;
   Mask mask = Mask::kFull;
   float scale = 1;
   AttentionFormat format = AttentionFormat::kCompute;

@@ -108,8 +108,8 @@ NamedTensors denoise(Case& c,
 }
 
 // Joins the rows [n + joint, columns] of every sequence index, which stage `stage` holds on the
-// host, on the root as [tokens + joint, columns]; returns an empty tensor elsewhere. The joint rows
-// are those of the first sequence index; `before` of them come first in both.
+// host, on the root as [all tokens + joint, columns]; returns an empty tensor elsewhere. The joint
+// rows are those of the first sequence index; `before` of them come first in both.
 struct JoinedRows {
   Sequence all;
   int64_t joint = 0, columns = 0;
@@ -120,8 +120,9 @@ Tensor join_rows(Bench& bench, const RankPlacement& placement, const TensorView&
   const Sequence& all = shape.all;
   const int64_t joint = shape.joint, columns = shape.columns;
   const int64_t first = shape.before;  // of the tokens' rows
+  const int64_t tokens_end = first + all.tokens + all.beside;
   Tensor whole, part;
-  if (placement.root()) whole = Tensor(DType::kF32, {all.tokens + joint, columns});
+  if (placement.root()) whole = Tensor(DType::kF32, {all.tokens + all.beside + joint, columns});
   const auto sends = [&](int rank) {
     return placement.rank_of(stage, placement.mesh().sequence_index(rank)) == rank;
   };
@@ -145,7 +146,7 @@ Tensor join_rows(Bench& bench, const RankPlacement& placement, const TensorView&
     }
     if (placement.mesh().sequence_index(rank) != 0) return;
     copy_rows(0, 0, first);
-    copy_rows(at, first + all.tokens, joint - first);
+    copy_rows(at, tokens_end, joint - first);
   };
   if (placement.alone())
     place(0, own);
@@ -161,23 +162,18 @@ std::string observed_name(const TransformerTraits& traits, int block) {
   return std::string(name) + "." + std::to_string(number);
 }
 
-// The joint rows of a forward, of which those of reference pictures come last.
-struct JointRows {
-  int64_t all = 0, references = 0;
-};
-
-// Joins on the root what the ranks' collectors saw of token rows, under the golden names.
+// Joins on the root what the ranks' collectors saw of token rows, under the golden names. After a
+// block there are `joint` other rows, and those of the pictures beside the latent.
 void join_seen(Bench& bench, const RankPlacement& placement, const TransformerTraits& traits,
-               const Sequence& all, const JointRows& joint, NamedTensors& seen) {
+               const Sequence& all, int64_t joint, NamedTensors& seen) {
   if (placement.alone()) return;
   const int stages = placement.layout()[Axis::kLayers];
   int message = 0;
-  const auto join = [&](const std::string& name, int stage, int64_t extra) {
+  const auto join = [&](const std::string& name, int stage, const Sequence& tokens, int64_t extra) {
     const auto own = seen.find(name);
-    Tensor whole = join_rows(
-        bench, placement, own == seen.end() ? TensorView() : own->second.view(), stage, message++,
-        {all, extra, traits.width,
-         traits.joint_first ? std::max<int64_t>(extra - joint.references, 0) : 0});
+    Tensor whole =
+        join_rows(bench, placement, own == seen.end() ? TensorView() : own->second.view(), stage,
+                  message++, {tokens, extra, traits.width, traits.joint_first ? extra : 0});
     if (whole) seen[name] = std::move(whole);
   };
   // Only the first stage sees rows that no block made. The root is one of its ranks, so all of them
@@ -185,19 +181,20 @@ void join_seen(Bench& bench, const RankPlacement& placement, const TransformerTr
   std::set<std::string> blocks_seen;
   for (int i = 0; i < traits.blocks; ++i) blocks_seen.insert(observed_name(traits, i));
   std::vector<std::pair<std::string, int64_t>> before;
-  const int64_t own = placement.tokens(all).size();
+  const Sequence latent{all.tokens, all.frames};
+  const int64_t own = placement.tokens(latent).size();
   for (const auto& [name, tensor] : seen)
     if (!blocks_seen.count(name) && tensor.view().rank == 2 &&
         (name == "patch_embedding" || name.find('.') != std::string::npos))
       before.emplace_back(name, tensor.view()[0] - own);
   const bool first = placement.blocks(traits.blocks).first();
   for (const auto& [name, extra] : before)
-    if (first) join(name, 0, extra);
+    if (first) join(name, 0, latent, extra);
   message = 1 << 10;
   for (int stage = 0; stage < stages; ++stage) {
     const BlockRange blocks = stage_blocks(traits.blocks, stages, stage);
     for (int i = blocks.begin; i < blocks.end; ++i)
-      join(observed_name(traits, i), stage, joint.all);
+      join(observed_name(traits, i), stage, all, joint);
   }
 }
 
@@ -314,11 +311,15 @@ NamedTensors run_transformer(Case& c) {
   const SpeechInputs speech = speech_inputs(bench, c, *experts.models[0], grid[0]);
   const Tensor pooled = traits.pooled_columns ? bench.load("pooled_projections") : Tensor();
   const std::array<int64_t, 4> shape{traits.out_channels, x[1], x[2], x[3]};
+  std::vector<std::array<int64_t, 2>> sizes;
+  for (const Tensor& each : given.references) sizes.push_back({each.view()[1], each.view()[2]});
   const JobFacts facts{.request = {},
                        .sampler = {{.kind = SolverKind::kEuler}, 1},
                        .latent = shape,
                        .window = shape,
+                       .reference_rows = reference_rows_of(traits, sizes),
                        .guidance = {1}};
+  const Sequence with_references{all.tokens, all.frames, facts.beside()};
   Collector prepared, collector;
   NamedTensors& seen = collector.tensors;
   CaseRun run(c, bench, experts, facts, own_tokens(c.placement, all, {}));
@@ -339,15 +340,11 @@ NamedTensors run_transformer(Case& c) {
   job.times = segments_of(c, timestep, all, traits.signal_columns > 0);
   job.prompt_observer = &prepared;
   job.observer = &collector;
-  DenoisePlanConfig config = plan_of(c, experts, facts, all);
-  std::vector<std::array<int64_t, 2>> sizes;
-  for (const TensorView& each : job.conditions.references) sizes.push_back({each[1], each[2]});
-  const int64_t references = reference_rows_of(traits, sizes);
-  const int64_t joint = config.joint_rows[0] =
-      references + joint_rows_of(*experts.models[0], grid, embeds.view()[0], bool(speech.reference),
-                                 bool(speech.motion));
+  DenoisePlanConfig config = plan_of(c, experts, facts, with_references);
+  const int64_t joint = config.joint_rows[0] = joint_rows_of(
+      *experts.models[0], grid, embeds.view()[0], bool(speech.reference), bool(speech.motion));
   Denoiser(run.rank()).run(config, job);
-  join_seen(bench, c.placement, traits, all, {joint, references}, seen);
+  join_seen(bench, c.placement, traits, with_references, joint, seen);
   Tensor out = run.joined_velocity({}, x[1]);
   if (timestep.count() > 1) give_each_token_its_time(job.times, seen);
   if (out && latent.view().rank == 3)

@@ -49,6 +49,11 @@ struct JobFacts {
   bool guided() const;         // an expert has two forwards per step
   std::string tokens() const;  // their number, and that of rows of references, as text
   Sequence sequence() const { return {grid[0] * grid[1] * grid[2], grid[0]}; }
+  // The rows of references that are split over the ranks as tokens are: all of them but where a
+  // method keeps the keys of tokens from step to step. There every rank has all of them.
+  int64_t beside() const { return patches || dual_scope ? 0 : reference_rows; }
+  // The tokens that a forward splits.
+  Sequence forward_sequence() const { return {sequence().tokens, grid[0], beside()}; }
   int segments() const { return static_cast<int>(segment_prompts.size()); }  // of the queue
 };
 

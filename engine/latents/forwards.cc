@@ -8,14 +8,6 @@
 
 namespace weft {
 
-namespace {
-
-Sequence sequence_of(const std::array<int64_t, 3>& grid) {
-  return {grid[0] * grid[1] * grid[2], grid[0]};
-}
-
-}  // namespace
-
 Forwards::Forwards(const Rank& rank, Graphs graphs, PassContext& passes)
     : stream_(rank.stream),
       arena_(rank.arena),
@@ -150,6 +142,10 @@ void Forwards::run(const Step& step, const TensorView& latent, const Blocks& blo
   streaming_.bytes_per_forward = static_cast<int64_t>(expert.streamed_bytes());
   streaming_.forward_s +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+}
+
+Sequence Forwards::sequence_of(const std::array<int64_t, 3>& grid) const {
+  return {grid[0] * grid[1] * grid[2], grid[0], job_->job.facts.beside()};
 }
 
 const std::array<int64_t, 3>& Forwards::grid(const Pass& pass) const {

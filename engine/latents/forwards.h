@@ -89,6 +89,7 @@ class Forwards {
   CommCounters counters() const;
   void release();
   const std::array<int64_t, 3>& grid(const Pass& pass) const;
+  Sequence sequence_of(const std::array<int64_t, 3>& grid) const;
   std::vector<TimeSegment> times_of(const Pass& pass) const;
   TensorView signal_of(const Pass& pass) const;
 

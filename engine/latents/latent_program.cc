@@ -18,7 +18,12 @@ DenoisePlanConfig staged_config(const RankPlacement& placement, const Transforme
                                 DType dtype, const Sequence& all, const StalePatches& patches) {
   DenoisePlanConfig config;
   config.layout = placement.layout();
-  config.tokens = placement.token_counts(all, patches);
+  config.tokens = placement.token_counts({all.tokens, all.frames}, patches);
+  if (all.beside > 0) {
+    config.beside = placement.token_counts(all, patches);
+    for (size_t index = 0; index < config.beside.size(); ++index)
+      config.beside[index] -= config.tokens[index];
+  }
   config.frames = all.frames;
   config.hidden_bytes = traits.width * static_cast<int64_t>(size_of(dtype));
   if (patches.pipefusion) config.patches = patches.pipefusion->patches;

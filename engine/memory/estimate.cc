@@ -219,8 +219,9 @@ uint64_t RankRun::compared_bytes() const {
   if (kind == StepCacheKind::kFirstBlock && blocks.first()) {
     const int64_t joint =
         parts_.expert_model(0).joint_rows(sequence().tokens, std::ranges::max(facts_.prompt_rows)) +
-        facts_.reference_rows;
-    const int64_t rows = placement_.tokens(sequence(), facts_.patches).size() + joint;
+        facts_.reference_rows - facts_.beside();
+    const int64_t rows =
+        placement_.tokens(facts_.forward_sequence(), facts_.patches).size() + joint;
     bytes = std::max(bytes, f32_bytes(rows * parts_.traits().width));
   }
   return 2 * bytes;

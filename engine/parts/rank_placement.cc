@@ -113,9 +113,10 @@ WidthSlice RankPlacement::text_width(const EncoderTraits& traits) const {
 
 SequenceMap RankPlacement::token_map(const Sequence& all, const StalePatches& stale) const {
   const int parts = layout().sequence(), clips = layout()[Axis::kClip];
+  CHECK(all.beside == 0 || (!stale && clips == 1), "tokens beside patches or clips", all.beside);
   if (stale.pipefusion) return PatchParts(*stale.pipefusion, parts).map(kAllPatches);
   if (clips > 1) return SequenceMap::clips(all, clips, parts / clips);
-  if (!stale.displaced) return SequenceMap::contiguous(all.tokens, parts);
+  if (!stale.displaced) return SequenceMap::contiguous(all.tokens, parts).with_beside(all.beside);
   std::vector<Range> patches;
   for (int index = 0; index < parts; ++index)
     patches.push_back(patches_of_part(*stale.displaced, parts, index));

@@ -29,13 +29,13 @@ DenoisePlanConfig plan_config(const JobFacts& facts, const Components& parts,
   const ModelDirectory& directory = parts.directory();
   const TransformerModel& transformer = directory.expert(0);
   const TransformerTraits& traits = transformer.traits();
-  const Sequence all = facts.sequence();
+  const Sequence all = facts.forward_sequence();
   const bool shows = directory.pictures.form == PictureForm::kReference;
   DenoisePlanConfig config = staged_config(placement, traits, parts.dtype(), all, facts.patches);
   for (size_t branch = 0; branch < facts.prompt_rows.size(); ++branch)
     if (const int64_t count = facts.prompt_rows[branch])
-      config.joint_rows[branch] =
-          joint_rows_of(transformer, facts.grid, count, shows, motion) + facts.reference_rows;
+      config.joint_rows[branch] = joint_rows_of(transformer, facts.grid, count, shows, motion) +
+                                  facts.reference_rows - facts.beside();
   for (int model = 0; model < directory.experts(); ++model)
     config.blocks.push_back(directory.expert(model).traits().blocks);
   config.steps = facts.steps;

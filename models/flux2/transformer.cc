@@ -113,15 +113,36 @@ void add_product(Context& context, const TensorView& x, const PackedLinear& weig
   add(context.stream, sum, y, sum);
 }
 
+int64_t tokens_of(const std::array<int64_t, 3>& grid) { return grid[0] * grid[1] * grid[2]; }
+
+// Returns whether the tokens are those of a grid and of pictures beside it.
+bool has_beside(const TokenRanges& tokens, const std::array<int64_t, 3>& grid) {
+  return tokens.total > tokens_of(grid);
+}
+
+// The rows of reference pictures of these sizes that the rank with these tokens computes.
+TokenRanges own_references(const TokenRanges& tokens, const std::array<int64_t, 3>& grid,
+                           const std::vector<std::array<int64_t, 2>>& sizes) {
+  int64_t rows = 0;
+  for (const auto& [height, width] : sizes) rows += height * width;
+  if (!has_beside(tokens, grid)) return TokenRanges::all(rows);
+  const int64_t before = tokens_of(grid);
+  CHECK(tokens.total == before + rows, "tokens", tokens.total, "of", before, "and", rows);
+  TokenRanges own{{}, rows};
+  for (const Range& range : tokens.within({before, tokens.total}).ranges)
+    own.append({range.begin - before, range.end - before});
+  return own;
+}
+
 }  // namespace
 
 // The rows of a hidden state are n tokens of this rank, then those of the reference pictures, which
 // have the weights of the latent's stream, and the prompt's.
 struct Flux2Transformer::Pass {
   int layer = 0;
-  int64_t references = 0, text = 0;  // rows
+  int64_t tokens = 0, text = 0;  // rows: tokens that the ranks split, and those of the prompt
   const Rope& rope;
-  const Rope& joint_rope;
+  const Flux2Conditioning& prepared;
   TensorView latent{}, prompt{};  // modulations of the streams of double-stream blocks [6, D]
   TensorView single{};            // of single-stream blocks [3, D]
 };
@@ -188,20 +209,26 @@ WeightOffload Flux2Transformer::streamed() const {
 
 std::unique_ptr<Conditioning> Flux2Transformer::prepare(Context& context,
                                                         const Conditions& conditions,
-                                                        std::array<int64_t, 3>) const {
+                                                        std::array<int64_t, 3> grid) const {
   const TensorView& text = conditions.text;
   CHECK(text.rank == 2 && text[1] == config_.text_dim && text[0] > 0, text.to_string_shape());
   check_reducer(context);
   Stream& stream = context.stream;
   auto prepared = std::make_unique<Flux2Conditioning>();
   prepared->text_rows = text[0];
-  std::vector<std::array<int64_t, 2>> grids;
+  std::vector<std::array<int64_t, 2>> sizes;
   for (const TensorView& reference : conditions.references) {
     CHECK(reference.rank == 3 && reference[0] == config_.channels, reference.to_string_shape());
-    grids.push_back({reference[1], reference[2]});
-    prepared->reference_rows += reference[1] * reference[2];
+    sizes.push_back({reference[1], reference[2]});
   }
-  prepared->positions = on_device(stream, config_.joint_rope(grids, text[0]));
+  const TokenRanges references = own_references(context.tokens, grid, sizes);
+  prepared->reference_rows = references.size();
+  if (has_beside(context.tokens, grid)) {
+    prepared->beside_rows = references.total;
+    prepared->beside_positions = on_device(stream, config_.joint_rope(sizes, 0));
+    sizes.clear();
+  }
+  prepared->joint_positions = on_device(stream, config_.joint_rope(sizes, text[0]));
   const Arena::Scope scope(context.arena);
   if (config_.guidance_embeds) {
     prepared->guidance = Tensor(DType::kF32, {1, config_.width()}, stream.device());
@@ -211,24 +238,30 @@ std::unique_ptr<Conditioning> Flux2Transformer::prepare(Context& context,
     });
     copy(stream, embedded(context, guidance_, waves), prepared->guidance);
   }
-  if (load_.blocks.first()) embed_rows(context, conditions, *prepared);
+  if (load_.blocks.first()) embed_rows(context, conditions, references, *prepared);
   return prepared;
 }
 
-// Makes the rows of the reference pictures and of the prompt.
+// Makes the given rows of the reference pictures, and the prompt's.
 void Flux2Transformer::embed_rows(Context& context, const Conditions& conditions,
+                                  const TokenRanges& references,
                                   Flux2Conditioning& prepared) const {
   Stream& stream = context.stream;
   prepared.rows = Tensor(DType::kF32, {prepared.joint_rows(), config_.width()}, stream.device());
-  int64_t first = 0;
+  int64_t first = 0, before = 0;  // rows made, and those of the references before
   for (const TensorView& reference : conditions.references) {
-    const Arena::Scope scope(context.arena);
-    const int64_t count = reference[1] * reference[2];
-    const TensorView rows = context.arena.alloc(DType::kF32, {count, config_.channels});
-    copy(stream, reference.reshape({config_.channels, count}).permute({1, 0}), rows);
-    linear(stream, rows, x_embedder_, LinearActivation::kNone,
-           prepared.rows.view().slice(0, first, count));
-    first += count;
+    const int64_t all = reference[1] * reference[2];
+    const TensorView pixels = reference.reshape({config_.channels, all}).permute({1, 0});
+    for (const Range& range : references.within({before, before + all}).ranges) {
+      const Arena::Scope scope(context.arena);
+      const int64_t count = range.size();
+      const TensorView rows = context.arena.alloc(DType::kF32, {count, config_.channels});
+      copy(stream, pixels.slice(0, range.begin - before, count), rows);
+      linear(stream, rows, x_embedder_, LinearActivation::kNone,
+             prepared.rows.view().slice(0, first, count));
+      first += count;
+    }
+    before += all;
   }
   const TensorView text = context.arena.alloc(load_.dtype, conditions.text.shape());
   copy(stream, conditions.text, text);
@@ -245,7 +278,8 @@ void Flux2Transformer::forward(Context& context, const ForwardArgs& args) const 
   const auto& [blocks, in, times, embedding, conditioning, rope, out, hook, signal] = args;
   const auto& prompt = dynamic_cast<const Flux2Conditioning&>(conditioning);
   Stream& stream = context.stream;
-  const int64_t n = context.tokens.size(), joint = prompt.joint_rows();
+  const int64_t n = context.tokens.within({0, tokens_of(rope.grid)}).size();
+  const int64_t joint = prompt.joint_rows();
   check_forward(context, args);
   CHECK(times.size() == 1, "time segments", times.size());
 
@@ -283,10 +317,10 @@ void Flux2Transformer::forward(Context& context, const ForwardArgs& args) const 
 Flux2Transformer::Pass Flux2Transformer::begin(Context& context, const ForwardArgs& args,
                                                const Flux2Conditioning& prompt,
                                                const TensorView& time) const {
-  Pass pass{.references = prompt.reference_rows,
+  Pass pass{.tokens = context.tokens.size(),
             .text = prompt.text_rows,
             .rope = args.rope,
-            .joint_rope = prompt.positions};
+            .prepared = prompt};
   const bool doubles = args.blocks.begin < std::min(args.blocks.end, config_.double_blocks);
   const bool singles = std::max(args.blocks.begin, config_.double_blocks) < args.blocks.end;
   const TensorView active = context.arena.alloc(load_.dtype, time.shape());
@@ -376,20 +410,22 @@ void Flux2Transformer::single_block(Context& context, const Flux2SingleBlock& we
 void Flux2Transformer::attend(Context& context, const Pass& pass, const Heads& heads,
                               const HeadWeights& latent, const HeadWeights& text,
                               const TensorView& out) const {
-  Attend attend{.layer = pass.layer,
-                .q = heads.q,
-                .k = heads.k,
-                .v = heads.v,
-                .out = out,
-                .rope = &pass.rope,
-                .scale = 1 / std::sqrt(static_cast<float>(config_.head_dim)),
-                .format = load_.attention,
-                .replicated = pass.references + pass.text,
-                .replicated_rope = &pass.joint_rope,
-                .norms = latent.norms(config_.eps),
-                .replicated_norms = text.norms(config_.eps)};
-  // The replicated rows are of both streams, whose norms differ, where there are references.
-  if (pass.references > 0) {
+  Attend attend{
+      .layer = pass.layer,
+      .q = heads.q,
+      .k = heads.k,
+      .v = heads.v,
+      .out = out,
+      .rope = &pass.rope,
+      .beside_rope = pass.prepared.beside() > 0 ? &pass.prepared.beside_positions : nullptr,
+      .scale = 1 / std::sqrt(static_cast<float>(config_.head_dim)),
+      .format = load_.attention,
+      .replicated = heads.q[0] - pass.tokens,
+      .replicated_rope = &pass.prepared.joint_positions,
+      .norms = latent.norms(config_.eps),
+      .replicated_norms = text.norms(config_.eps)};
+  // Where references are not split, the replicated rows are of both streams, whose norms differ.
+  if (attend.replicated > pass.text) {
     const int64_t image = heads.q[0] - pass.text;
     for (const auto& [weights, first, count] :
          {std::tuple{&latent, int64_t{0}, image}, {&text, image, pass.text}}) {

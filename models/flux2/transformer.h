@@ -55,17 +55,22 @@ struct Flux2Piece {
 std::vector<Flux2Piece> flux2_pieces(const Flux2Config& config, const TensorSpec& tensor,
                                      const WidthSlice& width, bool swapped = false);
 
-// The rows of a prompt and of reference pictures before the first block.
+// The rows of a prompt and of reference pictures before the first block. Where the sequence of the
+// forward has the references beside the latent, a rank has a part of them; else all of them.
 struct Flux2Conditioning final : Conditioning {
-  int64_t reference_rows = 0, text_rows = 0;
+  int64_t reference_rows = 0, text_rows = 0;  // of this rank
+  int64_t beside_rows = 0;                    // of the references of all ranks, if they are split
   Tensor rows{};      // [references, then text, D] f32; empty where the first block is not loaded
   Tensor guidance{};  // [1, D] f32, embedded; empty where the model is told none
-  Rope positions{};
+  Rope beside_positions{};  // of split references
+  Rope joint_positions{};   // of the rows that are not split
 
   size_t bytes() const override {
-    return bytes_of(rows) + bytes_of(guidance) + bytes_of(positions);
+    return bytes_of(rows) + bytes_of(guidance) + bytes_of(beside_positions) +
+           bytes_of(joint_positions);
   }
   int64_t joint_rows() const override { return reference_rows + text_rows; }
+  int64_t beside() const override { return beside_rows; }
 };
 
 // A feed-forward with SwiGLU.
@@ -129,7 +134,7 @@ class Flux2Transformer final : public Transformer {
  private:
   struct Pass;  // what the blocks of a forward share
 
-  void embed_rows(Context& context, const Conditions& conditions,
+  void embed_rows(Context& context, const Conditions& conditions, const TokenRanges& references,
                   Flux2Conditioning& prepared) const;
   Pass begin(Context& context, const ForwardArgs& args, const Flux2Conditioning& prompt,
              const TensorView& time) const;

@@ -459,7 +459,9 @@ BlockRange stage_blocks(int blocks, int stages, int index, double ends) {
 
 int64_t message_bytes(const DenoisePlanConfig& config, const Step& message) {
   const int64_t tokens = message.tokens.size();
-  const int64_t rows = tokens + config.joint_rows[message.pass.branch];
+  int64_t rows = tokens + config.joint_rows[message.pass.branch];
+  for (size_t index = 0; index < config.beside.size(); ++index)
+    if (config.rows_of(static_cast<int>(index)) == message.tokens) rows += config.beside[index];
   if (message.payload == Payload::kHidden) return rows * config.hidden_bytes;
   if (message.payload == Payload::kFirstBlock) return rows * config.first_block_bytes;
   return tokens * config.latent_bytes;

@@ -9,11 +9,12 @@
 //   With clips they go to the ranks that decode alone, one frame after the other: a frame is under
 //   way while the one before it is decoded, and no rank holds the latent of all frames.
 //   In a skipped step (DenoiseStep::skipped) there are only the velocities.
-// Bytes sent per step by a rank that owns n of the tokens: hidden (n + j) D e per branch and hop (j
-//   rows of joint text); velocity n C p 4 (C channels, p places of the latent per token) where
-//   cfg = 2; latent n C p 4 where layers > 1, last stage alone, before a step that its branch
-//   computes; once per run (L S - 1) n C p 4 from each last stage. With clips instead n C p 4 to
-//   every other rank of its branch and width that decodes.
+// Bytes sent per step by a rank that owns n of the tokens: hidden (n + b + j) D e per branch and
+// hop
+//   (b tokens of pictures beside the latent, j rows of joint text); velocity n C p 4 (C channels, p
+//   places of the latent per token) where cfg = 2; latent n C p 4 where layers > 1, last stage
+//   alone, before a step that its branch computes; once per run (L S - 1) n C p 4 from each last
+//   stage. With clips instead n C p 4 to every other rank of its branch and width that decodes.
 // Memory: one hidden buffer per branch on each side of a hop. With clips, where a rank decodes: the
 //   tokens of others of two frames.
 // Exact: every rank updates its own tokens by the same rule.
@@ -59,6 +60,7 @@ struct DenoisePlanConfig {
   int64_t frames = 1;                   // the latent's frames, which are equal parts of all tokens
   int64_t hidden_bytes = 0;             // bytes of a token's hidden row on the wire
   int64_t latent_bytes = 0;             // bytes of a token's part of the latent
+  std::vector<int64_t> beside{};        // Sequence::beside per sequence index, or empty: none
   std::array<int64_t, 2> joint_rows{};  // per branch: rows of text that travel with the hidden rows
   std::vector<int64_t> patches{};       // tokens of each patch, where steps are displaced
   // The first block of a step runs before the step is planned, so that what it adds can decide

@@ -1,7 +1,8 @@
-// Pictures from reference pictures of any size: what they condition, layouts, displaced patches,
-// memory, and what is refused.
+// Pictures from reference pictures of any size: what they condition, layouts and what these split,
+// displaced patches, memory, and what is refused.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
@@ -9,7 +10,10 @@
 #include "engine/memory/estimate.h"
 #include "engine/memory/memory_meter.h"
 #include "io/picture/picture_fit.h"
+#include "kernels/meter.h"
 #include "tests/engine/delivered_job.h"
+#include "tests/engine/planned_job.h"
+#include "tests/parallel/byte_formulas.h"
 
 namespace weft::test {
 namespace {
@@ -42,6 +46,17 @@ std::vector<float> edited(const Request& request, const Layout& layout = {},
   return deliver(request, layout, {}, {}, options_of(DType::kF32), model).latents;
 }
 
+// The layouts of two to four ranks that are legal for a job of a model.
+std::vector<Layout> layouts_of(const Request& request, const std::string& model) {
+  const Generator generator(model, options_of(DType::kF32));
+  const LayoutLimits limits = generator.layout_limits(generator.resolve(request));
+  std::vector<Layout> layouts;
+  for (const int ranks : {2, 3, 4})
+    for (const Layout& layout : legal_layouts(ranks, limits))
+      if (layout[Axis::kData] == 1) layouts.push_back(layout);
+  return layouts;
+}
+
 TEST(References, EachOfThemAndTheirOrderCount) {
   const Request both = edit();
   const std::vector<float> latents = edited(both);
@@ -68,16 +83,151 @@ TEST(References, EveryLayoutGivesTheLatentsOfOneRank) {
   for (const std::string& model : {kEditModel, kGuidedModel}) {
     const Request request = edit();
     const std::vector<float> one = edited(request, {}, model);
-    const Generator generator(model, options_of(DType::kF32));
-    const LayoutLimits limits = generator.layout_limits(generator.resolve(request));
-    int layouts = 0;
-    for (const int ranks : {2, 3, 4})
-      for (Layout& layout : legal_layouts(ranks, limits)) {
-        if (layout[Axis::kData] > 1) continue;
-        ++layouts;
-        EXPECT_LE(rel_l2(edited(request, layout, model), one), 2e-5) << model << to_string(layout);
-      }
-    EXPECT_GE(layouts, 10);
+    const std::vector<Layout> layouts = layouts_of(request, model);
+    for (const Layout& layout : layouts)
+      EXPECT_LE(rel_l2(edited(request, layout, model), one), 2e-5) << model << to_string(layout);
+    EXPECT_GE(layouts.size(), 10u);
+  }
+}
+
+// 16 rows of one reference over 18 ranks, all of which have tokens.
+TEST(References, ARankMayHaveNoneOfTheirRows) {
+  Request request = edit(1);
+  request.width = 96;
+  request.references = {seen(64, 64, 0)};
+  EXPECT_LE(rel_l2(edited(request, along(Axis::kRing, 18)), edited(request)), 2e-5);
+}
+
+// Counts the work of the linears of all forwards on one thread.
+struct ForwardFlop final : Meter {
+  std::vector<Zone> zones;
+  double flop = 0;
+  bool runs() const override { return true; }
+  void begin(Zone zone, int, const char*, double) override { zones.push_back(zone); }
+  void end() override { zones.pop_back(); }
+  void op(const Work& work, const std::function<void()>& run) override {
+    if (work.family == OpFamily::kLinear && std::ranges::count(zones, Zone::kForward) > 0)
+      flop += work.flop;
+    run();
+  }
+};
+
+// By rank.
+std::vector<double> forward_flop(const Request& request, const Layout& layout,
+                                 const std::string& model) {
+  std::vector<double> flop(layout.ranks());
+  run_ranks(layout.ranks(), [&](Communicator& world) {
+    ForwardFlop meter;
+    const MeterScope scope(meter);
+    GeneratorOptions options = options_of(DType::kF32);
+    options.ops = &metered_ops();
+    Generator(model, options, RankPlacement::of(world, layout)).run(request, nullptr, {});
+    flop[world.rank()] = meter.flop;
+  });
+  return flop;
+}
+
+// The work of the references' rows, by rank.
+std::vector<double> reference_flop(const Layout& layout, const std::string& model) {
+  const Request request = edit(2);
+  Request without = request;
+  without.references.clear();
+  std::vector<double> flop = forward_flop(request, layout, model);
+  const std::vector<double> less = forward_flop(without, layout, model);
+  for (size_t rank = 0; rank < flop.size(); ++rank) flop[rank] -= less[rank];
+  return flop;
+}
+
+TEST(References, TheirRowsAreComputedOnce) {
+  for (const std::string& model : {kEditModel, kGuidedModel}) {
+    const double once = reference_flop({}, model)[0];
+    EXPECT_GT(once, 0);
+    for (const Layout& layout : layouts_of(edit(), model)) {
+      const std::vector<double> flop = reference_flop(layout, model);
+      double sum = 0;
+      for (const double each : flop) sum += each;
+      EXPECT_NEAR(sum / once, 1, 1e-9) << model << " " << to_string(layout);
+      if (layout.sequence() < layout.ranks()) continue;
+      // 48 rows
+      for (int rank = 0; rank < layout.ranks(); ++rank)
+        EXPECT_NEAR(flop[rank] / once * 48,
+                    static_cast<double>(
+                        partition(48, layout.ranks(), Mesh(layout).sequence_index(rank)).size()),
+                    1e-6)
+            << to_string(layout) << " rank " << rank;
+    }
+  }
+}
+
+TEST(References, RanksSendTheBytesOfTheFormulas) {
+  const Request request = edit(2);
+  int layouts = 0;
+  for (Layout layout : layouts_of(request, kEditModel)) {
+    ++layouts;
+    layout.text_ranks = layout.vae_ranks = 1;
+    run_ranks(layout.ranks(), [&](Communicator& world) {
+      Generator generator(kEditModel, options_of(DType::kF32), RankPlacement::of(world, layout));
+      const JobFacts facts = generator.facts(generator.resolve(request));
+      generator.run(request, nullptr, {});
+      const TransformerTraits& traits = generator.model()->directory.expert(0).traits();
+      const Mesh mesh(layout);
+      const int rank = world.rank(), stage = mesh.at(Axis::kLayers, rank);
+      const HeadPart heads = partition_heads(traits.heads, traits.key_heads(),
+                                             layout[Axis::kTensor], mesh.at(Axis::kTensor, rank));
+      const SequenceMap tokens =
+          SequenceMap::contiguous(3 * 4, layout.sequence()).with_beside(4 * 5 + 7 * 4);
+      const int64_t blocks = stage_blocks(traits.blocks, layout[Axis::kLayers], stage).end -
+                             stage_blocks(traits.blocks, layout[Axis::kLayers], stage).begin;
+      const int64_t text = facts.prompt_rows[0];
+      const auto sent = [&](std::initializer_list<Payload> kinds) {
+        int64_t bytes = 0;
+        for (const Payload kind : kinds)
+          bytes += world.counters().sent[static_cast<size_t>(kind)].bytes;
+        return bytes;
+      };
+      EXPECT_EQ(sent({Payload::kHeadsIn, Payload::kHeadsOut, Payload::kKeyValue, Payload::kQuery,
+                      Payload::kState}),
+                request.steps * blocks *
+                    mixer_sent_bytes({.mesh = mesh, .rank = rank, .tokens = tokens},
+                                     {.heads = heads.q.size(),
+                                      .kv_heads = heads.kv.size(),
+                                      .head_dim = traits.head_dim,
+                                      .replicated = text}))
+          << to_string(layout) << " rank " << rank;
+      const int64_t rows = tokens.rows(mesh.sequence_index(rank)) + text;
+      EXPECT_EQ(sent({Payload::kHidden}),
+                stage + 1 == layout[Axis::kLayers] ? 0 : request.steps * rows * traits.width * 4)
+          << to_string(layout) << " rank " << rank;
+    });
+  }
+  EXPECT_GE(layouts, 10);
+}
+
+// The picture of 12 tokens is small beside references of 535 rows.
+TEST(References, PlansOfMemoryAndTimeShrinkWithTheRanks) {
+  Request request = edit(2);
+  request.references = {seen(320, 272, 0), seen(144, 144, 1), seen(96, 304, 2)};
+  const auto denoise = [&](const Layout& layout, const Request& asked) {
+    uint64_t most = 0;
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      const Generator generator(kEditModel, options_of(DType::kF32), RankPlacement(layout, rank));
+      const MemoryPlan plan = generator.plan(generator.resolve(asked));
+      most = std::max(most, plan.denoise);
+    }
+    return static_cast<double>(most);
+  };
+  PlannedJob job = planned(kEditModel, kFast, 1, "auto", 2);
+  job.request = Generator(job.model, job.options).resolve(request);
+  const double time = forecast_whole(job, {}).stage("denoise");
+  Request without = request;
+  without.references.clear();
+  const double memory = denoise({}, request) - denoise({}, without);
+  EXPECT_GT(memory, 0);
+  for (const Axis axis : {Axis::kUlysses, Axis::kRing, Axis::kTokenRing}) {
+    const Layout layout = along(axis, 2);
+    EXPECT_LT(denoise(layout, request) - denoise(layout, without), 0.8 * memory)
+        << to_string(layout);
+    EXPECT_LT(forecast_whole(job, layout).stage("denoise"), 0.7 * time) << to_string(layout);
   }
 }
 

@@ -31,8 +31,10 @@ struct AttentionCase {
   const Ops* ops = &reference_ops();
   AttentionFormat format = AttentionFormat::kCompute;
   int64_t replicated = 0;
+  int64_t beside = 0;  // tokens after those of the grid, at places of their own
 
-  int64_t tokens() const { return grid[0] * grid[1] * grid[2]; }
+  int64_t grid_tokens() const { return grid[0] * grid[1] * grid[2]; }
+  int64_t tokens() const { return grid_tokens() + beside; }
   AttendShape shape() const { return {heads, kv_heads, head_dim, dtype, replicated}; }
 };
 
@@ -82,6 +84,8 @@ class SequenceRun {
         // The last two of several replicated rows have no position.
         replicated_rope(make_rope({c.replicated > 2 ? c.replicated - 2 : 1, 1, 1}, {11, 0, 0},
                                   static_cast<int>(c.head_dim))),
+        beside_rope(make_rope({std::max<int64_t>(c.beside, 1), 1, 1}, {23, 0, 0},
+                              static_cast<int>(c.head_dim))),
         q(random_values(c.dtype, {rows(), c.heads, c.head_dim}, 1, c.spread)),
         k(random_values(c.dtype, {rows(), c.kv_heads, c.head_dim}, 2, c.spread)),
         v(random_values(c.dtype, {rows(), c.kv_heads, c.head_dim}, 3, 1)) {}
@@ -180,7 +184,8 @@ class SequenceRun {
     };
     const Tensor own_q = own(q), own_k = own(k), own_v = own(v);
     const Tensor own_out(c.dtype, own_q.view().shape());
-    mixer.attend(context, call({own_q, own_k, own_v, own_out}, rope, replicated_rope));
+    mixer.attend(context,
+                 call({own_q, own_k, own_v, own_out}, {&rope, &beside_rope, &replicated_rope}));
     move(out, own_out, false);
     if (arena_bytes) *arena_bytes = arena.high_water();
     Tensor replicated(c.dtype, {every, c.heads, c.head_dim});
@@ -189,20 +194,22 @@ class SequenceRun {
   }
 
  private:
-  // `x` holds q, k, v and the result.
-  Attend call(const std::array<TensorView, 4>& x, const Rope& all, const Rope& every) const {
+  // `x` holds q, k, v and the result, `ropes` those of the grid, of what is beside it and of the
+  // replicated rows.
+  Attend call(const std::array<TensorView, 4>& x, const std::array<const Rope*, 3>& ropes) const {
     return {.layer = 3,
             .q = x[0],
             .k = x[1],
             .v = x[2],
             .out = x[3],
-            .rope = &all,
+            .rope = ropes[0],
+            .beside_rope = c.beside > 0 ? ropes[1] : nullptr,
             .mask = c.mask,
             .scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
             .format = c.format,
             .past = nullptr,
             .replicated = c.replicated,
-            .replicated_rope = &every};
+            .replicated_rope = ropes[2]};
   }
 
   // The bytes of the arena that one attend of a rank takes in a dry run.
@@ -216,20 +223,20 @@ class SequenceRun {
                  own_k = dry.tensor(c.dtype, {n, c.kv_heads, c.head_dim}),
                  own_v = dry.tensor(c.dtype, {n, c.kv_heads, c.head_dim}),
                  out = dry.tensor(c.dtype, {n, c.heads, c.head_dim});
-    const Rope all = on_device(dry.stream(), rope),
+    const Rope all = on_device(dry.stream(), rope), beside = on_device(dry.stream(), beside_rope),
                every = on_device(dry.stream(), replicated_rope);
     SerialSeams seams;
     Context context{dry.stream(), dry.arena(),     *mixer,   seams.reducer,
                     seams.halo,   Pass{.step = 2}, map[rank]};
     return dry
         .measure([&] {
-          mixer->attend(context, call({own_q, own_k, own_v, out}, all, every));
+          mixer->attend(context, call({own_q, own_k, own_v, out}, {&all, &beside, &every}));
         })
         .arena;
   }
 
   AttentionCase c;
-  Rope rope, replicated_rope;
+  Rope rope, replicated_rope, beside_rope;
   Tensor q, k, v;
 };
 

@@ -15,9 +15,10 @@ namespace {
 MixerDescription describe_rings(const Layout& layout, int rank, const AttentionCase& c,
                                 RingBalance balance) {
   const int rings = layout.blocks();
-  const SequenceMap map = balance == RingBalance::kZigzag
-                              ? SequenceMap::zigzag(c.tokens(), rings, layout[Axis::kUlysses])
-                              : SequenceMap::contiguous(c.tokens(), layout.sequence());
+  const SequenceMap map =
+      balance == RingBalance::kZigzag
+          ? SequenceMap::zigzag(c.tokens(), rings, layout[Axis::kUlysses])
+          : SequenceMap::contiguous(c.grid_tokens(), layout.sequence()).with_beside(c.beside);
   return {.mesh = Mesh(layout), .rank = rank, .tokens = map, .balance = balance};
 }
 
@@ -42,7 +43,7 @@ void expect_one_ranks_result(const Layout& layout, const AttentionCase& c, RingB
 
 std::vector<Layout> sequence_layouts(int ranks, const AttentionCase& c) {
   const LayoutLimits limits{
-      .heads = c.heads, .layers = 1, .tokens = c.tokens(), .ffn = 1, .guided = false};
+      .heads = c.heads, .layers = 1, .tokens = c.grid_tokens(), .ffn = 1, .guided = false};
   std::vector<Layout> layouts;
   for (const Layout& layout : legal_layouts(ranks, limits))
     if (layout.sequence() == ranks) layouts.push_back(layout);
@@ -61,6 +62,17 @@ TEST(MixerFactory, EveryLayoutGivesOneRanksResultWithTheStatedBytes) {
         }
     }
   EXPECT_GE(layouts, 4 * 15);
+}
+
+// Of 3 tokens beside the grid some ranks have none.
+TEST(MixerFactory, TokensBesideTheGridAreSplitToo) {
+  for (int64_t beside : {3, 17})
+    for (int64_t replicated : {0, 5}) {
+      const AttentionCase c{.heads = 4, .kv_heads = 2, .replicated = replicated, .beside = beside};
+      for (int ranks = 1; ranks <= 6; ++ranks)
+        for (const Layout& layout : sequence_layouts(ranks, c))
+          expect_one_ranks_result(layout, c, RingBalance::kContiguous);
+    }
 }
 
 TEST(MixerFactory, EveryBalanceOfACausalRing) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "parallel/sequence_map.h"
+
 namespace weft {
 namespace {
 
@@ -32,6 +34,25 @@ TEST(TokenRanges, SizeIsTheSum) {
   EXPECT_EQ(TokenRanges::all(12).size(), 12);
   EXPECT_EQ((TokenRanges{{{0, 3}, {9, 12}}, 12}).size(), 6);
   EXPECT_EQ((TokenRanges{{}, 12}).size(), 0);
+}
+
+TEST(TokenRanges, WithinARange) {
+  const TokenRanges tokens{{{2, 5}, {8, 12}}, 20};
+  EXPECT_EQ(tokens.within({4, 9}).ranges, (std::vector<Range>{{4, 5}, {8, 9}}));
+  EXPECT_EQ(tokens.within({4, 9}).total, 20);
+  EXPECT_EQ(tokens.within({5, 8}).size(), 0);
+  EXPECT_EQ(tokens.within({0, 20}).ranges, tokens.ranges);
+}
+
+// Every index has its part of both; one of few tokens beside the others may have none.
+TEST(SequenceMap, TokensBesideAreSplitOverTheIndices) {
+  const SequenceMap map = SequenceMap::contiguous(7, 3).with_beside(2);
+  EXPECT_EQ(map[0].ranges, (std::vector<Range>{{0, 3}, {7, 8}}));
+  EXPECT_EQ(map[1].ranges, (std::vector<Range>{{3, 5}, {8, 9}}));
+  EXPECT_EQ(map[2].ranges, (std::vector<Range>{{5, 7}}));
+  for (int index = 0; index < map.size(); ++index) EXPECT_EQ(map[index].total, 9);
+  EXPECT_EQ(map.rows(), 9);
+  EXPECT_EQ(SequenceMap::contiguous(7, 1).with_beside(2)[0].ranges, (std::vector<Range>{{0, 9}}));
 }
 
 TEST(BlockRange, KnowsItsEnds) {

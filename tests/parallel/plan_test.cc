@@ -215,6 +215,8 @@ TEST(PlanDenoise, IsSoundUnderEveryLayoutAndHasTheBytesOfItsFormula) {
       const int steps = 3, guided = 2;
       DenoisePlanConfig config = planned_job(layout, {{0, 2}, {0, 2}, {1, 1}});
       config.joint_rows = {3, 4};
+      for (int index = 0; index < layout.sequence(); ++index)
+        config.beside.push_back(5 - index % 3);
       const std::vector<Plan> plans = plan_denoise(config);
       EXPECT_EQ(check_plans(plans, rules_of(config)), std::nullopt) << to_string(layout);
       ++checked;
@@ -225,8 +227,10 @@ TEST(PlanDenoise, IsSoundUnderEveryLayoutAndHasTheBytesOfItsFormula) {
                   branch = mesh.at(Axis::kCfg, plan.rank);
         const bool last = stage == stages - 1, two = layout[Axis::kCfg] == 2;
         const int64_t n = config.tokens[mesh.sequence_index(plan.rank)];
+        const int64_t hidden = n + config.beside[mesh.sequence_index(plan.rank)];
         const int positive = two && branch ? 0 : steps, negative = two && !branch ? 0 : guided;
-        int64_t bytes = last ? 0 : (positive * (n + 3) + negative * (n + 4)) * config.hidden_bytes;
+        int64_t bytes =
+            last ? 0 : (positive * (hidden + 3) + negative * (hidden + 4)) * config.hidden_bytes;
         if (last && two) bytes += (positive + negative) * n * config.latent_bytes;
         if (last && stages > 1)
           bytes += (std::max(positive, negative) - 1) * n * config.latent_bytes;
