@@ -98,26 +98,26 @@ TEST(References, ARankMayHaveNoneOfTheirRows) {
   EXPECT_LE(rel_l2(edited(request, along(Axis::kRing, 18)), edited(request)), 2e-5);
 }
 
-// Counts the work of the linears of all forwards on one thread.
-struct ForwardFlop final : Meter {
+// Counts the work of the linears of all blocks on one thread.
+struct BlockFlop final : Meter {
   std::vector<Zone> zones;
   double flop = 0;
   bool runs() const override { return true; }
   void begin(Zone zone, int, const char*, double) override { zones.push_back(zone); }
   void end() override { zones.pop_back(); }
   void op(const Work& work, const std::function<void()>& run) override {
-    if (work.family == OpFamily::kLinear && std::ranges::count(zones, Zone::kForward) > 0)
+    if (work.family == OpFamily::kLinear && std::ranges::count(zones, Zone::kBlock) > 0)
       flop += work.flop;
     run();
   }
 };
 
 // By rank.
-std::vector<double> forward_flop(const Request& request, const Layout& layout,
-                                 const std::string& model) {
+std::vector<double> block_flop(const Request& request, const Layout& layout,
+                               const std::string& model) {
   std::vector<double> flop(layout.ranks());
   run_ranks(layout.ranks(), [&](Communicator& world) {
-    ForwardFlop meter;
+    BlockFlop meter;
     const MeterScope scope(meter);
     GeneratorOptions options = options_of(DType::kF32);
     options.ops = &metered_ops();
@@ -129,11 +129,11 @@ std::vector<double> forward_flop(const Request& request, const Layout& layout,
 
 // The work of the references' rows, by rank.
 std::vector<double> reference_flop(const Layout& layout, const std::string& model) {
-  const Request request = edit(2);
+  const Request request = edit(1);
   Request without = request;
   without.references.clear();
-  std::vector<double> flop = forward_flop(request, layout, model);
-  const std::vector<double> less = forward_flop(without, layout, model);
+  std::vector<double> flop = block_flop(request, layout, model);
+  const std::vector<double> less = block_flop(without, layout, model);
   for (size_t rank = 0; rank < flop.size(); ++rank) flop[rank] -= less[rank];
   return flop;
 }
@@ -218,6 +218,7 @@ TEST(References, PlansOfMemoryAndTimeShrinkWithTheRanks) {
   };
   PlannedJob job = planned(kEditModel, kFast, 1, "auto", 2);
   job.request = Generator(job.model, job.options).resolve(request);
+  job.machine.device.flop_per_s.fill(1e9);  // messages are short beside the work
   const double time = forecast_whole(job, {}).stage("denoise");
   Request without = request;
   without.references.clear();

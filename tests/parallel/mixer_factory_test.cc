@@ -64,7 +64,7 @@ TEST(MixerFactory, EveryLayoutGivesOneRanksResultWithTheStatedBytes) {
   EXPECT_GE(layouts, 4 * 15);
 }
 
-// Of 3 tokens beside the grid some ranks have none.
+// Some ranks have none of 3 tokens beside the grid.
 TEST(MixerFactory, TokensBesideTheGridAreSplitToo) {
   for (int64_t beside : {3, 17})
     for (int64_t replicated : {0, 5}) {
