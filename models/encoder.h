@@ -94,9 +94,9 @@ class EncoderModel : public CheckpointModel {
   // in the mapped file; that of another may be closed afterwards.
   virtual std::unique_ptr<Encoder<Traits>> load(Stream& stream, const TensorFile& file,
                                                 const EncoderLoad& load) const = 0;
-  // The same network, whose rows are its states after so many layers, side by side in this order
-  // and before any last norm; 0 is its input. It reads hidden ids. Null where it offers none.
-  // Throws Error(kUsage) for a layer that it has not.
+  // The same network, whose rows are its states after so many layers, side by side in this order; 0
+  // is its input, and the state after all layers is normed. It reads hidden ids. Null where it
+  // offers none. Throws Error(kUsage) for a layer that it has not.
   virtual std::shared_ptr<const EncoderModel> with_taps(std::span<const int> /*layers*/) const {
     return nullptr;
   }

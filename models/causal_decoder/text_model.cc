@@ -120,8 +120,10 @@ class TappedText final : public TextEncoder {
     if (seen < n) rows.push_back({.rows = {seen, n}, .tokens = {{{seen, n}}, n}, .mixer = &hidden});
     decoder_.forward(own, TensorView(plain.data(), DType::kI32, {n}), rows,
                      on_device(context.stream, decoder_.rope(n)), last);
-    // The state after the last of all layers is not observed.
-    if (decoder_.loaded().blocks.last()) observer.see(context, "", decoder_.config().layers, last);
+    if (decoder_.loaded().blocks.last()) {  // not observed
+      decoder_.norm(context, last, last);
+      observer.see(context, "", decoder_.config().layers, last);
+    }
     if (out[0] < n) copy(context.stream, taps.slice(0, n - out[0], out[0]), out);
   }
 

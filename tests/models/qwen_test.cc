@@ -283,6 +283,29 @@ TEST(Qwen, TextEncodersGiveHiddenStates) {
   }
 }
 
+// States of several layers side by side, of which that after all layers is normed.
+TEST(Qwen, TapsAreTheStatesOfTheReference) {
+  const GoldenCase golden("llm_qwen2_bias");
+  const DecoderConfig config = DecoderConfig::from_json_file(golden.folder + "/model/config.json");
+  const TensorFile file = TensorFile::open(golden.folder + "/model");
+  const Tensor ids = golden.input("input_ids");
+  const int64_t n = ids.count(), d = config.hidden;
+  const std::vector<int> layers{config.layers, 0, config.layers - 1};
+  const auto model = make_decoder_text_model(config, DecoderRows::kFinal)->with_taps(layers);
+  Stream stream = Stream::cpu(2);
+  Arena arena(size_t{1} << 30);
+  SerialSeams seams;
+  Context context = seams.context(stream, arena, {}, TokenRanges::all(n));
+  const Tensor out(DType::kF32, {n, d * std::ssize(layers)});
+  model->load(stream, file, {})->encode(context, {ids.as<int32_t>(), static_cast<size_t>(n)}, out);
+  for (size_t i = 0; i < layers.size(); ++i)
+    EXPECT_LT(relative_l2(to_f64(out.view().slice(1, static_cast<int64_t>(i) * d, d)),
+                          to_f64(load_tensor(golden.expected,
+                                             "hidden_states." + std::to_string(layers[i])))),
+              golden.bound(DType::kF32))
+        << layers[i];
+}
+
 // Writes the projections of a decoder as 8-bit floats, with a scale per 128 x 128 values as
 // Qwen3-FP8 has them, or with one per tensor and one of the inputs; and what they mean.
 void write_fp8(const DecoderConfig& config, bool blocks, const std::string& path,
