@@ -1,6 +1,7 @@
 #pragma once
 // Registry: the one table of model families. A row describes a pipeline by the `_class_name` of its
 // model_index.json; other tables find the class of a component by that of its config.json.
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <optional>
@@ -211,6 +212,12 @@ struct ComponentFacts {
   std::vector<TensorSpec> tensors;  // none where sizes do not follow from a file's tensors
   std::string description;          // the configuration in one line, or why it is not known, or ""
   std::string prefix{};             // of the names in the file that holds it
+  // The other classes whose files have such tensors; none where a config.json names the class.
+  std::vector<std::string> other_classes{};
+
+  bool may_be(const std::string& name) const {
+    return name == class_name || std::ranges::find(other_classes, name) != other_classes.end();
+  }
 };
 std::optional<ComponentFacts> component_facts(const std::string& config_path);
 // The components that a weights file holds, by the config.json beside it, if that fits the tensors,

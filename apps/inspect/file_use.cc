@@ -59,19 +59,25 @@ std::shared_ptr<const TransformerModel> transformer_in(const std::string& path) 
   return open_transformer(open_part_weights(PartKind::kTransformer, path));
 }
 
-// The files around a file, by the classes of the components that they hold.
+// The files around a file, by the classes of the components that they hold. Those whose tensors may
+// also be of a class come after the others.
 using Found = std::map<std::string, std::vector<std::string>>;
 
 Found components_around(const std::string& path) {
   Found out;
+  std::vector<std::pair<std::string, std::string>> others;  // class, file
   for (const std::string& file : files_around(path)) {
     try {
-      for (const ComponentFacts& facts : held_components(file))
-        if (!facts.tensors.empty()) out[facts.class_name].push_back(file);
+      for (const ComponentFacts& facts : held_components(file)) {
+        if (facts.tensors.empty()) continue;
+        out[facts.class_name].push_back(file);
+        for (const std::string& other : facts.other_classes) others.emplace_back(other, file);
+      }
     } catch (const Error&) {
       continue;  // it is no part of the answer
     }
   }
+  for (const auto& [class_name, file] : others) out[class_name].push_back(file);
   return out;
 }
 
@@ -273,13 +279,14 @@ bool draws_pictures(const Use& use) {
 // with them is taken.
 Use around_part(const ComponentFacts* facts, const std::string& path, const Found& found) {
   std::optional<Use> best;
+  size_t least = 0;  // what the best one lacks; a class that the tensors only may be counts little
   const std::string part = facts ? facts->part : "";
   for (const auto& [class_name, files] : found) {
     const ModelFamily* family = family_of_transformer(class_name);
     if (!family) continue;
-    const bool text = part == "text_encoder" && facts->class_name == family->text_encoder_class,
+    const bool text = part == "text_encoder" && facts->may_be(family->text_encoder_class),
                pooled = part == "text_encoder" && family->pooled_encoder_class &&
-                        facts->class_name == family->pooled_encoder_class;
+                        facts->may_be(family->pooled_encoder_class);
     if (part == "text_encoder" && !text && !pooled) continue;
     for (const std::string& transformer : files) {
       PartFiles given = with_experts(transformer);
@@ -288,8 +295,13 @@ Use around_part(const ComponentFacts* facts, const std::string& path, const Foun
       if (part == "vae") given.vae = path;
       if (part == "image_encoder") given.image_encoder = path;
       Use use = completed(given, found);
-      if (!best || use.missing.size() < best->missing.size()) best = std::move(use);
-      if (best->missing.empty()) return *best;
+      const bool other = text && facts->class_name != family->text_encoder_class;
+      const size_t lacks = 2 * use.missing.size() + other;
+      if (!best || lacks < least) {
+        best = std::move(use);
+        least = lacks;
+      }
+      if (least == 0) return *best;
     }
   }
   return best.value_or(Use{});

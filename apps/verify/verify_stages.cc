@@ -171,7 +171,9 @@ NamedTensors run_noise(Case& c) {
 
 constexpr const char *kPictureStage = "pipeline_i2v", *kEditStage = "pipeline_edit";
 
-Request pipeline_request(const Case& c) {
+// The request of a case, for a model with these limits. A case may have a guidance scale that the
+// reference does not read, as a model that was distilled to none takes none.
+Request pipeline_request(const Case& c, const ModelLimits& limits) {
   const std::string what = c.file("case.json");
   Request request;
   request.prompt = c.text("prompt");
@@ -183,6 +185,7 @@ Request pipeline_request(const Case& c) {
   request.guidance_scale = c.number("guidance_scale");
   request.guidance_scale_2 =
       json_number_or(c.spec, "guidance_scale_2", what, *request.guidance_scale);
+  if (!limits.guided) request.guidance_scale = request.guidance_scale_2 = 1;
   request.seed = json_seed(c.spec, what);
   request.rng = rng_from_name(c.text("rng"));
   return request;
@@ -214,7 +217,14 @@ std::vector<GivenPicture> references_of(const Case& c) {
 }
 
 NamedTensors run_pipeline(Case& c) {
-  Request request = pipeline_request(c);
+  GeneratorOptions options;
+  options.device = c.device();
+  options.dtype = c.options.dtype;
+  options.threads = c.options.threads;
+  options.determinism = c.options.determinism;
+  options.ops = c.options.ops;
+  Generator generator(open_model(c), options, c.placement);
+  Request request = pipeline_request(c, generator.limits());
   RunOptions run{.latents_path = {}, .listener = nullptr, .tap = nullptr, .stop = nullptr};
   Tensor rows;  // of the picture, in place of an image encoder
   if (c.text("stage") == kPictureStage) {
@@ -223,13 +233,6 @@ NamedTensors run_pipeline(Case& c) {
     run.image_rows = rows;
   }
   if (c.text("stage") == kEditStage) request.references = references_of(c);
-  GeneratorOptions options;
-  options.device = c.device();
-  options.dtype = c.options.dtype;
-  options.threads = c.options.threads;
-  options.determinism = c.options.determinism;
-  options.ops = c.options.ops;
-  Generator generator(open_model(c), options, std::move(c.placement));
 
   struct Tap final : PipelineTap {
     NamedTensors tensors;
@@ -260,12 +263,17 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
   const std::string stage = c.text("stage");
   if (stage == "pipeline" || stage == kPictureStage || stage == kEditStage) {
     const Generator generator(open_model(c), {});
-    Request request = pipeline_request(c);
+    Request request = pipeline_request(c, generator.limits());
     if (stage == kPictureStage) request.image.path = "image";
     if (stage == kEditStage) request.references = references_of(c);
-    LayoutLimits limits = generator.layout_limits(generator.resolve(request));
-    limits.requests = 0;
-    return limits;
+    try {
+      LayoutLimits limits = generator.layout_limits(generator.resolve(request));
+      limits.requests = 0;
+      return limits;
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::kUsage) c.refuse_spec(error.what());  // not the user's flags
+      throw;
+    }
   }
   LayoutLimits limits{.requests = 0, .guided = false};
   const bool clips = stage == "clips", displaced = stage == "displaced";

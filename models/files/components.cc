@@ -179,12 +179,17 @@ void append_held(const char* part, ComponentRows<Model> rows, const std::string&
   for (const FoundPart<Model>& each : found) {
     const TensorFile file = open_weights(path, [&](const auto&) { return each.names(); });
     std::optional<ComponentFacts> facts;
-    if (fitting(rows, config, file))
+    const bool fitted = fitting(rows, config, file) != nullptr;
+    if (fitted)
       facts = component_facts(config);
     else if (each.row)
       facts = facts_of_tensors(part, *each.row, file);
     if (!facts) continue;
     facts->prefix = each.prefix;
+    if (!fitted)
+      for (const auto& row : rows)
+        if (row.class_name != facts->class_name && row.holds(file))
+          facts->other_classes.emplace_back(row.class_name);
     out.push_back(std::move(*facts));
   }
 }
