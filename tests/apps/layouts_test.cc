@@ -92,7 +92,8 @@ INSTANTIATE_TEST_SUITE_P(
         Family{"PaddedText", {"pipeline_flux2_klein", "pipeline_flux2_klein_base"}, 4},
         Family{"References", {"pipeline_flux2_klein_edit_two_large"}, 4},
         Family{"GroupedHeads", {"pipeline_krea2_turbo"}, 4},
-        // Its bf16 errs by about the bound in every order of sums (WEFT_GOLDEN_BF16_CASES).
+        // Its bf16 errs by about the bound in every order of sums: engine/guided_bf16_test has the
+        // median.
         Family{"GuidedGroupedHeads", {"pipeline_krea2_raw"}, 4, {DType::kF32}},
         Family{"TwoTextEncoders", {"pipeline_flux_dev", "pipeline_flux_schnell"}, 4},
         Family{"Clips",
