@@ -1,7 +1,6 @@
 #include "models/lora/lora.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -9,6 +8,7 @@
 
 #include "io/sha256.h"
 #include "io/weights/safetensors_header.h"
+#include "models/lora/delta.h"
 #include "models/lora/lora_file.h"
 #include "models/transformer.h"
 
@@ -73,47 +73,20 @@ class ModuleNames {
 
 // A change of rows of one tensor.
 struct Change {
-  enum Kind : uint8_t { kProduct, kAdd, kSet } kind = kAdd;
+  // Only that of LoRA, a product of two factors, may be added when the tensor is used.
+  enum Kind : uint8_t { kLora, kDelta, kAdd, kSet } kind = kAdd;
   const LoraFile* lora = nullptr;
-  std::string up{}, down{};  // `up` alone unless it is a product
+  const LoraModule* module = nullptr;
+  std::string tensor{};  // of the file, unless it has other factors
   float scale = 1;
-  int64_t row = 0, rows = 0, from = 0;  // rows of the tensor, the first one's row in `up`
+  int64_t row = 0, rows = 0, from = 0;  // rows of the tensor, the first one's row in the change
 
-  int64_t rank() const { return lora->file.describe(down)[0]; }  // of a product
+  bool computed() const { return kind == kLora || kind == kDelta; }
+  const std::string& down() const { return *module->find(LoraRole::kDown); }
+  int64_t rank() const { return lora->file.describe(down())[0]; }  // of a product
 };
 
 using Changes = std::vector<std::pair<std::string, Change>>;  // by the file's tensors
-
-constexpr int64_t kTile = 16;  // columns whose sums are computed together
-
-// The factors of a product in f32: up [rows, rank], and down [rank, stride], whose rows end in
-// zeros.
-struct Factors {
-  std::vector<float> up, down;
-  int64_t rank = 0, columns = 0, stride = 0;
-};
-
-// Adds scale * up * down to the values [begin, end) of a matrix, counted over its rows; row `r` of
-// it is row r + shift of the product. Every value is the same sum whatever the range is.
-void add_product(const Factors& factors, const Change& change, Range values, float* out) {
-  const auto& [up, down, rank, columns, stride] = factors;
-  const int64_t first_row = values.begin / columns, last_row = (values.end - 1) / columns;
-  for (int64_t column = 0; column < columns; column += kTile)
-    for (int64_t row = first_row; row <= last_row; ++row) {
-      const int64_t at = row * columns + column;  // of the tile's first value
-      const int64_t begin = std::max(values.begin, at);
-      const int64_t end = std::min(values.end, at + std::min(kTile, columns - column));
-      if (begin >= end) continue;
-      std::array<float, kTile> sum{};
-      const float* factor = up.data() + (row - change.row + change.from) * rank;
-      for (int64_t k = 0; k < rank; ++k) {
-        const float* line = down.data() + k * stride + column;
-        for (int64_t i = 0; i < kTile; ++i) sum[i] += factor[k] * line[i];
-      }
-      for (int64_t i = begin; i < end; ++i)
-        out[i - values.begin] += change.scale * sum[static_cast<size_t>(i - at)];
-    }
-}
 
 class MergedWeights final : public StoredTensors {
  public:
@@ -126,24 +99,15 @@ class MergedWeights final : public StoredTensors {
 
   // Adds the changes that a module of the file makes; returns why it does not fit, or "".
   std::string add(const LoraFile& lora, const LoraModule& module, const Meanings& meanings) {
-    const std::string& name = module.name.module;
-    const std::string *up = module.find(LoraRole::kUp), *down = module.find(LoraRole::kDown);
-    if (!up != !down)
-      lora.refuse(quoted_name(name) + " has " +
-                  (up ? "lora_B (lora_up) but no lora_A (lora_down)"
-                      : "lora_A (lora_down) but no lora_B (lora_up)"));
-    float factor = lora.scale;
-    if (up) {
-      const TensorView a = lora.file.describe(*down);
-      if (a.rank < 1 || a.count() == 0)
-        lora.refuse(quoted_name(*down) + " is " + a.to_string_shape() +
-                    ", must be [rank, columns]");
-      factor = lora.factor(module);
-    }
+    const DeltaForm form = delta_form(lora, module);
+    const float factor = lora.factor(module, form.rank);
     Changes changes;
     std::string fault;
+    if (form.method == LoraMethod::kLokr || form.method == LoraMethod::kLoha)
+      fault = place({.kind = Change::kDelta, .lora = &lora, .module = &module, .scale = factor},
+                    form, meanings.weights, changes);
     for (const auto& [role, kind, list] :
-         {std::tuple{LoraRole::kUp, Change::kProduct, &Meanings::weights},
+         {std::tuple{LoraRole::kUp, Change::kLora, &Meanings::weights},
           {LoraRole::kDiff, Change::kAdd, &Meanings::weights},
           {LoraRole::kSet, Change::kSet, &Meanings::weights},
           {LoraRole::kDiffModulation, Change::kAdd, &Meanings::modulations},
@@ -154,10 +118,10 @@ class MergedWeights final : public StoredTensors {
       const bool scaled = role == LoraRole::kUp || role == LoraRole::kUpBias;
       fault = place({.kind = kind,
                      .lora = &lora,
-                     .up = *tensor,
-                     .down = kind == Change::kProduct ? *down : "",
+                     .module = &module,
+                     .tensor = *tensor,
                      .scale = scaled ? factor : lora.scale},
-                    name, meanings.*list, changes);
+                    form, meanings.*list, changes);
     }
     if (!fault.empty()) return fault;
     lora.check_values(module);
@@ -219,7 +183,7 @@ class MergedWeights final : public StoredTensors {
     if (found == changes_.end()) return 0;
     int64_t rank = 0;
     for (const Change& change : found->second) {
-      if (change.kind != Change::kProduct) return 0;
+      if (change.kind != Change::kLora) return 0;
       rank += change.rank();
     }
     return rank;
@@ -235,13 +199,13 @@ class MergedWeights final : public StoredTensors {
       const TensorFile& file = change.lora->file;
       const int64_t rank = change.rank();
       for (int64_t k = 0; k < rank; ++k)
-        read_floats(file, change.down, k * columns + column, wide,
+        read_floats(file, change.down(), k * columns + column, wide,
                     down.as<float>() + (first + k) * wide);
       const int64_t begin = std::max(row, change.row),
                     end = std::min(row + up[0], change.row + change.rows);
       for (int64_t r = begin; r < end; ++r) {
         float* to = up.as<float>() + (r - row) * all + first;
-        read_floats(file, change.up, (r - change.row + change.from) * rank, rank, to);
+        read_floats(file, change.tensor, (r - change.row + change.from) * rank, rank, to);
         for (int64_t k = 0; k < rank; ++k) to[k] *= change.scale;
       }
       first += rank;
@@ -261,18 +225,18 @@ class MergedWeights final : public StoredTensors {
   }
 
   // Finds the changes of all tensors for which a module's name stands; returns a fault or "".
-  std::string place(Change change, const std::string& module, const std::vector<Meaning>& meanings,
+  std::string place(Change change, const DeltaForm& form, const std::vector<Meaning>& meanings,
                     Changes& changes) const {
-    if (meanings.empty() && change.kind == Change::kAdd && change.lora->is_zero(change.up))
+    if (meanings.empty() && change.kind == Change::kAdd && change.lora->is_zero(change.tensor))
       return "";
+    const std::string& module = change.module->name.module;
+    const std::string name = quoted_name(change.tensor.empty() ? module : change.tensor);
     if (meanings.empty())
-      return quoted_name(change.up) + " fits nothing: " + quoted_name(module) +
-             " has no such tensor in the model";
+      return name + " fits nothing: " + quoted_name(module) + " has no such tensor in the model";
     for (const Meaning& meaning : meanings) {
       const auto found = places_.find(meaning.tensor);
       if (found == places_.end())
-        return quoted_name(change.up) + " changes " + meaning.tensor +
-               ", which is missing from the weights";
+        return name + " changes " + meaning.tensor + ", which is missing from the weights";
       const TensorPlace &place = found->second, &given = meaning.place;
       const std::vector<int64_t>& shape = shapes_.at(meaning.tensor);
       int64_t columns = 1;
@@ -280,7 +244,8 @@ class MergedWeights final : public StoredTensors {
       change.rows = shape[0];
       change.row = place.part * (shape[0] / place.taken);
       change.from = given.part * (shape[0] / given.taken);
-      const std::string fault = size_fault(change, given.parts * (shape[0] / given.taken), columns);
+      const std::string fault =
+          size_fault(change, form, given.parts * (shape[0] / given.taken), columns);
       if (!fault.empty()) return fault;
       if (place.swapped == given.swapped)
         changes.emplace_back(place.name, change);
@@ -301,21 +266,25 @@ class MergedWeights final : public StoredTensors {
     changes.emplace_back(tensor, change);
   }
 
-  static std::string size_fault(const Change& change, int64_t rows, int64_t columns) {
-    const LoraFile& lora = *change.lora;
-    const TensorView up = lora.file.describe(change.up);
-    int64_t wanted = rows * columns;
-    if (change.kind == Change::kProduct) {
-      const TensorView down = lora.file.describe(change.down);
-      wanted = rows * down[0];
-      if (down.count() != down[0] * columns)
-        return quoted_name(change.down) + " is " + down.to_string_shape() +
-               ", the model's matrix has " + std::to_string(columns) + " columns";
-    }
-    if (up.count() == wanted) return "";
-    return quoted_name(change.up) + " is " + up.to_string_shape() + ", must have " +
-           std::to_string(wanted) + " values: the model's matrix is [" + std::to_string(rows) +
-           ", " + std::to_string(columns) + "]";
+  static std::string size_fault(const Change& change, const DeltaForm& form, int64_t rows,
+                                int64_t columns) {
+    const std::string matrix =
+        "the model's matrix is [" + std::to_string(rows) + ", " + std::to_string(columns) + "]";
+    if (change.kind == Change::kDelta)
+      return form.rows == rows && form.columns == columns
+                 ? ""
+                 : form.said + ", which make [" + std::to_string(form.rows) + ", " +
+                       std::to_string(form.columns) + "]; " + matrix;
+    const bool product = change.kind == Change::kLora;
+    if (product && form.columns != columns)
+      return quoted_name(change.down()) + " is " +
+             change.lora->file.describe(change.down()).to_string_shape() +
+             ", the model's matrix has " + std::to_string(columns) + " columns";
+    const TensorView given = change.lora->file.describe(change.tensor);
+    const int64_t wanted = rows * (product ? form.rank : columns);
+    if (given.count() == wanted) return "";
+    return quoted_name(change.tensor) + " is " + given.to_string_shape() + ", must have " +
+           std::to_string(wanted) + " values: " + matrix;
   }
 
   // Applies a change to the values [first, ...) of a tensor with so many columns.
@@ -324,39 +293,28 @@ class MergedWeights final : public StoredTensors {
     const int64_t end = std::min(first + out.count(), (change.row + change.rows) * columns);
     if (begin >= end) return;
     float* values = out.as<float>() + (begin - first);
-    const int64_t shift = (change.from - change.row) * columns;  // to a place in `up`
-    if (change.kind != Change::kProduct) {
-      std::vector<float> delta(static_cast<size_t>(end - begin));
-      read_floats(change.lora->file, change.up, begin + shift, end - begin, delta.data());
-      const bool set = change.kind == Change::kSet;
-      for (size_t i = 0; i < delta.size(); ++i)
-        values[i] = set ? delta[i] : values[i] + change.scale * delta[i];
-      return;
-    }
-    const std::shared_ptr<const Factors> factors = this->factors(change, columns);
-    add_product(*factors, change, {begin, end}, values);
+    const int64_t shift = (change.from - change.row) * columns;  // to a place in the change
+    if (change.computed())
+      return delta(change)->add({begin + shift, end + shift}, change.scale, values);
+    std::vector<float> delta(static_cast<size_t>(end - begin));
+    read_floats(change.lora->file, change.tensor, begin + shift, end - begin, delta.data());
+    const bool set = change.kind == Change::kSet;
+    for (size_t i = 0; i < delta.size(); ++i)
+      values[i] = set ? delta[i] : values[i] + change.scale * delta[i];
   }
 
-  // The factors of the last few products are kept: a part of the width is read row by row.
-  std::shared_ptr<const Factors> factors(const Change& change, int64_t columns) const {
+  // The last few deltas are kept: a part of the width is read row by row.
+  std::shared_ptr<const LoraDelta> delta(const Change& change) const {
     constexpr size_t kKept = 8;
     {
       const std::lock_guard lock(mutex_);
-      for (const auto& [name, kept] : kept_)
-        if (name == std::pair{change.lora, change.up}) return kept;
+      for (const auto& [module, kept] : kept_)
+        if (module == change.module) return kept;
     }
-    auto made = std::make_shared<Factors>();
-    made->up = read_floats(change.lora->file, change.up);
-    made->columns = columns;
-    made->stride = (columns + kTile - 1) / kTile * kTile;
-    made->rank = change.rank();
-    made->down.resize(static_cast<size_t>(made->rank * made->stride));
-    for (int64_t k = 0; k < made->rank; ++k)
-      read_floats(change.lora->file, change.down, k * columns, columns,
-                  made->down.data() + k * made->stride);
+    auto made = read_delta(*change.lora, *change.module);
     const std::lock_guard lock(mutex_);
     if (kept_.size() >= kKept) kept_.erase(kept_.begin());
-    kept_.emplace_back(std::pair{change.lora, change.up}, made);
+    kept_.emplace_back(change.module, made);
     return made;
   }
 
@@ -367,9 +325,7 @@ class MergedWeights final : public StoredTensors {
   std::map<std::string, std::vector<int64_t>> shapes_;
   std::map<std::string, std::vector<Change>> changes_;  // by the file's tensors
   mutable std::mutex mutex_;                            // guards the member below
-  mutable std::vector<
-      std::pair<std::pair<const LoraFile*, std::string>, std::shared_ptr<const Factors>>>
-      kept_;
+  mutable std::vector<std::pair<const LoraModule*, std::shared_ptr<const LoraDelta>>> kept_;
 };
 
 TensorFile changed(std::shared_ptr<const MergedWeights> merged) {
@@ -411,6 +367,7 @@ void add_all(const LoraFile& lora, const TransformerModel& model, MergedWeights&
 
 std::optional<std::string> lora_family(const TensorFile& file) {
   bool peft = false, flat = false, difference = false, processor = false, any = false;
+  bool lokr = false, loha = false;
   for (const std::string& name : file.names()) {
     const std::optional<LoraName> parsed = parse_lora_name(name);
     if (!parsed || parsed->role == LoraRole::kAlpha) continue;
@@ -419,9 +376,13 @@ std::optional<std::string> lora_family(const TensorFile& file) {
     flat |= parsed->flat;
     processor |= parsed->key.find(".processor.") != std::string::npos;
     difference |= parsed->role == LoraRole::kDiff;
+    lokr |= method_of(parsed->role) == LoraMethod::kLokr;
+    loha |= method_of(parsed->role) == LoraMethod::kLoha;
   }
   if (!any) return std::nullopt;
-  return processor    ? "XLabs"
+  return lokr         ? "LoKr"
+         : loha       ? "LoHa"
+         : processor  ? "XLabs"
          : flat       ? "kohya"
          : peft       ? "diffusers, PEFT"
          : difference ? "full difference"

@@ -1,6 +1,6 @@
 #pragma once
-// LoRA files (Hu et al. 2021): small changes of the weights of a transformer and of text encoders,
-// merged when the weights are read. names.h has the names that are read.
+// Files of LoRA (Hu et al. 2021), LoKr and LoHa: small changes of the weights of a transformer and
+// of text encoders, merged when the weights are read. names.h has the names that are read.
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -39,15 +39,16 @@ std::string to_string(std::span<const Lora> loras);  // separated by commas
 inline constexpr const char* kNoLora = "none";
 std::vector<Lora> parse_loras(const std::string& text, const std::string& label);
 
-// The family of a file of LoRAs: "diffusers, PEFT", "ComfyUI", "full difference", "kohya", "XLabs";
-// nullopt for any other file.
+// The family of a file of LoRAs: "LoKr", "LoHa", "XLabs", "kohya", "diffusers, PEFT", "full
+// difference", "ComfyUI"; nullopt for any other file.
 std::optional<std::string> lora_family(const TensorFile& file);
 
 // Returns the transformer's `weights` with the changes of the `loras`, in their order. A changed
-// tensor is f32: W + scale (alpha / rank) B A, computed from f32 factors when it is read, so it is
-// rounded once, to the dtype in which it is held. Throws Error(kModel) that names every module that
-// the model has not. Modules that only its relatives have are listed in `notes`, and so are keys of
-// PEFT's patterns that apply to nothing. Modules of text encoders are passed over.
+// tensor is f32: W + scale (alpha / rank) B A, or what LoKr and LoHa have in place of B A, computed
+// from f32 factors when it is read, so it is rounded once, to the dtype in which it is held. Throws
+// Error(kModel) that names every module that the model has not. Modules that only its relatives
+// have are listed in `notes`, and so are keys of PEFT's patterns that apply to nothing. Modules of
+// text encoders are passed over.
 TensorFile with_loras(std::shared_ptr<const TensorFile> weights, const TransformerModel& model,
                       std::span<const Lora> loras, std::vector<std::string>& notes);
 

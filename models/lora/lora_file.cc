@@ -19,7 +19,9 @@ bool is_float_type(DType dtype) {
 }
 
 constexpr const char kLegalForms[] =
-    "lora_A and lora_B, lora_down and lora_up with alpha, diff, diff_b, diff_m and set_weight";
+    "lora_A and lora_B, lora_down and lora_up, with alpha; LoKr's lokr_w1, lokr_w2, their _a and "
+    "_b, and lokr_t2; LoHa's hada_w1_a, hada_w1_b, hada_w2_a and hada_w2_b; diff, diff_b, diff_m "
+    "and set_weight";
 
 // Returns whether all values of a tensor meet the condition.
 template <class F>
@@ -84,13 +86,13 @@ bool LoraFile::is_zero(const LoraModule& module) const {
   });
 }
 
-float LoraFile::factor(const LoraModule& module) const {
+float LoraFile::factor(const LoraModule& module, int64_t rank) const {
   const std::string* tensor = module.find(LoraRole::kAlpha);
-  if (!tensor && !module.scale.alpha) return scale;
+  if (rank == 0 || (!tensor && !module.scale.alpha)) return scale;
   const double alpha = tensor ? number(*tensor) : *module.scale.alpha;
-  const auto rank = static_cast<double>(file.describe(*module.find(LoraRole::kDown))[0]);
+  const auto ranks = static_cast<double>(rank);
   const auto factor =
-      static_cast<float>(scale * alpha / (module.scale.root ? std::sqrt(rank) : rank));
+      static_cast<float>(scale * alpha / (module.scale.root ? std::sqrt(ranks) : ranks));
   if (!std::isfinite(factor))
     refuse((tensor ? quoted_name(*tensor) : "the alpha of " + quoted_name(module.name.module)) +
            " is " + std::to_string(static_cast<float>(alpha)) + ", must be a finite number of f32");
@@ -124,7 +126,7 @@ void LoraFile::add(const std::string& name) {
   const std::optional<LoraName> parsed = parse_lora_name(name);
   if (!parsed)
     refuse("tensor " + quoted_name(name) + " is of a kind that is not read (legal: " + kLegalForms +
-           "; LyCORIS and DoRA are not)");
+           "; DoRA and the other methods of LyCORIS are not)");
   const bool alpha = parsed->role == LoraRole::kAlpha;
   if (!is_float_type(dtype) && (!alpha || dtype == DType::kBool))
     refuse(quoted_name(name) + " is " + std::string(to_string(dtype)) + " (legal: " + kFactorTypes +

@@ -37,8 +37,8 @@ class LoraFile {
   // True for zeros alone: files with full differences also name what has no weights.
   bool is_zero(const std::string& name) const;
   bool is_zero(const LoraModule& module) const;
-  // The factor of a module's product.
-  float factor(const LoraModule& module) const;
+  // The factor of what a module's factors of this rank add; 0: they have none, and no alpha.
+  float factor(const LoraModule& module, int64_t rank) const;
   // Refuses a module with a value that is not finite.
   void check_values(const LoraModule& module) const;
 

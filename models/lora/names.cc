@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <span>
 
 #include "io/weights/safetensors_header.h"
 
@@ -46,7 +47,8 @@ LoraName named(std::string_view name, const LoraForm& form, size_t rest) {
       break;
     }
   }
-  out.key = key;
+  // Some files of FLUX.2 lack the beginning of a name that is no prefix.
+  out.key = (key.starts_with("sformer_blocks.") ? "tran" : "") + std::string(key);
   return out;
 }
 
@@ -54,8 +56,9 @@ LoraName named(std::string_view name, const LoraForm& form, size_t rest) {
 
 std::optional<LoraName> parse_lora_name(std::string_view name) {
   const std::string dotted = "." + std::string(name);
-  for (const LoraForm& form : kLoraOthers)
-    if (dotted.ends_with(form.text)) return named(name, form, 0);
+  for (const auto& forms : {std::span<const LoraForm>(kLoraOthers), {kLokrFactors}, {kLohaFactors}})
+    for (const LoraForm& form : forms)
+      if (dotted.ends_with(form.text)) return named(name, form, 0);
   for (const std::string_view end : {".weight", ".bias"}) {
     if (!dotted.ends_with(end)) continue;
     const std::string_view stem = std::string_view(dotted).substr(0, dotted.size() - end.size());
@@ -68,6 +71,14 @@ std::optional<LoraName> parse_lora_name(std::string_view name) {
       }
   }
   return std::nullopt;
+}
+
+LoraMethod method_of(LoraRole role) {
+  if (role == LoraRole::kDown || role == LoraRole::kUp || role == LoraRole::kUpBias)
+    return LoraMethod::kLora;
+  if (std::ranges::count(kLokrFactors, role, &LoraForm::role)) return LoraMethod::kLokr;
+  if (std::ranges::count(kLohaFactors, role, &LoraForm::role)) return LoraMethod::kLoha;
+  return LoraMethod::kNone;
 }
 
 std::string counted(const std::vector<std::string>& names, const std::string& what) {

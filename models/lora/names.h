@@ -18,7 +18,18 @@ enum class LoraRole : uint8_t {
   kDiff,
   kDiffBias,
   kDiffModulation,  // of a block's modulation, which is a tensor of its own
-  kSet
+  kSet,
+  kLokrW1,  // LoKr: the factors of a Kronecker product, whole or as products A B
+  kLokrW1A,
+  kLokrW1B,
+  kLokrW2,
+  kLokrW2A,
+  kLokrW2B,
+  kLokrT2,   // a core between A and B
+  kHadaW1A,  // LoHa: two products A B that are multiplied value by value
+  kHadaW1B,
+  kHadaW2A,
+  kHadaW2B
 };
 
 struct LoraPrefix {
@@ -72,6 +83,20 @@ inline constexpr LoraForm kLoraOthers[] = {{".alpha", LoraRole::kAlpha},
                                            {".diff_b", LoraRole::kDiffBias},
                                            {".diff_m", LoraRole::kDiffModulation},
                                            {".set_weight", LoraRole::kSet}};
+// The factors of LyCORIS.
+inline constexpr LoraForm kLokrFactors[] = {
+    {".lokr_w1", LoraRole::kLokrW1},    {".lokr_w1_a", LoraRole::kLokrW1A},
+    {".lokr_w1_b", LoraRole::kLokrW1B}, {".lokr_w2", LoraRole::kLokrW2},
+    {".lokr_w2_a", LoraRole::kLokrW2A}, {".lokr_w2_b", LoraRole::kLokrW2B},
+    {".lokr_t2", LoraRole::kLokrT2}};
+inline constexpr LoraForm kLohaFactors[] = {{".hada_w1_a", LoraRole::kHadaW1A},
+                                            {".hada_w1_b", LoraRole::kHadaW1B},
+                                            {".hada_w2_a", LoraRole::kHadaW2A},
+                                            {".hada_w2_b", LoraRole::kHadaW2B}};
+
+// The ways in which what a module adds is computed from its factors.
+enum class LoraMethod : uint8_t { kNone, kLora, kLokr, kLoha };
+LoraMethod method_of(LoraRole role);  // kNone for what is no factor
 
 struct LoraName {
   std::string module;  // as the file spells it

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <map>
 #include <random>
 
 #include "io/sha256.h"
@@ -18,6 +20,18 @@ using Names = std::vector<std::string>;
 using Loras = std::vector<Lora>;
 
 std::string folder_of(const std::string& name) { return "tests/golden/" + name + "/model"; }
+
+// A module that a LoKr changes, and the extents of its first factor; the second is [8, 4].
+struct KroneckerShapes {
+  const char *module, *tensor;
+  int64_t rows, columns;
+};
+constexpr KroneckerShapes kKronecker[] = {
+    {"blocks_0_attn1_to_q", "blocks.0.attn1.to_q.weight", 3, 6},
+    {"blocks_0_attn1_to_out_0", "blocks.0.attn1.to_out.0.weight", 3, 6},
+    {"blocks_1_self_attn_v", "blocks.1.attn1.to_v.weight", 3, 6},
+    {"blocks_0_ffn_0", "blocks.0.ffn.net.0.proj.weight", 4, 6},
+    {"blocks_1_ffn_net_2", "blocks.1.ffn.net.2.weight", 3, 8}};
 
 class LoraSwitch : public testing::Test {
  protected:
@@ -42,13 +56,33 @@ class LoraSwitch : public testing::Test {
     return write_difference(name, folder_of("pipeline_two_experts") + "/text_encoder",
                             module + ".weight", "text_encoder." + module, value);
   }
+  // Writes a LoKr that changes matrices that ranks cut by rows and by columns.
+  Lora write_lokr(const std::string& name) {
+    std::vector<std::pair<std::string, Tensor>> factors;
+    for (const KroneckerShapes& shapes : kKronecker) {
+      const std::string module = std::string("lycoris_") + shapes.module;
+      for (const auto& [end, rows, columns] :
+           {std::tuple{".lokr_w1", shapes.rows, shapes.columns}, {".lokr_w2", 8l, 4l}}) {
+        Tensor factor(DType::kF32, {rows, columns});
+        for (int64_t i = 0; i < factor.count(); ++i)
+          factor.as<float>()[i] = 0.125f * static_cast<float>((i * 5 + rows) % 7 - 3);
+        factors.emplace_back(module + end, std::move(factor));
+      }
+    }
+    const std::string path = folder_ / (name + ".safetensors");
+    std::vector<std::pair<std::string, TensorView>> list;
+    for (const auto& [tensor, factor] : factors) list.emplace_back(tensor, factor.view());
+    write_safetensors(path, list);
+    return {.file = path, .scale = 0.5};
+  }
 
-  // The kinds of jobs: none, two LoRAs, both, one expert's alone, and one of the text encoder.
+  // The kinds of jobs: none, two LoRAs, both, one expert's alone, one of the text encoder, and a
+  // LoKr.
   void SetUp() override {
     const Lora a = of_transformer("a", 0.5f), b = of_transformer("b", -0.25f);
     Lora high = a;
     high.expert = LoraExpert::kHigh;
-    kinds_ = {{}, {a}, {b}, {a, b}, {high}, {of_text("t", 0.25f)}};
+    kinds_ = {{}, {a}, {b}, {a, b}, {high}, {of_text("t", 0.25f)}, {write_lokr("k")}};
     model_ = std::make_shared<const OpenModel>(folder_of("pipeline_two_experts"));
     request_ = job();
     request_.steps = 2;
@@ -132,6 +166,51 @@ TEST_F(LoraSwitch, AHundredJobsDrawWhatFreshGeneratorsDraw) {
     });
   }
   EXPECT_EQ(base_hash(), base);
+}
+
+// The frames are those of weights to which the Kronecker products were added by hand.
+TEST_F(LoraSwitch, KroneckerProductsAreAddedUnderAllLayouts) {
+  const Loras loras = kinds_.back();
+  const TensorFile lokr = TensorFile::open(loras[0].file);
+  const std::string copy = folder_ / "model";
+  std::filesystem::copy(folder_of("pipeline_two_experts"), copy,
+                        std::filesystem::copy_options::recursive);
+  for (const char* expert : {"/transformer", "/transformer_2"}) {
+    const TensorFile base = TensorFile::open(folder_of("pipeline_two_experts") + expert);
+    std::map<std::string, Tensor> weights;
+    for (const std::string& name : base.names()) weights.emplace(name, load_tensor(base, name));
+    for (const KroneckerShapes& shapes : kKronecker) {
+      const std::string module = std::string("lycoris_") + shapes.module;
+      const Tensor one = load_tensor(lokr, module + ".lokr_w1"),
+                   two = load_tensor(lokr, module + ".lokr_w2");
+      float* matrix = weights.at(shapes.tensor).as<float>();
+      for (int64_t i = 0; i < shapes.rows; ++i)
+        for (int64_t j = 0; j < shapes.columns; ++j)
+          for (int64_t k = 0; k < 8; ++k)
+            for (int64_t l = 0; l < 4; ++l)
+              matrix[(i * 8 + k) * shapes.columns * 4 + j * 4 + l] +=
+                  0.5f * one.as<float>()[i * shapes.columns + j] * two.as<float>()[k * 4 + l];
+    }
+    for (const auto& entry : std::filesystem::directory_iterator(copy + expert))
+      if (entry.path().extension() == ".safetensors") {
+        std::vector<std::pair<std::string, TensorView>> list;
+        for (const auto& [name, tensor] : weights) list.emplace_back(name, tensor.view());
+        write_safetensors(entry.path(), list);
+      }
+  }
+  const auto by_hand = std::make_shared<const OpenModel>(copy);
+  for (const auto& [ranks, text] :
+       {std::pair{1, ""}, {2, "tensor=2"}, {2, "layers=2"}, {4, "layers=2,tensor=2"}}) {
+    const Layout layout = parse_layout(text, ranks, {});
+    std::string hash;
+    run_ranks(ranks, [&](Communicator& world) {
+      Generator generator(by_hand, options_of(DType::kF32), RankPlacement::of(world, layout));
+      const RunResult result = generator.run(request_, nullptr);
+      if (world.rank() == 0) hash = result.framehash;
+    });
+    EXPECT_EQ(fresh_hash(loras, layout), hash) << text;
+    EXPECT_NE(fresh_hash({}, layout), hash) << text;
+  }
 }
 
 TEST_F(LoraSwitch, PartsThatDoNotChangeStayLoaded) {

@@ -1,6 +1,7 @@
 // The names and the types of the tensors of LoRA files, and what the guide says of them.
 #include <fstream>
 #include <iterator>
+#include <span>
 
 #include "models/lora/names.h"
 #include "tests/models/lora_testing.h"
@@ -174,12 +175,16 @@ TEST(LoraGuide, ListsEveryNameThatIsRead) {
       if (is(prefix.kind)) names.emplace_back(prefix.text);
     return names;
   };
-  std::vector<std::string> factors, processors, others;
+  std::vector<std::string> factors, processors;
   for (const LoraForm& form : kLoraFactors) {
     const std::string ending(form.text);
     (form.kept ? processors : factors).push_back("M" + ending + ".weight");
   }
-  for (const LoraForm& form : kLoraOthers) others.push_back("M" + std::string(form.text));
+  const auto ends = [](std::span<const LoraForm> forms) {
+    std::vector<std::string> names;
+    for (const LoraForm& form : forms) names.push_back("M" + std::string(form.text));
+    return names;
+  };
   const std::string wanted =
       "| part of a name | as files spell it |\n|---|---|\n" +
       row("prefix", prefixes([](auto kind) { return kind == LoraPrefix::kDotted; })) +
@@ -190,7 +195,8 @@ TEST(LoraGuide, ListsEveryNameThatIsRead) {
       row("beginning of a module of a text encoder",
           prefixes([](auto kind) { return kind == LoraPrefix::kTextName; })) +
       row("factors", factors) + row("factors of processors (x-flux)", processors) +
-      row("other tensors", others);
+      row("factors of LoKr", ends(kLokrFactors)) + row("factors of LoHa", ends(kLohaFactors)) +
+      row("other tensors", ends(kLoraOthers));
   std::ifstream file("apps/guide/weights.md");
   const std::string guide{std::istreambuf_iterator<char>(file), {}};
   EXPECT_TRUE(contains(guide, wanted)) << "apps/guide/weights.md lacks\n" << wanted;

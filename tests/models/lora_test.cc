@@ -154,13 +154,10 @@ TEST_F(LoraTest, FilesThatAreNotWhatTheyMustBe) {
   tensors = pair({24, 3}, {3, 24});
   tensors.erase(q + ".lora_up.weight");
   refused(tensors, "no lora_B (lora_up)");
-  for (const auto& [name, part] : {std::pair{".dora_scale", "LyCORIS and DoRA are not"},
-                                   {".hada_w1_a", "of a kind"},
-                                   {".lokr_w1", "of a kind"},
-                                   {".weight", "of a kind"}}) {
+  for (const char* name : {".dora_scale", ".weight"}) {
     tensors = pair({24, 3}, {3, 24});
     tensors[q + name] = tensor_of({24}, 3);
-    refused(tensors, part);
+    refused(tensors, "of a kind that is not read");
   }
   tensors = pair({24, 3}, {3, 24});
   tensors[q + ".alpha"] = constant({2}, 1);

@@ -261,7 +261,35 @@ TEST_F(StoredLora, PartsOfTheWidthAddTheirPartsOfProducts) {
   });
 }
 
-// A full difference cannot be added to blocks, so its matrix is merged.
+// A Kronecker product is no product of two factors and cannot be added to blocks, so its matrix is
+// merged.
+TEST_F(StoredLora, KroneckerProductsAreMerged) {
+  const std::string module = "diffusion_model.blocks.0.self_attn.k";
+  given_["lokr"][module + ".lokr_w1"] = waves({8, 4}, 0.3);
+  given_["lokr"][module + ".lokr_w2"] = waves({64, 128}, 0.7);
+  for (int64_t i = 0; i < 64 * 128; ++i)
+    given_["lokr"].at(module + ".lokr_w2").as<float>()[i] *= 0.05f;
+  write_file(dir_ / "lokr.safetensors", given_["lokr"]);
+  loras_.push_back({.file = dir_ / "lokr.safetensors"});
+  const TensorFile base = quantised_copy(file_, BlockType::kQ8_0), file = changed(base, loras_);
+  EXPECT_FALSE(file.blocks("blocks.0.attn1.to_k.weight"));
+  EXPECT_TRUE(file.blocks("blocks.0.attn1.to_q.weight"));
+  const Tensor exact = forward(file, {});
+  EXPECT_GT(error(exact, forward(changed(base, std::span(loras_).first(2)), {})), 1e-3);
+  EXPECT_LT(error(forward(file, {.weights = WeightFormat::kFile}), exact), 2e-6);
+  const TransformerLoad int8{.weights = WeightFormat::kInt8};
+  const double format = error(forward(base, int8), forward(base, {}));
+  EXPECT_LT(error(forward(file, int8), exact), 1.5 * format);
+  run_parts(2, [&](int rank, Reducer& reducer) {
+    const Tensor part = forward(file,
+                                {.width = width_part(config_.heads, config_.ffn_dim, 2, rank),
+                                 .weights = WeightFormat::kFile},
+                                &reducer);
+    EXPECT_LT(error(part, exact), kParallelL2);
+  });
+}
+
+// Nor can a full difference.
 TEST_F(StoredLora, FullDifferencesAreMerged) {
   given_["diff"]["diffusion_model.blocks.0.self_attn.k.diff"] = waves({512, 512}, 0.3);
   for (int64_t i = 0; i < 512 * 512; ++i) given_["diff"].begin()->second.as<float>()[i] *= 0.02f;
