@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-constexpr const char kAlpha[] = "lora_alpha", kRoot[] = "use_rslora";
+constexpr const char kAlpha[] = "lora_alpha", kRoot[] = "use_rslora", kType[] = "peft_type";
 constexpr const char kAlphaPattern[] = "alpha_pattern", kRankPattern[] = "rank_pattern";
 constexpr const char kPeftMetadata[] = "lora_adapter_metadata";
 constexpr const char kTransformerSection[] = "transformer.";
@@ -49,6 +49,10 @@ void PeftConfig::read(const std::string& text) {
   std::vector<std::string> keys;
   const nlohmann::json config = parse_json(text, what_, JsonDialect::kPython, {}, &keys);
   if (!config.is_object()) return;
+  for (const auto& item : config.items())
+    if (item.key().ends_with(kType) && item.value().is_string() && item.value() != "LORA")
+      throw Error(ErrorKind::kModel, what_ + ": " + item.key() + " is '" +
+                                         item.value().get<std::string>() + "', legal: LORA");
   for (const auto& item : config.items())
     for (const std::string end : {kAlpha, kRoot, kAlphaPattern, kRankPattern}) {
       const std::string& field = item.key();

@@ -28,11 +28,15 @@ TEST_F(LoraTest, PeftStatesAlphaBesideTheWeights) {
     merged({write(tensors, 1, "meta",
                   {{"lora_adapter_metadata", R"({"lora_alpha": 1, "alpha_pattern": 3})"}})});
   });
+  expect_error(ErrorKind::kModel, "transformer.peft_type is 'LOKR', legal: LORA", [&] {
+    merged({write(tensors, 1, "meta",
+                  {{"lora_adapter_metadata", R"({"transformer.peft_type": "LOKR"})"}})});
+  });
   // PEFT's own files have the configuration in a file of its own.
   Given raw;
   raw["base_model.model.blocks.0.attn1.to_q.lora_B.weight"] = up;
   raw["base_model.model.blocks.0.attn1.to_q.lora_A.weight"] = down;
-  dir_.write("adapter_config.json", R"({"lora_alpha": 2, "r": 4})");
+  dir_.write("adapter_config.json", R"({"peft_type": "LORA", "lora_alpha": 2, "r": 4})");
   expect_product(merged({write(raw)}), name, 0.5, up, down);
 }
 
