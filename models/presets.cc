@@ -1,7 +1,9 @@
 #include "models/presets.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <sstream>
 
@@ -13,13 +15,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Two releases of one network.
+constexpr const char kQwenFirst[] = "qwen-image", kQwen2512[] = "qwen-image-2512";
+
+// Qwen-Image's scheduler has the exponent ln 3 then, which is a shift of 3.
+Preset lightning(const char* name, const char* model, const char* repository, const char* file,
+                 int steps) {
+  return {name, model, repository, {{file}}, "euler", steps, 1, 3};
+}
+
 // The settings are those of the files' authors (lightx2v). Wan's are drawn at four timesteps of the
-// training's grid; Qwen-Image's scheduler has the exponent ln 3, which is a shift of 3.
+// training's grid.
 const std::vector<Preset>& table() {
   using enum LoraExpert;
   constexpr const char *kWan21 = "lightx2v/Wan2.1-Distill-Loras",
                        *kWan22 = "lightx2v/Wan2.2-Distill-Loras",
-                       *kQwen = "lightx2v/Qwen-Image-Lightning";
+                       *kQwen = "lightx2v/Qwen-Image-Lightning",
+                       *kLightning2512 = "lightx2v/Qwen-Image-2512-Lightning";
   static const std::vector<Preset> presets{
       {"distill-4", nullptr, nullptr, {}, "distill-4", 4, 1, 5},
       {"wan2.1-t2v-lightx2v-4",
@@ -56,22 +68,14 @@ const std::vector<Preset>& table() {
        4,
        1,
        5},
-      {"qwen-image-lightning-4",
-       "qwen-image",
-       kQwen,
-       {{"Qwen-Image-Lightning-4steps-V2.0.safetensors"}},
-       "euler",
-       4,
-       1,
-       3},
-      {"qwen-image-lightning-8",
-       "qwen-image",
-       kQwen,
-       {{"Qwen-Image-Lightning-8steps-V2.0.safetensors"}},
-       "euler",
-       8,
-       1,
-       3},
+      lightning("qwen-image-lightning-4", kQwenFirst, kQwen,
+                "Qwen-Image-Lightning-4steps-V2.0.safetensors", 4),
+      lightning("qwen-image-lightning-8", kQwenFirst, kQwen,
+                "Qwen-Image-Lightning-8steps-V2.0.safetensors", 8),
+      lightning("qwen-image-2512-lightning-4", kQwen2512, kLightning2512,
+                "Qwen-Image-2512-Lightning-4steps-V1.0-bf16.safetensors", 4),
+      lightning("qwen-image-2512-lightning-8", kQwen2512, kLightning2512,
+                "Qwen-Image-2512-Lightning-8steps-V1.0-bf16.safetensors", 8),
   };
   return presets;
 }
@@ -82,13 +86,27 @@ std::string published_name(const ModelDirectory& model) {
   return model.family == &kQwenImageFamily ? "qwen-image" : model.family->defaults(model).name;
 }
 
+// The names that a model may have. The releases of Qwen-Image differ in their values alone, so that
+// only the name of the weights' file or of a folder above it tells them apart, if any does.
+std::vector<std::string> published_names(const ModelDirectory& model) {
+  const std::string name = published_name(model);
+  if (name != kQwenFirst) return {name};
+  const std::string& weights = model.transformer.empty() ? model.path : model.transformer;
+  std::string path = fs::absolute(weights).string();
+  for (char& c : path)
+    c = c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const size_t at = path.rfind(kQwenFirst);
+  if (at == std::string::npos) return {kQwenFirst, kQwen2512};
+  return {path.compare(at, std::strlen(kQwen2512), kQwen2512) == 0 ? kQwen2512 : kQwenFirst};
+}
+
 bool belongs_to(const Preset& preset, const ModelDirectory& model) {
   // A preset for any model counts guidance from 1.
   if (!preset.models) return model.family->guidance != GuidanceForm::kBeyondPositive;
   std::istringstream names(preset.models);
-  const std::string own = published_name(model);
+  const std::vector<std::string> own = published_names(model);
   for (std::string name; names >> name;)
-    if (name == own) return true;
+    if (std::ranges::count(own, name)) return true;
   return false;
 }
 
@@ -144,7 +162,7 @@ void check_preset(const Preset& preset, const ModelDirectory& model, const std::
   throw Error(ErrorKind::kUsage,
               label + " is " + preset.name + ", which belongs to " +
                   (preset.models ? preset.models : "models whose guidance counts from 1") +
-                  ", but the model is " + published_name(model) + "; legal with it: " +
+                  ", but the model is " + listed(published_names(model)) + "; legal with it: " +
                   listed(presets_for(model), [](const Preset* other) { return other->name; }));
 }
 
@@ -173,18 +191,18 @@ std::string presets_text() {
   std::string out;
   for (const Preset& preset : table()) {
     char line[256];
-    std::snprintf(line, sizeof line, "%-24s %-18s steps %d, guidance %g, shift %g, solver %s\n",
+    std::snprintf(line, sizeof line, "%-28s %-18s steps %d, guidance %g, shift %g, solver %s\n",
                   preset.name, preset.models ? preset.models : "any model", preset.steps,
                   preset.guidance_scale, preset.flow_shift, preset.solver);
     out += line;
     for (const PresetLora& lora : preset.loras)
-      out += std::string(26, ' ') + preset.repository + " " + lora.file +
+      out += std::string(30, ' ') + preset.repository + " " + lora.file +
              (lora.expert == LoraExpert::kHigh  ? " (high)"
               : lora.expert == LoraExpert::kLow ? " (low)"
                                                 : "") +
              "\n";
     if (preset.loras.empty())
-      out += std::string(26, ' ') + "for models, or with a --lora, that are distilled so\n";
+      out += std::string(30, ' ') + "for models, or with a --lora, that are distilled so\n";
   }
   return out;
 }

@@ -36,7 +36,8 @@ struct Preset {
 };
 
 std::span<const Preset> all_presets();
-// The presets that a model can be drawn with. Their LoRAs need not be there (preset_loras).
+// The presets that a model can be drawn with. Qwen-Image and Qwen-Image-2512 have the same sizes: a
+// model whose path names neither is taken for both. Their LoRAs need not be there (preset_loras).
 std::vector<const Preset*> presets_for(const ModelDirectory& model);
 inline constexpr const char* kNoPreset = "none";
 // Error(kUsage) that begins with `label` and names the legal ones.

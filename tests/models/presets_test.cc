@@ -29,6 +29,7 @@ ModelDirectory published_folder(const std::string& name) {
       {"wan2.2-t2v-a14b", {&kWanFamily, "wan2.1-14b", 2}},
       {"wan2.2-i2v-a14b", {&kWanPictureFamily, "wan2.2-i2v-a14b", 2}},
       {"qwen-image", {&kQwenImageFamily, "qwen-image", 1}},
+      {"qwen-image-2512", {&kQwenImageFamily, "qwen-image", 1}},
       {"z-image", {&kZImageFamily, "z-image", 1}}};
   const Facts& facts = known.at(name);
   ModelDirectory model;
@@ -56,8 +57,37 @@ TEST(Presets, EachBelongsToTheModelsThatItNames) {
   EXPECT_EQ(names_for("wan2.2-t2v-a14b"), (Names{"distill-4", "wan2.2-t2v-lightx2v-4"}));
   EXPECT_EQ(names_for("wan2.2-i2v-a14b"), (Names{"distill-4", "wan2.2-i2v-lightx2v-4"}));
   EXPECT_EQ(names_for("qwen-image"),
-            (Names{"distill-4", "qwen-image-lightning-4", "qwen-image-lightning-8"}));
+            (Names{"distill-4", "qwen-image-lightning-4", "qwen-image-lightning-8",
+                   "qwen-image-2512-lightning-4", "qwen-image-2512-lightning-8"}));
   EXPECT_EQ(names_for("z-image"), Names{"distill-4"});
+}
+
+// The two releases have the same configuration. A name tells which one it is, or nothing does.
+TEST(Presets, NamesTellTheReleasesOfQwenImageApart) {
+  const Preset &first = preset_of_name("qwen-image-lightning-4", ""),
+               &second = preset_of_name("qwen-image-2512-lightning-4", "");
+  const auto refused = [](const Preset& preset, const std::string& path, const std::string& file) {
+    ModelDirectory model = published_folder("qwen-image");
+    model.path = path;
+    model.transformer = file;
+    return error_of([&] { check_preset(preset, model, "preset"); });
+  };
+  for (const auto& [path, file, is_first, is_second] :
+       {std::tuple{"/models/Qwen-Image", "/models/Qwen-Image/transformer", true, false},
+        {"/models/Qwen-Image-2512", "/models/Qwen-Image-2512/transformer", false, true},
+        {"/hub/models--Qwen--Qwen-Image-2512/snapshots/25ab", "", false, true},
+        {"/hub/models--Qwen--Qwen-Image/snapshots/2512", "", true, false},
+        {"qwen_image_2512_fp8_e4m3fn.safetensors", "", false, true},
+        {"/models/Qwen-Image", "/unet/qwen-image-2512-Q4_K_M.gguf", false, true},
+        {"/models/Qwen-Image-2512", "/unet/qwen_image_bf16.safetensors", true, false},
+        {"/2512/model", "", true, true}}) {
+    SCOPED_TRACE(std::string(path) + " " + file);
+    EXPECT_EQ(refused(first, path, file).empty(), is_first);
+    EXPECT_EQ(refused(second, path, file).empty(), is_second);
+  }
+  EXPECT_TRUE(contains(refused(first, "/models/Qwen-Image-2512", ""),
+                       "which belongs to qwen-image, but the model is qwen-image-2512; legal with "
+                       "it: distill-4, qwen-image-2512-lightning-4"));
 }
 
 TEST(Presets, TheTableIsConsistent) {
