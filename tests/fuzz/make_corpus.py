@@ -215,6 +215,13 @@ def loras():
          {"lora_adapter_metadata": '{"transformer.lora_alpha":2,"transformer.alpha_pattern":{"a":1}}'})
     lora("difference", [("blocks.0.norm3.diff", [32]), ("blocks.0.norm3.diff_b", [32]),
                         ("blocks.1.modulation.set_weight", [1, 6, 32])])
+    lora("lokr", [("lycoris_blocks_0_attn1_to_q.lokr_w1", [4, 2]),
+                  ("lycoris_blocks_0_attn1_to_q.lokr_t2", [2, 3]),
+                  ("lycoris_blocks_0_attn1_to_q.lokr_w2_a", [2, 8]),
+                  ("lycoris_blocks_0_attn1_to_q.lokr_w2_b", [3, 16]),
+                  ("lycoris_blocks_0_attn1_to_q.alpha", [])])
+    lora("loha", [(query + ".hada_w1_a", [32, 1]), (query + ".hada_w1_b", [1, 32]),
+                  (query + ".hada_w2_a", [32, 1]), (query + ".hada_w2_b", [1, 32])])
     lora("relative", pair("diffusion_model.blocks.0.cross_attn.k_img", "lora_A", "lora_B"))
     lora("unknown", [("diffusion_model.blocks.9.self_attn.q.diff", [1])])
     lora("modulation", [("diffusion_model.blocks.1.diff_m", [1, 6, 32]), ("diffusion_model.head.diff_m", [1, 2, 32])])
