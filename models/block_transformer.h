@@ -1,8 +1,12 @@
 #pragma once
 // BlockTransformer: a transformer whose blocks are alike, so that some of them can be offloaded.
-// One with several kinds of blocks has a BlockList for each.
+// One with several kinds of blocks has a BlockList for each. ConfiguredModel: its TransformerModel.
+#include <algorithm>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -91,37 +95,80 @@ class BlockList {
   std::unique_ptr<DeviceWindow<Block>> window_;  // if some are copied from the host
 };
 
-// A transformer whose blocks are all alike.
-template <class Block>
+// A transformer by its Config. Its blocks are of one kind or of several, each with a list.
+template <class Config, class First, class... Others>
 class BlockTransformer : public Transformer {
  public:
   const TransformerTraits& traits() const final { return traits_; }
   const TransformerLoad& loaded() const final { return load_; }
-  size_t streamed_bytes() const final { return blocks_.streamed_bytes(); }
-  WeightOffload streamed() const final { return blocks_.streamed(); }
+  size_t streamed_bytes() const final {
+    return list<First>().streamed_bytes() + (size_t{0} + ... + list<Others>().streamed_bytes());
+  }
+  WeightOffload streamed() const final {
+    WeightOffload total = list<First>().streamed();
+    ((total += list<Others>().streamed()), ...);
+    return total;
+  }
+  Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
+            const Conditioning& /*conditioning*/) const override {
+    return config_.rope(grid, start);
+  }
 
  protected:
-  // Sets traits_ and load_, with all ranges written out.
-  void set_load(const TransformerTraits& traits, const TransformerLoad& load) {
-    traits_ = traits;
-    load_ = load.of(traits);
+  void set_load(const Config& config, const TransformerLoad& load) {
+    config_ = config;
+    traits_ = config.traits();
+    load_ = load.of(traits_);
   }
-  // Loads load_.blocks, as BlockList::load does.
-  void load_blocks(Stream& stream, typename BlockList<Block>::LoadBlock load_block) {
-    blocks_.load(stream, {load_.blocks.begin, load_.blocks.end}, load_.resident,
-                 std::move(load_block));
+  // Loads those of load_.blocks that are of a kind, as BlockList::load does. Each kind has its
+  // share of the resident blocks, and at least as many as offloading needs.
+  template <class Block = First>
+  void load_blocks(Stream& stream, typename BlockList<Block>::LoadBlock load_block,
+                   const Range& kind = {0, std::numeric_limits<int>::max()}) {
+    const Range all{load_.blocks.begin, load_.blocks.end}, own = intersection(kind, all);
+    const int64_t share =
+        load_.resident == 0 || load_.resident >= all.size() || own.size() == 0
+            ? 0
+            : std::max<int64_t>(load_.resident * own.size() / all.size(), kWindowSlots);
+    std::get<BlockList<Block>>(lists_).load(stream, own, static_cast<int>(share),
+                                            std::move(load_block));
   }
-  size_t blocks_bytes() const { return blocks_.bytes(); }
-  template <class F>
+  size_t blocks_bytes() const {
+    return list<First>().bytes() + (size_t{0} + ... + list<Others>().bytes());
+  }
+  template <class Block = First, class F>
   void with_block(Stream& stream, int index, F&& f) const {
-    blocks_.use(stream, index, f);
+    list<Block>().use(stream, index, f);
   }
 
+  Config config_;
   TransformerTraits traits_;
   TransformerLoad load_;
 
  private:
-  BlockList<Block> blocks_;  // load_.blocks
+  template <class Block>
+  const BlockList<Block>& list() const {
+    return std::get<BlockList<Block>>(lists_);
+  }
+
+  std::tuple<BlockList<First>, BlockList<Others>...> lists_;
+};
+
+// The TransformerModel of such a transformer.
+template <class Config, class Loaded>
+class ConfiguredModel : public TransformerModel {
+ public:
+  explicit ConfiguredModel(const Config& config)
+      : TransformerModel(config.traits()), config_(config) {}
+
+  std::string description() const final { return to_string(config_); }
+  std::unique_ptr<Transformer> load(Stream& stream, const TensorFile& file,
+                                    const TransformerLoad& load) const final {
+    return std::make_unique<Loaded>(Loaded::load(stream, file, config_, load));
+  }
+
+ protected:
+  Config config_;
 };
 
 }  // namespace weft

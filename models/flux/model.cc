@@ -8,12 +8,10 @@ namespace weft {
 
 namespace {
 
-class FluxModel final : public TransformerModel {
+class FluxModel final : public ConfiguredModel<FluxConfig, FluxTransformer> {
  public:
-  explicit FluxModel(const FluxConfig& config)
-      : TransformerModel(config.traits()), config_(config) {}
+  using ConfiguredModel::ConfiguredModel;
 
-  std::string description() const override { return to_string(config_); }
   std::vector<TensorSpec> tensors() const override { return flux_tensors(config_); }
   std::unique_ptr<TransformerModel> with_blocks(int blocks) const override {
     FluxConfig config = config_;
@@ -32,14 +30,7 @@ class FluxModel final : public TransformerModel {
     return module.find("guidance_in") != std::string::npos ||
            module.find("guidance_embedder") != std::string::npos;
   }
-  std::unique_ptr<Transformer> load(Stream& stream, const TensorFile& file,
-                                    const TransformerLoad& load) const override {
-    return std::make_unique<FluxTransformer>(FluxTransformer::load(stream, file, config_, load));
-  }
   int64_t joint_rows(int64_t /*tokens*/, int64_t text) const override { return text; }
-
- private:
-  FluxConfig config_;
 };
 
 }  // namespace

@@ -4,7 +4,6 @@
 
 #include "kernels/meter.h"
 #include "kernels/transfer.h"
-#include "models/flux/kind_range.h"
 #include "models/flux/names.h"
 
 namespace weft {
@@ -68,9 +67,7 @@ FluxTransformer FluxTransformer::load(Stream& stream, const TensorFile& given,
   if (std::optional<TensorFile> renamed = with_diffusers_names(given, config))
     model.renamed_ = std::make_shared<const TensorFile>(std::move(*renamed));
   const TensorFile& file = model.renamed_ ? *model.renamed_ : given;
-  model.config_ = config;
-  model.traits_ = config.traits();
-  model.load_ = load.of(model.traits_);
+  model.set_load(config, load);
   const BlockRange& blocks = model.load_.blocks;
   const CheckpointPart tensors = checked_tensors(file, config, load);
   const auto embedder = [&](const char* name) {
@@ -83,34 +80,27 @@ FluxTransformer FluxTransformer::load(Stream& stream, const TensorFile& given,
     model.x_embedder_ = tensors.linear(stream, "x_embedder", DType::kF32);
     model.context_embedder_ = tensors.linear(stream, "context_embedder", load.dtype);
   }
-  const KindRange doubles = kind_range({0, config.double_blocks}, model.load_);
   const auto double_block = [tensors, how = model.load_](Stream& own, int index) {
     const std::string block = "transformer_blocks." + std::to_string(index) + ".";
     if (how.resident > 0) tensors.read_ahead(own, block);
     return DoubleStreamBlock{load_stream(own, tensors, how, block, kFluxLatent),
                              load_stream(own, tensors, how, block, kFluxText)};
   };
-  model.double_.load(stream, doubles.blocks, doubles.resident, double_block);
-  const KindRange singles = kind_range({config.double_blocks, config.blocks()}, model.load_);
+  model.load_blocks(stream, double_block, {0, config.double_blocks});
   const auto single_block = [tensors, how = model.load_, first = config.double_blocks](Stream& own,
                                                                                        int index) {
     const std::string block = "single_transformer_blocks." + std::to_string(index - first) + ".";
     if (how.resident > 0) tensors.read_ahead(own, block);
     return load_single_block(own, tensors, how, block);
   };
-  model.single_.load(stream, singles.blocks, singles.resident, single_block);
+  model.load_blocks<FluxSingleBlock>(stream, single_block, {config.double_blocks, config.blocks()});
   if (blocks.last()) model.head_ = load_head(stream, tensors);
   return model;
 }
 
 size_t FluxTransformer::weights_bytes() const {
-  return double_.bytes() + single_.bytes() + time_.bytes() + guidance_.bytes() + pooled_.bytes() +
-         head_.bytes() + bytes_of(std::tie(x_embedder_, context_embedder_));
-}
-
-WeightOffload FluxTransformer::streamed() const {
-  WeightOffload total = double_.streamed();
-  return total += single_.streamed();
+  return blocks_bytes() + time_.bytes() + guidance_.bytes() + pooled_.bytes() + head_.bytes() +
+         bytes_of(std::tie(x_embedder_, context_embedder_));
 }
 
 std::unique_ptr<Conditioning> FluxTransformer::prepare(Context& context,
@@ -143,11 +133,6 @@ std::unique_ptr<Conditioning> FluxTransformer::prepare(Context& context,
   return prepared;
 }
 
-Rope FluxTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
-                           const Conditioning&) const {
-  return config_.rope(grid, start);
-}
-
 void FluxTransformer::forward(Context& context, const ForwardArgs& args) const {
   const auto& [blocks, in, times, embedding, conditioning, rope, out, hook, signal] = args;
   const auto& prompt = dynamic_cast<const FluxConditioning&>(conditioning);
@@ -174,12 +159,13 @@ void FluxTransformer::forward(Context& context, const ForwardArgs& args) const {
   for (pass.layer = blocks.begin; pass.layer < blocks.end; ++pass.layer) {
     const ZoneScope zone(Zone::kBlock, pass.layer);
     if (pass.layer < config_.double_blocks)
-      double_.use(stream, pass.layer, [&](const DoubleStreamBlock& weights) {
+      with_block(stream, pass.layer, [&](const DoubleStreamBlock& weights) {
         double_stream_block(context, weights, pass, x);
       });
     else
-      single_.use(stream, pass.layer,
-                  [&](const FluxSingleBlock& weights) { single_block(context, weights, pass, x); });
+      with_block<FluxSingleBlock>(stream, pass.layer, [&](const FluxSingleBlock& weights) {
+        single_block(context, weights, pass, x);
+      });
     const auto [name, number] = traits_.observed_block(pass.layer);
     observe_text_first(context, name, number, x);
   }

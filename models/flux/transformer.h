@@ -72,7 +72,8 @@ struct FluxSingleBlock {
   }
 };
 
-class FluxTransformer final : public Transformer {
+class FluxTransformer final
+    : public BlockTransformer<FluxConfig, DoubleStreamBlock, FluxSingleBlock> {
  public:
   // Loads the slice `load.width` of the weights of the blocks `load.blocks`. The first block brings
   // the embedders of tokens and text, the last the head, and any the embedders of the time vector.
@@ -80,18 +81,10 @@ class FluxTransformer final : public Transformer {
   static FluxTransformer load(Stream& stream, const TensorFile& file, const FluxConfig& config,
                               const TransformerLoad& load = {});
 
-  const TransformerTraits& traits() const override { return traits_; }
-  const TransformerLoad& loaded() const override { return load_; }
   size_t weights_bytes() const override;
-  size_t streamed_bytes() const override {
-    return double_.streamed_bytes() + single_.streamed_bytes();
-  }
-  WeightOffload streamed() const override;
 
   std::unique_ptr<Conditioning> prepare(Context& context, const Conditions& conditions,
                                         std::array<int64_t, 3> grid) const override;
-  Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
-            const Conditioning& conditioning) const override;
   // One time segment covers all tokens. Observes "transformer_blocks" and
   // "single_transformer_blocks".
   void forward(Context& context, const ForwardArgs& args) const override;
@@ -104,15 +97,10 @@ class FluxTransformer final : public Transformer {
   void attend(Context& context, const FluxSingleBlock& weights, const JointPass& pass,
               const TensorView& h, const TensorView& merged) const;
 
-  FluxConfig config_;
   std::shared_ptr<const TensorFile> renamed_;  // set where the file has other names
-  TransformerTraits traits_;
-  TransformerLoad load_;
-  PackedLinear x_embedder_;        // [D, patch] f32
-  PackedLinear context_embedder_;  // [D, text_dim]
+  PackedLinear x_embedder_;                    // [D, patch] f32
+  PackedLinear context_embedder_;              // [D, text_dim]
   VectorEmbedder time_, guidance_, pooled_;
-  BlockList<DoubleStreamBlock> double_;
-  BlockList<FluxSingleBlock> single_;
   DoubleStreamHead head_;
 };
 

@@ -8,12 +8,10 @@ namespace weft {
 
 namespace {
 
-class Flux2Model final : public TransformerModel {
+class Flux2Model final : public ConfiguredModel<Flux2Config, Flux2Transformer> {
  public:
-  explicit Flux2Model(const Flux2Config& config)
-      : TransformerModel(config.traits()), config_(config) {}
+  using ConfiguredModel::ConfiguredModel;
 
-  std::string description() const override { return to_string(config_); }
   std::vector<TensorSpec> tensors() const override { return flux2_tensors(config_); }
   std::unique_ptr<TransformerModel> with_blocks(int blocks) const override {
     Flux2Config config = config_;
@@ -29,14 +27,7 @@ class Flux2Model final : public TransformerModel {
     return module.find("guidance_in") != std::string::npos ||
            module.find("guidance_embedder") != std::string::npos;
   }
-  std::unique_ptr<Transformer> load(Stream& stream, const TensorFile& file,
-                                    const TransformerLoad& load) const override {
-    return std::make_unique<Flux2Transformer>(Flux2Transformer::load(stream, file, config_, load));
-  }
   int64_t joint_rows(int64_t /*tokens*/, int64_t text) const override { return text; }
-
- private:
-  Flux2Config config_;
 };
 
 }  // namespace

@@ -6,7 +6,6 @@
 
 #include "kernels/meter.h"
 #include "kernels/transfer.h"
-#include "models/flux/kind_range.h"
 #include "models/flux2/names.h"
 
 namespace weft {
@@ -150,44 +149,44 @@ struct Flux2Transformer::Pass {
 Flux2Transformer Flux2Transformer::load(Stream& stream, const TensorFile& file,
                                         const Flux2Config& config, const TransformerLoad& load) {
   Flux2Transformer model;
-  model.config_ = config;
-  model.traits_ = config.traits();
-  model.load_ = load.of(model.traits_);
+  model.set_load(config, load);
   const BlockRange& blocks = model.load_.blocks;
   const CheckpointPart tensors = checked_tensors(file, config, load);
-  const KindRange doubles = kind_range({0, config.double_blocks}, model.load_);
-  const KindRange singles = kind_range({config.double_blocks, config.blocks()}, model.load_);
+  const Range doubles{0, config.double_blocks};
+  const Range singles{config.double_blocks, config.blocks()};
   model.time_ = load_embedder(stream, tensors, "time_guidance_embed.timestep_embedder");
   if (config.guidance_embeds)
     model.guidance_ = load_embedder(stream, tensors, "time_guidance_embed.guidance_embedder");
   const auto modulation = [&](const char* name) {
     return tensors.linear(stream, name, load.dtype);
   };
-  if (doubles.blocks.size() > 0) {
+  if (intersection(doubles, {blocks.begin, blocks.end}).size() > 0) {
     model.latent_modulation_ = modulation("double_stream_modulation_img.linear");
     model.text_modulation_ = modulation("double_stream_modulation_txt.linear");
   }
-  if (singles.blocks.size() > 0)
+  if (intersection(singles, {blocks.begin, blocks.end}).size() > 0)
     model.single_modulation_ = modulation("single_stream_modulation.linear");
   if (blocks.first()) {
     model.x_embedder_ = tensors.linear(stream, "x_embedder", DType::kF32);
     model.context_embedder_ = tensors.linear(stream, "context_embedder", load.dtype);
   }
-  model.double_.load(stream, doubles.blocks, doubles.resident,
-                     [tensors, how = model.load_](Stream& own, int index) {
-                       const std::string block =
-                           "transformer_blocks." + std::to_string(index) + ".";
-                       if (how.resident > 0) tensors.read_ahead(own, block);
-                       return load_double_block(own, tensors, how, block);
-                     });
-  model.single_.load(
-      stream, singles.blocks, singles.resident,
+  model.load_blocks(
+      stream,
+      [tensors, how = model.load_](Stream& own, int index) {
+        const std::string block = "transformer_blocks." + std::to_string(index) + ".";
+        if (how.resident > 0) tensors.read_ahead(own, block);
+        return load_double_block(own, tensors, how, block);
+      },
+      doubles);
+  model.load_blocks<Flux2SingleBlock>(
+      stream,
       [tensors, how = model.load_, first = config.double_blocks](Stream& own, int index) {
         const std::string block =
             "single_transformer_blocks." + std::to_string(index - first) + ".";
         if (how.resident > 0) tensors.read_ahead(own, block);
         return load_single_block(own, tensors, how, block);
-      });
+      },
+      singles);
   if (blocks.last()) {
     model.out_scale_ = tensors.linear(stream, "norm_out.scale", DType::kF32);
     model.out_shift_ = tensors.linear(stream, "norm_out.shift", DType::kF32);
@@ -197,14 +196,9 @@ Flux2Transformer Flux2Transformer::load(Stream& stream, const TensorFile& file,
 }
 
 size_t Flux2Transformer::weights_bytes() const {
-  return double_.bytes() + single_.bytes() + time_.bytes() + guidance_.bytes() +
+  return blocks_bytes() + time_.bytes() + guidance_.bytes() +
          bytes_of(std::tie(x_embedder_, context_embedder_, latent_modulation_, text_modulation_,
                            single_modulation_, out_scale_, out_shift_, proj_out_));
-}
-
-WeightOffload Flux2Transformer::streamed() const {
-  WeightOffload total = double_.streamed();
-  return total += single_.streamed();
 }
 
 std::unique_ptr<Conditioning> Flux2Transformer::prepare(Context& context,
@@ -269,11 +263,6 @@ void Flux2Transformer::embed_rows(Context& context, const Conditions& conditions
          prepared.rows.view().slice(0, first, prepared.text_rows));
 }
 
-Rope Flux2Transformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
-                            const Conditioning&) const {
-  return config_.rope(grid, start);
-}
-
 void Flux2Transformer::forward(Context& context, const ForwardArgs& args) const {
   const auto& [blocks, in, times, embedding, conditioning, rope, out, hook, signal] = args;
   const auto& prompt = dynamic_cast<const Flux2Conditioning&>(conditioning);
@@ -299,11 +288,10 @@ void Flux2Transformer::forward(Context& context, const ForwardArgs& args) const 
   for (pass.layer = blocks.begin; pass.layer < blocks.end; ++pass.layer) {
     const ZoneScope zone(Zone::kBlock, pass.layer);
     if (pass.layer < config_.double_blocks)
-      double_.use(stream, pass.layer, [&](const Flux2DoubleBlock& weights) {
-        double_block(context, weights, pass, x);
-      });
+      with_block(stream, pass.layer,
+                 [&](const Flux2DoubleBlock& weights) { double_block(context, weights, pass, x); });
     else
-      single_.use(stream, pass.layer, [&](const Flux2SingleBlock& weights) {
+      with_block<Flux2SingleBlock>(stream, pass.layer, [&](const Flux2SingleBlock& weights) {
         single_block(context, weights, pass, x);
       });
     observe(context, pass, x);

@@ -107,7 +107,8 @@ struct Flux2SingleBlock {
   }
 };
 
-class Flux2Transformer final : public Transformer {
+class Flux2Transformer final
+    : public BlockTransformer<Flux2Config, Flux2DoubleBlock, Flux2SingleBlock> {
  public:
   // Loads the slice `load.width` of the weights of the blocks `load.blocks`. The first block brings
   // the embedders of tokens and text, the last the head, and any the embedders of the time vector.
@@ -115,18 +116,10 @@ class Flux2Transformer final : public Transformer {
   static Flux2Transformer load(Stream& stream, const TensorFile& file, const Flux2Config& config,
                                const TransformerLoad& load = {});
 
-  const TransformerTraits& traits() const override { return traits_; }
-  const TransformerLoad& loaded() const override { return load_; }
   size_t weights_bytes() const override;
-  size_t streamed_bytes() const override {
-    return double_.streamed_bytes() + single_.streamed_bytes();
-  }
-  WeightOffload streamed() const override;
 
   std::unique_ptr<Conditioning> prepare(Context& context, const Conditions& conditions,
                                         std::array<int64_t, 3> grid) const override;
-  Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
-            const Conditioning& conditioning) const override;
   // One time segment covers all tokens. Observes "transformer_blocks" and
   // "single_transformer_blocks".
   void forward(Context& context, const ForwardArgs& args) const override;
@@ -152,18 +145,13 @@ class Flux2Transformer final : public Transformer {
             const TensorView& out) const;
   void observe(Context& context, const Pass& pass, const TensorView& x) const;
 
-  Flux2Config config_;
-  TransformerTraits traits_;
-  TransformerLoad load_;
   PackedLinear x_embedder_;        // [D, channels] f32
   PackedLinear context_embedder_;  // [D, text_dim]
   VectorEmbedder time_, guidance_;
   PackedLinear latent_modulation_, text_modulation_;  // [6D, D]
   PackedLinear single_modulation_;                    // [3D, D]
-  BlockList<Flux2DoubleBlock> double_;
-  BlockList<Flux2SingleBlock> single_;
-  PackedLinear out_scale_, out_shift_;  // [D, D] f32
-  PackedLinear proj_out_;               // [channels, D] f32
+  PackedLinear out_scale_, out_shift_;                // [D, D] f32
+  PackedLinear proj_out_;                             // [channels, D] f32
 };
 
 std::unique_ptr<TransformerModel> make_flux2_model(const Flux2Config& config);

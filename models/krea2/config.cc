@@ -95,6 +95,10 @@ TransformerTraits Krea2Config::traits() const {
           .joint_first = true};
 }
 
+Rope Krea2Config::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start) const {
+  return make_rope(grid, start, rotary_pairs(axes_dims), rope_theta);
+}
+
 std::vector<TensorSpec> krea2_tensors(const Krea2Config& config) {
   const int64_t d = config.width();
   std::vector<TensorSpec> list;

@@ -6,12 +6,10 @@ namespace weft {
 
 namespace {
 
-class Krea2Model final : public TransformerModel {
+class Krea2Model final : public ConfiguredModel<Krea2Config, Krea2Transformer> {
  public:
-  explicit Krea2Model(const Krea2Config& config)
-      : TransformerModel(config.traits()), config_(config) {}
+  using ConfiguredModel::ConfiguredModel;
 
-  std::string description() const override { return to_string(config_); }
   std::vector<TensorSpec> tensors() const override { return krea2_tensors(config_); }
   std::unique_ptr<TransformerModel> with_blocks(int blocks) const override {
     Krea2Config config = config_;
@@ -21,14 +19,7 @@ class Krea2Model final : public TransformerModel {
   std::vector<TensorPlace> spellings(const std::string& name) const override {
     return {{.name = name}, {.name = krea2_original_name(name)}};
   }
-  std::unique_ptr<Transformer> load(Stream& stream, const TensorFile& file,
-                                    const TransformerLoad& load) const override {
-    return std::make_unique<Krea2Transformer>(Krea2Transformer::load(stream, file, config_, load));
-  }
   int64_t joint_rows(int64_t /*tokens*/, int64_t text) const override { return text; }
-
- private:
-  Krea2Config config_;
 };
 
 }  // namespace

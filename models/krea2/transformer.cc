@@ -128,8 +128,7 @@ Krea2Fusion load_fusion(Stream& stream, const CheckpointPart& tensors, const Kre
 Krea2Transformer Krea2Transformer::load(Stream& stream, const TensorFile& file,
                                         const Krea2Config& config, const TransformerLoad& load) {
   Krea2Transformer model;
-  model.config_ = config;
-  model.set_load(config.traits(), load);
+  model.set_load(config, load);
   const BlockRange& blocks = model.load_.blocks;
   const CheckpointPart tensors = checked_tensors(file, config, load);
   model.time_ = load_embedder(stream, tensors, "time_embed");
@@ -167,11 +166,6 @@ std::unique_ptr<Conditioning> Krea2Transformer::prepare(Context& context,
   fuse(context, text, prepared->rows);
   context.observe("context", prepared->rows);
   return prepared;
-}
-
-Rope Krea2Transformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
-                            const Conditioning&) const {
-  return make_rope(grid, start, rotary_pairs(config_.axes_dims), config_.rope_theta);
 }
 
 void Krea2Transformer::forward(Context& context, const ForwardArgs& args) const {

@@ -38,6 +38,8 @@ struct Krea2Config {
   int64_t width() const { return int64_t{heads} * head_dim; }
   int64_t text_head_dim() const { return text_dim / text_heads; }
   TransformerTraits traits() const;
+  // The rotary angles of a picture's tokens.
+  Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start) const;
 };
 
 std::string to_string(const Krea2Config& config);
@@ -83,7 +85,7 @@ struct Krea2Fusion {
   size_t bytes() const;
 };
 
-class Krea2Transformer final : public BlockTransformer<Krea2Block> {
+class Krea2Transformer final : public BlockTransformer<Krea2Config, Krea2Block> {
  public:
   // Loads the slice `load.width` of the weights of the blocks `load.blocks`. The first block brings
   // the embedders of tokens and text, the last the head, and any the embedder of the time.
@@ -95,8 +97,6 @@ class Krea2Transformer final : public BlockTransformer<Krea2Block> {
   // Observes "context".
   std::unique_ptr<Conditioning> prepare(Context& context, const Conditions& conditions,
                                         std::array<int64_t, 3> grid) const override;
-  Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
-            const Conditioning& conditioning) const override;
   // One time segment covers all tokens. Observes "transformer_blocks".
   void forward(Context& context, const ForwardArgs& args) const override;
 
@@ -131,7 +131,6 @@ class Krea2Transformer final : public BlockTransformer<Krea2Block> {
   void head(Context& context, const TensorView& time, const TensorView& x,
             const TensorView& out) const;
 
-  Krea2Config config_;
   PackedLinear img_in_;     // [D, patch] f32
   VectorEmbedder time_;     // f32
   PackedLinear time_mod_;   // [6D, D] f32

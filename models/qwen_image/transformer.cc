@@ -30,8 +30,7 @@ QwenImageTransformer QwenImageTransformer::load(Stream& stream, const TensorFile
                                                 const QwenImageConfig& config,
                                                 const TransformerLoad& load) {
   QwenImageTransformer model;
-  model.config_ = config;
-  model.set_load(config.traits(), load);
+  model.set_load(config, load);
   const BlockRange& blocks = model.load_.blocks;
   const CheckpointPart tensors = checked_tensors(file, config, load);
   model.time_ = load_embedder(stream, tensors, "time_text_embed.timestep_embedder");
@@ -72,11 +71,6 @@ std::unique_ptr<Conditioning> QwenImageTransformer::prepare(Context& context,
   const TensorView normed = rms_normed(context, embeds, text_norm_, kDoubleStreamEps, load_.dtype);
   linear(context.stream, normed, text_in_, LinearActivation::kNone, prepared->text);
   return prepared;
-}
-
-Rope QwenImageTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
-                                const Conditioning&) const {
-  return config_.rope(grid, start);
 }
 
 void QwenImageTransformer::forward(Context& context, const ForwardArgs& args) const {

@@ -55,7 +55,7 @@ struct QwenImageConditioning final : Conditioning {
   int64_t joint_rows() const override { return rows; }
 };
 
-class QwenImageTransformer final : public BlockTransformer<DoubleStreamBlock> {
+class QwenImageTransformer final : public BlockTransformer<QwenImageConfig, DoubleStreamBlock> {
  public:
   // Loads the slice `load.width` of the weights of the blocks `load.blocks`. The first block brings
   // the embedders, the last the head, and any the time embedder.
@@ -66,8 +66,6 @@ class QwenImageTransformer final : public BlockTransformer<DoubleStreamBlock> {
 
   std::unique_ptr<Conditioning> prepare(Context& context, const Conditions& conditions,
                                         std::array<int64_t, 3> grid) const override;
-  Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
-            const Conditioning& conditioning) const override;
   // One time segment covers all tokens. Observes "transformer_blocks".
   void forward(Context& context, const ForwardArgs& args) const override;
 
@@ -75,7 +73,6 @@ class QwenImageTransformer final : public BlockTransformer<DoubleStreamBlock> {
   void embed(Context& context, const TensorView& in, const QwenImageConditioning& prompt,
              const TensorView& x) const;
 
-  QwenImageConfig config_;
   PackedLinear image_in_;  // [D, patch] f32
   Tensor text_norm_;       // [text_dim] f32
   PackedLinear text_in_;   // [D, text_dim]

@@ -6,11 +6,10 @@ namespace weft {
 
 namespace {
 
-class WanModel final : public TransformerModel {
+class WanModel final : public ConfiguredModel<WanConfig, WanTransformer> {
  public:
-  explicit WanModel(const WanConfig& config) : TransformerModel(config.traits()), config_(config) {}
+  using ConfiguredModel::ConfiguredModel;
 
-  std::string description() const override { return to_string(config_); }
   std::vector<TensorSpec> tensors() const override { return wan_tensors(config_); }
   std::unique_ptr<TransformerModel> with_blocks(int blocks) const override {
     WanConfig config = config_;
@@ -27,17 +26,10 @@ class WanModel final : public TransformerModel {
       if (module.find(part) != std::string::npos) return true;
     return false;
   }
-  std::unique_ptr<Transformer> load(Stream& stream, const TensorFile& file,
-                                    const TransformerLoad& load) const override {
-    return std::make_unique<WanTransformer>(WanTransformer::load(stream, file, config_, load));
-  }
   std::vector<std::vector<float>> time_vectors(const TensorFile& file,
                                                std::span<const float> times) const override {
     return wan_time_vectors(config_, file, times);
   }
-
- private:
-  WanConfig config_;
 };
 
 }  // namespace

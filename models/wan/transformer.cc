@@ -76,7 +76,7 @@ size_t WanText::bytes() const {
 WanTransformer WanTransformer::load(Stream& stream, const TensorFile& file, const WanConfig& config,
                                     const TransformerLoad& load) {
   WanTransformer model;
-  model.set_load(config.traits(), load);
+  model.set_load(config, load);
   const CheckpointPart tensors = checked_wan_tensors(
       file, config, load, wan_tensors(config),
       [&](const TensorSpec& tensor) { return wan_part(config, tensor, load.width); });
@@ -86,7 +86,6 @@ WanTransformer WanTransformer::load(Stream& stream, const TensorFile& file, cons
 
 void WanTransformer::load_parts(Stream& stream, const CheckpointPart& tensors,
                                 const WanConfig& config, const TransformerLoad& load) {
-  config_ = config;
   const BlockRange& blocks = load_.blocks;
   const DType dtype = load.dtype, f32 = DType::kF32;
   const std::string embedder = "condition_embedder.";
@@ -168,11 +167,6 @@ void WanTransformer::prepare_text(Context& context, const Conditions& conditions
       copy(stream, text.context.view().slice(0, text.length, 1), all.slice(0, row, 1));
     context.observe("context", all);
   }
-}
-
-Rope WanTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
-                          const Conditioning&) const {
-  return make_rope(grid, start, config_.head_dim);
 }
 
 void WanTransformer::forward(Context& context, const ForwardArgs& args) const {

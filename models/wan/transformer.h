@@ -38,6 +38,9 @@ struct WanConfig {
 
   int64_t width() const { return int64_t{heads} * head_dim; }  // D
   TransformerTraits traits() const;
+  Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start) const {
+    return make_rope(grid, start, head_dim);
+  }
 };
 
 std::string to_string(const WanConfig& config);
@@ -114,7 +117,7 @@ struct WanBlock {
 
 // The transformer of Wan's text, picture and language conditioned models, and the base of those
 // that add modules to it.
-class WanTransformer : public BlockTransformer<WanBlock> {
+class WanTransformer : public BlockTransformer<WanConfig, WanBlock> {
  public:
   // Loads the slice `load.width` of the weights of `load.blocks`; the first block brings the patch
   // embedding, the last the embedding and the head, and any the time and text embedders.
@@ -127,8 +130,6 @@ class WanTransformer : public BlockTransformer<WanBlock> {
   // Observes "context".
   std::unique_ptr<Conditioning> prepare(Context& context, const Conditions& conditions,
                                         std::array<int64_t, 3> grid) const override;
-  Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
-            const Conditioning& conditioning) const override;
   // Observes "patch_embedding", "temb", "timestep_proj", "blocks" with the block's index, and
   // "output".
   void forward(Context& context, const ForwardArgs& args) const override;
@@ -205,7 +206,6 @@ class WanTransformer : public BlockTransformer<WanBlock> {
     }
   };
 
-  WanConfig config_;
   PackedLinear patch_embedding_;                            // [D, Cin * patch] f32
   PackedLinear time_linear_1_, time_linear_2_, time_proj_;  // [D, 256], [D, D], [6D, D] f32
   PackedLinear audio_linear_1_, audio_linear_2_;            // [D, audio_dim], [D, D] f32

@@ -8,12 +8,10 @@ namespace weft {
 
 namespace {
 
-class WanS2vModel final : public TransformerModel {
+class WanS2vModel final : public ConfiguredModel<WanS2vConfig, WanS2vTransformer> {
  public:
-  explicit WanS2vModel(const WanS2vConfig& config)
-      : TransformerModel(config.traits()), config_(config) {}
+  using ConfiguredModel::ConfiguredModel;
 
-  std::string description() const override { return to_string(config_); }
   std::vector<TensorSpec> tensors() const override { return wan_s2v_tensors(config_); }
   std::unique_ptr<TransformerModel> with_blocks(int blocks) const override {
     WanS2vConfig config = config_;
@@ -23,11 +21,6 @@ class WanS2vModel final : public TransformerModel {
   }
   std::vector<TensorPlace> spellings(const std::string& name) const override {
     return {{.name = name}, {.name = WanNames{.original = true}(name)}};
-  }
-  std::unique_ptr<Transformer> load(Stream& stream, const TensorFile& file,
-                                    const TransformerLoad& load) const override {
-    return std::make_unique<WanS2vTransformer>(
-        WanS2vTransformer::load(stream, file, config_, load));
   }
   std::vector<std::vector<float>> time_vectors(const TensorFile& file,
                                                std::span<const float> times) const override {
@@ -39,9 +32,6 @@ class WanS2vModel final : public TransformerModel {
   int64_t motion_rows(std::array<int64_t, 3> grid) const override {
     return std::ssize(wan_motion_positions(grid));
   }
-
- private:
-  WanS2vConfig config_;
 };
 
 }  // namespace

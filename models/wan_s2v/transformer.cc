@@ -52,7 +52,8 @@ WanS2vTransformer WanS2vTransformer::load(Stream& stream, const TensorFile& file
                                           const WanS2vConfig& config, const TransformerLoad& load) {
   WanS2vTransformer model;
   model.config_ = config;
-  model.set_load(config.traits(), load);
+  model.set_load(config.wan, load);
+  model.traits_ = config.traits();
   const CheckpointPart tensors = checked_wan_tensors(
       file, config.wan, load, wan_s2v_tensors(config),
       [&](const TensorSpec& tensor) { return wan_s2v_part(config, tensor, load.width); });

@@ -6,12 +6,10 @@ namespace weft {
 
 namespace {
 
-class ZImageModel final : public TransformerModel {
+class ZImageModel final : public ConfiguredModel<ZImageConfig, ZImageTransformer> {
  public:
-  explicit ZImageModel(const ZImageConfig& config)
-      : TransformerModel(config.traits()), config_(config) {}
+  using ConfiguredModel::ConfiguredModel;
 
-  std::string description() const override { return to_string(config_); }
   std::vector<TensorSpec> tensors() const override { return z_image_tensors(config_); }
   std::unique_ptr<TransformerModel> with_blocks(int blocks) const override {
     ZImageConfig config = config_;
@@ -21,17 +19,9 @@ class ZImageModel final : public TransformerModel {
   std::vector<TensorPlace> spellings(const std::string& name) const override {
     return {{.name = name}, ZImageNames{.single_file = true}(name)};
   }
-  std::unique_ptr<Transformer> load(Stream& stream, const TensorFile& file,
-                                    const TransformerLoad& load) const override {
-    return std::make_unique<ZImageTransformer>(
-        ZImageTransformer::load(stream, file, config_, load));
-  }
   int64_t joint_rows(int64_t tokens, int64_t text) const override {
     return text + z_image_pads(text) + z_image_pads(tokens);
   }
-
- private:
-  ZImageConfig config_;
 };
 
 }  // namespace

@@ -101,8 +101,7 @@ size_t ZImageConditioning::bytes() const { return bytes_of(caption) + bytes_of(p
 ZImageTransformer ZImageTransformer::load(Stream& stream, const TensorFile& file,
                                           const ZImageConfig& config, const TransformerLoad& load) {
   ZImageTransformer model;
-  model.config_ = config;
-  model.set_load(config.traits(), load);
+  model.set_load(config, load);
   const BlockRange& blocks = model.load_.blocks;
   const CheckpointPart tensors = checked_tensors(file, config, load);
   const auto block = [tensors, how = model.load_](Stream& own, const std::string& name, int index) {

@@ -80,7 +80,7 @@ struct ZImageBlock {
   }
 };
 
-class ZImageTransformer final : public BlockTransformer<ZImageBlock> {
+class ZImageTransformer final : public BlockTransformer<ZImageConfig, ZImageBlock> {
  public:
   // Loads the slice `load.width` of the weights of the main layers `load.blocks`. The first layer
   // brings the embedders and refiners, the last the final layer, and any the time embedder.
@@ -122,7 +122,6 @@ class ZImageTransformer final : public BlockTransformer<ZImageBlock> {
   void observe_layer(Context& context, int index, const ZImageConditioning& conditioning,
                      const TensorView& x) const;
 
-  ZImageConfig config_;
   PackedLinear x_embedder_;                     // [D, patch] f32
   PackedLinear time_linear_1_, time_linear_2_;  // [1024, 256], [time_dim, 1024] f32
   Tensor caption_norm_;                         // [caption_dim] f32
