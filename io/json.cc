@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "io/input_file.h"
 #include "io/text/utf8.h"
@@ -301,6 +303,27 @@ std::vector<std::string> json_strings(const json& object, std::string_view field
   return to_list<std::string>(
       json_field(object, field, what), field, what, "a list of strings",
       [&](const json& v, const std::string& f) { return to_text(v, f, what); });
+}
+
+std::string shown_value(const json& value) {
+  constexpr size_t kShown = 80;
+  const std::string text = value.is_string()
+                               ? "'" + value.get<std::string>() + "'"
+                               : value.dump(-1, ' ', false, json::error_handler_t::replace);
+  return text.size() > kShown ? std::string(utf8_beginning(text, kShown)) + "..." : text;
+}
+
+bool same_value(const json& one, const json& other) {
+  const auto number = [](const json& value) -> std::optional<double> {
+    if (value.is_number()) return value.get<double>();
+    if (!value.is_string()) return std::nullopt;
+    const std::string& text = value.get_ref<const std::string&>();
+    char* end = nullptr;
+    const double read = std::strtod(text.c_str(), &end);
+    return text.empty() || *end ? std::nullopt : std::optional(read);
+  };
+  const auto first = number(one), second = number(other);
+  return first && second ? *first == *second : one == other;
 }
 
 Json::Json(std::string_view text) : kind_(Kind::kText), text_(text) {}

@@ -67,6 +67,12 @@ std::vector<bool> json_bools(const nlohmann::json& object, std::string_view fiel
 std::vector<std::string> json_strings(const nlohmann::json& object, std::string_view field,
                                       const std::string& what);
 
+// Returns a value as messages about a user's input show it: a text in quotes, or JSON. Long ones
+// are cut.
+std::string shown_value(const nlohmann::json& value);
+// Returns whether the values are equal, or the same number, which a text may spell.
+bool same_value(const nlohmann::json& one, const nlohmann::json& other);
+
 struct JsonField;
 
 // A JSON value to write, in the spelling of nlohmann-json. Everything that costs time to compile is

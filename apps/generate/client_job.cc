@@ -45,14 +45,6 @@ constexpr std::pair<const char*, const char*> kImpossible[] = {
     {"control_reference", "no model of this server reads control pictures"},
 };
 
-std::string shown_value(const json& value) {
-  constexpr size_t kShown = 80;
-  const std::string text = value.is_string()
-                               ? "'" + value.get<std::string>() + "'"
-                               : value.dump(-1, ' ', false, json::error_handler_t::replace);
-  return text.size() > kShown ? text.substr(0, kShown) + "..." : text;
-}
-
 [[noreturn]] void refuse(const std::string& name, const json& value, const std::string& legal) {
   throw ClientFault("invalid_request", name,
                     name + " is " + shown_value(value) + ", legal: " + legal);
@@ -115,20 +107,6 @@ double number_value(const std::string& name, const json& value) {
   }
 }
 
-// The same number, or the same value.
-bool agree(const json& one, const json& other) {
-  const auto number = [](const json& value) -> std::optional<double> {
-    if (value.is_number()) return value.get<double>();
-    if (!value.is_string()) return std::nullopt;
-    const std::string& text = value.get_ref<const std::string&>();
-    char* end = nullptr;
-    const double read = std::strtod(text.c_str(), &end);
-    return text.empty() || *end ? std::nullopt : std::optional(read);
-  };
-  const auto first = number(one), second = number(other);
-  return first && second ? *first == *second : one == other;
-}
-
 class Translation {
  public:
   Translation(const ClientModel* model, std::span<const std::string> own)
@@ -187,7 +165,7 @@ class Translation {
     if (earlier == job_.fields.end()) {
       job_.fields[field] = value;
       if (name != field) job_.renamed.emplace_back(field, name);
-    } else if (!agree(*earlier, value)) {
+    } else if (!same_value(*earlier, value)) {
       throw ClientFault("invalid_request", name,
                         name + " asks for " + field + " " + shown_value(value) + ", but " +
                             called(field) + " asks for " + shown_value(*earlier) +
@@ -273,7 +251,7 @@ void merge(json& into, const std::string& name) {
   if (!inner.is_object()) refuse(name, inner, kAnyObject);
   for (const auto& [key, value] : inner.items()) {
     const auto there = into.find(key);
-    if (there != into.end() && !there->is_null() && !agree(*there, value))
+    if (there != into.end() && !there->is_null() && !same_value(*there, value))
       throw ClientFault("invalid_request", key,
                         key + " is " + shown_value(*there) + " and in " + name + " " +
                             shown_value(value) + "; legal: one of the two");

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/job/prompt_schedule.h"
+#include "io/json.h"
 #include "io/legal.h"
 #include "io/nearest.h"
 #include "io/picture/picture_fit.h"
@@ -319,12 +320,6 @@ std::string text_of(const nlohmann::json& value, FieldForm form) {
   return text;
 }
 
-std::string shown_value(const nlohmann::json& value) {
-  constexpr size_t kShown = 200;
-  const std::string text = value.dump();
-  return text.size() > kShown ? std::string(utf8_beginning(text, kShown)) + "..." : text;
-}
-
 [[noreturn]] void unknown(const std::string& name, const FieldLabel& label) {
   std::vector<std::string> known;
   for (const JobField& field : kFields) known.push_back(field.name);
@@ -332,12 +327,6 @@ std::string shown_value(const nlohmann::json& value) {
   throw Error(ErrorKind::kUsage,
               label(name) + " is no field of a job; " +
                   (near.empty() ? "legal: " + listed(known) : "did you mean " + near + "?"));
-}
-
-bool same_value(const std::string& given, const std::string& preset) {
-  char* end = nullptr;
-  const double number = std::strtod(given.c_str(), &end);
-  return given == preset || (!given.empty() && !*end && number == std::atof(preset.c_str()));
 }
 
 // Adds the fields that a preset stands for. Error(kUsage) where one of them has another value, also

@@ -147,8 +147,8 @@ TEST(JobSpec, PromptsOfAScheduleAscend) {
       {{{{"at", 1}, {"promt", "a"}}},
        "has the field promt, legal: at, prompt; did you mean prompt?"},
       {{{{"at", 1}, {"prompt", 2}}}, "prompt is 2, legal: a text"},
-      {"now", "is \"now\", legal: a list of"},
-      {"[]", "is \"[]\", legal: a list of"},
+      {"now", "is 'now', legal: a list of"},
+      {"[]", "is '[]', legal: a list of"},
       {{1}, "entry 1 is 1"},
   };
   for (const auto& [entries, message] : faults)
