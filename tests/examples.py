@@ -11,11 +11,12 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import wave
+
+from servers import free_port
 
 WEFT = os.path.abspath(sys.argv[1])
 MEASURE = os.path.join(os.path.dirname(WEFT), "weft_measure")  # built with the tests
@@ -118,12 +119,6 @@ def run(line):
 servers = {}  # of the present document, by the port that is written
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return str(listener.getsockname()[1])
-
-
 def with_free_ports(line):
     return re.sub(r"(?<=:)(\d{4,5})\b", lambda port: servers[port[1]][0] if port[1] in servers else port[1], line)
 
@@ -131,7 +126,7 @@ def with_free_ports(line):
 def serve(line):
     """Starts a server and waits for the address that it prints when clients can connect."""
     port = re.search(r"--listen \S+:(\d+)", line)[1]
-    servers[port] = (free_port(), None)
+    servers[port] = (str(free_port()), None)
     with open(f"server-{port}.log", "w") as log:
         server = subprocess.Popen(["bash", "-c", f"exec {with_free_ports(line)} --steps 1 --size 64x64"], stdout=subprocess.PIPE, stderr=log,
                                   text=True, env=ENVIRONMENT)

@@ -1,61 +1,16 @@
-"""A server of `weft stream --listen` and its clients, for tests and measurements. The WebSocket is written
+"""Clients of `weft stream --listen` and of HTTP, for tests and measurements. The WebSocket is written
 on a plain socket, so that it can send what no library would."""
 import base64
 import json
 import math
 import os
-import select
-import signal
 import socket
 import struct
-import subprocess
-import tempfile
 import time
 
 MAGIC = b"WEFT"
 SOUND, HEADER, MEDIA, HEARD = 1, 2, 3, 4
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
-
-
-class Server:
-    """A running `weft stream --listen`, ready for clients. Where the machine is too busy for a live stream, which
-    the server refuses with its speed, it is started again for some minutes."""
-
-    def __init__(self, weft, *flags, port=0, wait=300):
-        program = [weft] if isinstance(weft, str) else weft  # or what starts its ranks
-        command = [*program, "stream", "--listen", f"127.0.0.1:{port}", "--json", *flags]
-        end = time.monotonic() + wait
-        while True:
-            self.log = tempfile.TemporaryFile("w+")
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
-            ready, _, _ = select.select([self.process.stdout], [], [], wait)
-            line = self.process.stdout.readline() if ready else ""
-            if line:
-                break
-            self.process.kill()
-            code = self.process.wait()
-            self.log.seek(0)
-            text = self.log.read()[-2000:]
-            if "cannot keep up" not in text or time.monotonic() > end:
-                raise RuntimeError(f"{' '.join(command)}: no address, exit code {code}: {text}")
-        self.port = json.loads(line)["port"]
-
-    def memory_bytes(self):
-        with open(f"/proc/{self.process.pid}/status") as file:
-            return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmRSS"))
-
-    def end(self, wait=60, sent=signal.SIGTERM):
-        """Sends the signal, and returns the exit code."""
-        self.process.send_signal(sent)
-        try:
-            return self.process.wait(wait)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise
-
-    def kill(self):
-        self.process.kill()
-        return self.process.wait()
 
 
 def request(method, target, headers=None, body=b""):

@@ -8,8 +8,8 @@ import signal
 import sys
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from live_client import MEDIA, Server, WebSocket, syllables  # noqa: E402
+from live_client import MEDIA, WebSocket, syllables
+from servers import Server
 
 PATIENCE = 60.0  # seconds for anything that must happen
 RATE, SECONDS = 16000, 2

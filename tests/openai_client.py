@@ -8,7 +8,6 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -16,6 +15,8 @@ import urllib.request
 import warnings
 
 import openai
+
+from servers import free_port
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "apps"))
 from served import Served  # noqa: E402
@@ -32,12 +33,6 @@ def expect(what, found, wanted=True):
     global faults
     print(f"{'ok' if found == wanted else 'FAULT'}: {what}" + ("" if found == wanted else f": {found!r}, wanted {wanted!r}"))
     faults += found != wanted
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Server:

@@ -6,22 +6,13 @@ first are killed and named. A signal goes to all of them.
 
 usage: processes.py RANKS COMMAND..."""
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 
+from servers import free_port
+
 PATIENCE = 5  # seconds
-
-
-def free_port():
-    """A port of this machine that nobody listens to."""
-    while True:
-        port = random.randrange(20000, 30000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port
 
 
 def tell(rank, what):

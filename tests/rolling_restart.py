@@ -7,15 +7,13 @@ exit code 0: the client has what it said spoken, is told by the code 1012, and b
 next server. A session that ends in any other way is a fault. Ends with 1 where there is one."""
 import argparse
 import json
-import os
-import random
 import socket
 import sys
 import threading
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from live_client import HEARD, MEDIA, Server, WebSocket, syllables  # noqa: E402
+from live_client import HEARD, MEDIA, WebSocket, syllables
+from servers import Server, free_port
 
 PATIENCE = 120.0  # seconds for anything that must happen
 RATE = 16000
@@ -129,18 +127,6 @@ class Viewer(threading.Thread):
         self.stopping = True
         self.cut()
         self.join(PATIENCE)
-
-
-def free_port():
-    """A port that stays free between two servers: below those that the system gives to clients."""
-    while True:
-        port = random.randrange(20000, 30000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                pass
 
 
 def use(viewer, cuts):

@@ -2,67 +2,20 @@
 """Kills a server without warning, again and again: jobs go on, and none is lost or drawn twice.
 usage: serve_kill.py WEFT [--kills N] [--posts N]"""
 import argparse
-import http.client
 import json
 import os
 import pathlib
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import uuid
 
+from servers import JobServer
+
 STEPS = 400
 JOB = {"prompt": "a red ball", "num_frames": 9, "steps": STEPS, "seed": 7, "size": "64x64"}
-PATIENCE = 300  # seconds, for anything
-
-
-class Server:
-    def __init__(self, weft, folder, *flags):
-        self.words = [weft, "serve", "--model", "models/pocket", "--listen", "127.0.0.1:0", "--json", "--threads", "1",
-                      "--checkpoint-every", "0", "--max-steps", "1000", "-o", folder, *flags]
-        self.log = open(pathlib.Path(folder).parent / "log", "a")
-        self.start()
-
-    def start(self):
-        self.process = subprocess.Popen(self.words, stdout=subprocess.PIPE, stderr=self.log, text=True)
-        line = self.process.stdout.readline()
-        if not line.startswith("{"):
-            raise SystemExit(f"the server did not start: {open(self.log.name).read()[-2000:]}")
-        self.port = json.loads(line)["port"]
-
-    def kill(self):
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE)
-
-    def ask(self, method, path, body=None, headers=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        try:
-            connection.request(method, path, body, headers or {})
-            response = connection.getresponse()
-            text = response.read()
-        finally:
-            connection.close()
-        return response.status, json.loads(text)
-
-    def job(self, name):
-        return self.ask("GET", f"/v1/jobs/{name}")[1]
-
-    def wait(self, name, enough):
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            job = self.job(name)
-            if enough(job):
-                return job
-            time.sleep(0.01)
-        raise SystemExit(f"it never got there: {job}")
 
 
 def is_over(job):
@@ -72,13 +25,6 @@ def is_over(job):
 def step_of(job):
     progress = job["progress"]
     return progress["step"] if progress["stage"] == "denoise" else STEPS if progress["percent"] > 50 else 0
-
-
-def submit(server, body, key=None):
-    status, job = server.ask("POST", "/v1/jobs", json.dumps(body), {"Idempotency-Key": key} if key else {})
-    if status != 202:
-        raise SystemExit(f"{status}: {job}")
-    return job["id"]
 
 
 def kept_steps(folder, name):
@@ -93,12 +39,10 @@ def kept_steps(folder, name):
 
 def kill_running_jobs(weft, folder, kills):
     """Each job is killed once at a random step, and goes on from its newest checkpoint."""
-    server = Server(weft, folder)
-    whole = server.wait(submit(server, JOB), is_over)
-    assert whole["state"] == "completed", whole
-    expected = whole["outputs"][0]["framehash"]
+    server = JobServer(weft, folder, "--max-steps", "1000")
+    expected = server.completed(server.submit(JOB))["outputs"][0]["framehash"]
     for number in range(kills):
-        name = submit(server, JOB)
+        name = server.submit(JOB)
         target = random.randrange(20, STEPS - 20)
         seen = step_of(server.wait(name, lambda job: step_of(job) >= target or is_over(job)))
         server.kill()
@@ -106,8 +50,7 @@ def kill_running_jobs(weft, folder, kills):
         server.start()
         again = server.wait(name, lambda job: is_over(job) or (job["attempt"] == 2 and step_of(job) > 0))
         first = step_of(again)
-        over = server.wait(name, is_over)
-        assert over["state"] == "completed", over
+        over = server.completed(name)
         assert over["outputs"][0]["framehash"] == expected, over
         # Every step has a checkpoint; one may be computed, and one be written, when the kill comes.
         assert first >= kept >= seen - 2, (seen, kept, first)
@@ -119,7 +62,7 @@ def kill_running_jobs(weft, folder, kills):
 
 def storm(weft, folder, posts):
     """Clients repeat requests with keys until they are acknowledged, while the server is killed."""
-    server = Server(weft, folder, "--max-queue", "100000", "--max-queue-per-key", "100000")
+    server = JobServer(weft, folder, "--max-queue", "100000", "--max-queue-per-key", "100000")
     small = {"prompt": "a ball", "num_frames": 1, "steps": 1, "size": "16x16"}
     told = {}
     lock = threading.Lock()
@@ -134,14 +77,12 @@ def storm(weft, folder, posts):
                 key = work.pop()
             while True:
                 try:
-                    status, job = server.ask("POST", "/v1/jobs", json.dumps(small), {"Idempotency-Key": key})
-                    if status == 202:
-                        break
-                except (OSError, http.client.HTTPException, ValueError):
-                    pass
-                time.sleep(0.05)
+                    name = server.submit(small, key)
+                    break
+                except (OSError, ValueError, RuntimeError):
+                    time.sleep(0.05)
             with lock:
-                told.setdefault(key, set()).add(job["id"])
+                told.setdefault(key, set()).add(name)
 
     threads = [threading.Thread(target=client) for _ in range(4)]
     for thread in threads:
@@ -159,8 +100,7 @@ def storm(weft, folder, posts):
         names |= told[key]
     assert len(names) == posts
     for name in names:
-        over = server.wait(name, is_over)
-        assert over["state"] == "completed", over
+        over = server.completed(name)
         # One that was killed while it was drawn is drawn again; one that was completed never is.
         assert over["attempt"] <= 1 + kills, over
     files = [path for path in os.listdir(folder) if path.endswith(".png")]

@@ -8,72 +8,26 @@ With --jobs it only measures how long so many tiny jobs take with one and two wo
 import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from live_client import ask, request  # noqa: E402
+from live_client import ask, request
+from servers import PATIENCE, JobServer
 
-PATIENCE = 120.0  # seconds for anything that must happen
 TINY = {"prompt": "a red ball", "num_frames": 5, "steps": 2, "seed": 7, "size": "64x64"}
 LONG = {**TINY, "steps": 150}
 LAUNCH = {"mpi": ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"], "ucx": ["python3", "tests/processes.py", "2"]}
 
 
-class Serving:
-    """A running `weft serve`, ready for jobs."""
+def framehash(server, name):
+    return server.completed(name)["outputs"][0]["framehash"]
 
-    def __init__(self, launch, folder, *flags):
-        command = [*launch, weft, "serve", "--model", "models/pocket", "--listen", "127.0.0.1:0", "--json", "--threads", "1",
-                   "--checkpoint-every", "0", "-o", folder, *flags]
-        self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
-        ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE)
-        line = self.process.stdout.readline() if ready else ""
-        if not line:
-            self.process.kill()
-            raise RuntimeError(f"{' '.join(command)}: no address: {self.text()[-2000:]}")
-        self.port = json.loads(line)["port"]
 
-    def text(self):
-        self.log.seek(0)
-        return self.log.read()
-
-    def submit(self, job):
-        status, body = ask(self.port, request("POST", "/v1/jobs", body=json.dumps(job).encode()))
-        if status != 202:
-            raise RuntimeError(f"a job was answered with {status}: {body!r}")
-        return json.loads(body)["id"]
-
-    def job(self, name):
-        return json.loads(ask(self.port, request("GET", f"/v1/jobs/{name}"))[1])
-
-    def wait(self, name, enough):
-        """The job, as soon as enough(job)."""
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            now = self.job(name)
-            if enough(now):
-                return now
-            time.sleep(0.02)
-        raise RuntimeError(f"{name} stays {now}: {self.text()[-2000:]}")
-
-    def over(self, name):
-        job = self.wait(name, lambda job: job["finished"])
-        if job["state"] != "completed":
-            raise RuntimeError(f"{name} is {job['state']}: {job['error']}: {self.text()[-2000:]}")
-        return job["outputs"][0]["framehash"]
-
-    def begun(self, name):
-        self.wait(name, lambda job: job["progress"]["step"] > 3)
-
-    def end(self, sent=signal.SIGTERM):
-        self.process.send_signal(sent)
-        return self.process.wait(PATIENCE)
+def begun(server, name):
+    server.wait(name, lambda job: job["progress"]["step"] > 3)
 
 
 def descendants(pid):
@@ -115,9 +69,9 @@ def expect(what, found, wanted):
 
 def check_workers(folder, flags, layout):
     """Two jobs side by side or one after the other; a worker of the first is killed."""
-    server = Serving([], folder, *flags)
+    server = JobServer(weft, folder, *flags)
     long = server.submit(LONG)
-    server.begun(long)
+    begun(server, long)
     metrics = ask(server.port, request("GET", "/metrics"))[1].decode()
     name = re.search(r'weft_jobs_running{replica="(.*)"} 1\n', metrics)[1].encode()
     workers = [pid for pid in descendants(server.process.pid) if pid != server.process.pid]
@@ -125,7 +79,7 @@ def check_workers(folder, flags, layout):
     os.kill(drawing[-1], signal.SIGKILL)
     tiny = server.submit(TINY)
     for each, job, attempts in ((tiny, TINY, 1), (long, LONG, 2)):
-        expect("framehash", server.over(each), drawn_by_threads(job, *layout))
+        expect("framehash", framehash(server, each), drawn_by_threads(job, *layout))
         expect("attempts", server.job(each)["attempt"], attempts)
     code = server.end()
     expect("exit code", code, 0)
@@ -133,22 +87,22 @@ def check_workers(folder, flags, layout):
 
 
 def check_launched(folder, launch):
-    server = Serving(launch, folder, "--layout", "ulysses=2")
+    server = JobServer([*launch, weft], folder, "--layout", "ulysses=2")
     wanted = drawn_by_threads(TINY, "--layout", "ulysses=2")
     for _ in range(2):
-        expect("framehash", server.over(server.submit(TINY)), wanted)
+        expect("framehash", framehash(server, server.submit(TINY)), wanted)
     stopped = server.submit({**LONG, "steps": 190})
-    server.begun(stopped)
-    ask(server.port, request("POST", f"/v1/jobs/{stopped}/cancel"))
+    begun(server, stopped)
+    server.ask("POST", f"/v1/jobs/{stopped}/cancel")
     server.wait(stopped, lambda job: job["state"] == "cancelled")
-    expect("framehash after a cancel", server.over(server.submit(TINY)), wanted)
-    expect("exit code", server.end(signal.SIGUSR1), 0)
+    expect("framehash after a cancel", framehash(server, server.submit(TINY)), wanted)
+    expect("exit code", server.end(sent=signal.SIGUSR1), 0)
     for when in ("while it draws", "while it waits"):
-        server = Serving(launch, folder, "--layout", "ulysses=2")
+        server = JobServer([*launch, weft], folder, "--layout", "ulysses=2")
         if when == "while it draws":
-            server.begun(server.submit(LONG))
+            begun(server, server.submit(LONG))
         else:
-            server.over(server.submit(TINY))
+            server.completed(server.submit(TINY))
         ranks = [pid for pid in descendants(server.process.pid) if pid != server.process.pid]
         os.kill(max(ranks), signal.SIGKILL)
         code = server.process.wait(PATIENCE)
@@ -163,11 +117,11 @@ def check_launched(folder, launch):
 def measure(folder, jobs):
     for replicas in ("1", "2"):
         for form in ("threads", "processes"):
-            server = Serving([], f"{folder}/{form}{replicas}", "--replicas", replicas, "--workers", form,
+            server = JobServer(weft, f"{folder}/{form}{replicas}", "--replicas", replicas, "--workers", form,
                              "--max-queue-per-key", str(jobs))
             begin = time.monotonic()
             for name in [server.submit({**TINY, "seed": seed}) for seed in range(jobs)]:
-                server.over(name)
+                server.completed(name)
             seconds = time.monotonic() - begin
             server.end()
             print(f"{replicas} replicas as {form}: {jobs} jobs in {seconds:.1f} s, {jobs / seconds:.1f} a second")

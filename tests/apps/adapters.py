@@ -4,14 +4,15 @@ see names and never paths, and what a client may not name is refused.
 usage: adapters.py WEFT   (from the top of the tree)"""
 import json
 import os
-import socket
 import struct
 import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from served import Served  # noqa: E402
+from served import Served
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from servers import free_port  # noqa: E402
 
 MODEL = "models/pocket"
 FIELDS = {"prompt": "a red ball", "num_frames": 1, "steps": 2, "seed": 7, "size": "64x64"}
@@ -30,12 +31,6 @@ def shape_of(path, tensor):
     with open(path, "rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
         return json.loads(file.read(size))[tensor]["shape"]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def hashes_of_batch(weft, folder, loras, more=()):

@@ -9,7 +9,6 @@ import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import yaml
 sys.path.insert(0, "tests")
 import containerfile  # noqa: E402
 from served import Served, after, check_server  # noqa: E402
+from servers import free_port  # noqa: E402
 
 WEFT = os.path.abspath(sys.argv[1])
 DEPLOY = pathlib.Path("apps/deploy")
@@ -126,12 +126,6 @@ def end(processes):
         assert process.returncode == 0, (process.args, process.returncode, output, errors)
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
 def pods_of(job, data, extra, environment):
     """Starts the pods of an indexed Job."""
     container = container_of(job["spec"]["template"])
@@ -150,7 +144,7 @@ def check_ranks_job(data):
     assert template["spec"]["subdomain"] == service["metadata"]["name"], service
     assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items(), service
     assert environment["MASTER_ADDR"] == f"{job['metadata']['name']}-0.{service['metadata']['name']}", environment
-    here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}  # no DNS knows the service
+    here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}  # no DNS knows the service
     end(list(pods_of(job, data, SMALL, here)))
     sidecar = json.loads((data / "clips/ring.mp4.json").read_text())
     assert sidecar["engine"]["layout"] == "ulysses=2", sidecar["engine"]

@@ -21,8 +21,8 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-import live_client  # noqa: E402
 from live_client import MEDIA, Raw, WebSocket, ask, request, syllables  # noqa: E402
+from servers import Server  # noqa: E402
 
 KEY = "0123456789abcdef0123456789abcdef"
 LIVE = request("GET", "/health/live")
@@ -248,9 +248,8 @@ def main():
         key_file.write(KEY + "\n")
         key_file.flush()
         os.chmod(key_file.name, 0o600)
-        server = live_client.Server(arguments.weft, "--model", arguments.model, "--threads", arguments.threads,
-                                    "--api-key-file", key_file.name,
-                                    "--max-connections", "20000", "--max-connections-per-address", "20000")
+        server = Server(arguments.weft, "--model", arguments.model, "--threads", arguments.threads, "--api-key-file", key_file.name,
+                        "--max-connections", "20000", "--max-connections-per-address", "20000")
         ready, stop, results = multiprocessing.Event(), multiprocessing.Event(), multiprocessing.Queue()
         viewer = multiprocessing.Process(
             target=watch, args=(server.port, arguments.container, ready, stop, results))
