@@ -47,6 +47,7 @@ class Server:
             if "cannot keep up" not in self.text() or time.monotonic() > end:
                 raise RuntimeError(f"{' '.join(self.command)}: no address, exit code {code}: {self.text()[-2000:]}")
         self.port = json.loads(line)["port"]
+        self.url = f"http://127.0.0.1:{self.port}"
 
     def text(self):
         """What it has told so far."""

@@ -15,8 +15,10 @@ import sys
 import threading
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "browser"))
-from browser import ROOT, Page, Server, load  # noqa: E402
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS / "browser")]
+from browser import ROOT, Page, load  # noqa: E402
+from servers import Server  # noqa: E402
 import websockets  # noqa: E402
 
 PACKET = struct.Struct("<4sHHIIq")
@@ -264,7 +266,8 @@ def main():
     parser.add_argument("--server", metavar="FLAGS", default="", help="more flags of the server, as '--steps 2'")
     given = parser.parse_args()
     weft = os.path.abspath(given.weft)
-    flags = given.server.split()
+    os.chdir(ROOT)
+    flags = ["--model", "models/pocket_avatar", *given.server.split()]
     if given.screenshots:
         CASES["screenshots"] = lambda server: screenshots(server, given.screenshots)
         given.cases.append("screenshots")

@@ -1,12 +1,9 @@
-"""A server and a headless Chromium, for the tests and the benches of the pages."""
+"""A headless Chromium, for the tests and the benches of the pages."""
 import json
 import os
 import pathlib
 import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -24,36 +21,6 @@ for tool, package in (("chromium", "chromium"), ("chromedriver", "chromium-drive
     if not shutil.which(tool):
         print(f"skipped: no {package} (apps/setup.sh tests installs it)")
         sys.exit(SKIPPED)
-
-
-LIVE = ("stream", "--model", "models/pocket_avatar")
-
-
-class Server:
-    """A server, `weft stream` unless told otherwise, at a port of its own. Returns when clients can connect."""
-
-    def __init__(self, weft, *flags, port=0, command=LIVE):
-        self.log = tempfile.TemporaryFile("w+")
-        command = [weft, *command, "--listen", f"127.0.0.1:{port}", *flags]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=self.log, text=True)
-        self.url = self.process.stdout.readline().strip().rstrip("/")
-        if not self.url:
-            raise RuntimeError(f"the server did not start: {self.last_words()}")
-        self.port = int(self.url.rsplit(":", 1)[1])
-
-    def last_words(self):
-        self.log.seek(0)
-        return self.log.read()[-2000:]
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-    def end(self):
-        """Asks it to end; returns the exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        self.process.stdout.close()
-        return self.process.wait(PATIENCE)
 
 
 class Page:

@@ -8,9 +8,12 @@ import tempfile
 import time
 import unittest
 
-from browser import PATIENCE, Page, Server
+from browser import PATIENCE, Page
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from servers import Server  # noqa: E402
 
 WEFT = os.path.abspath(sys.argv.pop(1))
 AUDIT = (pathlib.Path(__file__).parent / "audit.js").read_text()
@@ -22,8 +25,8 @@ class WithPage(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
-        cls.server = Server(WEFT, "-o", cls.folder.name, "--drain-seconds", "0", "--max-steps", "1000", *cls.flags,
-                            command=("serve", "--model", "models/pocket"))
+        cls.server = Server(WEFT, "--model", "models/pocket", "-o", cls.folder.name, "--drain-seconds", "0", "--max-steps", "1000",
+                            *cls.flags, command="serve")
 
     @classmethod
     def tearDownClass(cls):

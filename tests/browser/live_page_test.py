@@ -8,12 +8,15 @@ import tempfile
 import unittest
 import wave
 
-from browser import Page, Server
+from browser import Page
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from servers import Server  # noqa: E402
+
 WEFT = os.path.abspath(sys.argv.pop(1))
-FAST = ("--steps", "1", "--size", "64x64")  # keeps up on a machine that does other things, too
+FAST = ("--model", "models/pocket_avatar", "--steps", "1", "--size", "64x64")  # keeps up on a machine that does other things, too
 LONG_TEXT = "This is a long text, which takes the face a while to say. " * 12
 
 # Faults that a person who cannot see, or sees little, would meet.
@@ -35,7 +38,7 @@ class WithPage(unittest.TestCase):
 
     def tearDown(self):
         self.page.quit()
-        self.assertIsNone(self.server.process.poll(), f"the server ended: {self.server.last_words()}")
+        self.assertIsNone(self.server.process.poll(), f"the server ended: {self.server.text()[-2000:]}")
 
 
 class Looks(WithPage):
