@@ -9,7 +9,7 @@ import sys
 import time
 
 from live_client import MEDIA, WebSocket, syllables
-from servers import Server
+from servers import LAUNCH, Server
 
 PATIENCE = 60.0  # seconds for anything that must happen
 RATE, SECONDS = 16000, 2
@@ -41,10 +41,8 @@ def speech_packets(port):
 
 def main():
     weft, faults = os.path.abspath(sys.argv[1]), 0
-    launch = ["python3", "tests/processes.py"] if sys.argv[2] == "ucx" else [
-        "mpirun", "--allow-run-as-root", "--oversubscribe", "-n"]
     for layout, ranks in (("step=2", 2), ("layers=2,decode_rank=2", 3)):
-        server = Server([*launch, str(ranks), weft], "--model", "models/pocket_avatar", "--layout", layout, "--threads", "1", "--seed", "1")
+        server = Server([*LAUNCH[sys.argv[2]], str(ranks), weft], "--model", "models/pocket_avatar", "--layout", layout, "--threads", "1", "--seed", "1")
         # Two clients take turns.
         counts = [speech_packets(server.port) for _ in range(2)]
         code = server.end(sent=signal.SIGUSR1)
