@@ -13,8 +13,8 @@
 #include "kernels/meter.h"
 #include "kernels/transfer.h"
 #include "models/blocks.h"
-#include "models/device_window.h"
-#include "models/layer_window.h"
+#include "models/offload/device_window.h"
+#include "models/offload/layer_window.h"
 #include "models/transformer.h"
 
 namespace weft {

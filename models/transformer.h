@@ -12,7 +12,7 @@
 #include "kernels/attention.h"
 #include "kernels/linear.h"
 #include "kernels/rope.h"
-#include "models/weight_offload.h"
+#include "models/offload/weight_offload.h"
 #include "models/weights.h"
 #include "parallel/context.h"
 

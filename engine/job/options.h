@@ -14,8 +14,8 @@
 #include "engine/preview/preview.h"
 #include "kernels/device_graph.h"
 #include "kernels/stream.h"
+#include "models/offload/weight_offload.h"
 #include "models/transformer.h"
-#include "models/weight_offload.h"
 
 namespace weft {
 

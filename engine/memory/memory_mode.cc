@@ -4,7 +4,7 @@
 #include <map>
 
 #include "kernels/check.h"
-#include "models/layer_window.h"
+#include "models/offload/layer_window.h"
 
 namespace weft {
 

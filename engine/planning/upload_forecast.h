@@ -6,8 +6,8 @@
 
 #include "io/json.h"
 #include "kernels/stream.h"
+#include "models/offload/weight_offload.h"
 #include "models/transformer.h"
-#include "models/weight_offload.h"
 
 namespace weft {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "models/blocks.h"
-#include "models/layer_window.h"
+#include "models/offload/layer_window.h"
 #include "models/weights.h"
 #include "parallel/context.h"
 

@@ -1,4 +1,4 @@
-#include "models/device_window.h"
+#include "models/offload/device_window.h"
 
 #include <gtest/gtest.h>
 

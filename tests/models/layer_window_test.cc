@@ -1,6 +1,6 @@
 // LayerWindow with a part of the layers in memory gives the requested layer, in any order and after
 // any failure.
-#include "models/layer_window.h"
+#include "models/offload/layer_window.h"
 
 #include <gtest/gtest.h>
 

@@ -13,8 +13,8 @@
 #include "kernels/device_memory.h"
 #include "kernels/device_plan.h"
 #include "kernels/meter.h"
-#include "models/layer_window.h"
-#include "models/weight_offload.h"
+#include "models/offload/layer_window.h"
+#include "models/offload/weight_offload.h"
 
 namespace weft {
 
