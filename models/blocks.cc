@@ -73,6 +73,19 @@ void for_patches(const TensorView& latent, const TensorView& rows, std::array<in
 
 }  // namespace
 
+void CheckpointPart::take(WeightBinder& binder, const TensorSpec& tensor, const TensorPlace& place,
+                          TensorPart part) {
+  std::vector<int64_t> shape = tensor.shape;
+  shape[0] *= place.parts;
+  if (place.part == 0) binder.take(place.name, shape);
+  if (place.parts > 1) {
+    CHECK(part.dim == 0, tensor.name);
+    part.range.begin += place.part * tensor.shape[0];
+    part.range.end += place.part * tensor.shape[0];
+  }
+  add(tensor.name, place.name, part, shape);
+}
+
 void CheckpointPart::read_ahead(const Stream& stream, const std::string& prefix) const {
   if (is_dry_run(stream)) return;
   for (auto at = tensors_.lower_bound(prefix);

@@ -42,6 +42,9 @@ class CheckpointPart {
            const std::vector<int64_t>& shape) {
     tensors_[name] = {spelled, part, shape};
   }
+  // The same of a tensor at a place that may be one of several in the file's, which `binder` takes.
+  void take(WeightBinder& binder, const TensorSpec& tensor, const TensorPlace& place,
+            TensorPart part);
 
   // Asks the system to read the tensors whose names begin with `prefix`, where they are held as a
   // whole. Does nothing in a dry run.

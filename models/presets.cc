@@ -80,10 +80,10 @@ const std::vector<Preset>& table() {
   return presets;
 }
 
-// The published name of a model, whatever its weft.json says. Qwen-Image is published in one size,
-// so that its class is its name.
+// The published name of a model, whatever its weft.json says.
 std::string published_name(const ModelDirectory& model) {
-  return model.family == &kQwenImageFamily ? "qwen-image" : model.family->defaults(model).name;
+  const char* only = model.family->only_model;
+  return only ? only : model.family->defaults(model).name;
 }
 
 // The names that a model may have. The releases of Qwen-Image differ in their values alone, so that

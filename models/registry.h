@@ -131,6 +131,7 @@ struct ModelFamily {
   // null: it follows from the scheduler's config.
   double (*shift_exponent)(int64_t tokens, int steps) = nullptr;
   std::span<const KnownModel> known{};  // the published models of the family
+  const char* only_model = nullptr;     // the name of its models where there is one size alone
   // Says which pictures the model reads; null: none.
   PictureConditioning (*pictures)(const ModelDirectory& model) = nullptr;
   // Says in which chunks its videos follow a sound; null: they follow none.

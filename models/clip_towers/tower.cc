@@ -37,18 +37,8 @@ CheckpointPart clip_tensors_of(const TensorFile& file, const EncoderBlocksConfig
     binder.ignore(names.prefix + name);
   binder.ignore_without(names.prefix);
   CheckpointPart held(file);
-  for (const TensorSpec& tensor : tensors) {
-    const TensorPlace place = names(tensor.name);
-    std::vector<int64_t> shape = tensor.shape;
-    shape[0] *= place.parts;
-    if (place.part == 0) binder.take(place.name, shape);
-    TensorPart part = encoder_part(config, tensor, width);
-    if (place.parts > 1) {
-      part.range.begin += place.part * tensor.shape[0];
-      part.range.end += place.part * tensor.shape[0];
-    }
-    held.add(tensor.name, place.name, part, shape);
-  }
+  for (const TensorSpec& tensor : tensors)
+    held.take(binder, tensor, names(tensor.name), encoder_part(config, tensor, width));
   binder.finish();
   return held;
 }

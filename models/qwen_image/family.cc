@@ -36,6 +36,7 @@ const ModelFamily kQwenImageFamily{
     .tokenizer = qwen_image_prompts,
     .defaults = qwen_image_defaults,
     .known = kQwenImageModels,
+    .only_model = "qwen-image",
     .transformer_class = "QwenImageTransformer2DModel",
     .text_encoder_class = "Qwen2_5_VLForConditionalGeneration",
     .vae_class = "AutoencoderKLQwenImage",

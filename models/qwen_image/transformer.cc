@@ -13,11 +13,9 @@ CheckpointPart checked_tensors(const TensorFile& file, const QwenImageConfig& co
                                const TransformerLoad& load) {
   WeightBinder binder(file, "transformer");
   CheckpointPart tensors(file, load.weights, load.resident > 0);
-  for (const TensorSpec& tensor : qwen_image_tensors(config)) {
-    binder.take(tensor.name, tensor.shape);
-    tensors.add(tensor.name, tensor.name, qwen_image_part(config, tensor, load.width),
-                tensor.shape);
-  }
+  for (const TensorSpec& tensor : qwen_image_tensors(config))
+    tensors.take(binder, tensor, {.name = tensor.name},
+                 qwen_image_part(config, tensor, load.width));
   binder.finish();
   return tensors;
 }

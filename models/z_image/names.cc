@@ -21,8 +21,8 @@ constexpr const char* kFused[] = {".to_q.", ".to_k.", ".to_v."};
 
 }  // namespace
 
-ZImagePlace ZImageNames::operator()(const std::string& name) const {
-  ZImagePlace place{.name = name};
+TensorPlace ZImageNames::operator()(const std::string& name) const {
+  TensorPlace place{.name = name};
   if (!single_file) return place;
   const auto replace = [&](const std::string& ours, const std::string& theirs) {
     const size_t at = place.name.find(ours);

@@ -8,14 +8,12 @@
 
 namespace weft {
 
-using ZImagePlace = TensorPlace;
-
 struct ZImageNames {
   bool single_file = false;  // names of single files
   std::string patch = "2-1";
 
   // The place of the tensor with this diffusers name.
-  ZImagePlace operator()(const std::string& name) const;
+  TensorPlace operator()(const std::string& name) const;
 };
 
 // Detects the spelling from the tensor names. Throws Error(kModel) if it is neither of the two.

@@ -29,19 +29,8 @@ CheckpointPart checked_tensors(const TensorFile& file, const ZImageConfig& confi
   WeightBinder binder(file, "transformer");
   binder.ignore("norm_final.weight");  // some files hold it, no model uses it
   CheckpointPart tensors(file, load.weights, load.resident > 0);
-  for (const TensorSpec& tensor : z_image_tensors(config)) {
-    const ZImagePlace place = names(tensor.name);
-    std::vector<int64_t> shape = tensor.shape;
-    shape[0] *= place.parts;
-    if (place.part == 0) binder.take(place.name, shape);
-    TensorPart part = z_image_part(config, tensor, load.width);
-    if (place.parts > 1) {
-      CHECK(part.dim == 0, tensor.name);
-      part.range.begin += place.part * tensor.shape[0];
-      part.range.end += place.part * tensor.shape[0];
-    }
-    tensors.add(tensor.name, place.name, part, shape);
-  }
+  for (const TensorSpec& tensor : z_image_tensors(config))
+    tensors.take(binder, tensor, names(tensor.name), z_image_part(config, tensor, load.width));
   binder.finish();
   return tensors;
 }

@@ -44,7 +44,7 @@ TEST(ZImageNames, SingleFilesGiveTheSameModel) {
     const ZImageNames names{.single_file = true};
     NamedTensors theirs;
     for (const auto& [name, tensor] : ours) {
-      const ZImagePlace place = names(name);
+      const TensorPlace place = names(name);
       std::vector<int64_t> shape(tensor.view().shape().begin(), tensor.view().shape().end());
       shape[0] *= place.parts;
       if (!ones && shape[0] == 1) shape.erase(shape.begin());
