@@ -155,19 +155,7 @@ OpenModel::OpenModel(const OpenModel& model, std::vector<Lora> changes)
       text_files(changed_texts(directory, base_texts, loras, notes)),
       weights_hash(weights_hash_of(*this)) {}
 
-OpenModel::OpenModel(const OpenModel& whole, int blocks)
-    : directory(with_blocks(whole.directory, blocks)),
-      tokenizer(whole.tokenizer),
-      vae_file(whole.vae_file),
-      audio_file(whole.audio_file),
-      image_file(whole.image_file),
-      files(whole.files),
-      loras(whole.loras),
-      expert_files(with_blocks(whole, blocks)),
-      text_files(whole.text_files),
-      weights_hash(whole.weights_hash) {}
-
-OpenModel::OpenModel(const OpenModel& whole, ModelDirectory changed)
+OpenModel::OpenModel(const OpenModel& whole, ModelDirectory changed, std::vector<File> experts)
     : directory(std::move(changed)),
       tokenizer(whole.tokenizer),
       vae_file(whole.vae_file),
@@ -176,9 +164,15 @@ OpenModel::OpenModel(const OpenModel& whole, ModelDirectory changed)
       files(whole.files),
       loras(whole.loras),
       notes(whole.notes),
-      expert_files(whole.expert_files),
+      expert_files(std::move(experts)),
       text_files(whole.text_files),
       weights_hash(whole.weights_hash) {}
+
+OpenModel::OpenModel(const OpenModel& whole, int blocks)
+    : OpenModel(whole, with_blocks(whole.directory, blocks), with_blocks(whole, blocks)) {}
+
+OpenModel::OpenModel(const OpenModel& whole, ModelDirectory changed)
+    : OpenModel(whole, std::move(changed), whole.expert_files) {}
 
 SamplerConfig OpenModel::sampler() const {
   if (directory.scheduler.empty())

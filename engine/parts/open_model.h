@@ -60,6 +60,9 @@ class OpenModel {
   int64_t prompt_rows(const std::string& prompt) const;
 
  private:
+  // The same but for its directory and the files of its experts.
+  OpenModel(const OpenModel& whole, ModelDirectory changed, std::vector<File> experts);
+
   using Variant = std::shared_ptr<const OpenModel>;
   friend Variant variant_of(const Variant& model, const std::optional<std::vector<Lora>>& loras);
 

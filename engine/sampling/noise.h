@@ -23,7 +23,6 @@ Rng rng_from_name(std::string_view name);  // Error(kUsage) listing the names
 // The third counter word of `portable` numbers the draws of a request.
 constexpr uint32_t kStreamInit = 0;
 constexpr uint32_t kStreamOrder = 0x30000000u;  // of a pool's frames (noise_pool.h)
-constexpr uint32_t stream_of_step(int step) { return 0x10000000u + static_cast<uint32_t>(step); }
 
 // Makes four normals from one Philox4x32-10 block by Box-Muller (words 0, 1 and words 2, 3). It
 // uses only IEEE add, subtract, multiply, divide and square root in f32, each rounded separately.

@@ -11,18 +11,6 @@
 
 namespace weft {
 
-namespace {
-
-void control(int epoll, int what, int socket, void* owner, uint32_t events) {
-  epoll_event event{};
-  event.events = events;
-  event.data.ptr = owner;
-  if (epoll_ctl(epoll, what, socket, &event) != 0)
-    throw Error(ErrorKind::kComm, std::string("epoll_ctl: ") + std::strerror(errno));
-}
-
-}  // namespace
-
 Poller::Poller() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {
   if (epoll_ < 0)
     throw Error(ErrorKind::kComm, std::string("epoll_create1: ") + std::strerror(errno));
@@ -31,11 +19,11 @@ Poller::Poller() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {
 Poller::~Poller() { close(epoll_); }
 
 void Poller::watch(int socket, void* owner) {
-  control(epoll_, EPOLL_CTL_ADD, socket, owner, EPOLLIN);
-}
-
-void Poller::watch_writes(int socket, void* owner, bool wanted) {
-  control(epoll_, EPOLL_CTL_MOD, socket, owner, wanted ? EPOLLIN | EPOLLOUT : EPOLLIN);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = owner;
+  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event) != 0)
+    throw Error(ErrorKind::kComm, std::string("epoll_ctl: ") + std::strerror(errno));
 }
 
 std::vector<void*> Poller::wait(int milliseconds) {

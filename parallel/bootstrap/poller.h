@@ -13,8 +13,6 @@ class Poller {
 
   // Watches a socket until it is closed. `owner` is returned when it can be read, or has ended.
   void watch(int socket, void* owner);
-  // Says whether `owner` is also returned when the socket can be written.
-  void watch_writes(int socket, void* owner, bool wanted);
   // Owners of ready sockets, each once; none after `milliseconds`.
   std::vector<void*> wait(int milliseconds);
 

@@ -2,11 +2,11 @@
 // PointToPoint: messages between the processes of a job, as a library such as MPI or UCX moves
 // them. MessageTransport makes a Transport of it, and calls it under one lock.
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "kernels/tensor.h"
-#include "parallel/bootstrap/share.h"
 
 namespace weft {
 
@@ -39,6 +39,10 @@ class PointToPoint {
   // Ends the library in good order. Every rank calls it once none waits for a message any more.
   virtual void finish() = 0;
 };
+
+// Gives every process of a job the first one's text (an address) before they can send each other
+// messages. Every rank calls it, in the same order.
+using Share = std::function<std::string(const std::string&)>;
 
 // Messages, and what else the library gives a job that starts.
 struct ProcessMessages {
