@@ -11,7 +11,7 @@ import time
 from live_client import ask, request
 
 PATIENCE = 300.0  # seconds for anything that must happen
-# What starts so many ranks as processes, from the top of the tree.
+# Commands that start so many ranks as processes, from the top of the tree.
 LAUNCH = {"mpi": ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n"], "ucx": ["python3", "tests/processes.py"]}
 
 
