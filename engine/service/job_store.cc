@@ -205,9 +205,15 @@ std::optional<JobStore::Page> JobStore::list(size_t limit, const std::string& af
       kSelectJob + "WHERE seq > ?1 AND discarded = 0 AND id GLOB ?3 || '*' ORDER BY seq LIMIT ?2";
   int64_t from = 0;
   if (!after.empty()) {
-    Query found(impl_->sure(), "SELECT seq FROM job WHERE id = ?", after);
-    if (!found.next()) return std::nullopt;
-    from = found.integer(0);
+    // A later job may have the number of one that was removed.
+    const auto place = run(impl_->sure(),
+                           newest_first ? "SELECT seq FROM job WHERE id = ?1 UNION ALL "
+                                          "SELECT seq FROM gone WHERE id = ?1 LIMIT 1"
+                                        : "SELECT seq FROM job WHERE id = ?1 UNION ALL "
+                                          "SELECT seq - 1 FROM gone WHERE id = ?1 LIMIT 1",
+                           after);
+    if (!place) return std::nullopt;
+    from = *place;
   }
   Query query(impl_->sure(), (newest_first ? kNewest : kOldest).c_str(), from,
               static_cast<int64_t>(limit) + 1, prefix);
@@ -234,6 +240,29 @@ std::vector<int64_t> JobStore::counts() const {
   Query query(impl_->sure(), "SELECT state, COUNT(*) FROM job GROUP BY state");
   while (query.next()) counts[static_cast<size_t>(state_of(query.text(0)))] = query.integer(1);
   return counts;
+}
+
+std::vector<StoredJob> JobStore::one_of_each_other(const std::string& program) const {
+  const std::lock_guard lock(impl_->mutex_);
+  static const std::string kSql =
+      kSelectJob +
+      "WHERE seq IN (SELECT MIN(seq) FROM job WHERE state IN ('queued', 'running') AND "
+      "program <> ? GROUP BY program)";
+  Query query(impl_->sure(), kSql.c_str(), program);
+  std::vector<StoredJob> jobs;
+  while (query.next()) jobs.push_back(job_of(query));
+  return jobs;
+}
+
+int JobStore::change_program(const std::string& from, const std::string& to) {
+  const std::lock_guard lock(impl_->mutex_);
+  Transaction transaction(impl_->sure());
+  run(impl_->sure(),
+      "UPDATE job SET program = ? WHERE program = ? AND state IN ('queued', 'running')", to, from);
+  const int64_t changed = *run(impl_->sure(), "SELECT changes()");
+  transaction.commit();
+  ++impl_->changes_;
+  return static_cast<int>(changed);
 }
 
 int64_t JobStore::version() const {

@@ -102,12 +102,17 @@ class JobStore {
     bool has_more = false;
   };
   // Those that are not discarded and whose ids begin with `prefix`, from the one after `after` on;
-  // "" is from the first. nullopt where there is no such job.
+  // "" is from the first. The places of the last 10,000 jobs that were removed are known, too.
+  // nullopt where there is no such job.
   std::optional<Page> list(size_t limit, const std::string& after, bool newest_first = true,
                            const std::string& prefix = "") const;
   std::vector<JobEvent> events(const std::string& id, int64_t after) const;
   // By state, of all programs.
   std::vector<int64_t> counts() const;
+  // One job of each other program that has some which are not over.
+  std::vector<StoredJob> one_of_each_other(const std::string& program) const;
+  // Makes the jobs of a program that are not over those of another, and returns their number.
+  int change_program(const std::string& from, const std::string& to);
   // Changes whenever this or another process has changed something. Asking costs next to nothing.
   int64_t version() const;
   // Milliseconds until the first queued job of the program may be claimed; nullopt: there is none.

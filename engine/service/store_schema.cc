@@ -108,7 +108,21 @@ INSERT OR IGNORE INTO store VALUES ('kept_ms', '86400000');
 ALTER TABLE job ADD COLUMN discarded INTEGER NOT NULL DEFAULT 0 CHECK (discarded IN (0, 1));
 )sql";
 
-constexpr const char* kSteps[] = {kTables, kGuards, kClients};
+// The places of jobs that were removed, for clients that list jobs from one of them on.
+constexpr const char* kGone = R"sql(
+CREATE TABLE gone (
+  n INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  seq INTEGER NOT NULL
+) STRICT;
+CREATE TRIGGER job_goes AFTER DELETE ON job
+BEGIN
+  INSERT OR REPLACE INTO gone(id, seq) VALUES (OLD.id, OLD.seq);
+  DELETE FROM gone WHERE n <= (SELECT MAX(n) FROM gone) - 10000;
+END;
+)sql";
+
+constexpr const char* kSteps[] = {kTables, kGuards, kClients, kGone};
 constexpr int64_t kProgramId = 0x57656674;  // "Weft"
 
 int64_t clock_ms(clockid_t clock) {

@@ -397,6 +397,51 @@ TEST_F(JobStoreTest, ListsPages) {
   EXPECT_FALSE(store_->list(2, "x"));
 }
 
+// Clients list and remove in turns.
+TEST_F(JobStoreTest, PagesGoOnAfterARemovedJob) {
+  for (const char* id : {"a", "b", "c", "d"}) store_->submit(job_named(id));
+  const auto remove = [&](const char* id) {
+    store_->cancel(id);
+    EXPECT_TRUE(store_->remove(id));
+  };
+  const auto after = [&](const char* id, bool newest) {
+    std::string ids;
+    const auto page = store_->list(10, id, newest);
+    EXPECT_TRUE(page) << id;
+    for (const StoredJob& job : page ? page->jobs : std::vector<StoredJob>()) ids += job.job.id;
+    return ids;
+  };
+  remove("b");
+  EXPECT_EQ(after("b", true), "a");
+  EXPECT_EQ(after("b", false), "cd");
+  remove("d");  // the last one, whose number another job gets
+  EXPECT_EQ(after("d", false), "");
+  store_->submit(job_named("e"));
+  EXPECT_EQ(after("d", false), "e");
+  EXPECT_EQ(after("d", true), "ca");
+  EXPECT_EQ(after("e", true), "ca");
+  EXPECT_FALSE(store_->list(10, "x"));
+}
+
+TEST_F(JobStoreTest, OneProgramTakesOverTheJobsOfAnother) {
+  for (const char* id : {"old 1", "old 2", "over", "mine", "other"}) {
+    NewJob job = job_named(id);
+    job.program = job.id == "mine" ? "mine" : job.id == "other" ? "other" : "old";
+    store_->submit(job);
+  }
+  store_->cancel("over");
+  const Claim running = *store_->claim("w", "old");
+  std::vector<std::string> each;
+  for (const StoredJob& job : store_->one_of_each_other("mine")) each.push_back(job.job.program);
+  EXPECT_EQ(each, (std::vector<std::string>{"old", "other"}));
+  EXPECT_EQ(store_->change_program("old", "mine"), 2);
+  EXPECT_EQ(store_->find("over")->job.program, "old");
+  EXPECT_TRUE(store_->complete(running, "{}", ""));  // its worker goes on
+  EXPECT_EQ(store_->claim("w", "mine")->stored.job.id, "old 2");
+  EXPECT_EQ(store_->claim("w", "mine")->stored.job.id, "mine");
+  EXPECT_FALSE(store_->claim("w", "old"));
+}
+
 TEST_F(JobStoreTest, TheVersionTellsOfChanges) {
   const int64_t empty = store_->version();
   EXPECT_EQ(store_->version(), empty);

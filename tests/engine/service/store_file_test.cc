@@ -144,7 +144,7 @@ TEST(StoreFile, RefusesWhatItCannotUse) {
   const std::string newer = new_file("newer.db");
   { JobStore store(newer); }
   Database(newer).script("PRAGMA user_version = 99");
-  expect_error(ErrorKind::kUsage, "has version 99, made by a newer Weft; legal: up to 3",
+  expect_error(ErrorKind::kUsage, "has version 99, made by a newer Weft; legal: up to 4",
                [&] { JobStore store(newer); });
 
   const std::string foreign = new_file("foreign.db");
