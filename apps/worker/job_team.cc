@@ -49,9 +49,13 @@ std::string result_text(const std::string& path, const std::string& framehash, i
 }
 
 std::string program_of(const Generator& generator) {
+  return earlier_program_of(generator, {});  // each job states its own
+}
+
+std::string earlier_program_of(const Generator& generator, const std::vector<Lora>& loras) {
   JobSpec job;
   job.request.prompt = "-";
-  job.request.loras.emplace();  // each job states its own
+  job.request.loras = loras;
   const Request open = request_of(job, generator.defaults(), generator.limits(), plain_label);
   return job_hash(
       generator.job_record(generator.resolve(with_any_inputs(open, generator.model()->directory))));

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/command_line/flags.h"
 #include "apps/scratch_folder.h"
@@ -21,6 +22,9 @@ struct TeamJob {
 // The hash of what a generator's frames depend on beside the request, which states its LoRAs. Two
 // programs of one hash draw the same jobs.
 std::string program_of(const Generator& generator);
+// The same in earlier versions, where a program drew all its jobs with these LoRAs. Error(kModel),
+// kUsage where they cannot be opened.
+std::string earlier_program_of(const Generator& generator, const std::vector<Lora>& loras);
 
 // The result of JobTeam::draw() for a file that was drawn, with the caption that a language model
 // wrote for it.

@@ -13,6 +13,7 @@
 #include "apps/serve/http/access.h"
 #include "apps/worker/messages.h"
 #include "engine/runner/job_errors.h"
+#include "engine/service/preview_wish.h"
 #include "io/text/utf8.h"
 
 namespace weft {
@@ -69,7 +70,7 @@ std::string text_of_folder(const std::string& path) {
 // Sends what a job tells, so seldom that the server keeps up.
 class WorkerSession::Reporter final : public ProgressListener {
  public:
-  explicit Reporter(WorkerSession& session) : session_(session) {}
+  Reporter(WorkerSession& session, int previews) : session_(session), wanted_(previews) {}
 
   void progress(const Progress& progress) override {
     const steady_clock::time_point now = steady_clock::now();
@@ -78,8 +79,10 @@ class WorkerSession::Reporter final : public ProgressListener {
     session_.tell("progress", {{"progress", to_json(progress)}});
   }
   void preview(const Preview& preview) override {
+    if (wanted_.due(preview.step, preview.total)) wanted_.made();
     session_.connection_->send_binary(preview_message(preview));
   }
+  bool wants_preview(int step, int total) override { return wanted_.due(step, total); }
   void warning(const std::string& line) override {
     constexpr int kMost = 20;
     if (warnings_++ < kMost) session_.tell("warning", {{"line", line}});
@@ -87,6 +90,7 @@ class WorkerSession::Reporter final : public ProgressListener {
 
  private:
   WorkerSession& session_;
+  EvenPreviews wanted_;  // that clients wait for
   steady_clock::time_point next_{};
   int warnings_ = 0;
 };
@@ -198,7 +202,7 @@ std::optional<WorkerSession::Message> WorkerSession::next_job() {
 void WorkerSession::draw(const Message& message) {
   constexpr const char* kWhat = "the server's message";
   const std::string id = json_string(message, "id", kWhat);
-  Reporter reporter(*this);
+  Reporter reporter(*this, static_cast<int>(json_int_or(message, "previews", kWhat, 0)));
   try {
     const TeamJob job{.spec = json_field(message, "spec", kWhat).dump(),
                       .output = path_of_text(json_string(message, "output", kWhat))};

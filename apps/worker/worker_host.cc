@@ -53,20 +53,18 @@ class FolderProof {
 // A path as messages have it, for a process with another working folder.
 std::string shown_path(const std::string& path) { return path_text(fs::absolute(path).string()); }
 
-std::string job_message(const NewJob& job) {
+std::string job_message(const HeldJob& held) {
+  const NewJob& job = held.job().job;
   nlohmann::json spec = parse_json(job.resolved, "the stored job");
   change_file_paths(spec, [](const std::string& path) { return shown_path(path_of_text(path)); });
-  return worker_message("job",
-                        {{"id", job.id}, {"spec", spec}, {"output", shown_path(job.output)}});
+  return worker_message("job", {{"id", job.id},
+                                {"spec", spec},
+                                {"output", shown_path(job.output)},
+                                {"previews", held.wanted_previews()}});
 }
 
 std::optional<HttpResponse> key_refusal(const HttpRequest& request, const std::string& key) {
-  constexpr std::string_view kBearer = "Bearer ";
-  const std::string& given = request.header("authorization");
-  const std::string_view secret = given.starts_with(kBearer)
-                                      ? std::string_view(given).substr(kBearer.size())
-                                      : std::string_view(request.header("x-api-key"));
-  if (same_secret(secret, key)) return std::nullopt;
+  if (same_secret(stated_key(request), key)) return std::nullopt;
   return error_response(401, "invalid_api_key",
                         "A worker needs the key of the server, as Authorization: Bearer KEY.");
 }
@@ -207,7 +205,7 @@ class WorkerHost::Link {
     } catch (...) {  // the fault of the job, not of the worker
       return held.fail(current_error());
     }
-    socket_->send_text(job_message(held.job().job));
+    socket_->send_text(job_message(held));
     for (bool told = false;;) {
       if (held.stop() && !std::exchange(told, true)) say("stop", {{"id", id}});
       if (closed())

@@ -214,9 +214,10 @@ void ChunkLoop::stepped(const Step& step) {
 }
 
 void ChunkLoop::preview(int done, const TensorView& colours) {
-  if (!run_.options.listener) return;
-  previews_.spend([&] {
-    run_.options.listener->preview(preview_of(colours, vae_, done, steps_, facts_.request.fps));
+  ProgressListener* const listener = run_.options.listener;
+  if (!listener) return;
+  previews_.spend(listener->wants_preview(done, steps_), [&] {
+    listener->preview(preview_of(colours, vae_, done, steps_, facts_.request.fps));
   });
 }
 

@@ -143,6 +143,11 @@ struct Generator::Impl {
     return with_parts_of(
         facts.request, [&](const Components& of) { return limits_of(facts, of, options.weights); });
   }
+  // Less may be free now, as others have loaded their weights since.
+  void take_memory_of(const Impl& earlier) {
+    available = earlier.available;
+    host_available = earlier.host_available;
+  }
   std::string refusal(const JobFacts& facts, const MemoryPlan& plan);
   MemoryPlan fitting_plan(const JobFacts& facts, const TensorView& image_rows);
 
@@ -272,7 +277,9 @@ std::string Generator::Impl::refusal(const JobFacts& facts, const MemoryPlan& me
         !request.method->refuse_frames(changed.grid[0]).empty())
       return MemoryPlan{.parts = {}, .high_water = UINT64_MAX};
     const bool own = layout == placement.layout();  // its messages may be staged
-    return Generator(opened, other, own ? placement : RankPlacement(layout, rank)).plan(request);
+    const Generator planner(opened, other, own ? placement : RankPlacement(layout, rank));
+    planner.impl_->take_memory_of(*this);
+    return planner.plan(request);
   });
 }
 
@@ -407,6 +414,13 @@ std::optional<PromptCut> Generator::prompt_cut(const std::string& prompt) const 
 }
 
 MemoryPlan Generator::plan(const Request& request) const { return impl_->plan(facts(request)); }
+
+std::shared_ptr<Generator> Generator::planning_rank(Layout layout) const {
+  layout[Axis::kData] = 1;
+  auto rank = std::make_shared<Generator>(model(), options(), RankPlacement(layout, 0));
+  rank->impl_->take_memory_of(*impl_);
+  return rank;
+}
 
 std::string Generator::refusal(const Request& request) {
   const JobFacts facts = this->facts(request);

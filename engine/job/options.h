@@ -48,6 +48,8 @@ struct ProgressListener {
   virtual void preview(const Preview&) {}
   // Reports, in one line, a problem that does not end the job.
   virtual void warning(const std::string&) {}
+  // True where the preview after `step` of `total` steps is made whatever time previews take.
+  virtual bool wants_preview(int, int) { return false; }
 };
 
 // Sees a job's intermediate tensors under the golden cases' names: prompt_embeds [T, d],

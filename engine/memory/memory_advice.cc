@@ -103,6 +103,7 @@ WeightFormat smallest_weights(const GeneratorOptions& options, const Layout& lay
 std::string refusal(const RefusedJob& job, const PlanOf& plan_of) {
   const Request& request = job.request;
   const ModelLimits& limits = job.limits;
+  constexpr size_t kMost = 3, kLeast = 2;
   std::vector<std::string> advice{fitting_layouts(job, plan_of), fitting_mode(job, plan_of)};
   if (job.options.mode == MemoryMode::kLayers || job.options.resident_blocks > 0)
     advice.push_back(fitting_layers(job, plan_of));
@@ -119,7 +120,7 @@ std::string refusal(const RefusedJob& job, const PlanOf& plan_of) {
     if (offer(fewer, "--num-frames " + std::to_string(fewer.frames))) break;
   }
   Request smaller = request;  // the largest picture of about this shape that fits
-  for (int eighths = 7; eighths > 0 && advice.size() < 2; --eighths) {
+  for (int eighths = 7; eighths > 0 && advice.size() < kMost; --eighths) {
     const auto scaled = [&](int64_t size) {
       return std::max<int64_t>(size * eighths / 8 / limits.size_multiple, 1) * limits.size_multiple;
     };
@@ -131,12 +132,14 @@ std::string refusal(const RefusedJob& job, const PlanOf& plan_of) {
       break;
     }
   }
-  if (advice.size() < 2 && job.options.dtype == DType::kF32) advice.push_back("--dtype bf16");
-  if (advice.size() < 2) advice.push_back("a machine with more memory free");
-  if (advice.size() < 2)
+  if (advice.size() < kLeast && job.options.dtype == DType::kF32) advice.push_back("--dtype bf16");
+  if (advice.size() < kLeast) advice.push_back("a machine with more memory free");
+  if (advice.size() < kLeast)
     advice.push_back(job.plan.fits_host() ? "a higher --memory-limit"
                                           : "a higher --host-memory-limit");
-  return shortage(job.plan) + advice[0] + " or " + advice[1];
+  std::string text = shortage(job.plan) + advice[0];
+  for (size_t i = 1; i < std::min(advice.size(), kMost); ++i) text += " or " + advice[i];
+  return text;
 }
 
 }  // namespace weft

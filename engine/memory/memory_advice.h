@@ -35,8 +35,8 @@ using PlanOf = std::function<MemoryPlan(const Request& request, const GeneratorO
 // fit.
 std::string shortage(const MemoryPlan& plan);
 
-// The error line for a job that does not fit: the memory it needs, the memory available, and two
-// things to try with the memory each of them needs.
+// The error line for a job that does not fit: the memory it needs, the memory available, and two or
+// three things to try with the memory each of them needs.
 std::string refusal(const RefusedJob& job, const PlanOf& plan_of);
 
 }  // namespace weft

@@ -178,7 +178,17 @@ std::string forecast_facts(const Generator& generator, const Request& request) {
   job.request.prompt.clear();
   job.request.negative_prompt.reset();
   for (ScheduledPrompt& later : job.request.schedule) later.prompt.clear();
-  std::string facts = to_json(job).dump();
+  // The content of files changes nothing, but their sizes do.
+  std::string sizes = " " + std::to_string(request.audio.samples);
+  const auto drop_content = [&](GivenPicture& picture) {
+    for (const int64_t size : picture.size()) sizes += " " + std::to_string(size);
+    picture = {.path = picture.given() ? "-" : ""};
+  };
+  drop_content(job.request.image);
+  drop_content(job.request.last_image);
+  for (GivenPicture& picture : job.request.references) drop_content(picture);
+  job.request.audio = {.path = request.audio.given() ? "-" : ""};
+  std::string facts = to_json(job).dump() + sizes;
   const bool guided = generator.layout_limits(request).guided;
   for (const Prompt& prompt : prompts_of(request, *generator.model(), guided))
     for (const auto* ids : {&prompt.ids, &prompt.pooled_ids})

@@ -44,11 +44,12 @@ class PreviewBudget {
   explicit PreviewBudget(double share = kShare, Clock::time_point begun = Clock::now())
       : share_(share), begun_(begun) {}
 
-  // Calls `make` if there is time for it.
+  // Calls `make` if there is time for it, or `wanted` is true.
   template <class Make>
-  void spend(Make&& make) {
+  void spend(bool wanted, Make&& make) {
     const Clock::time_point begin = Clock::now();
-    if (made_ && spent_ + last_ > share_ * std::chrono::duration<double>(begin - begun_).count())
+    if (made_ && !wanted &&
+        spent_ + last_ > share_ * std::chrono::duration<double>(begin - begun_).count())
       return;
     make();
     made_ = true;

@@ -11,6 +11,7 @@
 
 #include "engine/job/speech_chunks.h"
 #include "engine/memory/memory_mode.h"
+#include "engine/planning/remembered.h"
 #include "engine/runner/job_errors.h"
 #include "engine/runner/result_files.h"
 #include "io/media/segments.h"
@@ -81,15 +82,6 @@ void check_kept_latents(const Request& request) {
     throw Error(ErrorKind::kUsage, given +
                                        "a video that follows a sound is decoded clip by clip, and "
                                        "its latents are not kept; legal without --audio");
-}
-
-// The value of this key, which is made where it is not remembered.
-template <class Value, class Make>
-const Value& remembered(std::map<std::string, Value>& values, const std::string& key, Make make) {
-  constexpr size_t kMost = 64;  // kinds of jobs
-  if (values.size() >= kMost && !values.contains(key)) values.clear();
-  if (!values.contains(key)) values.emplace(key, make());
-  return values.at(key);
 }
 
 GeneratorOptions metered(GeneratorOptions options, const Ops* ops) {
@@ -255,12 +247,17 @@ void JobRunner::arrange(const std::vector<Drawing>& drawings) {
   });
 }
 
+std::optional<Layout> JobRunner::given_layout(const LayoutLimits& limits) const {
+  const std::string& asked = settings_.layout;
+  if (chooses_layout(asked, parse_layouts(asked, ranks().count, limits))) return std::nullopt;
+  return parse_layout(asked, ranks().count, limits);
+}
+
 // A chosen layout is kept as a given of the job. All ranks receive the same.
 Layout JobRunner::layout_for(const Drawing& first, const std::string& facts,
                              const LayoutLimits& limits) {
-  const std::string& asked = settings_.layout;
-  const std::vector<Layout> layouts = parse_layouts(asked, ranks().count, limits);
-  if (!chooses_layout(asked, layouts)) return parse_layout(asked, ranks().count, limits);
+  if (const std::optional<Layout> given = given_layout(limits)) return *given;
+  const std::vector<Layout> layouts = parse_layouts(settings_.layout, ranks().count, limits);
   const std::string left =
       agreed_texts(ranks(), [&]() -> std::vector<std::string> {
         return {layout_left(settings_.resume, output_names(first.path), layouts)};

@@ -53,6 +53,10 @@ class JobRunner {
   const std::optional<LayoutChoice>& choice() const { return choice_; }
   const std::optional<SimulatedMachine>& machine() const { return machine_; }
 
+  // The layout of a job with these limits; nullopt where arrange() has to choose one. Any thread
+  // may ask, also while jobs are drawn. Error(kUsage) where none is legal.
+  std::optional<Layout> given_layout(const LayoutLimits& limits) const;
+
   // Finds a layout under which all of these drawings can be made: the one that the settings ask
   // for, else the one that an interrupted run of the first chose, else the fastest by simulation.
   // A simulation or a plan for jobs of the same facts (forecast_facts) is not computed

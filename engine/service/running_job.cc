@@ -20,9 +20,27 @@ void RunningJob::progress(const Progress& progress) {
   live_.progress = json(shown_);
 }
 
+bool RunningJob::wants_preview(int step, int total) {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(wishes_, [&](const auto& wish) { return wish->due(step, total); });
+}
+
+void RunningJob::add_wish(std::shared_ptr<PreviewWish> wish) {
+  const std::lock_guard lock(mutex_);
+  wishes_.push_back(std::move(wish));
+}
+
+int RunningJob::wanted_previews() const {
+  const std::lock_guard lock(mutex_);
+  int most = 0;
+  for (const auto& wish : wishes_) most = std::max(most, wish->count());
+  return most;
+}
+
 void RunningJob::preview(const Preview& preview) {
   auto png = std::make_shared<const std::string>(preview_png(preview));
   const std::lock_guard lock(mutex_);
+  for (const auto& wish : wishes_) wish->offer(preview.step, preview.total, png);
   ++live_.preview_number;
   live_.preview_png = std::move(png);
   live_.preview_step = preview.step;

@@ -7,6 +7,7 @@
 
 #include "engine/job/options.h"
 #include "engine/service/job_store.h"
+#include "engine/service/preview_wish.h"
 #include "engine/service/service.h"
 
 namespace weft {
@@ -19,9 +20,12 @@ class RunningJob final : public ProgressListener {
 
   void progress(const Progress& progress) override;
   void preview(const Preview& preview) override;
+  bool wants_preview(int step, int total) override;
   void warning(const std::string& line) override;
 
   const Claim& claim() const { return claim_; }
+  void add_wish(std::shared_ptr<PreviewWish> wish);
+  int wanted_previews() const;  // the most of a wish
   double seconds() const { return std::chrono::duration<double>(Clock::now() - since_).count(); }
   LiveJob live() const;
   std::string finished_progress() const;  // the last one, as that of a completed job
@@ -48,6 +52,7 @@ class RunningJob final : public ProgressListener {
   Shown shown_;
   LiveJob live_;
   std::vector<std::string> warnings_, unwritten_;
+  std::vector<std::shared_ptr<PreviewWish>> wishes_;
 };
 
 }  // namespace weft

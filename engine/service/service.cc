@@ -73,6 +73,7 @@ struct Service::Impl {
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable_any woken_;
   std::map<std::string, std::shared_ptr<RunningJob>> running_;
+  std::multimap<std::string, std::weak_ptr<PreviewWish>> wishes_;  // by the id of their job
   std::vector<std::shared_ptr<JobWatch>> watches_;
   int64_t news_ = 0;  // grows with every change that this process makes or sees
   bool draining_ = false, stopping_ = false;
@@ -109,6 +110,7 @@ class Held final : public HeldJob {
   const StoredJob& job() const override { return running_->claim().stored; }
   const std::atomic<bool>& stop() const override { return running_->stop; }
   ProgressListener& listener() override { return *running_; }
+  int wanted_previews() const override { return running_->wanted_previews(); }
   void complete(const std::string& result) override;
   void fail(const Error& error) override;
 
@@ -234,6 +236,16 @@ std::optional<LiveJob> Service::live(const std::string& id) const {
   return running ? std::optional(running->live()) : std::nullopt;
 }
 
+std::shared_ptr<PreviewWish> Service::want_previews(const std::string& id, int count) {
+  auto wish = std::make_shared<PreviewWish>(count);
+  const std::lock_guard lock(impl_->mutex_);
+  std::erase_if(impl_->wishes_, [](const auto& entry) { return entry.second.expired(); });
+  impl_->wishes_.emplace(id, wish);
+  const auto running = impl_->running_.find(id);
+  if (running != impl_->running_.end()) running->second->add_wish(wish);
+  return wish;
+}
+
 std::shared_ptr<Service::Watch> Service::watch(const std::string& id, int64_t after,
                                                std::function<void(const JobEvent&)> heard) {
   if (!impl_->store_.find(id)) return nullptr;
@@ -319,6 +331,9 @@ std::unique_ptr<HeldJob> Service::Impl::try_take(const std::string& team,
     if (place) place->stop = true;  // another team still draws it, whose lease has ended
     place = running;
     running->stop = stopping_;
+    const auto [begin, end] = wishes_.equal_range(running->claim().stored.job.id);
+    for (auto wish = begin; wish != end; ++wish)
+      if (auto alive = wish->second.lock()) running->add_wish(std::move(alive));
   }
   changed();
   const auto left = [this](const RunningJob& job, bool ended) {

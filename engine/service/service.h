@@ -10,6 +10,7 @@
 
 #include "engine/job/options.h"
 #include "engine/service/job_store.h"
+#include "engine/service/preview_wish.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -28,6 +29,8 @@ class HeldJob {
   // kStopped is a cancel where a client asked for one, else the job is released for later. kComm
   // gives it back for another attempt. Any other kind fails it.
   virtual void fail(const Error& error) = 0;
+  // The previews that clients wait for (want_previews), evenly spaced; for one who draws elsewhere.
+  virtual int wanted_previews() const { return 0; }
 };
 
 // A view of what a job does now, newer than what the store has.
@@ -66,6 +69,9 @@ class Service {
   // and is then forgotten. False where clients see no such job.
   bool discard(const std::string& id);
   std::optional<LiveJob> live(const std::string& id) const;  // nullopt: it does not run here
+  // Keeps previews of a job, which may be submitted later, as long as the wish lives. They are made
+  // by jobs that run here with previews, whatever time they take.
+  std::shared_ptr<PreviewWish> want_previews(const std::string& id, int count);
 
   // Calls `heard` with each event of the job after `after`, those of the past first, on a thread of
   // the service, until the watch is destroyed or the event "end". Progress comes at most four times

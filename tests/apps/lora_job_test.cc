@@ -1,4 +1,7 @@
 // LoRAs are facts of a job: its record, replay and resumption state them.
+#include "apps/serve/jobs/older_jobs.h"
+#include "apps/worker/job_team.h"
+#include "engine/job/job_spec.h"
 #include "io/weights/tensor_file.h"
 #include "tests/apps/cli_testing.h"
 #include "tests/apps/resume_testing.h"
@@ -287,6 +290,48 @@ TEST_F(Resume, LorasComeAlong) {
   Child again = start("generate --json --resume " + file);
   EXPECT_EQ(again.wait(), 0) << again.err();
   EXPECT_EQ(json::parse(again.out()).at("framehash"), whole);
+}
+
+// Servers of earlier versions opened the model with the LoRAs, which were a part of the program.
+std::string older_program(const std::string& lora) {
+  const Generator generator(
+      std::make_shared<const OpenModel>(kModel, parse_loras(lora, "lora"), PartFiles{}), {});
+  JobSpec job;
+  job.request.prompt = "-";
+  const auto label = [](const std::string& field) { return field; };
+  return job_hash(generator.job_record(
+      generator.resolve(request_of(job, generator.defaults(), generator.limits(), label))));
+}
+
+TEST_F(LoraJob, JobsThatAnOlderServerQueuedWithThemAreTakenOver) {
+  write_lora(path("one.safetensors"), 0.5);
+  write_lora(path("gone.safetensors"), 0.25);
+  const std::string one = file("one.safetensors") + ":0.5", gone = file("gone.safetensors");
+  const Generator now(std::make_shared<const OpenModel>(kModel, std::vector<Lora>{}, PartFiles{}),
+                      {});
+  JobStore store(path("jobs.sqlite"));
+  const auto submit = [&](const std::string& id, const std::string& program,
+                          const std::string& lora) {
+    store.submit({.id = id,
+                  .program = program,
+                  .request = "{}",
+                  .resolved = json{{"prompt", "x"}, {"lora", lora}}.dump(),
+                  .output = path(id)});
+  };
+  submit("a", older_program(one), one);
+  submit("b", older_program(one), one);
+  submit("c", older_program(gone), gone);
+  submit("d", "another model", one);
+  submit("e", program_of(now), one);
+  std::filesystem::remove(path("gone.safetensors"));
+  OlderJobs older(now, program_of(now));
+  EXPECT_EQ(older.take_over(store), 2);
+  EXPECT_EQ(older.take_over(store), 0);
+  for (const char* id : {"a", "b", "e"}) EXPECT_EQ(store.find(id)->job.program, program_of(now));
+  EXPECT_EQ(store.find("d")->job.program, "another model");
+  EXPECT_NE(store.find("c")->job.program, program_of(now));
+  submit("f", older_program(one), one);  // by a server that still runs
+  EXPECT_EQ(older.take_over(store), 1);
 }
 
 }  // namespace

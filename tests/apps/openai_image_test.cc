@@ -31,8 +31,11 @@ class ImageRoutes : public JobServer {
                                      removed_.push_back(job.id);
                                    },
                                .draining = [this] { return draining_.load(); }};
-    for (Route& route :
-         image_routes({.service = service_, .desk = desk_, .jobs = services, .model = model()}))
+    for (Route& route : image_routes({.service = service_,
+                        .desk = desk_,
+                        .tasks = tasks_,
+                        .jobs = services,
+                        .model = model()}))
       routes.push_back(std::move(route));
   }
   virtual ClientModel model() { return {.ids = {"pocket"}, .name = "pocket"}; }
@@ -75,7 +78,8 @@ class ImageRoutes : public JobServer {
   }
   std::string draw_image(const NewJob& job, ProgressListener& listener,
                          const std::atomic<bool>& stop) {
-    if (previews_) listener.preview({.step = 2, .total = 4, .frames = {Frame(2, 1)}});
+    for (int step = 2; previews_ && step <= steps_; ++step)
+      listener.preview({.step = step, .total = 4, .frames = {Frame(2, 1)}});
     std::unique_lock lock(mutex_);
     drawn_.push_back(job.id);
     changed_.notify_all();
@@ -147,7 +151,8 @@ class ImageRoutes : public JobServer {
   std::vector<json> sent_;
   std::vector<std::string> files_;
   std::vector<std::string> pictures_;
-  ImageDesk desk_;
+  int steps_ = 2;  // the last one with a preview
+  WorkQueue desk_{8}, tasks_{8};
 };
 
 TEST_F(ImageRoutes, SeveralPicturesInTheOrderOfTheirJobs) {
@@ -404,6 +409,50 @@ TEST_F(ImageRoutes, EventsOfPicturesOnTheirWayAndComplete) {
   }
   EXPECT_EQ(all[0].data.at("partial_image_index"), 0);
   EXPECT_EQ(event(client).type, "");
+}
+
+TEST_F(ImageRoutes, AFastJobHasAllPartialPicturesThatItsStepsAllow) {
+  previews_ = true;
+  steps_ = 4;
+  RawClient client = running_->connect();
+  client.send(generate({{"prompt", "a red ball"}, {"stream", true}, {"partial_images", 3}}));
+  client.read_until("\r\n\r\n");
+  await([&] { return ids().size() == 1; });
+  let_go(ids()[0]);
+  draw_images();
+  for (int i = 0; i < 3; ++i) {
+    const Event partial = event(client);
+    ASSERT_EQ(partial.type, "image_generation.partial_image");
+    EXPECT_EQ(partial.data.at("partial_image_index"), i);
+  }
+  EXPECT_EQ(event(client).type, "image_generation.completed");
+}
+
+TEST_F(ImageRoutes, RequestsBeyondThePlacesOfTheDeskAreRefusedWithoutAJob) {
+  std::vector<RawClient> waiting;
+  for (int i = 0; i < 2; ++i) {  // the queue has three places, which jobs take
+    waiting.push_back(running_->connect());
+    waiting.back().send(generate({{"prompt", "a red ball"}}));
+    await([&] { return ids().size() == static_cast<size_t>(i + 1); });
+  }
+  std::vector<WorkQueue::Place> taken;
+  while (WorkQueue::Place place = desk_.place()) taken.push_back(place);
+  EXPECT_EQ(taken.size(), 6u);
+  const RawClient::Answer refused = ask(generate({{"prompt", "a red ball"}}));
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_EQ(error(refused, "code"), "queue_full");
+  EXPECT_NE(refused.header.find("Retry-After: "), std::string::npos) << refused.header;
+  EXPECT_EQ(ids().size(), 2u);
+  taken.pop_back();
+  RawClient third = running_->connect();
+  third.send(generate({{"prompt", "a red ball"}}));
+  await([&] { return ids().size() == 3; });
+  waiting.clear();  // their clients leave
+  await([&] { return state(ids()[0]) == "cancelled" && state(ids()[1]) == "cancelled"; });
+  await([&] {
+    const WorkQueue::Place place = desk_.place();
+    return place != nullptr;
+  });
 }
 
 TEST_F(ImageRoutes, AFailureInAStreamIsAnEvent) {

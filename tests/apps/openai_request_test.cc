@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "apps/generate/quality.h"
+#include "apps/serve/jobs/route_answers.h"
 #include "apps/serve/openai/client_request.h"
 
 namespace weft {

@@ -14,10 +14,12 @@ const ClientModel kServed{.ids = {"wan2.2-t2v-a14b", "sora-2"}, .name = "Wan2.2-
 class OpenAiVideos : public JobServer {
  protected:
   void add_routes(std::vector<Route>& routes) override {
-    for (Route& route : video_routes(service_, services_, kServed)) routes.push_back(route);
+    for (Route& route : video_routes(service_, services_, kServed, tasks_)) routes.push_back(route);
     const ListedModel model{.ids = kServed.ids, .created = 7, .facts = {{"defaults", "x"}}};
     for (Route& route : model_routes(model)) routes.push_back(route);
   }
+
+  WorkQueue tasks_{1};
 
   // Jobs of 65 frames of 1280x720 with the seed 42, unless they state others.
   NewJob read_sent(const SentJob& sent) const override {
@@ -205,6 +207,10 @@ TEST_F(OpenAiVideos, ListsInBothOrders) {
     if (!ascending) std::ranges::reverse(seen);
     EXPECT_EQ(seen, ids);
   }
+  // A client that deletes what it has listed goes on after it.
+  EXPECT_EQ(remove(ids[2]).status, 200);
+  EXPECT_EQ(page("?limit=1&after=" + ids[2]).at("first_id"), ids[1]);
+  EXPECT_EQ(page("?limit=1&order=asc&after=" + ids[2]).at("first_id"), ids[3]);
   const json none = page("?after=" + ids[0]);
   EXPECT_TRUE(none.at("data").empty());
   EXPECT_TRUE(none.at("last_id").is_null());
@@ -306,9 +312,9 @@ TEST_F(OpenAiVideos, SyncAnswersWithTheVideo) {
 TEST_F(OpenAiVideos, ALostSyncEndsItsJobUnlessItHasAKey) {
   const auto lose = [&](const std::string& headers) {
     RawClient client = running_->connect();
+    const size_t before = service_.store().list(10, "")->jobs.size();
     client.send("POST /v1/videos/sync HTTP/1.1\r\nHost: localhost\r\n" + headers +
                 "Content-Length: 15\r\n\r\n{\"prompt\": \"a\"}");
-    const size_t before = service_.store().list(10, "")->jobs.size();
     while (service_.store().list(10, "")->jobs.size() == before) std::this_thread::sleep_for(2ms);
     return service_.store().list(1, "")->jobs.at(0).job.id;
   };
@@ -361,6 +367,11 @@ TEST_F(OpenAiVideos, ThumbnailsAreAFrameOfTheClip) {
   EXPECT_EQ(picture.height, 32);
   EXPECT_NEAR(picture.pixels.at(3000), 100, 6);  // of the frame in the middle
   EXPECT_EQ(content(id, "?variant=thumbnail", "If-None-Match: \"cafe-thumbnail\"\r\n").status, 304);
+  const WorkQueue::Place place = tasks_.place();  // the only one
+  const auto full = content(id, "?variant=thumbnail");
+  EXPECT_EQ(full.status, 429);
+  EXPECT_EQ(code(full), "queue_full");
+  EXPECT_TRUE(full.has("Retry-After: 5")) << full.header;
 }
 
 TEST_F(OpenAiVideos, ListsTheModelByEachOfItsIds) {

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/serve/http/access.h"
+#include "apps/serve/jobs/job_limits.h"
 #include "apps/serve/server_text.h"
 #include "io/media/image.h"
 #include "tests/support/error_of.h"
@@ -66,6 +67,34 @@ TEST_F(SentPicture, IsSavedBesideTheResultsAndRemovedWithThem) {
   EXPECT_EQ(without_folders(job).request.image.path, "job_1.image.png");
   remove_sent_files(job);
   EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+// The sum is known from headers: the pixels of these files are broken.
+TEST_F(SentPicture, TooManyPixelsInAllAreRefusedBeforeTheyAreDecoded) {
+  const auto saved = [&](const std::string& name, int width, int height) {
+    std::string png = encode_png(Frame(width, height), {});
+    const size_t data = png.find("IDAT");
+    for (size_t i = data + 4; i < png.find("IEND") - 8; ++i) png[i] = '\x55';
+    std::ofstream(folder_ + name, std::ios::binary) << png;
+    return GivenPicture{.path = folder_ + name};
+  };
+  JobSpec job;
+  job.request.image = saved("a.png", 100, 50);
+  job.request.references = {saved("b.png", 100, 30), saved("c.png", 10, 20)};
+  const auto refusal = [&](int64_t most) {
+    return test::error_of([&] { check_pictures(job, {.picture_pixels = most}, "the job"); },
+                          ErrorKind::kUsage);
+  };
+  check_pictures(job, {.picture_pixels = 8200}, "the job");
+  EXPECT_EQ(refusal(8199),
+            "the job: reference_2 is 10x20, with the pictures before it 8200 pixels, legal: at "
+            "most 8199 pixels of all pictures of a request, which --max-picture-pixels of this "
+            "server allows");
+  EXPECT_TRUE(refusal(7999).starts_with("the job: reference_1 is 100x30, with")) << refusal(7999);
+  EXPECT_TRUE(refusal(4999).starts_with("the job: image is 100x50, legal: at most 4999 pixels"));
+  std::ofstream(folder_ + "d.png") << "no picture";
+  job.request.last_image.path = folder_ + "d.png";
+  test::error_of([&] { check_pictures(job, {}, "the job"); }, ErrorKind::kMedia);
 }
 
 TEST_F(SentPicture, EveryReferenceHasAFileOfItsOwn) {

@@ -20,7 +20,8 @@ const std::string kShort =
     R"({"prompt": "a red ball", "num_frames": 5, "steps": 2, "seed": 7, "size": "64x64"})";
 
 // The server keeps them beside the results.
-const std::string kStore = "out/jobs.sqlite", kLock = "out/jobs.sqlite.server";
+const std::string kOwner = "out/.weft-store", kStore = "out/jobs.sqlite",
+                  kLock = "out/jobs.sqlite.server";
 
 class ServeCommand : public Cli {
  protected:
@@ -143,8 +144,8 @@ TEST_F(ServeCommand, DrawsAJobThatWeftGenerateWouldDraw) {
   EXPECT_TRUE(exists(path("out/" + id + ".mp4")) && exists(path("out/" + id + ".mp4.json")));
   EXPECT_EQ(ask("DELETE /v1/jobs/" + id + " HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
   EXPECT_EQ(end(), 0) << log();
-  EXPECT_EQ(files(),
-            (std::vector<std::string>{"log", "out", kStore, kLock, "same.mp4", "same.mp4.json"}));
+  EXPECT_EQ(files(), (std::vector<std::string>{"log", "out", kOwner, kStore, kLock, "same.mp4",
+                                               "same.mp4.json"}));
   for (const json& line : test::json_lines(log())) EXPECT_TRUE(line.contains("event")) << line;
   EXPECT_EQ(log().find("red ball"), std::string::npos);
   EXPECT_EQ(log().find(folder_), std::string::npos) << log();
@@ -197,7 +198,7 @@ TEST_F(ServeCommand, ACancelledJobLeavesNothingAndTheNextIsDrawn) {
   EXPECT_EQ(over.at("outputs"), json::array());
   EXPECT_EQ(wait_for_state(third, "completed").at("state"), "completed");
   EXPECT_EQ(end(), 0);
-  EXPECT_EQ(files(), (std::vector<std::string>{"log", "out", "out/" + third + ".mp4",
+  EXPECT_EQ(files(), (std::vector<std::string>{"log", "out", kOwner, "out/" + third + ".mp4",
                                                "out/" + third + ".mp4.json", kStore, kLock}));
 }
 
@@ -227,13 +228,56 @@ TEST_F(ServeCommand, RanksGoOnAfterTheirJobs) {
 
 TEST_F(ServeCommand, AJobThatDoesNotFitIsOfferedWhatWould) {
   start({"--memory-limit", "60M"});
+  const std::string large = R"({"prompt": "x", "size": "512x512", "num_frames": 33, "seed": )";
+  for (const char* route : {"/v1/jobs", "/v1/videos"})
+    for (const char* seed : {"1}", "2}"}) {  // what is known of the first holds for the second
+      const RawClient::Answer refused = ask(post(route, large + seed));
+      ASSERT_EQ(refused.status, 422) << refused.body;
+      EXPECT_TRUE(refused.has("x-should-retry: false")) << refused.header;
+      const json error = json::parse(refused.body).at("error");
+      EXPECT_EQ(error.at("code"), "does_not_fit");
+      EXPECT_TRUE(error.at("message").get<std::string>().ends_with("are available.")) << error;
+      EXPECT_GE(error.at("hints").size(), 2u) << error;
+      EXPECT_LE(error.at("hints").size(), 3u) << error;
+      EXPECT_TRUE(std::string(error.at("hints")[0]).starts_with("--")) << error;
+    }
+  EXPECT_EQ(json::parse(ask(get("/v1/jobs")).body).at("data"), json::array());
+  const RawClient::Answer picture =
+      ask(post("/v1/images/generations", R"({"prompt": "x", "size": "4096x4096", "n": 2})"));
+  EXPECT_EQ(picture.status, 422) << picture.body;
+  EXPECT_EQ(wait_for_state(submit(kShort), "completed").at("state"), "completed");
+  EXPECT_EQ(end(), 0);
+}
+
+// The memory of those who draw elsewhere is theirs to know.
+TEST_F(ServeCommand, AJobThatDoesNotFitItsWorkerFails) {
+  start({"--memory-limit", "60M", "--workers", "processes"});
   const std::string id = submit(R"({"prompt": "x", "size": "512x512", "num_frames": 33})");
   const json over = wait_for_state(id, "failed");
   ASSERT_EQ(over.at("state"), "failed") << over;
   EXPECT_EQ(over.at("error").at("code"), "memory");
   ASSERT_FALSE(over.at("error").at("hints").empty()) << over;
   EXPECT_TRUE(std::string(over.at("error").at("hints")[0]).starts_with("--")) << over;
-  EXPECT_EQ(wait_for_state(submit(kShort), "completed").at("state"), "completed");
+  EXPECT_EQ(end(), 0);
+}
+
+// Rolling restarts share a store; another store would take the files of its jobs for orphans.
+TEST_F(ServeCommand, AFolderBelongsToOneStore) {
+  start();
+  const std::string serve =
+      "serve --model " + kPocket + " --threads 1 --listen 127.0.0.1:0 -o " + path("out");
+  const Outcome other = run(serve + " --store " + path("other.sqlite"));
+  EXPECT_EQ(other.code, 2) << other.err;
+  EXPECT_NE(other.err.find("out/jobs.sqlite"), std::string::npos) << other.err;
+  EXPECT_EQ(run(serve + " --store none").code, 2);
+  const pid_t first = std::exchange(pid_, -1);
+  start();  // the same store
+  const pid_t second = std::exchange(pid_, first);
+  EXPECT_EQ(end(), 0);
+  EXPECT_EQ(run(serve + " --store none").code, 2);
+  pid_ = second;
+  EXPECT_EQ(end(SIGKILL), 128 + SIGKILL);
+  start({"--store", path("other.sqlite")});  // nobody uses it any more
   EXPECT_EQ(end(), 0);
 }
 
@@ -322,7 +366,8 @@ TEST_F(ServeCommand, AFailedJobLeavesNothing) {
   EXPECT_EQ(over.at("state"), "failed") << over;
   EXPECT_EQ(over.at("error").at("code"), "output") << over;
   EXPECT_EQ(end(), 0);
-  EXPECT_EQ(files(), (std::vector<std::string>{"log", "out", "out/" + id + ".mp4", kStore, kLock}));
+  EXPECT_EQ(files(),
+            (std::vector<std::string>{"log", "out", kOwner, "out/" + id + ".mp4", kStore, kLock}));
 }
 
 TEST_F(ServeCommand, AJobThatADrainStopsGoesOnAtTheNextStart) {
@@ -342,7 +387,7 @@ TEST_F(ServeCommand, AJobThatADrainStopsGoesOnAtTheNextStart) {
   EXPECT_EQ(cancel(id).status, 200);
   wait_for_state(id, "cancelled");
   EXPECT_EQ(end(), 0);
-  EXPECT_EQ(files(), (std::vector<std::string>{"log", "out", kStore, kLock}));
+  EXPECT_EQ(files(), (std::vector<std::string>{"log", "out", kOwner, kStore, kLock}));
 }
 
 // A server without a store forgets its jobs.

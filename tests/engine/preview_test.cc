@@ -289,11 +289,13 @@ TEST(PreviewBudget, LeavesOutWhatWouldTakeMoreThanItsShare) {
   using namespace std::chrono_literals;
   int made = 0;
   PreviewBudget none(0);
-  for (int i = 0; i < 3; ++i) none.spend([&] { ++made; });
+  for (int i = 0; i < 3; ++i) none.spend(false, [&] { ++made; });
   EXPECT_EQ(made, 1);  // the first is made
+  none.spend(true, [&] { ++made; });
+  EXPECT_EQ(made, 2);  // somebody waits for it
   PreviewBudget rich(0.5, PreviewBudget::Clock::now() - 1h);
-  for (int i = 0; i < 3; ++i) rich.spend([&] { ++made; });
-  EXPECT_EQ(made, 4);
+  for (int i = 0; i < 3; ++i) rich.spend(false, [&] { ++made; });
+  EXPECT_EQ(made, 5);
 }
 
 }  // namespace

@@ -4,6 +4,9 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <utility>
+
+#include "io/input_file.h"
 
 namespace weft {
 namespace {
@@ -92,6 +95,7 @@ JobLimits job_limits(const Flags& flags) {
   limits.steps = *flags.integer("max-steps");
   limits.frames = flags.given("max-frames") ? *flags.integer("max-frames") : 0;
   limits.pixels = *flags.integer("max-pixels");
+  limits.picture_pixels = *flags.integer("max-picture-pixels");
   limits.prompt_bytes = flags.bytes("max-prompt-bytes");
   limits.cost = flags.given("max-job-cost") ? *flags.real("max-job-cost") : 0;
   return limits;
@@ -106,6 +110,30 @@ void check_prompts(const JobSpec& sent, const JobLimits& limits, const std::stri
   check("prompt", sent.request.prompt);
   check("negative_prompt", sent.request.negative_prompt.value_or(""));
   for (const ScheduledPrompt& later : sent.request.schedule) check("prompt_schedule", later.prompt);
+}
+
+void check_pictures(const JobSpec& saved, const JobLimits& limits, const std::string& where) {
+  const Request& request = saved.request;
+  std::vector<std::pair<std::string, const GivenPicture*>> sent{
+      {"image", &request.image}, {"last_image", &request.last_image}};
+  for (size_t i = 0; i < request.references.size(); ++i)
+    sent.emplace_back("reference_" + std::to_string(i + 1), &request.references[i]);
+  int64_t sum = 0;
+  for (const auto& [field, picture] : sent) {
+    if (picture->path.empty()) continue;
+    const std::string bytes = read_input_file(picture->path, kMaxPictureBytes, ErrorKind::kMedia);
+    const PictureHeader header = read_picture_header(picture->path, bytes);
+    sum += int64_t{header.width} * header.height;
+    if (sum > limits.picture_pixels)
+      refuse_field(where, field,
+                   std::to_string(header.width) + "x" + std::to_string(header.height) +
+                       (sum == int64_t{header.width} * header.height
+                            ? ""
+                            : ", with the pictures before it " + std::to_string(sum) + " pixels"),
+                   "at most " + std::to_string(limits.picture_pixels) +
+                       " pixels of all pictures of a request",
+                   "max-picture-pixels");
+  }
 }
 
 void check_work(const Generator& generator, const Request& resolved, const JobLimits& limits,

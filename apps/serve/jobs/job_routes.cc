@@ -1,19 +1,13 @@
 #include "apps/serve/jobs/job_routes.h"
 
-#include <filesystem>
-
 #include "apps/serve/http/file_response.h"
 #include "apps/serve/jobs/job.h"
 #include "apps/serve/jobs/job_events.h"
+#include "apps/serve/jobs/route_answers.h"
 #include "io/json.h"
-#include "io/legal.h"
-#include "io/nearest.h"
 
 namespace weft {
 namespace {
-
-constexpr size_t kMostListed = 100;
-constexpr const char* kDefaultListed = "20";
 
 HttpResponse json_response(int status, const Json& body) {
   return {.status = status, .body = body.dump_in_order() + "\n"};
@@ -51,32 +45,6 @@ HttpResponse submit(Service& service, const JobServices& services, const HttpReq
                    [&service, id] { return over_response(service, id); });
 }
 
-struct ListQuery {
-  size_t limit = 0;
-  std::string after;
-};
-
-// Reads "limit=20&after=job_1". Error(kUsage).
-ListQuery list_query(const std::string& query) {
-  const std::vector<std::string> known = {"limit", "after"};
-  ListQuery out;
-  std::string limit = kDefaultListed;
-  for (const std::string& part : split(query, '&')) {
-    const std::string name = part.substr(0, part.find('=')),
-                      value = part.size() > name.size() ? part.substr(name.size() + 1) : "";
-    if (name == "limit")
-      limit = value;
-    else if (name == "after")
-      out.after = value;
-    else
-      throw Error(ErrorKind::kUsage, name + " is no parameter of the list; legal: limit, after" +
-                                         did_you_mean(nearest(name, known)));
-  }
-  const std::string legal = "1 ... " + std::to_string(kMostListed);
-  out.limit = static_cast<size_t>(GivenText{limit, "limit", legal.c_str()}.whole_number());
-  return out;
-}
-
 // The number of jobs in each state.
 Json counts_json(const JobStore& store) {
   const std::vector<int64_t> counts = store.counts();
@@ -86,16 +54,9 @@ Json counts_json(const JobStore& store) {
 }
 
 HttpResponse list(Service& service, const HttpRequest& request) {
-  ListQuery query;
-  try {
-    query = list_query(request.query);
-  } catch (const Error& error) {
-    return error_response(400, "invalid_request", error.what());
-  }
-  const auto page = service.store().list(query.limit, query.after);
-  if (!page)
-    return error_response(400, "invalid_request",
-                          "after is '" + query.after + "', legal: the id of a job of this server");
+  const std::vector<std::string> values = query_values(request.query, {"limit", "after"});
+  const auto page = service.store().list(page_limit(values[0]), values[1]);
+  if (!page) throw unknown_place(values[1], "job");
   Json data = Json::array();
   for (const StoredJob& job : page->jobs) data.push_back(shown(service, job));
   return tagged_response(request, json_response(200, {{"object", "list"},
@@ -127,10 +88,7 @@ HttpResponse content(Service& service, const HttpRequest& request) {
     return error_response(
         409, "no_result",
         std::string("The job has no result: it is ") + to_string(job->state) + ".");
-  return file_response(request, {.path = output->path,
-                                 .content_type = output->content_type,
-                                 .name = std::filesystem::path(output->path).filename().string(),
-                                 .tag = output->sha256});
+  return output_response(request, *output);
 }
 
 HttpResponse preview(Service& service, const HttpRequest& request) {
@@ -163,7 +121,7 @@ std::vector<Route> job_routes(Service& service, const JobServices& services) {
        [&service, services](const HttpRequest& request) {
          return submit(service, services, request);
        }},
-      {"GET", "/v1/jobs", on(list), false, true},
+      {"GET", "/v1/jobs", refusing(on(list)), false, true},
       {"GET", "/v1/jobs/{id}", on(show), false, true},
       {"DELETE", "/v1/jobs/{id}", on(remove)},
       {"POST", "/v1/jobs/{id}/cancel", on(cancel), false, true},

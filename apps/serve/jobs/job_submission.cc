@@ -82,6 +82,8 @@ std::optional<HttpResponse> refusal_of_job(const SentJob& sent, const std::funct
   try {
     read();
     return std::nullopt;
+  } catch (const JobRefused& refused) {
+    return refused.response;
   } catch (const TooDear& error) {
     return error_response(422, "does_not_fit", error.what(), "", error.hints);
   } catch (const Error& error) {

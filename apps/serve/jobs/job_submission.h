@@ -1,5 +1,6 @@
 #pragma once
 // Takes a job that a client sent, in whatever form, into a service.
+#include <exception>
 #include <functional>
 #include <span>
 #include <string>
@@ -27,10 +28,16 @@ struct SentJob {
   int number = 0;
 };
 
+// A refusal of a job that is a response of its own, which may come later.
+struct JobRefused : std::exception {
+  explicit JobRefused(HttpResponse refusal) : response(std::move(refusal)) {}
+  HttpResponse response;
+};
+
 struct JobServices {
   // Reads a job and saves its files: its id, request, resolved form and output. It throws
   // Error(kUsage) that names the field, its value and what is legal, beginning with kSentJob, and
-  // TooDear (job_limits.h); kOutput where a file cannot be saved.
+  // TooDear (job_limits.h); kOutput where a file cannot be saved; JobRefused.
   std::function<NewJob(const SentJob& sent)> read{};
   // Removes what was saved of a job that was not taken.
   std::function<void(const NewJob& job)> remove_files{};

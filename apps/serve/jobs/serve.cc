@@ -11,10 +11,13 @@
 #include "apps/generate/resume.h"
 #include "apps/generate/stop.h"
 #include "apps/serve/jobs/adapters.h"
+#include "apps/serve/jobs/folder_owner.h"
 #include "apps/serve/jobs/job.h"
 #include "apps/serve/jobs/job_files.h"
 #include "apps/serve/jobs/job_limits.h"
 #include "apps/serve/jobs/job_routes.h"
+#include "apps/serve/jobs/memory_check.h"
+#include "apps/serve/jobs/older_jobs.h"
 #include "apps/serve/jobs/replica_flags.h"
 #include "apps/serve/jobs/replicas.h"
 #include "apps/serve/jobs/sent_files.h"
@@ -40,7 +43,10 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds, std::chrono::steady_clock;
 
 constexpr milliseconds kLook{50};           // between looks for a signal
+constexpr int kLooksForJobs = 40;           // to one for jobs of earlier versions
 constexpr milliseconds kConnections{2000};  // for connections to end, after the last job
+constexpr int kMostDrawings = 256;          // requests that wait for their pictures
+constexpr int kMostTasks = 16;              // short work beside the server's thread
 
 std::string folder_of(const Flags& flags) {
   std::string folder = flags.text("output");
@@ -88,6 +94,7 @@ class Serving {
   Serving(const Flags& flags, const ReplicaFlags& replicas, const Teams& teams)
       : flags_(flags),
         folder_(folder_of(flags)),
+        owner_(folder_, store_of(flags, folder_)),
         limits_(job_limits(flags)),
         replicas_(replicas),
         teams_(teams),
@@ -98,6 +105,7 @@ class Serving {
         expands_(!expander_folder(flags).empty()),
         files_(flags, folder_),
         user_(store_of(flags, folder_)),
+        older_jobs_(planner_, program_),
         service_(service_settings()) {
     state_.measure = [this] {
       const auto queued = service_.store().counts()[static_cast<size_t>(JobState::kQueued)];
@@ -108,6 +116,7 @@ class Serving {
   int run() {
     files_.remove_orphans(service_.store(), user_);
     user_.recover(service_.store());
+    take_older_jobs();
     ServedWorkers workers(
         {.flags = flags_,
          .team = replicas_.flags,
@@ -118,8 +127,10 @@ class Serving {
          .service = service_,
          .metrics = job_metrics_,
          .state = state_});
-    ImageDesk desk;  // outlives the server, whose routes use it
-    ServerSettings settings = settings_of_server(desk);
+    // These outlive the server, whose routes use them.
+    WorkQueue desk(kMostDrawings), tasks(kMostTasks);
+    if (!starts_workers(flags_)) memory_.emplace(planner_, runner(), tasks);
+    ServerSettings settings = settings_of_server(desk, tasks);
     settings.websockets.push_back(workers.route());
     HttpServer server(settings);
     server.start();
@@ -174,7 +185,7 @@ class Serving {
     return settings;
   }
 
-  ServerSettings settings_of_server(ImageDesk& desk) {
+  ServerSettings settings_of_server(WorkQueue& desk, WorkQueue& tasks) {
     ServerSettings settings = listener_settings(flags_);
     settings.upload_folder = folder_;
     settings.routes = server_routes(state_, kServe);
@@ -187,6 +198,7 @@ class Serving {
                                       {.generator = planner_,
                                       .flags = flags_,
                                       .desk = desk,
+                                      .tasks = tasks,
                                       .scheme = has_tls ? "https" : "http",
                                       .facts = offers()}))
       settings.routes.push_back(std::move(route));
@@ -272,7 +284,7 @@ class Serving {
   }
 
   // On the server's thread.
-  NewJob read(const SentJob& sent) const {
+  NewJob read(const SentJob& sent) {
     const std::string where = kSentJob;
     GivenJob given = sent_job(sent.fields, where);
     JobSpec& spec = given.spec;
@@ -286,9 +298,11 @@ class Serving {
     try {
       job.request = stored_text(without_folders(spec), expands);
       spec.id = job.id;
+      check_pictures(spec, limits_, where);
       take_facts(spec, given.label);
       Drawing drawing = placed_job(given, planner_, {.where = where, .folder = folder_}).drawing;
       check_work(planner_, drawing.spec.request, limits_, where);
+      if (memory_) memory_->check(drawing.spec.request);
       drawing.spec.seeded = true;
       job.resolved = stored_text(drawing.spec, expands);
       job.output = drawing.path;
@@ -342,9 +356,19 @@ class Serving {
                      "A job ended.", fields);
   }
 
+  // A server of an earlier version may take further ones until it ends.
+  void take_older_jobs() {
+    if (const int taken = older_jobs_.take_over(service_.store()); taken > 0)
+      state_.log.write(LogLevel::kInfo, "older_jobs", "Jobs of an earlier version are drawn.",
+                       {{"jobs", std::to_string(taken)}});
+  }
+
   // Drains when a signal came. The running jobs get the time of --drain-seconds.
   void await_signal(const std::stop_token& over) {
-    while (!stop_requested() && !over.stop_requested()) std::this_thread::sleep_for(kLook);
+    for (int looks = 1; !stop_requested() && !over.stop_requested(); ++looks) {
+      std::this_thread::sleep_for(kLook);
+      if (looks % kLooksForJobs == 0) without_throwing([this] { take_older_jobs(); });
+    }
     if (!stop_requested()) return;
     draining_ = true;
     state_.readiness.set_draining();
@@ -359,6 +383,7 @@ class Serving {
 
   const Flags& flags_;
   const std::string folder_;
+  const FolderOwner owner_;
   const JobLimits limits_;
   const ReplicaFlags& replicas_;
   const Teams& teams_;
@@ -369,6 +394,8 @@ class Serving {
   const bool expands_;
   const JobFiles files_;
   StoreUser user_;
+  OlderJobs older_jobs_;
+  std::optional<MemoryCheck> memory_{};  // where teams of this process draw
   ServerState state_;
   ReplicaMetrics job_metrics_{state_.metrics};
   std::atomic<bool> draining_{false};

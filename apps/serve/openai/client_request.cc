@@ -284,9 +284,4 @@ ClientRequest client_request(ClientFields fields, const ClientModel& model,
   return request;
 }
 
-HttpResponse refusal_of(const ClientFault& fault) {
-  return error_response(fault.code == "model_not_found" ? 404 : 400, fault.code, fault.what(),
-                        fault.param);
-}
-
 }  // namespace weft

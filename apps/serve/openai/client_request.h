@@ -36,6 +36,4 @@ ClientRequest client_request(ClientFields fields, const ClientModel& model,
                              const std::vector<std::string>& own = {},
                              const std::string& picture = "input_reference");
 
-HttpResponse refusal_of(const ClientFault& fault);
-
 }  // namespace weft

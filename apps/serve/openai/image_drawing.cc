@@ -1,6 +1,7 @@
 #include "apps/serve/openai/image_drawing.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <deque>
 #include <memory>
@@ -24,7 +25,7 @@ constexpr size_t kLargestPicture = size_t{1} << 30;
 // Waits for the jobs of a request. All but the constructor runs on the desk.
 class DrawingWatch : public std::enable_shared_from_this<DrawingWatch> {
  public:
-  DrawingWatch(Service& service, ImageDesk& desk, ImageDrawing drawing)
+  DrawingWatch(Service& service, WorkQueue& desk, ImageDrawing drawing)
       : service_(service),
         desk_(desk),
         drawing_(std::move(drawing)),
@@ -34,7 +35,7 @@ class DrawingWatch : public std::enable_shared_from_this<DrawingWatch> {
     respond_ = respond;
     post(
         [](DrawingWatch& self) { self.late(); },
-        ImageDesk::Clock::now() + std::chrono::milliseconds(std::llround(drawing_.seconds * 1000)));
+        WorkQueue::Clock::now() + std::chrono::milliseconds(std::llround(drawing_.seconds * 1000)));
     watch_all();
   }
   void send_to(const std::shared_ptr<EventStream>& stream) {
@@ -58,13 +59,13 @@ class DrawingWatch : public std::enable_shared_from_this<DrawingWatch> {
  private:
   struct Image {
     bool is_over = false;
-    int partial_images = 0;  // that were sent
+    int partial_images = 0;  // that were told
     Json data{};             // of the answer
   };
 
   // Runs `call` on the desk, if this still lives then.
   template <class Call>
-  void post(Call call, ImageDesk::Clock::time_point when = {}) {
+  void post(Call call, WorkQueue::Clock::time_point when = {}) {
     desk_.post(
         [weak = weak_from_this(), call] {
           if (const auto self = weak.lock(); self && !self->is_done_) self->guarded(call);
@@ -75,12 +76,16 @@ class DrawingWatch : public std::enable_shared_from_this<DrawingWatch> {
   void watch_all() {
     for (size_t i = 0; i < images_.size(); ++i) {
       // Watches call this on a thread of the service, which must not end a watch.
-      const auto heard = [weak = weak_from_this(), &desk = desk_, i](const JobEvent& event) {
-        if (event.type != "end" && event.type != "preview") return;
-        desk.post([weak, i, is_end = event.type == "end"] {
+      const auto preview_waits = std::make_shared<std::atomic<bool>>(false);
+      const auto heard = [weak = weak_from_this(), &desk = desk_, i,
+                          preview_waits](const JobEvent& event) {
+        const bool is_end = event.type == "end";
+        if (!is_end && (event.type != "preview" || preview_waits->exchange(true))) return;
+        desk.post([weak, i, is_end, preview_waits] {
+          if (!is_end) *preview_waits = false;
           const auto self = weak.lock();
           if (!self || self->is_done_) return;
-          self->guarded([&](DrawingWatch& it) { is_end ? it.over(i) : it.preview(i); });
+          self->guarded([&](DrawingWatch& it) { is_end ? it.over(i) : it.tell_previews(i); });
         });
       };
       watches_.push_back(service_.watch(drawing_.jobs[i].id, 0, heard));
@@ -94,6 +99,7 @@ class DrawingWatch : public std::enable_shared_from_this<DrawingWatch> {
     image.is_over = true;
     const std::optional<StoredJob> job = service_.store().find(drawing_.jobs[index].id);
     if (const auto failure = client_failure(job)) return refuse(*failure);
+    tell_previews(index);
     const std::string bytes =
         drawing_.request.as_url ? "" : image_bytes(output_of(*job)->path, drawing_.request.file);
     const ImageFacts facts = image_facts(*job, drawing_.request, index);
@@ -111,30 +117,27 @@ class DrawingWatch : public std::enable_shared_from_this<DrawingWatch> {
     respond_({.body = images_body(facts, data)});
   }
 
-  void preview(size_t index) {
-    Image& image = images_[index];
-    if (!stream_ || image.is_over || image.partial_images >= drawing_.request.partial_images)
-      return;
-    const std::optional<LiveJob> live = service_.live(drawing_.jobs[index].id);
+  // A picture that is over may still have previews that were not told.
+  void tell_previews(size_t index) {
+    if (index >= drawing_.previews.size()) return;
+    const auto kept = drawing_.previews[index]->take();
     const std::optional<StoredJob> job = service_.store().find(drawing_.jobs[index].id);
-    if (!live || !live->preview_png || !job || live->preview_steps <= 0) return;
-    // The images divide the steps evenly: the first of two comes after a third of them.
-    const int due =
-        live->preview_step * (drawing_.request.partial_images + 1) / live->preview_steps;
-    if (due <= image.partial_images || stream_->queued_bytes() > kSlowReader) return;
+    if (kept.empty() || !job || stream_->queued_bytes() > kSlowReader) return;
     const ImageFacts facts = image_facts(*job, drawing_.request, index);
-    const Frame small = decode_picture("preview", *live->preview_png);
-    const Frame full = resized(small, facts.width, facts.height, ResizeFilter::kBicubic);
     const ImageFile& file = drawing_.request.file;
-    const std::string bytes = encode_picture(full, file.format, file.compression);
-    stream_->send(partial_event(facts, base64_text(bytes), image.partial_images++));
+    for (const auto& png : kept) {
+      const Frame small = decode_picture("preview", *png);
+      const Frame full = resized(small, facts.width, facts.height, ResizeFilter::kBicubic);
+      const std::string bytes = encode_picture(full, file.format, file.compression);
+      stream_->send(partial_event(facts, base64_text(bytes), images_[index].partial_images++));
+    }
   }
 
   // Sends what waits; the rest once the client has taken some of it.
   void send() {
     while (!unsent_.empty() && stream_->send(unsent_.front())) unsent_.pop_front();
     if (!unsent_.empty())
-      return post([](DrawingWatch& self) { self.send(); }, ImageDesk::Clock::now() + kSendAgain);
+      return post([](DrawingWatch& self) { self.send(); }, WorkQueue::Clock::now() + kSendAgain);
     if (!is_last_) return;
     end();
     stream_->close();
@@ -172,7 +175,7 @@ class DrawingWatch : public std::enable_shared_from_this<DrawingWatch> {
   }
 
   Service& service_;
-  ImageDesk& desk_;
+  WorkQueue& desk_;
   const ImageDrawing drawing_;
   std::vector<Image> images_;
   std::vector<std::shared_ptr<Service::Watch>> watches_;
@@ -186,7 +189,7 @@ class DrawingWatch : public std::enable_shared_from_this<DrawingWatch> {
 // A connection keeps this while it waits. Its end, for whatever reason, tells the watch.
 class Waiting {
  public:
-  Waiting(ImageDesk& desk, std::shared_ptr<DrawingWatch> watch)
+  Waiting(WorkQueue& desk, std::shared_ptr<DrawingWatch> watch)
       : desk_(desk), watch_(std::move(watch)) {}
   ~Waiting() {
     desk_.post([watch = watch_] { watch->left(); });
@@ -195,13 +198,13 @@ class Waiting {
   Waiting& operator=(const Waiting&) = delete;
 
  private:
-  ImageDesk& desk_;
+  WorkQueue& desk_;
   const std::shared_ptr<DrawingWatch> watch_;
 };
 
 }  // namespace
 
-HttpResponse drawing_response(Service& service, ImageDesk& desk, ImageDrawing drawing) {
+HttpResponse drawing_response(Service& service, WorkQueue& desk, ImageDrawing drawing) {
   const bool streamed = drawing.request.streamed;
   const auto watch = std::make_shared<DrawingWatch>(service, desk, std::move(drawing));
   const auto begin = [&desk, watch](auto start) {

@@ -1,10 +1,8 @@
 #include "apps/serve/openai/image_routes.h"
 
-#include <filesystem>
-
-#include "apps/serve/http/file_response.h"
 #include "apps/serve/jobs/job.h"
 #include "apps/serve/jobs/job_events.h"
+#include "apps/serve/jobs/route_answers.h"
 #include "apps/serve/openai/image_drawing.h"
 #include "apps/serve/openai/image_request.h"
 
@@ -23,14 +21,26 @@ std::string address_of(const HttpRequest& request, const std::string& scheme) {
 
 HttpResponse draw_images(const ImageServices& services, const HttpRequest& request,
                          ImageTask task) {
-  ImageDrawing drawing;
+  ImageDrawing drawing{.place = services.desk.place()};
+  if (!drawing.place) return WorkQueue::full_response();
   try {
     drawing.request = image_request(request, services.model, task);
+    const int partial_images = drawing.request.streamed ? drawing.request.partial_images : 0;
+    const auto wish = [&](const std::string& id) {
+      return services.service.want_previews(id, partial_images);
+    };
     ImageJobs jobs(drawing.request);
+    // The wish comes before the job, which may be drawn at once.
     auto taken = take_jobs(services.service, services.jobs, request, drawing.request.count,
-                           [&](std::span<const NewJob> before) { return jobs.next(before); });
+                           [&](std::span<const NewJob> before) {
+                             SentJob job = jobs.next(before);
+                             if (partial_images > 0) drawing.previews.push_back(wish(job.id));
+                             return job;
+                           });
     if (auto* refused = std::get_if<HttpResponse>(&taken)) return std::move(*refused);
     drawing.jobs = std::move(std::get<std::vector<TakenJob>>(taken));
+    for (size_t i = 0; i < drawing.previews.size(); ++i)
+      if (!drawing.jobs[i].is_new) drawing.previews[i] = wish(drawing.jobs[i].id);
   } catch (const ClientFault& fault) {
     return refusal_of(fault);
   }
@@ -41,7 +51,7 @@ HttpResponse draw_images(const ImageServices& services, const HttpRequest& reque
 }
 
 // Another form of a picture than the file that the job has written.
-HttpResponse encoded_response(ImageDesk& desk, const HttpRequest& request, const JobOutput& output,
+HttpResponse encoded_response(WorkQueue& tasks, const HttpRequest& request, const JobOutput& output,
                               const ImageFile& file) {
   const std::string tag =
       "\"" + output.sha256 + "-" + to_string(file.format) + std::to_string(file.compression) + "\"";
@@ -50,20 +60,14 @@ HttpResponse encoded_response(ImageDesk& desk, const HttpRequest& request, const
     response.status = 304;
     return response;
   }
-  HttpResponse meanwhile = retry_response(503, "draining", "The server is about to end.");
-  meanwhile.later = [&desk, response, path = output.path,
-                     file](const HttpResponse::Respond& respond) {
-    desk.post([response, path, file, respond]() mutable {
-      try {
-        response.body = image_bytes(path, file);
-      } catch (const std::exception&) {
-        response = error_response(404, "not_found", "The picture's file cannot be read.");
-      }
-      respond(response);
-    });
-    return nullptr;
-  };
-  return meanwhile;
+  return tasks.answer([response, path = output.path, file]() mutable {
+    try {
+      response.body = image_bytes(path, file);
+    } catch (const std::exception&) {
+      response = error_response(404, "not_found", "The picture's file cannot be read.");
+    }
+    return response;
+  });
 }
 
 HttpResponse image_content(const ImageServices& services, const HttpRequest& request) {
@@ -78,11 +82,8 @@ HttpResponse image_content(const ImageServices& services, const HttpRequest& req
         std::string("The picture is not drawn: its job is ") + to_string(job->state) + ".");
   const ImageFile file = image_file_of(job->job.client);
   if (file.format != PictureFormat::kPng)
-    return encoded_response(services.desk, request, *output, file);
-  return file_response(request, {.path = output->path,
-                                 .content_type = output->content_type,
-                                 .name = std::filesystem::path(output->path).filename().string(),
-                                 .tag = output->sha256});
+    return encoded_response(services.tasks, request, *output, file);
+  return output_response(request, *output);
 }
 
 }  // namespace

@@ -6,14 +6,15 @@
 
 #include "apps/generate/client_job.h"
 #include "apps/serve/http/http_server.h"
+#include "apps/serve/http/work_queue.h"
 #include "apps/serve/jobs/job_submission.h"
-#include "apps/serve/openai/image_desk.h"
 
 namespace weft {
 
 struct ImageServices {
   Service& service;
-  ImageDesk& desk;
+  WorkQueue& desk;   // of requests that wait for their pictures
+  WorkQueue& tasks;  // reads and encodes a picture
   JobServices jobs{};
   ClientModel model{};
   std::string scheme = "http";  // of addresses: https where the listener has a certificate

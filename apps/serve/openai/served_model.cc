@@ -62,9 +62,11 @@ std::vector<Route> openai_routes(Service& service, const JobServices& services,
   facts.update(served.facts);
   std::vector<Route> routes = model_routes(
       {.ids = model.ids, .created = created(directory.path), .facts = std::move(facts)});
-  for (Route& route : video_routes(service, services, model)) routes.push_back(std::move(route));
+  for (Route& route : video_routes(service, services, model, served.tasks))
+    routes.push_back(std::move(route));
   const ImageServices images{.service = service,
                              .desk = served.desk,
+                             .tasks = served.tasks,
                              .jobs = services,
                              .model = model,
                              .scheme = served.scheme};

@@ -1,40 +1,21 @@
 #pragma once
-// Pictures of results, which a thread of its own reads from the files.
-#include <condition_variable>
-#include <deque>
-#include <functional>
-#include <mutex>
+// Pictures of results, which are read from the files.
+#include <cstdint>
 #include <string>
-#include <thread>
 
 #include "apps/serve/http/http_message.h"
+#include "apps/serve/http/work_queue.h"
 
 namespace weft {
 
 struct ThumbnailSource {
   std::string path{};
   int64_t frames = 0;  // of the clip; its picture is the one in the middle, or an earlier one
-  std::string tag{};   // of the picture
+  std::string tag{};   // of the clip
 };
 
-class Thumbnails {
- public:
-  Thumbnails();
-  // Answers with a PNG, or with 429 where many pictures are being read.
-  HttpResponse answer(const HttpRequest& request, const ThumbnailSource& source);
-
- private:
-  struct Task {
-    ThumbnailSource source;
-    HttpResponse::Respond respond;
-  };
-  bool add(Task task);
-  void work(const std::stop_token& stop);
-
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
-  std::deque<Task> tasks_;
-  std::jthread thread_;  // declared last, because it uses the members above
-};
+// Answers with a PNG, which `tasks` makes.
+HttpResponse thumbnail_response(WorkQueue& tasks, const HttpRequest& request,
+                                const ThumbnailSource& source);
 
 }  // namespace weft

@@ -4,17 +4,15 @@
 #include <filesystem>
 #include <memory>
 
-#include "apps/serve/http/file_response.h"
 #include "apps/serve/jobs/job.h"
 #include "apps/serve/jobs/job_events.h"
+#include "apps/serve/jobs/route_answers.h"
 #include "apps/serve/jobs/sent_files.h"
 #include "apps/serve/openai/client_failure.h"
 #include "apps/serve/openai/client_request.h"
 #include "apps/serve/openai/thumbnail.h"
 #include "apps/serve/openai/video_object.h"
 #include "io/json.h"
-#include "io/legal.h"
-#include "io/nearest.h"
 #include "io/text/utf8.h"
 
 namespace weft {
@@ -30,23 +28,6 @@ HttpResponse unknown_video() {
                         "This server has no such video; it may have forgotten it.");
 }
 
-// The parameters of "a=1&b=2", all of them known and at most once. ClientFault.
-std::vector<std::string> query_values(const std::string& query,
-                                      const std::vector<std::string>& names) {
-  std::vector<std::string> values(names.size());
-  for (const std::string& part : split(query, '&')) {
-    const std::string name = part.substr(0, part.find('='));
-    const auto found = std::ranges::find(names, name);
-    if (found == names.end())
-      throw ClientFault("unsupported_parameter", name,
-                        name + " is no parameter of this route; legal: " + listed(names) +
-                            did_you_mean(nearest(name, names)));
-    std::string& value = values[static_cast<size_t>(found - names.begin())];
-    value = part.size() > name.size() ? part.substr(name.size() + 1) : "";
-  }
-  return values;
-}
-
 // A job whose settings another one takes over.
 struct Remixed {
   VideoClient client{};
@@ -55,8 +36,11 @@ struct Remixed {
 
 class VideoRoutes {
  public:
-  VideoRoutes(Service& service, JobServices services, ClientModel model)
-      : service_(service), services_(std::move(services)), model_(std::move(model)) {}
+  VideoRoutes(Service& service, JobServices services, ClientModel model, WorkQueue& tasks)
+      : service_(service),
+        services_(std::move(services)),
+        model_(std::move(model)),
+        tasks_(tasks) {}
 
   HttpResponse create(const HttpRequest& request) {
     const auto taken = take(request, client_request(client_fields(request), model_), {});
@@ -82,14 +66,11 @@ class VideoRoutes {
     const std::vector<std::string> values =
         query_values(request.query, {"after", "limit", "order"});
     const std::string &after = values[0], &order = values[2];
-    const size_t limit =
-        values[1].empty() ? 20 : static_cast<size_t>(count_of("limit", values[1], "1 ... 100"));
+    const size_t limit = page_limit(values[1]);
     if (!order.empty()) word_of("order", order, "asc|desc");
     const std::string prefix = std::string(kVideoKind) + "_";
     const auto page = service_.store().list(limit, after, order != "asc", prefix);
-    if (!page)
-      throw ClientFault("invalid_request", "after",
-                        "after is '" + after + "', legal: the id of a video of this server");
+    if (!page) throw unknown_place(after, "video");
     Json data = Json::array();
     for (const StoredJob& job : page->jobs) data.push_back(object(job));
     const auto id_of = [&](size_t at) { return Json(page->jobs[at].job.id); };
@@ -119,9 +100,9 @@ class VideoRoutes {
     if (!output) return not_ready(job->job.id);
     const bool is_clip = output->content_type.starts_with("video/");
     if (variant == "thumbnail" && is_clip)
-      return thumbnails_.answer(
-          request, {.path = output->path, .frames = output->frames, .tag = output->sha256});
-    return file(request, *output);
+      return thumbnail_response(
+          tasks_, request, {.path = output->path, .frames = output->frames, .tag = output->sha256});
+    return output_response(request, *output);
   }
 
   HttpResponse remove(const HttpRequest& request) {
@@ -182,13 +163,6 @@ class VideoRoutes {
                               : is + ": " + error.text("message"));
   }
 
-  static HttpResponse file(const HttpRequest& request, const JobOutput& output) {
-    return file_response(request, {.path = output.path,
-                                   .content_type = output.content_type,
-                                   .name = fs::path(output.path).filename().string(),
-                                   .tag = output.sha256});
-  }
-
   static HttpRequest without_range(const HttpRequest& request) {
     return {.method = request.method, .path = request.path};
   }
@@ -196,7 +170,7 @@ class VideoRoutes {
   HttpResponse sync_result(const std::string& id, const HttpRequest& request) const {
     const std::optional<StoredJob> job = found(id);
     if (const std::optional<JobOutput> output = job ? output_of(*job) : std::nullopt) {
-      HttpResponse response = file(request, *output);
+      HttpResponse response = output_response(request, *output);
       response.headers.emplace_back("Location", "/v1/videos/" + id);
       return response;
     }
@@ -258,7 +232,7 @@ class VideoRoutes {
   Service& service_;
   const JobServices services_;
   const ClientModel model_;
-  Thumbnails thumbnails_;
+  WorkQueue& tasks_;
 };
 
 HttpResponse refuse_edit(const HttpRequest&) {
@@ -270,18 +244,9 @@ HttpResponse refuse_edit(const HttpRequest&) {
 }  // namespace
 
 std::vector<Route> video_routes(Service& service, const JobServices& services,
-                                const ClientModel& model) {
-  const auto routes = std::make_shared<VideoRoutes>(service, services, model);
+                                const ClientModel& model, WorkQueue& tasks) {
+  const auto routes = std::make_shared<VideoRoutes>(service, services, model, tasks);
   using Answer = HttpResponse (VideoRoutes::*)(const HttpRequest&);
-  const auto refusing = [](auto answer) {
-    return [answer](const HttpRequest& request) {
-      try {
-        return answer(request);
-      } catch (const ClientFault& fault) {
-        return refusal_of(fault);
-      }
-    };
-  };
   const auto on = [&](Answer answer) {
     return refusing(
         [routes, answer](const HttpRequest& request) { return ((*routes).*answer)(request); });

@@ -5,12 +5,13 @@
 
 #include "apps/generate/client_job.h"
 #include "apps/serve/http/http_server.h"
+#include "apps/serve/http/work_queue.h"
 #include "apps/serve/jobs/job_submission.h"
 
 namespace weft {
 
-// `service` and what the services use outlive the server.
+// `service`, `tasks` (which reads thumbnails) and what the services use outlive the server.
 std::vector<Route> video_routes(Service& service, const JobServices& services,
-                                const ClientModel& model);
+                                const ClientModel& model, WorkQueue& tasks);
 
 }  // namespace weft

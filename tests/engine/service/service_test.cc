@@ -140,6 +140,32 @@ class ServiceTest : public testing::Test {
   std::unique_ptr<Service> service_;
 };
 
+// A client that waits for previews gets them of the first job's steps, however fast it is drawn.
+TEST_F(ServiceTest, KeepsThePreviewsThatAreWanted) {
+  const auto before = service_->want_previews("a", 2);
+  std::vector<int> wanted;
+  submit("a");
+  const auto draw = [&](HeldJob& held) {
+    EXPECT_EQ(held.wanted_previews(), held.job().job.id == "a" ? 2 : 0);
+    for (int step = 1; step <= 6; ++step) {
+      if (held.listener().wants_preview(step, 6)) wanted.push_back(step);
+      held.listener().preview({.step = step, .total = 6, .frames = {Frame(2, 2)}});
+    }
+    held.complete("{}");
+  };
+  {
+    Team team(*service_, "t", draw);
+    EXPECT_TRUE(becomes("a", JobState::kCompleted));
+    submit("b");
+    EXPECT_TRUE(becomes("b", JobState::kCompleted));
+    service_->drain();
+  }
+  EXPECT_EQ(wanted, (std::vector<int>{2, 4}));
+  EXPECT_EQ(before->take().size(), 2u);
+  EXPECT_TRUE(before->take().empty());
+  EXPECT_EQ(service_->want_previews("a", 2)->take().size(), 0u);
+}
+
 TEST_F(ServiceTest, TwoTeamsDrawAboutTwiceAsFast) {
   constexpr int kJobs = 40;
   const double one = seconds_for(kJobs, 1), two = seconds_for(kJobs, 2);
