@@ -535,14 +535,18 @@ std::vector<StoredJob> JobStore::Impl::over_among(const std::vector<int64_t>& jo
 }
 
 std::vector<StoredJob> JobStore::Impl::forget() {
-  static const std::string kRead = kSelectJob + "WHERE expires > 0 AND expires <= ?";
+  static const std::string kOver = "WHERE expires > 0 AND expires <= ?1 ORDER BY expires LIMIT ?2";
+  static const std::string kRead =
+      kSelectJob + "WHERE job.seq IN (SELECT seq FROM job " + kOver + ")";
+  static const std::string kForget =
+      "DELETE FROM job WHERE seq IN (SELECT seq FROM job " + kOver + ")";
   const int64_t now = host_.unix_ms();
   std::vector<StoredJob> forgotten;
   {
-    Query query(sure(), kRead.c_str(), now);
+    Query query(sure(), kRead.c_str(), now, kMostForgotten);
     while (query.next()) forgotten.push_back(job_of(query));
   }
-  run(sure(), "DELETE FROM job WHERE expires > 0 AND expires <= ?", now);
+  run(sure(), kForget.c_str(), now, kMostForgotten);
   return forgotten;
 }
 

@@ -133,7 +133,9 @@ class JobStore {
 
   // Requeues jobs whose lease has ended and expires queued ones after their deadline. Returns what
   // was forgotten because its time is over, whose files are then of no use. `ended` receives the
-  // jobs that expired, failed or were cancelled thereby.
+  // jobs that expired, failed or were cancelled thereby. One call forgets at most kMostForgotten,
+  // so that its memory does not grow with their number; a call that returns so many left others.
+  static constexpr int64_t kMostForgotten = 64;
   std::vector<StoredJob> tidy(std::vector<StoredJob>* ended = nullptr);
 
  private:

@@ -59,7 +59,7 @@ struct Service::Impl {
   // The thread that renews leases, writes warnings, reads cancels and tidies.
   void keep(const std::stop_token& stop);
   void keep_job(RunningJob& job, bool store_changed);
-  void tidy();
+  bool tidy();  // true where more is to be forgotten
   // The thread that calls watchers.
   void tell(const std::stop_token& stop);
   bool tell_all();
@@ -407,11 +407,11 @@ void Service::Impl::keep(const std::stop_token& stop) {
     // The leases of this process come first, so that a pause of it does not end them.
     if (now >= tidy_at) {
       tidy_at = now + tidy_every;
-      attempt([&] { tidy(); });
+      attempt([&] { tidy_at = tidy() ? now : tidy_at; });
     }
     std::unique_lock lock(mutex_);
     const bool idle = running_.empty();
-    woken_.wait_until(lock, stop, now + (idle ? tidy_every : tick),
+    woken_.wait_until(lock, stop, std::min(tidy_at, now + (idle ? tidy_every : tick)),
                       [&] { return idle && !running_.empty(); });
   }
 }
@@ -434,13 +434,14 @@ void Service::Impl::keep_job(RunningJob& job, bool store_changed) {
   if (answer != HoldAnswer::kHeld) job.stop = true;
 }
 
-void Service::Impl::tidy() {
+bool Service::Impl::tidy() {
   std::vector<StoredJob> ended;
   const std::vector<StoredJob> forgotten = store_.tidy(&ended);
   for (const StoredJob& job : ended)
     if (settings_.ended) attempt([&] { settings_.ended(job); });
   for (const StoredJob& job : forgotten)
     if (settings_.forgotten) attempt([&] { settings_.forgotten(job); });
+  return std::ssize(forgotten) == JobStore::kMostForgotten;
 }
 
 void Service::Impl::tell(const std::stop_token& stop) {

@@ -359,6 +359,26 @@ TEST_F(JobStoreTest, RemovesAndForgetsWhatIsOver) {
   EXPECT_FALSE(store_->find("b"));
 }
 
+TEST_F(JobStoreTest, ForgetsManyJobsAFewAtATime) {
+  const auto most = static_cast<size_t>(JobStore::kMostForgotten), jobs = 2 * most + 3;
+  for (size_t i = 0; i < jobs; ++i) {
+    submit(std::to_string(i));
+    store_->cancel(std::to_string(i));
+    clocks_.pass(0.001);
+  }
+  clocks_.pass(24 * 3600);
+  std::vector<std::string> forgotten;
+  for (const size_t left : {most, most, size_t{3}, size_t{0}}) {
+    const std::vector<StoredJob> batch = store_->tidy();
+    EXPECT_EQ(batch.size(), left);
+    for (const StoredJob& job : batch) forgotten.push_back(job.job.id);
+    EXPECT_EQ(store_->list(jobs, "")->jobs.size(), jobs - forgotten.size());
+  }
+  std::vector<std::string> oldest_first;
+  for (size_t i = 0; i < jobs; ++i) oldest_first.push_back(std::to_string(i));
+  EXPECT_EQ(forgotten, oldest_first);
+}
+
 TEST_F(JobStoreTest, ADiscardedJobIsHiddenThenForgotten) {
   for (const char* id : {"a", "b", "c"}) submit(id);
   EXPECT_FALSE(store_->discard("a"));  // it waits

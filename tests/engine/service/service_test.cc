@@ -191,6 +191,16 @@ TEST_F(ServiceTest, DiscardsAJobThatRuns) {
   EXPECT_EQ(ended(), (std::vector<std::string>{"waits cancelled", "runs cancelled"}));
 }
 
+TEST_F(ServiceTest, ForgetsManyJobsWithoutAPauseBetweenThem) {
+  constexpr size_t kJobs = 20 * JobStore::kMostForgotten;
+  open({.limits = {.kept_seconds = 0}});
+  for (size_t i = 0; i < kJobs; ++i) {
+    submit(std::to_string(i));
+    service_->cancel(std::to_string(i));
+  }
+  EXPECT_TRUE(eventually([&] { return forgotten().size() == kJobs; }));
+}
+
 TEST_F(ServiceTest, CompletesAndTellsTheEnd) {
   submit("a");
   const auto held = service_->take("team", "model");
