@@ -83,10 +83,10 @@ class Batch {
         shard_(shard_of(flags)),
         lines_(lines_of(flags, "", file_)),
         jobs_(read_jobs()),
-        expander_(expander_folder(flags)),
+        expander_(expander_of(flags)),
         drawing_flags_(drawing_flags(flags)) {
     if (flags.given("store"))
-      team_.emplace(drawing_flags_);
+      team_.emplace(drawing_flags_, expander_);
     else
       own_runner_.reset(new JobRunner(job_runner(drawing_flags_)));
   }
@@ -184,24 +184,15 @@ class Batch {
   // Writes the captions of the lines that want one: all with --expand-prompt but those that say
   // false. The same file has the same captions whenever it runs.
   void expand() {
-    std::vector<BatchJob*> chosen;
-    std::vector<std::string> prompts;
-    for (BatchJob& job : jobs_) {
-      if (!job.given.expand.value_or(!expander_.empty())) continue;
-      if (expander_.empty()) {
-        fault(job.index, job.where +
-                             ": expand_prompt is true, but --expand-prompt is not given; "
-                             "legal: false, or --expand-prompt FOLDER");
-        continue;
+    std::vector<JobSpec*> captioned;
+    for (BatchJob& job : jobs_) try {
+        if (wants_caption(job.given, expander_ != nullptr)) captioned.push_back(&job.given.spec);
+      } catch (const Error& error) {
+        fault(job.index, error.what());
       }
-      chosen.push_back(&job);
-      prompts.push_back(job.given.spec.request.prompt);
-    }
-    if (prompts.empty() || (!faults_.empty() && !flags_.on("skip-invalid"))) return;
+    if (captioned.empty() || (!faults_.empty() && !flags_.on("skip-invalid"))) return;
     const uint64_t seed = flags_.given("seed") ? seed_of(flags_) : 0;
-    const std::vector<std::string> captions =
-        expanded(flags_, runner().ranks(), expander_, prompts, seed);
-    for (size_t i = 0; i < captions.size(); ++i) set_caption(captions[i], chosen[i]->given.spec);
+    write_all_captions({flags_, runner().ranks(), *expander_, seed, stop_requested()}, captioned);
   }
 
   // Completes the requests with the model's defaults, and finds the paths of the results.
@@ -429,7 +420,7 @@ class Batch {
   const std::vector<Line> lines_;
   std::map<size_t, std::string> faults_;  // by the index of the line
   std::vector<BatchJob> jobs_;
-  const std::string expander_;
+  const std::shared_ptr<PromptExpander> expander_;
   const Flags drawing_flags_;
   std::unique_ptr<JobRunner> own_runner_{};
   std::optional<JobTeam> team_{};      // in place of it, where jobs come from a store

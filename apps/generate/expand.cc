@@ -5,13 +5,12 @@
 
 #include "apps/command_line/printable.h"
 #include "apps/generate/progress.h"
-#include "apps/generate/stop.h"
 #include "apps/model_folder.h"
-#include "engine/language/expand_prompt.h"
-#include "engine/language/language_folder.h"
 
 namespace weft {
+namespace {
 
+// The folder that --expand-prompt names; "" where prompts are not expanded.
 std::string expander_folder(const Flags& flags) {
   std::string folder = flags.text("expand-prompt");
   if (folder.empty()) {
@@ -26,19 +25,28 @@ std::string expander_folder(const Flags& flags) {
                                          " is 'auto', but there is no folder " + folder +
                                          "; legal: the folder of a Qwen2.5 or Qwen3");
   }
-  folder = find_model(folder);
-  LanguageFolder::open(folder).chat_end_ids();  // refuses a model that cannot chat
-  return folder;
+  return find_model(folder);
 }
 
-std::string expander_folder(const Flags& flags, std::span<const GivenJob> jobs) {
+}  // namespace
+
+std::shared_ptr<PromptExpander> expander_of(const Flags& flags) {
   const std::string folder = expander_folder(flags);
-  for (const GivenJob& job : jobs)
-    if (folder.empty() && job.expand.value_or(false))
-      throw Error(ErrorKind::kUsage, job.label("expand_prompt") +
-                                         " is true, but no language model is given; legal: "
-                                         "false, or --expand-prompt FOLDER of the command");
-  return folder;
+  if (folder.empty()) return nullptr;
+  return std::make_shared<PromptExpander>(
+      folder, LanguageOptions{.device = device_of(flags),
+                              .dtype = compute_dtype(flags),
+                              .threads = threads_per_rank(flags),  // the other processes wait
+                              .determinism = flags.on("deterministic") ? Determinism::kFixed
+                                                                       : Determinism::kFast});
+}
+
+bool wants_caption(const GivenJob& job, bool has_expander) {
+  if (job.expand.value_or(false) && !has_expander)
+    throw Error(ErrorKind::kUsage, job.label("expand_prompt") +
+                                       " is true, but --expand-prompt is not given; legal: false, "
+                                       "or --expand-prompt FOLDER of the command");
+  return job.expand.value_or(has_expander);
 }
 
 void set_caption(const std::string& caption, JobSpec& job) {
@@ -46,33 +54,26 @@ void set_caption(const std::string& caption, JobSpec& job) {
   job.request.prompt = caption;
 }
 
-std::vector<std::string> captions_of(const Flags& flags, const Ranks& ranks,
-                                     const std::string& folder,
-                                     const std::vector<std::string>& prompts, uint64_t seed,
-                                     const std::atomic<bool>& stop) {
-  return agreed_texts(ranks, [&] {
+void write_captions(const Captioning& how, std::span<JobSpec* const> jobs) {
+  std::vector<std::string> prompts;
+  for (const JobSpec* job : jobs) prompts.push_back(job->request.prompt);
+  const std::vector<std::string> captions = agreed_texts(how.ranks, [&] {
     ExpandOptions options;
-    options.language = {
-        .device = device_of(flags),
-        .dtype = compute_dtype(flags),
-        .threads = threads_per_rank(flags),  // the other processes wait
-        .determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast};
-    options.sampling = {.temperature = *flags.real("expand-temperature"), .seed = seed};
-    options.memory_limit = flags.bytes("memory-limit");
-    options.stop = &stop;
-    return expand_prompts(folder, prompts, options);
+    options.sampling = {.temperature = *how.flags.real("expand-temperature"), .seed = how.seed};
+    options.memory_limit = how.flags.bytes("memory-limit");
+    options.stop = &how.stop;
+    return how.expander.expand(prompts, options);
   });
+  for (size_t i = 0; i < jobs.size(); ++i) set_caption(captions[i], *jobs[i]);
 }
 
-std::vector<std::string> expanded(const Flags& flags, const Ranks& ranks, const std::string& folder,
-                                  const std::vector<std::string>& prompts, uint64_t seed) {
-  std::vector<std::string> captions =
-      captions_of(flags, ranks, folder, prompts, seed, stop_requested());
-  if (ranks.speaks && informative(flags))
-    for (size_t i = 0; i < prompts.size(); ++i)
-      std::fprintf(stderr, "prompt  %s -> %s\n", printable(prompts[i]).c_str(),
-                   printable(captions[i]).c_str());
-  return captions;
+void write_all_captions(const Captioning& how, std::span<JobSpec* const> jobs) {
+  write_captions(how, jobs);
+  how.expander.release();
+  if (!how.ranks.speaks || !informative(how.flags)) return;
+  for (const JobSpec* job : jobs)
+    std::fprintf(stderr, "prompt  %s -> %s\n", printable(job->expanded_from).c_str(),
+                 printable(job->request.prompt).c_str());
 }
 
 }  // namespace weft

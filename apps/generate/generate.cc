@@ -121,8 +121,8 @@ class Generation {
         // Captions that an interrupted run left are not expanded again.
         expander_(std::ranges::any_of(
                       jobs_, [](const GivenJob& job) { return job.spec.expanded_from.empty(); })
-                      ? expander_folder(flags, jobs_)
-                      : ""),
+                      ? expander_of(flags)
+                      : nullptr),
         runner_(job_runner(flags, std::move(model))) {}
 
   int run(const ResultListener& on_result) {
@@ -150,14 +150,12 @@ class Generation {
     const Generator& generator = runner_.generator();
     const bool dry = flags_.on("dry-run");
     uint64_t seed = seed_of(flags_);
-    std::vector<std::string> prompts;
     for (GivenJob& job : jobs_) {
       take_facts(job, runner_.ranks());
       take_preset(job.spec, generator.model()->directory, job.label);
       Drawing drawing{job.spec, {}};
       drawing.spec.request = generator.resolve(request_of(flags_, job, generator));
       if (!job.spec.seeded) drawing.spec.request.seed = seed;
-      prompts.push_back(job.spec.request.prompt);
       drawings_.all.push_back(std::move(drawing));
     }
     stamp_now(fields_);
@@ -173,9 +171,11 @@ class Generation {
     check_names();
     drawings_.several = several_;
     drawings_.stop = &stop_requested();
-    if (!expander_.empty() && !dry) {
+    const std::vector<JobSpec*> captioned = jobs_with_captions();
+    if (!captioned.empty() && !dry) {
       refuse_outputs(false);
-      expand(prompts);
+      write_all_captions({flags_, runner_.ranks(), *expander_, first().seed, stop_requested()},
+                         captioned);
     }
     if (!dry) refuse_outputs(true);
     runner_.arrange(drawings_.all);
@@ -203,18 +203,12 @@ class Generation {
     });
   }
 
-  void expand(const std::vector<std::string>& prompts) {
-    std::vector<size_t> chosen;
-    std::vector<std::string> texts;
-    for (size_t i = 0; i < prompts.size(); ++i) {
-      if (!jobs_[i].expand.value_or(true)) continue;
-      chosen.push_back(i);
-      texts.push_back(prompts[i]);
-    }
-    const std::vector<std::string> captions =
-        expanded(flags_, runner_.ranks(), expander_, texts, first().seed);
-    for (size_t i = 0; i < captions.size(); ++i)
-      set_caption(captions[i], drawings_.all[chosen[i]].spec);
+  std::vector<JobSpec*> jobs_with_captions() {
+    std::vector<JobSpec*> captioned;
+    for (size_t i = 0; i < jobs_.size(); ++i)
+      if (wants_caption(jobs_[i], expander_ != nullptr))
+        captioned.push_back(&drawings_.all[i].spec);
+    return captioned;
   }
 
   std::string pattern(size_t i) const {
@@ -318,7 +312,7 @@ class Generation {
   const Flags& flags_;
   std::vector<GivenJob> jobs_;
   const bool several_;
-  const std::string expander_;
+  const std::shared_ptr<PromptExpander> expander_;
   JobRunner runner_;
 
   // Set by resolve().

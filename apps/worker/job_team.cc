@@ -61,10 +61,9 @@ std::string earlier_program_of(const Generator& generator, const std::vector<Lor
       generator.job_record(generator.resolve(with_any_inputs(open, generator.model()->directory))));
 }
 
-JobTeam::JobTeam(const Flags& flags, std::shared_ptr<const OpenModel> model)
-    : flags_(flags),
-      expander_(expander_folder(flags)),
-      runner_(job_runner(flags, std::move(model))) {
+JobTeam::JobTeam(const Flags& flags, std::shared_ptr<PromptExpander> expander,
+                 std::shared_ptr<const OpenModel> model)
+    : flags_(flags), expander_(std::move(expander)), runner_(job_runner(flags, std::move(model))) {
   const Ranks& ranks = runner_.ranks();
   if (ranks.processes) {
     if (const auto replicas = parts_along(Axis::kData, flags); replicas && *replicas > 1)
@@ -131,7 +130,7 @@ std::string JobTeam::draw_together(const TeamJob& given, ProgressListener& liste
   std::optional<Error> failed;
   try {
     runner_.draw(
-        {.all = {drawing}, .listener = &listener, .stop = &stop},
+        {.all = {drawing}, .listener = &listener, .stop = &stop, .beside = kept_beside()},
         [&](const Finished& done) {
           const JobSpec& spec = done.drawing.spec;
           result = result_text(done.output(), done.result.framehash, done.result.frames,
@@ -172,14 +171,21 @@ Drawing JobTeam::agreed_drawing(const TeamJob& job, const std::atomic<bool>& sto
 }
 
 // The same seed gives the same caption, so that another attempt goes on where one was stopped.
-void JobTeam::expand(JobSpec& spec, const std::atomic<bool>& stop) const {
-  if (expander_.empty())
+void JobTeam::expand(JobSpec& spec, const std::atomic<bool>& stop) {
+  if (!expander_)
     throw Error(ErrorKind::kUsage,
                 "expand_prompt is true, but who draws it was started without --expand-prompt");
-  set_caption(captions_of(flags_, runner_.ranks(), expander_, {spec.request.prompt},
-                          spec.request.seed, stop)
-                  .front(),
-              spec);
+  JobSpec* const job = &spec;
+  write_captions({flags_, runner_.ranks(), *expander_, spec.request.seed, stop}, {&job, 1});
+}
+
+// The language model stays for later captions where the job that was arranged fits beside it.
+// Returns its bytes.
+uint64_t JobTeam::kept_beside() {
+  const uint64_t held = expander_ ? expander_->held_bytes() : 0;
+  if (held == 0 || runner_.fits_beside(held)) return held;
+  expander_->release();
+  return 0;
 }
 
 void JobTeam::warm_up(const std::atomic<bool>& stop) {

@@ -9,6 +9,7 @@
 
 #include "apps/command_line/flags.h"
 #include "apps/scratch_folder.h"
+#include "engine/language/expand_prompt.h"
 #include "engine/runner/job_runner.h"
 
 namespace weft {
@@ -33,12 +34,15 @@ std::string result_text(const std::string& path, const std::string& framehash, i
 
 class JobTeam {
  public:
-  // Finds the ranks and opens the model, unless it is given. Error(kUsage) where processes would be
-  // replicas.
-  explicit JobTeam(const Flags& flags, std::shared_ptr<const OpenModel> model = nullptr);
+  // Finds the ranks and opens the model, unless it is given. Teams may share the language model
+  // that writes captions; null: jobs that want one are refused. Error(kUsage) where processes would
+  // be replicas.
+  explicit JobTeam(const Flags& flags, std::shared_ptr<PromptExpander> expander = nullptr,
+                   std::shared_ptr<const OpenModel> model = nullptr);
   ~JobTeam();  // in the first process, it lets follow() return in the others, as end() does
 
   const JobRunner& runner() const { return runner_; }
+  bool expands() const { return expander_ != nullptr; }  // whether a job may want a caption
   bool leads() const { return !runner_.ranks().processes || runner_.ranks().first == 0; }
 
   // Called in the first process: draws, and returns the result as JSON, {"path", "content_type",
@@ -62,11 +66,12 @@ class JobTeam {
   std::string draw_together(const TeamJob& given, ProgressListener& listener,
                             const std::atomic<bool>& stop);
   Drawing agreed_drawing(const TeamJob& job, const std::atomic<bool>& stop);
-  void expand(JobSpec& spec, const std::atomic<bool>& stop) const;
+  void expand(JobSpec& spec, const std::atomic<bool>& stop);
+  uint64_t kept_beside();
   Request any_request(const ScratchFolder& scratch) const;
 
   const Flags flags_;
-  const std::string expander_;  // of the jobs that want a caption; "": they are refused
+  const std::shared_ptr<PromptExpander> expander_;
   JobRunner runner_;
   std::optional<Communicator> world_{};  // of processes
   std::atomic<bool> broken_{false};

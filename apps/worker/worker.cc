@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "apps/commands.h"
+#include "apps/generate/expand.h"
 #include "apps/generate/stop.h"
 #include "apps/serve/http/access.h"
 #include "apps/worker/messages.h"
@@ -223,7 +224,7 @@ int run_worker(const Flags& flags) {
     throw Error(ErrorKind::kUsage, "weft worker needs --join HOST:PORT of a weft serve");
   const ServerAddress server = server_address(flags);
   const std::string key = worker_key(flags);
-  JobTeam team(flags);
+  JobTeam team(flags, expander_of(flags));
   if (!team.leads()) {
     team.follow();
     return 0;

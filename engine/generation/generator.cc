@@ -321,8 +321,10 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   parts.take_loaded();  // of a job that failed
   parts.set_resident_blocks(memory.resident_layers);
   parts.set_residency(memory.residency);
+  const uint64_t spare = available - memory.high_water;
   parts.release_unused([&](int model) { return computes_with(facts, placement, model); },
-                       placement.band(facts.latent[2]).size() > 0, available - memory.high_water);
+                       placement.band(facts.latent[2]).size() > 0,
+                       spare - std::min(spare, run_options.beside));
   const int total = facts.chunks * steps;
   if (!keeps_latent(request) || run.first < total)  // else it is decoded alone
     encode(run, memory);

@@ -131,6 +131,9 @@ struct RunOptions {
   // The folder in which the root keeps prompts' rows (text_cache.h). Either every rank sets it or
   // none does; empty: none.
   std::string text_cache{};
+  // Bytes that the process holds beside the job's own on the rank's device. What earlier jobs have
+  // left stays only in the rest of the memory.
+  uint64_t beside = 0;
   // Rows of an image encoder [n, columns] f32 on the host in place of those of the job's pictures.
   TensorView image_rows{};
   std::shared_ptr<Checkpoint> resume{};  // read on the root: resumes from it and moves its tensors

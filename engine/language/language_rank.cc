@@ -142,6 +142,19 @@ LanguageRank::LanguageRank(const TensorFile& file, const DecoderConfig& config,
 
 LanguageRank::~LanguageRank() = default;
 
+void LanguageRank::reserve(int64_t positions, int64_t cache_tokens) {
+  CHECK(sequences_.empty(), "sequences", sequences_.size());
+  LanguageOptions wanted = options_;
+  wanted.positions = std::max(positions, options_.positions);
+  wanted.cache_tokens = std::max(cache_tokens, options_.cache_tokens);
+  wanted = filled(wanted, config_, placement_.layout());
+  if (wanted.positions > options_.positions)
+    rope_ = on_device(stream_, decode_model_.rope(wanted.positions));
+  decode_pool_.raise_limit(decode_pool_.pages_for(wanted.cache_tokens));
+  if (prefill_pool_) prefill_pool_->raise_limit(decode_pool_.limit() + 1);
+  options_ = wanted;
+}
+
 bool LanguageRank::rings() const { return has_rings(placement_.layout()); }
 
 LanguageRank::Sequence& LanguageRank::at(int sequence) {

@@ -48,6 +48,10 @@ class LanguageRank {
   // The sizes that limit a layout, for sequences of at least `tokens` tokens.
   static LayoutLimits limits(const DecoderConfig& config, int64_t tokens);
 
+  // Makes room for longer sequences, and for more tokens, than the options have said. No sequence
+  // is open. Throws Error(kUsage) for more positions than the model has.
+  void reserve(int64_t positions, int64_t cache_tokens);
+
   const RankPlacement& placement() const { return placement_; }
   Stream& stream() { return stream_; }
   const DecoderConfig& config() const { return config_; }

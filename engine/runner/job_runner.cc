@@ -369,6 +369,14 @@ void JobRunner::draw(const Drawings& drawings, const ResultListener& on_result,
   });
 }
 
+bool JobRunner::fits_beside(uint64_t bytes) const {
+  if (!ranks().alone() && !(team_ && team_->waits())) return false;
+  const uint64_t needed =
+      plan_.high_water * static_cast<uint64_t>(options_.ranks_per_device) + bytes;
+  const uint64_t room = available_memory(options_.device) + tensor_bytes_live(options_.device.kind);
+  return needed <= (options_.memory_limit ? std::min(room, options_.memory_limit) : room);
+}
+
 void JobRunner::run_on_team(Work& work) {
   if (team_ && !team_->waits()) team_.reset();
   if (!team_) team_ = std::make_unique<Team>(*this);
@@ -446,7 +454,7 @@ void JobRunner::run_job(Work& work, Generator& mine, size_t index) {
   if (verdict == kDraw) {
     if (root) return draw_one(work, mine, *attempt);
     settings_.recorder->restart();
-    mine.run(drawing.spec.request, nullptr, joining(work.drawings.stop));
+    mine.run(drawing.spec.request, nullptr, joining(work.drawings));
   } else if (root && verdict == kComplete) {
     settings_.reporter.tell(drawing.path + " is complete");
   } else if (root) {
@@ -489,11 +497,12 @@ std::unique_ptr<FrameSink> JobRunner::sink_of(const Generator& generator, const 
                              *length);
 }
 
-RunOptions JobRunner::joining(const std::atomic<bool>* stop) const {
+RunOptions JobRunner::joining(const Drawings& drawings) const {
   RunOptions options;
   options.cache_audit = settings_.cache_audit;
   options.text_cache = settings_.text_cache;
-  options.stop = stop;
+  options.stop = drawings.stop;
+  options.beside = drawings.beside;
   return options;
 }
 
@@ -527,7 +536,7 @@ std::unique_ptr<JobRunner::Attempt> JobRunner::begin(const Work& work, Generator
   std::unique_ptr<Attempt> attempt(new Attempt{.drawing = drawing,
                                                .names = output_names(drawing.path),
                                                .sidecar_before = sidecar_path(drawing.path),
-                                               .options = joining(drawings.stop),
+                                               .options = joining(drawings),
                                                .sink = {}});
   const OutputNames& names = attempt->names;
   RunOptions& options = attempt->options;

@@ -2,6 +2,7 @@
 // KV cache of one rank: pages of one pool, so that sequences of any length share memory without
 // gaps (PagedAttention: Kwon et al. 2023, arXiv 2309.06180, section 4). move_cache changes how a
 // cache is split among ranks.
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -33,6 +34,7 @@ class KVPool {
 
   const KVShape& shape() const { return shape_; }
   int64_t limit() const { return limit_; }
+  void raise_limit(int64_t limit) { limit_ = std::max(limit, limit_); }
   int64_t free_pages() const { return limit_ - taken_; }
   int64_t pages_for(int64_t tokens) const { return shape_.pages_for(tokens); }
   // The bytes of all pages that were allocated.

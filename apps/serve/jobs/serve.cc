@@ -78,13 +78,15 @@ void check_launched(const Flags& flags, const ReplicaFlags& replicas) {
                         ", which are the ranks of one; legal: one replica, or one process");
 }
 
-// Teams of one model, each with its own ranks; one where they are not to draw.
+// Teams of one model and one language model, each with its own ranks; one where they are not to
+// draw.
 std::vector<std::unique_ptr<JobTeam>> make_teams(const ReplicaFlags& replicas) {
   std::vector<std::unique_ptr<JobTeam>> teams;
-  teams.push_back(std::make_unique<JobTeam>(replicas.flags));
+  const auto expander = expander_of(replicas.flags);
+  teams.push_back(std::make_unique<JobTeam>(replicas.flags, expander));
   const auto model = teams.front()->runner().generator().model();
   while (!starts_workers(replicas.flags) && std::ssize(teams) < replicas.replicas)
-    teams.push_back(std::make_unique<JobTeam>(replicas.flags, model));
+    teams.push_back(std::make_unique<JobTeam>(replicas.flags, expander, model));
   return teams;
 }
 
@@ -102,7 +104,7 @@ class Serving {
         planner_of_links_(runner().generator().model(), runner().generator().options()),
         program_(program_of(planner_)),
         adapters_(flags, planner_.model()),
-        expands_(!expander_folder(flags).empty()),
+        expands_(teams.front()->expands()),
         files_(flags, folder_),
         user_(store_of(flags, folder_)),
         older_jobs_(planner_, program_),
