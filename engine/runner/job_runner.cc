@@ -369,12 +369,20 @@ void JobRunner::draw(const Drawings& drawings, const ResultListener& on_result,
   });
 }
 
+// The ranks have measured the memory at their start, and choose the fastest residency that fits in
+// it. plan_ may be a smaller one, as the weights that stay have made what is free less.
 bool JobRunner::fits_beside(uint64_t bytes) const {
-  if (!ranks().alone() && !(team_ && team_->waits())) return false;
-  const uint64_t needed =
-      plan_.high_water * static_cast<uint64_t>(options_.ranks_per_device) + bytes;
+  const bool have_begun = ranks().alone() || (team_ && team_->waits());
+  if (!planned_ || !have_begun || plan_.resident_layers > 0) return false;
+  const auto sharing = static_cast<uint64_t>(options_.ranks_per_device);
+  const uint64_t limit = planned_->memory_limit;
   const uint64_t room = available_memory(options_.device) + tensor_bytes_live(options_.device.kind);
-  return needed <= (options_.memory_limit ? std::min(room, options_.memory_limit) : room);
+  for (auto residency = Residency::kAll; residency < Residency::kCount;
+       residency = static_cast<Residency>(static_cast<int>(residency) + 1)) {
+    const MemoryPlan plan = memory_under(residency, plan_.parts, limit / sharing);
+    if (plan.fits_device()) return plan.high_water * sharing + bytes <= std::min(limit, room);
+  }
+  return false;
 }
 
 void JobRunner::run_on_team(Work& work) {
