@@ -15,6 +15,7 @@
 #include "apps/generate/runner_flags.h"
 #include "apps/generate/stop.h"
 #include "apps/inspect/memory.h"
+#include "apps/preview/preview_file.h"
 #include "engine/planning/calibrate.h"
 #include "engine/runner/result_files.h"
 #include "io/json.h"
@@ -155,6 +156,9 @@ class Generation {
       take_preset(job.spec, generator.model()->directory, job.label);
       Drawing drawing{job.spec, {}};
       drawing.spec.request = generator.resolve(request_of(flags_, job, generator));
+      if (preview_every(flags_) > 0 && drawing.spec.request.method->in_segments())
+        throw Error(ErrorKind::kUsage, flags_.label("preview") +
+                                           " is proj, but a queue decodes meanwhile; legal: none");
       if (!job.spec.seeded) drawing.spec.request.seed = seed;
       drawings_.all.push_back(std::move(drawing));
     }

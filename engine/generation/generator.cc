@@ -397,8 +397,6 @@ Request Generator::resolve(const Request& request) const {
        .flow_shift = config.shift,
        .grid = grid_of(directory, resolved)});
   validate_method(resolved, impl_->parts.expert_model(0), model_name());
-  if (options().preview_every > 0 && resolved.method->in_segments())
-    throw Error(ErrorKind::kUsage, "--preview is proj, but a queue decodes meanwhile; legal: none");
   validate_pictures(resolved, directory);
   validate_sound(resolved, directory);
   decide_skips(*changed, sampler, resolved);

@@ -100,8 +100,8 @@ struct GeneratorOptions {
   // (metered_ops()). memory_limit 0: all the memory of such a device.
   std::optional<DeviceTraits> planned{};
   Keeping keeping = Keeping::kNothing;  // set kCheckpoints if runs have a checkpoint_path
-  // Steps between two previews, which the listener of a run sees; 0: none. Error(kUsage) where the
-  // model's VAE has no PreviewFit, or the method is the queue.
+  // Steps between two previews, which the listener of a run sees; 0: none. A queue shows none, as
+  // it decodes meanwhile. Error(kUsage) where the model's VAE has no PreviewFit.
   int preview_every = 0;
   double preview_share = PreviewBudget::kShare;  // of the time that previews may take
 };

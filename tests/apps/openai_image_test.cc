@@ -38,7 +38,7 @@ class ImageRoutes : public JobServer {
                         .model = model()}))
       routes.push_back(std::move(route));
   }
-  virtual ClientModel model() { return {.ids = {"pocket"}, .name = "pocket"}; }
+  virtual ClientModel model() { return {.ids = {"pocket", "dall-e-3"}, .name = "pocket"}; }
 
   NewJob image_job(const SentJob& sent) {
     const json fields = json::parse(sent.fields);
@@ -208,6 +208,20 @@ TEST_F(ImageRoutes, AddressesAreThoseOfTheServerAndServeThePicture) {
   EXPECT_EQ(part.body, "PNG");
   EXPECT_EQ(ask(get(path, "If-None-Match: \"cafe\"\r\n")).status, 304);
   EXPECT_EQ(error(ask(get("/v1/images/image_0/content")), "code"), "not_found");
+}
+
+TEST_F(ImageRoutes, ADallEIsAnsweredWithAddressesUnlessTheClientAsksForOtherwise) {
+  for (const char* form : {"", "b64_json"}) {
+    json fields{{"prompt", "a red ball"}, {"model", "dall-e-3"}};
+    if (*form) fields["response_format"] = form;
+    RawClient client = running_->connect();
+    client.send(generate(fields));
+    draw_images();
+    draw_all(1);
+    const json data = json::parse(client.answer().body).at("data")[0];
+    EXPECT_EQ(data.contains("url"), !*form);
+    EXPECT_EQ(data.contains("b64_json"), !!*form);
+  }
 }
 
 TEST_F(ImageRoutes, OtherFormatsAreMadeOfThePicture) {
@@ -495,9 +509,10 @@ struct ImageEdits : ImageRoutes {
 
 TEST_F(ImageEdits, PicturesOfAnEditAreTheReferencesOfEachJob) {
   const std::string url = "data:image/png;base64,AAAA";
+  const json object{{"image_url", url}};
   RawClient client = running_->connect();
-  client.send(
-      post("/v1/images/edits", json{{"prompt", "a hat"}, {"image", {url, url}}, {"n", 2}}.dump()));
+  client.send(post("/v1/images/edits",
+                   json{{"prompt", "a hat"}, {"images", {object, object}}, {"n", 2}}.dump()));
   draw_images();
   draw_all(2);
   EXPECT_EQ(client.answer().status, 200);

@@ -277,6 +277,17 @@ TEST(Preview, TheMemoryPlanCountsThem) {
   }
 }
 
+TEST(Preview, AQueueDrawsTheSameWithoutThem) {
+  const PreviewModel model(text_of(some_fit()));
+  Request request = job();
+  request.steps = 10;
+  request.frames = 17;
+  request.method = parse_method("queue:block=2,context=1", "method");
+  const DrawnPreviews drawn = draw_previews(model.path(), {}, 1, request);
+  EXPECT_TRUE(drawn.events.previews.empty());
+  EXPECT_EQ(drawn.result.framehash, draw_previews(model.path(), {}, 0, request).result.framehash);
+}
+
 TEST(Preview, AModelWithoutAFitIsRefusedWithTheScriptThatMakesIt) {
   const PreviewModel model("");
   GeneratorOptions options = options_of(DType::kF32);

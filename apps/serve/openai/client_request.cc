@@ -164,7 +164,7 @@ class Media {
   void read() {
     std::string called = picture_;
     std::vector<std::string> names{picture_};
-    for (const char* name : {"input_reference", "image_reference", "image"})
+    for (const char* name : {"input_reference", "image_reference", "image", "images"})
       if (picture_ != name) names.emplace_back(name);
     if (model_.most_references > 0) names.emplace_back("reference");
     const std::vector<GivenFile> pictures = inputs_.take(names, "image_url", called);

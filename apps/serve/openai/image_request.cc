@@ -43,6 +43,14 @@ void check_background(ClientFields& fields) {
   word_of(name, given, "auto|opaque");
 }
 
+// Clients of the dall-e models expect addresses unless they say otherwise.
+const char* default_form(const ClientFields& fields, bool streamed) {
+  const json model = fields.values.value("model", json());
+  const bool expects_url =
+      model.is_string() && lowercase(model.get<std::string>()).starts_with("dall-e");
+  return expects_url && !streamed ? "url" : "b64_json";
+}
+
 // One frame is what these routes draw, whatever the model could.
 void set_one_frame(ClientFields& fields) {
   for (const char* name : {"seconds", "audio_reference", "audio"})
@@ -69,12 +77,13 @@ void check_pictures(const ClientFields& fields, const ClientModel& model) {
            std::ranges::find(fields.files, name, &std::pair<std::string, std::string>::first) !=
                fields.files.end();
   };
+  const bool given = has("image") || has("images");
   if (model.most_references == 0)
     throw ClientFault("unsupported_parameter", "image",
-                      has("image") ? "image is given, but " + model.name +
-                                         " edits no pictures; legal: POST /v1/images/generations"
-                                   : "image is absent, and " + model.name + " edits no pictures");
-  if (!has("image"))
+                      given ? "image is given, but " + model.name +
+                                  " edits no pictures; legal: POST /v1/images/generations"
+                            : "image is absent, and " + model.name + " edits no pictures");
+  if (!given)
     throw ClientFault("invalid_request", "image",
                       "image is absent, legal: a file of the form, or a data URL");
 }
@@ -88,10 +97,11 @@ ImageRequest image_request(const HttpRequest& request, const ClientModel& model,
   out.count = static_cast<int>(count_of("n", taken(fields, "n", 1), "1 ... 10"));
   out.file.format = format_in(fields);
   out.file.compression = compression_in(fields, out.file.format);
-  const std::string form = "response_format";
-  out.as_url = word_of(form, taken(fields, form.c_str(), "b64_json"), "b64_json|url") == "url";
-  check_background(fields);
   out.streamed = switch_of("stream", taken(fields, "stream", false));
+  const std::string form = "response_format";
+  const char* form_left_open = default_form(fields, out.streamed);
+  out.as_url = word_of(form, taken(fields, form.c_str(), form_left_open), "b64_json|url") == "url";
+  check_background(fields);
   out.partial_images =
       static_cast<int>(count_of("partial_images", taken(fields, "partial_images", 0), "0 ... 3"));
   if (out.streamed && out.as_url)
