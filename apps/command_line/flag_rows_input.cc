@@ -228,7 +228,7 @@ constexpr FlagSpec kInput[] = {
     {.name = "reference",
      .value = "FILE",
      .help = "a picture whose content the result takes up, for models that edit pictures; may be "
-             "repeated",
+             "repeated, or given as FILE,FILE",
      .commands = kGenerate | kBatch | kReplay | kPlan,
      .level = kAdvanced,
      .is_list = true},

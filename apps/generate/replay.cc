@@ -18,6 +18,7 @@
 #include "io/media/media_probe.h"
 #include "io/media/metadata.h"
 #include "io/media/video.h"
+#include "io/text/path_list.h"
 #include "io/text/utf8.h"
 #include "kernels/ops.h"
 
@@ -174,7 +175,7 @@ GivenJob job_of(const Record& record, const Flags& flags) {
   }
   if (flags.given("reference")) {
     std::vector<GivenPicture> moved;
-    for (const std::string& path : split(flags.text("reference"), ','))
+    for (const std::string& path : split_paths(flags.text("reference")))
       moved.push_back({.path = path});
     if (moved.size() != request.references.size())
       throw Error(ErrorKind::kUsage,

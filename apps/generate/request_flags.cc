@@ -17,6 +17,7 @@
 #include "apps/preview/preview_file.h"
 #include "engine/memory/memory_advice.h"
 #include "io/json.h"
+#include "io/text/path_list.h"
 #include "io/text/utf8.h"
 
 namespace weft {
@@ -55,6 +56,14 @@ nlohmann::json schedule_of(const Flags& flags) {
   return entries;
 }
 
+// The paths that a flag which may be repeated gives, as records have them.
+std::vector<std::string> paths_of(const Flags& flags, const std::string& flag) {
+  std::vector<std::string> paths = split_paths(flags.text(flag));
+  if (paths.empty()) paths.emplace_back();  // which is refused
+  for (std::string& path : paths) path = recorded_value(find_flag(flags.command(), flag), path);
+  return paths;
+}
+
 // The fields that those flags of this command give which are `chosen`; `prompt` and `output` mean
 // something else there.
 nlohmann::json fields_of(const Flags& flags, bool (Flags::*chosen)(const std::string&) const) {
@@ -70,7 +79,7 @@ nlohmann::json fields_of(const Flags& flags, bool (Flags::*chosen)(const std::st
     else if (find_flag(flags.command(), flag)->type == FlagType::kSwitch)
       fields[name] = flags.on(flag);
     else if (field.form == FieldForm::kTexts)
-      fields[name] = split(recorded_value(find_flag(flags.command(), flag), flags.text(flag)), ',');
+      fields[name] = paths_of(flags, flag);
     else
       fields[name] = recorded_value(find_flag(flags.command(), flag), flags.text(flag));
   }

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "io/text/path_list.h"
 #include "io/text/utf8.h"
 #include "kernels/check.h"
 #include "models/lora/lora.h"
@@ -75,24 +76,18 @@ std::string to_string(std::span<const Lora> loras) {
 std::vector<Lora> parse_loras(const std::string& text, const std::string& label) {
   std::vector<Lora> loras;
   if (text == kNoLora) return loras;
-  for (size_t at = 0; at < text.size();) {
-    const size_t first = std::min(text.find(',', at), text.size());
-    size_t end = first;
-    std::optional<Lora> lora = lora_of(text.substr(at, end - at));
-    // The path may have commas.
-    for (size_t next = first; next < text.size() && !(lora && fs::exists(lora->file));) {
-      next = std::min(text.find(',', next + 1), text.size());
-      const std::optional<Lora> longer = lora_of(text.substr(at, next - at));
-      if (!longer || !fs::exists(longer->file)) continue;
-      lora = longer;
-      end = next;
-    }
+  const auto is_whole = [](const std::string& entry) {
+    const std::optional<Lora> lora = lora_of(entry);
+    std::error_code ignored;
+    return lora && fs::exists(lora->file, ignored);
+  };
+  for (const std::string& entry : split_entries(text, is_whole)) {
+    const std::optional<Lora> lora = lora_of(entry);
     if (!lora)
-      throw Error(ErrorKind::kUsage, label + " is '" + text.substr(at, end - at) +
+      throw Error(ErrorKind::kUsage, label + " is '" + entry +
                                          "', legal: FILE, FILE:SCALE or FILE:SCALE:EXPERT with a "
                                          "scale from -100 to 100 and high or low");
     loras.push_back(*lora);
-    at = end + 1;
   }
   return loras;
 }

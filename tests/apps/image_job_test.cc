@@ -174,6 +174,15 @@ TEST_F(ImageJob, ReferencesAreFactsOfAJob) {
   const Outcome again = run("replay -q --json " + path("a.png") + moved);
   ASSERT_EQ(again.code, 0) << again.err;
   EXPECT_EQ(json::parse(again.out).at("framehash"), first);
+  // A comma belongs to a file that is there.
+  fs::rename(path("s.png"), path("s,2.png"));
+  for (const std::string& list :
+       {path("z.png") + "," + path("s,2.png"), path("z.png") + " --reference " + path("s,2.png")}) {
+    EXPECT_EQ(hash(run(job + "--reference " + list)), first);
+    EXPECT_EQ(record("a.png.json").at("reference"), (json{file("z.png"), file("s,2.png")}));
+    EXPECT_EQ(run("replay -q " + path("a.png") + " --reference " + list).code, 0);
+  }
+  fs::rename(path("s,2.png"), path("s.png"));
   const Outcome fewer = run("replay -q " + path("a.png") + " --reference " + path("z.png"));
   EXPECT_EQ(fewer.code, 2);
   EXPECT_NE(fewer.err.find("was made with 2"), std::string::npos) << fewer.err;
