@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "engine/job/speech_chunks.h"
+#include "engine/memory/memory_beside.h"
 #include "engine/memory/memory_mode.h"
 #include "engine/planning/remembered.h"
 #include "engine/runner/job_errors.h"
@@ -369,20 +370,9 @@ void JobRunner::draw(const Drawings& drawings, const ResultListener& on_result,
   });
 }
 
-// The ranks have measured the memory at their start, and choose the fastest residency that fits in
-// it. plan_ may be a smaller one, as the weights that stay have made what is free less.
 bool JobRunner::fits_beside(uint64_t bytes) const {
   const bool have_begun = ranks().alone() || (team_ && team_->waits());
-  if (!planned_ || !have_begun || plan_.resident_layers > 0) return false;
-  const auto sharing = static_cast<uint64_t>(options_.ranks_per_device);
-  const uint64_t limit = planned_->memory_limit;
-  const uint64_t room = available_memory(options_.device) + tensor_bytes_live(options_.device.kind);
-  for (auto residency = Residency::kAll; residency < Residency::kCount;
-       residency = static_cast<Residency>(static_cast<int>(residency) + 1)) {
-    const MemoryPlan plan = memory_under(residency, plan_.parts, limit / sharing);
-    if (plan.fits_device()) return plan.high_water * sharing + bytes <= std::min(limit, room);
-  }
-  return false;
+  return planned_ && have_begun && weft::fits_beside(plan_, *planned_, bytes);
 }
 
 void JobRunner::run_on_team(Work& work) {
