@@ -134,8 +134,10 @@ void ServedWorkers::drain() {
   if (processes_) processes_->drain();
 }
 
+int ServedWorkers::drawing() { return host_.drawing(); }
+
 void ServedWorkers::await_jobs() {
-  while (host_.drawing() > 0) std::this_thread::sleep_for(kLook);
+  while (drawing() > 0) std::this_thread::sleep_for(kLook);
 }
 
 void ServedWorkers::await_end() {

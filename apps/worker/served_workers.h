@@ -40,6 +40,7 @@ class ServedWorkers {
   // Waits until one of them takes jobs. False where `give_up` returned true, which is asked every
   // 50 ms.
   bool await_ready(const std::function<bool()>& give_up);
+  int drawing();      // workers that have a job, or may get one
   void drain();       // workers that end are not started again
   void await_jobs();  // returns when no worker has a job, after a drain of the service
   void await_end();   // ends those that the server started

@@ -25,9 +25,9 @@ std::string fitting_layers(const RefusedJob& job, const PlanOf& plan_of) {
   return {};
 }
 
-// "--layout tensor=4 (1.20 GiB) or layers=4 (1.31 GiB)": at most two layouts that fit, or "". Those
+// "--layout tensor=4 (1.20 GiB)" and "layers=4 (1.31 GiB)": at most two layouts that fit. Those
 // that split the weights most are tried.
-std::string fitting_layouts(const RefusedJob& job, const PlanOf& plan_of) {
+std::vector<std::string> fitting_layouts(const RefusedJob& job, const PlanOf& plan_of) {
   constexpr size_t kMost = 8;
   std::vector<Layout> layouts = job.layouts;
   std::erase_if(layouts, [&](Layout& other) {
@@ -38,8 +38,7 @@ std::string fitting_layouts(const RefusedJob& job, const PlanOf& plan_of) {
     return other[Axis::kTensor] * other[Axis::kLayers];
   });
   layouts.resize(std::min(layouts.size(), kMost));
-  std::string offers;
-  int offered = 0;
+  std::vector<std::string> offers;
   for (const Layout& layout : layouts) {
     uint64_t most = 0;
     bool fits = true;
@@ -48,9 +47,10 @@ std::string fitting_layouts(const RefusedJob& job, const PlanOf& plan_of) {
       most = std::max(most, plan.high_water);
       fits = plan.fits();
     }
-    if (!fits || ++offered > 2) continue;
-    offers +=
-        (offered == 1 ? "--layout " : " or ") + to_string(layout) + " (" + format_bytes(most) + ")";
+    if (!fits) continue;
+    offers.push_back((offers.empty() ? "--layout " : "") + to_string(layout) + " (" +
+                     format_bytes(most) + ")");
+    if (offers.size() == 2) break;
   }
   return offers;
 }
@@ -104,7 +104,8 @@ std::string refusal(const RefusedJob& job, const PlanOf& plan_of) {
   const Request& request = job.request;
   const ModelLimits& limits = job.limits;
   constexpr size_t kMost = 3, kLeast = 2;
-  std::vector<std::string> advice{fitting_layouts(job, plan_of), fitting_mode(job, plan_of)};
+  const std::vector<std::string> layouts = fitting_layouts(job, plan_of);
+  std::vector<std::string> advice{layouts.empty() ? "" : layouts[0], fitting_mode(job, plan_of)};
   if (job.options.mode == MemoryMode::kLayers || job.options.resident_blocks > 0)
     advice.push_back(fitting_layers(job, plan_of));
   std::erase(advice, "");
@@ -137,6 +138,7 @@ std::string refusal(const RefusedJob& job, const PlanOf& plan_of) {
   if (advice.size() < kLeast)
     advice.push_back(job.plan.fits_host() ? "a higher --memory-limit"
                                           : "a higher --host-memory-limit");
+  if (layouts.size() > 1 && advice.size() < kMost) advice.insert(advice.begin() + 1, layouts[1]);
   std::string text = shortage(job.plan) + advice[0];
   for (size_t i = 1; i < std::min(advice.size(), kMost); ++i) text += " or " + advice[i];
   return text;

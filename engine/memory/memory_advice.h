@@ -36,7 +36,7 @@ using PlanOf = std::function<MemoryPlan(const Request& request, const GeneratorO
 std::string shortage(const MemoryPlan& plan);
 
 // The error line for a job that does not fit: the memory it needs, the memory available, and two or
-// three things to try with the memory each of them needs.
+// three things to try with the memory each of them needs, a second layout where there is room.
 std::string refusal(const RefusedJob& job, const PlanOf& plan_of);
 
 }  // namespace weft

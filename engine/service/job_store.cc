@@ -59,6 +59,8 @@ struct JobStore::Impl {
     return *run(sure(), "SELECT CAST(value AS INTEGER) FROM store WHERE name = 'kept_ms'");
   }
   Submitted submit(const NewJob& job);  // within a transaction
+  std::optional<Submitted> earlier(const std::string& owner, const std::string& key,
+                                   const std::string& request_hash);
   std::optional<Attempt> held(const Claim& claim);
   void add_event(Database& database, int64_t seq, const JobEvent& event) {
     insert_event(database, seq, host_.unix_ms(), event, limits_.events_per_job);
@@ -107,19 +109,30 @@ std::vector<JobStore::Submitted> JobStore::submit_all(std::span<const NewJob> jo
   return all;
 }
 
+std::optional<JobStore::Submitted> JobStore::earlier(const std::string& owner,
+                                                     const std::string& key,
+                                                     const std::string& request_hash) {
+  const std::lock_guard lock(impl_->mutex_);
+  return impl_->earlier(owner, key, request_hash);
+}
+
+std::optional<JobStore::Submitted> JobStore::Impl::earlier(const std::string& owner,
+                                                           const std::string& key,
+                                                           const std::string& request_hash) {
+  if (key.empty()) return std::nullopt;
+  Query used(sure(),
+             "SELECT idempotency.request_hash, id FROM idempotency JOIN job ON seq = job "
+             "WHERE idempotency.owner = ? AND key = ?",
+             owner, key);
+  if (!used.next()) return std::nullopt;
+  if (used.text(0) != request_hash) return Submitted{SubmitAnswer::kConflict, ""};
+  return Submitted{SubmitAnswer::kSame, used.text(1)};
+}
+
 JobStore::Submitted JobStore::Impl::submit(const NewJob& job) {
   Database& database = sure();
   const int64_t now = host_.unix_ms();
-  if (!job.idempotency_key.empty()) {
-    Query used(database,
-               "SELECT idempotency.request_hash, id FROM idempotency JOIN job ON seq = job "
-               "WHERE idempotency.owner = ? AND key = ?",
-               job.owner, job.idempotency_key);
-    if (used.next()) {
-      const bool same = used.text(0) == job.request_hash;
-      return {same ? SubmitAnswer::kSame : SubmitAnswer::kConflict, same ? used.text(1) : ""};
-    }
-  }
+  if (const auto known = earlier(job.owner, job.idempotency_key, job.request_hash)) return *known;
   // Jobs of a lower priority, as those of batches, take no client's place.
   if (run(database, "SELECT COUNT(*) FROM job WHERE state = 'queued' AND priority >= ?",
           job.priority) >= limits_.queued)

@@ -92,6 +92,9 @@ class JobStore {
   Submitted submit(const NewJob& job);
   // All of them or, where one is refused, none: the last answer is then the refusal.
   std::vector<Submitted> submit_all(std::span<const NewJob> jobs);
+  // Answers as submit() would because the owner has used the key before; nullopt: it has not.
+  std::optional<Submitted> earlier(const std::string& owner, const std::string& key,
+                                   const std::string& request_hash);
   CancelAnswer cancel(const std::string& id);  // a running one is asked to stop
   bool remove(const std::string& id);          // false unless it is over
   bool discard(const std::string& id);         // false unless it runs; it is asked to stop, too

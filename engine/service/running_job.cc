@@ -22,25 +22,31 @@ void RunningJob::progress(const Progress& progress) {
 
 bool RunningJob::wants_preview(int step, int total) {
   const std::lock_guard lock(mutex_);
-  return std::ranges::any_of(wishes_, [&](const auto& wish) { return wish->due(step, total); });
+  return std::ranges::any_of(wishes_, [&](const auto& weak) {
+    const auto wish = weak.lock();
+    return wish && wish->due(step, total);
+  });
 }
 
-void RunningJob::add_wish(std::shared_ptr<PreviewWish> wish) {
+void RunningJob::add_wish(const std::shared_ptr<PreviewWish>& wish) {
   const std::lock_guard lock(mutex_);
-  wishes_.push_back(std::move(wish));
+  std::erase_if(wishes_, [](const auto& old) { return old.expired(); });
+  wishes_.push_back(wish);
 }
 
 int RunningJob::wanted_previews() const {
   const std::lock_guard lock(mutex_);
   int most = 0;
-  for (const auto& wish : wishes_) most = std::max(most, wish->count());
+  for (const auto& weak : wishes_)
+    if (const auto wish = weak.lock()) most = std::max(most, wish->count());
   return most;
 }
 
 void RunningJob::preview(const Preview& preview) {
   auto png = std::make_shared<const std::string>(preview_png(preview));
   const std::lock_guard lock(mutex_);
-  for (const auto& wish : wishes_) wish->offer(preview.step, preview.total, png);
+  for (const auto& weak : wishes_)
+    if (const auto wish = weak.lock()) wish->offer(preview.step, preview.total, png);
   ++live_.preview_number;
   live_.preview_png = std::move(png);
   live_.preview_step = preview.step;

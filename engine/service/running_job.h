@@ -24,8 +24,8 @@ class RunningJob final : public ProgressListener {
   void warning(const std::string& line) override;
 
   const Claim& claim() const { return claim_; }
-  void add_wish(std::shared_ptr<PreviewWish> wish);
-  int wanted_previews() const;  // the most of a wish
+  void add_wish(const std::shared_ptr<PreviewWish>& wish);  // as long as others keep it
+  int wanted_previews() const;                              // the most of a wish
   double seconds() const { return std::chrono::duration<double>(Clock::now() - since_).count(); }
   LiveJob live() const;
   std::string finished_progress() const;  // the last one, as that of a completed job
@@ -52,7 +52,7 @@ class RunningJob final : public ProgressListener {
   Shown shown_;
   LiveJob live_;
   std::vector<std::string> warnings_, unwritten_;
-  std::vector<std::shared_ptr<PreviewWish>> wishes_;
+  std::vector<std::weak_ptr<PreviewWish>> wishes_;
 };
 
 }  // namespace weft

@@ -333,7 +333,7 @@ std::unique_ptr<HeldJob> Service::Impl::try_take(const std::string& team,
     running->stop = stopping_;
     const auto [begin, end] = wishes_.equal_range(running->claim().stored.job.id);
     for (auto wish = begin; wish != end; ++wish)
-      if (auto alive = wish->second.lock()) running->add_wish(std::move(alive));
+      if (const auto alive = wish->second.lock()) running->add_wish(alive);
   }
   changed();
   const auto left = [this](const RunningJob& job, bool ended) {

@@ -35,13 +35,14 @@ HttpResponse WorkQueue::full_response() {
                         kAgainSeconds);
 }
 
-HttpResponse WorkQueue::answer(std::function<HttpResponse()> make) {
+HttpResponse WorkQueue::answer(std::function<HttpResponse()> make, HttpResponse when_full) {
   const Place mine = place();
-  if (!mine) return full_response();
+  if (!mine) return when_full;
   // This is sent where the server drains before.
   HttpResponse response = retry_response(503, "draining", "The server is about to end.");
   response.later = [this, mine, make = std::move(make)](const HttpResponse::Respond& respond) {
-    post([mine, make, respond] {
+    post([this, mine, make, respond] {
+      if (is_ending_) return;  // nobody hears it any more
       try {
         respond(make());
       } catch (const std::exception&) {  // its text may name paths

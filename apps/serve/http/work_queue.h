@@ -35,8 +35,9 @@ class WorkQueue {
   // is dropped. From any thread.
   void post(std::function<void()> task, Clock::time_point when = {});
 
-  // The response that `make` makes on this thread, within a place; else full_response().
-  HttpResponse answer(std::function<HttpResponse()> make);
+  // The response that `make` makes on this thread, within a place; else `when_full`. None is made
+  // once this ends, which the server has done before.
+  HttpResponse answer(std::function<HttpResponse()> make, HttpResponse when_full = full_response());
 
  private:
   void work();
@@ -46,8 +47,8 @@ class WorkQueue {
   std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::multimap<Clock::time_point, std::function<void()>> tasks_;
-  bool is_ending_ = false;
-  std::thread thread_;  // last, because it uses the others
+  std::atomic<bool> is_ending_ = false;  // also read without the lock
+  std::thread thread_;                   // last, because it uses the others
 };
 
 }  // namespace weft

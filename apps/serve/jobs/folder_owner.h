@@ -8,9 +8,10 @@ namespace weft {
 // A server that uses a folder, until this ends, also by a kill.
 class FolderOwner {
  public:
-  // Servers of one store may share a folder, and those without a store (""). Error(kUsage) that
-  // names the store of a server which uses the folder, where that is another one; kOutput where the
-  // folder takes no files. On a file system without locks nothing is known of others.
+  // Servers of one store may share a folder, whatever path each has for it, and those without a
+  // store (""). Error(kUsage) that names the store of a server which uses the folder, where that is
+  // another one; kOutput where the folder takes no files. On a file system without locks nothing is
+  // known of others.
   FolderOwner(const std::string& folder, const std::string& store);
   ~FolderOwner();
   FolderOwner(const FolderOwner&) = delete;

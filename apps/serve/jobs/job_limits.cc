@@ -123,16 +123,17 @@ void check_pictures(const JobSpec& saved, const JobLimits& limits, const std::st
     if (picture->path.empty()) continue;
     const std::string bytes = read_input_file(picture->path, kMaxPictureBytes, ErrorKind::kMedia);
     const PictureHeader header = read_picture_header(picture->path, bytes);
-    sum += int64_t{header.width} * header.height;
+    const int64_t pixels = int64_t{header.width} * header.height;
+    sum += pixels;
     if (sum > limits.picture_pixels)
-      refuse_field(where, field,
-                   std::to_string(header.width) + "x" + std::to_string(header.height) +
-                       (sum == int64_t{header.width} * header.height
-                            ? ""
-                            : ", with the pictures before it " + std::to_string(sum) + " pixels"),
-                   "at most " + std::to_string(limits.picture_pixels) +
-                       " pixels of all pictures of a request",
-                   "max-picture-pixels");
+      refuse_field(
+          where, field,
+          std::to_string(header.width) + "x" + std::to_string(header.height) +
+              (sum == pixels ? ""
+                             : ", with the pictures before it " + std::to_string(sum) + " pixels"),
+          "at most " + std::to_string(limits.picture_pixels) +
+              " pixels of all pictures of a request",
+          "max-picture-pixels");
   }
 }
 

@@ -15,8 +15,8 @@ namespace weft {
 struct JobLimits {
   int64_t steps = 200, frames = 0, pixels = 16'777'216;  // 0: what the model can draw
   size_t prompt_bytes = 32 << 10;
-  int64_t picture_pixels = kMaxPicturePixels;  // of all pictures that are sent with a job
-  double cost = 0;                             // 0: any
+  int64_t picture_pixels = 4 * kMaxPicturePixels;  // of all pictures that are sent with a job
+  double cost = 0;                                 // 0: any
 };
 JobLimits job_limits(const Flags& flags);
 

@@ -111,6 +111,27 @@ std::optional<HttpResponse> refusal_of_answer(SubmitAnswer answer) {
   }
 }
 
+// The key of one job of a request.
+std::string key_of_job(const std::string& key, int number) {
+  return number == 0 || key.empty() ? key : key + "#" + std::to_string(number);
+}
+
+// The jobs of an earlier request with this key, or the refusal of another request; nullopt where
+// they are to be read. What was taken once is not refused because it would not be taken now.
+std::optional<std::variant<std::vector<TakenJob>, HttpResponse>> taken_before(
+    Service& service, const HttpRequest& request, const std::string& key, int count) {
+  if (key.empty()) return std::nullopt;
+  const std::string hash = hash_of(request);
+  std::vector<TakenJob> taken;
+  for (int i = 0; i < count; ++i) {
+    const auto known = service.store().earlier(owner_of(request), key_of_job(key, i), hash);
+    if (!known) return std::nullopt;
+    if (auto refused = refusal_of_answer(known->answer)) return std::move(*refused);
+    taken.push_back({known->id, false});
+  }
+  return taken;
+}
+
 }  // namespace
 
 HttpResponse storage_response() {
@@ -143,6 +164,7 @@ std::variant<std::vector<TakenJob>, HttpResponse> take_jobs(Service& service,
     return error_response(400, "invalid_request",
                           "Idempotency-Key has " + std::to_string(key.size()) +
                               " bytes, legal: at most " + std::to_string(kLongestKey));
+  if (auto before = taken_before(service, request, key, count)) return std::move(*before);
   std::vector<NewJob> jobs;
   const auto remove_files = [&] {
     for (const NewJob& job : jobs) services.remove_files(job);
@@ -163,7 +185,7 @@ std::variant<std::vector<TakenJob>, HttpResponse> take_jobs(Service& service,
       job.client = one.client;
       job.owner = owner_of(request);
       if (!key.empty()) {
-        job.idempotency_key = one.number ? key + "#" + std::to_string(one.number) : key;
+        job.idempotency_key = key_of_job(key, one.number);
         job.request_hash = hash_of(request);
       }
       jobs.push_back(std::move(job));

@@ -2,7 +2,6 @@
 
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <utility>
 
 #include "apps/worker/job_team.h"
 #include "io/json.h"
@@ -22,7 +21,8 @@ std::string program_with_loras(const Generator& generator, const NewJob& job) {
 }  // namespace
 
 int OlderJobs::take_over(JobStore& store) {
-  if (std::exchange(version_, store.version()) == version_) return 0;
+  const int64_t version = store.version();
+  if (version == version_) return 0;
   int taken = 0;
   for (const StoredJob& job : store.one_of_each_other(program_)) {
     const std::string& program = job.job.program;
@@ -37,6 +37,7 @@ int OlderJobs::take_over(JobStore& store) {
     else
       others_.insert(program);
   }
+  version_ = version;  // all of it was looked at
   return taken;
 }
 

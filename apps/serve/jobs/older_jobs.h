@@ -17,7 +17,8 @@ class OlderJobs {
       : generator_(planner.model(), planner.options()), program_(std::move(program)) {}
 
   // Takes jobs over that are not over and that this program draws as they were to be drawn. Those
-  // whose LoRAs cannot be opened any more stay as they are. Returns their number.
+  // whose LoRAs cannot be opened any more stay as they are. Returns their number. Error as
+  // the store's calls; the next call then looks again.
   int take_over(JobStore& store);
 
  private:

@@ -47,6 +47,7 @@ constexpr int kLooksForJobs = 40;           // to one for jobs of earlier versio
 constexpr milliseconds kConnections{2000};  // for connections to end, after the last job
 constexpr int kMostDrawings = 256;          // requests that wait for their pictures
 constexpr int kMostTasks = 16;              // short work beside the server's thread
+constexpr int kMostPlannings = 4;           // requests that wait for what would fit
 
 std::string folder_of(const Flags& flags) {
   std::string folder = flags.text("output");
@@ -118,7 +119,6 @@ class Serving {
   int run() {
     files_.remove_orphans(service_.store(), user_);
     user_.recover(service_.store());
-    take_older_jobs();
     ServedWorkers workers(
         {.flags = flags_,
          .team = replicas_.flags,
@@ -130,8 +130,9 @@ class Serving {
          .metrics = job_metrics_,
          .state = state_});
     // These outlive the server, whose routes use them.
-    WorkQueue desk(kMostDrawings), tasks(kMostTasks);
-    if (!starts_workers(flags_)) memory_.emplace(planner_, runner(), tasks);
+    WorkQueue desk(kMostDrawings), tasks(kMostTasks), planning(kMostPlannings);
+    if (!starts_workers(flags_))
+      memory_.emplace(planner_, runner(), planning, [&] { return workers.drawing() > 0; });
     ServerSettings settings = settings_of_server(desk, tasks);
     settings.websockets.push_back(workers.route());
     HttpServer server(settings);
@@ -358,7 +359,8 @@ class Serving {
                      "A job ended.", fields);
   }
 
-  // A server of an earlier version may take further ones until it ends.
+  // Nothing gives them back, so a server calls this once it can draw. One of an earlier version may
+  // take further ones until it ends.
   void take_older_jobs() {
     if (const int taken = older_jobs_.take_over(service_.store()); taken > 0)
       state_.log.write(LogLevel::kInfo, "older_jobs", "Jobs of an earlier version are drawn.",
@@ -367,9 +369,11 @@ class Serving {
 
   // Drains when a signal came. The running jobs get the time of --drain-seconds.
   void await_signal(const std::stop_token& over) {
-    for (int looks = 1; !stop_requested() && !over.stop_requested(); ++looks) {
+    for (int looks_left = 0; !stop_requested() && !over.stop_requested();) {
       std::this_thread::sleep_for(kLook);
-      if (looks % kLooksForJobs == 0) without_throwing([this] { take_older_jobs(); });
+      if (state_.readiness.why_not() || looks_left-- > 0) continue;
+      without_throwing([this] { take_older_jobs(); });
+      looks_left = kLooksForJobs;
     }
     if (!stop_requested()) return;
     draining_ = true;

@@ -73,7 +73,10 @@ constexpr QualityName kQualityNames[] = {
 
 void check_pictures(const ClientFields& fields, const ClientModel& model) {
   const auto has = [&](const std::string& name) {
-    return fields.values.contains(name) ||
+    const auto value = fields.values.find(name);
+    const bool in_json =
+        value != fields.values.end() && !value->is_null() && !(value->is_array() && value->empty());
+    return in_json ||
            std::ranges::find(fields.files, name, &std::pair<std::string, std::string>::first) !=
                fields.files.end();
   };
