@@ -130,7 +130,7 @@ std::string JobTeam::draw_together(const TeamJob& given, ProgressListener& liste
   std::optional<Error> failed;
   try {
     runner_.draw(
-        {.all = {drawing}, .listener = &listener, .stop = &stop, .beside = kept_beside()},
+        {.all = {drawing}, .listener = &listener, .stop = &stop, .beside = kept_beside(stop)},
         [&](const Finished& done) {
           const JobSpec& spec = done.drawing.spec;
           result = result_text(done.output(), done.result.framehash, done.result.frames,
@@ -181,11 +181,11 @@ void JobTeam::expand(JobSpec& spec, const std::atomic<bool>& stop) {
 
 // The language model stays for later captions where the job that was arranged fits beside it.
 // Returns its bytes.
-uint64_t JobTeam::kept_beside() {
+uint64_t JobTeam::kept_beside(const std::atomic<bool>& stop) {
   const uint64_t held = expander_ ? expander_->held_bytes() : 0;
   if (held == 0 || runner_.fits_beside(held)) return held;
-  expander_->release();
-  return 0;
+  expander_->release(&stop);
+  return expander_->held_bytes();
 }
 
 void JobTeam::warm_up(const std::atomic<bool>& stop) {

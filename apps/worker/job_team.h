@@ -67,7 +67,7 @@ class JobTeam {
                             const std::atomic<bool>& stop);
   Drawing agreed_drawing(const TeamJob& job, const std::atomic<bool>& stop);
   void expand(JobSpec& spec, const std::atomic<bool>& stop);
-  uint64_t kept_beside();
+  uint64_t kept_beside(const std::atomic<bool>& stop);
   Request any_request(const ScratchFolder& scratch) const;
 
   const Flags flags_;

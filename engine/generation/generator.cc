@@ -417,7 +417,13 @@ MemoryPlan Generator::plan(const Request& request) const { return impl_->plan(fa
 
 std::shared_ptr<Generator> Generator::planning_rank(Layout layout) const {
   layout[Axis::kData] = 1;
-  auto rank = std::make_shared<Generator>(model(), options(), RankPlacement(layout, 0));
+  GeneratorOptions planned = options();
+  if (planned.device.kind != Device::Kind::kCpu) {
+    planned.planned = device_traits(planned.device);
+    planned.device = {};
+    planned.ops = &metered_ops();
+  }
+  auto rank = std::make_shared<Generator>(model(), planned, RankPlacement(layout, 0));
   rank->impl_->take_memory_of(*impl_);
   return rank;
 }

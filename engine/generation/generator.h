@@ -57,8 +57,8 @@ class Generator {
   Request resolve(const Request& request) const;
   // The memory plan of a resolved request. Loads nothing.
   MemoryPlan plan(const Request& request) const;
-  // A generator of the first rank of a layout, for planning alone. It has the memory that this one
-  // found when it was made. Error(kUsage) as the constructor.
+  // A generator of the first rank of a layout, for planning alone: it takes nothing of the device.
+  // It has the memory that this one found when it was made. Error(kUsage) as the constructor.
   std::shared_ptr<Generator> planning_rank(Layout layout) const;
   // The error line for a resolved request whose plan does not fit: the memory that is missing, and
   // layouts and settings under which the job would fit.

@@ -1,12 +1,15 @@
 #include "engine/language/expand_prompt.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "engine/memory/memory_plan.h"
 
 namespace weft {
 
 namespace {
+
+constexpr const char* kStopped = "stopped while prompts were expanded";
 
 std::string trimmed(std::string_view text) {
   constexpr std::string_view kSpace = " \t\r\n";
@@ -57,20 +60,29 @@ void PromptExpander::make_ready(std::span<const CompletionRequest> requests, uin
   held_ = std::max<uint64_t>(held_, bytes.total());
 }
 
+// Waits for the model. Where `stop` is raised meanwhile, the lock is not held.
+std::unique_lock<std::timed_mutex> PromptExpander::lock_unless(const std::atomic<bool>* stop) {
+  constexpr std::chrono::milliseconds kLook{50};
+  std::unique_lock lock(mutex_, std::defer_lock);
+  while (!(stop && stop->load()) && !lock.try_lock_for(kLook)) {
+  }
+  return lock;
+}
+
 std::vector<std::string> PromptExpander::expand(std::span<const std::string> prompts,
                                                 const ExpandOptions& options) {
   std::vector<CompletionRequest> requests;
   for (const std::string& prompt : prompts) requests.push_back(request_for(prompt, options));
   std::vector<Completion> completions;
   {
-    const std::lock_guard lock(mutex_);
+    const auto lock = lock_unless(options.stop);
+    if (!lock) throw Error(ErrorKind::kStopped, kStopped);
     make_ready(requests, options.memory_limit);
     completions = model_->complete(requests, {.stop = options.stop});
   }
   std::vector<std::string> captions;
   for (size_t i = 0; i < completions.size(); ++i) {
-    if (completions[i].end == Completion::End::kCut)
-      throw Error(ErrorKind::kStopped, "stopped while prompts were expanded");
+    if (completions[i].end == Completion::End::kCut) throw Error(ErrorKind::kStopped, kStopped);
     const std::string what = folder_.path + ": the caption for '" + prompts[i] + "' ";
     if (completions[i].end == Completion::End::kMaxTokens)
       throw Error(ErrorKind::kModel, what + "does not end within " +
@@ -82,8 +94,9 @@ std::vector<std::string> PromptExpander::expand(std::span<const std::string> pro
   return captions;
 }
 
-void PromptExpander::release() {
-  const std::lock_guard lock(mutex_);
+void PromptExpander::release(const std::atomic<bool>* stop) {
+  const auto lock = lock_unless(stop);
+  if (!lock) return;
   model_.reset();
   held_ = 0;
 }

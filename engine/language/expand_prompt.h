@@ -31,12 +31,13 @@ class PromptExpander {
   // held, and held afterwards. The model's system text is models/templates/expand_prompt.txt, which
   // is part of the binary. Throws Error(kModel) for a caption that is empty or does not end within
   // max_tokens, Error(kMemory) for a model that does not fit, and Error(kStopped) when `stop` was
-  // raised.
+  // raised, also while others' captions are written.
   std::vector<std::string> expand(std::span<const std::string> prompts,
                                   const ExpandOptions& options);
 
-  // Frees the weights and the cache, after the captions that are being written.
-  void release();
+  // Frees the weights and the cache, after the captions that are being written. Frees nothing where
+  // `stop` is raised before.
+  void release(const std::atomic<bool>* stop = nullptr);
   // The bytes that the model takes at most, as they were predicted; 0: no weights are held.
   uint64_t held_bytes() const { return held_; }
   int loads() const { return loads_; }  // how often the weights were loaded
@@ -44,10 +45,11 @@ class PromptExpander {
  private:
   CompletionRequest request_for(const std::string& prompt, const ExpandOptions& options) const;
   void make_ready(std::span<const CompletionRequest> requests, uint64_t limit);
+  std::unique_lock<std::timed_mutex> lock_unless(const std::atomic<bool>* stop);
 
   const LanguageFolder folder_;
   const LanguageOptions language_;
-  std::mutex mutex_;  // guards the model
+  std::timed_mutex mutex_;  // guards the model
   std::optional<LanguageModel> model_;
   std::atomic<uint64_t> held_{0};
   std::atomic<int> loads_{0};

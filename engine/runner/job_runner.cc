@@ -3,15 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <condition_variable>
-#include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <thread>
 #include <tuple>
 
 #include "engine/job/speech_chunks.h"
-#include "engine/memory/memory_beside.h"
-#include "engine/memory/memory_mode.h"
 #include "engine/planning/remembered.h"
 #include "engine/runner/job_errors.h"
 #include "engine/runner/result_files.h"
@@ -242,7 +239,7 @@ void JobRunner::arrange(const std::vector<Drawing>& drawings) {
   const std::string facts = forecast_facts(generator_, first.spec.request);
   layout_ = layout_for(first, facts, limits);
   std::tie(plan_, upload_) = remembered(plans_, facts + to_string(layout_), [&] {
-    const MemoryPlan plan = plan_of_rank(model_, options_, layout_, first.spec.request);
+    const MemoryPlan plan = generator_.planning_rank(layout_)->plan(first.spec.request);
     const auto model = generator_.model_of(first.spec.request);
     return std::pair(plan, upload_of(settings_.machine.given.host_gbs, options_, *model, plan));
   });
@@ -372,7 +369,13 @@ void JobRunner::draw(const Drawings& drawings, const ResultListener& on_result,
 
 bool JobRunner::fits_beside(uint64_t bytes) const {
   const bool have_begun = ranks().alone() || (team_ && team_->waits());
-  return planned_ && have_begun && weft::fits_beside(plan_, *planned_, bytes);
+  return planned_ && have_begun && plan_.high_water + rank_share(bytes) <= plan_.available;
+}
+
+// The part of so many bytes on a device that each of its ranks leaves free.
+uint64_t JobRunner::rank_share(uint64_t bytes) const {
+  const auto ranks = static_cast<uint64_t>(options_.ranks_per_device);
+  return (bytes + ranks - 1) / ranks;
 }
 
 void JobRunner::run_on_team(Work& work) {
@@ -452,7 +455,7 @@ void JobRunner::run_job(Work& work, Generator& mine, size_t index) {
   if (verdict == kDraw) {
     if (root) return draw_one(work, mine, *attempt);
     settings_.recorder->restart();
-    mine.run(drawing.spec.request, nullptr, joining(work.drawings));
+    mine.run(drawing.spec.request, nullptr, joining(mine, work.drawings));
   } else if (root && verdict == kComplete) {
     settings_.reporter.tell(drawing.path + " is complete");
   } else if (root) {
@@ -495,12 +498,13 @@ std::unique_ptr<FrameSink> JobRunner::sink_of(const Generator& generator, const 
                              *length);
 }
 
-RunOptions JobRunner::joining(const Drawings& drawings) const {
+RunOptions JobRunner::joining(const Generator& mine, const Drawings& drawings) const {
   RunOptions options;
   options.cache_audit = settings_.cache_audit;
   options.text_cache = settings_.text_cache;
   options.stop = drawings.stop;
-  options.beside = drawings.beside;
+  if (mine.options().device == options_.device)  // of several processes, one alone holds it
+    options.beside = ranks().processes ? drawings.beside : rank_share(drawings.beside);
   return options;
 }
 
@@ -534,7 +538,7 @@ std::unique_ptr<JobRunner::Attempt> JobRunner::begin(const Work& work, Generator
   std::unique_ptr<Attempt> attempt(new Attempt{.drawing = drawing,
                                                .names = output_names(drawing.path),
                                                .sidecar_before = sidecar_path(drawing.path),
-                                               .options = joining(drawings),
+                                               .options = joining(generator, drawings),
                                                .sink = {}});
   const OutputNames& names = attempt->names;
   RunOptions& options = attempt->options;

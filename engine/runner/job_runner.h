@@ -74,7 +74,7 @@ class JobRunner {
     // Receives the progress in place of the watches of the settings.
     ProgressListener* listener = nullptr;
     const std::atomic<bool>* stop = &kNeverStopped;  // true: the drawings end, resumable
-    uint64_t beside = 0;                             // as RunOptions have it, of this process
+    uint64_t beside = 0;  // held beside the drawings on the device of this process's first rank
   };
   void draw(const Drawings& drawings, const ResultListener& on_result,
             const FailureListener& on_failure = nullptr);
@@ -85,8 +85,9 @@ class JobRunner {
   void keep_ranks();
 
   // True where the drawing that was arranged fits in memory beside tensors of this process that
-  // take so many bytes on the first rank's device. False where the ranks are yet to begin, because
-  // they plan with the memory that is free then.
+  // take so many bytes on the device of its first rank. It then does so without offloading more,
+  // because ranks plan with the memory that was free when they began. False where they are yet to
+  // begin.
   bool fits_beside(uint64_t bytes) const;
 
   // Warns of prompts that the text encoder does not read to their end; returns the prompt's cut.
@@ -113,7 +114,8 @@ class JobRunner {
   void draw_one(const Work& work, Generator& generator, Attempt& attempt);
   std::unique_ptr<FrameSink> sink_of(const Generator& generator, const Drawing& drawing,
                                      const Checkpoint* left) const;
-  RunOptions joining(const Drawings& drawings) const;
+  uint64_t rank_share(uint64_t bytes) const;
+  RunOptions joining(const Generator& mine, const Drawings& drawings) const;
   std::map<std::string, std::string> notes(const Generator& generator,
                                            std::span<const Drawing> drawings) const;
   void tell_notes(const OpenModel& model);

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "apps/command_line/flags.h"
 #include "apps/generate/expand.h"
@@ -66,6 +68,35 @@ TEST(PromptExpander, TheLimitHoldsForAHeldModelToo) {
                      [&] { (void)expander.expand(std::vector<std::string>{"ball"}, options); });
 }
 
+// Another thread uses the model meanwhile.
+TEST(PromptExpander, WhoWaitsForTheModelHeedsAStop) {
+  PromptExpander expander(kFolder);
+  std::atomic<bool> writes_no_more{false}, stopped{true};
+  ExpandOptions raised;
+  raised.stop = &stopped;
+  const std::vector<std::string> prompts{"ball"};
+  const auto waits = [&] { (void)expander.expand(prompts, raised); };
+  test::expect_error(ErrorKind::kStopped, "stopped while prompts were expanded", waits);
+  EXPECT_EQ(expander.loads(), 0);  // it looks before the weights are loaded
+  std::thread writer([&] {
+    ExpandOptions options;
+    options.stop = &writes_no_more;
+    while (!writes_no_more) try {
+        (void)expander.expand(std::vector<std::string>(64, "ball"), options);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::kStopped);
+      }
+  });
+  while (expander.loads() == 0) std::this_thread::yield();
+  test::expect_error(ErrorKind::kStopped, "stopped while prompts were expanded", waits);
+  expander.release(&stopped);
+  EXPECT_GT(expander.held_bytes(), 0u);
+  writes_no_more = true;
+  writer.join();
+  expander.release();
+  EXPECT_EQ(expander.held_bytes(), 0u);
+}
+
 // Jobs of a team, which draws as a server's threads, a worker and a batch with a store do.
 class CaptionedJobs : public testing::Test {
  protected:
@@ -82,10 +113,10 @@ class CaptionedJobs : public testing::Test {
     team_ = std::make_unique<JobTeam>(*flags_, expander_);
   }
   // Returns the caption; "" where the job wants none.
-  std::string draw(bool captioned) {
+  std::string draw(bool captioned, int width = 64) {
     const std::string name = folder_ + std::to_string(count_++) + ".png";
-    nlohmann::json job{{"prompt", "orange ring"}, {"width", 64}, {"height", 64},
-                       {"num_frames", 1},         {"steps", 1},  {"seed", 3}};
+    nlohmann::json job{{"prompt", "orange ring"}, {"width", width}, {"height", 64},
+                       {"num_frames", 1},         {"steps", 1},     {"seed", 3}};
     if (captioned) job["expand_prompt"] = true;
     const nlohmann::json done =
         nlohmann::json::parse(team_->draw({job.dump(), name}, silence_, never_));
@@ -135,6 +166,36 @@ TEST_F(CaptionedJobs, FreeTheLanguageModelWhereAJobNeedsItsRoom) {
   EXPECT_EQ(expander_->held_bytes(), 0u);
   EXPECT_EQ(draw(true), caption);
   EXPECT_EQ(expander_->loads(), 2);
+}
+
+// The limit is just enough for both. With offloaded layers, too, the language model stays.
+TEST_F(CaptionedJobs, KeepTheLanguageModelWhereBothFit) {
+  for (const Names& mode : {Names{}, Names{"--resident-layers", "2"}, Names{"--mode", "memory"}}) {
+    begin(mode);
+    (void)draw(true);
+    Names limited = mode;
+    limited.insert(limited.end(),
+                   {"--memory-limit",
+                    std::to_string(team_->runner().plan().high_water + expander_->held_bytes())});
+    begin(limited);
+    const std::string caption = draw(true);
+    EXPECT_GT(expander_->held_bytes(), 0u);
+    EXPECT_EQ(draw(true), caption);
+    EXPECT_EQ(expander_->loads(), 1);
+  }
+}
+
+// Weights that stay make what is free less. Jobs after the first are not planned with less for it.
+TEST_F(CaptionedJobs, ArePlannedWithTheMemoryThatWasFreeAtTheStart) {
+  for (const Names& ranks : {Names{}, Names{"--ranks", "2", "--layout", "tensor=2"}}) {
+    begin(ranks);
+    (void)draw(false);
+    const uint64_t available = team_->runner().plan().available;
+    const std::vector<char> ballast(64 << 20, 1);
+    (void)draw(false, 96);
+    EXPECT_EQ(team_->runner().plan().available, available);
+    EXPECT_EQ(ballast.back(), 1);
+  }
 }
 
 }  // namespace
