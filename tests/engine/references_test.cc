@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <memory>
 
@@ -283,6 +284,47 @@ TEST(References, MemoryIsAsPlanned) {
       without.references.clear();
       EXPECT_LT(planner.plan(without).denoise, planner.plan(resolved).denoise);
     }
+}
+
+// Stages decide by the rows of references, too.
+TEST(References, StagesSkipTheStepsThatOneRankSkips) {
+  Request request = edit(8);
+  const auto drawn = [&](const Layout& layout) {
+    return deliver(request, layout, {}, {}, options_of(DType::kF32), kEditModel);
+  };
+  Delivered one;
+  std::vector<int> skipped;
+  for (double threshold = 0.01; skipped.size() < 2 && threshold < 100; threshold *= 1.3) {
+    request.cache = {StepCacheKind::kFirstBlock, threshold, {}};
+    one = drawn({});
+    skipped = *one.result.request.cache.skipped;
+  }
+  ASSERT_GE(skipped.size(), 2u);
+  EXPECT_LT(skipped.size(), 6u);
+  const Delivered split = drawn(along(Axis::kLayers, 2));
+  EXPECT_EQ(*split.result.request.cache.skipped, skipped);
+  EXPECT_LE(rel_l2(split.latents, one.latents), 2e-5);
+}
+
+// Ranks hold no more together than the sum of their plans.
+TEST(References, RanksTakeNoMoreThanPlanned) {
+  Request request = edit(2);
+  request.references = {seen(320, 272, 0), seen(144, 144, 1), seen(96, 304, 2)};
+  for (const Axis axis : {Axis::kRing, Axis::kUlysses}) {
+    const Layout layout = along(axis, 2);
+    const size_t live = tensor_bytes_live();
+    std::atomic<uint64_t> planned{0}, measured{0};
+    run_ranks(2, [&](Communicator& world) {
+      Generator generator(kEditModel, options_of(DType::kF32), RankPlacement::of(world, layout));
+      planned += generator.plan(generator.resolve(request)).high_water;
+      const RunResult result = generator.run(request, nullptr, {});
+      // Tensors are counted of both ranks together, the arena of each.
+      if (world.rank() == 0) measured += result.tensor_bytes_peak - live;
+      measured += result.arena_high_water;
+    });
+    EXPECT_GT(measured, planned / 2) << to_string(layout);
+    EXPECT_LE(measured, planned) << to_string(layout);
+  }
 }
 
 TEST(References, TheFirstGivesTheSize) {
