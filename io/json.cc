@@ -307,13 +307,13 @@ std::vector<std::string> json_strings(const json& object, std::string_view field
 
 std::string shown_value(const json& value) {
   constexpr size_t kShown = 80;
-  const std::string text = value.is_string()
-                               ? "'" + value.get<std::string>() + "'"
-                               : value.dump(-1, ' ', false, json::error_handler_t::replace);
+  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (value.is_string()) text.front() = text.back() = '\'';
   return text.size() > kShown ? std::string(utf8_beginning(text, kShown)) + "..." : text;
 }
 
 bool same_value(const json& one, const json& other) {
+  if (one == other || (one.is_number_integer() && other.is_number_integer())) return one == other;
   const auto number = [](const json& value) -> std::optional<double> {
     if (value.is_number()) return value.get<double>();
     if (!value.is_string()) return std::nullopt;
@@ -323,7 +323,7 @@ bool same_value(const json& one, const json& other) {
     return text.empty() || *end ? std::nullopt : std::optional(read);
   };
   const auto first = number(one), second = number(other);
-  return first && second ? *first == *second : one == other;
+  return first && second && *first == *second;
 }
 
 Json::Json(std::string_view text) : kind_(Kind::kText), text_(text) {}

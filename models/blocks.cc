@@ -75,6 +75,7 @@ void for_patches(const TensorView& latent, const TensorView& rows, std::array<in
 
 void CheckpointPart::take(WeightBinder& binder, const TensorSpec& tensor, const TensorPlace& place,
                           TensorPart part) {
+  CHECK(place.taken == 1 && !place.swapped, tensor.name, "as", place.name);
   std::vector<int64_t> shape = tensor.shape;
   shape[0] *= place.parts;
   if (place.part == 0) binder.take(place.name, shape);

@@ -159,10 +159,13 @@ const Preset& preset_of_name(const std::string& name, const std::string& label) 
 
 void check_preset(const Preset& preset, const ModelDirectory& model, const std::string& label) {
   if (belongs_to(preset, model)) return;
+  std::string names;
+  for (const std::string& name : published_names(model))
+    names += (names.empty() ? "" : " or ") + name;
   throw Error(ErrorKind::kUsage,
               label + " is " + preset.name + ", which belongs to " +
                   (preset.models ? preset.models : "models whose guidance counts from 1") +
-                  ", but the model is " + listed(published_names(model)) + "; legal with it: " +
+                  ", but the model is " + names + "; legal with it: " +
                   listed(presets_for(model), [](const Preset* other) { return other->name; }));
 }
 

@@ -38,6 +38,7 @@ struct TransformerTraits {
   // model joins to the tokens' (Conditions::reference, motion); 0: it reads none.
   int64_t reference_frames = 0, motion_frames = 0;
   bool reads_references = false;  // it joins pictures of any size to its rows (references)
+  bool embeds_at_end = false;     // a rank that has the last block can embed tokens, too
   // A timestep t is embedded as time_offset + time_scale t.
   float time_offset = 0, time_scale = 1;
   const char* block_name = "blocks";  // under which an Observer sees the blocks' output

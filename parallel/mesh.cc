@@ -258,6 +258,10 @@ std::string refuse_split(const Layout& layout, const LayoutLimits& limits) {
     return "tensor=" + std::to_string(layout[Axis::kTensor]) +
            " splits the width, which neither 8-bit weights (their scales would be others) nor "
            "weft stream can; legal: 1";
+  if (layout[Axis::kLayers] > 1 && limits.whole_depth)
+    return "layers=" + std::to_string(layout[Axis::kLayers]) +
+           " splits the blocks, but TeaCache needs the embedded rows after the last one, and this "
+           "model embeds before the first alone; legal: 1, or another cache";
   if (const std::string why = refuse_blocks(layout, limits); !why.empty()) return why;
   if (const std::string why = refuse_clips(layout, limits); !why.empty()) return why;
   if (const std::string why = refuse_patches(layout, limits); !why.empty()) return why;

@@ -84,6 +84,7 @@ struct LayoutLimits {
   MethodLimit method{};
   bool guided = true;        // false: cfg must be 1
   bool whole_width = false;  // true: tensor must be 1
+  bool whole_depth = false;  // true: layers must be 1
   // The columns at whose multiples alone the width may be cut, because weights are stored in blocks
   // of so many: the columns of the heads, of `head_size` each, and the columns of the feed-forward.
   struct Stored {

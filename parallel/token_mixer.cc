@@ -73,6 +73,7 @@ void apply_positions(Context& context, const Attend& attend) {
   if (attend.rope) {
     CHECK(tokens.size() == n && attend.k[0] == attend.q[0], "tokens", tokens.size(), "replicated",
           attend.replicated, "q", attend.q.to_string_shape(), "k", attend.k.to_string_shape());
+    CHECK(!attend.beside_rope || attend.mask == Mask::kFull, "a mask over tokens beside a grid");
     const auto& grid = attend.rope->grid;
     const int64_t end = attend.beside_rope ? grid[0] * grid[1] * grid[2] : tokens.total;
     int64_t row = 0;

@@ -43,6 +43,8 @@ LayoutLimits limits_of(const JobFacts& facts, const Components& parts, WeightFor
       facts.request.method->limit(facts.grid, parts.expert_model(0).joint_rows(out.tokens, 1) > 0);
   out.guided = facts.guided();
   out.whole_width = rounds_to_8bit(weights);
+  out.whole_depth = facts.request.cache.kind == StepCacheKind::kTeaCache &&
+                    !parts.expert_model(0).traits().embeds_at_end;
   if (weights == WeightFormat::kFile)
     for (int model = 0; model < parts.experts(); ++model)
       limit_blocks(*parts.model()->expert_files[model], parts.expert_model(model).traits(), out);

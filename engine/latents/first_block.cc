@@ -5,10 +5,11 @@
 
 namespace weft {
 
-Change FirstBlock::difference(int branch, const TensorView& after, const TensorView& before) {
+Change FirstBlock::difference(int branch, const TensorView& after, const TensorView& before,
+                              int64_t counted) {
   axpby(stream_, 1, after, -1, before, before);
   if (!kept_[branch]) return {.change = 1, .size = 0};
-  return change_of(stream_, before, kept_[branch]);
+  return change_of(stream_, before.slice(0, 0, counted), kept_[branch].view().slice(0, 0, counted));
 }
 
 void FirstBlock::keep(int branch, const TensorView& difference) {

@@ -16,8 +16,9 @@ class FirstBlock {
   explicit FirstBlock(Stream& stream) : stream_(stream) {}
 
   // `before` [N, D] f32 are the rows before the block and `after` those after it. Turns `before`
-  // into their difference, and returns its change from what is kept: all of it, where nothing is.
-  Change difference(int branch, const TensorView& after, const TensorView& before);
+  // into their difference, and returns the change of its first `counted` rows from what is kept:
+  // all of them, where nothing is.
+  Change difference(int branch, const TensorView& after, const TensorView& before, int64_t counted);
   void keep(int branch, const TensorView& difference);
 
  private:

@@ -22,7 +22,7 @@
 
 namespace weft {
 
-// Fills in the layout and the sizes of a plan's messages, for a latent of `all` tokens.
+// Fills in the layout and the sizes of a plan's messages, for forwards of `all` tokens.
 DenoisePlanConfig staged_config(const RankPlacement& placement, const TransformerTraits& traits,
                                 DType dtype, const Sequence& all, const StalePatches& patches = {});
 

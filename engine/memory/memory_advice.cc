@@ -115,7 +115,7 @@ std::string refusal(const RefusedJob& job, const PlanOf& plan_of) {
     return smaller.fits();
   };
   Request fewer = request;  // the longest clip that fits
-  for (int64_t k = (request.frames - 1) / limits.frame_multiple; k > 0;) {
+  for (int64_t k = (request.frames - 1) / limits.frame_multiple; k > 0 && advice.size() < kMost;) {
     k = k * 3 / 4;
     fewer.frames = k * limits.frame_multiple + 1;
     if (offer(fewer, "--num-frames " + std::to_string(fewer.frames))) break;

@@ -309,7 +309,10 @@ Change Denoiser::measure_first_block(const Pass& pass, const TensorView& before)
                 [&](const Forward& forward) { forward(embedding, latent, before); },
                 {.repeats = false});
   const TensorView& after = slots[first_block_slot(pass.branch)];
-  return first_block_->difference(pass.branch, after, before);
+  // Rows that all ranks of a token split have are counted on the first of them.
+  const bool first = placement_.mesh().sequence_index(placement_.rank()) == 0;
+  const int64_t counted = before[0] - (first ? 0 : config_.joint_rows[pass.branch]);
+  return first_block_->difference(pass.branch, after, before, counted);
 }
 
 // The sum of all ranks' changes of each branch, in the ranks' order.

@@ -28,7 +28,7 @@ namespace weft {
 DenoisePlanConfig plan_config(const JobFacts& facts, const Components& parts,
                               const RankPlacement& placement, bool motion);
 
-// The rows of hidden state beside the tokens of a forward (Conditioning::joint_rows): those of a
+// The rows of hidden state that every rank of a sequence axis has beside its tokens: those of a
 // prompt of so many rows and, where the forward reads them, of a picture that is shown and of the
 // pictures before it. Those of reference pictures are not among them.
 int64_t joint_rows_of(const TransformerModel& model, const std::array<int64_t, 3>& grid,

@@ -77,7 +77,7 @@ struct Change {
   enum Kind : uint8_t { kLora, kDelta, kAdd, kSet } kind = kAdd;
   const LoraFile* lora = nullptr;
   const LoraModule* module = nullptr;
-  std::string tensor{};  // of the file, unless it has other factors
+  std::string tensor{};  // of the file: lora_B, a difference or a value; empty for LoKr and LoHa
   float scale = 1;
   int64_t row = 0, rows = 0, from = 0;  // rows of the tensor, the first one's row in the change
 

@@ -88,8 +88,9 @@ bool LoraFile::is_zero(const LoraModule& module) const {
 
 float LoraFile::factor(const LoraModule& module, int64_t rank) const {
   const std::string* tensor = module.find(LoraRole::kAlpha);
-  if (rank == 0 || (!tensor && !module.scale.alpha)) return scale;
+  if (!tensor && !module.scale.alpha) return scale;
   const double alpha = tensor ? number(*tensor) : *module.scale.alpha;
+  if (rank == 0) return scale;
   const auto ranks = static_cast<double>(rank);
   const auto factor =
       static_cast<float>(scale * alpha / (module.scale.root ? std::sqrt(ranks) : ranks));
@@ -139,7 +140,18 @@ void LoraFile::add(const std::string& name) {
 }
 
 void LoraFile::read_config(std::vector<std::string>& notes) {
-  PeftConfig config(file, path, modules.begin()->first.starts_with("base_model.model."));
+  const bool from_peft = modules.begin()->first.starts_with("base_model.model.");
+  PeftConfig config(file, path, from_peft);
+  const bool unscaled = std::ranges::any_of(modules, [](const auto& entry) {
+    const LoraModule& module = entry.second;
+    const LoraMethod method = method_of(module.tensors.begin()->first);
+    return !module.find(LoraRole::kAlpha) && method != LoraMethod::kNone &&
+           method != LoraMethod::kLora;
+  });
+  if (from_peft && unscaled)
+    notes.push_back(path +
+                    ": states no alpha, so its changes are taken whole; PEFT keeps the "
+                    "alpha of LoKr and LoHa in adapter_config.json, which is not read");
   constexpr size_t kMostBytes = 1'000'000;  // ten seconds of matching
   size_t bytes = 0;
   for (const auto& [name, module] : modules) bytes += name.size();

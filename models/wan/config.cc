@@ -229,7 +229,8 @@ TransformerTraits WanConfig::traits() const {
                     : image_positions ? 2
                                       : 1,
           .time_columns = freq_dim,
-          .signal_columns = audio_dim};
+          .signal_columns = audio_dim,
+          .embeds_at_end = true};
 }
 
 TensorPart wan_part(const WanConfig& config, const TensorSpec& tensor, const WidthSlice& width) {

@@ -161,6 +161,7 @@ TransformerTraits WanS2vConfig::traits() const {
   traits.signal_columns = audio_sizes().signal_columns();
   traits.reference_frames = 1;
   traits.motion_frames = kWanMotionFrames;
+  traits.embeds_at_end = false;  // the last rank has no joint rows of its own
   return traits;
 }
 

@@ -461,7 +461,10 @@ int64_t message_bytes(const DenoisePlanConfig& config, const Step& message) {
   const int64_t tokens = message.tokens.size();
   int64_t rows = tokens + config.joint_rows[message.pass.branch];
   for (size_t index = 0; index < config.beside.size(); ++index)
-    if (config.rows_of(static_cast<int>(index)) == message.tokens) rows += config.beside[index];
+    if (config.rows_of(static_cast<int>(index)) == message.tokens) {  // no two are equal or empty
+      rows += config.beside[index];
+      break;
+    }
   if (message.payload == Payload::kHidden) return rows * config.hidden_bytes;
   if (message.payload == Payload::kFirstBlock) return rows * config.first_block_bytes;
   return tokens * config.latent_bytes;

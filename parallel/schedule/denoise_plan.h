@@ -10,11 +10,11 @@
 //   way while the one before it is decoded, and no rank holds the latent of all frames.
 //   In a skipped step (DenoiseStep::skipped) there are only the velocities.
 // Bytes sent per step by a rank that owns n of the tokens: hidden (n + b + j) D e per branch and
-// hop
-//   (b tokens of pictures beside the latent, j rows of joint text); velocity n C p 4 (C channels, p
-//   places of the latent per token) where cfg = 2; latent n C p 4 where layers > 1, last stage
-//   alone, before a step that its branch computes; once per run (L S - 1) n C p 4 from each last
-//   stage. With clips instead n C p 4 to every other rank of its branch and width that decodes.
+//   hop (b tokens of pictures beside the latent, j rows of joint text); velocity n C p 4 (C
+//   channels, p places of the latent per token) where cfg = 2; latent n C p 4 where layers > 1,
+//   last stage alone, before a step that its branch computes; once per run (L S - 1) n C p 4 from
+//   each last stage. With clips instead n C p 4 to every other rank of its branch and width that
+//   decodes.
 // Memory: one hidden buffer per branch on each side of a hop. With clips, where a rank decodes: the
 //   tokens of others of two frames.
 // Exact: every rank updates its own tokens by the same rule.

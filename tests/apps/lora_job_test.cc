@@ -263,7 +263,9 @@ TEST_F(LoraJob, PresetsBringTheirs) {
        {std::pair{preset + "--lora none", "--lora is none, but --preset is"},
         {preset + "--steps 8", "--steps is 8, but --preset is qwen-image-lightning-4"},
         {std::string("--preset wan2.1-t2v-lightx2v-4"),
-         "belongs to wan2.1-t2v-14b, but the model is qwen-image; legal with it: distill-4, "}}) {
+         "belongs to wan2.1-t2v-14b, but the model is qwen-image or qwen-image-2512; legal with "
+         "it: "
+         "distill-4, "}}) {
     const Outcome refused = with("e.png", more);
     EXPECT_EQ(refused.code, 2);
     EXPECT_NE(refused.err.find(part), std::string::npos) << refused.err;

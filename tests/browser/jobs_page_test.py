@@ -157,9 +157,9 @@ class Fails(WithPage):
     def test_a_job_that_does_not_fit_shows_what_would(self):
         self.fill(prompt="a ball", num_frames="33", size="512x512")
         self.page.click("#draw")
-        self.wait_for_state("failed")
-        self.assertIn("are available", self.text("#job-error p"))
-        self.assertTrue(self.text("#job-error li").startswith("--"))
+        self.wait("a refusal", "document.querySelector('#refused li')")
+        self.assertIn("are available", self.text("#refused p"))
+        self.assertTrue(self.text("#refused li").startswith("--"))
 
 
 if __name__ == "__main__":

@@ -286,8 +286,8 @@ TEST(References, MemoryIsAsPlanned) {
     }
 }
 
-// Stages decide by the rows of references, too.
-TEST(References, StagesSkipTheStepsThatOneRankSkips) {
+// A first-block cache compares what the rows of references leave of block 0, too.
+TEST(References, AFirstBlockCacheDecidesAsOnOneRank) {
   Request request = edit(8);
   const auto drawn = [&](const Layout& layout) {
     return deliver(request, layout, {}, {}, options_of(DType::kF32), kEditModel);
@@ -301,9 +301,11 @@ TEST(References, StagesSkipTheStepsThatOneRankSkips) {
   }
   ASSERT_GE(skipped.size(), 2u);
   EXPECT_LT(skipped.size(), 6u);
-  const Delivered split = drawn(along(Axis::kLayers, 2));
-  EXPECT_EQ(*split.result.request.cache.skipped, skipped);
-  EXPECT_LE(rel_l2(split.latents, one.latents), 2e-5);
+  for (const Axis axis : {Axis::kLayers, Axis::kRing, Axis::kUlysses}) {
+    const Delivered split = drawn(along(axis, 2));
+    EXPECT_EQ(*split.result.request.cache.skipped, skipped) << to_string(along(axis, 2));
+    EXPECT_LE(rel_l2(split.latents, one.latents), 2e-5) << to_string(along(axis, 2));
+  }
 }
 
 // Ranks hold no more together than the sum of their plans.

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/job/job_spec.h"
+#include "tests/engine/delivered_job.h"
 #include "tests/engine/replica_job.h"
 #include "tests/support/error_of.h"
 
@@ -125,6 +126,26 @@ TEST(StepCache, RefusesWhatCannotWork) {
   request.method = {};
   request.cache.kind = StepCacheKind::kNone;
   refused(request, "skipped_steps lists steps");
+}
+
+// The last stage starts a skipped step from the embedded rows.
+TEST(StepCache, TeaCacheSplitsLayersWhereTheLastStageEmbeds) {
+  for (const auto& [model, splits] : {std::pair<std::string, bool>{kModel, true},
+                                      {"tests/golden/pipeline_flux2_klein/model", false}}) {
+    const Generator generator(model, options_of(DType::kF32));
+    Request request;
+    request.prompt = "a";
+    request.width = request.height = 64;
+    request.steps = 4;
+    for (const StepCacheKind kind : {StepCacheKind::kTeaCache, StepCacheKind::kFirstBlock}) {
+      request.cache = {kind, 0, {}};
+      const std::string why =
+          refuse(along(Axis::kLayers, 2), generator.layout_limits(generator.resolve(request)));
+      const bool fits = splits || kind == StepCacheKind::kFirstBlock;
+      EXPECT_EQ(why.find("TeaCache needs the embedded rows") == std::string::npos, fits) << why;
+      EXPECT_EQ(why.empty(), fits) << why;
+    }
+  }
 }
 
 TEST(StepCache, MemoryIsAsPlannedAndAsTheFormula) {

@@ -251,6 +251,14 @@ TEST(Layout, StepsNeedAStreamAndNoSplitOfItsKeys) {
                        "legal: 1 (step, layers and ulysses split a stream)"));
 }
 
+TEST(Layout, LayersNeedAModelThatEmbedsAtItsEndWhereACacheAsks) {
+  LayoutLimits limits = kWan;
+  EXPECT_EQ(layout_fault("layers=2", 2, limits), "");
+  limits.whole_depth = true;
+  EXPECT_TRUE(contains(layout_fault("layers=2", 2, limits), "layers=2 splits the blocks"));
+  for (const Layout& layout : legal_layouts(4, limits)) EXPECT_EQ(layout[Axis::kLayers], 1);
+}
+
 TEST(SequenceMap, ClipsAreWholeFrames) {
   for (const int64_t size : {1, 5})
     for (const int frames : {1, 4, 7})
