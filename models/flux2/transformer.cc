@@ -412,7 +412,7 @@ void Flux2Transformer::attend(Context& context, const Pass& pass, const Heads& h
       .replicated_rope = &pass.prepared.joint_positions,
       .norms = latent.norms(config_.eps),
       .replicated_norms = text.norms(config_.eps)};
-  // Where references are not split, the replicated rows are of both streams, whose norms differ.
+  // The replicated rows are of both streams, whose norms differ, if references are not split.
   if (attend.replicated > pass.text) {
     const int64_t image = heads.q[0] - pass.text;
     for (const auto& [weights, first, count] :

@@ -86,17 +86,16 @@ FolderOwner::FolderOwner(const std::string& folder, const std::string& store) {
   lock_ = open((folder + kOwnerFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (lock_ < 0) fail_with_folder(folder);
   try {
-    // Who holds it alone is the first. To share it gives it up for a moment, in which another
-    // server may come first.
+    // The first server holds the lock alone. It gives the lock up for a moment to share it, and
+    // another server may come first then.
     if (flock(lock_, LOCK_EX | LOCK_NB) == 0)
       write_owner(lock_, folder, own.text());
     else if (errno != EWOULDBLOCK)
       return;  // the file system has no locks
     share(lock_, folder);
-    const std::string text = text_at(lock_);
-    // Where it is empty, the first server ended before it wrote its own.
-    if (text.empty()) write_owner(lock_, folder, own.text());
-    const StorePlace owner(text.empty() ? own.text() : text);
+    // The file is empty if the first server ended before it wrote its own.
+    if (text_at(lock_).empty()) write_owner(lock_, folder, own.text());
+    const StorePlace owner(text_at(lock_));
     if (!owner.is_same(own))
       throw Error(ErrorKind::kUsage,
                   "the folder " + folder + " belongs to a server with --store " + owner.path +
